@@ -1,8 +1,8 @@
 /* bare_drain DB OUT CONSUMER [--no-position]: the ceiling for a relay that drains to a file. It
  * reads outbox_event in batches of 1,000, writes the lines that a relay would write, syncs them,
- * and records the position in a transaction; with none of our code, no leases, no retries, and no
- * other reader in mind. Without the position it could not resume: that variant shows what the
- * commit costs. */
+ * and records the position in a transaction; with none of our code, no leases, no retries, and for
+ * a single reader. Without the position it could not resume: that variant shows the cost of the
+ * commit. */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -81,8 +81,8 @@ static void add_string(struct out *o, sqlite3_stmt *q, int col)
     o->n += (size_t)(to - start);
 }
 
-/* add_json copies JSON text onto one line: line ends cannot be in strings, and elsewhere they are
- * white space. */
+/* Copies JSON text onto one line: strings cannot contain line ends, and elsewhere they are white
+ * space. */
 static void add_json(struct out *o, sqlite3_stmt *q, int col, const char *absent)
 {
     const char *p = (const char *)sqlite3_column_text(q, col);
@@ -165,8 +165,8 @@ static void flush(struct out *o, int fd)
     o->n = 0;
 }
 
-/* read_batch appends the lines of the events behind *seq and moves it; returns how many. tenant and
- * not_before are read too, as a relay does. */
+/* Appends the lines of the events after *seq and advances it; returns their number. Also reads
+ * tenant and not_before, as a relay does. */
 static size_t read_batch(sqlite3 *db, sqlite3_stmt *q, int64_t *seq, const char *consumer,
                          struct out *o)
 {
@@ -176,7 +176,7 @@ static size_t read_batch(sqlite3 *db, sqlite3_stmt *q, int64_t *seq, const char 
     for (; (rc = sqlite3_step(q)) == SQLITE_ROW; n++) {
         *seq = sqlite3_column_int64(q, 0);
         if (sqlite3_column_int64(q, 10) != 0 || sqlite3_column_text(q, 8))
-            bench_die("not an event of this bench");
+            bench_die("not an event of this benchmark");
         add_line(o, q, consumer);
     }
     if (rc != SQLITE_DONE)

@@ -1,4 +1,4 @@
-/* bare_emit: what an INSERT and its COMMIT cost without us, the ceiling for outbox_emit.
+/* bare_emit: the cost of an INSERT and its COMMIT without our code, the ceiling for outbox_emit.
  *   -m plain  into a table of the same columns and indexes, without CHECKs and DEFAULTs
  *   -m same   into outbox_event itself */
 #include <stdbool.h>
@@ -25,8 +25,8 @@ static void bind(sqlite3_stmt *q, int i, const char *text)
     sqlite3_bind_text(q, i, text, (int)strlen(text), SQLITE_STATIC);
 }
 
-/* insert_event binds what the library binds. The id is a counter behind the time: it grows, as ours
- * do. */
+/* Binds the same columns as the library. The id is the time followed by a counter: it grows, like
+ * ours. */
 static void insert_event(sqlite3 *db, sqlite3_stmt *q, const struct bench_options *o, size_t i,
                          const char *payload)
 {

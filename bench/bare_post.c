@@ -1,6 +1,6 @@
-/* bare_post: posts N bodies to a URL with so many in flight, as fast as libcurl's multi interface
- * goes: the ceiling of webhooks. No database, no signatures; the same number of headers and bytes,
- * over connections that are kept.
+/* bare_post: posts N bodies to a URL, IN_FLIGHT at a time, as fast as libcurl's multi interface
+ * can: the ceiling for webhooks. No database, no signatures; the same number of headers and bytes,
+ * over persistent connections.
  *
  *   bare_post URL N IN_FLIGHT PAYLOAD */
 #include <curl/curl.h>
@@ -100,14 +100,14 @@ static void collect(struct loop *l)
     }
 }
 
-/* wanted returns how long to wait at most, in milliseconds. */
+/* Returns the maximum time to wait, in milliseconds. */
 static int wanted(const struct loop *l)
 {
     bool soon = l->timer >= 0 && l->timer <= 1000;
     return soon ? (int)l->timer : 1000;
 }
 
-/* select_of translates what epoll saw into curl's words. */
+/* Translates epoll events to curl's. */
 static int select_of(uint32_t events)
 {
     int what = 0;

@@ -1,5 +1,5 @@
-/* bench.h: what the programs in this folder share. Each prints one line of JSON, which bench/run
- * reads. */
+/* bench.h: functions shared by the programs in this folder. Each prints one line of JSON for
+ * bench/run. */
 #ifndef BENCH_BENCH_H
 #define BENCH_BENCH_H
 
@@ -12,18 +12,18 @@ struct bench_options {
     const char *db;
     const char *mode;
     size_t n;
-    size_t per_tx;  /* events in a transaction; 0: each commits by itself, without BEGIN */
+    size_t per_tx;  /* events in a transaction; 0: each autocommits, without BEGIN */
     size_t payload; /* bytes */
     size_t keys;
     size_t rare; /* one in so many events has the type order.rare; 0: none */
     size_t producers;
     double rate;    /* events a second, of all producers together */
     size_t seconds; /* to emit for */
-    size_t types;   /* event i has the type wake.(i % types); 0: one that nobody wants */
+    size_t types;   /* event i has the type wake.(i % types); 0: one that no consumer wants */
     int lines;      /* descriptor from which delivered lines can be read; -1: none */
 };
 
-/* How long transactions took. */
+/* Transaction times. */
 struct bench_timing {
     int64_t started; /* ns */
     int64_t *ns;
@@ -60,10 +60,10 @@ sqlite3_stmt *bench_prepare(sqlite3 *db, const char *sql);
 /* bench_step runs a statement without rows, and resets it. */
 void bench_step(sqlite3 *db, sqlite3_stmt *q);
 
-/* bench_start starts the time, with room for max transactions. */
+/* bench_start starts the clock, with room for max transactions. */
 void bench_start(struct bench_timing *t, size_t max);
 
-/* bench_lap notes how long a transaction that began at `from` took. */
+/* bench_lap records the duration of a transaction that began at `from`. */
 void bench_lap(struct bench_timing *t, int64_t from);
 
 /* bench_report prints the number of events and the timings, and frees them. */

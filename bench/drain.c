@@ -1,7 +1,7 @@
 /* drain URL EVENTS BATCH CONSUMER...: each consumer gets all EVENTS events through the library and
- * delivers them to nowhere: a handler that looks at every byte of every field, as pg_drain does.
- * BATCH 0 is the library's own. Besides the time of it all, connecting included, prints when each
- * tenth of the first consumer's events was handled. */
+ * discards them: its handler reads every byte of every field, as pg_drain does. BATCH 0 is the
+ * library's default. Besides the total time, including connecting, prints when each tenth of the
+ * first consumer's events was handled. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,11 @@
-/* follow URL [MS]: the bare loop beside which a relay stands at low rates, with none of our code.
- * It waits until something is new, reads what is behind its position, writes the payloads to
- * standard output, a line each, and commits its position.
+/* follow URL [MS]: the bare loop to compare a relay with at low rates, with none of our code. It
+ * waits for new events, reads those after its position, writes the payloads to standard output, a
+ * line each, and commits its position.
  *   postgres:...  waits for the NOTIFY of bench_notify, and reads that; with MS it waits so many
  *                 milliseconds instead, and reads bench_event
  *   sqlite:FILE   waits until the log of the file grows, and reads bench_event
- * It would lose what commits late, and has no leases, no retries and no second reader in mind. */
+ * It would lose events that commit late, and has no leases, no retries and no support for a second
+ * reader. */
 #include <inttypes.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -19,7 +20,7 @@
 
 /* ---- PostgreSQL ---- */
 
-/* read_new writes out what is new and commits *position behind it. */
+/* Writes new events and commits *position after them. */
 static bool read_new(PGconn *db, int64_t *position)
 {
     char text[24];
@@ -59,7 +60,7 @@ static void wait_for_ring(PGconn *db)
     "SELECT seq, payload, id, type, aggregate_type, aggregate_id, version, headers, " \
     "tenant, created_at, not_before FROM " table " WHERE seq > $1 ORDER BY seq LIMIT 1000"
 
-/* last_event returns where bench_event ends: whoever polls follows what is new. */
+/* Returns the end of bench_event: a polling reader starts there. */
 static int64_t last_event(PGconn *db)
 {
     pg_prepare(db, "last", "SELECT coalesce(max(seq), 0) FROM bench_event");
@@ -142,7 +143,7 @@ static void follow_sqlite(const char *file)
     for (int idle = 0;; idle++) {
         if (read_rows(db, q, commit))
             idle = 0;
-        /* The log grows a moment before a commit can be seen: so look a few times more. */
+        /* The log grows shortly before a commit becomes visible, so retry a few times. */
         wait_for_log(bell, idle < 5 ? 1 : 1000);
     }
 }

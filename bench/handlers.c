@@ -1,11 +1,10 @@
 /* handlers URL EVENTS BATCH CONSUMER: a handler inserts one row for each of EVENTS events, through
  * the library, in batches of BATCH at most. With "-" for a consumer a bare loop inserts as many
- * rows by the same statement, BATCH to a transaction, and reads no event. The time is that from the
- * first row on. The table is bench_effect (event, note).
+ * rows with the same statement, BATCH to a transaction, and reads no events. Time is measured from
+ * the first row on. The table is bench_effect (event, note).
  *
- * handlers URL EVENTS latency: a process of its own commits events, 200 a second; how long after
- * each commit the handler was done with it, and how long until another connection could see its
- * row. */
+ * handlers URL EVENTS latency: a separate process commits events, 200 a second; measures the time
+ * from each commit until the handler was done, and until another connection could see its row. */
 #include <libpq-fe.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -22,7 +21,7 @@
 
 #define APART 5000000 /* ns */
 
-/* A connection, whatever it is to, with the statement prepared on it. */
+/* A connection to either database, with the statement prepared on it. */
 struct target {
     PGconn *pg;
     sqlite3 *db;
@@ -176,7 +175,7 @@ struct watch {
     size_t n;
 };
 
-/* count_rows gives how many there are by now. */
+/* Returns the current number of rows. */
 static size_t count_rows(struct target *t)
 {
     if (t->pg) {
@@ -192,7 +191,7 @@ static size_t count_rows(struct target *t)
     return n;
 }
 
-/* watch_rows looks for rows every 200 us, in the order they come. */
+/* Polls for rows every 200 us, in the order of their arrival. */
 static void *watch_rows(void *arg)
 {
     static const char sql[] = "SELECT coalesce(max(id), 0) FROM bench_effect";
@@ -232,7 +231,7 @@ static void latency(const char *url, size_t n)
         bench_die("out of memory");
     pid_t child = fork();
     if (child == 0) {
-        sleep(1); /* until all are at work */
+        sleep(1); /* until all are running */
         emit_all(url, t, n);
         _exit(0);
     }

@@ -1,4 +1,4 @@
-"""harness: what measuring needs on any store: running programs, taking turns, saying what was found."""
+"""harness: measuring on any store: runs programs, alternates contenders, reports results."""
 import json
 import os
 import pathlib
@@ -13,11 +13,11 @@ KEYS = 10_000
 
 
 class Undoable(Exception):
-    """What cannot be done today; the step is reported as such, and the run goes on."""
+    """A step that cannot be done here; it is reported as such, and the run continues."""
 
 
 class Bench:
-    """Where things are, how large they are to be, and what has been found."""
+    """Paths, sizes and results of a run."""
 
     def __init__(self, args):
         self.build = pathlib.Path(args.build).resolve()
@@ -47,7 +47,7 @@ class Bench:
         return self.dir / name
 
     def name(self, stem):
-        """A name that was not used before, always of the same length."""
+        """A new unique name, always of the same length."""
         self.serial += 1
         return f"{stem}{self.serial:04d}"
 
@@ -55,7 +55,7 @@ class Bench:
 # ---- running things; a store is named by its URL ----
 
 def program(b, name, *args):
-    """Runs one of our measuring programs, which print a line of JSON."""
+    """Runs one of our benchmark programs, which print a line of JSON."""
     done = subprocess.run([b.build / "bench" / name, *map(str, args)], capture_output=True, text=True)
     if done.returncode != 0: sys.exit(f"{name}: {done.stderr.strip()}")
     return json.loads(done.stdout)
@@ -72,7 +72,7 @@ def outbox(b, url, *args):
 
 
 def timed(argv):
-    """Runs a command; returns seconds by the clock, and of processor time."""
+    """Runs a command; returns elapsed seconds and processor seconds."""
     started = time.perf_counter()
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
@@ -106,7 +106,7 @@ class Relay:
         if self.process.returncode != 0 and kind is None: sys.exit(f"the relay failed: {self.last_words()}")
 
     def last_words(self):
-        """What it has complained about last, in short."""
+        """Its last error message, shortened."""
         lines = [line for line in self.log.read_text().splitlines() if "running as root" not in line]
         return lines[-1].rpartition(" failed: ")[2][-120:] if lines else ""
 
@@ -139,7 +139,7 @@ def run_ns(pid):
     return sum(int((task / "schedstat").read_text().split()[0]) for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
 
 
-# ---- taking turns ----
+# ---- alternating contenders ----
 
 def compete(b, contenders, rounds=None):
     """Runs each contender once per round, in turn; contenders return dicts of figures."""
@@ -154,11 +154,11 @@ def median(rows, key):
 
 
 def ratio(rows, against, key):
-    """The median of the ratios within each round: what disturbs a round disturbs both."""
+    """The median of the ratios within each round: a disturbance of a round affects both."""
     return statistics.median(row[key] / max(other[key], 1e-9) for row, other in zip(rows, against))
 
 
-# ---- what to say ----
+# ---- reporting ----
 
 def fsync_us(folder, rounds=200):
     """Median time to append 4 KiB and sync it."""
@@ -174,7 +174,7 @@ def fsync_us(folder, rounds=200):
 
 
 def wakeup_rows(b, found):
-    """What the program wakeup found."""
+    """Reports the results of the program wakeup."""
     r = found["returned"]
     b.row("commit returned -> line readable, p50", r["p50_us"] / 1e3, "ms", "", None, "< 2", r["p50_us"] < 2_000)
     b.row("  p99", r["p99_us"] / 1e3, "ms", "", None, "< 10", r["p99_us"] < 10_000)
@@ -184,8 +184,8 @@ def wakeup_rows(b, found):
 
 
 def handler_rows(b, url, rest, least=None):
-    """Handlers that insert a row each, beside a loop that inserts the same rows and reads nothing, of whose speed they
-    should have `least`; rest() comes before each turn."""
+    """Handlers that insert a row each, compared with a loop that inserts the same rows and reads nothing; they should reach
+    `least` of its speed. rest() is called before each turn."""
     n, few, batch = (20_000, 1_000, 1_000) if b.quick else (100_000, 3_000, 1_000)
 
     def run(count, size, bare):
@@ -212,7 +212,7 @@ def handler_rows(b, url, rest, least=None):
 
 
 def plural(n, what):
-    """plural says how many of something there are: 1 lane, 4 lanes."""
+    """Formats a count with its noun: 1 lane, 4 lanes."""
     return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 

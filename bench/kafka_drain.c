@@ -1,8 +1,8 @@
 /* kafka_drain FILE HOSTS TOPIC: the ceiling for a relay that drains a SQLite outbox to Kafka, with
  * none of our code: librdkafka with the relay's settings (idempotent, gapless, acks=all), the same
- * messages, batches of 1,000, two of them on their way, and a batch's position recorded once the
- * brokers have confirmed all of it. It has no leases, no retries, nobody to share the work with,
- * and no second reader in mind. */
+ * messages, batches of 1,000, two of them in flight, and a batch's position recorded once the
+ * brokers have confirmed all of it. It has no leases, no retries, no sharing of work, and a single
+ * reader. */
 #include <inttypes.h>
 #include <librdkafka/rdkafka.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void on_report(rd_kafka_t *rk, const rd_kafka_message_t *m, void *opaque)
     struct progress *p = opaque;
     (void)rk;
     if (m->err)
-        bench_die("kafka said no: %s", rd_kafka_err2str(m->err));
+        bench_die("kafka: not delivered: %s", rd_kafka_err2str(m->err));
     p->confirmed[(size_t)(uintptr_t)m->_private & 1]++;
 }
 
@@ -106,7 +106,7 @@ static void produce(rd_kafka_t *rk, rd_kafka_topic_t *topic, sqlite3_stmt *q, si
         bench_die("%s", rd_kafka_error_string(error));
 }
 
-/* read_batch reads the next events and hands them to the library, which sends them meanwhile. */
+/* Reads the next events and hands them to the library, which sends them in the background. */
 static size_t read_batch(sqlite3_stmt *q, rd_kafka_t *rk, rd_kafka_topic_t *topic, size_t batch,
                          int64_t *seq)
 {
@@ -159,9 +159,9 @@ int main(int argc, char **argv)
     bench_sql(db, "INSERT INTO bench_position VALUES (0)");
     rd_kafka_t *rk = connect_to(argv[2], &p);
     rd_kafka_topic_t *topic = rd_kafka_topic_new(rk, argv[3], NULL);
-    const rd_kafka_metadata_t *md; /* connected, as a relay is that has run for a while */
+    const rd_kafka_metadata_t *md; /* connect first, like a relay that has run for a while */
     if (rd_kafka_metadata(rk, 0, topic, &md, 10000) != 0)
-        bench_die("no kafka at %s", argv[2]);
+        bench_die("cannot reach Kafka at %s", argv[2]);
     rd_kafka_metadata_destroy(md);
     size_t events = drain(db, rk, topic, &p, &t);
     bench_report(&t, events);

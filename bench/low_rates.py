@@ -1,4 +1,4 @@
-"""low_rates: the sections `steady` and `many` of bench/run: events that come one by one, to one consumer and to many."""
+"""low_rates: the sections `steady` and `many` of bench/run: single events at low rates, for one consumer and for many."""
 import contextlib
 import json
 import re
@@ -15,7 +15,7 @@ SAID = re.compile(r"\] outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t
 # ---- one run ----
 
 def start_pace(b, url, mode, rate, seconds, lines=-1, types=1):
-    """Producers beside whoever writes `lines`, a descriptor; they wait for a word."""
+    """Producers beside the process that writes `lines`, a descriptor; they wait for a signal to start."""
     argv = [b.build / "bench/pace", "-d", url, "-m", mode, "-a", rate, "-e", seconds, "-j", PRODUCERS[rate], "-y", types,
             "-l", lines]
     return subprocess.Popen(list(map(str, argv)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -37,7 +37,7 @@ def paced(store, pid, pace, before=lambda: None, loses=False):
         seconds = max(found["seconds"], found["handled_seconds"]) if loses else time.monotonic() - started
         found["server_cpu"] = (store.cpu() - cpu) / seconds * 100
         found["relay_cpu"] = (run_ns(pid) - mine) / seconds / 1e7
-        pace.stdin.close()  # now it may disconnect
+        pace.stdin.close()  # lets the producers disconnect
         pace.wait(60)
     except FileNotFoundError as err:
         raise Undoable("the relay ended") from err
@@ -71,9 +71,9 @@ def through_bare_loop(b, store, db, rate, seconds):
 
 def asked_for(b, store, db, rate, seconds):
     """What relays ask the server for, per event, by its log; and commits, by its own count, less those of a run without
-    events. In a run by itself, since writing a log takes time."""
+    events. In a separate run, since logging takes time."""
     def commits():
-        """Of sessions that have ended: they report then."""
+        """Read after all sessions have ended, which is when they report."""
         wait_until(lambda: store.sql("postgres", f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{db}'") == "0",
                    "the end of all sessions")
         return int(store.sql("postgres", f"SELECT xact_commit FROM pg_stat_database WHERE datname = '{db}'"))
@@ -145,7 +145,7 @@ def reported(b, what):
 
 @contextlib.contextmanager
 def in_its_words(relay):
-    """Why something could not be done: what the relay says, if it says anything."""
+    """Why a step could not be done: the relay's last words, if any."""
     try:
         yield
     except Undoable as err:
@@ -181,7 +181,7 @@ def many(b, store, n, rate, matching, seconds):
         def all_there():
             there = await_total(store, db, n, 60)
             if there < n: raise Undoable(f"{there} of {n} consumers got the first event within 60 s")
-            time.sleep(0.5)  # until they have come to rest
+            time.sleep(0.5)  # until they are idle
         pace = start_pace(b, store.url(db), "emit", rate, seconds, relay.process.stdout.fileno(), types)
         started = []
         found = paced(store, pid, pace, lambda: (all_there(), started.append(time.monotonic())))

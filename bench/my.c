@@ -71,6 +71,6 @@ void my_run(MYSQL_STMT *q, const char *const *params, size_t n)
     bool bound = n == 0 || mysql_stmt_bind_param(q, bind) == 0;
     if (!bound || mysql_stmt_execute(q) != 0)
         bench_die("%s", mysql_stmt_error(q));
-    while (mysql_stmt_next_result(q) == 0) /* a CALL gives a status behind its rows */
+    while (mysql_stmt_next_result(q) == 0) /* a CALL sends a status after its rows */
         continue;
 }

@@ -1,13 +1,12 @@
-/* my_drain URL MODE: ceilings for a relay that drains MariaDB to nowhere, with none of our code.
- * Batches of 1,000; every byte of every field is looked at.
+/* my_drain URL MODE: ceilings for a relay that drains MariaDB and discards the events, with none of
+ * our code. Batches of 1,000; every byte of every field is read.
  *   cursor       nr > position from outbox_event, and the position recorded in a commit per batch,
  *                one after the other
  *   ahead        the same, but the next batch is read while one is looked at, and positions are
  *                committed on a connection of their own meanwhile
  *   skip-locked  as queue tables do: claims rows of bench_queue by their status, and marks them
  *                done
- * The cursors lose what commits late, and have no leases, no retries and no second reader in
- * mind. */
+ * The cursors lose events that commit late, and have no leases, no retries and a single reader. */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,12 +24,12 @@
 struct drain {
     MYSQL *reader, *writer;
     bool ahead;
-    bool writing;  /* a position is on its way */
-    uint64_t seen; /* of the bytes of all fields, so that none can be left out */
+    bool writing;  /* a position update is in flight */
+    uint64_t seen; /* checksum of all fields, so that no read is optimised away */
     char *text;    /* a statement */
 };
 
-/* look touches all fields of an answer, and returns the number of its last row. */
+/* Touches all fields of a result, and returns the number of its last row. */
 static int64_t look(struct drain *d, MYSQL_RES *r)
 {
     int64_t last = 0;
@@ -48,7 +47,7 @@ static int64_t look(struct drain *d, MYSQL_RES *r)
     return last;
 }
 
-/* last_of is the number of an answer's last row. */
+/* Returns the number of a result's last row. */
 static int64_t last_of(MYSQL_RES *r)
 {
     mysql_data_seek(r, mysql_num_rows(r) - 1);
@@ -109,7 +108,7 @@ static size_t drain_cursor(struct drain *d, struct bench_timing *t)
     return events;
 }
 
-/* list writes the numbers of an answer's rows behind `head`, and `tail` behind them. */
+/* Writes `head`, the numbers of a result's rows, and `tail`. */
 static void list(struct drain *d, MYSQL_RES *r, const char *head, const char *tail)
 {
     char *to = d->text + sprintf(d->text, "%s", head);
@@ -165,7 +164,7 @@ int main(int argc, char **argv)
     bench_start(&t, 1 << 20);
     size_t events = claims ? drain_queue(&d, &t) : drain_cursor(&d, &t);
     if (events > 0 && d.seen == 0)
-        bench_die("nothing was looked at");
+        bench_die("nothing was read");
     bench_report(&t, events);
     free(d.text);
     mysql_close(d.reader);

@@ -1,5 +1,5 @@
-/* my_emit: producers in threads on MariaDB, each with a connection of its own, one event to a
- * transaction, prepared, until -n events are there. -d is a URL, -j how many producers.
+/* my_emit: producers in threads on MariaDB, each with its own connection, one event to a
+ * transaction, prepared, until -n events are stored. -d is a URL, -j how many producers.
  *   -m bare    the ceiling: an INSERT into bench_event, a table of the same columns and indexes,
  *              without CHECKs and trigger
  *   -m marked  BEGIN, the same INSERT, that of a marker by hand, COMMIT: in one round trip

@@ -2,8 +2,8 @@
  * outbox to NATS JetStream, with none of our code: libnats as its documentation has it,
  * js_PublishMsgAsync with an AckHandler. Batches of 1,000; every message has the headers that the
  * relay writes; the next batch is read, and the position of the last one recorded, while the server
- * is at work on this one. It has no leases, no retries, no order to keep after a failure, and no
- * second reader in mind. */
+ * processes this one. It has no leases, no retries, no ordering after a failure, and a single
+ * reader. */
 #include <inttypes.h>
 #include <nats/nats.h>
 #include <pthread.h>

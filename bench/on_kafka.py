@@ -16,7 +16,7 @@ names = (f"bench{n}" for n in itertools.count(1))
 
 
 def counted(kafka, replicas, events, run):
-    """counted runs it on a topic of its own, and sees to it that every event is there; then that is deleted."""
+    """Runs a contender on a new topic, checks that every event is there, and deletes the topic."""
     topic = kafka.create(next(names), PARTITIONS, replicas)
     time.sleep(1)  # until every broker knows of it
     found = run(topic)
@@ -31,7 +31,7 @@ def bare(b, kafka, replicas, db, events):
 
 
 def ours(b, kafka, replicas, url, events):
-    """A relay, without the time it takes to start and to end: that is seen by running it again, with nothing to do."""
+    """A relay, without its start and stop time, which is measured by running it again with nothing to do."""
     def run(topic):
         argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--sink", f"kafka://{kafka.hosts}/{topic}",
                            "--order", "key", "--batch", 1000)
@@ -42,13 +42,13 @@ def ours(b, kafka, replicas, url, events):
 
 
 def tool(b, kafka, replicas, events, jars):
-    """Kafka's own load tool, which says by itself how fast it was."""
+    """Kafka's own load tool, which reports its own rate."""
     run = lambda topic: {"seconds": events / own_tools.kafka(kafka.hosts, topic, events, jars)}
     return own_tools.contender(b, TOOL, lambda: counted(kafka, replicas, events, run))
 
 
 def same_messages(b, kafka, url, db):
-    """The ceiling must do the same work: what it writes is what the relay writes."""
+    """The ceiling must do the same work: it writes the same messages as the relay."""
     first, second = kafka.create(next(names), 1), kafka.create(next(names), 1)
     timed(outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--sink", f"kafka://{kafka.hosts}/{first}"))
     program(b, "kafka_drain", db, kafka.hosts, second)

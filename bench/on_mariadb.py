@@ -14,12 +14,12 @@ from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, median, outbo
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "lib"))
 import mariadb_server  # noqa: E402
 
-# As the server comes, but for the size of its memory and of its log.
+# Server defaults, except for the sizes of its memory and log.
 SETTINGS = {"innodb-buffer-pool-size": "512M", "innodb-log-file-size": "1G", "innodb-flush-log-at-trx-commit": 1,
             "innodb-flush-method": "fsync", "innodb-doublewrite": "ON", "innodb-use-native-aio": "ON", "max-connections": 400}
 CLIENT = "/usr/bin/mariadb"
 
-# What bare loops work on: tables of the same columns and indexes as outbox_event and outbox_fresh.
+# Tables for the bare loops, with the same columns and indexes as outbox_event and outbox_fresh.
 BARE_TABLES = """
 CREATE TABLE bench_event (
     nr BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
@@ -40,7 +40,7 @@ INSERT INTO bench_queue (nr, id, type, aggregate_type, aggregate_id, version, pa
     SELECT nr, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, created_at
     FROM outbox_event ORDER BY nr LIMIT {rows};
 """
-# As the program emit makes them.
+# Events like those of the program emit.
 FILL = """
 BEGIN NOT ATOMIC
     DECLARE t INT DEFAULT 0;
@@ -60,7 +60,7 @@ END
 # ---- the server ----
 
 def server(b):
-    """The server of this run; started when it is first asked for, ended with us."""
+    """The server of this run; started on first use, ended with us."""
     if not hasattr(b, "mariadb"):
         if b.own_dir: tempfile.tempdir = str(b.dir)
         b.mariadb = mariadb_server.MariaDB(SETTINGS).start()
@@ -95,7 +95,7 @@ def drop_db(b, *names):
 
 
 def at_peace(b):
-    """Waits until nothing is left for the server to clean up or to write behind our backs."""
+    """Waits until the server has nothing left to purge or flush in the background."""
     sql(b, "mysql", "SET GLOBAL innodb_max_dirty_pages_pct_lwm = 0.001")
     sql(b, "mysql", "SET GLOBAL innodb_max_dirty_pages_pct = 0")
 
@@ -108,7 +108,7 @@ def at_peace(b):
 
 
 def fill(b, db, events, payload=PAYLOAD, keys=KEYS, per_tx=1_000):
-    """More events. They have no seq yet, so that whoever drains them has to see to that."""
+    """Adds events without a seq: draining them includes assigning it."""
     per_tx = max(1, min(per_tx, events, 50_000_000 // payload))
     sql(b, db, "SET GLOBAL innodb_flush_log_at_trx_commit = 0")
     sql(b, db, FILL.format(events=events, payload=payload, keys=keys, per_tx=per_tx, last=per_tx - 1))
@@ -116,7 +116,7 @@ def fill(b, db, events, payload=PAYLOAD, keys=KEYS, per_tx=1_000):
 
 
 def sequenced(b, db):
-    """Has every event get its seq."""
+    """Assigns every event its seq."""
     outbox(b, url_of(b, db), "status")
 
 
@@ -147,7 +147,7 @@ def await_delivered(b, db, consumer, n):
 # ---- draining ----
 
 def measured(b, run):
-    """What run() finds, and the processor time of the server besides that of the program."""
+    """The result of run(), with the processor time of the server added to that of the program."""
     before = server_cpu(b)
     found = run()
     found["rate"] = found["events"] / found["seconds"]
@@ -165,13 +165,13 @@ def bare(b, db, mode, events):
 
 
 def handled(b, db, events, consumers=1, batch=0, name=None):
-    """Through the library, to a handler that only looks at the events: the null sink."""
+    """Through the library, to a handler that only reads the events: the null sink."""
     names = [name or b.name("bench") for _ in range(consumers)]
     return measured(b, lambda: program(b, "drain", url_of(b, db), events, batch, *names))
 
 
 def relayed(b, db, events):
-    """By a relay to /dev/null. What starting and ending it takes is seen by running it again, with nothing to do."""
+    """By a relay to /dev/null. Its start and stop time is measured by running it again with nothing to do."""
     argv = outbox_argv(b, url_of(b, db), "relay", "--drain", *consumer_args(b.name("bench"), "/dev/null"))
 
     def run():
@@ -227,7 +227,7 @@ def section_consumers(b):
 
 
 def section_kept(b):
-    """More events for a consumer that is through with many times as many, which are still there."""
+    """More events for a consumer that has completed many times as many, which are still kept."""
     n, old = b.backlog // 10, b.backlog
     kept = fresh_db(b, "kept")
     fill(b, kept, old)
@@ -262,7 +262,7 @@ def held_open(b, db):
 
 
 def section_held(b):
-    """Chunks of events, and between them one that goes in small batches, so that positions move often."""
+    """Chunks of events, alternating with one drained in small batches, so that positions move often."""
     chunk, small, chunks = b.backlog // 10, b.backlog // 100, 6 if b.quick else 10
     dbs = [fresh_db(b, "fresh"), fresh_db(b, "held")]
     found = {db: [] for db in dbs}
@@ -308,7 +308,7 @@ def section_emit(b):
     drop_db(b, db)
 
 
-# ---- memory, waking up, doing nothing ----
+# ---- memory, wake-up, idle ----
 
 def peak(b, events, payload):
     """Peak memory of a relay, in MiB, after it has drained so many events."""
@@ -328,7 +328,7 @@ def section_memory(b):
 
 
 def at_rest(b, name):
-    """A database with one event, and what a relay that delivers it needs."""
+    """A database with one event, and the arguments of a relay that delivers it."""
     db, out, consumer = fresh_db(b, name), b.path("out.ndjson"), b.name("bench")
     remove(out)
     sql(b, db, "CALL outbox_emit('order.changed', 'order', '1', '{}')")
@@ -336,7 +336,7 @@ def at_rest(b, name):
 
 
 def section_wakeup(b):
-    """200 events a second, 0 to 10 ms apart; and one now and then, which has to be noticed after a pause."""
+    """200 events a second, 0 to 10 ms apart; and one a second, each noticed after a pause."""
     db, out, consumer = at_rest(b, "wakeup")
     with Relay(b, url_of(b, db), *consumer_args(consumer, out)):
         await_delivered(b, db, consumer, 1)
@@ -359,7 +359,7 @@ def section_idle(b):
     alone = (server_cpu(b) - before) / seconds
     with Relay(b, url_of(b, db), *consumer_args(consumer, out)) as pid:
         await_delivered(b, db, consumer, 1)
-        time.sleep(15)  # nothing has come for so long that it looks as rarely as it ever does
+        time.sleep(15)  # idle for so long that it polls at its lowest rate
         before, cpu = run_ns(pid), server_cpu(b)
         time.sleep(seconds)
         share, cpu = (run_ns(pid) - before) / seconds / 1e9, (server_cpu(b) - cpu) / seconds

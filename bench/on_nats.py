@@ -1,5 +1,5 @@
-"""on_nats: draining a SQLite outbox to NATS JetStream; the section `nats` of bench/run. One server, and with OUTBOX_TEST_CLUSTERS=1 also
-a cluster of three."""
+"""on_nats: draining a SQLite outbox to NATS JetStream; the section `nats` of bench/run. One server, and with
+OUTBOX_TEST_CLUSTERS=1 also a cluster of three."""
 import os
 import pathlib
 import sys
@@ -14,7 +14,7 @@ TARGET = 0.75
 
 
 def counted(servers, replicas, events, run):
-    """counted runs it on a new stream, and sees to it that every event is there once."""
+    """Runs a contender on a new stream, and checks that every event is there once."""
     servers.stream("B", subjects=["b"], num_replicas=replicas)
     found = run()
     stored = servers.api("STREAM.INFO.B")["state"]["messages"]
@@ -28,7 +28,7 @@ def bare(b, servers, port, replicas, db, events):
 
 
 def ours(b, servers, replicas, url, events, query):
-    """A relay, without the time it takes to start and to end: that is seen by running it again, with nothing to do."""
+    """A relay, without its start and stop time, which is measured by running it again with nothing to do."""
     def run():
         argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--order", "key", "--batch", 1000,
                            "--sink", servers.url("b", f"stream=B&window={WINDOW}{query}"))

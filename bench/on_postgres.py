@@ -15,10 +15,10 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "
 import servers  # noqa: E402
 
 SETTINGS = {"fsync": "on", "shared_buffers": "256MB", "max_wal_size": "4GB", "log_line_prefix": "%m [%p] %a|",
-            "max_connections": 400}  # so that what takes more than the usual 100 can be seen
+            "max_connections": 400}  # so that a need for more than the default 100 shows
 TICKS = os.sysconf("SC_CLK_TCK")
 
-# What bare loops work on: tables of the same columns and indexes as outbox.event.
+# Tables for the bare loops, with the same columns and indexes as outbox.event.
 BARE_TABLES = """
 CREATE TABLE bench_event (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(), seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, version bigint,
@@ -39,7 +39,7 @@ ALTER TABLE bench_queue ADD PRIMARY KEY (seq);
 CREATE INDEX ON bench_queue (seq) WHERE status = 'pending';
 VACUUM ANALYZE bench_queue;
 """
-# As the program emit makes them.
+# Events like those of the program emit.
 FILL = """
 SET synchronous_commit = off;
 DO $$ BEGIN FOR t IN 0 .. {events} / {per_tx} - 1 LOOP
@@ -56,7 +56,7 @@ END LOOP; END $$;
 # ---- the server ----
 
 def server(b):
-    """The server of this run; started when it is first asked for, ended with us."""
+    """The server of this run; started on first use, ended with us."""
     if not hasattr(b, "server"):
         if b.own_dir: tempfile.tempdir = str(b.dir)
         b.server = servers.Postgres(SETTINGS).start()
@@ -82,7 +82,7 @@ def fresh_db(b, name):
 
 
 def fill(b, db, events, payload=PAYLOAD, keys=KEYS, per_tx=10, kinds=1):
-    """More events, at rest: nothing is left to be cleaned up or written for whoever reads them. kinds: of aggregates."""
+    """Adds events, then vacuums and checkpoints, so that no such work is left for their readers. kinds: of aggregates."""
     kind = "'order'" if kinds == 1 else f"'order' || n % {kinds}"
     psql(b, db, FILL.format(events=events, payload=payload, keys=keys, per_tx=per_tx, kind=kind))
     psql(b, db, "VACUUM ANALYZE outbox.event; CHECKPOINT;")
@@ -101,7 +101,7 @@ def server_cpu(b):
     def alive(pid):
         try:
             return run_ns(pid)
-        except OSError:  # it has ended, and is the postmaster's now
+        except OSError:  # it has ended, and is counted for the postmaster
             return 0
     pid = server(b).popen.pid
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -120,10 +120,10 @@ def await_delivered(b, db, consumer, n):
 # ---- draining ----
 
 def measured(b, run):
-    """What run() finds, and the processor time of the server besides that of the program."""
+    """The result of run(), with the processor time of the server added to that of the program."""
     before = server_cpu(b)
     found = run()
-    time.sleep(0.05)  # a process of the server that has just ended is nobody's for a moment
+    time.sleep(0.05)  # a server process that has just ended is not counted anywhere for a moment
     found["rate"] = found["events"] / found["seconds"]
     found["server_us"] = (server_cpu(b) - before) / found["events"] * 1e6
     found["cpu_us"] = found["cpu"] / found["events"] * 1e6
@@ -139,13 +139,13 @@ def bare(b, db, mode, events):
 
 
 def handled(b, db, events, consumers=1, batch=0):
-    """Through the library, to a handler that only looks at the events: the null sink."""
+    """Through the library, to a handler that only reads the events: the null sink."""
     names = [b.name("bench") for _ in range(consumers)]
     return measured(b, lambda: program(b, "drain", url_of(b, db), events, batch, *names))
 
 
 def relayed(b, db, events):
-    """By a relay to /dev/null. What starting and ending it takes is seen by running it again, with nothing to do."""
+    """By a relay to /dev/null. Its start and stop time is measured by running it again with nothing to do."""
     argv = outbox_argv(b, url_of(b, db), "relay", "--drain", *consumer_args(b.name("bench"), "/dev/null"))
 
     def run():
@@ -198,7 +198,7 @@ def section_consumers(b):
 
 
 def section_kept(b):
-    """More events for a consumer that is through with many times as many, which are still there."""
+    """More events for a consumer that has completed many times as many, which are still kept."""
     n, old = b.backlog // 2, b.backlog * (3 if b.quick else 10)
     kept = fresh_db(b, "kept")
     fill(b, kept, old)
@@ -235,7 +235,7 @@ class HeldOpen:
 
 
 def section_held(b):
-    """Chunks of events, and between them one that goes in small batches, so that the position moves often."""
+    """Chunks of events, alternating with one drained in small batches, so that the position moves often."""
     chunk, small, chunks = b.backlog // 10, b.backlog // 100, 6 if b.quick else 10
     dbs = [fresh_db(b, "fresh"), fresh_db(b, "held")]
     found = {db: [] for db in dbs}
@@ -365,7 +365,7 @@ def section_tpcb(b):
     psql(b, "postgres", "DROP DATABASE tpcb")
 
 
-# ---- memory, waking up, doing nothing ----
+# ---- memory, wake-up, idle ----
 
 def peak(b, events, payload):
     """Peak memory of a relay, in MiB, after it has drained so many events."""
@@ -385,7 +385,7 @@ def section_memory(b):
 
 
 def at_rest(b, name):
-    """A database with one event, and what a relay that delivers it needs."""
+    """A database with one event, and the arguments of a relay that delivers it."""
     db, out, consumer = fresh_db(b, name), b.path("out.ndjson"), b.name("bench")
     remove(out)
     psql(b, db, "SELECT outbox.emit('order.changed', 'order', '1', '{}')")
@@ -408,7 +408,7 @@ def section_idle(b):
     psql(b, db, "ALTER DATABASE idle SET log_min_duration_statement = 0")
     with Relay(b, url_of(b, db), *consumer_args(consumer, out)) as pid:
         await_delivered(b, db, consumer, 1)
-        time.sleep(1)  # let it come to rest after the last look at the database from here
+        time.sleep(1)  # let it become idle after our last query
         before, cpu, logged = run_ns(pid), server_cpu(b), len(server(b).log())
         time.sleep(seconds)
         share, cpu = (run_ns(pid) - before) / seconds / 1e9, (server_cpu(b) - cpu) / seconds

@@ -1,5 +1,5 @@
-"""on_rabbitmq: draining a SQLite outbox to RabbitMQ, a quorum queue with confirms; the section `rabbitmq` of bench/run. One node, and with
-OUTBOX_TEST_CLUSTERS=1 also a cluster of three."""
+"""on_rabbitmq: draining a SQLite outbox to RabbitMQ, a quorum queue with confirms; the section `rabbitmq` of bench/run. One
+node, and with OUTBOX_TEST_CLUSTERS=1 also a cluster of three."""
 import os
 import pathlib
 import sys
@@ -16,7 +16,7 @@ TOOL = "rabbitmq-perf-test"
 
 
 def counted(node, events, run):
-    """counted runs it on a new queue, and sees to it that every event is there once."""
+    """Runs a contender on a new queue, and checks that every event is there once."""
     node.declare("bench", "bench")
     found = run()
     with node.channel() as ch: stored = ch.queue_declare("bench", passive=True).method.message_count
@@ -30,7 +30,7 @@ def bare(b, node, db, events):
 
 
 def ours(b, node, sink, url, events):
-    """A relay, without the time it takes to start and to end: that is seen by running it again, with nothing to do."""
+    """A relay, without its start and stop time, which is measured by running it again with nothing to do."""
     def run():
         argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--order", "key", "--batch", 1000, "--sink", sink)
         seconds, cpu = timed(argv)
@@ -40,7 +40,7 @@ def ours(b, node, sink, url, events):
 
 
 def tool(b, node, events):
-    """RabbitMQ's own load tool, which says by itself how fast it was."""
+    """RabbitMQ's own load tool, which reports its own rate."""
     run = lambda: {"seconds": events / own_tools.rabbitmq(node.port, "bench", "k", events, WINDOW)}
     return own_tools.contender(b, TOOL, lambda: counted(node, events, run))
 

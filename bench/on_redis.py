@@ -10,13 +10,13 @@ import broker_redis  # noqa: E402
 import servers  # noqa: E402
 
 TOOL = "redis-benchmark"
-# Without the append-only file, and with it as most have it.
+# Without the append-only file, and with its usual settings.
 STREAMS = 48  # of a cluster
 MODES = {"no AOF": {"appendonly": "no"}, "AOF everysec": {"appendonly": "yes", "appendfsync": "everysec"}}
 
 
 def counted(redis, stream, events, run):
-    """counted runs it, and sees to it that every event is in the stream; then that is emptied."""
+    """Runs a contender, checks that every event is in the stream, and empties the stream."""
     redis("DEL", stream)
     found = run()
     if redis("XLEN", stream) != events: sys.exit(f"{redis('XLEN', stream)} entries instead of {events}")
@@ -29,7 +29,7 @@ def bare(b, redis, mode, source, events):
 
 
 def ours(b, redis, url, events):
-    """A relay, without the time it takes to start and to end: that is seen by running it again, with nothing to do."""
+    """A relay, without its start and stop time, which is measured by running it again with nothing to do."""
     def run():
         argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--sink", redis.url("stream=ours"),
                            "--order", "key", "--batch", 1000)
@@ -40,7 +40,7 @@ def ours(b, redis, url, events):
 
 
 def same_entries(b, redis, url, mode, source):
-    """The ceiling must do the same work: what it adds is what the relay adds, but for the stream's name."""
+    """The ceiling must do the same work: it adds the same entries as the relay, except for the stream's name."""
     ours_argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--sink", redis.url("stream=same"))
     timed(ours_argv)
     mine = sorted(fields[1] for _, fields in redis("XRANGE", "same", "-", "+"))
@@ -57,7 +57,7 @@ def cluster_total(cluster):
 
 
 def on_cluster(cluster, events, run):
-    """on_cluster runs it, and sees to it that every event is in one of the streams."""
+    """Runs a contender, and checks that every event is in one of the streams."""
     for node in cluster.masters(): node("FLUSHALL")
     found = run()
     if cluster_total(cluster) != events: sys.exit(f"{cluster_total(cluster)} entries instead of {events}")
@@ -65,8 +65,8 @@ def on_cluster(cluster, events, run):
 
 
 def cluster_section(b, url):
-    """Three masters without replicas: two cores have enough to do. A stream for each kind of aggregate, so that all have work; and
-    what dedupe=on costs."""
+    """Three masters without replicas: two cores have enough to do. A stream for each kind of aggregate, so that all have work;
+    and what dedupe=on costs."""
     n = b.backlog
 
     def relay(more):
@@ -89,7 +89,7 @@ def cluster_section(b, url):
 
 
 def tool(b, redis, events):
-    """Redis' own load tool, which says by itself how fast it was."""
+    """Redis' own load tool, which reports its own rate."""
     run = lambda: {"seconds": events / own_tools.redis(["-s", redis.socket], events, "tool")}
     return own_tools.contender(b, TOOL, lambda: counted(redis, "tool", events, run))
 
@@ -102,7 +102,7 @@ def cluster_tool(b, cluster, events):
 
 
 def dedupe_rows(b, redis, url, n):
-    """What dedupe=on costs where all events go to one stream."""
+    """The cost of dedupe=on if all events go to one stream."""
     def relay(more):
         argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--sink", redis.url("stream=ours" + more),
                            "--order", "key", "--batch", 1000)

@@ -192,7 +192,7 @@ def section_draining(b):
               ratio(m["ours"], m["bare"], key))
 
 
-# ---- memory, waking up, doing nothing ----
+# ---- memory, wake-up, idle ----
 
 def peak(b, events, payload):
     """Peak memory of a relay, in MiB, after it has drained so many events."""
@@ -231,7 +231,7 @@ def section_idle(b):
     program(b, "emit", "-d", db, "-m", "own", "-n", 1)
     with Relay(b, url_of(db), *consumer_args(consumer, out)) as pid:
         await_delivered(db, consumer, 1)
-        time.sleep(1)  # let it come to rest after the last look at the database from here
+        time.sleep(1)  # let it become idle after our last query
         before = run_ns(pid)
         time.sleep(seconds)
         share = (run_ns(pid) - before) / seconds / 1e9
@@ -245,7 +245,7 @@ def section_idle(b):
 
 
 def system_calls(pid, seconds):
-    """How many calls begin within so many seconds. The ones that were interrupted to attach are not counted."""
+    """The number of system calls that begin within so many seconds, without those interrupted by attaching."""
     log = subprocess.run(["timeout", "-s", "INT", str(seconds), "strace", "-f", "-qq", "-p", str(pid)],
                          capture_output=True, text=True).stderr
     if not any(word in log for word in ("<detached", "<unfinished")): sys.exit(f"strace saw nothing: {log.strip()}")

@@ -53,7 +53,7 @@ def at_once(b):
 
 
 def slow(b):
-    """A receiver that takes 200 ms: what is in flight decides, and nothing else."""
+    """A receiver that takes 200 ms: only the number in flight matters."""
     n = IN_FLIGHT * (25 if b.quick else 50)
     db, want = backlog(b, n), IN_FLIGHT / 0.2
     with Receiver(b, "--delay", "200ms") as url:
@@ -71,7 +71,7 @@ def delivered(db, names):
 
 
 def nine_of_ten(b, db, n, urls, dead):
-    """Seconds until nine consumers have all, with a tenth whose endpoint is dead or without it."""
+    """Seconds until nine consumers have everything, with or without a tenth whose endpoint is dead."""
     names = [b.name("ten") for _ in urls]
     args = []
     for name, url in zip(names, urls): args += ["--consumer", name, "--sink", url, "--concurrency", "20"]

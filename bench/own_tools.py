@@ -1,8 +1,8 @@
-"""own_tools: the load tools that brokers come with, as a second ceiling beside our bare loops. They read no database and make no
-envelope: they send the same bytes again and again, as fast as the broker takes them.
+"""own_tools: the load tools that brokers come with, as a second ceiling beside our bare loops. They read no database and
+make no envelope: they send the same bytes again and again, as fast as the broker takes them.
 
-Kafka's is in its jars, Redis' in Debian's redis-tools. RabbitMQ's comes from Maven Central (tools/pom.xml), into the cache of the
-tests. That of NATS (`nats bench`) is written in Go, and neither in Debian nor in Maven Central: it has none here."""
+Kafka's is in its jars, Redis' in Debian's redis-tools. RabbitMQ's comes from Maven Central (tools/pom.xml), into the cache
+of the tests. That of NATS (`nats bench`) is written in Go, and neither in Debian nor in Maven Central: it has none here."""
 import os
 import pathlib
 import re
@@ -17,7 +17,7 @@ SIZE = PAYLOAD + 100  # of a message: payload and headers, or the envelope
 
 
 def rate_of(argv, words):
-    """rate_of runs a tool, and finds the last number that stands where `words` has its group, per second."""
+    """Runs a tool, and returns the rate per second: the last number that matches the group of `words`."""
     try:
         done = subprocess.run(list(map(str, argv)), capture_output=True, text=True, timeout=600)
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -44,7 +44,7 @@ def rabbitmq(port, exchange, key, events, window):
 
 
 def perf_test():
-    """perf_test is the folder with RabbitMQ's tool, which is fetched once."""
+    """Returns the folder with RabbitMQ's tool, which is fetched once."""
     place = CACHE / "perf-test"
     if place.is_dir(): return place
     draft = CACHE / f"perf-test-draft.{os.getpid()}"
@@ -68,13 +68,13 @@ def redis(where, events, stream, clients=1):
 
 
 def add_row(b, name, m):
-    """add_row tells how the relay does beside the tool, if that could be run; m is what compete has found."""
+    """Compares the relay with the tool, if the tool could be run; m is the result of compete."""
     if "tool" not in m: return
     b.row(name, median(m["tool"], "rate"), "messages/s", "ours / it", ratio(m["ours"], m["tool"], "rate"))
 
 
 def contender(b, name, run):
-    """contender is {"tool": run} for compete, if the tool can be run at all, which is tried."""
+    """Returns {"tool": run} for compete, if a trial shows that the tool can be run."""
     try:
         run()
     except Undoable as e:

@@ -1,13 +1,13 @@
 /* pace: producers that together emit -a events a second for -e seconds, each at a time fixed in
- * advance, and how long it took until each event was handled: until its line could be read from
+ * advance, measuring the time until each event was handled: until its line could be read from
  * descriptor -l, the standard output of a relay or of a bare loop. -d is a URL, -m how to emit (see
  * producer.h), -j how many producers, -y how many types the events have in turn; lines come for the
  * first of them, and for none with -y 0.
  *
- * It emits one event of the type warm.up before and waits for its line, says `ready`, and starts
- * when it is sent a line: whoever measures the others looks at them at that moment. Without -l
- * there is nothing to wait for. Producers that cannot keep up stop at the end of the time. They
- * stay connected until it is sent another line, or none any more. */
+ * It first emits one event of the type warm.up and waits for its line, prints `ready`, and starts
+ * when it is sent a line: the harness takes its first readings in between. Without -l there is
+ * nothing to wait for. Producers that cannot keep up stop at the end of the time. They stay
+ * connected until it is sent another line, or the end of input. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -68,7 +68,7 @@ static void *produce(void *arg)
         emit_one(p, by, i, type);
     }
     pthread_barrier_wait(&p->emitted);
-    return by; /* stays connected: what its server process has taken can be seen while that lives */
+    return by; /* still connected: the usage of its server process must stay visible */
 }
 
 /* ---- watching ---- */
@@ -83,7 +83,7 @@ static void note_line(struct pace *p, const char *line, int64_t now)
     atomic_fetch_add(&p->seen, 1);
 }
 
-/* watch reads lines until there are no more, which is when the other end has gone. */
+/* Reads lines until the other end is closed. */
 static void *watch(void *arg)
 {
     struct pace *p = arg;
@@ -104,8 +104,8 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* await_seen waits for so many lines, as long as one comes every so many seconds; returns whether
- * they came. A bare loop loses some. */
+/* Waits for n lines, as long as one arrives every `seconds`; returns whether all did. A bare loop
+ * loses some. */
 static bool await_seen(struct pace *p, size_t n, int64_t seconds)
 {
     size_t before = 0, seen = atomic_load(&p->seen);
@@ -122,7 +122,7 @@ static bool await_seen(struct pace *p, size_t n, int64_t seconds)
 
 /* ---- the run ---- */
 
-/* plan spreads the events: 0 to 2 times the mean distance between two. */
+/* Spreads the events: 0 to 2 times the mean distance apart. */
 static void plan(struct pace *p)
 {
     double apart = (double)SECOND / p->o->rate;
@@ -143,7 +143,7 @@ static void warm_up(struct pace *p)
     if (p->o->lines < 0)
         return;
     if (!await_seen(p, 1, WARM_UP_S))
-        bench_die("no line came within %d s: is the relay at work?", WARM_UP_S);
+        bench_die("no line came within %d s: is the relay running?", WARM_UP_S);
 }
 
 static void await_go(void)
@@ -155,7 +155,7 @@ static void await_go(void)
         exit(0);
 }
 
-/* between gives the times from one moment to a later one, of those events that had both. */
+/* Collects the time between two moments, for events that have both. */
 static size_t between(const struct pace *p, int64_t *ns, bool emit, bool returned)
 {
     size_t n = 0;
@@ -193,7 +193,7 @@ static void report(const struct pace *p, int64_t started, size_t missing)
     free(ns);
 }
 
-/* expected counts the lines that will have come: those of the first type. */
+/* Returns the number of expected lines: those of the first type. */
 static size_t expected(const struct pace *p)
 {
     size_t n = 1;
@@ -228,7 +228,7 @@ static void run(struct pace *p, pthread_t *threads)
     report(p, started, lines - atomic_load(&p->seen));
 }
 
-/* disconnect waits until whoever measures has looked, and ends the producers. */
+/* Waits until the harness has taken its readings, and ends the producers. */
 static void disconnect(pthread_t *threads, size_t producers)
 {
     char line[16];
@@ -248,7 +248,7 @@ int main(int argc, char **argv)
     bench_options(&o, argc, argv);
     struct pace p = {.o = &o, .n = (size_t)(o.rate * (double)o.seconds)};
     if (p.n == 0)
-        bench_die("-a and -e say how many events a second, and for how long");
+        bench_die("-a (events a second) and -e (seconds) are required");
     p.t = calloc(p.n + 1, sizeof *p.t);
     pthread_t *threads = calloc(o.producers, sizeof *threads);
     if (!p.t || !threads)
@@ -261,5 +261,5 @@ int main(int argc, char **argv)
     warm_up(&p);
     run(&p, threads);
     disconnect(threads, o.producers);
-    _exit(0); /* the watcher may be at work still */
+    _exit(0); /* the watcher may still be running */
 }

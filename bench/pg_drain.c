@@ -1,15 +1,14 @@
 /* pg_drain URL MODE [CONSUMER]: ceilings for a relay that drains PostgreSQL to nowhere, with none
- * of our code. Batches of 1,000, prepared, binary; every byte of every field is looked at.
+ * of our code. Batches of 1,000, prepared, binary; every byte of every field is read.
  *   cursor       seq > position from outbox.event, and the position recorded in a commit per batch.
- *   The next batch is
- *                read while one is looked at and while its position is committed (on a connection
- *                of its own). It would
- *                lose what commits late, has no leases, no retries and no second reader in mind
- *   pipelined    the same on one connection: it never waits for us, but reads nothing while it
- *   commits
- *   single-row   as cursor, in libpq's single-row mode
+ *                The next batch is read while one is processed and its position is committed (on
+ *                its own connection). It would lose events that commit late, has no leases, no
+ *                retries and a single reader
+ *   pipelined    the same on one connection: it never waits for us, but reads nothing during the
+ *                commit
+ *   single-row   like cursor, in libpq's single-row mode
  *   skip-locked  as queue tables do: claims rows of bench_queue by their status, and marks them
- *   done */
+ *                done */
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -28,11 +27,11 @@ struct drain {
     PGconn *reader, *writer;
     const char *consumer;
     bool single_row;
-    bool writing;  /* a position is on its way */
-    uint64_t seen; /* of the bytes of all fields, so that none can be left out */
+    bool writing;  /* a position update is in flight */
+    uint64_t seen; /* checksum of all fields, so that no read is optimised away */
 };
 
-/* look touches all fields of a result. */
+/* Touches all fields of a result. */
 static void look(struct drain *d, const PGresult *r)
 {
     int rows = PQntuples(r), columns = PQnfields(r);
@@ -75,8 +74,8 @@ static void start_write(struct drain *d, int64_t seq)
     d->writing = true;
 }
 
-/* take_rows looks at each row as it comes, and moves *seq; returns how many. The next read can only
- * start behind it. */
+/* Reads each row as it arrives, and advances *seq; returns their number. The next read can only
+ * start afterwards. */
 static int take_rows(struct drain *d, int64_t *seq)
 {
     int n = 0;
@@ -122,7 +121,7 @@ static size_t drain_cursor(struct drain *d, struct bench_timing *t)
     return events;
 }
 
-/* queue sends a statement of a pipeline. */
+/* Sends a statement of a pipeline. */
 static void queue(struct drain *d, const char *name, const char *const *params, int n)
 {
     pg_send(d->reader, name, params, n);
@@ -130,7 +129,7 @@ static void queue(struct drain *d, const char *name, const char *const *params, 
         bench_die("%s", PQerrorMessage(d->reader));
 }
 
-/* take_queued gives the result of the next statement of a pipeline. */
+/* Returns the result of the next statement of a pipeline. */
 static PGresult *take_queued(struct drain *d)
 {
     PGresult *r = pg_take(d->reader), *sync = PQgetResult(d->reader);
@@ -247,7 +246,7 @@ int main(int argc, char **argv)
                     : one  ? drain_pipelined(&d, &t)
                            : drain_cursor(&d, &t);
     if (events > 0 && d.seen == 0)
-        bench_die("nothing was looked at");
+        bench_die("nothing was read");
     bench_report(&t, events);
     PQfinish(d.reader);
     if (!one)

@@ -1,9 +1,8 @@
-/* pg_emit: producers in threads, each with a connection of its own and one prepared INSERT to a
- * transaction, until -n events are there. -d is a URL, -j how many producers.
+/* pg_emit: producers in threads, each with its own connection and one prepared INSERT to a
+ * transaction, until -n events are stored. -d is a URL, -j the number of producers.
  *   -m bare    the ceiling: into bench_event, a table of the same columns and indexes, without
- *   CHECKs, row-level
- *              security and trigger
- *   -m notify  the same, and a NOTIFY in each transaction, with somebody who listens
+ *              CHECKs, row-level security and trigger
+ *   -m notify  the same, and a NOTIFY in each transaction, with a listening session
  *   -m insert  a plain INSERT INTO outbox.event
  *   -m emit    SELECT outbox.emit(...) */
 #include <poll.h>

@@ -23,7 +23,7 @@ LEFT, RIGHT, TOP, BOTTOM = 92, 258, 46, 58  # around the field
 
 
 def spread(values):
-    """The powers of ten around values, as far apart as it takes to see something."""
+    """The powers of ten around the values, at least a readable range apart."""
     low = math.floor(math.log10(min(values)) + 1e-9)
     high = math.ceil(math.log10(max(values)) - 1e-9)
     return low, max(high, low + 1)
@@ -34,7 +34,7 @@ def number(value):
 
 
 class Field:
-    """Where a value is on the picture."""
+    """The position of a value in the picture."""
 
     def __init__(self, points):
         self.xs = sorted({p["x"] for p in points})

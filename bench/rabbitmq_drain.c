@@ -2,8 +2,8 @@
  * outbox to RabbitMQ, with none of our code: librabbitmq as its documentation has it,
  * amqp_basic_publish of mandatory, persistent messages with publisher confirms. Batches of 1,000;
  * every message has the properties and headers that the relay writes; the next batch is read and
- * published, and the position of the last one recorded, while the broker is at work on this one. It
- * has no leases, no retries, no order to keep after a failure, and no second reader in mind. */
+ * published, and the position of the last one recorded, while the broker processes this one. It has
+ * no leases, no retries, no ordering after a failure, and a single reader. */
 #include <amqp.h>
 #include <amqp_tcp_socket.h>
 #include <inttypes.h>
@@ -58,7 +58,7 @@ static void confirm(struct out *o, uint64_t tag)
     *mark = true;
 }
 
-/* take_ack takes a confirm for one message or for all up to it; they come in any order. */
+/* Handles a confirm for one message or for all up to it; they arrive in any order. */
 static void take_ack(struct out *o, const amqp_basic_ack_t *ack)
 {
     uint64_t from = ack->multiple ? o->low : ack->delivery_tag;
@@ -68,7 +68,7 @@ static void take_ack(struct out *o, const amqp_basic_ack_t *ack)
         o->mark[o->low % RING] = false;
 }
 
-/* take_frames takes what has arrived, waiting for something if `wait` is set. */
+/* Handles the frames that have arrived, waiting for one if `wait` is set. */
 static void take_frames(struct out *o, bool wait)
 {
     struct timeval none = {0, 0};
@@ -86,7 +86,7 @@ static void take_frames(struct out *o, bool wait)
     }
 }
 
-/* wait_confirmed waits until at most `left` messages are unconfirmed. */
+/* Waits until at most `left` messages are unconfirmed. */
 static void wait_confirmed(struct out *o, uint64_t left)
 {
     while (o->sent > o->confirmed && o->sent - o->confirmed > left) {

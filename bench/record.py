@@ -1,5 +1,5 @@
-"""record: what was measured, kept in a folder: figures.json with all of it, figures.md with tables, and a plot each. A run of
-some sections replaces those, and leaves the others as they were."""
+"""record: keeps measurements in a folder: figures.json with all of them, figures.md with tables, and plots. A run of some
+sections replaces those, and keeps the others."""
 import json
 import pathlib
 import textwrap

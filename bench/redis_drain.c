@@ -1,12 +1,11 @@
 /* redis_drain MODE SOURCE SERVER[,SERVER...] STREAM: ceilings for a relay that drains to a Redis
  * stream, with none of our code. Batches of 1,000; each event is an XADD with the envelope that the
- * relay writes; a batch's position is recorded once Redis has answered for all of it.
+ * relay writes; a batch's position is recorded once Redis has replied to all of it.
  *   postgres     seq > position from outbox.event; the next batch is read, and the position of the
- *                last one committed, while Redis is at work on this one. It would lose what commits
- *                late, has no leases, no retries, no key order to keep after a failure, and no
- *                second reader in mind
- *   sqlite       the same from a SQLite file, in one thread
- *   skip-locked  as queue tables do: claims rows of bench_queue by their status, adds them, and
+ *                last one committed, while Redis processes this one. It would lose events that
+ *                commit late, has no leases, no retries, no ordering of keys after a failure, and a
+ *                single reader sqlite       the same from a SQLite file, in one thread skip-locked
+ *                as queue tables do: claims rows of bench_queue by their status, adds them, and
  *                marks them done
  * A server is the path of a socket, or a port. With several they are the masters of a cluster with
  * equal shares of the slots, and the stream's name is STREAM and the aggregate's type. */
@@ -69,7 +68,7 @@ static void add(struct link *l, const char *p, size_t n)
     l->n += n;
 }
 
-/* link_of: the slot of a name is its CRC-16 (XMODEM). */
+/* The slot of a name is its CRC-16 (XMODEM). */
 static struct link *link_of(struct out *o, const char *name, size_t n)
 {
     unsigned crc = 0;
@@ -94,7 +93,7 @@ static char *put(char *to, struct field f)
 
 #define PUT(to, literal) put(to, (struct field){literal, sizeof(literal) - 1})
 
-/* put_time: the date is made anew only when the day changes. */
+/* Formats the date only when the day changes. */
 static char *put_time(char *to, int64_t ms)
 {
     static int64_t day = -1;
@@ -147,7 +146,7 @@ static void add_row(struct out *o, const struct row *r)
     l->count[o->batch]++;
 }
 
-/* send_all cannot get stuck: Redis takes commands whether or not we read its answers. */
+/* Cannot deadlock: Redis reads commands whether or not we read its replies. */
 static void send_all(struct out *o)
 {
     for (int i = 0; i < o->n_links; i++) {
@@ -155,15 +154,14 @@ static void send_all(struct out *o)
         for (size_t at = 0; at < l->n;) {
             ssize_t k = send(l->fd, l->p + at, l->n - at, MSG_NOSIGNAL);
             if (k <= 0)
-                bench_die("redis is gone");
+                bench_die("redis: connection lost");
             at += (size_t)k;
         }
         l->n = 0;
     }
 }
 
-/* take_from waits for the ids of the batch before this one, two lines each. Lines beyond those
- * belong to this one. */
+/* Waits for the ids of the previous batch, two lines each. Further lines belong to this one. */
 static void take_from(struct link *l, int batch)
 {
     char chunk[65536];
@@ -171,7 +169,7 @@ static void take_from(struct link *l, int batch)
     while (lines > 0) {
         ssize_t k = recv(l->fd, chunk, sizeof chunk, 0);
         if (k <= 0 || memchr(chunk, 'E', (size_t)k))
-            bench_die("redis said no: %.*s", (int)(k > 0 ? k : 0), chunk);
+            bench_die("redis: unexpected reply: %.*s", (int)(k > 0 ? k : 0), chunk);
         for (const char *p = chunk; (p = memchr(p, '\n', (size_t)(chunk + k - p))); p++)
             lines--;
     }
@@ -197,7 +195,7 @@ static int connect_to(const char *where)
     int rc = by_path ? connect(fd, (struct sockaddr *)&local, sizeof local)
                      : connect(fd, (struct sockaddr *)&port, sizeof port);
     if (rc != 0)
-        bench_die("no redis at %s", where);
+        bench_die("cannot reach Redis at %s", where);
     if (!by_path)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return fd;
@@ -381,7 +379,7 @@ static size_t drain_sqlite(const char *path, struct out *o, struct bench_timing 
         int64_t from = bench_now();
         o->batch ^= 1;
         n = n == BATCH ? read_batch(q, o, &seq) : 0;
-        /* while this batch was read, Redis was at work on the one before */
+        /* Redis processed the previous batch while this one was read */
         if (sent)
             take_answers(o);
         send_all(o);

@@ -85,7 +85,7 @@ FAILURES = {"1 % fail once": ("once", 1, 0.70), "1 % parked for an hour": ("park
 
 
 def beside_which(label):
-    """The run without failures to compare with: where many fail, a fifth of the events will do."""
+    """The run without failures to compare with: if many fail, a fifth of the events is enough."""
     return "none" if FAILURES[label][1] < 10 else "none of fewer"
 
 
@@ -106,7 +106,7 @@ def failing(b, store, n, held):
 
 
 def failing_rows(b, store, where, m, fresh):
-    """Beside the run without failures, and where a transaction is open beside the same without it."""
+    """Compared with the run without failures and, with an open transaction, with the same run without it."""
     for size, label in (("none", "no failures"), ("none of fewer", "no failures, a fifth of the events")):
         beside = ("of fresh", ratio(m[size], fresh[size], "rate")) if fresh else ()
         b.row(f"{label}{where}", median(m[size], "rate"), "events/s", *beside)

@@ -1,5 +1,4 @@
-"""shapes: the sections `payload`, `hotkey`, `nobell` and `beside` of bench/run: what is not like the usual backlog, in
-PostgreSQL."""
+"""shapes: the sections `payload`, `hotkey`, `nobell` and `beside` of bench/run: unusual workloads, in PostgreSQL."""
 import contextlib
 import copy
 import subprocess
@@ -15,8 +14,8 @@ from on_postgres import backlog, bare, emitted, fresh_db, handled, psql, url_of
 
 
 def handled_large(b, db, small, n):
-    """handled_large leaves out what starting and ending the program takes, which is seen by running it on ten small events: the
-    time of bare loops begins when they have connected, and of so few events, however large, a good part would be the start."""
+    """Leaves out the program's start and stop time, measured by a run on ten small events: bare loops count from when they
+    have connected, and with so few events, however large, the start would be a good part of the time."""
     idle = handled(b, small, 10)["seconds"]
     found = handled(b, db, n)
     return {**found, "whole": found["rate"], "rate": n / (found["seconds"] - idle)}
@@ -37,8 +36,8 @@ def section_payload(b):
 
 
 def section_hotkey(b):
-    """One key, so that nothing may be added behind an entry that failed; beside many keys, and beside a loop that adds
-    whatever comes."""
+    """One key, so that nothing may be added after a failed entry; compared with many keys, and with a loop that adds
+    everything."""
     n = 50_000 if b.quick else 500_000
     many, one = backlog(b, n), backlog(b, n, keys=1)
     with servers.Redis(on_redis.MODES["no AOF"]) as redis:
@@ -102,7 +101,7 @@ def section_nobell(b):
 
 @contextlib.contextmanager
 def follower(b, db, every_ms):
-    """A bare consumer: it reads what is new in bench_event, commits its position, and waits. It loses what commits late."""
+    """A bare consumer: it reads new rows of bench_event, commits its position, and waits. It loses events that commit late."""
     loop = subprocess.Popen([b.build / "bench/follow", url_of(b, db), str(every_ms)], stdout=subprocess.DEVNULL)
     try:
         yield
@@ -111,8 +110,8 @@ def follower(b, db, every_ms):
 
 
 def section_beside(b):
-    """Beside a relay that has come to rest, and is woken again and again; and, to tell what consuming takes at all, a bare
-    INSERT beside a bare consumer."""
+    """Beside an idle relay that is woken again and again; and, for the cost of consuming as such, a bare INSERT beside a bare
+    consumer."""
     db = fresh_db(b, "beside")
     for producers, n in ((1, 1_500), (16, 8_000), (32, 8_000)) if b.quick else ((1, 5_000), (16, 30_000), (32, 30_000)):
         def with_relay():

@@ -1,4 +1,4 @@
-"""stores: what sections that are the same on both stores ask of one."""
+"""stores: the interface to a store for sections that run on both."""
 import contextlib
 import shutil
 import sqlite3
@@ -6,7 +6,7 @@ import sqlite3
 import on_postgres
 import on_sqlite
 
-# What is deleted for comparison: copies of all events, which nobody else has an eye on.
+# Rows deleted for comparison: copies of all events, which nothing else reads.
 PG_BARE_ROWS = """INSERT INTO bench_event (type, aggregate_type, aggregate_id, payload)
     SELECT type, aggregate_type, aggregate_id, payload FROM outbox.event;
 VACUUM ANALYZE bench_event; CHECKPOINT"""
@@ -79,7 +79,7 @@ class Postgres:
 
 
 class Sqlite:
-    """Without a server: what it takes is taken by the relay."""
+    """No server: all work is done by the relay."""
     name = "sqlite"
 
     def __init__(self, b):

@@ -41,7 +41,7 @@ def redrive(b, store):
 # ---- trimming ----
 
 def consumers_past_all(b, store, db, n):
-    """So many consumers that have nothing to get."""
+    """That many consumers without events to receive."""
     args = []
     for _ in range(n): args += ["--consumer", b.name("past"), "--sink", "file:/dev/null", "--from", "end"]
     outbox(b, store.url(db), "relay", "--drain", *args)
@@ -67,7 +67,7 @@ def deleted(b, store, n):
 
 
 def emit_beside_trim(b, store, n, beside):
-    """200 events a second by themselves, and while a trim is at work."""
+    """200 events a second on their own, and during a trim."""
     db, seconds = store.filled("trimming", n), 2
     consumers_past_all(b, store, db, 1)
     pace, trims = start_pace(b, store.url(db), "emit", 200, seconds), []

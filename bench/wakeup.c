@@ -1,6 +1,6 @@
-/* wakeup URL OUT N [LEAST MOST]: how long an idle relay, which delivers to OUT, takes to notice. A
- * process of its own commits N events, LEAST to MOST microseconds apart (2,000 to 20,000); this one
- * watches OUT and notes when each line can be read. */
+/* wakeup URL OUT N [LEAST MOST]: the wake-up latency of an idle relay that delivers to OUT. A
+ * separate process commits N events, LEAST to MOST microseconds apart (2,000 to 20,000); this one
+ * watches OUT and records when each line can be read. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ struct times {
     int64_t started, returned, seen;
 };
 
-/* emit_all emits at times fixed in advance: a slow emit does not delay the next. */
+/* Emits at times fixed in advance: a slow emit does not delay the next. */
 static void emit_all(const char *url, struct times *t, size_t n, const int64_t apart_us[2])
 {
     char payload[64];
@@ -62,18 +62,18 @@ static void open_watch(struct watch *w, const char *path)
     w->n = 0;
 }
 
-/* wait_for_more blocks until the file has grown; ends the program if it does not within 10 s. */
+/* Blocks until the file has grown; ends the program if it does not within 10 s. */
 static void wait_for_more(struct watch *w)
 {
     char events[4096];
     struct pollfd fd = {.fd = w->bell, .events = POLLIN};
     if (poll(&fd, 1, 10000) <= 0)
-        bench_die("no line came within 10 s: is the relay at work?");
+        bench_die("no line came within 10 s: is the relay running?");
     while (read(w->bell, events, sizeof events) > 0)
         continue;
 }
 
-/* take_lines notes the events of the whole lines read so far; returns how many were new. */
+/* Records the events of the complete lines read so far; returns how many were new. */
 static size_t take_lines(struct watch *w, struct times *t, size_t n, int64_t now)
 {
     size_t fresh = 0;

@@ -1,11 +1,10 @@
 /* work [-p PROCESSES] [-u MICROSECONDS] [-f FAILURE] [-q PERCENT] [-k KEYS] [-x SECONDS]
  *      URL CONSUMER EVENTS [OPTION=VALUE]...
- * Processes work for one consumer, through the library, until EVENTS events were handled between
- * them, or until the time is over (60 s). The handler takes so many microseconds, and fails for
+ * Processes work for one consumer, through the library, until they have handled EVENTS events
+ * together, or until the time is over (60 s). The handler takes so many microseconds, and fails for
  * some of the events, chosen by their number:
  *   once    the first attempt fails
- *   parked  it asks for an hour's pause; what is behind it in its key is held back, and not waited
- *           for
+ *   parked  it is postponed for an hour; later events of its key are held back, and not waited for
  *   reject  it becomes a dead letter
  * Options are those of the consumer. Time is counted from the first call of a handler to the
  * last. */
@@ -23,7 +22,7 @@
 #include "bench.h"
 #include "outbox.h"
 
-/* What the processes share. */
+/* State shared by the processes. */
 struct shared {
     atomic_size_t handled, calls;
     _Atomic int64_t first, last; /* ns */
@@ -45,14 +44,14 @@ static void check(int rc, const outbox_error *err)
         bench_die("%s", err->text);
 }
 
-/* fails says whether an event is one of the unlucky. */
+/* Whether an event is to fail. */
 static bool fails(const struct work *w, int64_t seq)
 {
     uint32_t mixed = (uint32_t)seq * UINT32_C(2654435761);
     return w->failure && (mixed >> 8) % 100 < w->percent;
 }
 
-/* wanted counts the events that the handler will see: all but those behind one that is parked. */
+/* Counts the events that the handler will see: all but those behind a parked one. */
 static size_t wanted(const struct work *w)
 {
     size_t n = 0;

@@ -1,14 +1,14 @@
-/* orders.c: a small shop that tells others what happens in it.
+/* orders.c: a small shop that publishes events about its orders.
  *
  *     orders DATABASE [COUNT [RATE]]
  *
  * It places and pays COUNT orders (0: until SIGINT or SIGTERM), RATE per second (0: as fast as it
  * can). Each change of the orders table and the event about it are one transaction, so both exist
- * or neither does. Every seventh order is rolled back on purpose: nobody will ever hear of it. At
- * the end it prints what it did as one line of JSON.
+ * or neither does. Every seventh order is rolled back on purpose: no consumer ever sees it. At the
+ * end it prints a summary as one line of JSON.
  *
- * DATABASE is the URL of an outbox: sqlite:FILE, postgres://..., or mariadb://... (orders_*.c have
- * what differs). */
+ * DATABASE is the URL of an outbox: sqlite:FILE, postgres://..., or mariadb://... (for the
+ * differences see orders_*.c). */
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ void orders_die(const char *what, const char *why)
     exit(1);
 }
 
-/* tell emits an event about an order, in the transaction that is open. */
+/* Emits an event about an order, in the open transaction. */
 static void tell(struct shop *shop, const char *type, const struct order *o)
 {
     char id[24], payload[160];
@@ -59,7 +59,7 @@ static void tell(struct shop *shop, const char *type, const struct order *o)
         orders_die("emit", err.text);
 }
 
-/* place writes the order and its event together, or neither if the customer has second thoughts. */
+/* Writes the order and its event together, or neither if the customer has second thoughts. */
 static void place(struct shop *shop, const struct order *o, int keep)
 {
     const struct shop_db *ops = shop->ops;

@@ -1,5 +1,5 @@
-/* orders_db.h: what the shop of orders.c asks of its database, whichever it is. Each function ends
- * the program if it fails. */
+/* orders_db.h: the database interface of the shop in orders.c. Each function ends the program if it
+ * fails. */
 #ifndef ORDERS_DB_H
 #define ORDERS_DB_H
 
@@ -21,12 +21,12 @@ struct shop_db {
     void (*close)(void *db);
     /* run runs a statement without values. */
     void (*run)(void *db, const char *text);
-    /* insert writes a new order, pay says that it was paid for. */
+    /* insert writes a new order, pay marks it as paid. */
     void (*insert)(void *db, const struct order *o);
     void (*pay)(void *db, const struct order *o);
-    /* emit emits an event in the transaction that is open. */
+    /* emit emits an event in the open transaction. */
     int (*emit)(outbox *ob, void *db, const outbox_message *m, outbox_error *err);
-    /* last gives the number of the newest order; 0 if there is none. */
+    /* last returns the number of the newest order; 0 if there is none. */
     int64_t (*last)(void *db);
     const char *begin;
 };

@@ -13,7 +13,7 @@ static void run(void *db, const char *text)
         orders_die(text, mysql_error(db));
 }
 
-/* change runs a statement with `values`. */
+/* Runs a statement with `values`. */
 static void change(void *db, const char *text, MYSQL_BIND *values)
 {
     MYSQL_STMT *stmt = mysql_stmt_init(db);

@@ -20,7 +20,7 @@ static void run(void *db, const char *text)
     PQclear(r);
 }
 
-/* change runs a statement with n of: the order's id, the customer, the total in cents. */
+/* Runs a statement with the first n of: the order's id, the customer, the total in cents. */
 static void change(void *db, const char *text, const struct order *o, int n)
 {
     char id[24], cents[24];

@@ -10,7 +10,7 @@ static void run(void *db, const char *text)
         orders_die(text, sqlite3_errmsg(db));
 }
 
-/* change runs a statement about one order: ?1 is its id, ?2 the customer, ?3 the total in cents. */
+/* Runs a statement about one order: ?1 is its id, ?2 the customer, ?3 the total in cents. */
 static void change(void *db, const char *text, const struct order *o)
 {
     sqlite3_stmt *stmt;
@@ -68,7 +68,7 @@ static void close_file(void *db)
     sqlite3_close(db);
 }
 
-/* A transaction that writes begins as one: to find out later, when it has read, is to fail. */
+/* A transaction that will write begins with IMMEDIATE: upgrading after a read could fail. */
 const struct shop_db orders_sqlite = {
     .scheme = "sqlite:",
     .open = open_file,

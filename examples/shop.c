@@ -1,16 +1,16 @@
-/* shop.c: a shop whose orders take effect once, in its stock and in the letters it writes.
+/* shop.c: a shop whose orders take effect once, in its stock and in its letters.
  *
  *     shop [STORE-URL [COUNT]]
  *
  * It takes orders 1 to COUNT (100), each in one transaction with the event about it; every seventh
- * customer has second thoughts, and nobody hears of that order. Then it runs two handlers until
- * they are through: `stock` takes what was ordered off the shelf, in the database, and `mail`
- * appends a letter to mail.txt, outside of it. At the end it prints the totals as one line of JSON.
+ * customer has second thoughts, and that order is rolled back. Then it runs two handlers until they
+ * are through: `stock` takes the ordered items off the shelf, in the database, and `mail` appends a
+ * letter to mail.txt, outside the database. At the end it prints the totals as one line of JSON.
  *
  * The store is sqlite:shop.db by default; with postgres://... the same program works there. Kill it
- * whenever you like and start it again: what was done is not done twice, and what was not is done.
- * (A letter may be written twice, if the program dies between writing it and recording it; it has
- * the same id then.) */
+ * whenever you like and start it again: no work is done twice, and none is lost. (A letter may be
+ * written twice, if the program dies between writing it and recording it; it has the same id then.)
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -71,8 +71,8 @@ static int sql_pg(PGconn *db, const char *text, const char *const *values, int n
     return rows;
 }
 
-/* sql runs a statement with values for $1, $2, .... Returns 1 and the number it gave, 0 if it gave
- * none, -1 if it failed. */
+/* Runs a statement with values for $1, $2, .... Returns 1 and the number it returned, 0 if it
+ * returned none, -1 if it failed. */
 static int sql(struct db db, const char *text, const char *const *values, int n, long *ret)
 {
     if (db.lite)
@@ -80,13 +80,13 @@ static int sql(struct db db, const char *text, const char *const *values, int n,
     return sql_pg(db.pg, text, values, n, ret);
 }
 
-/* own returns the outbox's own connection, for use between outbox_begin and outbox_commit. */
+/* Returns the outbox's own connection, for use between outbox_begin and outbox_commit. */
 static struct db own(outbox *ob)
 {
     return (struct db){outbox_sqlite(ob), outbox_pg(ob)};
 }
 
-/* number runs a statement and returns the number it gave. */
+/* Runs a statement and returns its number. */
 static long number(outbox *ob, const char *text)
 {
     long n = 0;
@@ -109,8 +109,8 @@ static void open_shop(outbox *ob)
     must(outbox_commit(ob, &err), "commit");
 }
 
-/* order writes an order and its event in one transaction: both exist, or neither. Returns whether
- * the order is new. */
+/* Writes an order and its event in one transaction: both exist, or neither. Returns whether the
+ * order is new. */
 static int order(outbox *ob, long id, int second_thoughts)
 {
     static const char *const things[] = {"apple", "pear", "plum"};
@@ -142,8 +142,8 @@ static int order(outbox *ob, long id, int second_thoughts)
 
 /* ---- handlers ---- */
 
-/* stock takes what was ordered off the shelf. The UPDATE, the record that it was made and the end
- * of the delivery are one transaction. */
+/* Takes the ordered items off the shelf. The UPDATE, its record in the inbox and the settlement of
+ * the delivery are one transaction. */
 static outbox_verdict stock(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct db db = {outbox_tx_sqlite(tx), outbox_tx_pg(tx)};
@@ -161,8 +161,8 @@ static outbox_verdict stock(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return OUTBOX_DONE;
 }
 
-/* mail acts outside of the database, and that it did is recorded right after. By the id a reader
- * can tell a letter that comes twice. */
+/* Acts outside the database, and is recorded right afterwards. The id lets readers recognise a
+ * duplicate letter. */
 static outbox_verdict mail(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     FILE *letters = ctx;
@@ -192,7 +192,7 @@ static void say(void *ctx, int level, const char *consumer, const char *text)
     fprintf(stderr, "shop: %s: %s\n", consumer ? consumer : "outbox", text);
 }
 
-/* report prints the totals, and returns whether what was ordered is what left the shelf. */
+/* Prints the totals, and returns whether the ordered items match those that left the shelf. */
 static int report(outbox *ob, long placed)
 {
     must(outbox_begin(ob, &err), "begin");

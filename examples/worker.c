@@ -3,8 +3,8 @@
  *     worker STORE [CONSUMER]
  *
  * It registers the consumers "mail" and "audit" and delivers the events of CONSUMER, or of all
- * consumers: here, as lines on standard output. It refuses payments the first time. It ends when
- * nothing is due any more. */
+ * consumers: here, as lines on standard output. It fails payments on the first attempt. It ends
+ * when nothing is due any more. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static outbox_verdict deliver(const char *consumer, const outbox_event *ev)
     return OUTBOX_DONE;
 }
 
-/* work claims a batch, delivers it and settles it. Returns how many events it had. */
+/* Claims a batch, delivers it and settles it. Returns how many events it had. */
 static size_t work(outbox *ob, const outbox_claim *claim, int64_t *ret_wait_ms)
 {
     outbox_batch *batch;

@@ -2,8 +2,8 @@
 ** outbox.h: the C interface of liboutbox.
 **
 ** An application changes its data and must tell others about it. With liboutbox it writes the event
-** in the same database transaction as the change; whatever commits is delivered, at least once and
-** in order, to every consumer that asked.
+** in the same database transaction as the change; every committed event is delivered, at least once
+** and in order, to every consumer subscribed to it.
 **
 **     outbox *ob;
 **     outbox_error err;
@@ -22,14 +22,14 @@
 **
 ** Functions return 0 on success and -1 on failure. On failure they fill in *err (which may be NULL)
 ** and leave every other output as it was. Strings are UTF-8 and end with a NUL; they are borrowed
-** for the call unless a function says otherwise. The library never prints, never exits and leaves
-** signals alone.
+** for the call unless stated otherwise. The library never prints, never exits and leaves signals
+** alone.
 **
 ** THREADS
 **
 ** Different outbox handles are independent. On one handle, outbox_emit, outbox_begin ...
-** outbox_commit, outbox_stop and outbox_wake may be called from any thread; each of the others says
-** what it allows.
+** outbox_commit, outbox_stop and outbox_wake may be called from any thread; the others state what
+** they allow.
 */
 #ifndef OUTBOX_H
 #define OUTBOX_H
@@ -65,18 +65,18 @@ OUTBOX_API const char *outbox_version(void);
 /*
 ** CAPI: Errors
 **
-** code says what went wrong, and retry_class whether trying again can help. native is the code that
-** the other side gave (an errno, a SQLite result code, an exit status), or 0. text is one line for
-** people, without secrets.
+** code tells what went wrong, and retry_class whether a retry can help. native is the error code of
+** the other side (an errno, a SQLite result code, an exit status), or 0. text is one line for
+** humans, without secrets.
 */
 enum outbox_code {
     OUTBOX_OK = 0,
     OUTBOX_NOMEM = 1,    /* out of memory */
     OUTBOX_INVALID = 2,  /* bad data: not JSON, not UTF-8, too long, ... */
-    OUTBOX_MISUSE = 3,   /* the function was called in a way its description forbids */
+    OUTBOX_MISUSE = 3,   /* the call violates the function's contract */
     OUTBOX_CONFIG = 4,   /* a bad setting */
     OUTBOX_NOTFOUND = 5, /* no such thing */
-    OUTBOX_CONFLICT = 6, /* it exists already, and differs */
+    OUTBOX_CONFLICT = 6, /* it already exists, and differs */
     /* the database has no outbox: use outbox_options.create or `outbox init` */
     OUTBOX_NOTOURS = 7,
     OUTBOX_NEWER = 8,        /* the outbox was made by a newer version */
@@ -110,7 +110,7 @@ typedef struct outbox_error {
 **
 ** outbox_open connects to the outbox in a database.
 **
-**     sqlite:PATH                    a SQLite file; your own tables may live in it too
+**     sqlite:PATH                    a SQLite file, which may also hold your own tables
 **     sqlite::memory:                in this process only, created at once; for tests
 **     postgres://USER@HOST/DATABASE  as libpq takes it; ?schema=NAME if the schema is not "outbox"
 **
@@ -118,12 +118,12 @@ typedef struct outbox_error {
 ** version made them. On success the caller owns *ret and releases it with outbox_close.
 ** Thread-safe.
 **
-** outbox_close is the last call on a handle. No other call may be running on it then. It does
-** nothing if ob is NULL.
+** outbox_close must be the last call on a handle, with no other call running on it. It does nothing
+** if ob is NULL.
 */
 typedef struct outbox outbox;
 
-/* The event that a log line is about. Everything is borrowed for the call. */
+/* The event that a log line refers to. Everything is borrowed for the call. */
 typedef struct outbox_log_about {
     const char *event_id, *type;
     const char *key; /* aggregate type and id, TYPE/ID; "" if it has none */
@@ -169,14 +169,12 @@ OUTBOX_API void outbox_close(outbox *ob);
 **   payload          JSON text, delivered byte for byte; NULL means null
 **   payload_size     its length in bytes; 0 means strlen
 **   headers          a JSON object of strings, or NULL
-**   idempotency_key  or NULL. Emitting the same key again makes no second event, and
-**                    outbox_receipt.duplicate says so. A key is remembered for at least
-**                    "retention", and as long as its event is kept. After a rollback it can be used
-**                    again
-**   tenant           or NULL
-**   version          of the aggregate, if has_version is not 0
-**   not_before       the event is not delivered before this time, in milliseconds since 1970, at
-**                    most ten years ahead; or 0. Later events of its key wait for it
+**   idempotency_key  or NULL. Emitting the same key again creates no second event, and
+**   outbox_receipt.duplicate says so. A key is remembered for at least "retention", and as long as
+**   its event is kept. After a rollback it can be used again tenant           or NULL version
+**   of the aggregate, if has_version is not 0 not_before       the event is not delivered before
+**   this time, in milliseconds since 1970, at most ten years ahead; or 0. Later events of its key
+**   wait for it
 */
 typedef struct outbox_message {
     size_t size; /* sizeof(outbox_message): set by OUTBOX_MESSAGE_INIT */
@@ -210,24 +208,24 @@ typedef struct outbox_receipt {
 **
 ** outbox_emit inserts one event through the handle's own connection and commits it, unless
 ** outbox_begin has opened a transaction there: then it becomes part of that. Any thread may call
-** it; calls take turns. ret may be NULL.
+** it; calls are serialised. ret may be NULL.
 **
 ** outbox_emit_sqlite inserts it through the caller's own connection, as part of the transaction
 ** that is open there. If none is open it fails with OUTBOX_MISUSE, since the event would commit
 ** without the caller's changes. If the transaction rolls back, the event never existed. As always
-** with SQLite, one thread at a time may use the connection. No statement or lock stays on it after
-** the call.
+** with SQLite, one thread at a time may use the connection. The call leaves no statement or lock
+** behind on it.
 **
-** outbox_emit_pg does the same through a libpq connection (PGconn *). Any number of threads may do
-** so at once, each on a connection of its own. A failure that the server reports ends the caller's
+** outbox_emit_pg does the same through a libpq connection (PGconn *). Any number of threads may
+** call it at once, each on its own connection. A failure that the server reports ends the caller's
 ** transaction, as any failed statement does in PostgreSQL.
 **
 ** outbox_emit_mariadb does the same through a connection of MariaDB's client library (MYSQL *),
 ** with a transaction open, or autocommit off. A failure undoes the event and nothing else, unless
 ** the server rolled the transaction back to end a deadlock.
 **
-** All of them refuse bad data with OUTBOX_INVALID and a text that says what is wrong with which
-** field, and an idempotency key that was used with another type, aggregate or payload with
+** All of them refuse bad data with OUTBOX_INVALID and a text that names the field and the problem,
+** and an idempotency key that was used with another type, aggregate or payload with
 ** OUTBOX_CONFLICT. After a failure nothing of the event is stored.
 */
 OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret,
@@ -242,8 +240,8 @@ OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox
 /*
 ** CAPI: Transactions on the handle's own connection
 **
-** outbox_begin makes the following emits of this thread one transaction, until outbox_commit or
-** outbox_rollback. Other threads that emit through the same handle wait meanwhile. A failed
+** outbox_begin groups the following emits of this thread into one transaction, until outbox_commit
+** or outbox_rollback. Other threads that emit through the same handle wait until then. A failed
 ** outbox_commit has ended the transaction, and nothing of it is stored.
 **
 ** outbox_sqlite returns that connection, for the same thread to use between outbox_begin and
@@ -307,15 +305,15 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** Several handlers of one consumer are independent of each other: each is a consumer of its own
 ** (`outbox status` shows "orders.stock"), with its own position, retries and dead letters. After
 ** outbox_consumer_set(c, "fate", "shared") they share the fate of an event: it is delivered when
-** all of them have succeeded. Until then it is tried again, without calling those that have. A
-** handler that keeps failing holds the event up for the others, indefinitely unless "retry" limits
-** the attempts ("fast,attempts=5"). outbox_consumer_set(c, "workers", "4") runs each handler in
-** four threads, which may call its function at the same time; this needs as many lanes, or order
-** none.
+** all of them have succeeded. Until then it is retried, without calling the handlers that have
+** succeeded. A handler that keeps failing blocks the event for the others, indefinitely unless
+** "retry" limits the attempts ("fast,attempts=5"). outbox_consumer_set(c, "workers", "4") runs each
+** handler in four threads, which may call its function at the same time; this needs as many lanes,
+** or order none.
 **
-** OUTBOX_EXTERNAL is for a handler that acts outside of the database: it sends an e-mail, or takes
-** a payment. It has no transaction; the inbox records the event right after it returns OUTBOX_DONE.
-** If the process dies in between, it is called again for the same event, so pass
+** OUTBOX_EXTERNAL is for a handler that acts outside the database, such as sending an e-mail or
+** taking a payment. It has no transaction; the inbox records the event right after it returns
+** OUTBOX_DONE. If the process dies in between, it is called again for the same event, so pass
 ** outbox_event_inbox_key on as the idempotency key. If handlers share their fate and one of them is
 ** external, each call of the others has a transaction of its own.
 **
@@ -327,20 +325,18 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 ** named handlers have their patterns only, and `events` must not be set.
 **
 ** A call may take longer than the consumer's lease: the lease is renewed while the call lasts, up
-** to the option `timeout`. After that the event goes to another worker, and whatever the handler
-** still does through its transaction is not committed. The call itself is never interrupted: its
-** thread, and outbox_run, wait for it. In SQLite no other connection can write while a handler
-** works in its transaction, and its event cannot go to another worker, so handlers should be quick
-** there.
+** to the option `timeout`. After that the event goes to another worker, and nothing the handler
+** still does through its transaction is committed. The call itself is never interrupted: its
+** thread, and outbox_run, wait for it. In SQLite no other connection can write while a handler is
+** in its transaction, and its event cannot go to another worker, so handlers should be quick there.
 **
-** docs/c.md says what happens when the process dies at each step.
+** docs/c.md describes what happens when the process dies at each step.
 **
-** The settings with which a consumer was last registered are in force for all processes, at once. A
-** process that runs it with another order, number of lanes or filter, such as the older one in a
-** rolling deployment, stands by: it claims nothing, says why in the log, and continues when its
-** settings are in force again. Settings that were replaced only come back through `outbox consumers
-** revert` or `set`. outbox_step and OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT instead of standing
-** by.
+** The settings with which a consumer was last registered apply to all processes at once. A process
+** that runs it with another order, number of lanes or filter, such as the older one in a rolling
+** deployment, stands by: it claims nothing, logs the reason, and continues when its settings are in
+** force again. Replaced settings are restored only by `outbox consumers revert` or `set`.
+** outbox_step and OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT instead of standing by.
 **
 ** Call these from one thread at a time, and not while outbox_run or outbox_step is running on the
 ** handle.
@@ -379,15 +375,15 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
 ** outbox_fail records why the handler failed, for the dead letter and the operator, and returns
 ** verdict, so that a handler can end with `return outbox_fail(tx, OUTBOX_RETRY, "stock service said
 ** 503")`. At most 255 bytes of the text are copied. outbox_retry_in does the same with
-** OUTBOX_RETRY, and waits at least that many milliseconds before the next attempt, at most a year.
+** OUTBOX_RETRY, and delays the next attempt by at least that many milliseconds (at most a year).
 **
 ** outbox_tx_sqlite and outbox_tx_pg return the connection with the handler's transaction; NULL if
 ** there is none, or the store is of another kind. The handler may use savepoints, but must not
-** commit or roll back: if it does, the event becomes a dead letter that says so. SQLite refuses its
-** COMMIT; in PostgreSQL what it committed stays, as does what earlier calls in the same transaction
-** did, and those calls are made again. A handler whose statements failed returns OUTBOX_RETRY. It
-** must leave nothing unfinished on the connection, and must not use outbox_emit: in SQLite that
-** would wait for the lock that the handler's own transaction holds.
+** commit or roll back: if it does, the event becomes a dead letter with that reason. SQLite refuses
+** its COMMIT; in PostgreSQL its changes stay committed, as do those of earlier calls in the same
+** transaction, and those calls are repeated. A handler whose statements failed returns
+** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and must not use outbox_emit:
+** in SQLite that would wait for the lock that the handler's own transaction holds.
 **
 ** outbox_tx_emit emits in that transaction: the event exists if and only if the handler takes
 ** effect.
@@ -404,17 +400,17 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 ** CAPI: The inbox
 **
 ** outbox_handle_once records in a handler's transaction that `handler`, a name of your choosing,
-** takes effect for `key`, which tells one effect from another: *ret_first becomes 1 the first time,
-** and 0 if it was recorded before. If the payload differs from the first one, it fails with
+** takes effect for `key`, which identifies the effect: *ret_first is set to 1 the first time, and
+** to 0 if it was recorded before. If the payload differs from the first one, it fails with
 ** OUTBOX_CONFLICT, which in PostgreSQL also fails the transaction. size is the length of the
-** payload; 0 means strlen. payload may be NULL. The event itself is recorded for named handlers;
-** they need this only for further effects.
+** payload; 0 means strlen. payload may be NULL. For named handlers the event itself is recorded
+** automatically; they need this only for further effects.
 **
 ** outbox_handle_once_sqlite, outbox_handle_once_pg and outbox_handle_once_mariadb do so in a
 ** transaction that is open on the caller's own connection, for input that does not come through a
 ** handler, such as messages of a queue.
 **
-** Records are kept for the time of outbox_set's "inbox-retention".
+** Records are kept for "inbox-retention" (see outbox_set).
 */
 OUTBOX_API int outbox_handle_once(outbox_tx *tx, const char *handler, const char *key,
                                   const char *payload, size_t size, int *ret_first,
@@ -449,22 +445,22 @@ OUTBOX_API int outbox_handle_once_mariadb(outbox *ob, struct st_mysql *db, const
 ** events whose not_before lies ahead, nor for paused consumers.
 **
 ** outbox_stop makes outbox_run return once the deliveries in flight have ended, or at the drain
-** deadline; those that did not end by then are made again later. A handler's call is waited for,
-** however long it takes. Any thread may call outbox_stop, and so may a signal handler. If it is
-** called before outbox_run, that run ends at once.
+** deadline; those that did not end by then are repeated later. It always waits for a handler to
+** return, however long that takes. Any thread may call outbox_stop, and so may a signal handler. If
+** it is called before outbox_run, that run ends at once.
 **
 ** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this
 ** handle delivers what is due now, including what handlers emit meanwhile. It does not wait for
 ** anything to become due, but it does wait for sinks outside the process. *ret_delivered (may be
 ** NULL) counts successes and is always set. A failed delivery is recorded as in outbox_run and
-** makes outbox_step return -1 with its text, after the other events have been delivered. Do not
-** call it while outbox_run is running, nor from a handler.
+** makes outbox_step return -1 with the text of the error, after the other events have been
+** delivered. Do not call it while outbox_run is running, nor from a handler.
 **
 ** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step
 ** themselves, on a handle that has consumers and is not running them: for development and tests. If
-** a delivery fails they return -1 with OUTBOX_UNDELIVERED; the transaction is committed all the
-** same. What outbox_emit_sqlite and outbox_emit_pg wrote in a transaction of the caller's needs a
-** call of outbox_step after the caller's COMMIT.
+** a delivery fails they return -1 with OUTBOX_UNDELIVERED; the transaction is committed
+** nevertheless. Events emitted by outbox_emit_sqlite and outbox_emit_pg in the caller's transaction
+** need a call of outbox_step after the caller's COMMIT.
 **
 ** outbox_wake makes running consumers look for work now. It is needed only after commits that the
 ** store cannot notice: those to sqlite::memory: through a connection other than the handle's own.
@@ -482,8 +478,8 @@ OUTBOX_API void outbox_wake(outbox *ob);
 **
 ** outbox_consumer_stats counts what a consumer of this handle, with all its handlers and workers,
 ** has done since outbox_run or outbox_step first ran it: deliveries, failures that will be retried,
-** new dead letters, claims lost to another worker, and calls that were given up at their time
-** limit. While the consumer runs, the numbers are a fraction of a second old. Any thread.
+** new dead letters, claims lost to another worker, and calls abandoned at their time limit. While
+** the consumer runs, the numbers are a fraction of a second old. Any thread.
 */
 typedef struct outbox_stats {
     size_t size; /* sizeof(outbox_stats): set by OUTBOX_STATS_INIT */
@@ -506,9 +502,9 @@ OUTBOX_API int outbox_consumer_stats(outbox_consumer *c, outbox_stats *ret, outb
 **
 ** outbox_hwm returns the last id that any consumer of this outbox has written to a stream and
 ** recorded, such as "1748100000000-0". Everything in the stream up to that id was committed before,
-** so rows that are read afterwards include it. OUTBOX_NOTFOUND: nothing was written. For an exact
-** mark, read it in one transaction with your rows: `SELECT outbox.hwm('orders')` in PostgreSQL, the
-** table outbox_mark in SQLite. Any thread.
+** so rows read afterwards include it. OUTBOX_NOTFOUND: nothing was written. For an exact mark, read
+** it in one transaction with your rows: `SELECT outbox.hwm('orders')` in PostgreSQL, the table
+** outbox_mark in SQLite. Any thread.
 */
 #define OUTBOX_HWM_SIZE 48
 
@@ -518,9 +514,8 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 /*
 ** CAPI: Claiming events, to deliver them yourself
 **
-** What outbox_run does for handlers and sinks, in three steps of your own: claim events, deliver
-** them in whatever way, and settle the claim. This works on every store; docs/c.md has an
-** example.
+** The work of outbox_run for handlers and sinks, in three steps of your own: claim events, deliver
+** them in any way, and settle the claim. This works on every store; docs/c.md has an example.
 **
 **     outbox_claim c = OUTBOX_CLAIM_INIT;
 **     c.worker = "host-a/7f3c"; c.limit = 100; c.target = "mail";
@@ -532,9 +527,9 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 **     if (outbox_batch_settle(batch, &err) != 0) warn(err.text);
 **     outbox_batch_free(batch);
 **
-** outbox_consumer_register makes a consumer in the database, or brings its settings up to date, as
+** outbox_consumer_register creates a consumer in the database, or updates its settings, as
 ** outbox_run does when it starts, and runs nothing: any process can claim events for a registered
-** consumer. If it has neither a sink nor handlers, outbox_run and outbox_step leave it alone. Each
+** consumer. If it has neither a sink nor handlers, outbox_run and outbox_step ignore it. Each
 ** independent named handler is registered as a consumer, "orders.stock". It fails with
 ** OUTBOX_CONFLICT if these settings have been replaced by others.
 **
@@ -544,19 +539,19 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** predicate, has been applied. While the lease lasts no other worker gets these events; the lease
 ** is durable when the call returns, so inside outbox_begin ... outbox_commit it fails with
 ** OUTBOX_MISUSE. On success the caller owns *ret and releases it with outbox_batch_free, also if it
-** is empty: then there is nothing to do now, and outbox_batch_wait says when to ask again at the
+** is empty: then there is nothing to do now, and outbox_batch_wait returns when to try again at the
 ** latest. OUTBOX_NOTFOUND: no consumer has that name. Without a target, a consumer that cannot be
 ** claimed for is an error only if no other has events.
 **
 ** outbox_batch_next returns the events one by one, and NULL after the last. An event, and whatever
-** outbox_event_* return for it, lives until outbox_batch_free. Where an order is kept, events that
+** outbox_event_* return for it, lives until outbox_batch_free. If an order is kept, events that
 ** must wait are left out: those of a key (order = key), or of the whole consumer (order = global),
 ** after one that got a verdict other than OUTBOX_DONE or OUTBOX_REJECT. A caller that delivers
-** several at once may take them all first, and then has to keep the order itself. An event whose
-** worker vanished comes alone in its batch.
+** several at once may fetch them all first, and then has to keep the order itself. An event whose
+** worker vanished is alone in its batch.
 **
-** outbox_batch_verdict says how a delivery ended. Nothing is written until the batch is settled,
-** and the last verdict counts.
+** outbox_batch_verdict reports the outcome of a delivery. Nothing is written until the batch is
+** settled, and the last verdict counts.
 **   OUTBOX_DONE      delivered; delay_ms and why are ignored
 **   OUTBOX_RETRY     failed: comes again as the consumer's retry policy says, but not before
 **                    delay_ms (at most a year), or becomes a dead letter when its attempts are used
@@ -570,11 +565,11 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 **
 ** outbox_batch_settle records all verdicts, in one transaction for each consumer, and gives the
 ** claim up. Between outbox_begin and outbox_commit, by the same thread, it is part of that
-** transaction: what the delivery changed through outbox_sqlite or outbox_pg commits with it, or not
-** at all. OUTBOX_LOST: the lease had run out and another worker has the events. Their verdicts were
-** not recorded (in a transaction: roll it back), those of other consumers were. After any other
-** failure it may be called again: nothing is recorded twice, though a claim may be reported as lost
-** if only the answer to the first call was lost.
+** transaction: changes made by the delivery through outbox_sqlite or outbox_pg commit with it, or
+** not at all. OUTBOX_LOST: the lease has expired and another worker has the events. Their verdicts
+** were not recorded (in a transaction: roll it back), those of other consumers were. After any
+** other failure it may be called again: nothing is recorded twice, though a claim may be reported
+** as lost if only the answer to the first call was lost.
 **
 ** outbox_batch_extend renews the lease for lease_ms from now; call it in time if a delivery takes
 ** long. OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ...
@@ -584,9 +579,9 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 ** claim that was not settled expires, and its events are claimed again, one at a time, with an
 ** attempt counted. Free all batches before outbox_close.
 **
-** Only one thread at a time may use a batch. Several threads may claim through one handle; they
-** take turns, and wait while one of them is between outbox_begin and outbox_commit. Each needs a
-** worker name of its own.
+** Only one thread at a time may use a batch. Several threads may claim through one handle; their
+** calls are serialised, and wait while one of them is between outbox_begin and outbox_commit. Each
+** needs its own worker name.
 */
 typedef struct outbox_batch outbox_batch;
 
@@ -607,12 +602,12 @@ typedef struct outbox_claim {
 OUTBOX_API int outbox_consumer_register(outbox_consumer *c, outbox_error *err);
 OUTBOX_API int outbox_claim_batch(outbox *ob, const outbox_claim *claim, outbox_batch **ret,
                                   outbox_error *err);
-OUTBOX_API size_t outbox_batch_count(const outbox_batch *b); /* events it has in all */
+OUTBOX_API size_t outbox_batch_count(const outbox_batch *b); /* total number of events */
 /* ms until an event falls due; -1: not known */
 OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b);
 OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b);
 OUTBOX_API const char *outbox_batch_consumer(const outbox_batch *b,
-                                             const outbox_event *ev); /* NULL: not of this batch */
+                                             const outbox_event *ev); /* NULL: not in this batch */
 OUTBOX_API int outbox_batch_verdict(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict,
                                     int64_t delay_ms, const char *why, outbox_error *err);
 OUTBOX_API int outbox_batch_extend(outbox_batch *b, int64_t lease_ms, outbox_error *err);
@@ -622,22 +617,22 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 /*
 ** CAPI: Reading a stream
 **
-** outbox_consume is the other end of a Redis stream that a relay writes: it joins a consumer group
-** and calls the handler for each event, in the order of the stream, until outbox_stop, or with
-** OUTBOX_UNTIL_THROUGH until nothing is left. The handle is that of the reader's own database,
-** where the outbox's tables are.
+** outbox_consume reads a Redis stream that a relay writes: it joins a consumer group and calls the
+** handler for each event, in the order of the stream, until outbox_stop, or with
+** OUTBOX_UNTIL_THROUGH until nothing is left. The handle is for the reader's own database, which
+** has the outbox's tables.
 **
 ** The handler runs inside a transaction on the handle's own connection (outbox_sqlite, outbox_pg),
 ** which begins with a record that `group` has handled the event's id. Returning 0 commits both;
-** then the entry is acknowledged. Anything else rolls back, and the event is tried again, after a
-** while and before the events after it. An event that was handled before is acknowledged without a
-** call. So what the handler writes through that connection takes effect exactly once, even if a
+** then the entry is acknowledged. Anything else rolls back, and the event is retried after a while,
+** before the events that follow it. An event that was handled before is acknowledged without a
+** call. So changes made by the handler through that connection take effect exactly once, even if a
 ** process is killed. The handler may also emit, with outbox_emit.
 **
 ** Entries that another member of the group has not acknowledged for claim_ms are taken over.
 ** Several members share the work of a group, but then the order is not kept. While Redis is down,
-** it waits. Returns -1 if it cannot go on: the URL is wrong, or the library was built without Redis
-** (OUTBOX_CONFIG). Only one call at a time per handle, and not while outbox_run is running.
+** it waits. Returns -1 if it cannot continue: the URL is wrong, or the library was built without
+** Redis (OUTBOX_CONFIG). Only one call at a time per handle, and not while outbox_run is running.
 */
 typedef struct outbox_stream {
     size_t size; /* sizeof(outbox_stream): set by OUTBOX_STREAM_INIT */

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# packages.sh: which Debian packages we need, and how to get them. Sourced by ./run and ./test.
+# packages.sh: the Debian packages we need, and how to get them. Sourced by ./run and ./test.
 
 # To build and to run the demo.
 packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-dev libsmartcols-dev
@@ -8,14 +8,15 @@ packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-de
 # The servers that ./run --store starts.
 packages_postgres=(postgresql-15)
 packages_mariadb=(mariadb-server)
-# Besides those, to test and to lint. The servers among them are run privately, from their binaries: what Debian sets up
-# when they are installed is neither used nor touched.
+# Additional packages for tests and lint. The tests run private servers from the packages' binaries;
+# the servers that Debian sets up on installation are neither used nor touched.
 packages_test=(g++ libcmocka-dev python3 sqlite3 "${packages_postgres[@]}" pgbouncer python3-psycopg2 "${packages_mariadb[@]}"
     python3-pymysql redis-server nats-server rabbitmq-server
     erlang-base python3-pika openssl
     clang-format cppcheck faketime)
-# Good to have: the tests that want them say so and are skipped without. Each is tried by itself, because one may be out of
-# reach. Node's module pg is packages_node_pg's; packages_webhooks and packages_kafka have their own.
+# Optional: tests that need a missing one are skipped with a message. Each is installed separately,
+# because one may be unavailable. For Node's module pg see packages_node_pg; packages_webhooks and
+# packages_kafka have their own.
 packages_extra=(nghttp2-server nodejs
     mariadb-backup # for a copy of MariaDB's files
     maven default-jre-headless # for Apache Kafka, and other versions of PostgreSQL
@@ -30,8 +31,9 @@ packages_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# packages_need installs those of its arguments that are missing: as root, or through sudo. Where neither is possible it
-# says what to run and exits 69 (unavailable). On a system without dpkg it does nothing: meson will say what it misses.
+# packages_need installs those of its arguments that are missing: as root, or through sudo. If
+# neither is possible it prints the command to run and exits 69 (unavailable). On a system without
+# dpkg it does nothing: meson will report missing packages.
 packages_need() {
     local missing=() package as_root=()
     command -v dpkg-query >/dev/null || return 0
@@ -53,7 +55,8 @@ packages_need() {
         packages_refuse "${install[*]}"
 }
 
-# packages_try installs those of its arguments that are missing, each that can be, and says which cannot.
+# packages_try installs those of its arguments that are missing, as far as possible, and reports the
+# others.
 packages_try() {
     local package
     command -v dpkg-query >/dev/null && [ "$(id -u)" -eq 0 ] || return 0
@@ -66,13 +69,13 @@ packages_try() {
 packages_try_one() { # package
     local install=(apt-get install -y --no-install-recommends "$1")
     packages_known
-    # Without its output, which is long; what a simulation refuses is not worth a second word.
+    # Suppresses the long output; skips packages that already fail in a simulation.
     apt-get install -s --no-install-recommends "$1" >/dev/null 2>&1 </dev/null || return 1
     echo "installing $1" >&2
     packages_quietly env DEBIAN_FRONTEND=noninteractive "${install[@]}"
 }
 
-# packages_known sees to it that apt knows of any packages at all; a fresh container's does not.
+# packages_known makes sure that apt has package lists; in a fresh container it has none.
 packages_known() {
     local lists=("${packages_lists:-/var/lib/apt/lists}"/*_Packages*)
     [ -e "${lists[0]}" ] || apt-get update >/dev/null 2>&1 </dev/null || true
@@ -100,7 +103,8 @@ packages_node_pg() {
     packages_lack "node's module pg" "$why"
 }
 
-# packages_go_pgx gets Go's module pgx, for those who have Go, into a folder of the same cache; two minutes at most.
+# packages_go_pgx gets Go's module pgx, if Go is installed, into a folder of the same cache; two
+# minutes at most.
 packages_go_pgx() {
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/go
     command -v go >/dev/null || return 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""guards.py PART...: the rules of CONTRIBUTING.md that no other tool knows. Silent and 0 when the tree under the current folder
-keeps them; otherwise one line per breach on the standard error output, `file:line: what is wrong; what to do`, and 1.
+"""guards.py PART...: the rules of CONTRIBUTING.md that no other tool checks. Silent and 0 if the tree under the
+current folder keeps them; otherwise one line per breach on standard error, `file:line: what is wrong; what to do`, and 1.
 
     includes   an #include in src goes to a layer below, never above or beside
     width      C, SQL and shell scripts have at most 100 columns, and documents outside of tables and fenced blocks
@@ -14,26 +14,27 @@ import sys
 
 COLUMNS = 100
 
-# From the bottom up. A folder may include those of the layers below its own, and nothing else. Each folder of src/extra has a layer of its
-# own: claims of rows and the reader of streams are part of the library, the others are commands.
+# From the bottom up. A folder may include only folders of lower layers. Each folder of src/extra
+# has its own layer: claims of rows and the reader of streams are part of the library, the others
+# are commands.
 LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "receive"], ["engine", "extra/rows", "extra/streams", "listing"],
           ["api"], ["admin"], ["cli"],
           ["extra/consume", "extra/gen", "extra/receive", "extra/webhook"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
-STORES = "src/store"  # its folders are alternatives, and do not know each other
-SHARED = pathlib.PurePath("src/store/db")  # but this one, which several of them are built on
+STORES = "src/store"  # its folders are alternatives, and independent of each other
+SHARED = pathlib.PurePath("src/store/db")  # except this one, on which several of them are built
 
 # Folders that are one module, by what their exports begin with. CONTRIBUTING.md has the same list.
 FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/store/mariadb": "mdb_", "src/store/db": "db_", "src/redis": "redis_",
                  "src/rabbit": "rabbit_", "src/extra/rows": "rows_", "src/pool": "pool_",
                  "src/admin": "admin_", "src/api": "api_"}
 
-# Migrations, which are never edited once they are released.
+# Migrations, which are never edited after their release.
 FOREIGN_SQL = re.compile(r"sql/\w+/\d{4}_\w+\.sql$")
 
 
 def files(folders, *patterns):
-    """files gives those below the folders that match, as paths relative to the current folder, in order."""
+    """Returns the matching files below the folders, sorted, as paths relative to the current folder."""
     return sorted(path for folder in folders for pattern in patterns for path in pathlib.Path(folder).rglob(pattern) if path.is_file())
 
 
@@ -44,12 +45,12 @@ def lines(path):
 # ---- includes ----
 
 def folder(path):
-    """folder gives the folder of src that a file is in, by which it has its layer."""
+    """Returns the folder of src that a file is in, which determines its layer."""
     return "/".join(path.parts[1:3]) if path.parts[1] == "extra" else path.parts[1]
 
 
 def forbidden(path, target):
-    """forbidden says why the file may not include the header `target` of src, or None."""
+    """Returns why the file may not include the header `target` of src, or None."""
     own, other = folder(path), folder(target)
     if own != other:
         if other not in LEVEL or own not in LEVEL: return f"{own if own not in LEVEL else other} has no layer; give it one in scripts/guards.py"
@@ -72,13 +73,13 @@ def includes():
 # ---- width ----
 
 def is_shell(path):
-    """is_shell says whether a file without a name's ending begins as a shell script."""
+    """Returns whether a file without an extension begins like a shell script."""
     with path.open("rb") as file:
         return re.match(rb"#!.*\b(ba)?sh\b", file.readline(200)) is not None
 
 
 def narrow():
-    """narrow gives the files that keep to the width. Python has a width of its own."""
+    """Returns the files subject to the width limit. Python has its own."""
     yield from files(["include", "src", "tests", "bench", "examples"], "*.[ch]")
     yield from (path for path in files(["sql", "examples", "tests"], "*.sql") if not FOREIGN_SQL.match(path.as_posix()))
     scripts = [path for folder in (".", ".ci") for path in pathlib.Path(folder).glob("*") if path.is_file()]
@@ -86,13 +87,13 @@ def narrow():
 
 
 def pages():
-    """pages gives the documents. A folder that begins with a dot, or that is built, has none of ours."""
+    """Returns the documents, without hidden folders and build trees."""
     found = list(pathlib.Path(".").glob("*.md")) + files(["docs", "bench", "tests", "examples", ".ci"], "*.md")
     yield from sorted(found)
 
 
 def page_lines(path):
-    """page_lines gives the numbered lines of a document that can be broken: not those of tables, headings and fenced blocks, nor an
+    """Returns the numbered lines of a document that can be broken: not those of tables, headings and fenced blocks, nor an
     item that is one word."""
     fenced = False
     for number, line in enumerate(lines(path), 1):
@@ -110,11 +111,11 @@ def width():
 # ---- functions ----
 
 ATTRIBUTE = re.compile(r"__attribute__\(\(.*?\)\)(?!\))")
-ENDS_ANOTHER = re.compile(r"\s*$|#|.*(;|\}|\*/)$")  # a line that belongs to what stands before a signature
+ENDS_ANOTHER = re.compile(r"\s*$|#|.*(;|\}|\*/)$")  # a line that belongs to the text before a signature
 
 
 def functions(text):
-    """functions gives the index of the first line, the name, and whether it is static, of each function that is defined in the text.
+    """Returns the index of the first line, the name, and whether it is static, of each function defined in the text.
     clang-format puts the brace of a function, and no other, alone into the first column."""
     for brace, line in enumerate(text):
         if line != "{": continue
@@ -128,8 +129,8 @@ def functions(text):
 # ---- exports ----
 
 def prefixes(path):
-    """prefixes gives what the name of an export of the file may begin with: its own name, that of the file it is a part of (foo_bar.c
-    of foo.c or foo.h beside it), that of a folder that is one module, and last what is public."""
+    """Returns what the name of an export of the file may begin with: its own name, that of the file it is a part of
+    (foo_bar.c of foo.c or foo.h beside it), that of a folder that is one module, and last the public prefixes."""
     yield path.stem + "_"
     whole = path.stem
     while "_" in whole:
@@ -151,11 +152,11 @@ def exports():
 
 # By its path from the top, or by its folder below sql/STORE.
 FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:docs|(?:src|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
-FIRST_MIGRATION = re.compile(r"sql/\w+/0001_\w+\.sql$")  # it is released: nobody edits it when a file moves
+FIRST_MIGRATION = re.compile(r"sql/\w+/0001_\w+\.sql$")  # released: not edited when a file moves
 
 
 def candidates(path, name):
-    """candidates gives the paths that a name in this file may mean."""
+    """Returns the paths that a name in this file may refer to."""
     yield pathlib.Path(name)
     stores = [part for part in path.parts if pathlib.Path("sql", part).is_dir()]
     yield from (pathlib.Path("sql", store, name) for store in stores)
@@ -187,7 +188,7 @@ def printed():
 # ---- claims ----
 
 TEST = re.compile(r"\s+def (test_\w+)\(self\b|(?:static )?void (\w+)\(void \*\*")
-CLAIM = 60  # a name that is longer tells a story
+CLAIM = 60  # longer names tell a story
 
 
 def claims():

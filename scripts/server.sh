@@ -1,18 +1,18 @@
 # shellcheck shell=bash
 # server.sh: a database server for ./run, which sources this: private, unprivileged, in a short
-# folder of the temporary one, reached only through a socket there, and gone with whoever started
-# it. What the system has set up under the same name is neither used nor touched.
+# subfolder of the temporary folder, reachable only through a socket there, and ended with the
+# process that started it. A server of the system under the same name is neither used nor touched.
 
 server_dir=
 server_pid=
 
 # server_start starts a server of that kind (postgres or mariadb) with an empty database `shop`, and
-# sets server_url. It prints what went wrong, and fails.
+# sets server_url. On failure it prints the reason.
 server_start() {
     server_dir=$(mktemp -d "${TMPDIR:-/tmp}/obXXXXXX") || return 1
     server_log=$server_dir/log
     : >"$server_log"
-    # What is set for other servers is not for this one; ~/.my.cnf may have a password.
+    # Ignore settings meant for other servers; ~/.my.cnf may have a password.
     unset "${!PG@}" "${!MYSQL_@}" OUTBOX_MARIADB_PASSWORD
     export HOME=$server_dir
     if [ "$(id -u)" -eq 0 ]; then chown -R nobody: "$server_dir" || return 1; fi
@@ -22,9 +22,9 @@ server_start() {
     fi
 }
 
-# server_as runs a command in place of the shell that calls it: as nobody if we are root, as
-# ourselves if not, and so that it gets that signal when we end. Our temporary folder may be closed to
-# nobody, so the server has its own.
+# server_as replaces the calling shell with a command: run as the user nobody if we are root, else
+# as ourselves, and sent that signal when we end. The user nobody may have no access to our
+# temporary folder, so the server has its own.
 server_as() { # signal, command
     local drop=()
     [ "$(id -u)" -ne 0 ] || drop=(--reuid=nobody --regid=nogroup --clear-groups)
@@ -33,7 +33,7 @@ server_as() { # signal, command
         >>"$server_log" 2>&1 9>&-
 }
 
-# server_await runs a command until it succeeds, as long as the server is there.
+# server_await retries a command until it succeeds, as long as the server is running.
 server_await() {
     until "$@" >>"$server_log" 2>&1; do
         kill -0 "$server_pid" 2>/dev/null || return 1

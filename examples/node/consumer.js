@@ -12,13 +12,13 @@ const { setTimeout: sleep } = require('timers/promises');
 const { Client } = require('pg');
 
 const CONSUMER = 'revenue';
-const WORKER = `${hostname()}/${randomUUID()}`; // another one with every start
+const WORKER = `${hostname()}/${randomUUID()}`; // a new one for every start
 const MAX_ATTEMPTS = 3;
 const BACKOFF_MS = Number(process.env.BACKOFF_MS || 1000);
 const POLL_MS = 200;
 const RECONNECT_MS = 500;
 
-// described keeps what kind of error it is: a message alone can say nothing.
+// Includes the kind of error: a message alone may be meaningless.
 function described(error) {
   return `${error.constructor.name}: ${error.message}`;
 }
@@ -28,7 +28,7 @@ function described(error) {
 class Database {
   async connect() {
     this.client = new Client({ connectionString: process.env.DATABASE_URL });
-    this.client.on('error', () => {}); // while nobody asks anything; the next query fails, and says so
+    this.client.on('error', () => {}); // while idle; the next query fails and reports it
     await this.client.connect();
   }
 
@@ -45,7 +45,8 @@ class Database {
     }
   }
 
-  // transaction commits what work does, and gives what it returns. If not even ROLLBACK goes through, the connection is lost.
+  // Commits the work of `work`, and returns its result. If even ROLLBACK fails, the connection is
+  // lost.
   async transaction(work) {
     for (;;) {
       try {
@@ -66,8 +67,8 @@ class Database {
   }
 }
 
-// handle takes effect for one event. That it did is recorded in the same transaction: should the event come again,
-// because we died before we could settle it, handle_once says no.
+// Takes effect for one event, and records that in the same transaction: if the event is redelivered
+// because we died before settling it, handle_once returns false.
 async function handle(db, ev) {
   await db.transaction(async (query) => {
     const { rows } = await query('SELECT outbox.handle_once($1, $2) AS first', [CONSUMER, ev.inbox_key]);
@@ -79,7 +80,7 @@ async function handle(db, ev) {
   });
 }
 
-// failure says what becomes of an event that could not be handled: it is tried again later, or never.
+// Returns the outcome of an event that could not be handled: retried later, or never.
 function failure(ev, error) {
   const attempts = ev.attempts + 1;
   const text = described(error);
@@ -88,15 +89,16 @@ function failure(ev, error) {
   return { kind: 'retry', attempts, delay_ms: Math.min(BACKOFF_MS * 2 ** ev.attempts, 300000), error: text };
 }
 
-// deliver handles a batch and gives the outcomes to settle it with: only what was *not* delivered.
+// Handles a batch and returns the outcomes for its settlement: only events that were *not*
+// delivered.
 async function deliver(db, batch) {
   const outcomes = [];
   const waiting = new Set();
   for (const ev of batch) {
     const key = ev.aggregate_id === null ? ev.seq : JSON.stringify([ev.aggregate_type, ev.aggregate_id]);
     let outcome;
-    if (ev.held || waiting.has(key)) outcome = { kind: 'behind', attempts: ev.attempts }; // its key waits: order
-    else if (ev.delayed) outcome = { kind: 'delay', attempts: ev.attempts }; // its time has not come
+    if (ev.held || waiting.has(key)) outcome = { kind: 'behind', attempts: ev.attempts }; // its key waits: keep the order
+    else if (ev.delayed) outcome = { kind: 'delay', attempts: ev.attempts }; // not due yet
     else {
       try {
         await handle(db, ev);
@@ -112,7 +114,7 @@ async function deliver(db, batch) {
 }
 
 async function claim(db) {
-  // A transaction of its own: until the lease is over (30 s), these are ours alone.
+  // Its own transaction: until the lease expires (30 s), these events are ours alone.
   return db.rows('SELECT * FROM outbox.claim($1, $2, max_events => 100, lease_ms => 30000)', [CONSUMER, WORKER]);
 }
 
@@ -122,8 +124,8 @@ async function settle(db, epoch, outcomes) {
   if (!ours) console.error('settled before, or the lease ran out and somebody else has the batch');
 }
 
-// idle says whether nothing is in a worker's hands or waits for a retry. What waits for its time does not count, nor what waits
-// behind such an event.
+// Returns whether no event is claimed or waits for a retry. Events that are not due yet do not
+// count, nor those that wait behind one.
 async function idle(db) {
   const [{ left }] = await db.rows(
     `SELECT EXISTS (SELECT 1 FROM outbox.claim WHERE consumer = $1) OR EXISTS (SELECT 1 FROM outbox.parked

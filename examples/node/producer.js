@@ -5,7 +5,7 @@
 'use strict';
 const { Client } = require('pg');
 
-// transaction commits what work does, or rolls it back if that throws.
+// Commits the work of `work`, or rolls it back if that throws.
 async function transaction(db, work) {
   await db.query('BEGIN');
   try {
@@ -13,7 +13,7 @@ async function transaction(db, work) {
     await db.query('COMMIT');
     return result;
   } catch (error) {
-    await db.query('ROLLBACK').catch(() => {}); // the first error is the one to tell
+    await db.query('ROLLBACK').catch(() => {}); // the first error is the one to report
     throw error;
   }
 }

@@ -3,9 +3,9 @@
 #
 #     ./consumer.sh [--drain]        $PGHOST, $PGDATABASE and so on say which database
 #
-# Start as many as you like. With --drain it ends when nothing is left to do now; without, it waits
-# for more. What is emitted for later is left for its time. When the connection was lost (psql's
-# exit status 2) it is made again.
+# Start as many as you like. With --drain it ends when nothing is left to do now; otherwise it waits
+# for more. Events emitted for later are left until they are due. A lost connection (psql's exit
+# status 2) is reopened.
 set -u
 here=$(dirname "$0")
 idle="SELECT NOT EXISTS (SELECT 1 FROM outbox.claim WHERE consumer = 'revenue')

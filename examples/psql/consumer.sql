@@ -1,9 +1,9 @@
--- A consumer that is nothing but SQL: it adds each order to its customer's revenue, exactly once.
+-- A consumer in pure SQL: it adds each order to its customer's revenue, exactly once.
 --
 --     psql -f consumer.sql        $PGHOST, $PGDATABASE and so on say which database
 --
--- It does what is due now, and ends. To go on, call it again: from cron, or by consumer.sh beside
--- it, which also goes on when the connection was lost.
+-- It handles the events due now, and ends. To continue, run it again: from cron, or with
+-- consumer.sh, which also survives a lost connection.
 -- psql -v backoff_ms=100 makes the first retry come sooner than after a second.
 \set ON_ERROR_STOP on
 \if :{?backoff_ms}
@@ -15,8 +15,8 @@ SET client_min_messages = warning;
 CREATE TABLE IF NOT EXISTS revenue (customer text PRIMARY KEY, total bigint NOT NULL);
 SELECT outbox.register('revenue', events => 'order.*') AS new_consumer;
 
--- handle_order takes effect for one event. That it did is recorded in the same transaction: should
--- the event come again, because the connection broke before it was settled, handle_once says no.
+-- handle_order takes effect for one event, and records that in the same transaction: if the event
+-- is redelivered because the connection broke before it was settled, handle_once returns false.
 CREATE OR REPLACE PROCEDURE pg_temp.handle_order(inbox_key text, payload json)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -28,15 +28,15 @@ BEGIN
 END
 $$;
 
--- deliver_orders claims, handles and settles until nothing is due. What could not be handled is
--- tried again later, three times in all; what is not named in outcomes was delivered.
+-- deliver_orders claims, handles and settles until nothing is due. A failed event is retried later,
+-- three attempts in all; events not named in outcomes were delivered.
 CREATE OR REPLACE PROCEDURE pg_temp.deliver_orders(worker text, backoff_ms bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     ev record;
     claim bigint;
     key text;
-    waiting text[];  -- keys with an event that waits: what comes behind it must wait, too
+    waiting text[];  -- keys with an event that waits: later events of the key must wait, too
     outcomes jsonb;
     outcome jsonb;
 BEGIN

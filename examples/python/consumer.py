@@ -16,7 +16,7 @@ import psycopg2
 from psycopg2.extras import Json, NamedTupleCursor
 
 CONSUMER = "revenue"
-WORKER = f"{socket.gethostname()}/{uuid.uuid4()}"  # another one with every start
+WORKER = f"{socket.gethostname()}/{uuid.uuid4()}"  # a new one for every start
 MAX_ATTEMPTS = 3
 BACKOFF_MS = int(os.environ.get("BACKOFF_MS", "1000"))
 POLL = 0.2  # seconds
@@ -24,7 +24,8 @@ RECONNECT = 0.5
 
 
 class Database:
-    """A connection that is made again when it is lost: by a restart of the server, or an administrator. Everything done here may
+    """A connection that is made again when it is lost: by a restart of the server, or an administrator. Everything done here
+    may
     be done twice: of a claim whose answer got lost the events come again, handle_once says no the second time, and so does
     settle."""
 
@@ -35,7 +36,7 @@ class Database:
         self.db = psycopg2.connect(os.environ.get("DATABASE_URL", ""), cursor_factory=NamedTupleCursor)
 
     def transaction(self, work):
-        """transaction commits what work does with a cursor, and gives what it returns."""
+        """Commits the work that `work` does with a cursor, and returns its result."""
         while True:
             try:
                 with self.db, self.db.cursor() as sql:
@@ -45,7 +46,7 @@ class Database:
                 self.connect_again(error)
 
     def lost(self):
-        """lost asks the server: the driver does not always know that a connection is gone."""
+        """Asks the server: the driver does not always know that a connection is gone."""
         try:
             with self.db, self.db.cursor() as sql:
                 sql.execute("SELECT 1")
@@ -71,13 +72,13 @@ class Database:
 
 
 def described(error):
-    """described keeps what kind of error it is: a message alone ("'total'") can say nothing."""
+    """Includes the kind of error: a message alone ("'total'") may be meaningless."""
     return f"{type(error).__name__}: {str(error).strip()}"
 
 
 def handle(db, ev):
-    """handle takes effect for one event. That it did is recorded in the same transaction: should the event come again,
-    because we died before we could settle it, handle_once says no."""
+    """Takes effect for one event, and records that in the same transaction: if the event is redelivered
+    because we died before settling it, handle_once returns false."""
     def work(sql):
         sql.execute("SELECT outbox.handle_once(%s, %s) AS first", (CONSUMER, ev.inbox_key))
         if not sql.fetchone().first: return
@@ -89,7 +90,7 @@ def handle(db, ev):
 
 
 def failure(ev, error):
-    """failure says what becomes of an event that could not be handled: it is tried again later, or never."""
+    """Returns the outcome of an event that could not be handled: retried later, or never."""
     attempts = ev.attempts + 1
     print(f"event {ev.id}, attempt {attempts}: {described(error)}", file=sys.stderr)
     if attempts >= MAX_ATTEMPTS: return {"kind": "dead", "attempts": attempts, "error": described(error)}
@@ -98,13 +99,13 @@ def failure(ev, error):
 
 
 def deliver(db, batch):
-    """deliver handles a batch and gives the outcomes to settle it with: only what was *not* delivered."""
+    """Handles a batch and returns the outcomes for its settlement: only events that were *not* delivered."""
     outcomes, waiting = [], set()
     for ev in batch:
         key = (ev.aggregate_type, ev.aggregate_id) if ev.aggregate_id else ev.seq
-        if ev.held or key in waiting:  # an earlier event of its key waits: order
+        if ev.held or key in waiting:  # an earlier event of its key waits: keep the order
             outcome = {"kind": "behind", "attempts": ev.attempts}
-        elif ev.delayed:  # its time has not come
+        elif ev.delayed:  # not due yet
             outcome = {"kind": "delay", "attempts": ev.attempts}
         else:
             try:
@@ -118,8 +119,8 @@ def deliver(db, batch):
 
 
 def idle(db):
-    """idle says whether nothing is in a worker's hands or waits for a retry. What waits for its time does not count, nor what
-    waits behind such an event."""
+    """Returns whether no event is claimed or waits for a retry. Events that are not due yet do not count, nor those that
+    wait behind one."""
     left = db.query("SELECT EXISTS (SELECT 1 FROM outbox.claim WHERE consumer = %s) OR EXISTS (SELECT 1 FROM outbox.parked"
                     " WHERE consumer = %s AND due_at IS NOT NULL AND (NOT delayed OR due_at <= now())) AS left", CONSUMER, CONSUMER)
     return not left[0].left
@@ -137,7 +138,7 @@ def main():
         if batch:
             outcomes = Json(deliver(db, batch))
             ours = db.query("SELECT outbox.settle(%s, %s, %s, %s) AS ours", CONSUMER, WORKER, batch[0].epoch, outcomes)
-            if not ours[0].ours: print("settled before, or the lease ran out and somebody else has the batch", file=sys.stderr)
+            if not ours[0].ours: print("already settled, or another worker took over after the lease expired", file=sys.stderr)
         elif drain and idle(db):
             break
         else:

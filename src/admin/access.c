@@ -1,5 +1,5 @@
-/* access.c: decides which requests are answered: by the tokens they bring, the host they name and
- * the page they come from. Tokens are wiped from memory after use. */
+/* access.c: decides which requests are answered, by their token, Host and Origin. Tokens are wiped
+ * from memory after use. */
 #include "admin/access.h"
 
 #include <ctype.h>
@@ -21,7 +21,7 @@
 
 #define FILE_MAX 16384
 
-/* (1) text is padded with NULs, which no token contains: two that are equal in every byte are equal
+/* (1) text is padded with NULs, which no token contains: two tokens equal in every byte are equal
  * in length. */
 struct token {
     unsigned char text[ACCESS_TOKEN_MAX];
@@ -41,7 +41,7 @@ void access_tokens_free(struct tokens *t)
     free(t);
 }
 
-/* Adds one token. Its errors give the number of the token and quote nothing of it. */
+/* Adds one token. Errors give the number of the token and never quote it. */
 static int add_token(struct tokens *t, struct str word, struct error *err)
 {
     if (t->n == ACCESS_TOKENS_MAX)
@@ -94,7 +94,7 @@ static int add_lines(struct tokens *t, struct str text, struct error *err)
 }
 
 /* Reads up to `size` bytes of a file and returns their number; -1, with errno, on failure. It
- * refuses a pipe, which could keep us waiting and would be empty the next time. */
+ * refuses a pipe, which could block and would be empty the next time. */
 static ssize_t read_token_file(const char *path, char *text, size_t size)
 {
     struct stat st;
@@ -170,7 +170,7 @@ int access_tokens_load(const char *file, const char *variable, struct tokens **r
     return 0;
 }
 
-/* Looks at every byte, whatever it has found before: its time says nothing about the tokens. */
+/* Constant time: compares every byte regardless of earlier differences. */
 static unsigned tokens_differ(const struct token *a, const struct token *b)
 {
     volatile unsigned found = 0;
@@ -187,7 +187,7 @@ bool access_token_matches(const struct tokens *t, struct str given)
     possible = possible && !memchr(given.p, '\0', given.n);
     if (possible)
         memcpy(g.text, given.p, given.n);
-    /* The unused ones are compared as well, so that the time does not tell their number. */
+    /* Unused ones are compared as well, so that the time does not reveal their number. */
     for (size_t i = 0; i < ACCESS_TOKENS_MAX; i++) {
         unsigned same = tokens_differ(&t->token[i], &g) == 0;
         matching |= same & (i < t->n);
@@ -232,8 +232,8 @@ static bool in_a_name(char c)
     return isalnum((unsigned char)c) || c == '-' || c == '.' || c == '_';
 }
 
-/* Takes the n bytes at p for the name, in lower case, and sees whether they are an address. It
- * returns false if there are none, or too many. */
+/* Stores the n bytes at p as the name, in lower case, and checks whether they are an address.
+ * Returns false if there are none, or too many. */
 static bool set_name(struct access_host *h, const char *p, size_t n)
 {
     if (n == 0 || n >= sizeof h->name)
@@ -364,8 +364,8 @@ static bool is_listed(const char *list, const struct access_host *h)
     return false;
 }
 
-/* Whether a host is certainly this machine: localhost, a loopback address, or the address we were
- * reached at. */
+/* Whether a host is certainly this machine: localhost, a loopback address, or the address that the
+ * client connected to. */
 static bool is_ours(const struct access_host *h, const struct sockaddr *here)
 {
     const struct sockaddr *address = (const struct sockaddr *)&h->address;

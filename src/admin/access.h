@@ -2,7 +2,8 @@
  *
  * The checks of Host and Origin are against DNS rebinding: a web page can make the browser of its
  * visitor send us requests under a name that the author of the page controls. Such a request has
- * that name in Host, so only known names are answered, and no request from another origin. */
+ * that name in Host, so only requests for known names are answered, and none from another origin.
+ */
 #ifndef ADMIN_ACCESS_H
 #define ADMIN_ACCESS_H
 
@@ -54,8 +55,8 @@ bool access_host_parse(struct str text, struct access_host *ret);
  * stands for all. */
 int access_hosts_check(const char *list, struct error *err);
 
-/* What the rules look at in a request. A header that is missing has p == NULL. `more` counts the
- * headers that may occur only once and came again, or folded. */
+/* The parts of a request that the rules check. A missing header has p == NULL. `more` counts
+ * repeated or folded headers that may occur only once. */
 struct access_request {
     struct str method, host, origin, authorization;
     size_t more;

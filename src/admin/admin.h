@@ -34,7 +34,7 @@ int admin_address_parse(const char *text, struct admin_address *ret, struct erro
 bool admin_loopback(const struct admin_address *a);
 
 /* What a relay waits for before its consumers can run. (1) lock protects text. (2) text is "" if it
- * waits for nothing. */
+ * is not waiting. */
 struct admin_wait {
     pthread_mutex_t lock;
     char text[HEALTH_TEXT];
@@ -75,7 +75,8 @@ void admin_attach(struct admin *s, outbox *ob);
 /* admin_set_tokens replaces the tokens to require. It takes over t. */
 void admin_set_tokens(struct admin *s, struct tokens *t);
 /* admin_stop ends the server and frees it. It returns false if a thread is still waiting for a
- * store that does not answer: then nothing the admin reports on may be freed. s may be NULL. */
+ * store that does not answer: then none of the objects in its config may be freed. s may be NULL.
+ */
 bool admin_stop(struct admin *s);
 /* admin_tick ends connections that have lasted too long. It returns when to call it again, or
  * CLOCK_NEVER. s may be NULL. */

@@ -7,7 +7,7 @@
 
 #define REQUEST_NS (10 * 1000 * MS_NS) /* to send a request, however slowly the bytes come */
 #define ANSWER_NS (30 * 1000 * MS_NS)  /* to make the answer and to read it */
-#define AGAIN_NS (1000 * MS_NS)        /* until a connection that was ended is looked at again */
+#define AGAIN_NS (1000 * MS_NS)        /* until a disconnected connection is checked again */
 #define FEW_LEFT (CONNECTIONS_MAX - CONNECTIONS_PER_ADDRESS)
 
 void connections_init(struct connections *k)

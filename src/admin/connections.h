@@ -14,7 +14,7 @@
 /* A connection. (1) since == 0: the place is free. */
 struct connection {
     int fd;
-    int64_t since; /* when the connection was opened or, if complete, its request was */
+    int64_t since; /* when the connection was opened, or its request completed */
     bool complete;
 };
 

@@ -33,7 +33,7 @@ int64_t health_stalled(const struct worker_view *v, int64_t now_ns)
 }
 
 /* Returns why a consumer has made no progress for longer than it may. If the sink reports nothing
- * at all, not even that a delivery timed out, the loop itself has gone wrong. */
+ * at all, not even a timeout, the loop itself is broken. */
 static struct health stuck_health(const struct worker_view *v, int64_t now, int64_t patience)
 {
     int64_t silent = now - v->stats.ended_at;
@@ -77,7 +77,7 @@ struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t pat
 
 /* ---- all consumers ---- */
 
-/* Asks the store whether a consumer is paused. If it does not answer, that is a no. */
+/* Asks the store whether a consumer is paused. No answer counts as no. */
 static bool store_says_paused(struct store *st, const char *name)
 {
     struct consumer_gauge g;
@@ -103,8 +103,8 @@ static struct health judge_consumer(const struct admin_config *cfg, struct store
     return h;
 }
 
-/* The health of a relay without consumers: it waits for its store, or has lost all of them. A
- * restart would not help, so it counts as alive. */
+/* The health of a relay without consumers: it waits for its store, or all its consumers have
+ * stopped. A restart would not help, so it counts as alive. */
 static struct health none_running(const struct admin_config *cfg, struct buf *verbose)
 {
     struct health h = {.ready = false, .alive = true};

@@ -13,7 +13,7 @@ struct label {
     const char *name, *value;
 };
 
-/* Appends the value of a label. Types come from strangers: where one is not UTF-8, its bytes beyond
+/* Appends the value of a label. Types are untrusted input: in one that is not UTF-8, bytes beyond
  * ASCII become question marks. */
 static void add_escaped(struct buf *b, const char *value)
 {
@@ -128,8 +128,8 @@ static void note_older(struct by_type *t, int64_t at)
         t->oldest_at = at;
 }
 
-/* Lists the delivered types first, so that a series that exists does not lose its name to a type
- * that begins to wait. */
+/* Lists the delivered types first, so that an existing series does not lose its name to a type that
+ * begins to wait. */
 static void types_of(const struct metrics_consumer *c, struct by_types *t)
 {
     *t = (struct by_types){.type[METER_TYPES].name = "other"};
@@ -338,7 +338,7 @@ static void broker_info(struct buf *b, const char *name, const struct metrics *m
     }
 }
 
-/* It goes on growing while the consumer sleeps: it is measured when it is asked for. */
+/* Computed at the time of the scrape, since it keeps growing while the consumer sleeps. */
 static double confirm_age(const struct metrics *m, const struct metrics_consumer *c)
 {
     int64_t since = c->view.broker.since;
@@ -381,19 +381,19 @@ static void buried(struct buf *b, const char *name, const struct metrics *m)
 }
 
 /* The names of m and c are those of EACH. `when` is false where the consumer has no such metric:
- * what is read from the store is left out while the store does not answer, and the metrics of a
- * broker exist only for sinks that have one. */
+ * values from the store are left out while it does not answer, and the metrics of a broker exist
+ * only for sinks that have one. */
 #define PER_CONSUMER(fn, add, when, value) \
     static void fn(struct buf *b, const char *name, const struct metrics *m) \
     { \
         EACH(m, c) if (when) add(b, name, LABELS(c), value); \
     }
-/* 0 for a consumer that stopped by itself: it failed, or the relay is stopping */
+/* 0 for a consumer that stopped on its own: it failed, or the relay is stopping */
 PER_CONSUMER(up, add_int, true, c->view.state == PIPELINE_RUNNING)
-/* what the store says, if it answers: the consumer may not have noticed yet */
+/* from the store, if it answers: the consumer may not have noticed yet */
 PER_CONSUMER(paused, add_int, true, c->has_gauge ? c->gauge.paused : c->view.stats.paused)
 PER_CONSUMER(stalled, add_seconds, true, (double)health_stalled(&c->view, m->now_ns) / 1e9)
-/* without events whose time has not come */
+/* without events that are not due yet */
 PER_CONSUMER(overdue, add_seconds, c->has_gauge, seconds_since(c, c->gauge.overdue_at))
 PER_CONSUMER(parked, add_int, c->has_gauge, c->gauge.parked)
 PER_CONSUMER(dead, add_int, c->has_gauge, c->gauge.dead)

@@ -1,4 +1,5 @@
-/* metrics_scrape.c: reads what a page of metrics shows: the relay, the store and this process. */
+/* metrics_scrape.c: collects the values for a page of metrics from the relay, the store and this
+ * process. */
 #include "admin/metrics.h"
 
 #include <dirent.h>
@@ -11,7 +12,7 @@
 
 /* ---- the relay and the store ---- */
 
-/* Asks the store about a consumer. If that fails, the store counts as down, unless it just does not
+/* Asks the store about a consumer. A failure counts as store down, unless the store merely does not
  * know the consumer. */
 static void read_gauge(struct scrape *l, struct store *st, struct metrics_consumer *c)
 {
@@ -82,7 +83,7 @@ int metrics_scrape(struct scrape *l, const struct admin_config *cfg, struct stor
     }
     free(v);
 
-    /* Without the marks the page is still good; the store counts as down. */
+    /* The page is still useful without the marks; the store counts as down. */
     if (st && st->ops->marks(st, NULL, keep_mark, l, err) != 0)
         l->m.store_up = false;
     return 0;
@@ -138,7 +139,7 @@ static bool read_line(const char *path, char *out, int size)
     return got;
 }
 
-/* Returns field 22 of a line of /proc/self/stat and what follows it, or NULL. The name of the
+/* Returns field 22 of a line of /proc/self/stat and the rest of the line, or NULL. The name of the
  * program may contain anything, so the fields are counted from its closing parenthesis. */
 static const char *start_field(const char *line)
 {
@@ -148,7 +149,7 @@ static const char *start_field(const char *line)
     return p;
 }
 
-/* What /proc/self/stat says. */
+/* Fields of /proc/self/stat. */
 struct stat_fields {
     double start; /* seconds since 1970 */
     double virtual_bytes, resident_bytes;

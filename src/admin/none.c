@@ -1,4 +1,4 @@
-/* none.c: stands in for server.c in a build without libmicrohttpd. */
+/* none.c: replaces server.c in a build without libmicrohttpd. */
 #include "admin/access.h"
 #include "admin/admin.h"
 

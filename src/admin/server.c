@@ -1,5 +1,5 @@
 /* server.c: the HTTP server and its pages. Each connection has its own thread, so that neither a
- * slow client nor a store that does not answer keeps others waiting. */
+ * slow client nor an unresponsive store blocks others. */
 #include <microhttpd.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ enum page_detail {
 /* A page. (1) make appends its text and returns the status. */
 struct page {
     const char *path, *type;
-    bool open; /* anybody may see it, except for its details */
+    bool open; /* public, except for its details */
     unsigned (*make)(struct admin *s, enum page_detail detail, struct buf *b);
 };
 
@@ -82,7 +82,7 @@ static void unlock_store(struct admin *s, const struct store *st)
         pthread_mutex_unlock(&s->store_lock);
 }
 
-/* Looks at everything while it holds the store, and formats it afterwards. */
+/* Collects everything while it holds the store, and formats it afterwards. */
 static unsigned page_metrics(struct admin *s, enum page_detail detail, struct buf *b)
 {
     struct scrape l;
@@ -100,8 +100,8 @@ static unsigned page_metrics(struct admin *s, enum page_detail detail, struct bu
     return OK;
 }
 
-/* Returns where the details of a page go, or NULL if there are to be none. If they are withheld,
- * the page says so. */
+/* Returns the buffer for the details of a page, or NULL for none. If they are withheld, the page
+ * mentions it. */
 static struct buf *details_for(enum page_detail detail, struct buf *b)
 {
     if (detail == PAGE_VERBOSE)
@@ -208,7 +208,7 @@ int64_t admin_tick(struct admin *s, int64_t now)
 
 /* ---- requests ---- */
 
-/* Takes a header that may occur only once. libmicrohttpd 0.9.75 appends a folded line to the name
+/* Handles a header that may occur only once. libmicrohttpd 0.9.75 appends a folded line to the name
  * of the header: "Origin: x", then " y", is a header "Originy", which would go unnoticed. So a name
  * that only begins like one of ours counts as a repeated header. */
 static void note_once(struct access_request *r, const char *name, const char *value)
@@ -227,7 +227,7 @@ static void note_once(struct access_request *r, const char *name, const char *va
     }
 }
 
-/* Keeps what the rules of access look at. */
+/* Stores the headers that the rules of access check. */
 static enum MHD_Result note_header(void *request, enum MHD_ValueKind kind, const char *name,
                                    const char *value)
 {
@@ -278,8 +278,7 @@ static enum MHD_Result send_reply(struct MHD_Connection *c, const struct reply *
     return queued;
 }
 
-/* Applies the rules of access. *ret_knows says why its sender may not see everything, if that is
- * so. */
+/* Applies the rules of access. *ret_knows has the reason if the client may not see all details. */
 static struct access_refusal refusal_of(struct admin *s, struct MHD_Connection *c,
                                         const struct access_request *r,
                                         struct access_refusal *ret_knows)
@@ -338,7 +337,7 @@ static void make_reply(struct admin *s, struct MHD_Connection *c, const char *ur
         ret->status = MHD_HTTP_INTERNAL_SERVER_ERROR;
 }
 
-/* Answers as soon as the headers are there: no request that is let in has a body. */
+/* Answers once the headers have arrived: no accepted request has a body. */
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url,
                                   const char *method, const char *version, const char *data,
                                   size_t *data_size, void **state)
@@ -350,7 +349,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     (void)data;
     if (*state || *data_size > 0)
         return MHD_NO;
-    *state = s; /* any value but NULL says that it was answered */
+    *state = s; /* any value but NULL means answered */
     connections_request_complete(&s->connections, descriptor_of(c), clock_mono(&clock_system));
     MHD_get_connection_values(c, MHD_HEADER_KIND, note_header, &r);
 
@@ -363,8 +362,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
 
 /* ---- start and stop ---- */
 
-/* Starts the HTTP server on a listening socket. The limits are the only resources a client can use
- * up. */
+/* Starts the HTTP server on a listening socket. The limits bound what clients can use up. */
 static struct MHD_Daemon *start_daemon(struct admin *s, int fd)
 {
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;
@@ -449,8 +447,8 @@ void admin_set_tokens(struct admin *s, struct tokens *t)
     access_tokens_free(former);
 }
 
-/* Waits a moment for scrapes to end. One that waits for a store which does not answer must not keep
- * us from stopping. */
+/* Waits briefly for scrapes to end. A scrape that waits for an unresponsive store must not block
+ * the stop. */
 static bool idle_soon(struct admin *s)
 {
     struct timespec until;

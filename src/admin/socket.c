@@ -1,5 +1,5 @@
-/* socket.c: reads an address to listen on, and makes the listening socket. For a unix socket it
- * makes sure that no other user can put theirs in its place. */
+/* socket.c: parses an address to listen on, and creates the listening socket. For a unix socket it
+ * makes sure that no other user can replace it. */
 #include "admin/socket.h"
 
 #include <arpa/inet.h>
@@ -103,8 +103,8 @@ bool admin_loopback(const struct admin_address *a)
 
 /* ---- the place in the file system ---- */
 
-/* Refuses a folder where another user could put a socket in place of ours. Clients would send that
- * one their tokens. */
+/* Refuses a folder where another user could replace our socket: clients would send their tokens
+ * there. */
 static int check_folder(const struct stat *folder, struct error *err)
 {
     bool open_to_all = (folder->st_mode & S_IWOTH) && !(folder->st_mode & S_ISVTX);
@@ -139,8 +139,8 @@ static int open_locked(const struct place *p, int *ret, struct error *err)
     return err_set(err, ERR_BUSY, "another process has locked its folder");
 }
 
-/* Keeps a process that starts at the same time from taking our new socket for one that was left
- * behind. The lock lasts until the descriptor is closed. */
+/* Keeps a process that starts at the same time from mistaking our new socket for a stale one. The
+ * lock lasts until the descriptor is closed. */
 static int lock_folder(const char *path, int *ret, struct error *err)
 {
     struct place p;
@@ -170,7 +170,7 @@ static int clear_way(const struct sockaddr_un *un, struct error *err)
     if (lstat(un->sun_path, &st) != 0) {
         if (errno == ENOENT)
             return 0;
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not look at it");
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not examine it");
     }
     if (!S_ISSOCK(st.st_mode))
         return err_set(err, ERR_CONFIG,
@@ -184,8 +184,7 @@ static int clear_way(const struct sockaddr_un *un, struct error *err)
 
     if (unlink(un->sun_path) == 0 || errno == ENOENT)
         return 0;
-    return err_errno(err, ERR_UNAVAILABLE, errno,
-                     "could not remove the socket that was left there");
+    return err_errno(err, ERR_UNAVAILABLE, errno, "could not remove the stale socket there");
 }
 
 /* ---- listening ---- */
@@ -201,7 +200,7 @@ static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct s
     if (r != 0)
         return err_errno(err, ERR_UNAVAILABLE, e, "could not listen there");
     if (lstat(un->sun_path, &st) != 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not look at the new socket");
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not examine the new socket");
     *ret = (struct socket_file){.device = st.st_dev, .inode = st.st_ino};
     memcpy(ret->path, un->sun_path, sizeof ret->path);
     return 0;
@@ -219,7 +218,7 @@ static int listen_path(int fd, const struct socket_wish *w, struct socket_file *
         r = bind_file(fd, &w->address->at.un, w->mode, ret, err);
     if (r == 0 && listen(fd, w->backlog) != 0)
         r = err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
-    close(folder); /* not before we listen: until then the socket looks left behind */
+    close(folder); /* not before we listen: until then the socket looks stale */
     return r;
 }
 

@@ -4,7 +4,7 @@
 
 #include "admin/admin.h"
 
-/* A socket of ours in the file system. (1) inode == 0: there is none. */
+/* Our socket in the file system. (1) inode == 0: there is none. */
 struct socket_file {
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     dev_t device;

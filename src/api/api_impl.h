@@ -1,7 +1,7 @@
 /* api_impl.h: what the files of the public interface share. They are outbox.c (opens, emits, runs),
- * consumers.c (describes consumers and handlers), batch.c (claims and settles batches),
- * stream.c (reads Redis streams), manage.c (what a relay needs besides), tx.c (what a handler sees)
- * and test.c (what applications test with). */
+ * consumers.c (describes consumers and handlers), batch.c (claims and settles batches), stream.c
+ * (reads Redis streams), manage.c (further functions for a relay), tx.c (the interface for
+ * handlers) and test.c (functions for tests of applications). */
 #ifndef API_API_IMPL_H
 #define API_API_IMPL_H
 
@@ -15,9 +15,9 @@ struct api_handler {
 };
 
 /* A consumer as the application describes it.
- * (1) Either all handlers are named, or none is. Named handlers work in transactions. With `shared`
- *     fate they share one consumer; otherwise each has a consumer of its own, a part.
- * (2) api_consumer_expand makes the parts and workers, and they stay until `changed`. */
+ * (1) Either all handlers are named, or none is. Named handlers run in transactions. With
+ * fate=shared they share one consumer; otherwise each has its own consumer, a part.
+ * (2) api_consumer_expand creates the parts and workers, which remain until `changed`. */
 struct outbox_consumer {
     struct outbox *ob;
     struct outbox_consumer *next;
@@ -73,16 +73,16 @@ int api_message(const outbox_message *given, struct new_event *ev, struct error 
 void api_receipt(outbox_receipt *ret, const char *id, bool duplicate);
 
 /* api_lock_own locks the handle's connection for a transaction of our own; the caller unlocks it.
- * It fails with ERR_MISUSE if the application has a transaction open there, since that could still
- * undo what we do. `what` begins the message: "claiming". */
+ * It fails with ERR_MISUSE if the application has a transaction open there, since rolling that back
+ * would undo ours. `what` begins the message: "claiming". */
 int api_lock_own(outbox *ob, const char *what, struct error *err);
 
 /* api_consumer_free frees a consumer that is no longer in any list. */
 void api_consumer_free(outbox_consumer *c);
-/* api_consumer_expand makes the parts and workers of a consumer, unless nothing was changed since
- * they were made. */
+/* api_consumer_expand creates the parts and workers of a consumer, unless nothing has changed since
+ * the last call. */
 int api_consumer_expand(outbox_consumer *c, struct error *err);
-/* api_runs_any says whether any consumer is to be run, even if its settings are wrong. */
+/* api_runs_any returns whether any consumer is to be run, even if its settings are wrong. */
 bool api_runs_any(const outbox *ob);
 /* api_workers lists the workers of all consumers, ready to run. The caller frees the list. NULL: it
  * failed, or there are none. */

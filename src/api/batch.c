@@ -12,13 +12,13 @@
 #define LEASE_MS 30000
 #define LEASE_MAX_MS ((int64_t)24 * 3600 * 1000)
 #define BATCH_BYTES (8 * 1024 * 1024) /* ceiling on the events of one claim; bounds memory */
-#define TURNS_MAX 1000                /* in one call that may find only events to skip */
+#define TURNS_MAX 1000                /* in one call, which may find only events to skip */
 #define WHY_MAX 255
-/* Not every database can add a longer delay to a time: the settlement would fail. */
+/* Not every database can add a longer delay to a timestamp: the settlement would fail. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 #define NOT_MINE_MS 1000 /* up to twice as long, at random, as for handlers */
 
-/* What the application said about an event. */
+/* The application's verdict on an event. */
 enum said { SAID_NOTHING, SAID_DONE, SAID_RETRY, SAID_REJECT, SAID_DOWN, SAID_NOT_MINE };
 
 /* One event of a batch. (1) The delivery comes first: the application sees it as outbox_event. */
@@ -55,8 +55,8 @@ struct outbox_batch {
     int64_t wait_ms; /* when there may be more; -1: not known */
 };
 
-/* Whether the event may go out now. The others of a claim wait behind an earlier event of their
- * key, or for the end of their delay; settling puts them back. */
+/* Whether the event may be delivered now. The others of a claim wait behind an earlier event of
+ * their key, or for the end of their delay; settling puts them back. */
 static bool may_deliver(const struct event *ev)
 {
     return !ev->behind && !ev->delayed;
@@ -122,8 +122,8 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
     return true;
 }
 
-/* Returns where the events begin of which none was tried, up to the end. This rest of a fresh range
- * is given back as it was. Parked events are settled one by one. */
+/* Returns where the untried tail of the claim begins. That tail of a fresh range is given back as
+ * it was. Parked events are settled one by one. */
 static size_t untried_from(const struct part *p)
 {
     size_t i = p->b.n;
@@ -162,26 +162,25 @@ static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lo
     return result;
 }
 
-/* The error of a claim that has gone to another worker. What was delivered may be delivered
- * again. */
+/* The error of a claim that another worker has taken over. Delivered events may be delivered again.
+ */
 static int claim_lost(const struct part *p, struct error *err)
 {
     return err_set(err, ERR_LOST,
-                   "consumer \"%s\": the claim is no longer ours: its lease ran out and another "
+                   "consumer \"%s\": the claim is no longer ours: its lease expired and another "
                    "worker has the events",
                    p->consumer);
 }
 
 /* outbox_batch_settle settles the other parts even if the claim of one was lost, and reports the
- * loss at the end. Outside of a transaction, a part that is settled is not settled again by a later
- * call. */
+ * loss at the end. Outside a transaction, a settled part is not settled again by a later call. */
 OUTBOX_API int outbox_batch_settle(outbox_batch *b, outbox_error *public_err)
 {
     struct error *err = err_of(public_err);
     const struct part *lost = NULL;
     int result = 0;
     pthread_mutex_lock(&b->ob->lock);
-    /* An open transaction is this thread's: one of another thread would have kept us waiting. */
+    /* An open transaction belongs to this thread: we would have waited for another thread's. */
     bool in_tx = b->ob->in_tx;
     for (struct part *p = b->first; p && result == 0; p = p->next) {
         if (!p->settled)
@@ -255,8 +254,8 @@ static size_t count_deliverable(const struct batch *b)
     return n;
 }
 
-/* Makes one claim for a consumer. *ret_again: it found only events that may not be delivered now,
- * and settled them, so there may be others. */
+/* Makes one claim for a consumer. *ret_again: it found and settled only events that may not be
+ * delivered now, so there may be more. */
 static int claim_part(outbox_batch *b, struct part *p, const struct claim_request *req,
                       bool *ret_again, struct error *err)
 {
@@ -268,7 +267,7 @@ static int claim_part(outbox_batch *b, struct part *p, const struct claim_reques
         return -1;
     if (hint.changed)
         return err_set(err, ERR_CONFLICT,
-                       "consumer \"%s\" has just been given other settings; claim again",
+                       "the settings of consumer \"%s\" have just changed; claim again",
                        p->consumer);
     if (p->b.n == 0) {
         *ret_again = hint.skipped > 0;
@@ -293,7 +292,7 @@ static int claim_part(outbox_batch *b, struct part *p, const struct claim_reques
     return result;
 }
 
-/* Makes an empty part for a consumer. A retry policy that this version cannot read counts as
+/* Creates an empty part for a consumer. A retry policy that this version cannot read counts as
  * `fast`. */
 static struct part *new_part(outbox_batch *b, const struct consumer_spec *spec, struct error *err)
 {
@@ -310,7 +309,7 @@ static struct part *new_part(outbox_batch *b, const struct consumer_spec *spec, 
     return p;
 }
 
-/* Adds what one consumer has to the batch. A suspect must be alone in it. */
+/* Adds the events of one consumer to the batch. A suspect must be alone in it. */
 static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec,
                      bool only_consumer, struct error *err)
 {
@@ -374,8 +373,8 @@ static bool is_full(const outbox_batch *b, const outbox_claim *c)
     return has_suspect || b->n >= c->limit;
 }
 
-/* Goes through the consumers until the batch is full. If one fails, the others are served all the
- * same, and its error counts only if there is nothing to deliver. */
+/* Goes through the consumers until the batch is full. If one fails, the others are still served,
+ * and its error counts only if there is nothing to deliver. */
 static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
 {
     struct consumer_spec *list;
@@ -468,7 +467,7 @@ static bool must_wait(const struct part *p, size_t at)
     return false;
 }
 
-/* outbox_batch_next passes over events that must not go out now. They are settled as untried. */
+/* outbox_batch_next skips events that must not be delivered now. They are settled as untried. */
 OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b)
 {
     while (b->at) {
@@ -484,8 +483,8 @@ OUTBOX_API const outbox_event *outbox_batch_next(outbox_batch *b)
     return NULL;
 }
 
-/* Finds the part by the address of the event, which is an item of it; NULL: it is not of this
- * batch. */
+/* Finds the part by the address of the event, which is one of its items; NULL: not in this batch.
+ */
 static struct part *part_of(const outbox_batch *b, const outbox_event *ev)
 {
     uintptr_t at = (uintptr_t)ev;

@@ -1,5 +1,5 @@
-/* consumers.c: outbox_consumer: consumers and handlers as the application describes them, and the
- * workers that they become. */
+/* consumers.c: outbox_consumer: consumers and handlers as described by the application, and the
+ * workers created from them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static void worker_free(struct worker *w)
     free(w);
 }
 
-/* Makes a worker, which can be woken before it is opened, and adds it to the list, which
+/* Creates a worker, which can be woken before it is opened, and adds it to the list, which
  * outbox_wake and others read under the lock. */
 static int add_worker(outbox_consumer *c, const struct worker *model, struct error *err)
 {
@@ -54,7 +54,7 @@ static int add_worker(outbox_consumer *c, const struct worker *model, struct err
     return err_nomem(err);
 }
 
-/* Frees workers and parts, so that they can be made again. */
+/* Frees workers and parts, so that they can be created again. */
 static void free_workers(outbox_consumer *c)
 {
     pthread_mutex_lock(&c->ob->sv.lock);
@@ -95,7 +95,7 @@ static int check_settings(const outbox_consumer *c, struct error *err)
     bool too_few_lanes = c->threads > c->c.lanes && c->c.order != ORDER_NONE;
     if (has_sink && has_handlers)
         return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has both a sink and handlers; it can have only one of them",
+                       "consumer \"%s\" has both a sink and handlers; it must have only one",
                        c->c.name);
     if (!has_sink && !has_handlers)
         return err_set(err, ERR_CONFIG, "consumer \"%s\" has neither a sink nor a handler",
@@ -113,12 +113,12 @@ static int check_settings(const outbox_consumer *c, struct error *err)
     if (has_own_fates(c) && c->events_set)
         return err_set(
             err, ERR_CONFIG,
-            "consumer \"%s\": the handlers' patterns say which events they get; leave out `events`",
+            "consumer \"%s\": the handlers' patterns select their events; leave out `events`",
             c->c.name);
     return 0;
 }
 
-/* Gives each handler a consumer of its own, with its own position, retries and dead letters. */
+/* Gives each handler its own consumer, with its own position, retries and dead letters. */
 static int expand_parts(outbox_consumer *c, struct error *err)
 {
     c->parts = calloc(c->n_handlers, sizeof *c->parts);
@@ -161,7 +161,7 @@ static int join_patterns(outbox_consumer *c, struct error *err)
     return result;
 }
 
-/* Lets all handlers, or the sink, work for the consumer itself. */
+/* All handlers, or the sink, work for the consumer itself. */
 static int expand_whole(outbox_consumer *c, struct error *err)
 {
     struct worker model = {.consumer = &c->c, .handlers = c->handlers, .n_handlers = c->n_handlers};
@@ -213,8 +213,8 @@ bool api_runs_any(const outbox *ob)
     return false;
 }
 
-/* Refuses two consumers with one name: a handler "b" of the consumer "a" is called "a.b", and so
- * may be a consumer. Several workers share one consumer. */
+/* Refuses two consumers with one name: a handler "b" of the consumer "a" is called "a.b", which may
+ * also be the name of a consumer. Several workers share one consumer. */
 static int check_names(struct worker *const *list, size_t n, struct error *err)
 {
     for (size_t i = 0; i < n; i++) {
@@ -368,8 +368,7 @@ static enum sink_status call_handler(struct handler_call *call, const struct del
     return status[verdict];
 }
 
-/* Owns name and pattern, and frees them if it fails; a pattern that is NULL counts as out of
- * memory. */
+/* Takes over name and pattern, even on failure; a NULL pattern counts as out of memory. */
 static int add_handler(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
                        bool external, struct error *err)
 {
@@ -400,14 +399,13 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
                        "\"%s\" is not a pattern of event types; write one name, order.* or *",
                        pattern);
     if (c->named)
-        return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\" has handlers with names; give this one a name, too",
+        return err_set(err, ERR_CONFIG, "consumer \"%s\" has named handlers; name this one, too",
                        c->c.name);
     return add_handler(c, NULL, strdup(pattern), (struct api_handler){handler, ctx}, false, err);
 }
 
-/* Makes the name that a handler has in the store, "consumer.handler". It refuses a name that is
- * invalid or taken. */
+/* Builds the name of a handler in the store, "consumer.handler". Refuses a name that is invalid or
+ * taken. */
 static int full_name(const outbox_consumer *c, const char *name, char full[FULL_NAME],
                      struct error *err)
 {

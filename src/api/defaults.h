@@ -5,7 +5,7 @@
 
 #include "base/option.h"
 
-/* DEFAULTS_ROWS are rows of an option table. AT(field) is the place of a field in the table's
+/* DEFAULTS_ROWS are rows of an option table. AT(field) is the offset of a field in the table's
  * target, which has drain_ms, sweep_ms, retention_ms, inbox_ms, connections and memory. */
 /* clang-format off */
 #define DEFAULTS_ROWS(AT) \
@@ -13,7 +13,7 @@
      "how long a stopping relay waits for deliveries that are in flight", \
      option_span, AT(drain_ms)}, \
     {"sweep", "DURATION", "30s", \
-     "how often to look for work even if nothing signals any", \
+     "how often to look for work without a wake-up", \
      option_span, AT(sweep_ms), .min = 1}, \
     {"retention", "DURATION", "168h", \
      "how long to keep an event after its last consumer received it; 0s keeps events forever", \

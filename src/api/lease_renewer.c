@@ -7,8 +7,8 @@
 #define LEASE_MAX_MS 30000 /* longer leases are renewed as often as this one would be */
 
 /* Whether a call is past its time limit. Then its claim is left to expire; once another worker has
- * taken over, nothing that the call still does will be committed. But while the claim cannot change
- * hands, what it does will count, however late. Each call is reported once. */
+ * taken over, no further work of the call will be committed. But while the claim cannot be taken
+ * over, its work counts, however late. Each call is reported once. */
 static bool is_overdue(struct lease_renewer *l, struct worker *w, int64_t started, int64_t now)
 {
     int64_t took = now - started;
@@ -21,14 +21,14 @@ static bool is_overdue(struct lease_renewer *l, struct worker *w, int64_t starte
     w->overdue_since = started;
     if (atomic_load(&w->call.frozen)) {
         log_at(l->sv->log, LOG_ERROR_, w->consumer->name,
-               "a handler has run for %lld ms, which is its time limit, and nobody else can "
-               "write to the database meanwhile",
+               "a handler has run for %lld ms, its time limit, and no other connection can "
+               "write to the database until it returns",
                ms);
         return true;
     }
     atomic_fetch_add(&w->given_up, 1);
     log_at(l->sv->log, LOG_ERROR_, w->consumer->name,
-           "a handler has run for %lld ms, which is its time limit: its claim is no longer "
+           "a handler has run for %lld ms, its time limit: its claim is no longer "
            "extended, and its event will be delivered again",
            ms);
     return true;
@@ -42,8 +42,8 @@ static int extend_claim(struct lease_renewer *l, const struct claim_lease *lease
     return l->st->ops->extend(l->st, lease, ret_lost, err);
 }
 
-/* Extends the claim of a worker that is in a call, once half of the lease is over. It does no harm
- * if that comes too late or after the call, because the epoch identifies the claim. */
+/* Extends the claim of a worker that is in a call, once half of the lease is over. Extending too
+ * late, or after the call, does no harm, because the epoch identifies the claim. */
 static void renew_lease(struct lease_renewer *l, struct worker *w, int64_t now)
 {
     int64_t lease_ns = w->consumer->lease_ms * MS_NS;
@@ -72,8 +72,8 @@ static void renew_lease(struct lease_renewer *l, struct worker *w, int64_t now)
         atomic_compare_exchange_strong(&w->call.deadline, &deadline, now + lease_ns);
 }
 
-/* Tells the store that the event which is being handled is not to blame if the process is killed
- * now: it is being stopped, and the operator may lose patience. */
+/* Tells the store that the event being handled is not to blame if the process is killed now: it is
+ * being stopped, and the operator may lose patience. */
 static void absolve_suspect(struct lease_renewer *l)
 {
     struct suspect_claim c;

@@ -5,7 +5,7 @@
 
 #include "api/supervisor.h"
 
-/* (1) While running is false, only workers and n have a meaning. */
+/* (1) While running is false, only workers and n are meaningful. */
 struct lease_renewer {
     struct supervisor *sv;
     struct worker *const *workers;

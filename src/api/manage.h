@@ -1,4 +1,4 @@
-/* manage.h: what a relay needs of a running outbox, besides outbox.h. Not installed. */
+/* manage.h: functions on a running outbox that a relay needs besides outbox.h. Not installed. */
 #ifndef API_MANAGE_H
 #define API_MANAGE_H
 
@@ -6,23 +6,23 @@
 #include "outbox.h"
 
 /* manage_hooks sets functions that outbox_run calls in its thread: `started` once all consumers are
- * at work, `reload` after manage_reload. Either may be NULL. Call it before outbox_run. */
+ * running, `reload` after manage_reload. Either may be NULL. Call it before outbox_run. */
 void manage_hooks(outbox *ob, void (*started)(void *ctx), void (*reload)(void *ctx), void *ctx);
 /* manage_reload has the hook called soon. Any thread. It does nothing while outbox_run is not
  * running. */
 void manage_reload(outbox *ob);
 
-/* manage_start sets a consumer of outbox_consumer_new to work; only the reload hook may call it. On
- * failure the consumer is not at work, and the caller calls manage_stop. With `strict` it also
+/* manage_start starts a consumer made by outbox_consumer_new; only the reload hook may call it. On
+ * failure the consumer is not running, and the caller calls manage_stop. With `strict` it also
  * fails where the consumer would stand by (ERR_CONFLICT). */
 int manage_start(outbox_consumer *c, bool strict, struct error *err);
-/* manage_stop drains a consumer while the others go on, waits for its end and frees it; only the
+/* manage_stop drains a consumer while the others continue, waits for its end and frees it; only the
  * reload hook may call it. */
 void manage_stop(outbox_consumer *c);
 
-/* manage_views copies the views of all consumers at work; the caller frees *ret. Any thread. */
+/* manage_views copies the views of all running consumers; the caller frees *ret. Any thread. */
 int manage_views(outbox *ob, struct worker_view **ret, size_t *ret_n, struct error *err);
-/* manage_memory says how much memory the events that all consumers hold take. Any thread. */
+/* manage_memory returns how much memory the events held by all consumers take. Any thread. */
 struct manage_memory {
     int64_t limit, peak;
 };

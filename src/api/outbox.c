@@ -49,7 +49,7 @@ static int64_t moved_wall(void *ctx)
     return clock_wall(&clock_system) + atomic_load(&((outbox *)ctx)->clock_offset) / MS_NS;
 }
 
-/* Reads OUTBOX_EAGER. Anything but a clear yes is a no. */
+/* Reads OUTBOX_EAGER. Anything but a clear yes means no. */
 static bool env_says_eager(void)
 {
     const char *value = getenv("OUTBOX_EAGER");
@@ -73,7 +73,7 @@ static int open_store(outbox *ob, const char *url, const outbox_options *o, stru
     return ob->st->ops->init(ob->st, &created, err);
 }
 
-/* api_open may fail half-way, so outbox_close copes with a handle that is not complete. */
+/* api_open may fail half-way, so outbox_close must cope with an incomplete handle. */
 int api_open(const char *url, const outbox_options *options, bool movable, outbox **ret,
              struct error *err)
 {
@@ -170,7 +170,7 @@ void api_receipt(outbox_receipt *ret, const char *id, bool duplicate)
     ret->duplicate = duplicate;
 }
 
-/* Emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) says whether a
+/* Emits on the handle's connection, or on a foreign one. *ret_in_tx (may be NULL) tells whether a
  * transaction of outbox_begin was open. */
 static int emit_message(outbox *ob, void *foreign, const outbox_message *m, outbox_receipt *ret,
                         bool *ret_in_tx, struct error *err)
@@ -198,7 +198,8 @@ static int emit_message(outbox *ob, void *foreign, const outbox_message *m, outb
 }
 
 /* Wakes the consumers of this handle if the store cannot, and in eager mode delivers at once,
- * unless outbox_run is at work, or a handler is calling, whose own step will get to the event. */
+ * unless outbox_run is running, or the caller is a handler, whose own step will get to the event.
+ */
 static int after_commit(outbox *ob, struct error *err)
 {
     bool store_wakes = (ob->st->caps & STORE_WAKEUP) != 0;
@@ -288,8 +289,8 @@ static bool end_tx(outbox *ob)
     return was;
 }
 
-/* outbox_commit ends the transaction even if the commit fails: a store rolls back then, and the
- * lock must not stay. */
+/* outbox_commit ends the transaction even if the commit fails: the store then rolls back, and the
+ * lock must be released. */
 OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err)
 {
     int r;

@@ -25,7 +25,7 @@ static int handle_in_tx(const struct reading *r, const struct event *ev, bool *r
     return 0;
 }
 
-/* Makes one event take effect. The record that it was handled and what the handler does are one
+/* Makes one event take effect. The record that it was handled and the handler's work are one
  * transaction. */
 static int handle_event(void *ctx, const struct event *ev, struct error *err)
 {

@@ -14,7 +14,7 @@
 #include "store/trimming.h"
 
 #define TRIM_EVERY_MIN_MS INT64_C(1000)
-#define TRIM_EVERY_MAX_MS (30 * INT64_C(1000)) /* as samples are: an event goes within a minute */
+#define TRIM_EVERY_MAX_MS (30 * INT64_C(1000)) /* like sampling: events go within a minute */
 #define TRIM_WARN_EVERY_MS (3600 * INT64_C(1000))
 
 #define AT(field) .at = offsetof(struct supervisor, field)
@@ -90,14 +90,14 @@ void supervisor_reload(struct supervisor *sv)
 
 /* ---- trimming ---- */
 
-/* What is known between the batches of trimming. */
+/* State kept between the batches of trimming. */
 struct trimmer {
     struct store *st; /* opened at the first use */
     struct trimming pace;
-    int64_t warn_at; /* not before this does it warn again */
+    int64_t warn_at; /* no further warning before then */
 };
 
-/* Limits warnings to one an hour: what is wrong is seldom mended within a minute. */
+/* Limits warnings to one an hour: such problems are rarely fixed within a minute. */
 static bool may_warn(const struct supervisor *sv, struct trimmer *t)
 {
     int64_t now = clock_mono(sv->clock);
@@ -107,9 +107,9 @@ static bool may_warn(const struct supervisor *sv, struct trimmer *t)
     return true;
 }
 
-/* Deletes one small batch of what is old, and returns how many ns to wait before the next. When
- * nothing is left, that is a tenth of retention, half a minute at most, so that events go soon
- * after their time and never many of them at once. */
+/* Deletes one small batch of old rows, and returns how many ns to wait before the next. When
+ * nothing is left, that is a tenth of retention, at most half a minute, so that events are deleted
+ * soon after they expire and never many of them at once. */
 static int64_t trim_batch(struct supervisor *sv, struct trimmer *t)
 {
     struct trim_request req = {.older_than_ms = sv->retention_ms, .inbox_ms = sv->inbox_ms};
@@ -158,9 +158,9 @@ static bool round_over(const struct supervisor *sv)
 }
 
 /* Whether nothing is left to do for any consumer. It is not enough that each found nothing when it
- * last looked: a handler may have emitted something since for one that looked earlier. So when all
- * seem to be through, a round begins in which each looks once more. They are through if none made a
- * claim in it; otherwise there is another round. */
+ * last looked: a handler may since have emitted an event for a consumer that looked earlier. So
+ * when all seem to be through, a round begins in which each looks once more. They are through if
+ * none made a claim in it; otherwise there is another round. */
 static bool all_through(struct supervisor *sv, int64_t *claims_before)
 {
     bool in_round = sv->round > 0;
@@ -191,7 +191,7 @@ static bool all_ended(const struct supervisor *sv)
     return true;
 }
 
-/* Lets the host add and remove workers. If it is wanted again meanwhile, it will run again. */
+/* Lets the host add and remove workers. A reload requested in the meantime runs again. */
 static void run_reload(struct supervisor *sv)
 {
     sv->reload_wanted = false;
@@ -252,9 +252,9 @@ static int start_worker(struct supervisor *sv, struct worker *w, struct error *e
     return 0;
 }
 
-/* register_consumer comes last, when nothing else can go wrong: the store keeps events for every
- * registered consumer, and no worker would run this one. With `strict`, a consumer that would have
- * to stand by is refused. */
+/* Comes last, when nothing else can fail: the store keeps events for every registered consumer,
+ * even one that no worker runs. With `strict`, a consumer that would have to stand by is refused.
+ */
 static int register_consumer(struct worker *w, bool strict, struct error *err)
 {
     if (pipeline_register(w->p, err) != 0)
@@ -327,13 +327,13 @@ static void log_watch_status(void *ctx, const struct error *why)
     const struct supervisor *sv = ctx;
     if (why)
         log_at(sv->log, LOG_WARN_, NULL,
-               "could not look for new events: %s; every consumer looks for itself twice a second",
+               "could not watch for new events: %s; every consumer polls twice a second",
                why->text);
     else
-        log_at(sv->log, LOG_INFO_, NULL, "looking for new events again");
+        log_at(sv->log, LOG_INFO_, NULL, "watching for new events again");
 }
 
-/* open_pool has the workers share a few connections, if the store can do that. */
+/* Makes the workers share a few connections, if the store supports it. */
 static int open_pool(struct supervisor *sv, struct worker *const *w, size_t n, struct error *err)
 {
     if (!pool_possible(sv->st, n))
@@ -383,7 +383,7 @@ static int end_workers(struct supervisor *sv, int result, struct error *err)
     return result;
 }
 
-/* Warns if the inbox forgets an event while that may still be delivered again. */
+/* Warns if the inbox forgets an event that may still be delivered again. */
 static void warn_of_inbox(const struct supervisor *sv, const struct worker *w)
 {
     char inbox[32], need[32];
@@ -458,7 +458,7 @@ static int64_t failures_of(const struct worker *w)
     return pipeline_stats(w->p)->retried + pipeline_stats(w->p)->buried;
 }
 
-/* Goes round until a whole round delivers nothing, because a handler may emit events for a consumer
+/* Repeats until a whole round delivers nothing, because a handler may emit events for a consumer
  * that has already had its turn. */
 static int step_rounds(struct worker *const *w, size_t n, struct error *err)
 {

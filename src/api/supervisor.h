@@ -19,9 +19,9 @@ struct worker_view;
 
 /* What the workers of one outbox share. (1) Everything below `lock` is protected by it. */
 struct supervisor {
-    struct store *st;  /* the outbox; workers open handles of their own on it, or: */
+    struct store *st;  /* the outbox; workers open their own handles on it, or: */
     struct pool *pool; /* of supervisor_run: the connections that they share; NULL: none */
-    int connections;   /* how many connections that may have */
+    int connections;   /* maximum connections of the pool */
     int64_t memory;    /* bytes for the events that all workers hold */
     struct budget budget;
     const struct log *log;
@@ -34,9 +34,9 @@ struct supervisor {
     pthread_mutex_t lock;
     /* a worker has ended or, with until_through, made progress; or reload_wanted was set */
     pthread_cond_t changed;
-    bool until_through; /* workers publish how far they have come */
+    bool until_through; /* workers publish their progress */
     uint64_t round;     /* see all_through in supervisor.c; 0: none has begun */
-    /* The workers that run. Only the thread of supervisor_run changes the list, so that thread may
+    /* The running workers. Only the thread of supervisor_run changes the list, so that thread may
      * read it without the lock. */
     struct worker *first;
     bool reload_wanted;
@@ -55,12 +55,12 @@ int supervisor_init(struct supervisor *sv, const struct clock *clock, const stru
                     struct error *err);
 void supervisor_release(struct supervisor *sv);
 
-/* supervisor_run runs w[0..n) until `stop` is set or, with until_through, until none has anything
- * left to do; see outbox_run. All workers are closed when it returns. */
+/* supervisor_run runs w[0..n) until `stop` is set or, with until_through, until nothing is left to
+ * do; see outbox_run. All workers are closed when it returns. */
 int supervisor_run(struct supervisor *sv, struct worker *const *w, size_t n, bool until_through,
                    struct error *err);
 
-/* supervisor_stop makes supervisor_run end, or the next one if none is at work. Any thread, or a
+/* supervisor_stop makes supervisor_run return, or the next one if none is running. Any thread, or a
  * signal handler. */
 void supervisor_stop(struct supervisor *sv);
 
@@ -87,8 +87,8 @@ int supervisor_store(struct supervisor *sv, struct store **ret, struct error *er
 
 /* The supervisors that a thread works for. There can be several, because a handler of one may step
  * another. supervisor_enter notes that the calling thread works for sv until supervisor_leave; the
- * caller owns *e, and must keep it that long. supervisor_is_current says whether the calling thread
- * works for sv, so that the caller is one of its handlers. */
+ * caller owns *e, and must keep it that long. supervisor_is_current returns whether the calling
+ * thread works for sv, which means that the caller is one of its handlers. */
 struct supervisor_entry {
     const struct supervisor *sv;
     struct supervisor_entry *outer;

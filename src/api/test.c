@@ -1,10 +1,10 @@
-/* test.c: what applications use in their tests (include/outbox_test.h). */
+/* test.c: functions for the tests of applications (include/outbox_test.h). */
 #include "outbox_test.h"
 
 #include "api/api_impl.h"
 
 /* Rounds without a delivery before outbox_test_deliver gives up: an event that every worker leaves
- * to another comes back forever. */
+ * to others would come back forever. */
 #define IDLE_MAX 1000
 
 OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err)
@@ -20,8 +20,8 @@ OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms)
 
 /* ---- deliver everything ---- */
 
-/* Finds out when the next retry or delay of any consumer is due. *ret == 0: none is. A paused
- * consumer does not count: no waiting would deliver its events. */
+/* Finds out when the next retry or delay of any consumer is due; *ret == 0: none. A paused consumer
+ * does not count: waiting would not deliver its events. */
 static int next_due(outbox *ob, int64_t *ret, struct error *err)
 {
     struct arena a;
@@ -62,7 +62,7 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
         if (n > 0)
             idle = 0;
 
-        /* The failure of an event tells the caller more than why the next one was not found. */
+        /* The failure of an event tells the caller more than the failure to find the next one. */
         int64_t due;
         struct error *err = result == 0 ? err_of(public_err) : NULL;
         if (next_due(ob, &due, err) != 0)

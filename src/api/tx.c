@@ -1,4 +1,4 @@
-/* tx.c: what a handler sees. An outbox_event is a struct delivery, an outbox_tx a struct
+/* tx.c: the interface for handlers. An outbox_event is a struct delivery, an outbox_tx a struct
  * handler_call. */
 #include <stdio.h>
 
@@ -94,7 +94,7 @@ OUTBOX_API outbox_verdict outbox_retry_in(outbox_tx *tx, int64_t ms, const char 
 
 /* ---- the transaction ---- */
 
-/* Returns the store whose transaction the handler works in; NULL: it has none. */
+/* Returns the store of the handler's transaction; NULL: it has none. */
 static struct store *store_of(outbox_tx *tx)
 {
     return ((struct handler_call *)tx)->tx;
@@ -124,7 +124,7 @@ OUTBOX_API struct st_mysql *outbox_tx_mariadb(outbox_tx *tx)
     return mdb_handle(st);
 }
 
-/* The error of a handler that works outside of a transaction. */
+/* The error of a handler that runs outside a transaction. */
 static int has_none(struct error *err)
 {
     return err_set(err, ERR_MISUSE,

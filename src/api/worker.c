@@ -87,12 +87,12 @@ static int open_pipeline(struct worker *w, bool stand_by, struct error *err)
                                   .stand_by = stand_by,
                                   .sole = w->sole};
     if (sv->pool)
-        cfg.sweep_ms += sv->sweep_ms / 2; /* the pool sweeps for all; this is for if it fails to */
+        cfg.sweep_ms += sv->sweep_ms / 2; /* the pool sweeps for all workers; this is a fallback */
     if (w->named && !w->tx_st)
         cfg.tx_pool = (struct tx_pool){acquire_tx, release_tx, w};
     if (w->n_handlers > 0)
         cfg.progress = &w->call;
-    /* Only a relay that runs on waits for what comes next. Others want to be through. */
+    /* Only a relay that keeps running waits for the next claim; other runs want to finish. */
     if (stand_by)
         cfg.settle_wait_ms = SETTLE_WAIT_MS;
     return pipeline_new(&cfg, &w->p, err);
@@ -185,9 +185,9 @@ static bool is_through(const struct worker *w)
     return s->through || s->paused;
 }
 
-/* Tells the supervisor how far the worker has come in this round, and wakes its thread if that is
- * news to it. A thread that only waits for the end of all is left asleep: it would be woken by each
- * event, and by each consumer. */
+/* Publishes the worker's progress in this round, and wakes the supervisor's thread if it changed.
+ * If that thread only waits for the end of all workers, it is not woken: it would wake for each
+ * event of each consumer. */
 static void publish_progress(struct worker *w, uint64_t round)
 {
     struct supervisor *sv = w->sv;
@@ -251,8 +251,8 @@ static bool wait_for_work(struct worker *w, struct pollfd *fds)
     return wake->revents != 0 && wake_fd_clear(w->wake_fd);
 }
 
-/* Publishes what was done and sleeps until there is more to do. *round becomes the round that the
- * supervisor is in, if it has begun one. */
+/* Publishes progress and sleeps until there is more to do. *round is set to the supervisor's
+ * current round, if any. */
 static void publish_and_sleep(struct worker *w, struct pollfd *fds, uint64_t *round)
 {
     publish_progress(w, *round);
@@ -260,7 +260,7 @@ static void publish_and_sleep(struct worker *w, struct pollfd *fds, uint64_t *ro
     if (has_stopped(w) || !wait_for_work(w, fds))
         return;
 
-    /* Before the next step, so that what it finds counts in the round. */
+    /* Before the next step, so that the claims it makes count in the round. */
     pthread_mutex_lock(&w->sv->lock);
     *round = w->sv->round;
     pthread_mutex_unlock(&w->sv->lock);
@@ -342,7 +342,7 @@ int worker_finish(struct worker *w, struct error *err)
     return 0;
 }
 
-/* Makes `why` the caller's error, unless there is one before it, or `why` is none. */
+/* Makes `why` the caller's error, unless there is an earlier one, or `why` is none. */
 static void keep_first(const struct error *why, struct error *err, int *result)
 {
     if (*result != 0 || !why->code)

@@ -1,4 +1,4 @@
-/* worker.h: a pipeline with everything it needs, run in a thread of its own or in the caller's. No
+/* worker.h: a pipeline with its stores and sink, run in a thread of its own or in the caller's. No
  * other file starts threads that deliver. */
 #ifndef API_WORKER_H
 #define API_WORKER_H
@@ -11,7 +11,7 @@
 #include "engine/pipeline.h"
 #include "sink/handlers.h"
 
-/* What others may see of a worker: a copy, see supervisor_views. */
+/* What other threads may see of a worker: a copy, see supervisor_views. */
 struct worker_view {
     char consumer[STORE_NAME_MAX + 1];
     enum pipeline_state state;
@@ -31,7 +31,7 @@ struct worker {
     struct consumer *consumer;
     const struct handler *handlers; /* for a consumer without a sink URL */
     size_t n_handlers;
-    bool named;  /* the handlers have names, and work in transactions */
+    bool named;  /* the handlers have names, and run in transactions */
     bool sole;   /* the consumer has no other worker here */
     int wake_fd; /* see wake_fd.h */
 
@@ -41,10 +41,10 @@ struct worker {
     int64_t shown_at; /* when worker_show was last called, monotonic ns */
 
     struct store *st;
-    struct store *tx_st;       /* what named handlers work on; NULL: they share connections */
-    struct pool_conn *tx_conn; /* one of those, during a step */
+    struct store *tx_st;       /* connection for named handlers; NULL: they share the pool's */
+    struct pool_conn *tx_conn; /* a pooled one, during a step */
     struct call_progress call;
-    int64_t overdue_since;    /* when the call began that was reported last; lease_renewer.c only */
+    int64_t overdue_since;    /* start of the call reported last; lease_renewer.c only */
     _Atomic int64_t given_up; /* calls whose claims are no longer extended */
     struct pipeline *p;
     struct sink *sk;
@@ -74,14 +74,14 @@ int worker_start(struct worker *w, struct error *err);
 
 /* worker_wake makes the worker look for work. Any thread. */
 void worker_wake(struct worker *w);
-/* worker_show updates the view that others may see. The caller holds sv->lock. */
+/* worker_show updates the view for other threads. The caller holds sv->lock. */
 void worker_show(struct worker *w);
 
 /* worker_finish delivers everything that is due now, in the caller's thread. */
 int worker_finish(struct worker *w, struct error *err);
 /* worker_leave ends such a step: unless the worker is healthy and holds no claim, it is drained and
- * closed, so that nothing stays claimed that no worker delivers. What went wrong becomes *err, and
- * *result -1, if *result is still 0. */
+ * closed, so that no claim remains without a worker to deliver it. A failure is stored in *err,
+ * with *result = -1, if *result is still 0. */
 void worker_leave(struct worker *w, struct error *err, int *result);
 
 #endif

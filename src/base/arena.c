@@ -9,8 +9,8 @@
 
 #define ARENA_FIRST ((size_t)64 * 1024)
 
-/* (1) used <= size. (2) The arena fills the block at its head; the blocks after it are left as they
- * are. */
+/* (1) used <= size. (2) Allocations come from the block at the head of the list; those after it are
+ * not touched. */
 struct arena_block {
     struct arena_block *next;
     size_t size, used;
@@ -22,7 +22,7 @@ void arena_init(struct arena *a, size_t limit)
     *a = (struct arena){.limit = limit};
 }
 
-/* Frees every block but `keep`, which becomes the only one. */
+/* Frees every block except `keep`, which becomes the only one. */
 static void free_except(struct arena *a, struct arena_block *keep)
 {
     for (struct arena_block *b = a->head, *next; b; b = next) {
@@ -62,9 +62,9 @@ static size_t doubled(size_t size)
     return 2 * size;
 }
 
-/* Returns how large the next block should be to hold n bytes. Sizes double, so that after a few
- * rounds the one that arena_reset keeps holds a whole batch; more than the limit in one block could
- * never be used. */
+/* Returns the size of the next block, which must hold n bytes. Sizes double, so after a few rounds
+ * the block kept by arena_reset holds a whole batch. No block is larger than the limit: the excess
+ * could never be used. */
 static size_t block_size(const struct arena *a, size_t n)
 {
     size_t size = ARENA_FIRST;
@@ -75,8 +75,8 @@ static size_t block_size(const struct arena *a, size_t n)
     return max_size(size, n);
 }
 
-/* Adds an empty block of at least n bytes; NULL when out of memory. If that is much more than the
- * head has, the block goes behind it, so that what comes next still fits in there. */
+/* Adds an empty block of at least n bytes; NULL when out of memory. A block for an unusually large
+ * allocation goes behind the head, which keeps serving the others. */
 static struct arena_block *add_block(struct arena *a, size_t n)
 {
     size_t size = block_size(a, n);
@@ -96,7 +96,7 @@ static struct arena_block *add_block(struct arena *a, size_t n)
     return b;
 }
 
-static void *take(struct arena *a, size_t n, size_t align)
+static void *arena_take(struct arena *a, size_t n, size_t align)
 {
     struct arena_block *b = a->head;
     size_t pad = 0;
@@ -105,7 +105,7 @@ static void *take(struct arena *a, size_t n, size_t align)
     size_t left = b ? b->size - b->used : 0;
     bool fits = b && pad <= left && n <= left - pad;
     if (!fits)
-        pad = 0; /* a new block begins aligned */
+        pad = 0; /* a new block starts aligned */
 
     size_t allowed = a->limit ? a->limit - a->used : SIZE_MAX;
     if (pad > allowed || n > allowed - pad)
@@ -123,7 +123,7 @@ static void *take(struct arena *a, size_t n, size_t align)
 
 void *arena_alloc(struct arena *a, size_t n)
 {
-    return take(a, n, alignof(max_align_t));
+    return arena_take(a, n, alignof(max_align_t));
 }
 
 void *arena_zalloc(struct arena *a, size_t count, size_t size)
@@ -139,7 +139,7 @@ void *arena_zalloc(struct arena *a, size_t count, size_t size)
 
 char *arena_raw(struct arena *a, size_t n)
 {
-    return take(a, n, 1);
+    return arena_take(a, n, 1);
 }
 
 char *arena_bytes(struct arena *a, const void *p, size_t n)

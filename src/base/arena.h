@@ -1,5 +1,5 @@
-/* arena.h: memory that is released all at once. A batch has one, and nothing in it outlives the
- * batch. One thread at a time. */
+/* arena.h: memory that is released all at once. There is one per batch; nothing in it outlives the
+ * batch. Not thread-safe. */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 
@@ -20,24 +20,24 @@ struct arena {
 /* arena_init makes an empty arena. It allocates nothing. */
 void arena_init(struct arena *a, size_t limit);
 
-/* arena_release frees everything; the arena is empty then, and can be used again. */
+/* arena_release frees everything; the arena is then empty and can be reused. */
 void arena_release(struct arena *a);
 
-/* arena_reset takes back everything handed out and keeps the largest block for the next round. */
+/* arena_reset releases all allocations and keeps the largest block for reuse. */
 void arena_reset(struct arena *a);
 
 /* arena_alloc returns n bytes, aligned for any type and not zeroed; NULL when out of memory or past
  * the limit. */
 void *arena_alloc(struct arena *a, size_t n) __attribute__((warn_unused_result));
 
-/* arena_zalloc returns count * size zeroed bytes; NULL as arena_alloc, and when the product
+/* arena_zalloc returns count * size zeroed bytes; NULL as for arena_alloc, and if the product
  * overflows. */
 void *arena_zalloc(struct arena *a, size_t count, size_t size) __attribute__((warn_unused_result));
 
-/* arena_raw returns n bytes for text: not aligned, not zeroed. NULL as arena_alloc. */
+/* arena_raw returns n bytes for text, neither aligned nor zeroed; NULL as for arena_alloc. */
 char *arena_raw(struct arena *a, size_t n) __attribute__((warn_unused_result));
 
-/* arena_bytes copies n bytes, not aligned, and adds a NUL. NULL as arena_alloc. */
+/* arena_bytes copies n bytes, unaligned, and appends a NUL; NULL as for arena_alloc. */
 char *arena_bytes(struct arena *a, const void *p, size_t n) __attribute__((warn_unused_result));
 
 #endif

@@ -5,10 +5,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* array_grow makes room for one more behind the n elements of a list, each of `size` bytes, and
- * returns the list, which may have moved; NULL when out of memory, with the list as it was. The
- * room doubles each time n is a power of two, so how much there is need not be remembered; a list
- * that grows this way grows in no other. */
+/* array_grow makes room for one more element after the n elements of a list, each of `size` bytes.
+ * It returns the list, which may have moved, or NULL when out of memory, with the list unchanged.
+ * The capacity doubles whenever n is a power of two and is not stored; a list that grows this way
+ * must not be grown in any other. */
 static inline void *array_grow(void *list, size_t n, size_t size)
 {
     bool full = (n & (n - 1)) == 0;

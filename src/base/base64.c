@@ -27,7 +27,7 @@ void base64_add(struct buf *b, const void *p, size_t n)
     }
 }
 
-/* Returns the text without the = at its end. */
+/* Strips the = padding. */
 static struct str without_padding(struct str text)
 {
     bool whole = text.n > 0 && text.n % 4 == 0;
@@ -36,7 +36,7 @@ static struct str without_padding(struct str text)
     return text;
 }
 
-/* Returns the value of a digit, -1 for any other character. */
+/* Returns the value of a base64 digit, -1 for any other character. */
 static int value_of(char c)
 {
     const char *at = memchr(digits, c, sizeof digits - 1);
@@ -45,7 +45,8 @@ static int value_of(char c)
     return (int)(at - digits);
 }
 
-/* Appends the bytes; false if a character is not a digit, or bits other than 0 are left over. */
+/* Appends the decoded bytes; false on a character that is not a digit, or if leftover bits are not
+ * zero. */
 static bool decode(struct buf *b, struct str text)
 {
     unsigned v = 0;

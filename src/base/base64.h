@@ -7,8 +7,8 @@
 /* base64_add appends the encoded form of n bytes. */
 void base64_add(struct buf *b, const void *p, size_t n);
 
-/* base64_decode appends the bytes of an encoded text; padding may be missing. Returns false, with b
- * as it was, for anything that no encoder writes. */
+/* base64_decode appends the decoded bytes; padding is optional. Returns false, leaving b unchanged,
+ * for any text that no encoder produces. */
 bool base64_decode(struct buf *b, struct str text);
 
 #endif

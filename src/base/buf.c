@@ -30,8 +30,8 @@ void buf_truncate(struct buf *b, size_t n)
     b->failed = b->full = false;
 }
 
-/* Makes cap at least `want` (<= max) by doubling. It allocates one byte past cap, for the NUL of
- * buf_cstr. */
+/* Doubles cap until it is at least `want` (<= max). Allocates one byte more than cap, for the NUL
+ * of buf_cstr. */
 static bool grow(struct buf *b, size_t want)
 {
     size_t cap;

@@ -8,9 +8,9 @@
 
 #include "base/str.h"
 
-/* (1) n <= cap. (2) After an append that failed, `failed` stays set until buf_clear, and the
- * content is as it was before that append: callers append freely and check once. (3) full implies
- * failed: the ceiling was reached, not the end of memory, so trying again later is no use. */
+/* (1) n <= cap. (2) After a failed append, `failed` stays set until buf_clear, and the content is
+ * as it was before that append: callers append freely and check once. (3) full implies failed: the
+ * ceiling was reached rather than memory exhausted, so retrying later is pointless. */
 struct buf {
     char *p;
     size_t n, cap;
@@ -21,14 +21,13 @@ struct buf {
 /* buf_init makes an empty buffer that takes up to max bytes. It allocates nothing. */
 void buf_init(struct buf *b, size_t max);
 
-/* buf_release frees the content; the buffer is empty then, and can be used again. */
+/* buf_release frees the content; the buffer is then empty and can be reused. */
 void buf_release(struct buf *b);
 
-/* buf_clear empties the buffer, keeps its memory, and forgives a failed append. */
+/* buf_clear empties the buffer, keeps its memory and clears the failure. */
 void buf_clear(struct buf *b);
 
-/* buf_truncate cuts back to n bytes and forgives a failed append: it undoes a half-written
- * record. */
+/* buf_truncate cuts back to n bytes and clears the failure: it undoes a half-written record. */
 void buf_truncate(struct buf *b, size_t n);
 
 /* buf_addi64 appends the number in decimal. */
@@ -41,11 +40,11 @@ void buf_addf(struct buf *b, const char *fmt, ...) __attribute__((format(printf,
  * next change; NULL if an append failed. */
 const char *buf_cstr(struct buf *b);
 
-/* buf_grow is buf_reserve where there is not enough room yet. */
+/* buf_grow is the slow path of buf_reserve, for when there is not enough room. */
 char *buf_grow(struct buf *b, size_t n);
 
 /* buf_reserve makes room for n more bytes and returns where they go, or NULL (and sets failed). The
- * caller then writes there and adds to b->n itself. */
+ * caller writes there and then advances b->n itself. */
 static inline char *buf_reserve(struct buf *b, size_t n)
 {
     bool has_room = b->p && !b->failed && n <= b->cap - b->n;
@@ -54,8 +53,8 @@ static inline char *buf_reserve(struct buf *b, size_t n)
     return buf_grow(b, n);
 }
 
-/* buf_expect makes room for about n more bytes at once. It is a hint only: close to the ceiling the
- * appends find out exactly. */
+/* buf_expect reserves room for about n more bytes. It is only a hint: near the ceiling it does
+ * nothing, and each append checks for itself. */
 static inline void buf_expect(struct buf *b, size_t n)
 {
     bool below_ceiling = b->n <= b->max && n <= b->max - b->n;
@@ -63,8 +62,8 @@ static inline void buf_expect(struct buf *b, size_t n)
         (void)buf_reserve(b, n);
 }
 
-/* buf_add appends n bytes. Inline, as those below, because the lines of hundreds of thousands of
- * events a second are made of these. */
+/* buf_add appends n bytes. It and the functions below are inline because they format every line of
+ * hundreds of thousands of events a second. */
 static inline void buf_add(struct buf *b, const void *p, size_t n)
 {
     if (n == 0)

@@ -1,4 +1,4 @@
-/* char.h: kinds of ASCII characters, whatever the locale says, and C1 control characters. */
+/* char.h: classes of ASCII characters, independent of the locale, and C1 control characters. */
 #ifndef BASE_CHAR_H
 #define BASE_CHAR_H
 
@@ -29,13 +29,13 @@ static inline bool char_is_blank(char c)
     return c == ' ' || c == '\t';
 }
 
-/* char_is_space says whether c is white space: a blank, or one of \t \n \v \f \r. */
+/* char_is_space returns whether c is white space: a blank, \t, \n, \v, \f or \r. */
 static inline bool char_is_space(char c)
 {
     return c == ' ' || char_is_between(c, '\t', '\r');
 }
 
-/* char_is_name says whether c may be in the name of an environment variable. */
+/* char_is_name returns whether c is allowed in the name of an environment variable. */
 static inline bool char_is_name(char c)
 {
     return char_is_letter(c) || char_is_digit(c) || c == '_';
@@ -53,20 +53,20 @@ static inline int char_hex(char c)
     return -1;
 }
 
-/* char_is_control says whether c is one of C0, or DEL. */
+/* char_is_control returns whether c is a C0 control character or DEL. */
 static inline bool char_is_control(char c)
 {
     return (unsigned char)c < 0x20 || c == 0x7f;
 }
 
-/* char_is_c1 says whether the UTF-8 character at p is a C1 control character, which a terminal
- * takes for an escape sequence. Another byte, if only the NUL of a string, must follow p[0]. */
+/* char_is_c1 returns whether the UTF-8 character at p is a C1 control character, which a terminal
+ * treats as an escape sequence. p[1] must be readable, if only as the terminating NUL. */
 static inline bool char_is_c1(const char *p)
 {
     return (unsigned char)p[0] == 0xc2 && (unsigned char)p[1] < 0xa0;
 }
 
-/* char_is_visible says whether c is ASCII, and neither a control character nor a blank. */
+/* char_is_visible returns whether c is printable ASCII other than a blank. */
 static inline bool char_is_visible(char c)
 {
     return (unsigned char)c > ' ' && (unsigned char)c < 0x7f;

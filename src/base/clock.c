@@ -54,7 +54,7 @@ int64_t clock_boot(const struct clock *c)
     if (n <= 0)
         return 0;
 
-    /* A time namespace counts from another moment. Before Linux 5.6 there are none. */
+    /* A time namespace has its own boot time. Before Linux 5.6 there are none. */
     ssize_t m = readlink("/proc/self/ns/time", space, sizeof space);
     uint64_t h = hash_add(HASH_INIT, (struct str){id, (size_t)n});
     h = hash_add(h, (struct str){space, m > 0 ? (size_t)m : 0});
@@ -62,9 +62,8 @@ int64_t clock_boot(const struct clock *c)
 }
 
 #define DAY_MS INT64_C(86400000)
-#define DAYS_400Y 146097 /* the calendar repeats after this many days */
-#define DAYS_TO_1970 \
-    719468 /* from 0000-03-01: the leap day is the last of a year that begins then */
+#define DAYS_400Y 146097    /* the calendar repeats after this many days */
+#define DAYS_TO_1970 719468 /* from 0000-03-01: years starting then end with the leap day */
 
 /* A day of the Gregorian calendar. */
 struct date {
@@ -72,16 +71,15 @@ struct date {
     int month, day;
 };
 
-/* Turns days since 1970 into a date. gmtime would do, but this runs for every event that is
- * delivered. */
+/* Converts days since 1970 to a date. gmtime would do, but this runs for every delivered event. */
 static struct date date_of(int64_t days)
 {
     days += DAYS_TO_1970;
     int64_t cycle = days / DAYS_400Y - (days % DAYS_400Y < 0);
     int rest = (int)(days - cycle * DAYS_400Y);
 
-    /* Without the leap days (one in 4 years, none in 100, one at the very end of 400) a year has
-     * 365 days. */
+    /* Subtract the leap days (one in 4 years, none in 100, one at the very end of 400); a year then
+     * has 365 days. */
     int year = (rest - rest / 1460 + rest / 36524 - rest / 146096) / 365;
     rest -= year * 365 + year / 4 - year / 100;
 
@@ -92,8 +90,8 @@ static struct date date_of(int64_t days)
     return (struct date){cycle * 400 + year + (month <= 2), month, day};
 }
 
-/* Writes v with leading zeros and returns where it ends. */
-static char *put(char *to, unsigned v, int width)
+/* Writes v with leading zeros and returns the end. */
+static char *put_digits(char *to, unsigned v, int width)
 {
     for (int i = width - 1; i >= 0; i--) {
         to[i] = (char)('0' + v % 10);
@@ -118,19 +116,19 @@ size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
     int width = 4;
     for (unsigned more = year / 10000; more; more /= 10)
         width++;
-    p = put(p, year, width);
+    p = put_digits(p, year, width);
     *p++ = '-';
-    p = put(p, (unsigned)d.month, 2);
+    p = put_digits(p, (unsigned)d.month, 2);
     *p++ = '-';
-    p = put(p, (unsigned)d.day, 2);
+    p = put_digits(p, (unsigned)d.day, 2);
     *p++ = 'T';
-    p = put(p, ms / 3600000, 2);
+    p = put_digits(p, ms / 3600000, 2);
     *p++ = ':';
-    p = put(p, ms / 60000 % 60, 2);
+    p = put_digits(p, ms / 60000 % 60, 2);
     *p++ = ':';
-    p = put(p, ms / 1000 % 60, 2);
+    p = put_digits(p, ms / 1000 % 60, 2);
     *p++ = '.';
-    p = put(p, ms % 1000, 3);
+    p = put_digits(p, ms % 1000, 3);
     *p++ = 'Z';
     *p = '\0';
     return (size_t)(p - out);

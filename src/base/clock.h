@@ -1,4 +1,4 @@
-/* clock.h: all time comes through here, so that a simulator can bring its own. */
+/* clock.h: the only source of time, so that a simulator can substitute its own. */
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
@@ -8,14 +8,13 @@
 #define MS_NS INT64_C(1000000)
 #define CLOCK_NEVER INT64_MAX
 
-/* Where time comes from. Two clocks, because one must never go back and the other is what people
- * read. */
+/* A source of time. There are two clocks: one never goes back, the other is what people read. */
 struct clock {
-    int64_t (*mono_ns)(void *ctx); /* never goes back; deadlines are made of this */
+    int64_t (*mono_ns)(void *ctx); /* never goes back; used for deadlines */
     int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; "now" of a store without a server */
     void *ctx;
     int64_t (*wall_ns)(void *ctx); /* wall_ms in nanoseconds; NULL: whole milliseconds only */
-    /* Milliseconds since the machine started, which cannot be set; NULL: not known. */
+    /* Milliseconds since boot, which nothing can set; NULL: unknown. */
     int64_t (*boot_ms)(void *ctx);
 };
 
@@ -39,12 +38,12 @@ static inline int64_t clock_wall_ns(const struct clock *c)
     return clock_wall(c) * MS_NS;
 }
 
-/* clock_boot returns a number for the start of the machine that boot_ms counts from: processes with
- * the same number have the same boot_ms. 0 if it is not known. */
+/* clock_boot returns a number identifying the boot that boot_ms counts from: processes with the
+ * same number share boot_ms. 0 if unknown. */
 int64_t clock_boot(const struct clock *c);
 
-/* clock_since returns how long ago `then` was, in the unit of both. Times from a database may be
- * anything, so the result saturates. */
+/* clock_since returns how long ago `then` was, in the unit of both. The result saturates, because
+ * times read from a database may have any value. */
 static inline int64_t clock_since(int64_t now, int64_t then)
 {
     int64_t span;

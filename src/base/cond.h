@@ -1,4 +1,4 @@
-/* cond.h: condition variables that wait by the monotonic clock, which an operator cannot set. */
+/* cond.h: condition variables that time out by the monotonic clock, which cannot be set. */
 #ifndef BASE_COND_H
 #define BASE_COND_H
 
@@ -16,8 +16,8 @@ static inline void cond_init(pthread_cond_t *c)
     pthread_condattr_destroy(&monotonic);
 }
 
-/* cond_wait waits until `until`, in ns of clock_system; CLOCK_NEVER: for as long as it takes. It
- * may return before, as pthread_cond_wait. */
+/* cond_wait waits until `until`, in ns of clock_system; CLOCK_NEVER: indefinitely. Spurious
+ * wake-ups are possible, as with pthread_cond_wait. */
 static inline void cond_wait(pthread_cond_t *c, pthread_mutex_t *locked, int64_t until)
 {
     struct timespec ts = {until / 1000000000, until % 1000000000};

@@ -4,18 +4,18 @@
 
 #include "base/char.h"
 
-#define EXPONENT_ENOUGH INT64_C(1000000000000000) /* no payload has digits to make up for more */
+#define EXPONENT_ENOUGH INT64_C(1000000000000000) /* no payload has enough digits to compensate */
 #define INT64_DIGITS 19
 
-/* A number taken apart: 0.DIGITS * 10^exp. (1) DIGITS, where a dot is skipped, have no zero at
- * either end. (2) Zero has no digits, no sign and exp 0. So equal numbers have equal parts. */
+/* A parsed number: 0.DIGITS * 10^exp. (1) DIGITS, with any dot skipped, have no leading or trailing
+ * zero. (2) Zero has no digits, no sign and exp 0. So equal numbers have equal parts. */
 struct decimal {
     bool negative;
     const char *p, *end;
     int64_t exp;
 };
 
-/* Reads what follows the e. */
+/* Parses the exponent, after the e. */
 static int64_t exponent_of(const char *p, const char *end)
 {
     bool negative = *p == '-';
@@ -58,12 +58,12 @@ static struct decimal decimal_of(struct str number)
     if (first == last)
         return (struct decimal){.p = first, .end = first};
 
-    bool below_one = first > dot; /* then the dot itself stands before the first digit */
+    bool below_one = first > dot; /* the dot itself then precedes the first digit */
     exp += dot - first + below_one;
     return (struct decimal){negative, first, last, exp};
 }
 
-/* Returns the next digit and steps over it; -1 after the last. */
+/* Returns the next digit and advances; -1 after the last. */
 static int next_digit(struct decimal *d)
 {
     if (d->p < d->end && *d->p == '.')
@@ -100,14 +100,14 @@ bool decimal_int(struct str number, int64_t *ret)
     for (int64_t i = 0; i < d.exp; i++) {
         int digit = next_digit(&d);
         if (digit < 0)
-            digit = 0; /* zeros at the end are not among the digits */
+            digit = 0; /* trailing zeros are not stored */
         if (d.negative)
             digit = -digit; /* INT64_MIN has no positive counterpart to count up to */
         if (!decimal_push(&n, digit))
             return false;
     }
     if (next_digit(&d) >= 0)
-        return false; /* digits after the dot */
+        return false; /* it has a fraction */
     *ret = n;
     return true;
 }

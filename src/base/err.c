@@ -7,8 +7,8 @@
 #include "base/char.h"
 #include "base/utf8.h"
 
-/* Turns any text into one line of valid UTF-8, so that it can be logged and quoted as JSON. */
-static void clean(char *text)
+/* Reduces any text to one line of valid UTF-8, fit for a log and for quoting as JSON. */
+static void clean_text(char *text)
 {
     const char *end = text + strlen(text);
     for (char *p = text; p < end;) {
@@ -16,7 +16,7 @@ static void clean(char *text)
         if ((unsigned char)*p >= 0x80)
             n = utf8_length(p, end);
         if (n == 0) {
-            *p = '?'; /* a stranger's byte, or half a character where the text was cut */
+            *p = '?'; /* invalid UTF-8, or a character cut at the end of the text */
             n = 1;
         } else if (char_is_control(*p)) {
             *p = ' ';
@@ -25,12 +25,12 @@ static void clean(char *text)
     }
 }
 
-/* Adds ": " and a text to the error, as far as there is room. */
-static void append(struct error *err, const char *text)
+/* Appends ": " and a text, as far as it fits. */
+static void append_text(struct error *err, const char *text)
 {
     size_t n = strlen(err->text);
     snprintf(err->text + n, sizeof err->text - n, ": %s", text);
-    clean(err->text);
+    clean_text(err->text);
 }
 
 static int set(struct error *err, enum err_code code, enum retry_class fate, int native,
@@ -43,7 +43,7 @@ static int set(struct error *err, enum err_code code, enum retry_class fate, int
     err->native = native;
     err->reserved = 0;
     vsnprintf(err->text, sizeof err->text, fmt, ap);
-    clean(err->text);
+    clean_text(err->text);
     return -1;
 }
 
@@ -75,7 +75,7 @@ int err_errno(struct error *err, enum err_code code, int errno_value, const char
     set(err, code, CLASS_NONE, errno_value, fmt, ap);
     va_end(ap);
 
-    append(err, strerror(errno_value));
+    append_text(err, strerror(errno_value));
     return -1;
 }
 
@@ -91,7 +91,7 @@ int err_prefix(struct error *err, const char *fmt, ...)
     set(err, (enum err_code)err->code, (enum retry_class)err->retry_class, err->native, fmt, ap);
     va_end(ap);
 
-    append(err, old);
+    append_text(err, old);
     return -1;
 }
 

@@ -6,17 +6,17 @@
 #include <sys/resource.h>
 #include <time.h>
 
-/* What the kernel sends to a thread besides failing its write. */
+/* The signals that the kernel raises in a thread when a write fails. */
 static const int raised[] = {SIGPIPE, SIGXFSZ};
 #define RAISED (sizeof raised / sizeof raised[0])
 
-/* A write without signals. */
+/* Signal state around a write. */
 struct quiet {
-    sigset_t mask, pending; /* as they were before */
+    sigset_t mask, pending; /* before the write */
 };
 
-/* Blocks the signals, and notes which of them are pending already. One that was not blocked before
- * cannot have been pending, which saves a system call. */
+/* Blocks the signals and records which of them are already pending. A signal that was not blocked
+ * cannot be pending, which saves a system call. */
 static void quiet_begin(struct quiet *q)
 {
     sigset_t set;
@@ -33,7 +33,7 @@ static void quiet_begin(struct quiet *q)
         sigpending(&q->pending);
 }
 
-/* Takes back what a failed write has raised, and nothing that was pending before it. */
+/* Consumes the signal that a failed write raised, but none that was already pending. */
 static void quiet_end(const struct quiet *q, bool failed)
 {
     int saved = errno;
@@ -65,5 +65,5 @@ void fd_allow(size_t n)
         return;
     limit.rlim_cur = n < limit.rlim_max ? n : limit.rlim_max;
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return; /* opening one in vain will say so */
+        return; /* a failing open will report it */
 }

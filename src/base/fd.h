@@ -6,8 +6,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-/* fd_above_stdio moves a descriptor off 0, 1 and 2, with FD_CLOEXEC, in case the host has closed
- * one of those: what is meant for standard output must not end up in it. Passes -1 on. */
+/* fd_above_stdio moves a descriptor off 0, 1 and 2, with FD_CLOEXEC, in case the host closed one of
+ * those: output meant for stdout must not end up in it. -1 is passed through. */
 static inline int fd_above_stdio(int fd)
 {
     if (fd < 0 || fd > 2)
@@ -17,12 +17,13 @@ static inline int fd_above_stdio(int fd)
     return up;
 }
 
-/* fd_write is write(2) without signals: a limit on file sizes (EFBIG) and a reader that is gone
- * (EPIPE) show in errno alone, and neither SIGXFSZ nor SIGPIPE ends the process, whatever the host
- * does with them. */
+/* fd_write is write(2) without signals: a file size limit (EFBIG) and a closed reader (EPIPE) show
+ * in errno only; neither SIGXFSZ nor SIGPIPE ends the process, whatever the host has set up for
+ * them. */
 ssize_t fd_write(int fd, const void *p, size_t n);
 
-/* fd_allow lets the process have at least n descriptors, as far as its hard limit allows. */
+/* fd_allow raises the process's descriptor limit to at least n, as far as the hard limit
+ * permits. */
 void fd_allow(size_t n);
 
 #endif

@@ -1,5 +1,5 @@
 /* hash.h: a 64-bit hash that is the same on every machine and in every version, because databases
- * keep it. Not for secrets. Start with HASH_INIT, hash_add each text, and hash_end. */
+ * store it. Not for secrets. Start with HASH_INIT, hash_add each text, then hash_end. */
 #ifndef BASE_HASH_H
 #define BASE_HASH_H
 
@@ -9,7 +9,7 @@
 
 #define HASH_INIT UINT64_C(0xcbf29ce484222325)
 
-/* hash_add adds the bytes and a mark after them, so that ("ab", "c") and ("a", "bc") differ, and an
+/* hash_add adds the bytes and a separator, so that ("ab", "c") differs from ("a", "bc"), and an
  * absent text from an empty one. */
 static inline uint64_t hash_add(uint64_t h, struct str s)
 {
@@ -19,7 +19,7 @@ static inline uint64_t hash_add(uint64_t h, struct str s)
     return (h ^ mark) * UINT64_C(0x100000001b3);
 }
 
-/* hash_end mixes the bits, so that the low ones are as good as the high ones. */
+/* hash_end mixes the bits, so that the low ones are as random as the high ones. */
 static inline uint64_t hash_end(uint64_t h)
 {
     h = (h ^ (h >> 33)) * UINT64_C(0xff51afd7ed558ccd);

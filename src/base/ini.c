@@ -16,16 +16,15 @@ struct seen {
     const char *section, *name;
 };
 
-/* A text that is being read. */
+/* Parser state. */
 struct parser {
     struct ini_reading *r;
-    const char *section; /* NULL: its heading is wrong, and its settings are skipped */
+    const char *section; /* NULL: bad section header, its settings are skipped */
     struct seen *seen;
     size_t n_seen;
 };
 
-/* Cuts the white space off both ends of [p, end), terminates it with a NUL, and returns its new
- * beginning. */
+/* Trims [p, end), terminates it with a NUL and returns its new start. */
 static char *trim(char *p, char *end)
 {
     while (p < end && char_is_space(*p))
@@ -36,7 +35,7 @@ static char *trim(char *p, char *end)
     return p;
 }
 
-/* Turns each run of white space into one blank. */
+/* Collapses each run of white space to one blank. */
 static void fold_space(char *s)
 {
     char *to = s;
@@ -44,7 +43,7 @@ static void fold_space(char *s)
         if (!char_is_space(*s))
             *to++ = *s;
         else if (!char_is_space(s[1]))
-            *to++ = ' '; /* the last of a run */
+            *to++ = ' '; /* end of a run */
     }
     *to = '\0';
 }
@@ -73,7 +72,7 @@ static int read_setting(struct parser *p, char *line, size_t n, struct error *er
     if (!*name)
         return err_set(err, ERR_CONFIG, "no name before '='");
 
-    /* A name is set once in its section, even if the section was opened twice. */
+    /* A name may be set once per section, even if the section was reopened. */
     for (size_t i = 0; i < p->n_seen; i++) {
         bool same_name = strcmp(p->seen[i].name, name) == 0;
         if (same_name && strcmp(p->seen[i].section, p->section) == 0)
@@ -85,7 +84,7 @@ static int read_setting(struct parser *p, char *line, size_t n, struct error *er
     p->seen = more;
     p->seen[p->n_seen++] = (struct seen){p->section, name};
 
-    /* Double quotes around the value, if it has no others, are not part of it. */
+    /* Strip double quotes around a value that contains no others. */
     size_t length = strlen(value);
     bool quoted = length >= 2 && value[0] == '"' && strchr(value + 1, '"') == value + length - 1;
     if (quoted) {
@@ -95,7 +94,7 @@ static int read_setting(struct parser *p, char *line, size_t n, struct error *er
     return p->r->visit(p->r->ctx, p->section, name, value, err);
 }
 
-/* Handles one line; the byte at `end` may be overwritten. */
+/* Parses one line; the byte at `end` may be overwritten. */
 static int read_line(struct parser *p, char *line, char *end, struct error *err)
 {
     if (memchr(line, '\0', (size_t)(end - line)))
@@ -118,7 +117,7 @@ static int read_line(struct parser *p, char *line, char *end, struct error *err)
     return read_setting(p, line, n, err);
 }
 
-/* Goes through the text up to stop, which is a line feed, and overwrites it. */
+/* Parses up to stop, a line feed, and overwrites it. */
 static int read_lines(struct parser *p, char *at, char *stop, struct error *err)
 {
     for (p->r->line = 1; at < stop; p->r->line++) {
@@ -141,7 +140,7 @@ static int read_lines(struct parser *p, char *at, char *stop, struct error *err)
 int ini_read(struct ini_reading *r, const char *text, size_t n, struct error *err)
 {
     struct parser p = {.r = r, .section = ""};
-    bool mark = n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0; /* some editors write one */
+    bool mark = n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0; /* a byte order mark */
     if (mark) {
         text += 3;
         n -= 3;

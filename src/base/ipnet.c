@@ -7,13 +7,13 @@
 
 #include "base/text.h"
 
-/* An address without its sockaddr: n is 4 or 16; 0: neither IPv4 nor IPv6. */
+/* A bare address: n is 4 or 16; 0: neither IPv4 nor IPv6. */
 struct bytes {
     unsigned char b[16];
     size_t n;
 };
 
-/* A range of addresses, and what it is for. IPv4 addresses use the first four bytes. */
+/* An address range and its purpose. IPv4 addresses use the first four bytes. */
 struct range {
     unsigned char addr[16];
     int bits;
@@ -39,8 +39,8 @@ static const struct range ranges4[] = {
     {{240}, 4, "reserved"},
 };
 
-/* ... and of IPv6. Nothing outside of 2000::/3 is public, so those listed here from outside of it
- * merely have a better name than "reserved". */
+/* ... and of IPv6. Nothing outside 2000::/3 is public; ranges listed here from outside it merely
+ * get a better name than "reserved". */
 static const struct range ranges6[] = {
     {{0}, 128, "unspecified"},
     {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 128, IPNET_LOOPBACK},
@@ -53,7 +53,7 @@ static const struct range ranges6[] = {
     {{0x3f, 0xff}, 20, "documentation"},
 };
 
-/* Where IPv6 addresses carry an IPv4 address, which is where the packets end up. */
+/* Prefixes of IPv6 addresses that embed the IPv4 address where the packets end up. */
 static const struct {
     struct range in;
     size_t at;
@@ -92,7 +92,7 @@ static struct bytes bytes_of(const struct sockaddr *sa)
     return r;
 }
 
-/* Returns the IPv4 address that one of the first `kinds` carriers holds, or the address itself. */
+/* Returns the IPv4 address embedded by one of the first `kinds` prefixes, or the address itself. */
 static struct bytes inner(struct bytes a, size_t kinds)
 {
     for (size_t i = 0; a.n == 16 && i < kinds; i++) {
@@ -105,7 +105,7 @@ static struct bytes inner(struct bytes a, size_t kinds)
     return a;
 }
 
-/* Names the range that an address is in; NULL if it is in none. */
+/* Returns the name of the range that contains an address; NULL if none does. */
 static const char *find(const struct range *r, size_t n, const unsigned char *addr)
 {
     for (size_t i = 0; i < n; i++)
@@ -155,7 +155,7 @@ bool ipnet_of_text(const char *text, struct sockaddr_storage *ret)
     return true;
 }
 
-/* Copies a host without brackets, zone and dots at its end. */
+/* Copies a host without brackets, zone and trailing dots. */
 static void bare_host(const char *host, char *out, size_t size)
 {
     if (host[0] == '[')
@@ -166,7 +166,7 @@ static void bare_host(const char *host, char *out, size_t size)
     snprintf(out, size, "%.*s", (int)n, host);
 }
 
-/* Whether a label is one in an address: decimal, octal or hexadecimal. */
+/* Whether a label is a number as in an address: decimal, octal or hexadecimal. */
 static bool is_number(const char *label)
 {
     if (label[0] == '0' && (label[1] == 'x' || label[1] == 'X'))

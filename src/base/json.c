@@ -1,5 +1,5 @@
-/* json.c: finds and compares values in a text that json_parse accepted, and writes JSON. It relies
- * on the text being valid: nothing here reports an error. */
+/* json.c: finds and compares values in a text that json_parse accepted, and writes JSON. The text
+ * is known to be valid: nothing here reports an error. */
 #include <string.h>
 
 #include "base/char.h"
@@ -9,12 +9,12 @@
 
 /* ---- members and elements ---- */
 
-/* Returns the byte after the string at p. */
+/* Returns the end of the string at p. */
 static const char *string_end(const char *p, const char *end)
 {
     p = json_skip_plain(p + 1, end);
     while (p < end && *p != '"') {
-        bool pair = end - p >= 2; /* a backslash and what it escapes */
+        bool pair = end - p >= 2; /* a backslash and the escaped character */
         p = json_skip_plain(p + 1 + pair, end);
     }
     return p < end ? p + 1 : end;
@@ -26,7 +26,7 @@ static bool is_scalar_char(char c)
     return char_is_lower(c) || char_is_digit(c) || mark;
 }
 
-/* Returns the byte after the value at p. Counting brackets is enough: they are known to match. */
+/* Returns the end of the value at p. Counting brackets is enough: they are known to match. */
 static const char *value_end(const char *p, const char *end)
 {
     if (p < end && is_scalar_char(*p)) {
@@ -76,7 +76,7 @@ bool json_each(struct json c, size_t *it, struct str *ret_name, struct json *ret
         name = (struct str){p, (size_t)(stop - p)};
         p = json_skip_space(stop, end);
         if (p < end)
-            p = json_skip_space(p + 1, end); /* over the colon */
+            p = json_skip_space(p + 1, end); /* past the colon */
     }
     if (p >= end)
         return false;
@@ -115,8 +115,8 @@ static uint32_t low_half(const char *p, const char *end)
     return is_low_surrogate(low) ? low : 0;
 }
 
-/* Escape_decode for \uXXXX, and steps over both halves of a surrogate pair. Half a pair becomes
- * U+FFFD. */
+/* Decodes \uXXXX as escape_decode does, consuming both halves of a surrogate pair. A lone surrogate
+ * becomes U+FFFD. */
 static size_t unicode_decode(const char **p, const char *end, char out[4])
 {
     uint32_t c = hex4(*p + 2);
@@ -134,8 +134,7 @@ static size_t unicode_decode(const char **p, const char *end, char out[4])
     return utf8_put(c, out);
 }
 
-/* Writes what the escape at *p stands for, steps over it, and returns how many bytes were
- * written. */
+/* Decodes the escape at *p, steps over it and returns the number of bytes written. */
 static size_t escape_decode(const char **p, const char *end, char out[4])
 {
     static const char from[] = "bfnrt", to[] = "\b\f\n\r\t";
@@ -166,8 +165,8 @@ void json_unescape(struct str raw, struct buf *b)
     }
 }
 
-/* The bytes of a string one by one, escapes undone: how strings are compared without memory to
- * unescape them in. (1) held[at, n) is what is left of the last escape. */
+/* Iterates over the bytes of a string with escapes decoded, so that strings are compared without
+ * memory to unescape them into. (1) held[at, n) is the rest of the last escape. */
 struct chars {
     const char *p, *end;
     char held[4];
@@ -214,7 +213,7 @@ static bool string_equal(struct str a, struct str b)
     return true;
 }
 
-/* Compares a raw name with one that has no quotes and no escapes. */
+/* Compares a raw name with one that has neither quotes nor escapes. */
 static bool name_equal(struct str raw, struct str name)
 {
     if (!is_escaped(raw))
@@ -263,7 +262,7 @@ bool json_equal(struct json a, struct json b)
 
 /* ---- writing ---- */
 
-/* Writes a character that a string cannot hold as it is. Seven of them have a short escape. */
+/* Escapes a character that a string cannot hold literally. Seven of them have a short escape. */
 static void add_escape(struct buf *b, unsigned char c)
 {
     static const char hex[] = "0123456789abcdef", from[] = "\b\f\n\r\t\"\\", to[] = "bfnrt\"\\";
@@ -275,7 +274,7 @@ static void add_escape(struct buf *b, unsigned char c)
     }
 }
 
-/* Json_quote for a string whose first byte to escape is at `stop`. */
+/* Slow path of json_quote; the first byte to escape is at `stop`. */
 static void quote_escaped(struct buf *b, const char *p, const char *stop, const char *end)
 {
     buf_addc(b, '"');

@@ -1,6 +1,6 @@
-/* json_impl.h: what the files of json.h share. json_parse.c checks a text, json.c finds its way in
- * one that was checked, and writes. The functions are inline because each of them runs for
- * every byte, or every eight bytes, of a payload. */
+/* json_impl.h: shared by json_parse.c, which validates a text, and json.c, which navigates
+ * validated text and writes JSON. Functions are inline because each runs for every byte, or every
+ * eight bytes, of a payload. */
 #ifndef BASE_JSON_IMPL_H
 #define BASE_JSON_IMPL_H
 
@@ -8,9 +8,9 @@
 #include "base/word.h"
 
 /* json_marks sets the high bit of each byte of w that is below 0x20, a quote or a backslash.
- * Strings are most of a payload, so their plain bytes are skipped eight at a time. The marks of
- * bytes of 0x80 and more are arbitrary, and so may be those after a marked byte: only the lowest
- * mark can be trusted. */
+ * Strings make up most of a payload, so their plain bytes are skipped eight at a time. The marks of
+ * bytes of 0x80 and above are arbitrary, and so are those after a marked byte: only the lowest mark
+ * can be trusted. */
 static inline uint64_t json_marks(uint64_t w)
 {
     uint64_t control = w - WORD_ONES * 0x20;

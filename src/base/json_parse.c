@@ -5,7 +5,7 @@
 #include "base/json_impl.h"
 #include "base/utf8.h"
 
-/* Json_skip_plain, but also stops at bytes of 0x80 and more. */
+/* json_skip_plain that also stops at bytes of 0x80 and above. */
 static inline const char *skip_ascii(const char *p, const char *end)
 {
     for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
@@ -26,13 +26,13 @@ static inline const char *skip_digits(const char *p, const char *end)
     return p;
 }
 
-/* A text that is being checked. (1) why is NULL until the check fails; p is then the place. */
+/* Parser state. (1) why is NULL until validation fails; p is then the offending byte. */
 struct scan {
     const char *p, *end;
     const char *why;
 };
 
-/* Returns the byte at p; NUL, which is valid nowhere outside of a string, at the end. */
+/* Returns the byte at p; at the end NUL, which is valid nowhere outside a string. */
 static inline char peek(const struct scan *s)
 {
     return s->p < s->end ? *s->p : '\0';
@@ -45,8 +45,7 @@ static int fail(struct scan *s, const char *p, const char *why)
     return -1;
 }
 
-/* unexpected_char has the reason for each character: reasons are constants, because json_parse owns
- * no memory to write one in. */
+/* One constant reason per character: json_parse owns no memory to format one in. */
 #define U(c) "unexpected '" c "'"
 static const char *const unexpected_char[0x7F - 0x20] = {
     U(" "), U("!"), U("\""), U("#"), U("$"), U("%"),  U("&"), U("'"), U("("), U(")"), U("*"),
@@ -76,7 +75,7 @@ static int unexpected(struct scan *s, const char *p)
     return fail(s, p, "invalid UTF-8");
 }
 
-/* Returns the length of the escape at p, which is a backslash; 0 if it is not well-formed. */
+/* Returns the length of the escape at p, which is a backslash; 0 if it is malformed. */
 static size_t escape_len(const char *p, const char *end)
 {
     if (end - p < 2)
@@ -179,7 +178,7 @@ static int scan_scalar(struct scan *s)
     return unexpected(s, s->p);
 }
 
-/* The open brackets: one bit each, so that depth costs no stack. A set bit is a brace. */
+/* The open brackets, one bit each, so that depth costs no stack. A set bit is a brace. */
 struct nest {
     unsigned depth;
     uint64_t braces[JSON_MAX_DEPTH / 64];
@@ -223,7 +222,7 @@ static int scan_name(struct scan *s)
     return 0;
 }
 
-/* Moves p to a value, over its name in an object. Returns 1, or -1. */
+/* Moves p to a value; in an object, past its name. Returns 1, or -1. */
 static int scan_member(struct scan *s, bool brace)
 {
     if (brace && scan_name(s) != 0)
@@ -231,8 +230,7 @@ static int scan_member(struct scan *s, bool brace)
     return 1;
 }
 
-/* Enters the bracket at p. Returns 1 with p at its first value, or 0 with p after it if it is
- * empty. */
+/* Enters the bracket at p. Returns 1 with p at its first value, or 0 with p after it if empty. */
 static int scan_open(struct scan *s, struct nest *n)
 {
     bool brace = *s->p == '{';
@@ -248,7 +246,7 @@ static int scan_open(struct scan *s, struct nest *n)
     return scan_member(s, brace);
 }
 
-/* Starts after a value. Returns 1 with p at the next one, or 0 when the outermost bracket has
+/* Called after a value. Returns 1 with p at the next one, or 0 when the outermost bracket is
  * closed. */
 static int scan_close(struct scan *s, struct nest *n)
 {
@@ -267,7 +265,7 @@ static int scan_close(struct scan *s, struct nest *n)
     return 0;
 }
 
-/* Goes from value to value; `more` says whether another one is due. */
+/* Iterates over values; `more` is whether another one is due. */
 static int scan_value(struct scan *s)
 {
     struct nest n = {.depth = 0};
@@ -299,7 +297,7 @@ int json_parse(struct str text, struct json *ret, const char **why, size_t *at)
     if (r == 0) {
         s.p = json_skip_space(stop, s.end);
         if (s.p < s.end)
-            r = unexpected(&s, s.p); /* one value, and nothing else */
+            r = unexpected(&s, s.p); /* trailing text */
     }
     if (r != 0) {
         if (why)

@@ -13,9 +13,9 @@ static bool wanted(const struct log *l, enum log_level level)
     return (int)level >= atomic_load_explicit(&l->least, memory_order_relaxed);
 }
 
-/* Formats a line and writes it; about is NULL if it is not about one event. */
-static void put(const struct log *l, enum log_level level, const char *consumer,
-                const struct log_about *about, const char *fmt, va_list ap)
+/* Formats and writes a line; about is NULL unless it concerns a single event. */
+static void write_line(const struct log *l, enum log_level level, const char *consumer,
+                       const struct log_about *about, const char *fmt, va_list ap)
 {
     if (!wanted(l, level))
         return;
@@ -33,7 +33,7 @@ void log_at(const struct log *l, enum log_level level, const char *consumer, con
 {
     va_list ap;
     va_start(ap, fmt);
-    put(l, level, consumer, NULL, fmt, ap);
+    write_line(l, level, consumer, NULL, fmt, ap);
     va_end(ap);
 }
 
@@ -42,6 +42,6 @@ void log_about(const struct log *l, enum log_level level, const char *consumer,
 {
     va_list ap;
     va_start(ap, fmt);
-    put(l, level, consumer, about, fmt, ap);
+    write_line(l, level, consumer, about, fmt, ap);
     va_end(ap);
 }

@@ -10,8 +10,8 @@
 #include "base/fd.h"
 #include "base/text.h"
 
-/* Returns how often WATCHDOG=1 is expected of us; 0 if it is not: WATCHDOG_PID may name another
- * process. */
+/* Returns the interval at which WATCHDOG=1 is expected of us; 0 if it is not: WATCHDOG_PID may name
+ * another process. */
 static int64_t watchdog_ns(void)
 {
     const char *usec = getenv("WATCHDOG_USEC"), *watched = getenv("WATCHDOG_PID");
@@ -25,7 +25,7 @@ static int64_t watchdog_ns(void)
     return n * 1000;
 }
 
-/* Opens a socket to send to path: a file, or a name in the abstract namespace, which is written
+/* Opens a socket for sending to path: a file, or a name in the abstract namespace, which is written
  * with @ and starts with a NUL. On failure fd stays -1. */
 static void open_socket(struct notify *n, const char *path)
 {
@@ -39,7 +39,7 @@ static void open_socket(struct notify *n, const char *path)
     memcpy(n->to.sun_path, path, length);
     if (abstract)
         n->to.sun_path[0] = '\0';
-    size_t end = length + file; /* the NUL is part of a file's name alone */
+    size_t end = length + file; /* only a file's name includes the NUL */
     n->to_size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + end);
     n->fd = fd_above_stdio(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
@@ -76,5 +76,5 @@ void notify_send(const struct notify *n, const char *fmt, ...)
     va_end(ap);
     ssize_t sent = sendto(n->fd, text, strlen(text), MSG_NOSIGNAL, (const struct sockaddr *)&n->to,
                           n->to_size);
-    (void)sent; /* the manager may have gone away */
+    (void)sent; /* the service manager may be gone */
 }

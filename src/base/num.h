@@ -1,4 +1,4 @@
-/* num.h: the lesser and the greater of two numbers. */
+/* num.h: minimum and maximum of two numbers. */
 #ifndef BASE_NUM_H
 #define BASE_NUM_H
 

@@ -7,12 +7,11 @@
 
 #include "base/text.h"
 
-#define NAMES_MAX 127 /* how many names of a table a typo is compared with */
+#define NAMES_MAX 127 /* names of a table that a typo is compared with */
 
 /* ---- setters ---- */
 
-/* Refuses a value that the row's bounds exclude; show writes a bound as a user would write the
- * value. */
+/* Refuses a value outside the row's bounds; show formats a bound as a user would write it. */
 static int out_of_bounds(const char *value, const struct option_def *o,
                          void (*show)(int64_t, char[32]), struct error *err)
 {
@@ -147,7 +146,7 @@ int option_file(void *field, const char *value, const struct option_def *o, stru
 
 /* ---- names ---- */
 
-/* Writes "none, key or global". */
+/* Formats names as "none, key or global". */
 static void list_names(const char *const *names, char *out, size_t size)
 {
     size_t n = 0;
@@ -213,7 +212,7 @@ int option_set(const struct option_def *table, void *target, const char *name, c
 
     bool is_switch = o->arg == NULL;
     if (is_switch) {
-        bool on = true; /* as a flag without a value on the command line means */
+        bool on = true; /* as for a flag without a value on the command line */
         if (value && text_bool(value, &on, err) != 0)
             return err_prefix(err, "%s", name);
         value = on ? "yes" : "no";

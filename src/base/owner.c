@@ -14,14 +14,14 @@
 
 #define STAT_TEXT 1024
 
-/* What the kernel tells of a process. */
+/* A process as the kernel reports it. */
 struct process {
     char state;
     long threads;
-    unsigned long long start; /* in ticks since the boot */
+    unsigned long long start; /* in ticks since boot */
 };
 
-/* Reads the beginning of a small file of the kernel. Returns false if it cannot. */
+/* Reads the beginning of a small file in /proc; false on failure. */
 static bool read_text(const char *path, char *out, size_t size)
 {
     ssize_t n = small_file_read(path, out, size - 1);
@@ -29,8 +29,8 @@ static bool read_text(const char *path, char *out, size_t size)
     return n > 0;
 }
 
-/* Reads /proc/PID/stat: see proc(5). The name of the program, in brackets, may have any characters.
- * Returns false if the kernel does not tell. */
+/* Reads /proc/PID/stat: see proc(5). The program's name, in brackets, may contain any character.
+ * Returns false if it cannot be read. */
 static bool look_up(long pid, struct process *ret)
 {
     char path[64], text[STAT_TEXT];
@@ -47,8 +47,7 @@ static bool look_up(long pid, struct process *ret)
     return n == 3;
 }
 
-/* Returns a number for this boot of this machine, and the namespace that our pids are of; 0: the
- * kernel does not tell. */
+/* Returns a number for this boot of this machine and our pid namespace; 0 if unknown. */
 static uint32_t this_machine(void)
 {
     char boot[64];
@@ -95,7 +94,6 @@ bool owner_gone(const char *owner)
         return true;
     if (!look_up(pid, &p))
         return false;
-    bool zombie = p.state == 'Z' &&
-                  p.threads <= 1; /* its parent has not asked for its status yet */
+    bool zombie = p.state == 'Z' && p.threads <= 1; /* it has not been reaped yet */
     return p.start != start || zombie;
 }

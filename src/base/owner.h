@@ -1,4 +1,4 @@
-/* owner.h: the name of a worker, which says in what process it works. */
+/* owner.h: the name of a worker, which identifies its process. */
 #ifndef BASE_OWNER_H
 #define BASE_OWNER_H
 
@@ -11,13 +11,13 @@
  *
  *     host:pid:random:machine-start
  *
- * machine stands for this boot of this machine and its namespace of pids, start for the time the
- * process was started. Where the kernel does not tell, the name ends after random. */
+ * machine stands for this boot of this machine and its pid namespace, start for the process's
+ * start time. Where the kernel does not provide them, the name ends after random. */
 void owner_make(char out[OWNER_TEXT], uint64_t random);
 
-/* owner_gone says whether the process of that worker has ended for certain: it ran on this machine,
- * since it was booted, and is there no more. Of a process that cannot be asked for, such as one on
- * another machine, the answer is no. */
+/* owner_gone returns whether that worker's process is certain to have ended: it ran on this machine
+ * since the last boot and no longer exists. For a process that cannot be checked, such as one on
+ * another machine, the result is false. */
 bool owner_gone(const char *owner);
 
 #endif

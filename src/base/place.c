@@ -13,14 +13,14 @@
 #define TRIES_MAX 8
 #define NO_UID ((uid_t)-1)
 
-/* A walk to a folder. (1) dir is the folder we are in, and st its status. (2) rest is the path
- * still to go. (3) stranger is the owner of the link that stopped us; NO_UID if none did. */
+/* A path walk. (1) dir is the current folder, and st its status. (2) rest is the path still to go.
+ * (3) untrusted_uid is the owner of the untrusted link that stopped the walk; NO_UID if none did. */
 struct walk {
     int dir;
     struct stat st;
     char rest[PATH_MAX];
     int links;
-    uid_t stranger;
+    uid_t untrusted_uid;
 };
 
 /* Sets errno and returns -1, as a system call does. */
@@ -43,7 +43,7 @@ static bool is_open_to_all(const struct stat *folder)
     return folder->st_mode & S_IWOTH;
 }
 
-/* Whether a file or link of that owner may be used in the folder. */
+/* Whether a file or link with that owner may be used in the folder. */
 static bool is_trusted(uid_t owner, const struct stat *folder)
 {
     if (!is_open_to_all(folder))
@@ -51,7 +51,7 @@ static bool is_trusted(uid_t owner, const struct stat *folder)
     return owner == 0 || owner == geteuid() || owner == folder->st_uid;
 }
 
-/* Makes fd, which it takes, the folder we are in. */
+/* Makes fd the current folder, taking ownership. */
 static int enter(struct walk *w, int fd)
 {
     fd = fd_above_stdio(fd);
@@ -70,7 +70,7 @@ static int enter(struct walk *w, int fd)
     return 0;
 }
 
-/* Puts the target of a link before the rest of the path. */
+/* Prepends the target of a link to the rest of the path. */
 static int follow(struct walk *w, int link)
 {
     char target[PATH_MAX], rest[PATH_MAX];
@@ -92,19 +92,19 @@ static int follow(struct walk *w, int link)
     return enter(w, open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
 }
 
-/* Goes through fd, which is not a folder: a link that may be followed, or nothing else. */
+/* Handles fd, which is not a folder: follows it if it is a trusted link, otherwise fails. */
 static int pass(struct walk *w, int fd, const struct stat *st)
 {
     if (!S_ISLNK(st->st_mode))
         return fail(ENOTDIR);
     if (!is_trusted(st->st_uid, &w->st)) {
-        w->stranger = st->st_uid;
+        w->untrusted_uid = st->st_uid;
         return fail(ELOOP);
     }
     return follow(w, fd);
 }
 
-/* Goes one part of the path on. */
+/* Advances by one component of the path. */
 static int step(struct walk *w, const char *name)
 {
     int fd = openat(w->dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -121,7 +121,7 @@ static int step(struct walk *w, const char *name)
     return r;
 }
 
-/* Takes the first part off the rest of the path. Returns 1; 0 if none is left. */
+/* Removes the first component from the rest of the path. Returns 1; 0 if none is left. */
 static int cut_part(struct walk *w, char name[NAME_MAX + 1])
 {
     const char *part = w->rest + strspn(w->rest, "/");
@@ -150,24 +150,24 @@ static int walk(struct walk *w)
     return more;
 }
 
-/* Returns why a walk has failed, by its errno, and ends it. */
+/* Reports why a walk failed, by its errno, and ends it. */
 static int not_reached(struct walk *w, const char *path, struct error *err)
 {
     int why = errno;
     if (w->dir >= 0)
         close(w->dir);
-    if (w->stranger == NO_UID)
+    if (w->untrusted_uid == NO_UID)
         return err_errno(err, ERR_UNAVAILABLE, why, "could not open %s", path);
     return err_class(
         err, ERR_UNAVAILABLE, CLASS_DOWN, ELOOP,
         "%s: a folder on the way is a link that belongs to uid %u, in a world-writable "
         "folder; it is not followed",
-        path, (unsigned)w->stranger);
+        path, (unsigned)w->untrusted_uid);
 }
 
 int place_find(const char *path, struct place *ret, struct error *err)
 {
-    struct walk w = {.dir = -1, .stranger = NO_UID};
+    struct walk w = {.dir = -1, .untrusted_uid = NO_UID};
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     size_t n = (size_t)(name - path);
@@ -189,7 +189,7 @@ void place_release(struct place *p)
     p->dir = -1;
 }
 
-/* Returns why a file that is_usable refuses is not used. */
+/* Reports why is_usable refused a file. */
 static int not_trusted(const char *name, const struct stat *st, struct error *err)
 {
     if (S_ISREG(st->st_mode) && st->st_nlink > 1)
@@ -203,8 +203,8 @@ static int not_trusted(const char *name, const struct stat *st, struct error *er
                      name, (unsigned)st->st_uid);
 }
 
-/* Whether a file may be used. One with two names may be one of ours that a stranger has linked
- * to. */
+/* Whether a file may be used. One with two names may be a file of ours that another user
+ * hard-linked. */
 static bool is_usable(const struct place *p, const struct stat *st)
 {
     bool has_other_names = S_ISREG(st->st_mode) && st->st_nlink > 1;
@@ -213,7 +213,7 @@ static bool is_usable(const struct place *p, const struct stat *st)
     return is_trusted(st->st_uid, &p->folder);
 }
 
-/* Tries both in turn, since another relay may make or remove the file in between. */
+/* Alternates between both, since another relay may create or remove the file in between. */
 static int open_or_make(const struct place *p, int flags, mode_t mode, bool *ret_made)
 {
     for (int i = 0; i < TRIES_MAX; i++) {
@@ -254,7 +254,7 @@ int place_look(const struct place *p, const char *name, struct error *err)
 {
     struct stat st;
     if (fstatat(p->dir, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
-        return 0; /* opening it will say what is wrong */
+        return 0; /* open will report the error */
     if (!is_usable(p, &st))
         return not_trusted(name, &st, err);
     return 0;

@@ -1,10 +1,11 @@
-/* rng.h: all randomness comes through here: seeded by number in a simulator, else by the kernel. */
+/* rng.h: the only source of randomness, seeded by a number in a simulator, otherwise by the
+ * kernel. */
 #ifndef BASE_RNG_H
 #define BASE_RNG_H
 
 #include <stdint.h>
 
-/* A generator of our own (xoshiro256**): fast, seedable, not for secrets. One per thread. */
+/* xoshiro256**: fast, seedable, not for secrets. One per thread. */
 struct rng {
     uint64_t s[4];
 };

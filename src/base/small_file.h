@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* small_file_read reads up to `size` bytes of a file. It returns how many; `size` means that there
+/* small_file_read reads up to `size` bytes of a file and returns how many; `size` means that there
  * may be more. -1 with errno. */
 ssize_t small_file_read(const char *path, char *to, size_t size);
 /* small_file_read_fd does the same for a descriptor, which stays open. */

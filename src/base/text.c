@@ -11,9 +11,9 @@
 #include "base/utf8.h"
 
 #define DURATION_MAX_MS (INT64_C(36525) * 86400000) /* 100 years */
-#define NAME_MAX_LEN 64                             /* no name is longer, not even with a typo */
+#define NAME_MAX_LEN 64                             /* longer than any name, even with a typo */
 
-/* A unit, and how much of the smallest one it is. */
+/* A unit, and its value in the smallest one. */
 struct unit {
     const char *name;
     int64_t factor;
@@ -24,14 +24,14 @@ static const struct unit durations[] = {
     {"d", 86400000}, {"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1}, {NULL, 0},
 };
 
-/* The names text_size_show uses come first. */
+/* Names used by text_size_show come first. */
 static const struct unit sizes[] = {
     {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"G", 1 << 30},
     {"M", 1 << 20},   {"K", 1 << 10},   {"GB", 1 << 30},  {"MB", 1 << 20},
     {"KB", 1 << 10},  {"kB", 1 << 10},  {NULL, 0},
 };
 
-/* Reads a number at *p and steps over it. False if there is none; one that is too large becomes
+/* Parses a number at *p and advances. False if there is none; one that is too large becomes
  * INT64_MAX. */
 static bool read_digits(const char **p, int64_t *ret)
 {
@@ -62,8 +62,7 @@ static int not_duration(const char *s, struct error *err)
         "\"%s\" is not a duration: write a number and ms, s, m, h or d, such as 30s or 1h30m", s);
 }
 
-/* Reads a number and its unit at *p, steps over them, and adds them to *sum; s is the whole
- * text. */
+/* Parses a number and its unit at *p, advances, and adds them to *sum; s is the whole text. */
 static int add_span(const char *s, const char **p, int64_t *sum, struct error *err)
 {
     int64_t v;
@@ -107,7 +106,7 @@ void text_duration_show(int64_t ms, char out[32])
     }
     if (ms < 0)
         out[n++] = '-';
-    uint64_t rest = ms < 0 ? 0 - (uint64_t)ms : (uint64_t)ms; /* also of INT64_MIN */
+    uint64_t rest = ms < 0 ? 0 - (uint64_t)ms : (uint64_t)ms; /* works for INT64_MIN */
     for (const struct unit *u = durations; u->name; u++) {
         uint64_t count = rest / (uint64_t)u->factor;
         rest %= (uint64_t)u->factor;
@@ -183,8 +182,8 @@ int text_bool(const char *s, bool *ret, struct error *err)
     return err_set(err, ERR_CONFIG, "\"%s\" is neither yes nor no", s);
 }
 
-/* Counts the letters to insert, drop, change or swap with their neighbour to get from a to b. Both
- * have at most NAME_MAX_LEN. */
+/* Edit distance from a to b, counting a swap of neighbours as one. Both have at most NAME_MAX_LEN
+ * letters. */
 static size_t distance(const char *a, size_t na, const char *b, size_t nb)
 {
     size_t rows[3][NAME_MAX_LEN + 1];
@@ -252,9 +251,9 @@ const char *text_hint(const char *s, const char *const *names, struct text_hint 
 }
 
 /* Characters that are not shown as themselves, in ascending order: control and format characters
- * (Cc, Cf), separators of lines (Zl, Zp), other default-ignorable ones, a blank that is no space,
- * private use, noncharacters, and planes without characters. A terminal obeys them, hides them or
- * draws what it likes; text with them reads as something else than it is. */
+ * (Cc, Cf), line separators (Zl, Zp), other default-ignorable ones, a blank that is not a space,
+ * private use, noncharacters, and unassigned planes. Terminals interpret them, hide them or draw
+ * anything, so text containing them reads differently from what it is. */
 static const struct {
     uint32_t least, most;
 } unshown[] = {
@@ -277,8 +276,8 @@ static bool is_shown(uint32_t c)
     return true;
 }
 
-/* Reads the first character of the n > 0 bytes at p and returns how many of them it has; 0 if it is
- * not UTF-8. */
+/* Decodes the first character of the n > 0 bytes at p and returns its length; 0 if it is not
+ * UTF-8. */
 static size_t read_char(const char *p, size_t n, uint32_t *ret)
 {
     size_t length = 1;
@@ -291,8 +290,8 @@ static size_t read_char(const char *p, size_t n, uint32_t *ret)
     return length;
 }
 
-/* Returns what the first of the n > 0 bytes at p becomes in a cleaned text, and how many bytes that
- * stands for: one at a time of what is not UTF-8. */
+/* Returns the replacement for the first character of the n > 0 bytes at p, and its length in bytes:
+ * invalid UTF-8 is replaced byte by byte. */
 static struct str clean_char(const char *p, size_t n, size_t *ret_length)
 {
     uint32_t c;
@@ -330,7 +329,7 @@ size_t text_clean(char *out, size_t size, const char *from, size_t n)
     return to;
 }
 
-/* Whether the character of this length at p, 0 if it is not UTF-8, is left as it is. */
+/* Whether the character of this length at p (0 if it is not UTF-8) is kept as is. */
 static bool stays(const char *p, size_t length, uint32_t c, const char *keep)
 {
     if (length == 0)
@@ -352,7 +351,7 @@ bool text_shown(struct str s, const char *keep)
     return true;
 }
 
-/* Writes a character as JSON would, or a byte that is not UTF-8 as \xNN. */
+/* Writes a character as a JSON escape, or an invalid byte as \xNN. */
 static void add_escape(struct buf *b, size_t length, uint32_t c)
 {
     if (length == 0)

@@ -19,7 +19,7 @@ struct str url_after(struct str s, const char *p)
     return (struct str){from, s.n - (size_t)(from - s.p)};
 }
 
-/* Reads the two digits of the %XX that begins s; -1 if they are not there. */
+/* Decodes the %XX at the start of s; -1 if malformed. */
 static int decode_escape(struct str s)
 {
     if (s.n < 3)
@@ -65,7 +65,7 @@ char *url_decoded(struct str from)
     return NULL;
 }
 
-/* Hands on one name=value. */
+/* Passes on one name=value. */
 static int set_parameter(struct str s, const char *password_env, url_set_fn *set, void *ctx,
                          struct error *err)
 {

@@ -2,8 +2,7 @@
 
 #include "base/word.h"
 
-/* Returns the first byte of 0x80 or more. It goes through every payload before the payload is
- * delivered. */
+/* Returns the first byte of 0x80 or above. Runs over every payload before delivery. */
 static inline const char *skip_ascii(const char *p, const char *end)
 {
     for (; end - p >= WORD_SIZE; p += WORD_SIZE) {
@@ -19,7 +18,7 @@ static inline const char *skip_ascii(const char *p, const char *end)
 bool utf8_valid(struct str s, size_t *at)
 {
     if (!s.n)
-        return true; /* s.p may be NULL, which has no end to compute */
+        return true; /* s.p may be NULL: computing its end is undefined */
 
     const char *end = s.p + s.n;
     const char *p = skip_ascii(s.p, end);
@@ -35,7 +34,7 @@ bool utf8_valid(struct str s, size_t *at)
     return true;
 }
 
-/* Returns how many bytes a code point of 0x80 or more needs. */
+/* Returns the encoded length of a code point of 0x80 or above. */
 static size_t size_of(uint32_t c)
 {
     if (c < 0x800)
@@ -57,6 +56,6 @@ size_t utf8_put(uint32_t c, char out[4])
         out[i] = (char)(0x80 | (c & 0x3F));
         c >>= 6;
     }
-    out[0] = (char)((0xF00u >> n & 0xFF) | c); /* as many leading ones as there are bytes */
+    out[0] = (char)((0xF00u >> n & 0xFF) | c); /* as many leading one bits as there are bytes */
     return n;
 }

@@ -12,8 +12,8 @@ struct utf8_range {
     unsigned char least, most;
 };
 
-/* utf8_size returns how many bytes a character that begins with this byte has; 0 if no character of
- * two bytes or more begins with it. */
+/* utf8_size returns the length of a multi-byte character by its first byte; 0 if none starts with
+ * that byte. */
 static inline size_t utf8_size(unsigned char first)
 {
     if (first < 0xC2 || first > 0xF4)
@@ -25,7 +25,7 @@ static inline size_t utf8_size(unsigned char first)
     return 4;
 }
 
-/* utf8_second returns the range of the second byte, which the first byte may narrow. */
+/* utf8_second returns the valid range of the second byte, which depends on the first. */
 static inline struct utf8_range utf8_second(unsigned char first)
 {
     switch (first) {
@@ -37,8 +37,8 @@ static inline struct utf8_range utf8_second(unsigned char first)
     }
 }
 
-/* utf8_length returns the length of the well-formed character of two bytes or more at p; 0 if there
- * is none. Inline, because json_parse calls it for every such character of a payload. */
+/* utf8_length returns the length of the well-formed multi-byte character at p; 0 if there is none.
+ * Inline, because json_parse calls it for every such character of a payload. */
 static inline size_t utf8_length(const char *p, const char *end)
 {
     const unsigned char *u = (const unsigned char *)p;
@@ -67,11 +67,11 @@ static inline uint32_t utf8_code(const char *p, size_t n)
     return c;
 }
 
-/* utf8_valid says whether s is well-formed; if not, *at is the offset of the first bad byte. at may
- * be NULL. */
+/* utf8_valid returns whether s is well-formed; if not, *at is the offset of the first bad byte. at
+ * may be NULL. */
 bool utf8_valid(struct str s, size_t *at);
 
-/* utf8_put writes the code point, which is not a surrogate, and returns how many bytes it has. */
+/* utf8_put encodes the code point, which is not a surrogate, and returns its length in bytes. */
 size_t utf8_put(uint32_t c, char out[4]);
 
 #endif

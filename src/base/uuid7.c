@@ -4,7 +4,7 @@
 
 #define COUNT_MAX ((UINT32_C(1) << UUID7_COUNT_BITS) - 1)
 
-/* Writes the low digits of v, and returns where they end. */
+/* Writes the low digits of v and returns the end. */
 static char *hex(char *out, uint64_t v, int digits)
 {
     for (int i = digits - 1; i >= 0; i--)
@@ -12,8 +12,8 @@ static char *hex(char *out, uint64_t v, int digits)
     return out + digits;
 }
 
-/* Moves the generator to the next (time, count), which is past the last one whatever the clock and
- * the count say. */
+/* Advances the generator to the next (time, count), which is always past the last one, whatever the
+ * clock and the count are. */
 static void step(struct uuid7 *g, int64_t wall_ms, uint32_t count)
 {
     if (wall_ms > g->last_ms) {
@@ -29,8 +29,8 @@ static void step(struct uuid7 *g, int64_t wall_ms, uint32_t count)
     }
 }
 
-/* Lays out 48 bits of time, 4 of version, 12 of count, 2 of variant, 12 of count and 50 random
- * ones. sql/sqlite/0001_outbox.sql has the same layout. */
+/* Layout: 48 bits of time, 4 of version, 12 of count, 2 of variant, 12 of count and 50 random ones.
+ * The same as in sql/sqlite/0001_outbox.sql. */
 void uuid7_next(struct uuid7 *g, int64_t wall_ms, uint64_t count, struct rng *r,
                 char out[UUID_TEXT + 1])
 {

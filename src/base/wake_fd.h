@@ -1,4 +1,4 @@
-/* wake_fd.h: a descriptor that one thread makes readable to wake another, which polls it. */
+/* wake_fd.h: a descriptor by which one thread wakes another that polls it. */
 #ifndef BASE_WAKE_FD_H
 #define BASE_WAKE_FD_H
 
@@ -9,13 +9,13 @@
 
 #include "base/fd.h"
 
-/* wake_fd_new returns a descriptor that the caller closes; -1: there is none left, see errno. */
+/* wake_fd_new returns a descriptor that the caller closes; -1 with errno if there is none left. */
 static inline int wake_fd_new(void)
 {
     return fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 }
 
-/* wake_fd_signal makes it readable. Any thread may call it, and so may a signal handler. */
+/* wake_fd_signal makes it readable. Any thread; async-signal-safe. */
 static inline void wake_fd_signal(int fd)
 {
     uint64_t one = 1;
@@ -26,7 +26,7 @@ static inline void wake_fd_signal(int fd)
     errno = saved;
 }
 
-/* wake_fd_clear makes it unreadable, and returns whether it was signalled. */
+/* wake_fd_clear resets it and returns whether it was signalled. */
 static inline bool wake_fd_clear(int fd)
 {
     uint64_t count;

@@ -1,4 +1,4 @@
-/* word.h: eight bytes of a text at a time. */
+/* word.h: processing text eight bytes at a time. */
 #ifndef BASE_WORD_H
 #define BASE_WORD_H
 
@@ -10,7 +10,7 @@
 #define WORD_ONES UINT64_C(0x0101010101010101)
 #define WORD_HIGH (WORD_ONES * 0x80) /* the high bit of each byte */
 
-/* word_load reads the eight bytes at p, the first into the lowest bits. */
+/* word_load loads the eight bytes at p, the first into the lowest bits. */
 static inline uint64_t word_load(const char *p)
 {
     uint64_t w;

@@ -25,7 +25,7 @@ struct adopt_args {
 /* For `config check`. */
 struct check_args {
     bool connect;
-    bool overflow; /* not an option: there was no memory to keep a problem */
+    bool overflow; /* not an option: out of memory for a problem */
 };
 
 /* For `consume`. Strings are NULL if not given. */
@@ -154,7 +154,7 @@ struct webhook_args {
 struct args {
     bool help, json;
     bool yes;           /* do not ask for confirmation */
-    bool dry_run;       /* only say what would be done */
+    bool dry_run;       /* only report what would be done */
     const char *config; /* -c */
 
     const char *pos[ARGS_MAX]; /* positional arguments after command and subcommand */

@@ -34,15 +34,15 @@ enum {
 
 /* Error codes of the command line, in addition to enum err_code. */
 #define CLI_USAGE 100    /* the arguments are wrong */
-#define CLI_FOUND 101    /* the command worked; what it found wrong has been printed */
-#define CLI_WRONG 102    /* the settings are wrong; that has been printed */
-#define CLI_DECLINED 103 /* the user answered no; nothing was done, and that has been printed */
+#define CLI_FOUND 101    /* the command worked; the problems it found have been printed */
+#define CLI_WRONG 102    /* the settings are wrong; the problems have been printed */
+#define CLI_DECLINED 103 /* the user answered no; nothing was done, and a note has been printed */
 
 struct cli;
 
 /* ---- commands ---- */
 
-/* What a command prints with --json. An array of them ends with fields == NULL. */
+/* The output of a command with --json. An array of these ends with fields == NULL. */
 struct command_json {
     const struct listing_field *fields;
     const char *form; /* "an object", "an array of objects", "an object a line" */
@@ -54,8 +54,8 @@ struct command_json {
 #define JSON_LINES(fields) \
     ((const struct command_json[]){{fields, "an object a line", NULL}, {NULL}})
 
-/* A command, or one subcommand of it, as the table of its file describes it. (1) All rows of a
- * table have one name, and either all of them have a sub, or there is only one. (2) min <= max <=
+/* A command, or one of its subcommands: a row of the table in its file. (1) All rows of a table
+ * have one name, and either all of them have a sub, or there is only one. (2) min <= max <=
  * ARGS_MAX. */
 struct command {
     const char *name;
@@ -121,8 +121,8 @@ int options_usage(struct error *err, const char *fmt, ...) __attribute__((format
 #if defined(OUTBOX_ANALYSIS) && !defined(OPTIONS_C) /* see err.h */
 #define options_usage(...) (options_usage(__VA_ARGS__), -1)
 #endif
-/* options_invalid says that the error is about the value of --name. A bad value is a usage error.
- * It returns -1. */
+/* options_invalid makes the error one about the value of --name, which is a usage error. It returns
+ * -1. */
 int options_invalid(const char *name, struct error *err);
 /* Setters that several commands share. */
 option_setter options_consumer_name; /* const char *: a valid name of a consumer */
@@ -134,7 +134,7 @@ option_setter options_key;           /* struct key_arg */
     {"yes", NULL, "no", "do not ask for confirmation; required without a terminal", \
      option_bool, ARG(yes)}
 #define OPTION_DRY_RUN \
-    {"dry-run", NULL, "no", "only say what would be done", option_bool, ARG(dry_run)}
+    {"dry-run", NULL, "no", "only report what would be done", option_bool, ARG(dry_run)}
 #define OPTION_JSON \
     {"json", NULL, "no", "print JSON", option_bool, ARG(json), .env = true}
 #define OPTION_WAIT \
@@ -150,14 +150,14 @@ option_setter options_key;           /* struct key_arg */
 
 /* ---- output ---- */
 
-/* output_locale makes UTF-8 printable whatever LANG says. */
+/* output_locale makes UTF-8 printable regardless of LANG. */
 void output_locale(void);
 /* output_color reports whether to print colours on stdout. */
 bool output_color(const struct settings *s);
 
 #define OUTPUT_MAX LISTING_MAX
 
-/* output_listing starts a listing on stdout, as --json says; columns are those of listing_start. */
+/* output_listing starts a listing on stdout, in JSON with --json; for columns see listing_start. */
 int output_listing(const struct cli *cli, struct listing *l, const struct listing_field *fields,
                    const char *columns, struct error *err);
 /* output_result prints the result of a command: with --json the object of its fields, else the text
@@ -169,19 +169,18 @@ int output_result(const struct cli *cli, const struct listing_field *fields, con
  * caller releases. */
 const char *output_store(const struct cli *cli, struct buf *b);
 
-/* output_flush writes the buffer to stdout and empties it. What comes from outside goes through
- * output_clean or output_addf first, or is quoted as JSON; whatever did not is shown here as
- * text_show shows it, but for line feeds. */
+/* output_flush writes the buffer to stdout and empties it. Untrusted text must first go through
+ * output_clean or output_addf, or be quoted as JSON; unsafe characters that remain, except line
+ * feeds, are escaped as by text_show. */
 int output_flush(struct buf *b, struct error *err);
 /* output_flush_painted is output_flush for a buffer with colours in it, written as it is. */
 int output_flush_painted(struct buf *b, struct error *err);
-/* output_end makes sure that everything has reached stdout. */
+/* output_end flushes stdout and fails if anything was not written. */
 int output_end(struct error *err);
 
-/* output_clean appends text from outside as text_show does, on one line. */
+/* output_clean appends untrusted text as text_show does, on one line. */
 void output_clean(struct buf *b, const char *text);
-/* output_addf is output_clean for what printf would print. A line feed at the end of fmt ends the
- * line. */
+/* output_addf is output_clean for formatted text. A line feed at the end of fmt ends the line. */
 void output_addf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define OUTPUT_NOTE_MAX ((size_t)64 * 1024)
 /* output_note prints what output_addf would append to stderr. */
@@ -190,8 +189,8 @@ void output_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void output_error(const char *text);
 
 /* output_confirm asks on the terminal before the command does something that cannot be undone; fmt
- * says what, as in "delete 3 dead letters". It returns 0 for yes or --yes, and fails with
- * CLI_DECLINED for no. Without a terminal it is a usage error that says what would be done. */
+ * describes it, as in "delete 3 dead letters". It returns 0 for yes or --yes, and fails with
+ * CLI_DECLINED for no. Without a terminal it is a usage error that states what would be done. */
 int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -218,7 +217,7 @@ void report_init(struct report *r, const struct cli *cli);
 void report_release(struct report *r);
 /* report_visit adds a finding; it is a finding_visit. */
 void report_visit(void *report, const struct finding *f);
-/* report_say adds a finding whose text is formatted. advice may be NULL. */
+/* report_say adds a finding with a formatted text. advice may be NULL. */
 void report_say(struct report *r, enum finding_level level, const char *name, const char *advice,
                 const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* report_end prints the findings and a summary. It fails with CLI_FOUND if there is a warning or a

@@ -57,10 +57,10 @@ static const struct option_def options[] = {
 
 /* ---- the answer ---- */
 
-/* What became of the table. */
+/* The outcome for the table. */
 enum answer {
     ADOPTED,
-    REMAPPED, /* it was adopted, and has other columns now */
+    REMAPPED, /* it was adopted already; its column mapping has changed */
     UNCHANGED,
     UNMARKED,
     NOT_MARKED,
@@ -77,7 +77,7 @@ struct adoption {
     struct adopt_result res;
 };
 
-/* Returns what became of the table, or with --dry-run would become of it. */
+/* Returns the outcome for the table; with --dry-run, the outcome it would have. */
 static enum answer answer_of(const struct adopt_args *a, const struct adopt_result *res)
 {
     static const enum answer undone[2] = {NOT_ADOPTED, UNDONE};
@@ -93,7 +93,7 @@ static enum answer answer_of(const struct adopt_args *a, const struct adopt_resu
     return ADOPTED;
 }
 
-/* Returns how many unprocessed rows became events. */
+/* Appends how many unprocessed rows became events. */
 static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
 {
     char n[HUMAN_COUNT];
@@ -105,7 +105,7 @@ static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
         buf_addf(b, "adopted; %s became %s\n", n, events);
 }
 
-/* Returns what was done in one line, or two with --mark. A dry run also shows which columns would
+/* Describes the result in one line, or two with --mark. A dry run also lists the columns that would
  * be read. */
 static void adoption_text(struct buf *b, const void *row)
 {

@@ -24,7 +24,7 @@ static void gather_problem(void *ctx, const struct problem *p)
         cli->args.check.overflow = true;
 }
 
-/* Checks the store's URL without connecting: generating its DDL parses all of it. */
+/* Checks the store's URL without connecting: generating the DDL parses the whole URL. */
 static int parse_store(const char *url, struct error *err)
 {
     struct buf b;
@@ -35,7 +35,7 @@ static int parse_store(const char *url, struct error *err)
     return r;
 }
 
-/* Finds out whether the store could be used: its URL, and with --connect the database behind it. */
+/* Checks the store: its URL, and with --connect the database. */
 static void check_store(struct cli *cli)
 {
     struct error err = {0};
@@ -69,7 +69,7 @@ static size_t count_errors(const struct config *c)
     return errors;
 }
 
-/* Writes a problem to stderr, with the place it comes from. */
+/* Writes a problem to stderr, with its location. */
 static void print_problem(const struct problem *p)
 {
     struct buf b;
@@ -83,7 +83,7 @@ static void print_problem(const struct problem *p)
     buf_release(&b);
 }
 
-/* What `config check` has found. */
+/* The result of `config check`. */
 struct checked {
     const struct config *config;
     const char *file; /* NULL: none */
@@ -126,9 +126,9 @@ static const struct listing_field fields_checked[] = {
     {"connected", LISTING_BOOL, AT(connected), "whether store and sinks were connected to"},
     {"consumers", LISTING_INT, AT(consumers), "number of consumers to run"},
     {"problems", LISTING_LIST, .sub = fields_problem, .nth = checked_problem,
-     .help = "what keeps a relay from running"},
+     .help = "problems that keep a relay from running"},
     {"warnings", LISTING_LIST, .sub = fields_problem, .nth = checked_warning,
-     .help = "what an operator should know"},
+     .help = "warnings for the operator"},
     {NULL},
 };
 #undef AT
@@ -180,7 +180,7 @@ struct effective {
     const char *where;  /* of a preset: where the preset is chosen; NULL: it is a default */
 };
 
-/* Resolves an option: what was given, else the consumer's preset, else the default. */
+/* Resolves an option: the given value, else the consumer's preset, else the default. */
 static struct effective effective_of(const struct config *c, const char *consumer,
                                      const struct option_def *o)
 {
@@ -198,7 +198,7 @@ static struct effective effective_of(const struct config *c, const char *consume
     return (struct effective){o->def, "default", NULL};
 }
 
-/* A setting as it is shown. FROM says where it was given, or where its preset was chosen. */
+/* A setting to show. FROM is where it was given, or where its preset was chosen. */
 struct shown_setting {
     const char *section, *name;
     struct effective e;
@@ -247,7 +247,8 @@ static int show_table(const struct cli *cli, struct listing *l, const char *cons
     return r;
 }
 
-/* Shows the settings of [outbox], what consumers inherit from there, and each consumer. */
+/* Shows the settings of [outbox], the options that consumers inherit from there, and each consumer.
+ */
 static int show_settings(struct cli *cli, struct error *err)
 {
     struct listing l;
@@ -265,7 +266,7 @@ static int show_settings(struct cli *cli, struct error *err)
 
 /* ---- sample ---- */
 
-/* Values for options that have no default, and for those whose default shows little. */
+/* Sample values for options without a default, or with an uninformative one. */
 static const struct {
     const char *name, *value;
 } examples[] = {

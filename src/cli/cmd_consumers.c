@@ -123,7 +123,7 @@ static int consumers_show(struct cli *cli, struct error *err)
 
 /* ---- pause, resume and remove ---- */
 
-/* What a consumer is now. */
+/* The new state of a consumer. */
 struct changed {
     const char *name, *now;
     const struct consumer_info *c; /* of one that is removed */
@@ -133,7 +133,7 @@ struct changed {
 #define CHANGED \
     {"consumer", LISTING_TEXT, .at = offsetof(struct changed, name), "name of the consumer"}, \
     { \
-        "now", LISTING_TEXT, .at = offsetof(struct changed, now), "what it is now" \
+        "now", LISTING_TEXT, .at = offsetof(struct changed, now), "its new state" \
     }
 
 static const struct listing_field fields_changed[] = {CHANGED, {NULL}};
@@ -192,7 +192,7 @@ static const struct listing_field fields_removed[] = {
     {NULL},
 };
 
-/* Returns what is deleted along with a consumer. */
+/* Appends the state that is deleted along with a consumer. */
 static void add_loss(struct buf *b, const struct consumer_info *c)
 {
     char dead[HUMAN_COUNT], parked[HUMAN_COUNT];
@@ -249,15 +249,15 @@ static int consumers_remove(struct cli *cli, struct error *err)
 
 /* ---- history ---- */
 
-/* The settings a consumer has had, newest first, and its spec. They live in the arena they were
- * read with. (1) n > 0. */
+/* The settings a consumer has had, newest first, and its spec, in the arena they were read into.
+ * (1) n > 0. */
 struct history {
     struct consumer_settings *list;
     size_t n;
     struct consumer_spec spec;
 };
 
-/* Reads them. A consumer whose settings never changed has no history in the store: its present
+/* Reads the history. A consumer whose settings never changed has none in the store: its present
  * settings are the only generation. */
 static int history_read(struct store *st, const char *name, struct arena *a, struct history *ret,
                         struct error *err)
@@ -308,7 +308,7 @@ static int consumers_history(struct cli *cli, struct error *err)
 
 /* ---- set and revert ---- */
 
-/* Writes who is at work, for the history: "ada on host". */
+/* Writes the operator's name for the history: "ada on host". */
 static void operator_name(char *out, size_t size)
 {
     const struct passwd *who = getpwuid(geteuid());
@@ -337,7 +337,7 @@ static int put_settings(struct cli *cli, struct store *st, struct consumer_spec 
     return say_changed(cli, now, err);
 }
 
-/* Returns what was given on the command line, else the setting as it is. */
+/* Returns the value given on the command line, else the present setting. */
 static const char *given_or(const char *given, const char *present)
 {
     return given ? given : present;

@@ -32,7 +32,7 @@ static const struct option_def drop_options[] = {
 
 /* ---- list and show ---- */
 
-/* Dead letters on their way out. (1) If failed, a visit has filled in err. */
+/* Dead letters being listed. (1) If failed, a visit has filled in err. */
 struct letters {
     const struct cli *cli;
     struct listing listing; /* of dead_list */
@@ -41,7 +41,7 @@ struct letters {
     struct error *err;
 };
 
-/* Selects what the arguments ask for. */
+/* Builds the query from the arguments. */
 static struct dead_query query_of(const struct args *a)
 {
     return (struct dead_query){
@@ -125,7 +125,7 @@ static int dead_show(struct cli *cli, struct error *err)
 
 /* ---- retry and drop ---- */
 
-/* What `dead retry` and `dead drop` do to a letter. */
+/* The action of `dead retry` or `dead drop` on a letter. */
 struct action {
     const char *name; /* of the subcommand */
     const char *done; /* in a sentence: "3 dead letters dropped" */
@@ -175,7 +175,7 @@ static int count_letter(void *ctx, const struct dead_letter *d)
     return t->failed;
 }
 
-/* Finds out what there is to retry or drop. */
+/* Counts the letters to retry or drop. */
 static int count_letters(struct store *st, const struct args *a, struct tally *ret,
                          struct error *err)
 {
@@ -226,7 +226,7 @@ static int act_on_all(struct store *st, const struct args *a, const struct actio
     return r;
 }
 
-/* ---- what is said ---- */
+/* ---- the result ---- */
 
 static void add_shares(struct buf *b, const struct tally *t)
 {
@@ -237,7 +237,7 @@ static void add_shares(struct buf *b, const struct tally *t)
     }
 }
 
-/* What `dead retry` or `dead drop` did, or with --dry-run would do. */
+/* The result of `dead retry` or `dead drop`, or with --dry-run the result it would have. */
 struct outcome_of_action {
     const struct action *action;
     const struct tally *tally;
@@ -292,7 +292,8 @@ static void action_text(struct buf *b, const void *row)
     buf_addc(b, '\n');
 }
 
-/* Returns whose letters would be deleted. Nothing to delete is not worth a question. */
+/* Asks for confirmation, naming the consumers whose letters would be deleted. With nothing to
+ * delete it does not ask. */
 static int ask_first(const struct cli *cli, const struct tally *t, struct error *err)
 {
     if (t->sum == 0)
@@ -314,7 +315,7 @@ static void tally_release(struct tally *t)
     *t = (struct tally){0};
 }
 
-/* Sets *ret to what was done, or with --dry-run would be. It counts first only if it has to ask. */
+/* Sets *ret to what was done, or with --dry-run would be. Counts first only if it has to ask. */
 static int change_in(struct cli *cli, struct store *st, const struct action *action,
                      struct tally *ret, struct error *err)
 {

@@ -1,5 +1,5 @@
-/* cmd_doctor.c: outbox doctor, which looks for trouble that is the same in every store: clocks,
- * consumers that are behind, retention. What only one kind of store can have, it asks the store. */
+/* cmd_doctor.c: outbox doctor, which looks for problems common to all stores: clocks, consumers
+ * that are behind, retention. Problems specific to a kind of store are found by the store. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +36,8 @@ struct visit {
 
 /* ---- clocks ---- */
 
-/* Compares the two clocks. The store was asked between `before` and `after`, so any time in between
- * is agreement; a difference of up to CLOCK_MS is not worth a warning. */
+/* Compares the two clocks. The store's time was read between `before` and `after`, so any time in
+ * between counts as equal; a difference of up to CLOCK_MS is not worth a warning. */
 static void compare_clocks(struct visit *v, int64_t before, int64_t after)
 {
     const char *where = "ahead of";
@@ -60,7 +60,7 @@ static void compare_clocks(struct visit *v, int64_t before, int64_t after)
 
 /* ---- consumers ---- */
 
-/* Returns how long ago a time was; -1: it is none, or still to come. */
+/* Returns the age of a time; -1: it is unset, or in the future. */
 static int64_t age_of(const struct visit *v, int64_t at)
 {
     bool was = at && at < v->info.now_ms;
@@ -79,11 +79,11 @@ static int64_t longest_wait(const struct visit *v, const struct consumer_info *c
     return age_of(v, since);
 }
 
-/* Reports a consumer whose sink is down: that is the first thing to fix, whatever waits. */
+/* Reports a consumer whose sink is down, which has to be fixed first. */
 static void say_down(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     char since[CLOCK_RFC3339_SIZE], age[HUMAN_AGE];
-    const char *advice = "fix the sink: the relay resumes by itself", *caveat = "";
+    const char *advice = "fix the sink: the relay resumes on its own", *caveat = "";
     human_time(c->report_at, since);
     human_age(clock_since(v->info.now_ms, c->report_at), age);
     if (c->claims == 0) {
@@ -120,8 +120,8 @@ static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms,
                state, wait, age);
 }
 
-/* Reports a parked event that should have been delivered long ago. A worker tries it now and then,
- * so the consumer may look well otherwise, but what follows under its key waits. */
+/* Reports a parked event that should have been delivered long ago. A worker retries it
+ * occasionally, so the consumer may look healthy otherwise, but later events of its key wait. */
 static void say_blocked(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     const struct parked_info *p = &c->first_parked;
@@ -138,8 +138,8 @@ static void say_blocked(struct visit *v, const struct consumer_info *c, const ch
                p->error ? ": " : "", p->error ? p->error : "", wait);
 }
 
-/* Whether a consumer gets its events. Only the first of its troubles is named, which explains the
- * others, and an event that is blocked while a worker is there. */
+/* Checks whether a consumer gets its events. Reports only the first of its problems, which explains
+ * the others, and an event that is blocked although a worker is running. */
 static void examine_delivery(struct visit *v, const struct consumer_info *c)
 {
     char wait[HUMAN_COUNT];
@@ -165,14 +165,14 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
         say_blocked(v, c, wait);
 }
 
-/* Reports what failed for good, and what failed last. */
+/* Reports dead letters and the last failure. */
 static void examine_failures(struct visit *v, const struct consumer_info *c)
 {
     char advice[200], n[HUMAN_COUNT];
     if (c->dead > 0) {
         snprintf(advice, sizeof(advice),
-                 "`outbox dead list --consumer %s` says why; then retry or drop %s", c->spec.name,
-                 c->dead == 1 ? "it" : "them");
+                 "`outbox dead list --consumer %s` gives reasons; then retry or drop %s",
+                 c->spec.name, c->dead == 1 ? "it" : "them");
         report_say(&v->report, FINDING_WARNING, "dead-letter", advice, "consumer \"%s\" has %s",
                    c->spec.name, human_count(c->dead, "dead letter", n));
     }
@@ -185,7 +185,7 @@ static void examine_failures(struct visit *v, const struct consumer_info *c)
 /* ---- retention ---- */
 
 /* Whether the oldest event should have been deleted by now. A relay counts from the time when the
- * last consumer was done with an event, of which it takes a sample now and then. */
+ * last consumer had completed an event, which it samples occasionally. */
 static bool is_retention_overdue(const struct visit *v, int64_t age_ms)
 {
     const struct store_info *i = &v->info;
@@ -198,7 +198,7 @@ static bool is_retention_overdue(const struct visit *v, int64_t age_ms)
     return !just_delivered;
 }
 
-/* Reports old events that are still there, and for whom. */
+/* Reports old events that are still kept, and the consumer they are kept for. */
 static void examine_retention(struct visit *v)
 {
     int64_t age_ms = 0;
@@ -228,7 +228,7 @@ static void examine_retention(struct visit *v)
                    (long long)pin->floor, pin->paused ? ", paused" : "");
     else
         report_say(&v->report, FINDING_WARNING, "retention",
-                   "run a relay, which trims by itself, or `outbox trim`",
+                   "run a relay, which trims automatically, or `outbox trim`",
                    "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
 }
 
@@ -255,14 +255,14 @@ static int examine_consumers(struct visit *v, struct error *err)
 
 /* ---- sinks, with --connect ---- */
 
-/* Names the broker that answered, and who leads there, if there is a broker. */
+/* Names the broker that answered and its leader, if there is a broker. */
 static void say_answered(struct report *r, const char *consumer, const struct sink_broker *b,
                          int64_t ms)
 {
     char age[HUMAN_AGE];
     human_age(ms, age);
     if (!b->kind)
-        report_say(r, FINDING_OK, "sink", NULL, "consumer \"%s\": its sink can be used", consumer);
+        report_say(r, FINDING_OK, "sink", NULL, "consumer \"%s\": its sink is usable", consumer);
     else if (!b->leader[0])
         report_say(r, FINDING_OK, "sink", NULL, "consumer \"%s\": %s at %s answered within %s",
                    consumer, b->kind, b->broker, age);
@@ -312,8 +312,8 @@ static void try_sinks(struct cli *cli, struct report *r)
 
 /* ---- the whole examination ---- */
 
-/* Compares the installed functions with this build's. Those of another build work with this
- * program, or the version would differ, but an earlier build lacks what was fixed since. */
+/* Compares the installed functions with this build's. Functions of another build work with this
+ * program, or the version would differ, but those of an earlier build lack later fixes. */
 static void compare_functions(struct visit *v, enum functions_status there)
 {
     if (there == FUNCTIONS_OLDER)
@@ -343,7 +343,7 @@ static void say_version(struct visit *v, const struct schema_status *s)
                    "the outbox has version %lld, this program knows up to %lld", there, known);
 }
 
-/* Reports the installed version. *ret_known says whether the rest can be read with it. */
+/* Reports the installed version. *ret_known: the rest can be read by this program. */
 static int examine_version(struct visit *v, bool *ret_known, struct error *err)
 {
     struct schema_status s;
@@ -365,8 +365,7 @@ static int examine_version(struct visit *v, bool *ret_known, struct error *err)
     return 0;
 }
 
-/* Examines everything. A store that goes away meanwhile is an error; any other failure is a
- * finding. */
+/* Examines everything. Losing the store is an error; any other failure is a finding. */
 static int examine(struct visit *v, struct error *err)
 {
     struct doctor_request req = {

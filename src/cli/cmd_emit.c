@@ -15,13 +15,13 @@
 #include "event/ndjson.h"
 
 #define LINES_PER_TRANSACTION 1000
-/* What a line may hold besides its payload: headers, keys, names. */
+/* Room in a line besides the payload: headers, keys, names. */
 #define LINE_EXTRA ((size_t)128 * 1024)
 #define ATTRIBUTES_MAX ((size_t)4 * 1024 * 1024) /* unescaped strings of one line */
 
 /* ---- options ---- */
 
-/* Takes any version, 0 included, so it notes that one was given. */
+/* Accepts any version, including 0, so a separate flag notes that one was given. */
 static int set_version(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
@@ -33,7 +33,7 @@ static int set_version(void *field, const char *value, const struct option_def *
     return 0;
 }
 
-/* Keeps NAME=VALUE as it is; headers_json takes it apart. */
+/* Keeps NAME=VALUE as it is; headers_json splits it. */
 static int set_header(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct emit_args *a = field;
@@ -146,7 +146,7 @@ static void emitted_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", ((const struct emitted *)row)->id);
 }
 
-/* Prints the id. If it cannot, the error has it: the event is stored all the same. */
+/* Prints the id. If that fails, the error has the id, since the event is stored anyway. */
 static int report_one(const struct cli *cli, const char *id, bool duplicate, struct error *err)
 {
     struct emitted row = {id, duplicate};
@@ -160,7 +160,7 @@ static int report_one(const struct cli *cli, const char *id, bool duplicate, str
     return 0;
 }
 
-/* Checks the event before it opens the store, so that a bad one costs no connection. */
+/* Checks the event before opening the store, so that a bad one costs no connection. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
     struct store *st;
@@ -178,8 +178,8 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     return report_one(cli, id, duplicate, err);
 }
 
-/* Reads, checks and stores one event. A delay counts from this machine's clock: the event is
- * checked before the store, whose clock would be better, is opened. */
+/* Reads, checks and stores one event. A delay counts from this machine's clock: the store's clock
+ * would be better, but the event is checked before the store is opened. */
 static int emit_one(struct cli *cli, struct error *err)
 {
     const struct emit_args *a = &cli->args.emit;
@@ -212,8 +212,8 @@ static int emit_one(struct cli *cli, struct error *err)
 
 /* ---- many ---- */
 
-/* A file of events on its way into the store. (1) events, duplicates and stored_line count what is
- * committed, batch_* what the open transaction adds to that. */
+/* A file of events being stored. (1) events, duplicates and stored_line count committed lines,
+ * batch_* those of the open transaction. */
 struct bulk {
     struct cli *cli;
     struct store *st;
@@ -301,7 +301,7 @@ static int bulk_lines(struct bulk *k, struct error *err)
     }
 }
 
-/* bulk_counts writes what is stored: "3 events, 1 duplicate". */
+/* bulk_counts writes the counts: "3 events, 1 duplicate". */
 #define COUNTS (2 * HUMAN_COUNT)
 static const char *bulk_counts(const struct bulk *k, char out[COUNTS])
 {
@@ -311,7 +311,7 @@ static const char *bulk_counts(const struct bulk *k, char out[COUNTS])
     return out;
 }
 
-/* Names the line, and says exactly what is stored and what is not. */
+/* Makes the error name the line, and state exactly what is stored and what is not. */
 static void bulk_failed(struct bulk *k, struct error *err)
 {
     if (k->open)
@@ -323,7 +323,7 @@ static void bulk_failed(struct bulk *k, struct error *err)
                  "lines 1 to %" PRId64 " are stored (%s), nothing from line %" PRId64 " on",
                  k->stored_line, bulk_counts(k, counts), k->stored_line + 1);
 
-    /* The consequence must not be cut off, however long the reason. */
+    /* Truncate the reason, not the consequence. */
     char why[sizeof(err->text)];
     snprintf(why, sizeof(why), "%.280s", err->text);
     int code = err->code;
@@ -345,7 +345,7 @@ static void bulk_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", bulk_counts(row, counts));
 }
 
-/* Prints the counts. If it cannot, the error has them: the lines are stored all the same. */
+/* Prints the counts. If that fails, the error has them, since the lines are stored anyway. */
 static int bulk_report(const struct bulk *k, struct error *err)
 {
     char counts[COUNTS];
@@ -357,7 +357,7 @@ static int bulk_report(const struct bulk *k, struct error *err)
     return 0;
 }
 
-/* Stores a file and says how that went. */
+/* Stores a file and reports the result. */
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0)

@@ -6,8 +6,9 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-/* The inspections: states under the names that other descriptions of an outbox use. Each is also a
- * subcommand. `unprocessed` is what a worker would get: pending, or failed and due again. */
+/* The inspections: states under the names that other outbox implementations use. Each is also a
+ * subcommand. `unprocessed` selects the events a worker would get: pending, or failed and due
+ * again. */
 static const struct {
     const char *name;
     enum delivery_state state;
@@ -19,7 +20,7 @@ static const struct {
 };
 #define N_INSPECTIONS ((int)(sizeof inspections / sizeof *inspections))
 
-/* Restricts the listing to what an inspection shows. False: there is none of that name. */
+/* Restricts the listing to an inspection; false: there is none of that name. */
 static bool choose_inspection(struct events_args *a, const char *name)
 {
     for (int i = 0; i < N_INSPECTIONS; i++) {
@@ -34,7 +35,7 @@ static bool choose_inspection(struct events_args *a, const char *name)
     return false;
 }
 
-/* Takes the name of a state or of an inspection. An error suggests among both. */
+/* Accepts the name of a state or of an inspection. An error suggests names of both. */
 static int set_state(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct events_args *a = field;
@@ -106,7 +107,7 @@ static const struct option_def retry_options[] = {
 
 /* ---- list ---- */
 
-/* A listing on its way out. (1) If failed, the visit has filled in err. */
+/* A listing being printed. (1) If failed, the visit has filled in err. */
 struct gathering {
     struct listing listing;
     int64_t limit;
@@ -118,7 +119,7 @@ struct gathering {
     struct error *err;
 };
 
-/* visit_event is called for one more than the limit, to know whether there are more. */
+/* Called for one event more than the limit, to know whether there are more. */
 static int visit_event(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
 {
     struct gathering *g = ctx;
@@ -139,8 +140,7 @@ static void show_progress(void *ctx, int64_t numbers)
     output_progress_step(&g->progress, numbers, numbers);
 }
 
-/* Lists the events that match. Progress is shown only where the look is long, and nothing else
- * appears meanwhile. */
+/* Lists the events that match. Progress is shown only for long searches that print nothing else. */
 static int list_events(const struct cli *cli, struct store *st, const struct event_query *q,
                        struct gathering *g, struct error *err)
 {
@@ -155,7 +155,7 @@ static int list_events(const struct cli *cli, struct store *st, const struct eve
     if (r != 0 || g->failed)
         return -1;
 
-    /* What is behind the limit was not asked for. */
+    /* Events beyond the limit were not asked for. */
     if (g->more)
         g->looked.partial = false;
     if (!g->looked.partial || !cli->args.json)
@@ -164,7 +164,7 @@ static int list_events(const struct cli *cli, struct store *st, const struct eve
     return listing_remark(&g->listing, fields_looked, &row, err);
 }
 
-/* Says on stderr what the listing does not show. */
+/* Reports on stderr what the listing does not show. */
 static void tell_rest(const struct cli *cli, const struct event_query *q, const struct gathering *g)
 {
     const struct event_look *k = &g->looked;
@@ -174,14 +174,14 @@ static void tell_rest(const struct cli *cli, const struct event_query *q, const 
     if (g->more && !q->newest_first && !cli->args.json)
         output_note("there are more: use --after %lld, or a larger --limit\n", (long long)g->last);
     if (k->partial)
-        output_note(
-            "looked only at the sequence numbers %lld to %lld, not at all events: use --after %lld "
-            "to go on%s, or --all to look at everything\n",
-            (long long)k->from, (long long)k->to, (long long)(q->newest_first ? k->from : k->to),
-            q->newest_first ? "" : ", --newest to begin at the other end");
+        output_note("searched only sequence numbers %lld to %lld, not all events: use --after %lld "
+                    "to continue%s, or --all to search everything\n",
+                    (long long)k->from, (long long)k->to,
+                    (long long)(q->newest_first ? k->from : k->to),
+                    q->newest_first ? "" : ", --newest to begin at the other end");
 }
 
-/* Asks for one event more than the limit, to be able to say that there are more. */
+/* Queries one event more than the limit, to be able to report that there are more. */
 static int events_list(struct cli *cli, struct error *err)
 {
     const struct events_args *a = &cli->args.events;
@@ -301,17 +301,16 @@ static int events_show(struct cli *cli, struct error *err)
         return 0;
     if (!looked.partial)
         return unknown_event(id, err);
-    return err_set(
-        err, ERR_NOTFOUND,
-        "no event \"%s\" was found where its time puts it, nor among the newest, from %lld "
-        "to %lld; with --all, all are looked at",
-        id, (long long)looked.from, (long long)looked.to);
+    return err_set(err, ERR_NOTFOUND,
+                   "no event \"%s\" was found near its time, nor among the newest, from %lld "
+                   "to %lld; --all searches all events",
+                   id, (long long)looked.from, (long long)looked.to);
 }
 
 /* ---- retry ---- */
 
-/* What `events retry` did about one event: the number of consumers for which it waited for a retry,
- * or was a dead letter. */
+/* The result of `events retry` for one event: the number of consumers for which it waited for a
+ * retry, or was a dead letter. */
 struct retried {
     const char *id;
     int64_t waited, dead;
@@ -327,7 +326,7 @@ static const struct listing_field fields_retried[] = {
 };
 
 /* The consumers for which an event waits for a retry. They are collected first, because the listing
- * has the connection until it ends. (1) nomem: the list is incomplete. */
+ * occupies the connection until it ends. (1) nomem: the list is incomplete. */
 struct waiting {
     struct arena arena;
     int64_t seq;
@@ -400,7 +399,7 @@ static int retry_for(struct store *st, const char *consumer, struct waiting *w, 
     return st->ops->dead_retry(st, &dead, &ret->dead, err);
 }
 
-/* Returns why there was nothing to retry. */
+/* Sets the error for an event with nothing to retry. */
 static void not_retried(const char *id, const char *consumer, bool known, struct error *err)
 {
     if (!known)

@@ -1,5 +1,4 @@
-/* cmd_grant.c: outbox grant and revoke, which give database roles their rights and take them
- * away. */
+/* cmd_grant.c: outbox grant and revoke, which grant rights to database roles and revoke them. */
 #include <string.h>
 
 #include "base/json.h"
@@ -42,7 +41,7 @@ static const struct option_def revoke_options[] = {
     OPTION_CONSUMER, OPTION_DRY_RUN, OPTION_YES, OPTION_JSON, OPTION_END,
 };
 
-/* ---- what is said ---- */
+/* ---- the result ---- */
 
 static bool about_consumers(const struct grant_request *req)
 {
@@ -65,7 +64,7 @@ static void add_scope(const struct grant_request *req, struct buf *b)
     }
 }
 
-/* Whether the role has the rights, had them or would have them. */
+/* Returns the verb for the result: the role has the rights, had them or would have them. */
 static const char *verb_of(const struct grant_request *req, bool changed)
 {
     static const char *const granted[2] = {"has", "would have"};
@@ -133,7 +132,7 @@ static const struct listing_field fields_granted[] = {
 };
 #undef AT
 
-/* ---- what is done ---- */
+/* ---- the command ---- */
 
 /* Reads the arguments into *ret. */
 static int read_request(const struct cli *cli, bool revoke, struct grant_request *ret,

@@ -35,8 +35,8 @@ static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
 
 /* ---- for the terminal ---- */
 
-/* Prints the left column. What does not fit into it gets a line of its own, and the explanation
- * follows on the next. */
+/* Prints the left column. Text too wide for it gets a line of its own, and the explanation follows
+ * on the next. */
 static void print_head(const char *head)
 {
     if (strlen(head) < COLUMN)
@@ -69,7 +69,7 @@ static void print_table(const struct option_def *table)
         print_option(o);
 }
 
-/* Whether every command looks at a setting, and not just a relay. */
+/* Whether every command uses a setting, not just a relay. */
 static bool is_common(const struct option_def *o)
 {
     static const char *const names[] = {"store", "busy-timeout", "max-payload", "color"};
@@ -138,9 +138,8 @@ static void print_json_members(const struct command *c)
     }
 }
 
-/* print_row prints one form of a command and its options. Of consecutive rows with the same options
- * only the last shows them, unless the row is asked for alone, which also lists what it prints with
- * --json. */
+/* Prints one form of a command and its options. Of consecutive rows with the same options only the
+ * last shows them, unless the row was requested alone; then its --json output is listed as well. */
 static void print_row(const struct command *c, bool alone)
 {
     const struct command *next = &c[1];
@@ -281,7 +280,7 @@ static int dump_options(struct error *err)
     return r;
 }
 
-/* A member of what a command prints with --json. */
+/* A member of a command's --json output. */
 struct documented {
     const char *command, *form, *when, *path, *type, *help;
 };
@@ -472,8 +471,8 @@ static void print_man(void)
          ".SH SYNOPSIS\n.B outbox\n[\\fB\\-c\\fR \\fIFILE\\fR] [\\fB\\-\\-store\\fR \\fIURL\\fR] "
          "\\fICOMMAND\\fR [\\fIoptions\\fR]\n"
          ".SH DESCRIPTION\nAn application writes its events in the database transaction that "
-         "changes its data. Whatever commits is delivered, at least once and in order, to every "
-         "consumer that asked for it.\n"
+         "changes its data. Every committed event is delivered, at least once and in order, to "
+         "every consumer subscribed to it.\n"
          ".SH SETTINGS\nFor every command, and in the section [outbox] of a config file.");
     man_table(options_global);
     man_table(config_options);
@@ -515,8 +514,8 @@ static int print_named(const struct args *a, struct error *err)
     return 0;
 }
 
-/* `outbox help`, and also what -h runs. Then the command is another one, the arguments are those of
- * that command, and none of them means anything here. */
+/* `outbox help`, and also what -h runs. In the latter case the command and its arguments belong to
+ * another command and are ignored here. */
 static int help_run(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;

@@ -13,7 +13,7 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* Marks on their way out. The marks of a stream come one after another, the furthest first. */
+/* Marks being listed. The marks of a stream come one after another, the furthest first. */
 struct marks {
     const struct cli *cli;
     struct buf b;
@@ -21,7 +21,8 @@ struct marks {
     char last[1024]; /* the stream of the mark that came last */
 };
 
-/* Adds a mark: of one stream only the furthest, as a bare id for scripts; else a row for each. */
+/* Adds a mark: for a single stream only the furthest, as a bare id for scripts; else a row for
+ * each. */
 static int visit_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     struct marks *l = ctx;

@@ -60,7 +60,7 @@ static const struct listing_field fields_migration[] = {
 #undef STORE
 #undef AT
 
-/* The schema is as it was before. */
+/* Describes the result; `from` is the schema version before. */
 static void up_text(struct buf *b, const void *row)
 {
     const struct migrated *m = row;
@@ -104,7 +104,7 @@ static int migrate_up(struct cli *cli, struct error *err)
     return r;
 }
 
-/* Versions are compared first. Functions are worth a word only if those agree. */
+/* Compares versions first, and functions only if the versions agree. */
 static void status_text(struct buf *b, const void *row)
 {
     const struct migrated *m = row;

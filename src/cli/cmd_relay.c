@@ -1,5 +1,5 @@
-/* cmd_relay.c: outbox relay, which starts a relay and stops it: signals, waiting for a store that
- * is not there yet, the HTTP server. What happens in between is in relay.c. */
+/* cmd_relay.c: outbox relay, which starts and stops a relay: signals, waiting for an unreachable
+ * store, the HTTP server. For the running relay see relay.c. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,9 +17,9 @@
 /* What signal handlers can reach. A process has one relay. */
 static struct relay *volatile the_relay;
 
-#define AWAY_FIRST 250 /* ms: the first pause before another try to reach a store that is away */
+#define AWAY_FIRST 250 /* ms: the first pause before retrying an unreachable store */
 #define AWAY_MAX 5000  /* ms: the longest */
-#define AWAY_LOOK 50   /* ms: how soon a signal is noticed meanwhile */
+#define AWAY_LOOK 50   /* ms: how soon a signal is noticed during the pause */
 #define FDS_BASE 128   /* descriptors of a relay, and those of each of its consumers */
 #define FDS_EACH 16
 
@@ -50,7 +50,7 @@ static void on_reload(int number)
 }
 
 /* Makes SIGHUP reload the config file. Without a file there is nothing to reload: then SIGHUP stops
- * the relay in order, unless whoever started it has it ignored (nohup). */
+ * the relay cleanly, unless it was started with SIGHUP ignored (nohup). */
 static void catch_hangup(const struct relay *r)
 {
     struct sigaction act = {.sa_handler = on_reload, .sa_flags = SA_RESTART};
@@ -74,16 +74,16 @@ static void catch_signals(struct relay *r)
     sigaction(SIGPIPE, &ignore, NULL);
     /* A file over the size limit is an error like any other, not a reason to die. */
     sigaction(SIGXFSZ, &ignore, NULL);
-    /* A parent may have left SIGCHLD ignored, and exit statuses would be lost. */
+    /* If the parent left SIGCHLD ignored, exit statuses would be lost. */
     signal(SIGCHLD, SIG_DFL);
     catch_hangup(r);
 }
 
-/* ---- a store that is away ---- */
+/* ---- an unreachable store ---- */
 
-/* Whether what keeps us from the store ends without a change of the settings: its server may be
+/* Whether the store may become reachable without a change of the settings: its server may be
  * started after the relay, or be a standby that will be promoted; a backup or a migration may have
- * locked it; a disk may be full. A file that cannot be opened is rather a wrong path. */
+ * locked it; a disk may be full. A file that cannot be opened is more likely a wrong path. */
 static bool will_be_back(const struct relay *r, const struct error *err)
 {
     if (err->retry_class != CLASS_RETRY)
@@ -98,7 +98,7 @@ static bool will_be_back(const struct relay *r, const struct error *err)
 }
 
 /* Whether to wait for the store. Not with --drain, which reports a failure at once, nor once
- * consumers have started: those wait by themselves. */
+ * consumers have started: they wait on their own. */
 static bool waits_for_store(const struct relay *r, const struct error *err)
 {
     bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);
@@ -152,7 +152,7 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
     return 0;
 }
 
-/* Makes the consumers that the settings name. None of them works yet. */
+/* Creates the consumers named in the settings. None of them is running yet. */
 static int add_consumers(struct relay *r, struct error *err)
 {
     size_t n;
@@ -221,7 +221,7 @@ static const char *stopped_by(int number)
     }
 }
 
-/* Runs the relay until it stops, and starts again while the store is away. */
+/* Runs the relay until it stops, and restarts it while the store is unreachable. */
 static int run_waiting(struct relay *r, struct error *err)
 {
     int flags = r->cli->args.relay.drain ? OUTBOX_UNTIL_THROUGH : 0;
@@ -237,7 +237,7 @@ static int run_waiting(struct relay *r, struct error *err)
     return 0;
 }
 
-/* Delivers with the consumers of the settings until it is told to stop, and logs why it stopped. */
+/* Runs the consumers of the settings until told to stop, and logs the reason for stopping. */
 static int run_relay(struct relay *r, struct error *err)
 {
     if (add_consumers(r, err) != 0)
@@ -285,8 +285,7 @@ static int open_outbox(struct relay *r, struct error *err)
     return 0;
 }
 
-/* Starts what works even while the store is away: metrics, health, and the thread that looks after
- * them. */
+/* Starts everything that works without the store: metrics, health, and the watching thread. */
 static int start_watching(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -307,7 +306,7 @@ static int start_watching(struct relay *r, struct error *err)
     return -1;
 }
 
-/* Opens the store, and waits while it is away. *ret_stopped: a signal came first. */
+/* Opens the store, and waits while it is unreachable. *ret_stopped: a signal came first. */
 static int open_waiting(struct relay *r, bool *ret_stopped, struct error *err)
 {
     int64_t pause = 0;
@@ -360,7 +359,7 @@ static int relay_run(struct cli *cli, struct error *err)
     if (r.wake_fd < 0)
         return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
 
-    /* Whoever asks for debug lines wants to see all of them. */
+    /* With debug lines enabled, all of them should be seen. */
     int64_t hold_ms = cli->settings.log_hold_ms;
     if (cli->settings.log_level == LOG_DEBUG_)
         hold_ms = 0;

@@ -28,8 +28,8 @@ struct mark {
     int64_t delivered, position;
 };
 
-/* The store as it was seen last. (1) `before`, before_ns and before_head are from the time before
- * that; at first n_before and before_ns are 0. */
+/* The store at the latest update. (1) `before`, before_ns and before_head are from the update
+ * before; at first n_before and before_ns are 0. */
 struct look {
     const struct cli *cli;
     struct store *st;
@@ -78,7 +78,7 @@ static int64_t per_second(const struct look *l, int64_t now, int64_t before)
     return (int64_t)((double)(now - before) * 1e9 / (double)span + 0.5);
 }
 
-/* ---- what is printed ---- */
+/* ---- printing ---- */
 
 static struct listed_consumer row_of(const struct look *l, const struct consumer_info *c)
 {
@@ -118,7 +118,8 @@ static int print_store(const struct look *l, struct error *err)
     return r;
 }
 
-/* Prints the store, and a row for each consumer. Only --watch has two looks to make rates of. */
+/* Prints the store, and a row for each consumer. Only --watch has two updates to compute rates
+ * from. */
 static int print_text(const struct look *l, struct error *err)
 {
 #define COLUMNS "name state behind lag_ms- in_flight delivered parked dead "
@@ -157,8 +158,8 @@ static int print_json(struct look *l, struct error *err)
 
 /* ---- once, or repeatedly ---- */
 
-/* Looks and prints once. The counters are remembered only after they were printed, so that a rate
- * is always about the time between two tables. */
+/* Looks and prints once. The counters are kept only after they were printed, so that a rate always
+ * covers the time between two tables. */
 static int show_once(struct look *l, struct error *err)
 {
     if (read_state(l, err) != 0)

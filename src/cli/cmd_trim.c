@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "store/trimming.h"
 
-/* Takes any duration, 0s included, so it notes that one was given. */
+/* Accepts any duration, including 0s, so a separate flag notes that one was given. */
 static int set_older_than(void *field, const char *value, const struct option_def *o,
                           struct error *err)
 {
@@ -23,14 +23,14 @@ static const struct option_def options[] = {
     {"older-than", "DURATION", NULL,
      "minimum time since the last consumer received an event; retention if not given",
      set_older_than, ARG(trim), .env = true},
-    {"dry-run", NULL, "no", "only say what would be deleted", option_bool, ARG(dry_run),
+    {"dry-run", NULL, "no", "only report what would be deleted", option_bool, ARG(dry_run),
      .env = true},
     OPTION_YES,
     OPTION_JSON,
     OPTION_END,
 };
 
-/* Lets others go first. */
+/* Yields to other transactions. */
 static void pause_for(int64_t ns)
 {
     struct timespec ts = {ns / 1000000000, ns % 1000000000};
@@ -38,8 +38,8 @@ static void pause_for(int64_t ns)
         nanosleep(&ts, NULL);
 }
 
-/* Trims until nothing is left to do, or says what that would delete. Each step is a short
- * transaction of its own; what is kept, and why, is what the last step says. */
+/* Trims until nothing is left to do, or reports what that would delete. Each step is a short
+ * transaction of its own; what is kept, and why, comes from the last step. */
 static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum,
                     struct error *err)
 {
@@ -75,7 +75,7 @@ static const char *at_least(bool more)
     return more ? "at least " : "";
 }
 
-/* What a trim did, or with --dry-run would do. */
+/* The result of a trim, or with --dry-run the result it would have. */
 struct trimmed {
     struct trim_request req;
     struct trim_result did;
@@ -130,12 +130,12 @@ static const struct listing_field fields_trimmed[] = {
     {"receipts_exact", LISTING_BOOL, AT(receipts_exact), "false: there are more"},
     {"kept_for_pin", LISTING_INT, AT(did.kept_for_pin), "events old enough but still needed"},
     {"kept_exact", LISTING_BOOL, AT(kept_exact), "false: there are more"},
-    {"pin", LISTING_TEXT, AT(pin), "who needs them, or null"},
+    {"pin", LISTING_TEXT, AT(pin), "the consumer that needs them, or null"},
     {NULL},
 };
 #undef AT
 
-/* Asks before events are deleted that retention was meant to keep. */
+/* Asks before deleting events that retention would keep. */
 static int ask_first(const struct cli *cli, struct store *st, const struct trim_request *req,
                      struct error *err)
 {

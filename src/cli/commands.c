@@ -33,7 +33,7 @@ int commands_find(const char *name, const struct command **ret, struct error *er
     return options_usage(err, "unknown command \"%s\"%s", name, hint);
 }
 
-/* Collects the names while it searches, for the message if none of them fits. */
+/* Collects the names while searching, for the message if none matches. */
 int commands_sub(const struct command *rows, const char *sub, const struct command **ret,
                  struct error *err)
 {
@@ -81,7 +81,7 @@ static void tell_progress(void *ctx, const char *text)
     output_error(text);
 }
 
-/* Returns the options that every command opens the store with. */
+/* Returns the options with which every command opens the store. */
 static struct store_options options_of(const struct settings *s)
 {
     return (struct store_options){

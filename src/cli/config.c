@@ -1,4 +1,4 @@
-/* config.c: the settings. Flags, environment and config file each give values; this file collects
+/* config.c: the settings. Values come from flags, environment and config file; this file collects
  * them and decides which are in effect. It lists the options of the [outbox] section. */
 #include <ctype.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 
 /* ---- the options of [outbox] ---- */
 
-#define PAYLOAD_LIMIT (INT64_C(64) * 1024 * 1024) /* what the stores' tables allow */
+#define PAYLOAD_LIMIT (INT64_C(64) * 1024 * 1024) /* limit of the stores' tables */
 
 static int set_store(void *field, const char *value, const struct option_def *o, struct error *err)
 {
@@ -83,7 +83,7 @@ const struct option_def config_options[] = {
      AT(payload_max), .min = 1, .max = PAYLOAD_LIMIT},
     {"log-level", "debug|info|warning|error", "info", "minimum log level", option_choice,
      AT(log_level), .names = level_names},
-    {"log-format", "text|json", "text", "log format: text for people, or one JSON object per line",
+    {"log-format", "text|json", "text", "log format: text for humans, or one JSON object per line",
      option_choice, AT(log_format), .names = format_names},
     {"log-hold", "DURATION", "60s",
      "log at most ten similar lines in this time, then only count them; 0s logs all of them",
@@ -195,7 +195,7 @@ static bool copy_text(const char *s, const char **ret)
     return *ret != NULL;
 }
 
-/* Checks the value first, so that whatever is in the list can be applied without failing. */
+/* Checks the value first, so that values in the list can always be applied without failing. */
 int config_add(struct config *c, const struct given *g, struct error *err)
 {
     if (check_value(g->def, g->value, err) != 0)
@@ -312,7 +312,7 @@ int config_flag_consumer(struct config *c, const char *name, struct error *err)
     return 0;
 }
 
-/* Where problems are gathered, an unreadable file is one of them. */
+/* When gathering problems, an unreadable file counts as one. */
 int config_load(struct config *c, const char *path, bool consumers, struct error *err)
 {
     if (config_environment(c, config_options, err) != 0)

@@ -1,7 +1,7 @@
-/* config.h: the settings: what flags, environment and config file give, and what is in effect.
+/* config.h: the settings: values from flags, environment and config file, and those in effect.
  * config.c collects the values and lists the options of [outbox]; config_read.c reads the config
  * file and the environment; config_check.c checks whether a relay can run with the settings;
- * config_secrets.c hides what other users must not see. */
+ * config_secrets.c hides secrets from other users. */
 #ifndef CLI_CONFIG_H
 #define CLI_CONFIG_H
 
@@ -109,10 +109,10 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
 /* config_consumers returns the names of the consumers to run: those of the arguments, else those of
  * the environment, else those of the file. */
 char *const *config_consumers(const struct config *c, size_t *ret_n);
-/* config_check looks for whatever would keep a relay from running these consumers: there is none,
- * one has no sink, its options contradict each other, or its sink cannot be opened. Opening a sink
- * reads the files it needs; it connects only with `connect`. Each problem is passed to `visit`,
- * which copies what it keeps. The relay itself runs this check before it starts. */
+/* config_check looks for problems that would keep a relay from running these consumers: there is no
+ * consumer, one has no sink, its options contradict each other, or its sink cannot be opened.
+ * Opening a sink reads the files it needs; it connects only with `connect`. Each problem is passed
+ * to `visit`, which copies what it keeps. The relay itself runs this check before it starts. */
 typedef void config_visit(void *ctx, const struct problem *p);
 void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx);
 /* config_mask appends a value with *** in place of the passwords in its URLs, and of the path and
@@ -166,7 +166,7 @@ void config_upper(char *name);
 const char *config_where_named(const struct config *c, const char *consumer);
 
 /* config_try_sink opens the sink of a consumer and, with `connect`, waits for an answer from its
- * peer. If it was opened, *ret is what it knows of its broker then; ret may be NULL. */
+ * peer. If it was opened, *ret is the state of its broker; ret may be NULL. */
 int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *ret,
                     struct error *err);
 /* config_consumer builds a consumer as the relay would. The caller releases it. ERR_CONFIG. */

@@ -1,5 +1,5 @@
 /* config_check.c: whether a relay could run with the settings. `config check` and the relay itself
- * call the same function, so that the one predicts what the other will do. */
+ * call the same function, so that one predicts the behaviour of the other. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -182,7 +182,7 @@ static int try_consumer(const struct checking *k, const struct trial *t, struct 
     return r;
 }
 
-/* A change to a URL: n bytes from `at` on give way to `by`. */
+/* A change to a URL: n bytes from `at` on are replaced by `by`. */
 struct patch {
     size_t at, n;
     const char *by;
@@ -208,8 +208,8 @@ static bool mends_url(const struct checking *k, struct trial *t, const char *url
     return true;
 }
 
-/* Leaves out one parameter after the other. A stream must stay, so that one gets another name, or
- * is added in case it is what is missing. */
+/* Leaves out one parameter after the other. A stream is required, so it is renamed instead, or
+ * added in case it is missing. */
 static bool mend_query(const struct checking *k, struct trial *t, const char *url,
                        const char *problem)
 {
@@ -257,8 +257,8 @@ static bool mend_authority(const struct checking *k, struct trial *t, const char
     return query > from && mends_url(k, t, url, path, problem);
 }
 
-/* Finds the part of the URL that a problem is about: the one without which it goes away. The next
- * trial can then find what else is wrong. */
+/* Finds the part of the URL that causes a problem, by leaving out parts until it disappears. The
+ * next trial can then find further problems. */
 static bool mend_url(const struct checking *k, struct trial *t, const char *problem)
 {
     const char *url = t->url;
@@ -286,7 +286,7 @@ static void check_files(const struct checking *k, const struct trial *t)
 }
 
 /* Reports one problem after the other, each time leaving out the option or the part of the URL that
- * the last one was about. */
+ * caused the previous one. */
 static void check_sink(const struct checking *k, const char *name)
 {
     struct trial t = {.name = name};

@@ -64,7 +64,7 @@ static size_t add_names(const struct option_def *table, const char **names, size
     return n;
 }
 
-/* Fails with the nearest name of the options that the section may hold. */
+/* Fails, suggesting the nearest option name of the section. */
 static int unknown_name(const char *name, bool in_consumer, struct error *err)
 {
     const char *names[NAMES_MAX];
@@ -88,7 +88,7 @@ static int unknown_name(const char *name, bool in_consumer, struct error *err)
     return err_set(err, ERR_CONFIG, "unknown option \"%s\"%s", name, hint);
 }
 
-/* Takes a section (name == NULL) or an option of the file. */
+/* Handles a section (name == NULL) or an option of the file. */
 static int take_entry(void *ctx, const char *section, const char *name, const char *value,
                       struct error *err)
 {
@@ -121,7 +121,7 @@ static void keep_problem(void *ctx, const struct error *err)
         r->nomem = why;
 }
 
-/* Reads the text of the config file, of which a problem may concern any line. */
+/* Parses the text of the config file. */
 static int parse_file(struct config *c, const char *path, const struct buf *text, struct error *err)
 {
     if (text->n > FILE_MAX)
@@ -233,7 +233,7 @@ static bool is_slip(const char *a, const char *b)
     return one || swapped;
 }
 
-/* The option of a table whose variable a name is, or nearly is. */
+/* The option of a table whose variable has a name, or nearly has it. */
 struct likeness {
     bool known;
     const struct option_def *slip; /* NULL: it is not close to any */
@@ -254,8 +254,8 @@ static void compare_variables(const char *variable, const struct option_def *tab
     }
 }
 
-/* Refuses a variable that misspells one of ours. Any other may belong to the application, or to the
- * exec: command that we are. */
+/* Refuses a variable that misspells one of ours. Any other may belong to the application, or to an
+ * exec: command, which this process may be. */
 static int check_variable(const char *variable, struct error *err)
 {
     struct likeness like = {.known = false};
@@ -382,8 +382,8 @@ struct about {
     const struct option_def *def;
 };
 
-/* Finds what a variable sets. Where the consumer's name ends cannot be told from the variable
- * alone, so it is compared with the variables that the known consumers would have. */
+/* Finds what a variable sets. The end of the consumer's name cannot be told from the variable
+ * alone, so it is compared with the variables of the known consumers. */
 static void look_up(const struct config *c, const char *variable, struct about *ret)
 {
     char made[VARIABLE];

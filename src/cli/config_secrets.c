@@ -1,5 +1,5 @@
-/* config_secrets.c: secrets among the settings: how they are shown, who else can see them, and the
- * warnings about that. */
+/* config_secrets.c: secrets in the settings: masking them, and warning if other users can see them.
+ */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +16,9 @@
 /* ---- masking ---- */
 
 /* Returns how far into s, which follows "://", the password may reach. A password is expected to be
- * percent-encoded. In case it is not, one with / or # in it is masked as well, one with ? if there
- * is no path before it, and one with a space if the URL is all there is: it is better to mask too
- * much than too little. */
+ * percent-encoded. In case it is not, one with / or # in it is masked as well, one with ? if no
+ * path precedes it, and one with a space if the URL is the whole value: better to mask too much
+ * than too little. */
 static size_t password_end(const char *s, size_t user, bool alone)
 {
     size_t word = strlen(s), path = strcspn(s, "?");
@@ -30,8 +30,8 @@ static size_t password_end(const char *s, size_t user, bool alone)
     return path;
 }
 
-/* Appends user:*** if s, which follows "://", starts with user:password@. It returns the number of
- * bytes this stands for, 0 if there is no password. */
+/* Appends user:*** if s, which follows "://", starts with user:password@. Returns the number of
+ * bytes this replaces, 0 if there is no password. */
 static size_t mask_url(struct buf *b, const char *s, bool alone)
 {
     size_t user = strcspn(s, ":/?# \t");
@@ -70,8 +70,8 @@ struct masking {
     bool alone, web;
 };
 
-/* Appends the mark and *** for the rest of a web address, from its path, query or fragment on. It
- * returns how many bytes that is, 0 if the address goes on to be shown. */
+/* Appends the mark and *** for the rest of a web address, from its path, query or fragment on.
+ * Returns how many bytes that replaces, 0 if the address is still to be shown. */
 static size_t mask_rest(const struct masking *m, struct buf *b, const char *value)
 {
     bool path = m->how == HIDE_PATHS && *value == '/' && !strchr("?#", value[1]);
@@ -155,9 +155,9 @@ void config_hide(char *value)
     buf_release(&b);
 }
 
-/* ---- who can see them ---- */
+/* ---- exposed secrets ---- */
 
-/* Whom to tell about secrets that others can see. */
+/* Where warnings about exposed secrets go. */
 struct telling {
     const struct config *c;
     config_visit *visit;
@@ -170,8 +170,8 @@ static void tell_caution(const struct telling *t, const char *where, const char 
     t->visit(t->ctx, &p);
 }
 
-/* Returns what is wrong with the permissions of a file, or returns NULL. The group is left to
- * whoever chose it. */
+/* Returns the problem with the permissions of a file, or NULL. Group permissions are not checked:
+ * they are set deliberately. */
 static const char *exposure_of(const char *path, bool secret)
 {
     struct stat st;
@@ -197,8 +197,8 @@ static const char *store_password_text(const char *url)
            "use ~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config file";
 }
 
-/* Warns of secrets in the arguments. ps shows those to every user; config_hide only shortens that
- * to a moment. */
+/* Warns of secrets in the arguments. ps shows those to every user; config_hide only limits that to
+ * a moment. */
 static void tell_arguments(const struct telling *t)
 {
     for (size_t i = 0; i < t->c->n_given; i++) {
@@ -239,7 +239,7 @@ static const char *const secret_files[] = {
     "password-file=", "token-file=", "creds-file=", "nkey-file=", NULL};
 
 /* Copies the path of one of them, such as password-file=PATH; false if the URL has none. A sink
- * logs in in one way, so there is at most one. */
+ * uses one way to log in, so there is at most one. */
 static bool secret_file(const char *url, char out[PATH_SIZE])
 {
     for (size_t i = 0; secret_files[i]; i++) {
@@ -310,8 +310,8 @@ static bool is_secret(const struct given *g)
     return config_secret(g->value) || secret_file(g->value, path);
 }
 
-/* Whether we may hold a secret: one we were given, or one that libpq found by itself
- * (~/.pgpass). */
+/* Whether we may hold a secret: one we were given, or one that libpq found on its own (~/.pgpass).
+ */
 static bool holds_secrets(const struct config *c, const struct settings *s)
 {
     static const char *const variables[] = {"PGPASSWORD",

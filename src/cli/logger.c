@@ -56,7 +56,7 @@ static void add_json(struct buf *b, const char *stamp, const struct line *l, con
     buf_addc(b, '}');
 }
 
-/* Writes a line that is complete. A failure has no other place to be reported. */
+/* Writes a complete line. A failure could not be reported anywhere else. */
 static void write_line(const char *line, size_t n)
 {
     ssize_t written = write(STDERR_FILENO, line, n);
@@ -74,7 +74,7 @@ static bool is_simple(const char *text)
     return strlen(text) < 256;
 }
 
-/* Logs a line without allocating, as far as that is possible. */
+/* Logs a line without allocating, as well as it can. */
 static void put_short(enum log_format format, const char *stamp, const struct line *l)
 {
     char text[512];
@@ -91,7 +91,7 @@ static void put_short(enum log_format format, const char *stamp, const struct li
 }
 
 /* Formats a line and writes it. Without memory for that it writes a short one. The message in JSON
- * is text that is safe to show, whoever decodes it; the fields of an event keep their values. */
+ * is safe to display once decoded; the fields of an event keep their values. */
 static void put_line(enum log_format format, const struct line *l)
 {
     char stamp[CLOCK_RFC3339_SIZE];
@@ -131,7 +131,7 @@ void logger_line(enum log_format format, int level, const char *consumer, const 
 
 /* ---- repeats ---- */
 
-/* Hashes what lines of one shape have in common: the consumer, the level, and every word without a
+/* Hashes the parts that lines of one shape share: the consumer, the level, and every word without a
  * digit. */
 static uint64_t shape_of(int level, const char *consumer, const char *text)
 {
@@ -150,7 +150,7 @@ static uint64_t shape_of(int level, const char *consumer, const char *text)
     return hash_end(h);
 }
 
-/* Ends the span of a shape: it logs how often the last line was repeated, if it was, and frees the
+/* Ends the span of a shape: logs how often the last line was repeated, if at all, and frees the
  * slot. */
 static void end_span(struct logger *l, struct logger_shape *s, int64_t now)
 {
@@ -171,7 +171,7 @@ static bool is_over(const struct logger *l, const struct logger_shape *s, int64_
     return s->since && now - s->since >= l->hold_ns;
 }
 
-/* Finds the shape, or gives it a free slot, else that of the oldest. */
+/* Finds the slot of the shape, or assigns a free one, else that of the oldest. */
 static struct logger_shape *slot_of(struct logger *l, uint64_t hash, int64_t now)
 {
     struct logger_shape *oldest = &l->shape[0];
@@ -190,8 +190,8 @@ static struct logger_shape *slot_of(struct logger *l, uint64_t hash, int64_t now
     return oldest;
 }
 
-/* Counts a line instead of logging it. The first one held wakes the watching thread, which then
- * waits to call logger_tell. */
+/* Counts a line instead of logging it. The first held line wakes the watching thread, which then
+ * schedules logger_tell. */
 static void hold_line(struct logger *l, struct logger_shape *s, const struct line *line)
 {
     s->level = line->level;

@@ -39,7 +39,7 @@ struct logger {
 /* logger_init prepares a logger. It borrows wake_fd. */
 void logger_init(struct logger *l, enum log_format format, int64_t hold_ms, int wake_fd);
 void logger_release(struct logger *l);
-/* logger_flush logs what is held back without waiting for the end of its span. */
+/* logger_flush logs held-back lines without waiting for the end of their spans. */
 void logger_flush(struct logger *l);
 /* logger_write logs a line with a single write, or holds it back. consumer may be NULL. It is an
  * outbox_options.log. Any thread. */
@@ -48,10 +48,10 @@ void logger_write(void *logger, int level, const char *consumer, const char *tex
  * JSON. It is an outbox_options.log_about. about may be NULL. */
 void logger_write_about(void *logger, int level, const char *consumer, const char *text,
                         const outbox_log_about *about);
-/* logger_tell logs what was held back in spans that are over at `now`. It returns when to call it
+/* logger_tell logs the lines held back in spans that are over at `now`. It returns when to call it
  * again, or CLOCK_NEVER. */
 int64_t logger_tell(struct logger *l, int64_t now);
-/* logger_line logs one line at once. It is for a line outside of a logger: nothing is held back. */
+/* logger_line logs one line at once. For lines without a logger: nothing is held back. */
 void logger_line(enum log_format format, int level, const char *consumer, const char *text,
                  int64_t repeated);
 

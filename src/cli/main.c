@@ -39,7 +39,7 @@ static int exit_code(int code)
     return EXIT_BUG_;
 }
 
-/* Returns what to do next where the store cannot know it; "" if there is nothing. */
+/* Returns advice that the store cannot give; "" if there is none. */
 static const char *advice_for(const struct cli *cli, const struct error *err)
 {
     const char *store = cli->settings.store;
@@ -80,7 +80,7 @@ static int run_command(struct cli *cli, int argc, char **argv, struct error *err
         return -1;
     config_guard(&cli->config, &cli->settings);
 
-    /* A relay logs who else can see secrets, and config check lists it. */
+    /* A relay logs exposed secrets, and config check lists them. */
     bool warns_itself = cli->cmd == cmd_relay || cli->cmd->gathers;
     if (!warns_itself)
         config_cautions(&cli->config, say_caution, NULL);
@@ -99,7 +99,7 @@ static void hold_stdio(void)
     }
 }
 
-/* Prints the error, unless the command has printed what there is to say. */
+/* Prints the error, unless the command has already reported it. */
 static void say_error(const struct cli *cli, const struct error *err)
 {
     char text[sizeof(err->text) + 64];
@@ -120,7 +120,7 @@ int main(int argc, char **argv)
     struct error err = {0};
     hold_stdio();
 
-    /* A blocked signal is inherited, and a relay could not be stopped. */
+    /* Blocked signals are inherited, and a relay could not be stopped. */
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);

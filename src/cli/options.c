@@ -14,7 +14,7 @@
 
 /* (1) consumer is the group that --consumer opened last, or NULL. (2) ended is set after `--`.
  * (3) environment holds the error of an invalid variable, if its code is set. It is reported only
- * at the end, so that --help works in spite of it. */
+ * at the end, so that --help works regardless. */
 struct parser {
     struct cli *cli;
     char **argv;
@@ -147,7 +147,7 @@ static size_t add_names(const struct option_def *table, const char **names, size
     return n;
 }
 
-/* Fails with the nearest name of all the options that could stand here. */
+/* Fails, suggesting the nearest name of the options allowed here. */
 static int unknown_option(const struct cli *cli, const char *name, struct error *err)
 {
     const char *names[NAMES_MAX + 1];
@@ -209,8 +209,7 @@ static int apply_value(struct parser *p, const struct found *f, const char *valu
     return 0;
 }
 
-/* Completes *value: it keeps what stood after '=', else takes the next argument. A switch gets
- * "yes". */
+/* Completes *value: the text after '=', else the next argument. A switch gets "yes". */
 static int take_value(struct parser *p, const struct found *f, const char **value,
                       struct error *err)
 {
@@ -239,7 +238,7 @@ static int long_option(struct parser *p, const char *arg, struct error *err)
         value = arg + n + 1;
 
     snprintf(name, sizeof(name), "%.*s", (int)n, arg);
-    /* No option has a name that does not fit. */
+    /* No option has a name that long. */
     bool known = n < sizeof(name) && find_option(p->cli->cmd, name, 0, &f);
     if (!known)
         return unknown_option(p->cli, name, err);
@@ -269,8 +268,8 @@ static int short_option(struct parser *p, const char *arg, struct error *err)
     return apply_value(p, &f, value, err);
 }
 
-/* Sets the defaults of a command's options, then what the environment has. An error there is kept
- * for later: see struct parser. */
+/* Sets the defaults of a command's options, then the values of the environment. An error there is
+ * kept for later: see struct parser. */
 static int select_command(struct parser *p, const struct command *cmd, struct error *err)
 {
     p->cli->cmd = cmd;
@@ -347,7 +346,7 @@ static int check_complete(const struct cli *cli, struct error *err)
 int options_parse(struct cli *cli, int argc, char **argv, struct error *err)
 {
     struct parser p = {.cli = cli, .argv = argv, .argc = argc};
-    /* Help is given whatever is wrong with the rest. */
+    /* Help takes precedence over errors in the rest. */
     for (p.i = 1; p.i < argc && !cli->args.help; p.i++) {
         if (parse_argument(&p, argv[p.i], err) != 0)
             return -1;

@@ -1,5 +1,5 @@
-/* output.c: everything that is printed: listings and results, notes and errors, progress. What a
- * listing looks like is in src/listing. */
+/* output.c: prints listings and results, notes and errors, progress. For the layout of listings see
+ * src/listing. */
 #include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
@@ -17,7 +17,7 @@
 void output_locale(void)
 {
     setlocale(LC_CTYPE, "");
-    /* Keys and payloads are UTF-8 whatever LANG says. In the C locale, tables would show them as
+    /* Keys and payloads are UTF-8 regardless of LANG. In the C locale, tables would show them as
      * \xNN. */
     if (strcmp(nl_langinfo(CODESET), "UTF-8") != 0)
         setlocale(LC_CTYPE, "C.UTF-8");
@@ -81,7 +81,7 @@ void output_clean(struct buf *b, const char *text)
     text_show(b, str_of(text), "");
 }
 
-/* Output_addf with the arguments as a va_list. */
+/* output_addf with a va_list. */
 static void add_formatted(struct buf *b, const char *fmt, va_list ap)
 {
     char *text;
@@ -148,7 +148,7 @@ int output_end(struct error *err)
 
 /* ---- confirmation ---- */
 
-/* Reads the answer. Anything but y or yes, even the end of the input, is a no. */
+/* Reads the answer. Anything but y or yes, even the end of the input, means no. */
 static bool says_yes(void)
 {
     char line[64] = "";

@@ -1,5 +1,5 @@
-/* relay.c: what a running relay does besides delivering: it keeps the settings of its consumers,
- * reloads the config, and watches over the process. */
+/* relay.c: the tasks of a running relay besides delivery: it keeps the settings of its consumers,
+ * reloads the config, and watches the process. */
 #include "cli/relay.h"
 
 #include <errno.h>
@@ -213,7 +213,7 @@ static bool same_settings(const struct relay_consumer *c, const struct config *c
     return true;
 }
 
-/* Whether a consumer stopped by itself, or is standing by. */
+/* Whether a consumer stopped on its own, or is standing by. */
 static bool is_idle(const struct relay *r, const char *name)
 {
     struct worker_view *v;
@@ -268,8 +268,8 @@ static void remove_unwanted(struct relay *r, const struct config *config, struct
     }
 }
 
-/* Replaces a running consumer by one with the settings in the config. One that was working must
- * not end up standing by: that counts as a failure. On failure c->c is NULL if the old one was
+/* Replaces a running consumer by one with the settings in the config. A consumer that was working
+ * must not end up standing by: that counts as a failure. On failure c->c is NULL if the old one was
  * stopped. */
 static int restart_consumer(struct relay *r, struct relay_consumer *c, const struct config *config,
                             struct error *err)
@@ -289,7 +289,7 @@ static int restart_consumer(struct relay *r, struct relay_consumer *c, const str
     return 0;
 }
 
-/* Gives a consumer its new settings or, if that fails, goes on with the old ones. */
+/* Applies the new settings of a consumer or, if that fails, keeps the old ones. */
 static void change_consumer(struct relay *r, size_t i, const struct config *config,
                             struct changes *did)
 {
@@ -345,8 +345,8 @@ static void add_consumer(struct relay *r, const struct config *config, const cha
     relay_log(r, LOG_ERROR_, name, "new in the config, but could not be started: %s", err.text);
 }
 
-/* Makes the running consumers those of the config. One that stopped by itself is tried again, even
- * with the same settings. */
+/* Makes the running consumers match the config. One that stopped on its own is restarted, even with
+ * the same settings. */
 static void apply_config(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t n;
@@ -370,8 +370,8 @@ static const char *value_or_empty(const struct config *config, const struct opti
     return value ? value : "";
 }
 
-/* Names the settings that differ now but only take effect at the next start. It does not log their
- * values: there may be a password among them. */
+/* Logs the names of changed settings that only take effect at the next start, but not their values:
+ * one may be a password. */
 static void say_fixed(struct relay *r, const struct config *config)
 {
     for (const struct option_def *o = config_options; o->name; o++) {
@@ -468,7 +468,7 @@ void relay_started(void *relay)
     say_ready(r);
 }
 
-/* Tells the service manager that we are alive, if we are, and how we are, if that has changed. */
+/* Tells the service manager that we are alive, if so, and our status, if it has changed. */
 static void feed_watchdog(struct relay *r, char said[HEALTH_TEXT])
 {
     struct health h = admin_health(&r->admin_cfg, NULL, NULL);
@@ -518,7 +518,7 @@ void *relay_watch(void *relay)
     char said[HEALTH_TEXT] = "";
     int64_t feed_at = r->notify.watchdog_ns ? 0 : CLOCK_NEVER;
     while (!atomic_load(&r->done)) {
-        /* A reload that was asked for before the outbox is open waits until it is. */
+        /* A reload requested before the outbox is open waits until it is. */
         if (atomic_load(&r->open) && atomic_exchange(&r->reload, false))
             manage_reload(r->ob);
         say_stopping(r, &said_stopping);
@@ -531,6 +531,6 @@ void *relay_watch(void *relay)
         int64_t next = min_i64(logger_tell(&r->logger, now), admin_tick(r->admin, now));
         sleep_until(r, min_i64(next, feed_at));
     }
-    say_stopping(r, &said_stopping); /* a stop may be over before this thread has its turn */
+    say_stopping(r, &said_stopping); /* a stop may be over before this thread runs */
     return NULL;
 }

@@ -1,5 +1,5 @@
-/* relay.h: a running relay. cmd_relay.c starts and stops it; relay.c watches over it and reloads
- * its config. */
+/* relay.h: a running relay. cmd_relay.c starts and stops it; relay.c watches it and reloads its
+ * config. */
 #ifndef CLI_RELAY_H
 #define CLI_RELAY_H
 
@@ -52,11 +52,11 @@ int relay_consumer_add(struct relay *r, const struct config *config, const char 
                        struct error *err);
 /* relay_release frees what relay_consumer_add keeps; the consumers belong to the outbox. */
 void relay_release(struct relay *r);
-/* relay_tokens reads the tokens that the HTTP server asks for; *ret is NULL if none are set. The
+/* relay_tokens reads the tokens that the HTTP server requires; *ret is NULL if none are set. The
  * caller frees them. */
 int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err);
 /* relay_check fails with ERR_CONFIG if no relay could run with the config. The message has the
- * first problem and says how many there are. */
+ * first problem and the number of problems. */
 int relay_check(const struct config *config, struct error *err);
 
 /* relay_started and relay_reload are hooks of outbox_run (see manage.h); their argument is the
@@ -67,7 +67,8 @@ void relay_reload(void *relay);
  * the service manager's watchdog while the relay is alive, logs how many lines were held back, and
  * ends HTTP connections that last too long. */
 void *relay_watch(void *relay);
-/* relay_waits tells /readyz why we are waiting for the store; NULL: we no longer are. */
+/* relay_waits sets the reason for waiting for the store, as shown by /readyz; NULL: no longer
+ * waiting. */
 void relay_waits(struct relay *r, const char *why);
 /* relay_wake wakes the watching thread. It is safe in a signal handler. */
 void relay_wake(struct relay *r);

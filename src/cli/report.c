@@ -63,7 +63,7 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
     report_visit(r, &f);
 }
 
-/* The end of a report: what follows the findings. */
+/* The summary after the findings of a report. */
 struct summary {
     int64_t problems, warnings, notes;
     bool ok;

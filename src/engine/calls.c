@@ -1,4 +1,5 @@
-/* calls.c: decides whether a handler is called for an event, and what the call comes to. */
+/* calls.c: decides whether a handler is called for an event, and determines the outcome of the
+ * call. */
 #include "engine/calls.h"
 
 #include <stdio.h>
@@ -6,9 +7,9 @@
 
 #include "engine/pipeline_impl.h"
 
-static const char silent[] = "a statement of the handler failed, and it did not say so";
-static const char own_record[] = "the handler has recorded itself in the inbox, under the name and "
-                                 "key that its own record has: leave that to us";
+static const char silent[] = "a statement of the handler failed, but the handler reported success";
+static const char own_record[] = "the handler recorded itself in the inbox under its own name and "
+                                 "key: the library writes that record";
 
 /* ---- fates ---- */
 
@@ -69,7 +70,8 @@ void calls_renew(struct calls *c)
     }
 }
 
-/* Marks only calls about which nothing is known: a call with a savepoint asks the inbox itself. */
+/* Marks only calls whose fate is still open; a call with a savepoint checks the inbox on its own.
+ */
 bool calls_flagged(struct calls *c)
 {
     bool any = false;
@@ -90,8 +92,8 @@ const bool *calls_not_done(struct calls *c)
     return c->flag;
 }
 
-/* Makes the call count as failed when the batch is done again. Without memory for the reason, the
- * call is made again instead. */
+/* Makes the call count as failed when the batch is repeated. If out of memory for the reason, the
+ * call is repeated instead. */
 static void fail_next(struct calls *c, struct batch_state *b, size_t at, const char *why)
 {
     if (c->fate[at] == CALL_ENDED)
@@ -122,7 +124,7 @@ static enum handler_entry wait_because(struct handler_call *call, const char *wh
     return HANDLER_WAIT;
 }
 
-/* Overrules a handler that said it succeeded. */
+/* Overrules a handler that reported success. */
 static enum sink_status fail_because(struct handler_call *call, const char *why)
 {
     say(call, why);
@@ -137,7 +139,7 @@ static void say_who_ended(const struct calls *c, size_t handler, struct handler_
         c->h[handler].name);
 }
 
-/* Answers for a call whose fate is known. HANDLER_RUN: it is not, make the call. */
+/* Returns the answer for a call whose fate is known, or HANDLER_RUN if the call has to be made. */
 static enum handler_entry known_fate(const struct calls *c, size_t handler, size_t at,
                                      struct handler_call *call)
 {
@@ -155,8 +157,8 @@ static enum handler_entry known_fate(const struct calls *c, size_t handler, size
     return HANDLER_RUN;
 }
 
-/* Asks the inbox after a call was undone because its record existed already. If the record is gone
- * now, the call itself had written it. */
+/* Checks the inbox after a call was undone because its record existed already. If the record is
+ * gone now, the call itself had written it. */
 static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool there;
@@ -166,7 +168,7 @@ static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct e
     return 0;
 }
 
-/* Writes the call into the inbox. *ret_first: it was not there before. */
+/* Records the call in the inbox. *ret_first: it was not recorded before. */
 static int record_call(struct effects *e, size_t at, bool *ret_first, struct error *err)
 {
     static const bool skip_none = false;
@@ -202,8 +204,8 @@ static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, si
     if (!has_savepoint(e, at))
         return HANDLER_RUN;
 
-    /* The record is looked for before the call, but written after it. Written first, it would block
-     * the worker that takes over if this one hangs. */
+    /* The record is checked before the call but written after it: written first, it would block the
+     * worker that takes over if this one hangs. */
     bool done;
     int r = e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err);
     if (r == 0 && done)
@@ -216,22 +218,22 @@ static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, si
     return wait_because(call, err.text);
 }
 
-/* Ends a call whose transaction cannot continue. The batch will be done again. */
+/* Ends a call whose transaction cannot continue. The batch will be repeated. */
 static enum sink_status start_over(struct effects *e, const struct error *why)
 {
     effects_break(e, why);
     return SINK_CANCELLED;
 }
 
-/* Handles a call during which the transaction ended. The effects of other calls went with it, or
- * were committed without a settlement. The batch is done again without this call, and what was
- * committed is found in the inbox. If the handler failed, the database gave the transaction up, as
- * SQLite does when the disk is full; that is an ordinary failure. */
+/* Handles a call during which the transaction ended. The effects of other calls were rolled back
+ * with it, or committed without a settlement. The batch is repeated without this call, and
+ * committed calls are found in the inbox. If the handler failed, the database rolled the
+ * transaction back, as SQLite does when the disk is full; that is an ordinary failure. */
 static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status said,
                                  const struct handler_call *call)
 {
     bool by_handler = said == SINK_DELIVERED || said == SINK_REJECT;
-    const char *why = "the database gave up the handler's transaction";
+    const char *why = "the database rolled back the handler's transaction";
     if (call->text[0])
         why = call->text;
 
@@ -242,8 +244,8 @@ static enum sink_status ended_tx(struct effects *e, size_t at, enum sink_status 
     return start_over(e, NULL);
 }
 
-/* Records the call and keeps what it did, unless another worker was first: then that worker's
- * effect counts. */
+/* Records the call and keeps its effect, unless another worker was first: then that worker's effect
+ * counts. */
 static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool first;
@@ -257,7 +259,7 @@ static int keep_call(struct effects *e, size_t at, bool *ret_own, struct error *
     return recorded_itself(e, at, ret_own, err);
 }
 
-/* Keeps or undoes what a call did, and says what the call comes to. */
+/* Keeps or undoes the effect of a call, and returns its outcome. */
 static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_status said,
                                         struct handler_call *call)
 {
@@ -268,7 +270,7 @@ static enum sink_status leave_savepoint(struct effects *e, size_t at, enum sink_
     if (state == TX_LOST) {
         bool lost_before = c->fate[at] == CALL_LOST;
         if (lost_before)
-            fail_next(c, e->batch, at, "the connection was lost while the handler was at work");
+            fail_next(c, e->batch, at, "the connection was lost while the handler was running");
         else
             c->fate[at] = CALL_LOST;
         return start_over(e, NULL);
@@ -342,8 +344,8 @@ static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_
     return HANDLER_RUN;
 }
 
-/* Records, in a transaction of its own, that a handler acted outside of the database. If that
- * fails, the handler has acted all the same, and the settlement will say so. */
+/* Records, in a transaction of its own, that a handler acted outside the database. A failure is
+ * only logged: the handler has acted, and the event is settled as delivered. */
 static void record_external(struct pipeline *p, size_t at)
 {
     struct effects *e = &p->effects;
@@ -361,10 +363,10 @@ static void record_external(struct pipeline *p, size_t at)
     }
     if (r != 0)
         log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "could not record that a handler acted, it may act again: %s", err.text);
+               "could not record that a handler acted, so it may act again: %s", err.text);
 }
 
-/* Commits what the call did, and the record of it, if the claim is still ours. */
+/* Commits the effect of the call and its record, if the claim is still ours. */
 static int commit_call(struct pipeline *p, const struct batch_state *b, size_t at, bool *ret_own,
                        struct error *err)
 {
@@ -380,11 +382,11 @@ static int commit_call(struct pipeline *p, const struct batch_state *b, size_t a
     if (e->st->ops->extend(e->st, &lease, &lost, err) != 0)
         return -1;
     if (lost)
-        return err_set(err, ERR_LOST, "the claim was lost meanwhile");
+        return err_set(err, ERR_LOST, "the claim was lost in the meantime");
     return e->st->ops->commit(e->st, err);
 }
 
-/* Returns what a call that reported success comes to. */
+/* Returns the outcome of a call whose handler reported success. */
 static enum sink_status end_call(struct pipeline *p, const struct slot *slot, size_t handler,
                                  struct handler_call *call)
 {
@@ -444,7 +446,7 @@ enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
 
     enum handler_entry entry = enter_own(p, slot, handler, call);
     if (external)
-        effects_release(e); /* whatever it does outside may take long */
+        effects_release(e); /* its work outside may take long */
     return entry;
 }
 

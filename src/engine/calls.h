@@ -1,6 +1,6 @@
 /* calls.h: the calls of a batch, one for each handler and event, and the fate of each.
  *
- * Fates outlive a transaction that is undone, so a batch gets further each time it is done again.
+ * Fates survive a rollback, so a batch gets further each time it is repeated.
  */
 #ifndef ENGINE_CALLS_H
 #define ENGINE_CALLS_H
@@ -9,16 +9,16 @@
 #include "sink/handlers.h"
 
 /* (1) Only calls.c writes a fate.
- * (2) RECORDED and DONE hold for the open transaction only: calls_renew takes them back.
+ * (2) RECORDED and DONE hold for the open transaction only: calls_renew resets them.
  * (3) ENDED is final. */
 enum call_fate {
     CALL_OPEN,     /* nothing is known about it */
-    CALL_RECORDED, /* the inbox says that it took effect before: it is skipped */
-    CALL_DONE,     /* it took effect in this transaction, and is recorded when that is sealed */
-    CALL_ALONE,    /* it failed in a transaction without savepoints: it gets one from now on */
-    CALL_LOST,     /* like ALONE, and the connection was lost while its handler was running */
-    CALL_FAILED,   /* it failed and took the transaction with it: it is not made again */
-    CALL_ENDED,    /* its handler ended the transaction: the event is refused */
+    CALL_RECORDED, /* the inbox has a record of an earlier effect: skipped */
+    CALL_DONE,     /* took effect in this transaction; recorded when that is sealed */
+    CALL_ALONE,    /* failed in a transaction without savepoints: gets one from now on */
+    CALL_LOST,     /* like ALONE, and the connection was lost while the handler ran */
+    CALL_FAILED,   /* failed and took the transaction with it: not repeated */
+    CALL_ENDED,    /* the handler ended the transaction: the event is refused */
 };
 
 struct calls {
@@ -36,17 +36,17 @@ struct calls {
 
 /* calls_init borrows h[0..n). */
 void calls_init(struct calls *c, const struct handler *h, size_t n);
-/* calls_load lists the calls of the batch, unless they are loaded already, which calls_loaded says.
- * Fails when out of memory. calls_forget drops them if they are those of b, whose arena is about to
- * go. */
+/* calls_load lists the calls of the batch, unless they are loaded already (see calls_loaded). Fails
+ * when out of memory. calls_forget drops them if they belong to b, whose arena is about to be
+ * freed. */
 int calls_load(struct calls *c, struct batch_state *b, struct error *err);
 bool calls_loaded(const struct calls *c, const struct batch_state *b);
 void calls_forget(struct calls *c, const struct batch_state *b);
 
 /* calls_renew prepares the fates for a new transaction. */
 void calls_renew(struct calls *c);
-/* calls_flagged takes the answer of the inbox from c->flag. Returns whether any call was recorded
- * before. */
+/* calls_flagged reads the answer of the inbox from c->flag. Returns whether any call was already
+ * recorded. */
 bool calls_flagged(struct calls *c);
 /* calls_not_done fills c->flag with the calls that must not be recorded when the transaction is
  * sealed, and returns it. */

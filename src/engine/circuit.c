@@ -8,8 +8,8 @@
 #define DELAY_MIN_MS 100
 #define DELAY_MAX_MS 30000
 #define PROBES_MS 2000 /* with delays up to this there may be several probes at once */
-/* How many events probe a sink that answers but takes nothing. A single one might be an event that
- * this sink never takes. */
+/* How many events probe a sink that answers but accepts nothing. A single probe might be an event
+ * that this sink never accepts. */
 #define PROBES 4
 
 /* ---- the circuit ---- */
@@ -57,7 +57,7 @@ bool circuit_up(struct circuit *c)
     c->until = 0;
     if (c->window < CIRCUIT_FULL)
         c->window *= 2;
-    /* The next outage begins with a long wait unless the sink has proved itself. */
+    /* Unless the sink has proved itself, the next outage begins with a long wait. */
     if (c->window >= CIRCUIT_FULL)
         c->delay_ms = 0;
     return was_down;
@@ -114,14 +114,14 @@ void circuit_report_write(struct pipeline *p)
     struct error err;
     if (!circuit_report_take(&p->report, &text))
         return;
-    /* If that fails, the line is lost, and the next one will do. */
+    /* If that fails, the line is lost; the next one replaces it anyway. */
     if (p->cfg.st->ops->consumer_report(p->cfg.st, p->c->name, text, &err) != 0)
         log_at(p->cfg.log, LOG_WARN_, p->c->name, "store: %s", err.text);
 }
 
 /* ---- the sink of a pipeline ---- */
 
-/* Notes and logs that the sink is down, and what follows. */
+/* Notes and logs that the sink is down, and the consequence. */
 static void note_down(struct pipeline *p, const char *what, const char *next)
 {
     bool first = !p->stats.down;
@@ -137,8 +137,8 @@ static void note_down(struct pipeline *p, const char *what, const char *next)
     circuit_report_trouble(&p->report, what);
 }
 
-/* Stops sending, except for a probe now and then. Of several deliveries in flight that fail, only
- * the first is logged. */
+/* Stops sending, except for an occasional probe. If several deliveries in flight fail, only the
+ * first is logged. */
 static void open_circuit(struct pipeline *p, const char *what, int64_t retry_after_ms,
                          size_t probes)
 {
@@ -154,8 +154,8 @@ static void open_circuit(struct pipeline *p, const char *what, int64_t retry_aft
              (long long)((p->circuit.until - now) / MS_NS));
     note_down(p, what, next);
 
-    /* Another relay may be able to reach it. Handlers run in this process, so there is no point in
-     * that for them. */
+    /* Another relay may be able to reach it. That cannot help handlers, which run in this process.
+     */
     bool for_a_lease = now - p->stats.down_since >= p->c->lease_ms * MS_NS;
     if (for_a_lease && !effects_used(&p->effects))
         inflight_want_back(&p->inflight);

@@ -1,6 +1,6 @@
-/* circuit.h: the sink as a whole. The circuit breaker leaves a sink that is down alone, probes it
- * now and then, and comes back gently. The sink report is the line about it that operators read
- * with the consumer in the store (`last error`). */
+/* circuit.h: the sink as a whole. The circuit breaker stops sending to a sink that is down, probes
+ * it occasionally, and ramps up gently. The sink report is the line about it that is stored with
+ * the consumer for operators (`last error`). */
 #ifndef ENGINE_CIRCUIT_H
 #define ENGINE_CIRCUIT_H
 
@@ -28,7 +28,7 @@ void circuit_init(struct circuit *c);
 /* circuit_room returns how many more deliveries may start now, while `inflight` are under way. */
 size_t circuit_room(struct circuit *c, int64_t now, size_t inflight);
 /* circuit_down notes that the sink is down. Returns whether that opened the circuit. Waits grow
- * from 100 ms to 30 s, or are as long as the sink asked for, if that is longer. */
+ * from 100 ms to 30 s; a longer wait requested by the sink is honoured. */
 bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, struct rng *r);
 /* circuit_probes lets up to n deliveries start when the next probe is due, as long as the waits are
  * short. Call it right after circuit_down. */
@@ -46,8 +46,8 @@ static inline bool circuit_open(const struct circuit *c)
 
 /* (1) Only circuit.c writes these. (2) Each line replaces the one before. It is only noted here,
  * and written between transactions by circuit_report_write. (3) Once the sink answers, the line is
- * wiped, even if another relay that has since vanished wrote it. A line that says why the consumer
- * is paused stays until it is resumed. */
+ * cleared, even if it was written by another relay that has since vanished. A line that gives the
+ * reason for a pause stays until the consumer is resumed. */
 struct circuit_report {
     bool answered;                  /* the sink has answered since this pipeline began */
     bool paused;                    /* text says why the consumer is paused */
@@ -55,29 +55,29 @@ struct circuit_report {
     char text[CIRCUIT_REPORT_TEXT]; /* the line; "": all is well */
 };
 
-/* circuit_report_trouble notes what is wrong with the sink, circuit_report_paused why it has paused
- * the consumer. */
+/* circuit_report_trouble notes a problem of the sink, circuit_report_paused the sink's reason for
+ * pausing the consumer. */
 void circuit_report_trouble(struct circuit_report *r, const char *what);
 void circuit_report_paused(struct circuit_report *r, const char *why);
 /* circuit_report_answered notes that the sink has answered. was_down: it was down before; paused:
  * the consumer is still paused. */
 void circuit_report_answered(struct circuit_report *r, bool was_down, bool paused);
 /* circuit_report_take returns whether there is a line to write, once for each line. *ret_text is
- * NULL where the line is to be wiped. */
+ * NULL if the line is to be cleared. */
 bool circuit_report_take(struct circuit_report *r, const char **ret_text);
 /* circuit_report_write writes the line if it is new. No transaction may be open. */
 void circuit_report_write(struct pipeline *p);
 
 /* ---- the sink of a pipeline ---- */
 
-/* circuit_sink_down notes that the sink says it is down. */
+/* circuit_sink_down notes that the sink reported itself down. */
 void circuit_sink_down(struct pipeline *p, const char *why, int64_t retry_after_ms);
-/* circuit_sink_fails notes that every delivery fails, so the sink counts as down whatever it
- * answers. The circuit opens only if several events fail. A single one may be the only one there is
- * to try: then its own retries are the probes, and no other event has to wait for them. */
+/* circuit_sink_fails notes that every delivery fails, so the sink counts as down regardless of its
+ * answers. The circuit opens only if several events fail. If only a single event is failing, its
+ * own retries serve as probes, and no other event has to wait for them. */
 void circuit_sink_fails(struct pipeline *p, const char *why, int64_t retry_after_ms, bool several);
-/* circuit_sink_answered notes that the sink is reachable, which says nothing about how it would
- * treat other events. */
+/* circuit_sink_answered notes that the sink is reachable; whether it would accept other events is
+ * not known. */
 void circuit_sink_answered(struct pipeline *p);
 
 #endif

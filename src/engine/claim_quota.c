@@ -67,11 +67,11 @@ static size_t left_of(size_t whole, size_t part)
     return whole > part ? whole - part : 0;
 }
 
-/* Blocks of memory double, so that events may take twice as much as they have. */
+/* Memory blocks double in size, so a batch may occupy up to twice the bytes of its events. */
 #define BLOCKS 2
 
-/* Claim_quota_room where all quotas together hold so much. If one takes half of what is free beyond
- * its own, it has no more than what is free then. */
+/* claim_quota_room, given what all quotas hold together. A pipeline may take half of the free
+ * memory beyond its own, so it never holds more than what then remains free. */
 static size_t room_beside(const struct claim_quota *q, size_t held, size_t spare, bool first)
 {
     size_t free = left_of(q->budget->limit, held);
@@ -89,7 +89,7 @@ size_t claim_quota_room(const struct claim_quota *q, size_t spare, bool first)
     return room_beside(q, atomic_load(&q->budget->held), spare, first);
 }
 
-/* note_peak is called with what was in use just now. */
+/* Call with the current usage. */
 static void note_peak(struct budget *b, size_t held)
 {
     size_t peak = atomic_load(&b->peak);
@@ -99,7 +99,8 @@ static void note_peak(struct budget *b, size_t held)
     }
 }
 
-/* The room is found and taken at once, so that two pipelines do not take the same bytes. */
+/* Computes and reserves the room in one step, so that two pipelines never reserve the same bytes.
+ */
 size_t claim_quota_reserve(struct claim_quota *q, size_t spare, bool first)
 {
     struct budget *b = q->budget;
@@ -120,7 +121,7 @@ void claim_quota_hold(struct claim_quota *q, size_t bytes)
 {
     if (!q->budget)
         return;
-    /* Unsigned numbers wrap, so that one addition does for both more and less. */
+    /* Unsigned arithmetic wraps, so one addition handles growing and shrinking. */
     size_t change = bytes - q->held;
     size_t held = atomic_fetch_add(&q->budget->held, change) + change;
     q->held = bytes;
@@ -142,8 +143,8 @@ static bool may_join(const struct pipeline *p)
     if (p->inflight.gave_back)
         return false;
 
-    /* While a suspect is being delivered, or is about to be, nothing else starts. So if the process
-     * dies, that event is to blame. */
+    /* While a suspect is being delivered, or is about to be, nothing else starts: if the process
+     * dies then, that event is to blame. */
     const struct batch_state *newest = p->inflight.batch[p->inflight.n - 1];
     return !p->suspect.due && !newest->claim.suspect;
 }
@@ -156,15 +157,15 @@ static size_t spare_bytes(struct pipeline *p)
 
 bool claim_quota_allows(struct pipeline *p, int64_t now, size_t settling)
 {
-    /* A fail-stop sink keeps the order of what it is given, which holds only while it sees one
-     * batch at a time. Handlers share one transaction, and that belongs to one batch. */
+    /* A fail-stop sink keeps the order of events only within one batch, so it gets one batch at a
+     * time. Handlers share one transaction, which belongs to one batch. */
     bool one_by_one = pipeline_failstop(p) || effects_used(&p->effects);
     size_t most = one_by_one ? 1 : INFLIGHT_BATCHES;
     size_t others = p->inflight.n - settling;
     if (p->state != PIPELINE_RUNNING || !pipeline_our_turn(p))
         return false;
     if (p->inflight.ready)
-        return false; /* deliver what is claimed first */
+        return false; /* deliver the claimed events first */
     if (others >= most)
         return false;
     if (others > 0 && !may_join(p))
@@ -172,8 +173,8 @@ bool claim_quota_allows(struct pipeline *p, int64_t now, size_t settling)
     if (circuit_room(&p->circuit, now, inflight_deliveries(&p->inflight)) == 0)
         return false;
 
-    /* A batch that is about to be settled has its own memory until that is done. So where memory is
-     * short, the next is claimed afterwards, in another turn. */
+    /* A batch that is about to be settled keeps its memory until then. So when memory is short, the
+     * next batch is claimed afterwards, in another turn. */
     return claim_quota_room(&p->quota, spare_bytes(p), p->inflight.n == 0) > 0;
 }
 
@@ -182,10 +183,10 @@ size_t claim_quota_bytes(struct pipeline *p)
     return claim_quota_reserve(&p->quota, spare_bytes(p), p->inflight.n == 0);
 }
 
-/* While the sink is down a few events are enough, because they only probe it. */
+/* While the sink is down a few events are enough: they are only probes. */
 size_t claim_quota_events(const struct pipeline *p, size_t bytes)
 {
-    /* More could not be in it, see event_bytes; and stores have a place for each. */
+    /* More events cannot fit (see event_bytes), and stores allocate a slot for each. */
     size_t fit = bytes / sizeof(struct event) + 1;
     size_t most = min_size(p->quota.n, fit);
     bool probing = circuit_open(&p->circuit);

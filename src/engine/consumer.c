@@ -102,8 +102,8 @@ static int set_sink(void *field, const char *value, const struct option_def *o, 
     return option_copy(field, value, o, err);
 }
 
-/* Sets a filter in its normal form, so that two filters that differ only in spelling are the same
- * to the store. */
+/* Sets a filter in its normal form, so that the store treats two filters that differ only in
+ * spelling as equal. */
 static int set_normal(char **field, const char *value, void (*normal)(const char *, struct buf *),
                       struct error *err)
 {
@@ -116,8 +116,7 @@ static int set_normal(char **field, const char *value, void (*normal)(const char
         r = option_copy(field, text, NULL, err);
     else if (b.full)
         r = err_set(err, ERR_CONFIG,
-                    "is too long, the limit is %d bytes with a blank behind each comma",
-                    NORMAL_MAX);
+                    "is too long, the limit is %d bytes with a blank after each comma", NORMAL_MAX);
     else
         r = err_nomem(err);
     buf_release(&b);
@@ -183,10 +182,11 @@ static int set_file_mode(void *field, const char *value, const struct option_def
     bool others_write = (mode & 0002) != 0;
     bool usable = ours_to_use && !others_write && mode <= 0777;
     if (!usable)
-        return err_set(err, ERR_CONFIG,
-                       "\"%s\" is not a mode such as 0640: we need to read and write, and others "
-                       "must not write",
-                       value);
+        return err_set(
+            err, ERR_CONFIG,
+            "\"%s\" is not a mode such as 0640: the owner must have read and write access, "
+            "must not write",
+            value);
     *(int *)field = (int)mode;
     return 0;
 }
@@ -233,8 +233,8 @@ const struct option_def consumer_options[] = {
     {"timeout", "DURATION", "30s", "maximum time of one delivery", option_span, AT(timeout_ms),
      .min = 1, .max = TIME_MAX_MS},
     {"poll", "DURATION", "0s",
-     "how often to look for work even if nothing signals any; 0s: as often as sweep says",
-     option_span, AT(poll_ms), .max = TIME_MAX_MS},
+     "how often to look for work without a wake-up; 0s: as often as sweep", option_span,
+     AT(poll_ms), .max = TIME_MAX_MS},
     {"concurrency", "N", "4",
      "parallel deliveries to a sink that takes one event at a time, 1 to 1024", option_int,
      AT(concurrency), .min = 1, .max = CONCURRENCY_MAX},

@@ -23,12 +23,12 @@ struct consumer {
     struct retry_policy retry;
     int64_t lease_ms;
     int64_t timeout_ms;
-    int64_t poll_ms; /* look at least this often, wake-up or not; 0: as often as the relay sweeps */
+    int64_t poll_ms; /* look at least this often, wake-up or not; 0: the relay's sweep */
     int concurrency;
     int batch;     /* upper bound of the self-tuning batch size */
     int file_mode; /* permissions of files that the sink creates; 0: not given */
     bool receipts;
-    uint64_t given; /* bit i: consumer_set was given consumer_options[i], so presets keep off it */
+    uint64_t given; /* bit i: consumer_options[i] was set explicitly; presets leave it alone */
     struct http_options http;
 };
 
@@ -36,15 +36,15 @@ struct consumer {
  * The table ends with name == NULL. The preset comes first, so options that are applied in the
  * order of the table override it. */
 extern const struct option_def consumer_options[];
-/* consumer_preset returns the value that a preset gives an option; NULL: it gives none, or there is
- * no such preset. */
+/* consumer_preset returns a preset's value for an option; NULL: it has none, or there is no such
+ * preset. */
 const char *consumer_preset(const char *preset, const char *option);
 
 /* consumer_init makes a consumer with that name, which must be valid (ERR_CONFIG otherwise), and
  * all defaults. The caller releases it. */
 int consumer_init(struct consumer *c, const char *name, struct error *err);
 void consumer_release(struct consumer *c);
-/* consumer_set is option_set with the table above. What is set this way also overrides a preset
+/* consumer_set is option_set with the table above. An option set this way also overrides a preset
  * that is set later. */
 int consumer_set(struct consumer *c, const char *name, const char *value, struct error *err);
 /* consumer_copy makes a consumer like `from`, with another name and other events. */

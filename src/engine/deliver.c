@@ -5,7 +5,7 @@
 
 #define OFFER 256     /* events to submit at once, as a batch or as a chain */
 #define CHAIN_LEAST 4 /* events to offer as a chain, even if only one was taken before */
-#define SUBMIT_SLICE (50 * MS_NS) /* then it is time to look after leases, and for a stop */
+#define SUBMIT_SLICE (50 * MS_NS) /* then check leases, and for a stop */
 #define NOT_MINE_WAIT_MS 1000     /* up to twice as long, at random */
 #define NOT_NOW_MIN_MS 1000
 
@@ -35,8 +35,8 @@ static void event_not_mine(struct pipeline *p, struct slot *slot, const struct s
     failure_put_off(p, slot, max_i64(delay, r->retry_after_ms), text);
 }
 
-/* Puts the event off for a reason that is neither its own fault nor concerns the whole sink, so
- * other events go on. */
+/* Postpones the event for a reason that is neither its own fault nor concerns the whole sink, so
+ * other events continue. */
 static void event_not_now(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     int64_t delay = max_i64(r->retry_after_ms, NOT_NOW_MIN_MS);
@@ -52,9 +52,9 @@ static void event_not_now(struct pipeline *p, struct slot *slot, const struct si
 }
 
 /* Takes back an event that the sink has not tried. It is queued again, with two exceptions, which
- * end here. A suspect goes back to the store: if it stayed here, it would be in flight beside the
- * suspects of other consumers, and a crash would be held against none. An event of a lost claim
- * belongs to another worker; those of its key that wait for it are held back. */
+ * end here. A suspect goes back to the store: if it stayed here, it would be in flight together
+ * with the suspects of other consumers, and a crash would be blamed on none of them. An event of a
+ * lost claim belongs to another worker; the events of its key that wait for it are held back. */
 static void event_not_tried(struct pipeline *p, struct slot *slot)
 {
     bool goes_back = slot->batch->claim.suspect || slot->batch->lost;
@@ -74,27 +74,27 @@ static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
     pipeline_fail(p, &err, pipeline_now(p));
 }
 
-/* Pauses the consumer. If that fails, the sink counts as down, so that it is asked again later.
- * Handlers never say SINK_PAUSE, so no transaction of theirs is open here. */
+/* Pauses the consumer. If that fails, the sink counts as down and is tried again later. Handlers
+ * never return SINK_PAUSE, so no handlers' transaction is open here. */
 static void sink_says_pause(struct pipeline *p, const struct sink_result *r)
 {
-    const char *text = r->text ? r->text : "the sink wants no more";
+    const char *text = r->text ? r->text : "the sink asked for a pause";
     struct error err;
     inflight_want_back(&p->inflight);
     if (p->stats.paused)
-        return; /* one of several in flight has said so before */
+        return; /* another delivery in flight already reported it */
     if (p->cfg.st->ops->consumer_pause(p->cfg.st, p->c->name, true, &err) != 0) {
         circuit_sink_down(p, failure_text(r), r->retry_after_ms);
         return;
     }
     p->stats.paused = true;
-    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "paused: %s; outbox consumers resume %s goes on",
+    log_at(p->cfg.log, LOG_ERROR_, p->c->name, "paused: %s; to go on: outbox consumers resume %s",
            text, p->c->name);
     circuit_report_paused(&p->report, text);
 }
 
-/* Counts the end of a delivery. A sink that takes whole batches answers for a batch at once, so the
- * clock is read once per batch. */
+/* Counts the end of a delivery. A sink that takes whole batches answers for all events at once, so
+ * the clock is read once per batch. */
 static void count_answer(struct pipeline *p, const struct slot *slot, const struct sink_result *r)
 {
     bool same_batch = p->offers.answered && pipeline_failstop(p);
@@ -117,7 +117,7 @@ void deliver_done(struct pipeline *p, struct slot *slot, const struct sink_resul
     case SINK_DELIVERED: event_delivered(p, slot, r); break;
     case SINK_RETRY: failure_retry(p, slot, r); break;
     case SINK_REJECT:
-        /* the sink has examined the event, and found something wrong with it */
+        /* the sink examined the event and found it faulty */
         if (!r->unasked)
             failure_passed(p, slot);
         failure_rejected(p, slot, r, BURIAL_REJECTED);
@@ -173,8 +173,8 @@ static size_t gather(struct pipeline *p, struct delivery **d, size_t max, size_t
     return n;
 }
 
-/* Adds the events that wait for d[0], one behind the other, up to `max` in all. It stops before a
- * malformed one, which is buried when its turn comes. */
+/* Adds the chain of events that wait for d[0], up to `max` in all. Stops before a malformed one,
+ * which is buried when its turn comes. */
 static size_t gather_chain(struct delivery **d, size_t max)
 {
     struct error malformed;
@@ -189,10 +189,10 @@ static size_t gather_chain(struct delivery **d, size_t max)
     return n;
 }
 
-/* Hands deliveries to the sink, and returns how many it took. They are in flight before that, since
- * the sink may answer from within submit; what it did not take goes back to the head of the queue.
- * Handlers do their work in submit, so meanwhile the lease renewer may extend the claim, and has
- * then moved its deadline. */
+/* Submits deliveries to the sink, and returns how many it took. They are marked in flight first,
+ * since the sink may answer from within submit; those it did not take return to the head of the
+ * queue. Handlers run inside submit, so the lease renewer may extend the claim, and move its
+ * deadline, in the meantime. */
 static size_t submit_all(struct pipeline *p, struct delivery *const *d, size_t n, int64_t now)
 {
     struct batch_state *b = ((struct slot *)d[0])->batch;
@@ -221,10 +221,10 @@ static size_t submit_all(struct pipeline *p, struct delivery *const *d, size_t n
     return took;
 }
 
-/* Hands up to `room` events to the sink: many of the queue, or its first one and the chain of those
- * that wait for it, or its first one, as the sink can take them. A chain is offered as long as the
- * sink took one last time, or twice as long if it took all: what it does not take is gathered in
- * vain. Returns how many were taken by the sink or were malformed. */
+/* Offers up to `room` events to the sink: several from the queue, or the first one with the chain
+ * that waits for it, or the first one alone, depending on the sink. A chain is as long as the sink
+ * took last time, or twice as long if it took all of it: gathering events that it does not take is
+ * wasted work. Returns how many the sink took or were malformed. */
 static size_t offer(struct pipeline *p, size_t room, int64_t now)
 {
     struct delivery *d[OFFER];
@@ -263,7 +263,7 @@ bool deliver_submit(struct pipeline *p)
     int64_t until = now + SUBMIT_SLICE;
     bool in_vain = effects_used(&p->effects) && schedule_store_away(&p->schedule, now);
     if (in_vain)
-        return false; /* whatever handlers did would be undone, over and over again */
+        return false; /* the work of handlers would be undone over and over again */
 
     while (p->inflight.ready && p->state == PIPELINE_RUNNING) {
         if (!time_left(p, now, until))

@@ -7,7 +7,7 @@
 #define SLICE (100 * MS_NS) /* how long events share a transaction */
 #define UNDO_MAX 3          /* a batch undone this often gets savepoints */
 #define SAVEPOINTS_FOR 4    /* and so do this many batches after it */
-#define FRESH_MIN 4         /* after this many fresh batches, the inbox is not asked first */
+#define FRESH_MIN 4         /* after this many fresh batches, the inbox is not checked first */
 
 /* The only place where the mode changes. */
 static void set_mode(struct effects *e, enum effects_mode mode)
@@ -60,7 +60,7 @@ void effects_close(struct effects *e)
 
 /* ---- opening the transaction ---- */
 
-/* Prepares a batch, once, however often it is done again. */
+/* Prepares a batch, once, however often it is repeated. */
 static int load_batch(struct effects *e, struct batch_state *b, struct error *err)
 {
     if (calls_loaded(&e->calls, b))
@@ -78,9 +78,9 @@ static int load_batch(struct effects *e, struct batch_state *b, struct error *er
     return 0;
 }
 
-/* Finds out which calls took effect before. None did for an event that comes for the first time, so
- * once that has held for some batches, it stops asking. If a call was recorded after all, recording
- * it again will fail, and the batch is done again. */
+/* Finds out which calls took effect before. For an event on its first attempt none did, so after a
+ * few batches without a hit the inbox is no longer checked. If a call was recorded after all,
+ * recording it again will fail, and the batch is repeated. */
 static int ask_inbox(struct effects *e, const struct batch_state *b, struct error *err)
 {
     struct calls *c = &e->calls;
@@ -114,7 +114,7 @@ int effects_open(struct pipeline *p, struct batch_state *b, struct error *err)
     lease_freeze(p, true);
     calls_renew(&e->calls);
     if (e->mode != MODE_PER_BATCH)
-        return 0; /* each call asks the inbox itself, and has its own savepoint */
+        return 0; /* each call checks the inbox itself, and has its own savepoint */
 
     int r = ask_inbox(e, b, err);
     if (r == 0)
@@ -140,7 +140,7 @@ static void end_tx(struct pipeline *p, enum effects_state state)
     lease_freeze(p, false);
 }
 
-/* Takes back what was counted as delivered in a transaction that came to nothing. */
+/* Reverts the counts of deliveries whose transaction was rolled back. */
 static void uncount(struct pipeline *p, const struct batch_state *b)
 {
     for (size_t i = 0; i < b->claim.n; i++) {
@@ -151,7 +151,7 @@ static void uncount(struct pipeline *p, const struct batch_state *b)
     }
 }
 
-/* Narrows the mode for this batch and for some to come, because failures seldom come alone. */
+/* Narrows the mode for this batch and the next few, because failures tend to cluster. */
 static void use_savepoints(struct effects *e)
 {
     e->savepoint_batches = SAVEPOINTS_FOR;
@@ -159,7 +159,7 @@ static void use_savepoints(struct effects *e)
         set_mode(e, MODE_SAVEPOINTS);
 }
 
-/* Takes back what the transaction did, and starts the batch over. */
+/* Rolls the transaction back, and starts the batch over. */
 static void undo_batch(struct pipeline *p)
 {
     struct effects *e = &p->effects;
@@ -187,8 +187,8 @@ bool effects_pending(const struct pipeline *p, int64_t now)
     return now - e->opened_at < SLICE;
 }
 
-/* Adds the inbox records of calls that had no savepoint of their own, and the settlement, to the
- * transaction. Then only the commit is left. */
+/* Adds the inbox records of calls without a savepoint of their own, and the settlement, to the
+ * transaction. Only the commit remains. */
 static int seal(struct pipeline *p, struct batch_state *b, bool *ret_lost, struct error *err)
 {
     struct effects *e = &p->effects;
@@ -203,28 +203,28 @@ static int seal(struct pipeline *p, struct batch_state *b, bool *ret_lost, struc
         if (e->st->ops->handled_put(e->st, c->key, calls_not_done(c), c->n, &all, err) != 0)
             return -1;
         if (!all)
-            return err_set(err, ERR_CONFLICT, "another worker has handled one of them meanwhile");
+            return err_set(err, ERR_CONFLICT, "another worker has already handled one of them");
         if (e->st->ops->savepoint(e->st, SAVEPOINT_RELEASE, err) != 0)
             return -1;
     }
     return e->st->ops->settle(e->st, &s, ret_lost, err);
 }
 
-/* effects_refused is true if the database has answered and does not accept what handlers did,
- * because of a deferred constraint, for example. Any other error means that the answer was lost, or
- * is not about them. */
+/* True if the database answered and rejects the handlers' changes, for example because of a
+ * deferred constraint. Any other error means that the answer was lost, or is unrelated to them. */
 bool effects_refused(struct effects *e, const struct error *err)
 {
     bool answered = err->code == ERR_INVALID || err->code == ERR_INTERNAL;
     return answered && e->st->ops->tx_state(e->st) != TX_LOST;
 }
 
-/* Finds the event whose effects cannot be committed. Only a commit can tell, so the batch is done
- * again with one event per transaction. If there was only one in it, that event has failed. */
+/* Finds the event whose effects cannot be committed. Only a commit can tell, so the batch is
+ * repeated with one event per transaction. If the transaction had a single event, that event has
+ * failed. */
 static void isolate_event(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
-    log_at(p->cfg.log, LOG_WARN_, p->c->name, "the database does not commit what handlers did: %s",
+    log_at(p->cfg.log, LOG_WARN_, p->c->name, "the database rejects the handlers' changes: %s",
            err->text);
     bool culprit_known = e->mode == MODE_PER_EVENT && e->last;
     if (culprit_known)
@@ -234,8 +234,7 @@ static void isolate_event(struct pipeline *p, const struct error *err)
     undo_batch(p);
 }
 
-/* Ends a sealed transaction. If the claim is lost, it must not take effect: another worker has the
- * events. */
+/* Ends a sealed transaction. If the claim is lost, roll back: another worker has the events. */
 static void commit_batch(struct pipeline *p, struct batch_state *b, bool lost)
 {
     struct effects *e = &p->effects;
@@ -260,7 +259,7 @@ static void commit_batch(struct pipeline *p, struct batch_state *b, bool lost)
     if (lost)
         uncount(p, b);
 
-    /* How many batches to come begin with savepoints. A batch of one event is no guide to that. */
+    /* Count down the batches that begin with savepoints. A batch of one event tells nothing. */
     bool several = b->claim.n > 1;
     if (several && e->savepoint_batches > 0) {
         if (e->failures > 0)
@@ -272,8 +271,8 @@ static void commit_batch(struct pipeline *p, struct batch_state *b, bool lost)
 }
 
 /* Undoes the transaction. If another worker had recorded a call, or a handler had ended the
- * transaction, it is not known which call it was: the batch is done again with savepoints, which
- * will show. Any other error is a failure of the store. */
+ * transaction, it is not known which call it was: repeating the batch with savepoints will show.
+ * Any other error is a failure of the store. */
 static void seal_failed(struct pipeline *p, const struct error *err)
 {
     struct effects *e = &p->effects;
@@ -304,7 +303,7 @@ void effects_finish(struct pipeline *p)
         return;
 
     if (b->open > 0) {
-        /* Time is up, or the sink is down. What is done stays done, the rest is given back. */
+        /* Time is up, or the sink is down. Finished events are settled, the rest is given back. */
         inflight_give_back(&p->inflight);
         claim_quota_halve(&p->quota);
     }
@@ -327,8 +326,8 @@ void effects_drop(struct pipeline *p, const struct batch_state *b)
     e->batch = NULL;
 }
 
-/* Looks for the claim. If it is still there, nothing was committed. If it is gone, everything was,
- * or another worker has taken over. */
+/* Looks the claim up. If it still exists, nothing was committed. If it is gone, everything was, or
+ * another worker has taken over. */
 bool effects_resolve(struct pipeline *p)
 {
     struct effects *e = &p->effects;

@@ -1,10 +1,10 @@
-/* effects.h: the transaction of named handlers, which work in the store's database so that each
+/* effects.h: the transaction of named handlers, which run in the store's database so that each
  * event takes effect there once.
  *
- * What the handlers of a batch do, the record that they did it (the inbox) and the settlement of
- * the batch are one transaction, on a store handle of its own. The first call opens it, and it ends
- * with the step, so it never waits for the network or for a retry. Its mode says what it spans.
- * calls.h has what becomes of each call. */
+ * The work of a batch's handlers, the record of it (the inbox) and the settlement of the batch are
+ * one transaction, on a store handle of its own. The first call opens it, and it ends with the
+ * step, so it never waits for the network or for a retry. Its mode determines what it spans. For
+ * the outcome of each call see calls.h. */
 #ifndef ENGINE_EFFECTS_H
 #define ENGINE_EFFECTS_H
 
@@ -13,9 +13,9 @@
 #include "engine/pipeline.h"
 #include "sink/handlers.h"
 
-/* How much one transaction spans. Of the first three modes, a batch begins with the widest that it
- * may use; when a transaction fails, the batch is done again in a narrower one, and never goes
- * back. MODE_PER_CALL is set from the start if any handler is external, and stays. */
+/* How much one transaction spans. A batch begins with the widest of the first three modes that it
+ * may use; when a transaction fails, the batch is repeated in a narrower mode, and never widened
+ * again. MODE_PER_CALL is set from the start if any handler is external, and stays. */
 enum effects_mode {
     MODE_PER_BATCH,  /* all events; a call that failed in it gets a savepoint from then on */
     MODE_SAVEPOINTS, /* all events, with a savepoint around each call */
@@ -28,16 +28,16 @@ enum effects_mode {
 enum effects_state {
     EFFECTS_IDLE,
     EFFECTS_OPEN,
-    EFFECTS_BROKEN, /* open, but it must be undone, and its batch done again */
+    EFFECTS_BROKEN, /* open, but must be undone, and its batch repeated */
     EFFECTS_UNSURE, /* the answer to its commit was lost */
 };
 
 /* (1) Only set_mode writes mode, and only effects.c writes state.
- * (2) The members from batch to trouble have a meaning only while state is not IDLE.
+ * (2) The members from batch to trouble are meaningful only while state is not IDLE.
  * (3) In MODE_PER_CALL, state is always IDLE: such a transaction ends with its call.
  * (4) With a pool, st is NULL between steps, unless state is UNSURE. */
 struct effects {
-    struct store *st; /* NULL, and no pool: handlers act outside of the store */
+    struct store *st; /* NULL, and no pool: handlers act outside the store */
     struct tx_pool pool;
     struct calls calls;
     enum effects_mode mode;
@@ -49,8 +49,8 @@ struct effects {
     struct batch_state *batch;
     int64_t opened_at;       /* monotonic */
     const struct slot *last; /* the event of the last call; NULL: there was none */
-    size_t failures;         /* calls that failed and were undone alone */
-    struct error trouble;    /* what the store said when it broke; code 0: nothing */
+    size_t failures;         /* calls that failed and were undone individually */
+    struct error trouble;    /* the store's error when it broke; code 0: none */
 };
 
 /* effects_init borrows cfg->tx_conn or cfg->tx_pool, and the handlers. effects_guard returns the
@@ -58,8 +58,8 @@ struct effects {
 void effects_init(struct effects *e, const struct pipeline_config *cfg);
 struct handler_guard effects_guard(struct pipeline *p);
 
-/* effects_used says whether handlers work in the store's database at all. effects_in_tx says
- * whether a transaction is open, effects_unsure whether it is unknown if one was committed. */
+/* effects_used returns whether handlers work in the store's database at all. effects_in_tx returns
+ * whether a transaction is open, effects_unsure whether a commit is in doubt. */
 static inline bool effects_used(const struct effects *e)
 {
     return e->st || e->pool.acquire;
@@ -75,27 +75,28 @@ static inline bool effects_unsure(const struct effects *e)
     return e->state == EFFECTS_UNSURE;
 }
 
-/* effects_pending says whether more calls may be made in the open transaction. */
+/* effects_pending returns whether more calls may be made in the open transaction. */
 bool effects_pending(const struct pipeline *p, int64_t now);
 /* effects_finish ends the transaction, if one is open: it settles the batch and commits, or undoes
  * everything and starts the batch over. */
 void effects_finish(struct pipeline *p);
-/* effects_drop forgets the batch, and undoes the transaction if it is that of the batch. */
+/* effects_drop forgets the batch, and undoes the transaction if it belongs to the batch. */
 void effects_drop(struct pipeline *p, const struct batch_state *b);
-/* effects_resolve finds out what became of a commit whose answer was lost. Returns whether that is
+/* effects_resolve determines the outcome of a commit whose answer was lost. Returns whether it is
  * known now. */
 bool effects_resolve(struct pipeline *p);
 
-/* effects_release gives the connection back to the pool, unless a transaction is open on it or its
- * end is not known. effects_acquire gets one, if there is none. */
+/* effects_release returns the connection to the pool, unless a transaction is open on it or in
+ * doubt. effects_acquire gets one, if there is none. */
 void effects_release(struct effects *e);
-/* effects_close undoes what is open and gives the connection back, before the pipeline is freed. */
+/* effects_close undoes an open transaction and returns the connection, before the pipeline is
+ * freed. */
 void effects_close(struct effects *e);
 int effects_acquire(struct effects *e, struct error *err);
 
 /* For calls.c. effects_open opens the transaction of the batch. effects_break notes that it must be
- * undone, because of what the store said (NULL: nothing). effects_refused says whether an error of
- * a commit is about what handlers did. */
+ * undone, with the store's error (NULL: none). effects_refused returns whether a commit failed
+ * because of the handlers' changes. */
 int effects_open(struct pipeline *p, struct batch_state *b, struct error *err);
 void effects_break(struct effects *e, const struct error *why);
 bool effects_refused(struct effects *e, const struct error *err);

@@ -1,5 +1,5 @@
-/* exchange.c: a pipeline's dealings with its store. It settles the batch that has ended and claims
- * the next one, both in one exchange. */
+/* exchange.c: how a pipeline talks to its store. It settles the batch that has ended and claims the
+ * next one, both in one exchange. */
 #include <stdio.h>
 
 #include "base/num.h"
@@ -8,11 +8,11 @@
 #define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
 #define PARKED_PAUSE (20 * MS_NS) /* between claims of few parked events, while others are new */
 #define FEW_MARKS 16              /* always recorded at once */
-#define MANY_MARKS 16384          /* never left to later: they take memory meanwhile */
+#define MANY_MARKS 16384          /* never postponed: they take memory */
 #define MARKS_PAUSE (1000 * MS_NS)
 
 /* One exchange with the store: what to settle, what to claim, and the answer. The store does both
- * in one transaction. Everything it needs to know is in here, and so is everything it says. */
+ * in one transaction. This holds the whole request and the whole answer. */
 struct exchange {
     int64_t at; /* when it was made, monotonic */
 
@@ -95,8 +95,8 @@ static void exchange_init(const struct pipeline *p, struct exchange *x)
 {
     *x = (struct exchange){.at = pipeline_now(p)};
 
-    /* Any claim of ours that the store has beside these is one whose answer was lost, and its
-     * events must come first. */
+    /* If the store has any other claim of ours, its answer was lost, and its events must come
+     * first. */
     size_t n_known = 0;
     for (size_t i = 0; i < p->inflight.n; i++) {
         const struct batch_state *b = p->inflight.batch[i];
@@ -121,11 +121,10 @@ static void exchange_init(const struct pipeline *p, struct exchange *x)
     };
 }
 
-/* add_marks has the settlement bring the high-water marks of the sink. A mark is a row to write,
- * which costs the store as much as several events do. Those of few streams go with every
- * settlement. Those of many are left to a later one, a second at most, while there is another batch
- * whose settlement will bring them: a mark that is behind is still true, because it says how much
- * is there at least. */
+/* Adds the sink's high-water marks to the settlement. A mark is a row to write, which costs the
+ * store as much as several events. If there are few streams, marks go with every settlement. If
+ * there are many, they are postponed for up to a second as long as another batch is in flight whose
+ * settlement can take them: a stale mark is still correct, because it is a lower bound. */
 static void add_marks(struct pipeline *p, struct settlement *s)
 {
     const struct hwm *marks = NULL;
@@ -180,8 +179,8 @@ static bool wants_claim(struct pipeline *p, int64_t now, size_t settling)
     return schedule_look_due(&p->schedule, now) && claim_quota_allows(p, now, settling);
 }
 
-/* Adds a claim of the next batch, if there is room for one and it is time to look. It clears the
- * wake-up before the store is asked, never after: one in between must not be missed. */
+/* Adds a claim of the next batch, if there is room for one and it is time to look. Clears the
+ * wake-up before asking the store, never after: one in between must not be missed. */
 static void add_claim(struct pipeline *p, struct exchange *x)
 {
     size_t settling = x->settled ? 1 : 0;
@@ -192,7 +191,7 @@ static void add_claim(struct pipeline *p, struct exchange *x)
         return;
     x->request.max_bytes = claim_quota_bytes(p);
     if (x->request.max_bytes == 0)
-        return; /* another pipeline was faster */
+        return; /* another pipeline took the memory first */
 
     x->claimed = spare;
     p->cfg.st->ops->wake_clear(p->cfg.st);
@@ -202,7 +201,7 @@ static void add_claim(struct pipeline *p, struct exchange *x)
         x->request.suspect = suspect_ask(&p->suspect, p->inflight.n - settling);
 }
 
-/* Releases what add_claim has set aside. */
+/* Releases what add_claim has reserved. */
 static void withdraw_claim(struct pipeline *p, struct exchange *x)
 {
     if (x->claimed)
@@ -221,11 +220,11 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost)
         p->next.marking = false;
     }
     if (lost)
-        lease_lose(p, b, "another worker has it, its lease ran out, or the store was set back");
+        lease_lose(p, b, "another worker has it, its lease expired, or the store was restored");
     else
         inflight_tell_settled(b, p->sk);
 
-    /* How long it was with the sink, without any delay of its settlement. */
+    /* Time with the sink, without the settlement delay. */
     bool alone = p->inflight.n == 1 && p->stats.ended_at >= b->claimed_at;
     int64_t end = alone ? p->stats.ended_at : pipeline_now(p);
     claim_quota_tune(&p->quota, b->claim.n, end - b->claimed_at);
@@ -235,7 +234,7 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost)
 
 /* ---- the answer about the claim ---- */
 
-/* Counts and logs what the store took over from workers that vanished. */
+/* Counts and logs claims taken over from workers that vanished. */
 static void note_crashes(struct pipeline *p, const struct claim_hint *h)
 {
     p->stats.crashed += (int64_t)h->crashed;
@@ -254,7 +253,7 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
 }
 
 /* Stops claiming, because another worker has registered the consumer with newer settings. The
- * pipeline stands by if it may, and fails otherwise. */
+ * pipeline stands by if configured to, and fails otherwise. */
 static void note_superseded(struct pipeline *p)
 {
     if (p->cfg.stand_by) {
@@ -263,15 +262,14 @@ static void note_superseded(struct pipeline *p)
     }
     struct error err;
     err_class(&err, ERR_CONFLICT, CLASS_FATAL, 0,
-              "this consumer was given another order, number of lanes or filter meanwhile (outbox "
-              "consumers history %s); start it again with those",
+              "the order, number of lanes or filter of this consumer has been changed (outbox "
+              "consumers history %s); restart with the new settings",
               p->c->name);
     /* Deliveries in flight may end within their lease. */
     pipeline_fail(p, &err, pipeline_now(p) + p->c->lease_ms * MS_NS);
 }
 
-/* Logs which session keeps this relay from being woken, once for each such session. NULL: none
- * does. */
+/* Logs which session blocks the wake-ups of this relay, once for each such session; NULL: none. */
 static void log_wake_blocker(struct pipeline *p, const char *who)
 {
     const char *now = who ? who : "";
@@ -325,10 +323,10 @@ static void took_nothing(struct pipeline *p, const struct exchange *x)
         p->stats.stalled_since = 0; /* there is no work that could be stuck */
 }
 
-/* Decides what the next claim starts with: the next lane, and parked events if this one started
- * with fresh ones, and the other way round. But retries become due one by one, and a claim of a few
- * costs as much as one of a full batch. So where fresh events wait, parked ones gather for a while.
- * Not for long: meanwhile whatever else comes of their keys has to be parked as well. */
+/* Decides where the next claim starts: at the next lane, alternating between parked and fresh
+ * events. But retries become due one by one, and claiming a few costs as much as claiming a full
+ * batch, so while fresh events wait, parked ones accumulate for a while. Not for long: until they
+ * are claimed, new events of their keys have to be parked as well. */
 static void plan_next_turn(struct pipeline *p, const struct batch_state *b)
 {
     bool few = 4 * b->claim.n < p->quota.n;
@@ -364,8 +362,8 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
 }
 
 /* Begins the delivery of a suspect. If others of this process are in flight as well, a crash is
- * held against none of them. A store that cannot be told so is no reason to wait: one crash too
- * many is counted then, at the worst. */
+ * blamed on none of them. If the store cannot be told, delivery goes on anyway: at worst one crash
+ * too many is counted. */
 static void begin_suspect(struct pipeline *p, const struct batch *claim)
 {
     struct suspect_claim cleared[2];
@@ -380,7 +378,7 @@ static void begin_suspect(struct pipeline *p, const struct batch *claim)
     }
 }
 
-/* Handles the answer to a claim: a batch, or a hint when to ask again. */
+/* Handles the answer to a claim: a batch, or a hint when to try again. */
 static void take_claimed(struct pipeline *p, const struct exchange *x)
 {
     struct batch_state *b = x->claimed;
@@ -405,13 +403,13 @@ static void take_claimed(struct pipeline *p, const struct exchange *x)
 static void exchange_failed(struct pipeline *p, struct exchange *x, const struct error *err)
 {
     if (x->claimed)
-        inflight_forgot(&p->inflight); /* the claim may have been made, only its answer was lost */
+        inflight_forgot(&p->inflight); /* the claim may have been made and only its answer lost */
     withdraw_claim(p, x);
     claim_quota_tidy(p);
     exchange_store_failed(p, err);
 }
 
-/* Acts on the store's answer: first on what was settled, then on what was claimed. */
+/* Acts on the store's answer: first the settlement, then the claim. */
 static void take_answer(struct pipeline *p, struct exchange *x)
 {
     exchange_store_back(p);
@@ -422,7 +420,7 @@ static void take_answer(struct pipeline *p, struct exchange *x)
         inflight_forgot(&p->inflight);
         p->stats.meter.store_errors++;
         log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "store: claimed events could not be read; looking again");
+               "store: claimed events could not be read; trying again");
     }
 
     bool superseded = x->hint.changed && p->state == PIPELINE_RUNNING;
@@ -440,8 +438,8 @@ static void take_answer(struct pipeline *p, struct exchange *x)
         p->stats.stalled_since = 0;
 }
 
-/* The one place where a pipeline settles and claims. Returns whether that got it any further:
- * something was settled, claimed or skipped, or a suspect can be claimed next. */
+/* The one place where a pipeline settles and claims. Returns whether it made progress: something
+ * was settled, claimed or skipped, or a suspect can be claimed next. */
 static bool exchange_make(struct pipeline *p, struct exchange *x)
 {
     struct store *st = p->cfg.st;
@@ -475,7 +473,7 @@ bool exchange_settle(struct pipeline *p, size_t i)
 
 /* ---- when ---- */
 
-/* Brings the next look forward if a wake-up has come. It does not ask where the answer would change
+/* Brings the next look forward if a wake-up has come. Skips the check where it would change
  * nothing: a look is due anyway, or another worker has the lane. */
 static void note_wake_up(struct pipeline *p, int64_t now)
 {
@@ -497,9 +495,9 @@ static bool has_ended(const struct pipeline *p, size_t i)
     return i < p->inflight.n && p->inflight.batch[i]->open == 0;
 }
 
-/* The delay makes a steady trickle of events cost one turn each instead of two. It applies only
- * while there is nothing to claim: then a wake-up announces what comes next, and both go into one
- * transaction. */
+/* With the delay, a steady trickle of events costs one turn each instead of two. It applies only
+ * while there is nothing to claim: the next event comes with a wake-up, and settlement and claim
+ * share one transaction. */
 int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now)
 {
     bool alone = p->inflight.n == 1 && has_ended(p, 0);
@@ -507,7 +505,7 @@ int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now)
         return 0;
     if (effects_used(&p->effects) || schedule_look_due(&p->schedule, now))
         return 0;
-    /* Nothing but the end of the batch has to be recorded. */
+    /* Only the end of the batch has to be recorded. */
     const struct batch_state *b = p->inflight.batch[0];
     bool plain = !b->claim.parked && !b->claim.suspect && !b->lost;
     bool delivered_whole = plain && b->exceptions == 0 && b->release_from == 0;

@@ -4,15 +4,15 @@
 
 #include "engine/pipeline_impl.h"
 
-/* Failures before a sink counts as down, and of each event before it can be given up without proof.
+/* Minimum failures before a sink counts as down, and before an event is given up without proof.
  */
 #define DOWN_FAILURES 3
-#define USUAL 512 /* how many deliveries to remember for how many usually fail */
+#define USUAL 512 /* deliveries behind the usual failure rate */
 
 /* ---- is the sink down? ---- */
 
-/* Returns how many failures in a row are too many to be chance (1 in `odds`), given how many
- * deliveries usually fail. */
+/* Returns how many failures in a row are unlikely to be chance (1 in `odds`), given the usual
+ * failure rate. */
 static size_t surprising(const struct failure_detector *d, size_t least, double odds)
 {
     double usual = d->usual_fails / (d->usual_fails + d->usual_passes + 1.0);
@@ -33,7 +33,8 @@ static bool several_fail(const struct failure_detector *d)
     return d->n_failing > 1;
 }
 
-/* Whether the sink is down beyond doubt: then no event is given up, however long that takes. */
+/* Whether the sink is down beyond doubt: then no event is given up, however long the outage lasts.
+ */
 static bool certainly_down(const struct failure_detector *d)
 {
     return d->n_failing >= surprising(d, FAILURE_CERTAIN, 1e6);
@@ -49,7 +50,7 @@ static bool counts_as_down(const struct failure_detector *d, int64_t now)
     return certainly_down(d) || fails_for_long(d, now - d->failing_since);
 }
 
-/* Whether it was sent during the last outage that is over. */
+/* Whether it was sent during the last completed outage. */
 static bool sent_in_outage(const struct failure_detector *d, int64_t sent_at)
 {
     return sent_at >= d->out_from && sent_at < d->out_to;
@@ -74,7 +75,7 @@ static bool is_near(int64_t failed_sent, int64_t passed_sent)
     return passed_sent > failed_sent && passed_sent <= failed_sent + FAILURE_NEAR;
 }
 
-/* Whether something else that was sent soon after sent_at got through. */
+/* Whether another delivery sent soon after sent_at got through. */
 static bool passed_near(const struct failure_detector *d, int64_t sent_at)
 {
     int64_t number = sent_at / FAILURE_SLICE;
@@ -90,8 +91,8 @@ static bool passed_near(const struct failure_detector *d, int64_t sent_at)
     return false;
 }
 
-/* Counts a success, and the failures before it, as usual. Halving both numbers makes older
- * deliveries count less. */
+/* Adds a success, and the failures before it, to the usual rate. Halving both counts gives older
+ * deliveries less weight. */
 static void note_usual(struct failure_detector *d)
 {
     d->usual_passes++;
@@ -102,8 +103,8 @@ static void note_usual(struct failure_detector *d)
     d->usual_fails /= 2;
 }
 
-/* Notes the end of a series of failures. If it was an outage, only the sink is to blame for them,
- * however soon after them the sink was back. */
+/* Notes the end of a series of failures. If it was an outage, all of them are the sink's fault,
+ * however soon the sink recovered. */
 static void end_failures(struct failure_detector *d, int64_t sent_at)
 {
     bool certain = certainly_down(d);
@@ -118,9 +119,9 @@ static void end_failures(struct failure_detector *d, int64_t sent_at)
     d->out_least = certain ? 0 : FAILURE_PATIENCE;
 }
 
-/* correct_outage is told of something that got through although it was sent during the outage: its
- * answer came later than that of the one that ended it. The longer part of the outage may still be
- * one. */
+/* Called when a delivery that was sent during the outage got through after all: its answer came
+ * after that of the delivery that ended the outage. The longer part of the outage may still count
+ * as one. */
 static void correct_outage(struct failure_detector *d, int64_t sent_at)
 {
     bool late = sent_at - d->out_from > d->out_to - sent_at;
@@ -141,8 +142,8 @@ static void leave_open(struct failure_detector *d, int64_t sent_at)
         d->open_until = until;
 }
 
-/* Finds the open failures that were sent shortly before something that got through: those are the
- * event's fault. */
+/* Finds the open failures sent shortly before a delivery that got through: those are the event's
+ * fault. */
 static void classify_open(struct failure_detector *d)
 {
     d->open_until = 0;
@@ -164,7 +165,7 @@ static void note_passed(struct failure_detector *d, int64_t sent_at)
     if (sent_in_outage(d, sent_at))
         correct_outage(d, sent_at);
 
-    /* Otherwise it was sent while the sink still worked. */
+    /* Otherwise it was sent while the sink was still working. */
     bool back = d->failures > 0 && sent_at >= d->first_sent;
     if (back)
         end_failures(d, sent_at);
@@ -231,8 +232,8 @@ static void add_failing(struct failure_detector *d, int64_t seq)
         d->failing[d->n_failing++] = seq;
 }
 
-/* Notes a failure of an event that was not known to be at fault. If something that was sent later
- * has got through by now, this says nothing about the sink. */
+/* Notes a failure of an event not known to be at fault. If a delivery sent later has already got
+ * through, it is no evidence against the sink. */
 static void note_failed(struct failure_detector *d, int64_t seq, int64_t sent_at, int64_t now)
 {
     struct open_failure *f = find_open(d, seq);
@@ -283,12 +284,12 @@ void failure_retry(struct pipeline *p, struct slot *slot, const struct sink_resu
 
     bool every_failure_counts = p->c->retry.outage_ms == 0;
     if (every_failure_counts) {
-        failure_passed(p, slot); /* the sink answered, and whatever it said is about the event */
+        failure_passed(p, slot); /* the sink answered, and its answer is about the event */
         return;
     }
     bool known = ev->proven || failure_is_events(&p->detector, ev->seq);
     if (known)
-        return; /* this event is known to fail, so nothing is learnt about the sink */
+        return; /* known to fail: no evidence about the sink */
 
     note_failed(&p->detector, ev->seq, slot->sent_at, now);
     bool still_down = circuit_open(&p->circuit);
@@ -296,8 +297,8 @@ void failure_retry(struct pipeline *p, struct slot *slot, const struct sink_resu
         circuit_sink_fails(p, text, r->retry_after_ms, several_fail(&p->detector));
 }
 
-/* A fail-stop sink has had later events of the key as well, which must not overtake this one; so
- * from now on the batch goes key by key. One of those that comes back is only behind. */
+/* A fail-stop sink already has later events of the key, which must not overtake this one, so from
+ * now on the batch is sent key by key. A later event that is returned merely waits behind it. */
 void failure_refused(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     const char *text = failure_text(r);
@@ -351,11 +352,11 @@ void failure_rejected(struct pipeline *p, struct slot *slot, const struct sink_r
 /* ---- whose fault, and what follows ---- */
 
 struct verdict {
-    /* How many attempts it uses up: this one and, if it turned out only now that the event was at
-     * fault the time before, that one too. 0: the sink may be at fault. */
+    /* Attempts used up: this one and, if only now it turned out that the previous failure was the
+     * event's fault, that one too. 0: the sink may be at fault. */
     int attempts;
     bool proven;   /* other events got through, so this one is at fault */
-    bool hopeless; /* the fault is unknown, but it has gone on for long enough */
+    bool hopeless; /* the fault is unknown, but it has failed for long enough */
     int64_t failing_ms;
 };
 
@@ -372,15 +373,15 @@ static int64_t failing_ms(const struct pipeline *p, const struct slot *slot)
     return all;
 }
 
-/* Whether nothing has got through since sent_at, so that what was sent then is among the
+/* Whether nothing sent since sent_at got through, so a delivery sent then is among the current
  * failures. */
 static bool fails_still(const struct failure_detector *d, int64_t sent_at)
 {
     return d->failures > 0 && sent_at >= d->first_sent;
 }
 
-/* Whether others get through in between: something that was sent after sent_at did; or nothing yet,
- * but something did before, and none of the failing events has failed twice since. */
+/* Whether other events get through in between: one sent after sent_at did; or none has yet, but one
+ * did before, and no failing event has failed twice since. */
 static bool others_pass(const struct failure_detector *d, int64_t sent_at)
 {
     bool any_passed = d->passed_sent > 0;
@@ -390,8 +391,8 @@ static bool others_pass(const struct failure_detector *d, int64_t sent_at)
     return any_passed && fails_still(d, sent_at) && d->failures == d->n_failing;
 }
 
-/* About an event against which there is no proof, but which cannot be tried for ever. Once it has
- * failed for long enough, it is given up; or, if other events get through now and then but never
+/* Decides about an event without proof of fault, which cannot be retried forever. Once it has
+ * failed for long enough, it is given up; or, if other events get through occasionally but never
  * close enough to prove anything, the attempt counts. While the sink is down beyond doubt, nothing
  * is given up. */
 static void decide_in_doubt(const struct pipeline *p, const struct slot *slot, struct verdict *v)
@@ -437,7 +438,7 @@ static struct verdict find_fault(struct pipeline *p, const struct slot *slot)
     return v;
 }
 
-/* Says that the event failed, whether that counts, and when it is tried again. */
+/* Logs the failure, whether it counts, and the time of the next attempt. */
 static void log_retry(const struct pipeline *p, const struct slot *slot, bool counts)
 {
     const struct event *ev = slot->d.ev;
@@ -462,8 +463,8 @@ static void log_retry(const struct pipeline *p, const struct slot *slot, bool co
     }
 }
 
-/* Turns a failure into a retry or a dead letter. A retry waits as the policy says, or longer if the
- * sink asked for that. */
+/* Turns a failure into a retry or a dead letter. A retry waits as long as the policy, or the sink
+ * if longer, requires. */
 static void classify_failure(struct pipeline *p, struct slot *slot)
 {
     struct outcome *out = &slot->out;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #define BUCKETS_MIN 64
-#define SETTLED_AT_ONCE 256 /* events that a sink is told of at once */
+#define SETTLED_AT_ONCE 256 /* settled events reported to a sink per call */
 
 static void clear_queue(struct inflight *f)
 {
@@ -83,7 +83,7 @@ struct slot *inflight_pop(struct inflight *f)
 /* ---- ending an event ---- */
 
 /* Whether an ended event keeps later events of its key from being tried. Even a dead letter does,
- * until it is settled: if a crash undid its burial, it would be tried again, and after them. */
+ * until it is settled: if a crash undid its burial, it would be retried after them. */
 static bool holds_key(const struct slot *slot)
 {
     return slot->released || (slot->exceptional && slot->out.kind != OUTCOME_DELIVERED);
@@ -119,8 +119,8 @@ static void unlink_follower(struct slot *slot)
     slot->follower = NULL;
 }
 
-/* Unlinks the slot that waits for this one, which has ended, and returns it; NULL: none waits. One
- * that is in flight in the same chain is told whether its key is held back. */
+/* Unlinks and returns the slot that waits for this one, which has ended; NULL: none waits. For a
+ * follower in flight in the same chain, notes whether its key is held back. */
 static struct slot *take_follower(struct slot *slot)
 {
     struct slot *next = slot->follower;
@@ -134,8 +134,8 @@ static struct slot *take_follower(struct slot *slot)
     return next;
 }
 
-/* Decides what becomes of a slot: it waits for the one before it of its key (NULL: there is none),
- * is held back, is put off because it is not due yet, or is queued. */
+/* Decides the state of a slot: it waits for the previous slot of its key (NULL: there is none), is
+ * held back, is postponed because it is not due yet, or is queued. */
 static void place_slot(struct inflight *f, struct slot *slot, struct slot *before)
 {
     const struct event *ev = slot->d.ev;
@@ -156,8 +156,7 @@ static void place_slot(struct inflight *f, struct slot *slot, struct slot *befor
     }
 }
 
-/* A loop, because chains of followers can be long: ending one that is held back could otherwise
- * recurse for each of them. */
+/* A loop instead of recursion, because chains of held-back followers can be long. */
 void inflight_end(struct inflight *f, struct slot *slot, const struct outcome *out,
                   bool exceptional)
 {
@@ -247,7 +246,7 @@ bool inflight_untidy(const struct inflight *f)
     return f->queue != QUEUE_READY;
 }
 
-/* Queues in claim order, so that an event that came back goes before those claimed after it. */
+/* Queues in claim order, so that a returned event goes before those claimed after it. */
 static void rebuild_queue(struct inflight *f)
 {
     clear_queue(f);
@@ -277,8 +276,8 @@ static bool is_untried(const struct slot *slot)
     return slot->state == SLOT_READY || slot->state == SLOT_WAITING;
 }
 
-/* Leaves the run of untried slots at the end of a fresh batch to release_from, the last one first,
- * so that none has a follower in its own batch. One of another batch that waits for it is held
+/* Ends the run of untried slots at the end of a fresh batch, last one first, so that none has a
+ * follower in its own batch; release_from gives them back. A follower in another batch is held
  * back. Returns where the run begins. */
 static size_t give_back_tail(struct inflight *f, struct batch_state *b)
 {
@@ -303,7 +302,7 @@ static size_t give_back_tail(struct inflight *f, struct batch_state *b)
     return tail;
 }
 
-/* Ends every slot that is not with the sink. Those at the end of a fresh batch need no outcome; the
+/* Ends every slot that is not with the sink. Slots at the end of a fresh batch need no outcome; the
  * others are held. */
 static void end_untried(struct inflight *f, struct batch_state *b)
 {
@@ -345,7 +344,7 @@ static bool any_held(const struct batch *claim)
     return false;
 }
 
-/* Makes the slots anew, and queues those that may go. */
+/* Resets the slots, and queues those that may be submitted. */
 static void start_batch(struct inflight *f, struct batch_state *b, bool chain)
 {
     b->used = true;
@@ -374,8 +373,8 @@ static void start_batch(struct inflight *f, struct batch_state *b, bool chain)
 
 int inflight_add(struct inflight *f, struct batch_state *b, bool chain)
 {
-    /* If the store had a claim that we don't know of, the lane would not have been free. With more
-     * than one lane, that claim might be in another. */
+    /* If the store had a claim unknown to us, the lane would not have been free. With several
+     * lanes, that claim might be in another. */
     bool lane_was_free = !b->claim.parked && f->c->lanes == 1;
     if (lane_was_free)
         f->forgot = false;

@@ -1,9 +1,9 @@
-/* inflight.h: what a pipeline has in flight: the batches it has claimed and not settled, the state
- * of each of their events, and the queue of those that may be submitted next.
+/* inflight.h: the batches that a pipeline has claimed and not settled, the state of each of their
+ * events, and the queue of events that may be submitted next.
  *
- * Events of a key are delivered one after the other, across batches: each waits for the one before
- * it. When an event is delivered, its follower is queued; when it fails, its followers are held
- * back, and parked behind it. */
+ * Events of a key are delivered one after the other, across batches: each waits for its
+ * predecessor. When an event is delivered, its follower is queued; when it fails, its followers are
+ * held back, and parked behind it. */
 #ifndef ENGINE_INFLIGHT_H
 #define ENGINE_INFLIGHT_H
 
@@ -40,14 +40,14 @@ struct slot {
     bool mapped;      /* in the key map, as the last of its key */
     bool exceptional; /* `out` goes into the settlement */
     bool undecided;   /* it failed; whether that counts is decided when the batch is settled */
-    bool refused;     /* it failed, and the sink has said that the sink is not to blame */
+    bool refused;     /* it failed, and the sink reported that the event is to blame */
     bool released;    /* not tried, and given back by release_from */
-    bool held;        /* in flight, but the one before it holds its key: it must not be retried */
+    bool held;        /* in flight, but its predecessor holds the key: not to be retried */
     struct outcome out;
 };
 
-/* A claimed batch. (1) open is the number of slots that have not ended, in_flight of those that are
- * with the sink. (2) While used is false, nothing but the arena has a meaning. */
+/* A claimed batch. (1) open counts the slots that have not ended, in_flight those with the sink.
+ * (2) While used is false, only the arena is meaningful. */
 struct batch_state {
     bool used;
     bool lost;   /* the claim is no longer ours: the batch ends without a settlement */
@@ -64,9 +64,9 @@ struct batch_state {
 };
 
 enum inflight_queue {
-    QUEUE_READY,  /* it holds the events that may go, in order */
+    QUEUE_READY,  /* holds the events that may be submitted, in order */
     QUEUE_STALE,  /* events have come back from the sink: it must be rebuilt */
-    QUEUE_RETURN, /* stale, and what was not started goes back to the store */
+    QUEUE_RETURN, /* stale, and unstarted events go back to the store */
 };
 
 /* (1) batch[0..n) are in claim order, and are settled in that order, so whatever holds a key back
@@ -96,26 +96,27 @@ void inflight_release(struct inflight *f);
 
 /* ---- batches ---- */
 
-/* inflight_spare returns a place for one more batch, or NULL if all are in use. */
+/* inflight_spare returns an unused batch, or NULL if all are in use. */
 struct batch_state *inflight_spare(struct inflight *f);
-/* inflight_add takes in such a place once a claim has filled it, and queues what may go. With
- * `chain`, events of a key go one after the other. Without it the sink keeps their order
- * (SINK_FAILSTOP), and the key map is used only where something is held back. Returns -1 when out
- * of memory: then the batch is forgotten, and will be claimed again when its lease has expired. */
+/* inflight_add adds it once a claim has filled it, and queues the events that may be submitted.
+ * With `chain`, events of a key are submitted one after the other. Without it the sink keeps their
+ * order (SINK_FAILSTOP), and the key map is used only once an event is held back. Returns -1 when
+ * out of memory: then the batch is forgotten, and will be claimed again when its lease has expired.
+ */
 int inflight_add(struct inflight *f, struct batch_state *b, bool chain);
 /* inflight_drop forgets batch[i]. */
 void inflight_drop(struct inflight *f, size_t i);
 /* inflight_lose marks a batch whose claim is no longer ours. Its deliveries in flight may end, but
  * it is never settled. */
 void inflight_lose(struct inflight *f, struct batch_state *b);
-/* inflight_remap puts events in flight back into the key map, after batches with later events of
- * their keys were dropped: so later events of the key will wait for them. */
+/* inflight_remap puts events in flight back into the key map after batches with later events of
+ * their keys were dropped, so that later events of the key wait for them. */
 void inflight_remap(struct inflight *f);
-/* inflight_restart starts a batch over, as if nothing of it had been tried. It must be the only
- * batch, and none of its events may be with the sink. */
+/* inflight_restart starts a batch over, as if none of its events had been tried. It must be the
+ * only batch, and none of its events may be with the sink. */
 void inflight_restart(struct inflight *f, struct batch_state *b);
-/* inflight_by_key has the events of a batch sent key by key from now on, behind those in flight. No
- * other batch may be held unless it goes by key, too. */
+/* inflight_by_key sends the rest of a batch key by key from now on, behind the events in flight.
+ * Any other batch in flight must already go by key. */
 void inflight_by_key(struct inflight *f, struct batch_state *b);
 /* inflight_forgot notes that a claim may have been made whose answer was lost. */
 void inflight_forgot(struct inflight *f);
@@ -124,20 +125,20 @@ void inflight_forgot(struct inflight *f);
  * ended. */
 size_t inflight_deliveries(const struct inflight *f);
 size_t inflight_open(const struct inflight *f);
-/* inflight_batch_bytes returns about how much memory the events of a batch take, inflight_bytes how
- * much all places take, in use or not. inflight_shrink frees that of places that are not in use. */
+/* inflight_batch_bytes returns roughly how much memory the events of a batch take, inflight_bytes
+ * the memory of all batches, used or not. inflight_shrink frees the memory of unused ones. */
 size_t inflight_batch_bytes(const struct batch_state *b);
 size_t inflight_bytes(const struct inflight *f);
 void inflight_shrink(struct inflight *f);
 
 /* inflight_next_settled returns the index of the batch to settle next, or 0 if there is none. That
  * is the oldest one, unless nothing of the newest one was tried: the store can then simply move its
- * position back to before that batch, as nothing was claimed behind it. If there may be a claim
- * that we don't know of, the store might have to park the newest batch instead, and would hand it
- * out before older ones; so then it is the oldest after all. */
+ * position back to before that batch, as nothing was claimed after it. If there may be a claim
+ * unknown to us, the store might have to park the newest batch instead, and would hand it out
+ * before older ones; then it is the oldest after all. */
 size_t inflight_next_settled(const struct inflight *f);
-/* inflight_outcomes lists the exceptions of a batch in b->out, in batch order, once nothing of it
- * is open. Returns -1 when out of memory. */
+/* inflight_outcomes lists the exceptions of a batch in b->out, in batch order, once all of its
+ * events have ended. Returns -1 when out of memory. */
 int inflight_outcomes(struct batch_state *b);
 /* inflight_tell_settled tells the sink which events of a settled batch were delivered. */
 void inflight_tell_settled(const struct batch_state *b, struct sink *sk);
@@ -147,16 +148,15 @@ void inflight_tell_settled(const struct batch_state *b, struct sink *sk);
 /* inflight_pop takes the first slot off the queue of ready ones; NULL: there is none. */
 struct slot *inflight_pop(struct inflight *f);
 /* inflight_chained returns the slot of the same batch that waits for this one and may be sent right
- * behind it; NULL: none. */
+ * after it; NULL: none. */
 struct slot *inflight_chained(const struct slot *slot);
 
-/* inflight_begin notes that a slot is handed to the sink: one that inflight_pop or inflight_chained
- * returned. */
+/* inflight_begin notes that a slot from inflight_pop or inflight_chained is handed to the sink. */
 void inflight_begin(struct slot *slot);
-/* inflight_undo takes back a slot that the sink did not accept; it is the first in the queue again,
- * or waits again for the one it was chained to. Undo the last one first. inflight_return does the
- * same for one that the sink accepted and hands back untried, which ends as held back if the one
- * before it failed meanwhile. The queue is stale afterwards. */
+/* inflight_undo takes back a slot that the sink did not accept: it becomes the head of the queue
+ * again, or waits again for its predecessor in the chain. Undo the last one first. inflight_return
+ * takes back a slot that the sink accepted but returned untried; it ends as held back if its
+ * predecessor has failed. The queue is stale afterwards. */
 void inflight_undo(struct inflight *f, struct slot *slot);
 void inflight_return(struct inflight *f, struct slot *slot);
 /* inflight_end records the outcome, and queues the follower if the event was delivered, or else
@@ -167,8 +167,8 @@ void inflight_end(struct inflight *f, struct slot *slot, const struct outcome *o
  * unchanged. */
 void inflight_hold(struct inflight *f, struct slot *slot);
 
-/* inflight_want_back notes that what was not started is to go back to the store. inflight_tidy
- * does that, and rebuilds a stale queue; inflight_untidy says whether it has anything to do. */
+/* inflight_want_back requests that unstarted events go back to the store. inflight_tidy does that,
+ * and rebuilds a stale queue; inflight_untidy says whether it has anything to do. */
 void inflight_want_back(struct inflight *f);
 bool inflight_untidy(const struct inflight *f);
 void inflight_tidy(struct inflight *f);

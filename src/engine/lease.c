@@ -1,5 +1,5 @@
-/* lease.c: renews the leases of the claims in flight when half of one is over, and finds out if a
- * claim is lost. */
+/* lease.c: renews the leases of the claims in flight after half of their time, and detects lost
+ * claims. */
 #include "base/num.h"
 #include "engine/pipeline_impl.h"
 
@@ -62,7 +62,7 @@ void lease_lose(struct pipeline *p, struct batch_state *b, const char *why)
     inflight_lose(&p->inflight, b);
     p->stats.lost++;
     log_at(p->cfg.log, LOG_WARN_, p->c->name,
-           "claim %lld is lost: %s; what it held will be delivered again: %zu",
+           "claim %lld is lost: %s; events that will be delivered again: %zu",
            (long long)b->claim.epoch, why, b->claim.n);
 }
 
@@ -91,8 +91,8 @@ static int renew(struct pipeline *p, struct batch_state *b)
 
 /* All leases are renewed together, from the newest claim to the oldest, up to the first failure. So
  * of two claims of a lane, the older never expires after the newer, and a worker that takes over
- * gets their events in order. A claim past its deadline may belong to another worker: nothing of it
- * is submitted (see lease_allows) until the store has said that it is still ours. */
+ * gets their events in order. A claim past its deadline may belong to another worker: none of its
+ * events are submitted (see lease_allows) until the store confirms that it is still ours. */
 void lease_renew(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);

@@ -1,5 +1,5 @@
 /* meter.h: what a pipeline counts for the metrics. One thread counts, without a lock and without
- * allocating; others are given copies of the whole. */
+ * allocating; other threads get copies. */
 #ifndef ENGINE_METER_H
 #define ENGINE_METER_H
 
@@ -11,7 +11,7 @@
 
 #define METER_TYPES 32   /* event types counted by name; all others are counted as "other" */
 #define METER_NAME 80    /* types with longer names are "other" at once */
-#define METER_BUCKETS 14 /* with an upper bound; one more is for the rest */
+#define METER_BUCKETS 14 /* with an upper bound; one more for the rest */
 
 /* Upper bounds of the buckets of each histogram, in nanoseconds. */
 extern const int64_t meter_delivery_bounds[METER_BUCKETS], meter_call_bounds[METER_BUCKETS];

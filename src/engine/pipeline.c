@@ -51,7 +51,7 @@ struct handler_guard pipeline_guard(struct pipeline *p)
     return effects_guard(p);
 }
 
-/* Logs what the sink warns of, once for each text. */
+/* Logs a warning of the sink, once for each text. */
 static void log_caution(struct pipeline *p)
 {
     const char *caution = NULL;
@@ -115,9 +115,9 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
     set_state(p, PIPELINE_DRAINING);
 }
 
-/* Whether the sink has anything to do for us. A lease of its own it must keep or ask for even when
- * idle; but not while we stand by: the lease then expires, and a worker with the current settings
- * gets it. */
+/* Whether the sink needs to be driven. A sink with a lease must renew or acquire it even when idle,
+ * but not while we stand by: the lease then expires, and a worker with the current settings gets
+ * it. */
 static bool awaits_sink(const struct pipeline *p)
 {
     if (inflight_deliveries(&p->inflight) > 0)
@@ -129,15 +129,15 @@ static bool awaits_sink(const struct pipeline *p)
     return p->sk->ops->attended && p->sk->ops->attended(p->sk);
 }
 
-/* stands_by says whether newer settings are in force and everything claimed under ours is settled.
+/* Whether newer settings are in force and everything claimed under ours is settled.
  */
 static bool stands_by(const struct pipeline *p)
 {
     return p->standby.why.code && p->inflight.n == 0;
 }
 
-/* Lets the sink make progress. Events it hands back are queued again. If it is not our turn to
- * deliver, events that were not started go back to the store, for the relay whose turn it is. */
+/* Lets the sink make progress. Events it returns are queued again. If it is not our turn to
+ * deliver, unstarted events go back to the store, for the relay whose turn it is. */
 static void drive_sink(struct pipeline *p)
 {
     if (awaits_sink(p))
@@ -148,10 +148,10 @@ static void drive_sink(struct pipeline *p)
     inflight_tidy(&p->inflight);
 }
 
-/* Gives back what was not started, newest batch first (see inflight_next_settled), waits for
- * deliveries in flight and settles them. Past the deadline it cancels them, and asks the store even
- * if that was to be left alone. If the store cannot settle them, they are dropped, and their leases
- * will expire; all of them together, or a later one could overtake an earlier one. */
+/* Gives back unstarted events, newest batch first (see inflight_next_settled), waits for deliveries
+ * in flight and settles them. Past the deadline it cancels them, and calls the store even during
+ * its backoff. If the store cannot settle the batches, all of them are dropped together, and their
+ * leases will expire: otherwise a later one could overtake an earlier one. */
 static bool drain(struct pipeline *p)
 {
     int64_t now = pipeline_now(p);
@@ -183,8 +183,8 @@ static bool drain(struct pipeline *p)
     return true;
 }
 
-/* Hands events to the sink, settles what has ended and claims more. Sink and store can both make
- * the pipeline fail; then another step is due at once, which drains. */
+/* Submits events to the sink, settles finished batches and claims more. Sink and store can both
+ * make the pipeline fail; then another step is due at once, which drains. */
 static bool deliver_and_claim(struct pipeline *p)
 {
     bool submitted = deliver_submit(p);
@@ -225,8 +225,8 @@ bool pipeline_step(struct pipeline *p)
     return again;
 }
 
-/* Adds the wake-up descriptor to what is polled for, and brings *at forward to the next look, if
- * there is room for more work at all. */
+/* Adds the wake-up descriptor to the poll set, and brings *at forward to the next look, if there is
+ * room for more work at all. */
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max,
                             int64_t *at)
 {
@@ -251,9 +251,9 @@ static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds,
     return 1;
 }
 
-/* Judges by the time of the last step, not by the time it is now. What came due between the two was
- * not done by the step, and nothing would wake the worker for it: seen from the step, it is still
- * to come, and its time, which is past, ends the wait at once. */
+/* Computed as of the last step, not as of now. Work that became due in between was not done by the
+ * step, and nothing would wake the worker for it: as of the step, it is still due in the future,
+ * and its time, already past, ends the wait at once. */
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline)
 {
     *ret_deadline = CLOCK_NEVER;

@@ -1,8 +1,8 @@
 /* pipeline.h: the front door of the engine: claim -> deliver -> settle, for one consumer.
  *
  * A pipeline borrows everything it is given (store, sink, clock, generator, log), starts no thread
- * and never waits. The host calls pipeline_step whenever something may have changed, and in between
- * sleeps as long as pipeline_wait allows. Only one thread at a time may use a pipeline. */
+ * and never waits. The host calls pipeline_step whenever something may have changed, and sleeps as
+ * long as pipeline_wait allows in between. Only one thread at a time may use a pipeline. */
 #ifndef ENGINE_PIPELINE_H
 #define ENGINE_PIPELINE_H
 
@@ -28,8 +28,9 @@ struct tx_pool {
     void *ctx;
 };
 
-/* The handler call that a pipeline is in. Handlers work in the pipeline's own thread, so another
- * thread, the lease renewer, extends its claim meanwhile. Any thread may read it at any time. */
+/* The handler call that a pipeline is in. Handlers run in the pipeline's own thread, so another
+ * thread, the lease renewer, extends its claim in the meantime. Any thread may read it at any time.
+ */
 struct call_progress {
     _Atomic int64_t started;  /* when the call began, monotonic; 0: there is none */
     _Atomic int64_t epoch;    /* of the claim */
@@ -47,15 +48,15 @@ struct pipeline_config {
     /* Shared by all pipelines of a process: which events may kill it. NULL: this is the only
      * pipeline. It must outlive the pipeline. */
     struct suspects *suspects;
-    /* gone says whether the process of an owner has ended for certain, so that its claims need not
-     * run out first. NULL: that cannot be known. */
+    /* gone returns whether the process of an owner has certainly ended, so that its claims need not
+     * expire first. NULL: that cannot be known. */
     bool (*gone)(const char *owner);
     /* The memory for events in flight, shared by all pipelines of a process. NULL: no limit but
      * that of batches. It must outlive the pipeline. */
     struct budget *budget;
-    /* For named handlers: the connection whose transactions they work in, which nothing else uses,
-     * or the pool that it comes from; and the handlers themselves, as the sink has them. Neither:
-     * handlers act outside of the store. */
+    /* For named handlers: a dedicated connection for their transactions, or the pool that it comes
+     * from; and the handlers themselves, as given to the sink. Neither: handlers act outside the
+     * store. */
     struct store *tx_conn;
     struct tx_pool tx_pool;
     const struct handler *handlers;
@@ -86,12 +87,12 @@ enum pipeline_state {
 struct pipeline_stats {
     int64_t delivered, retried, buried, behind, claims, lost, crashed;
     struct meter meter;
-    /* Since when, in monotonic ns, the pipeline has had work and has got no event delivered or
-     * buried. A store that cannot be asked counts as work. 0: it has nothing to do. */
+    /* Since when, in monotonic ns, the pipeline has had work without delivering or burying any
+     * event. An unreachable store counts as work. 0: it has nothing to do. */
     int64_t stalled_since;
     int64_t held_bytes;     /* memory that the batches in flight take */
     int64_t ended_at;       /* when the sink last answered, monotonic ns */
-    char why[PIPELINE_WHY]; /* what the sink or store said when it went down; "" once it is back */
+    char why[PIPELINE_WHY]; /* the sink's or store's error when it went down; "" once it is back */
     bool through;           /* the last look found nothing left (see claim_hint.through) */
     bool paused;
     bool standby;       /* the consumer has newer settings than ours, so nothing is claimed */
@@ -101,9 +102,9 @@ struct pipeline_stats {
 
 /* pipeline_new makes a pipeline, which the caller frees. pipeline_attach then gives it its sink,
  * which must have been opened with pipeline_done and this pipeline as its done function.
- * pipeline_register comes last: it registers the consumer in the store, where nothing must be left
- * of a consumer that could not be started. It fails with ERR_CONFLICT if other settings are in
- * force (see consumer_put) and cfg->stand_by is false. */
+ * pipeline_register comes last: it registers the consumer in the store, which must have no trace of
+ * a consumer that failed to start. It fails with ERR_CONFLICT if other settings are in force (see
+ * consumer_put) and cfg->stand_by is false. */
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err);
 void pipeline_attach(struct pipeline *p, struct sink *sk);
 int pipeline_register(struct pipeline *p, struct error *err);
@@ -118,19 +119,19 @@ void pipeline_done(void *pipeline, struct delivery *d, const struct sink_result 
  * logs them and tries again later. */
 bool pipeline_step(struct pipeline *p);
 
-/* pipeline_wait fills in what to poll for, at most max entries, and returns how many they are.
- * *ret_deadline is when to wake up at the latest, monotonic; CLOCK_NEVER: no limit. */
+/* pipeline_wait fills in at most max entries to poll for, and returns their number. *ret_deadline
+ * is when to wake up at the latest, monotonic; CLOCK_NEVER: no limit. */
 size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t *ret_deadline);
 
 /* pipeline_wake makes the next step look for work, as a wake-up does. */
 void pipeline_wake(struct pipeline *p);
 
-/* pipeline_drain stops claiming and gives back what was not started. Deliveries in flight may go on
+/* pipeline_drain stops claiming and gives back unstarted events. Deliveries in flight may go on
  * until the monotonic deadline, and are cancelled then. In the end the state is PIPELINE_STOPPED,
  * or PIPELINE_FAILED after an error. */
 void pipeline_drain(struct pipeline *p, int64_t deadline);
 
-/* pipeline_busy says whether the pipeline holds a claim. */
+/* pipeline_busy returns whether the pipeline holds a claim. */
 bool pipeline_busy(const struct pipeline *p);
 enum pipeline_state pipeline_state(const struct pipeline *p);
 const struct error *pipeline_error(const struct pipeline *p);
@@ -140,13 +141,13 @@ size_t pipeline_held(const struct pipeline *p);
 /* pipeline_sink_lease returns the lease of a sink that takes turns with others; NULL for any other
  * sink. */
 const struct sink_lease *pipeline_sink_lease(const struct pipeline *p);
-/* pipeline_broker returns what the sink knows of its broker: see sink_broker_of. */
+/* pipeline_broker returns the state of the sink's broker: see sink_broker_of. */
 struct sink_broker pipeline_broker(const struct pipeline *p);
 /* pipeline_store_error returns why the last turn with the store failed; code 0: it did not. */
 const struct error *pipeline_store_error(const struct pipeline *p);
 /* pipeline_standby returns why the pipeline stands by; code 0: it does not. */
 const struct error *pipeline_standby(const struct pipeline *p);
-/* pipeline_failure returns how the last event that failed did, as "type: why"; "": none has. */
+/* pipeline_failure returns the last failure of an event, as "type: reason"; "": none. */
 const char *pipeline_failure(const struct pipeline *p);
 
 #endif

@@ -35,7 +35,7 @@ struct next_turn {
 struct offers {
     int64_t last_sent; /* sent_at of the last delivery; no two are equal */
     bool answered;     /* the sink has answered since it was last offered something */
-    size_t chain;      /* how many events of a chain were taken, or twice as many if all were */
+    size_t chain;      /* events of a chain that were taken; twice as many if all were */
 };
 
 /* (1) state and error are written by pipeline.c alone; the other structs by the file that their
@@ -64,8 +64,8 @@ struct pipeline {
     int64_t stepped_at;       /* when the last step began, monotonic */
     int64_t wall_ahead_ms;    /* wall clock minus monotonic clock, at the last claim */
     struct error store_error; /* of the last turn; code 0: it went well */
-    const char *caution;      /* what the sink warned of last; NULL: nothing */
-    char failure[256];        /* how the last event that failed did: "type: why" */
+    const char *caution;      /* the sink's last warning; NULL: none */
+    char failure[256];        /* the last failure of an event: "type: reason" */
 };
 
 static inline int64_t pipeline_now(const struct pipeline *p)
@@ -73,28 +73,28 @@ static inline int64_t pipeline_now(const struct pipeline *p)
     return clock_mono(p->cfg.clock);
 }
 
-/* pipeline_failstop says whether the sink takes whole batches and keeps their order itself: see
+/* pipeline_failstop returns whether the sink takes whole batches and keeps their order itself: see
  * SINK_FAILSTOP. */
 static inline bool pipeline_failstop(const struct pipeline *p)
 {
     return (sink_caps(p->sk) & SINK_FAILSTOP) != 0;
 }
 
-/* pipeline_in_process says whether an event can kill this process: see SINK_IN_PROCESS. */
+/* pipeline_in_process returns whether an event can kill this process: see SINK_IN_PROCESS. */
 static inline bool pipeline_in_process(const struct pipeline *p)
 {
     return (sink_caps(p->sk) & SINK_IN_PROCESS) != 0;
 }
 
-/* pipeline_chains says whether an event may be submitted along with those of its key that wait for
- * it: see SINK_CHAINS. */
+/* pipeline_chains returns whether an event may be submitted together with the events of its key
+ * that wait for it: see SINK_CHAINS. */
 static inline bool pipeline_chains(const struct pipeline *p)
 {
     return (sink_caps(p->sk) & SINK_CHAINS) != 0;
 }
 
-/* pipeline_our_turn says whether we may deliver: we do not stand by, and the sink is not leased to
- * another relay. */
+/* pipeline_our_turn returns whether we may deliver: we do not stand by, and the sink is not leased
+ * to another relay. */
 static inline bool pipeline_our_turn(const struct pipeline *p)
 {
     if (p->standby.why.code)
@@ -103,8 +103,8 @@ static inline bool pipeline_our_turn(const struct pipeline *p)
     return !l || l->held;
 }
 
-/* pipeline_fail drains the pipeline until the deadline and then stops it for good, because of err.
- * Only the first error counts. */
+/* pipeline_fail drains the pipeline until the deadline and then stops it for good, with err. Only
+ * the first error counts. */
 void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline);
 
 /* deliver_submit hands queued events to the sink, and ends the handlers' transaction if it opened
@@ -113,18 +113,17 @@ void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline
 bool deliver_submit(struct pipeline *p);
 void deliver_done(struct pipeline *p, struct slot *slot, const struct sink_result *r);
 
-/* exchange_step settles the batch that has ended, or claims one, if it is time for either. Returns
- * whether anything happened. It does nothing while it is unknown whether a batch's effects were
- * committed: see effects_resolve. */
+/* exchange_step settles the batch that has ended, or claims one, if either is due. Returns whether
+ * anything happened. It does nothing while a commit of effects is in doubt: see effects_resolve. */
 bool exchange_step(struct pipeline *p);
 /* exchange_settle settles batch[i], whose events have all ended, and claims the next batch in the
  * same transaction if claim_quota_allows and a look is due. Returns whether the store did it. */
 bool exchange_settle(struct pipeline *p, size_t i);
-/* exchange_settle_delay_until returns until when the settlement of the only batch is put off: it
- * was delivered whole, and will be settled together with the next claim, or then. 0: it is not. */
+/* exchange_settle_delay_until returns until when the settlement of the only batch is delayed: it
+ * was delivered whole, and will be settled with the next claim, or then. 0: no delay. */
 int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now);
 /* exchange_drop forgets batch[i]. exchange_drop_lost forgets all batches whose claims are no longer
- * ours and of which nothing is with the sink. */
+ * ours and that have no event with the sink. */
 void exchange_drop(struct pipeline *p, size_t i);
 void exchange_drop_lost(struct pipeline *p);
 /* exchange_settlement returns what to record of a batch; it points into b. exchange_settled forgets
@@ -132,8 +131,8 @@ void exchange_drop_lost(struct pipeline *p);
  * settles in its own transaction, and needs both. */
 struct settlement exchange_settlement(struct pipeline *p, const struct batch_state *b);
 void exchange_settled(struct pipeline *p, size_t i, bool lost);
-/* exchange_store_failed notes that the store failed or gave no answer, and leaves it alone for a
- * while. exchange_store_back notes that it has answered. */
+/* exchange_store_failed notes that the store failed or did not answer, and backs off.
+ * exchange_store_back notes that it has answered. */
 void exchange_store_failed(struct pipeline *p, const struct error *err);
 void exchange_store_back(struct pipeline *p);
 
@@ -143,8 +142,8 @@ void lease_start(const struct pipeline *p, struct batch_state *b, int64_t now);
 /* lease_renew renews all leases once half of any is over. lease_wake returns when that is. */
 void lease_renew(struct pipeline *p);
 int64_t lease_wake(const struct pipeline *p);
-/* lease_allows says whether events of the batch may be submitted. Not past its deadline; and not
- * past half of its lease, if it can be renewed first, because handlers take their time. */
+/* lease_allows returns whether events of the batch may be submitted: not past its deadline, nor
+ * past half of its lease if it can be renewed first, because handlers may be slow. */
 bool lease_allows(const struct pipeline *p, const struct batch_state *b, int64_t now);
 /* lease_freeze tells the lease renewer that the handlers' transaction has begun or ended. In a
  * store with one writer, no claim can be taken over or extended while it is open. */

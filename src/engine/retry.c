@@ -138,8 +138,8 @@ int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r)
     return p->jitter ? (int64_t)rng_below(r, (uint64_t)delay + 1) : delay;
 }
 
-/* Waits as long as the event has been failing. Doubling comes to the same: the next wait is as long
- * as all the waits so far. */
+/* Waits as long as the event has been failing, which amounts to doubling: the next wait is as long
+ * as all waits so far. */
 int64_t retry_delay_in_doubt(const struct retry_policy *p, int64_t failing_ms, struct rng *r)
 {
     int64_t delay = failing_ms;

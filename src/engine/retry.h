@@ -11,8 +11,8 @@
 
 /* The n-th failed attempt is followed by a wait of base * 2^(n-1), at most cap; with jitter, a
  * random time up to that. A failure that may be the sink's fault uses up no attempt (see
- * failure.h), but an event that has failed for outage_ms is buried even if it is still not known
- * whose fault it is. With outage_ms == 0 every failure counts. */
+ * failure.h), but an event that has failed for outage_ms is buried even if the fault is still
+ * unknown. With outage_ms == 0 every failure counts. */
 struct retry_policy {
     int64_t base_ms, cap_ms;
     int64_t outage_ms;

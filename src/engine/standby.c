@@ -1,9 +1,9 @@
 /* standby.c: registers the consumer, and stands by while it has newer settings than ours.
  *
  * In a rolling deploy, workers with old and new settings run side by side. The store accepts the
- * new settings and refuses those they replaced, so the old workers stand by: they settle what they
- * have, claim nothing, and ask again now and then. They go on if an operator brings their settings
- * back. */
+ * new settings and refuses those they replaced, so the old workers stand by: they settle their
+ * claims, claim nothing more, and retry periodically. They continue if an operator restores their
+ * settings. */
 #include "base/num.h"
 #include "engine/pipeline_impl.h"
 
@@ -20,7 +20,7 @@ static int register_consumer(struct pipeline *p, enum put how, struct error *err
     return p->cfg.st->ops->consumer_put(p->cfg.st, &spec, NULL, err);
 }
 
-/* stay_on_standby notes why we stand by, logs it if it is news, and sets the time of the next try.
+/* Notes why we stand by, logs it if the reason is new, and sets the time of the next try.
  */
 static void stay_on_standby(struct pipeline *p, const struct error *why)
 {
@@ -35,8 +35,8 @@ static void stay_on_standby(struct pipeline *p, const struct error *why)
 }
 
 /* Ends the leases of workers whose process is known to have ended, oldest claim first. Their events
- * need not wait: a relay that was killed is usually started again at once. If anything goes wrong
- * here, leases simply run out. */
+ * need not wait: a relay that was killed is usually restarted at once. If anything fails here,
+ * leases simply expire. */
 static void end_leases(struct pipeline *p)
 {
     struct store *st = p->cfg.st;
@@ -62,7 +62,7 @@ static void end_leases(struct pipeline *p)
     arena_release(&a);
     if (ended > 0)
         log_at(p->cfg.log, LOG_INFO_, p->c->name,
-               "a worker of this machine has ended and left %zu claim%s; taking over", ended,
+               "a worker on this machine ended and left %zu claim%s; taking over", ended,
                ended == 1 ? "" : "s");
 }
 
@@ -87,7 +87,7 @@ int standby_register(struct pipeline *p, struct error *err)
 void standby_enter(struct pipeline *p)
 {
     p->standby.why = (struct error){.code = ERR_CONFLICT, .text = ""};
-    p->standby.at = 0; /* standby_try asks the store at once, which then says why */
+    p->standby.at = 0; /* standby_try tries at once; the store's error gives the reason */
     p->stats.standby = true;
 }
 
@@ -98,7 +98,7 @@ bool standby_try(struct pipeline *p)
     if (now < p->standby.at || schedule_store_away(&p->schedule, now))
         return false;
     if (register_consumer(p, PUT_AGAIN, &err) == 0) {
-        log_at(p->cfg.log, LOG_INFO_, p->c->name, "its settings count again: going on");
+        log_at(p->cfg.log, LOG_INFO_, p->c->name, "its settings are in force again: resuming");
         p->standby = (struct standby){0};
         p->stats.standby = false;
         schedule_look_now(&p->schedule);

@@ -2,10 +2,10 @@
  *
  * An event that was in flight when a worker vanished is a suspect if its sink runs code of the
  * application in this process. A pipeline has nothing else in flight while it delivers one. If the
- * process dies while one suspect is in flight, that one is to blame. Consumers do not wait for each
- * other's deliveries, so several may be in flight at a time; then a crash is held against none of
- * them. After several crashes the store hands them out at different times (see STORE_APART_MS), so
- * that the one that kills is alone. */
+ * process dies while exactly one suspect is in flight, that one is to blame. Consumers do not wait
+ * for each other's deliveries, so several may be in flight at a time; then none of them is blamed
+ * for a crash. After several crashes the store hands them out at different times (see
+ * STORE_APART_MS), so that the culprit is alone. */
 #ifndef ENGINE_SUSPECT_H
 #define ENGINE_SUSPECT_H
 
@@ -16,7 +16,7 @@
 #include "base/owner.h"
 #include "store/store.h"
 
-/* A claim that is no longer to be blamed, in memory of its own: its pipeline may end meanwhile. */
+/* A claim that is no longer to be blamed. A copy, because its pipeline may end in the meantime. */
 struct suspect_claim {
     char consumer[STORE_NAME_MAX + 1];
     char owner[OWNER_TEXT];
@@ -38,9 +38,9 @@ struct suspects {
     struct suspect *blamed;
 };
 
-/* The part of one pipeline; only its thread uses it. */
+/* The suspect of one pipeline; only its thread uses it. */
 struct suspect {
-    struct suspects *all; /* NULL: this is the only pipeline of its process */
+    struct suspects *all; /* NULL: the only pipeline of its process */
     bool in_flight;
     struct suspect_claim claim; /* valid if it is in flight */
     bool due;                   /* the store has one */
@@ -50,9 +50,9 @@ struct suspect {
 void suspect_all_init(struct suspects *all);
 void suspect_all_release(struct suspects *all);
 
-/* suspect_ask returns what the store is to do with suspects in the next claim, while `others`
- * batches are in flight beside it. suspect_begin or suspect_withdraw follows, after the claim and
- * in the same thread. */
+/* suspect_ask returns how the store is to treat suspects in the next claim, while `others` batches
+ * are in flight. suspect_begin or suspect_withdraw follows, after the claim and in the same thread.
+ */
 enum suspect_policy suspect_ask(struct suspect *s, size_t others);
 /* suspect_withdraw notes that there was no suspect in the claim, or no claim. */
 void suspect_withdraw(struct suspect *s);
@@ -65,11 +65,11 @@ size_t suspect_begin(struct suspect *s, const struct claim_lease *c, bool blamed
 /* suspect_end notes that no suspect of this pipeline is with the sink any more. */
 void suspect_end(struct suspect *s);
 
-/* suspect_all_absolve finds the claim that would be blamed if the process died now, and blames it
- * no more: the process is being stopped. Returns whether there is one. */
+/* suspect_all_absolve finds the claim that would be blamed if the process died now, and clears the
+ * blame: the process is being stopped. Returns whether there is one. */
 bool suspect_all_absolve(struct suspects *all, struct suspect_claim *ret);
 
-/* suspect_lease is the lease with which a store is told so. It borrows from c. */
+/* suspect_lease returns the lease that identifies the claim to the store. It borrows from c. */
 struct claim_lease suspect_lease(const struct suspect_claim *c);
 
 #endif

@@ -3,23 +3,23 @@
 #include "base/char.h"
 #include "base/clock.h"
 
-#define TRACESTATE_MAX 512 /* what W3C asks everyone to pass on */
+#define TRACESTATE_MAX 512 /* the length that W3C requires to be passed on */
 #define VALUE_MAX EVENT_HEADERS_MAX
 
-/* How an attribute is written: as a header, as a member, or by the caller. */
+/* How attributes are written: as headers, as JSON members, or by the caller. */
 struct writer {
     cloudevents_fn *put;
     void *ctx;
-    bool failed; /* there was no memory */
+    bool failed; /* out of memory */
 };
 
-/* Names that a header of an event may not have, because we set these attributes ourselves. */
+/* Names that an event's header may not have, because we set these attributes ourselves. */
 static const char *const ours[] = {
     "specversion",     "id",         "source", "type",       "subject", "time",
     "datacontenttype", "dataschema", "data",   "database64", "tenant",  "aggregateversion",
 };
 
-/* Appends s. Bytes that a header cannot hold as they are become %XX. */
+/* Appends s, with bytes that a header cannot hold as %XX. */
 static void add_percent(struct buf *b, struct str s)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -53,13 +53,13 @@ static void add_member(void *ctx, struct str name, struct str value)
 }
 
 /* Writes an attribute, unless it is absent. */
-static void add(struct writer *w, struct str name, struct str value)
+static void add_attribute(struct writer *w, struct str name, struct str value)
 {
     if (value.p)
         w->put(w->ctx, name, value);
 }
 
-/* Writes the key that order goes by: order/42. */
+/* Writes the ordering key: order/42. */
 static void add_subject(struct writer *w, const struct event *ev)
 {
     if (!ev->aggregate_id.p)
@@ -74,14 +74,14 @@ static void add_subject(struct writer *w, const struct event *ev)
     if (text.failed)
         w->failed = true;
     else
-        add(w, STR("subject"), (struct str){text.p, text.n});
+        add_attribute(w, STR("subject"), (struct str){text.p, text.n});
     buf_release(&text);
 }
 
-/* ---- which headers go along ---- */
+/* ---- the event's headers ---- */
 
-/* Whether v fits a form, character by character: x means a hexadecimal digit in lower case, any
- * other character means itself. */
+/* Whether v matches a form: x stands for a lower-case hexadecimal digit, any other character for
+ * itself. */
 static bool has_form(struct str v, const char *form)
 {
     if (v.n != strlen(form))
@@ -96,7 +96,7 @@ static bool has_form(struct str v, const char *form)
     return true;
 }
 
-/* is_tracestate only checks the length, and that the value can be put into a header line. */
+/* Checks only the length, and that the value can be put into a header line. */
 static bool is_tracestate(struct str v)
 {
     if (v.n == 0 || v.n > TRACESTATE_MAX)
@@ -107,8 +107,8 @@ static bool is_tracestate(struct str v)
     return true;
 }
 
-/* Whether a header can go along under its name: CloudEvents allows lower-case letters and digits
- * only, and some attributes we set ourselves. */
+/* Whether a header can become an attribute under its name: CloudEvents allows only lower-case
+ * letters and digits, and some attributes we set ourselves. */
 static bool is_extension(struct str name)
 {
     if (name.n == 0)
@@ -124,7 +124,7 @@ static bool is_extension(struct str name)
     return true;
 }
 
-/* Adds a header, or replaces the one of that name: the last one wins. */
+/* Adds a header, or replaces the one with that name: the last wins. */
 static int put_header(struct cloudevents_headers *all, struct str name, struct json value,
                       struct error *err)
 {
@@ -166,7 +166,7 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
     return 0;
 }
 
-/* Whether a value has the form that W3C defines. One that does not is left out. */
+/* Whether a value has the form defined by W3C. Other values are left out. */
 static bool is_fit(const char *name, struct str value)
 {
     if (strcmp(name, "traceparent") == 0)
@@ -193,7 +193,7 @@ static void add_extensions(struct writer *w, const struct cloudevents_headers *m
         if (value.failed)
             w->failed = true;
         else if (is_fit(name, text))
-            add(w, str_of(name), text);
+            add_attribute(w, str_of(name), text);
     }
     buf_release(&value);
 }
@@ -204,18 +204,18 @@ static void add_all(struct writer *w, const struct event *ev, struct str source,
     char created[CLOCK_RFC3339_SIZE];
     size_t n = clock_rfc3339(ev->created_at, created);
 
-    add(w, STR("id"), ev->id);
-    add(w, STR("source"), source);
-    add(w, STR("type"), ev->type);
+    add_attribute(w, STR("id"), ev->id);
+    add_attribute(w, STR("source"), source);
+    add_attribute(w, STR("type"), ev->type);
     add_subject(w, ev);
-    add(w, STR("time"), (struct str){created, n});
+    add_attribute(w, STR("time"), (struct str){created, n});
     if (ev->tenant.n > 0)
-        add(w, STR("tenant"), ev->tenant);
+        add_attribute(w, STR("tenant"), ev->tenant);
     if (ev->has_version) {
         char text[24];
         struct buf b = {.p = text, .cap = sizeof text, .max = sizeof text};
         buf_addi64(&b, ev->version);
-        add(w, STR("aggregateversion"), (struct str){text, b.n});
+        add_attribute(w, STR("aggregateversion"), (struct str){text, b.n});
     }
     add_extensions(w, more);
 }
@@ -224,7 +224,7 @@ void cloudevents_binary(struct buf *b, const struct event *ev, struct str source
                         const struct cloudevents_headers *more)
 {
     struct writer w = {add_header, b, false};
-    add(&w, STR("specversion"), STR("1.0"));
+    add_attribute(&w, STR("specversion"), STR("1.0"));
     add_all(&w, ev, source, more);
     if (w.failed)
         b->failed = true;
@@ -235,7 +235,7 @@ int cloudevents_each(const struct event *ev, struct str source,
                      struct error *err)
 {
     struct writer w = {fn, ctx, false};
-    add(&w, STR("specversion"), STR("1.0"));
+    add_attribute(&w, STR("specversion"), STR("1.0"));
     add_all(&w, ev, source, more);
     if (w.failed)
         return err_nomem(err);
@@ -249,7 +249,7 @@ void cloudevents_structured(struct buf *b, const struct event *ev, struct str so
     (void)buf_reserve(b, ev->payload.n + 1024);
     buf_adds(b, "{\"specversion\":\"1.0\"");
     add_all(&w, ev, source, more);
-    add(&w, STR("datacontenttype"), STR("application/json"));
+    add_attribute(&w, STR("datacontenttype"), STR("application/json"));
     buf_adds(b, ",\"data\":");
     buf_addstr(b, ev->payload.p ? ev->payload : STR("null"));
     buf_addc(b, '}');

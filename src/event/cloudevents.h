@@ -8,8 +8,8 @@
 
 #define CLOUDEVENTS_NAME_MAX 20 /* of an extension attribute */
 
-/* The headers of an event that go along: extension attributes, and W3C's for traces. (1) Names are
- * lower-case letters and digits, and differ. (2) Values are as in the event's headers, escaped. */
+/* The headers of an event that are sent: extension attributes, and W3C's for traces. (1) Names are
+ * lower-case letters and digits, and unique. (2) Values are as in the event's headers, escaped. */
 struct cloudevents_headers {
     struct {
         char name[CLOUDEVENTS_NAME_MAX + 1];
@@ -18,32 +18,31 @@ struct cloudevents_headers {
     size_t n;
 };
 
-/* cloudevents_headers finds them in one pass; the last of several with the same name wins.
- * ERR_INVALID if there are too many. *ret borrows from the event. */
+/* cloudevents_headers collects them in one pass; of duplicates the last wins. ERR_INVALID if there
+ * are too many. *ret borrows from the event. */
 int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err);
 
-/* cloudevents_binary appends the attributes as header lines, "ce-id: ...", each ended by a NUL.
- * Anything but plain printable characters is percent-encoded, as the HTTP binding demands, so no
- * value can end its line. */
+/* cloudevents_binary appends the attributes as header lines, "ce-id: ...", each ending with a NUL.
+ * Anything but printable ASCII is percent-encoded, as the HTTP binding demands, so no value can end
+ * its line. */
 void cloudevents_binary(struct buf *b, const struct event *ev, struct str source,
                         const struct cloudevents_headers *more);
 
-/* cloudevents_structured appends the whole event as one JSON object, with the payload byte for
- * byte. */
+/* cloudevents_structured appends the whole event as one JSON object, with the payload unchanged. */
 void cloudevents_structured(struct buf *b, const struct event *ev, struct str source,
                             const struct cloudevents_headers *more);
 
-/* A cloudevents_fn takes an attribute, whose strings are borrowed for the call. */
+/* A cloudevents_fn receives an attribute, whose strings are borrowed for the call. */
 typedef void cloudevents_fn(void *ctx, struct str name, struct str value);
 
-/* cloudevents_each hands all attributes to fn, as they are, for bindings whose headers hold any
- * text: those of brokers. ERR_NOMEM. */
+/* cloudevents_each passes all attributes unencoded to fn, for bindings whose headers hold any text:
+ * those of brokers. ERR_NOMEM. */
 int cloudevents_each(const struct event *ev, struct str source,
                      const struct cloudevents_headers *more, cloudevents_fn *fn, void *ctx,
                      struct error *err);
 
-/* cloudevents_trace appends the W3C headers "traceparent: ..." and "tracestate: ...", each ended by
- * a NUL, as far as the event has them and they are well-formed. */
+/* cloudevents_trace appends the W3C headers "traceparent: ..." and "tracestate: ...", each ending
+ * with a NUL, if the event has them and they are well-formed. */
 void cloudevents_trace(struct buf *b, const struct cloudevents_headers *more);
 
 #endif

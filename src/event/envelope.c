@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 
-/* What an envelope takes besides its strings: keys, punctuation, numbers, the time. */
+/* Size of an envelope besides its strings: keys, punctuation, numbers, the time. */
 #define OVERHEAD 320
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
@@ -20,8 +20,8 @@ static void add_string(struct buf *b, struct str s)
         ADD(b, "null");
 }
 
-/* Whether the payload has a member of that name. To find out it has to be parsed, which is done
- * only if the word, or an escape that may hide it, is in the text. */
+/* Whether the payload has a member of that name. This needs parsing, which is done only if the text
+ * contains the word, or an escape that may hide it. */
 static bool has_telemetry(struct str payload)
 {
     struct json object, found;
@@ -35,7 +35,7 @@ static bool has_telemetry(struct str payload)
     return json_get(object, STR("_telemetry"), &found);
 }
 
-/* Returns the closing brace of the payload, which only blanks can follow; NULL if it is not an
+/* Returns the closing brace of the payload, which only white space can follow; NULL if it is not an
  * object. */
 static const char *object_end(struct str payload)
 {
@@ -48,7 +48,7 @@ static const char *object_end(struct str payload)
     return memrchr(payload.p + first, '}', payload.n - first);
 }
 
-/* Embeds an object with the headers as its last member. */
+/* Embeds an object, with the headers as its last member. */
 static void add_with_headers(struct buf *b, struct str object, const char *brace,
                              struct str headers)
 {
@@ -66,8 +66,7 @@ static void add_with_headers(struct buf *b, struct str object, const char *brace
     buf_add(b, brace, object.n - before);
 }
 
-/* Embeds the payload, with the headers in it if it has room for them: if it is an object without a
- * member of that name. */
+/* Embeds the payload, with the headers inside if it is an object without a member of that name. */
 static void add_payload(struct buf *b, const struct event *ev)
 {
     struct str payload = ev->payload;
@@ -125,7 +124,8 @@ static const struct {
     {"aggregate_id", offsetof(struct event, aggregate_id), false},
 };
 
-/* Appends the characters and a NUL. The buffer has room for all of them, so it does not move. */
+/* Appends the unescaped string and a NUL. The buffer has room for all strings, so it does not
+ * move. */
 static struct str unescape(struct str raw, struct buf *text)
 {
     size_t at = text->n;
@@ -152,7 +152,7 @@ static int read_strings(struct json o, struct buf *text, struct event *ret, stru
     return 0;
 }
 
-/* Appends bytes and a NUL, as unescape does. */
+/* Appends bytes and a NUL; see unescape. */
 static struct str copy(struct str raw, struct buf *text)
 {
     size_t at = text->n;
@@ -161,7 +161,7 @@ static struct str copy(struct str raw, struct buf *text)
     return (struct str){text->p + at, raw.n};
 }
 
-/* Reads what clock_rfc3339 writes; 0 for anything else. */
+/* Parses the output of clock_rfc3339; 0 for anything else. */
 static int64_t time_of(struct json v)
 {
     struct tm tm = {0};
@@ -181,8 +181,8 @@ static int64_t time_of(struct json v)
     return (int64_t)timegm(&tm) * 1000 + ms;
 }
 
-/* Copies the payload, and takes its "_telemetry" for the headers, unless that is not an object:
- * then it is the producer's own. */
+/* Copies the payload, and uses its "_telemetry" as the headers, unless that is not an object: then
+ * it belongs to the producer. */
 static int read_payload(struct json o, struct buf *text, struct event *ret, struct error *err)
 {
     struct json payload, telemetry;
@@ -196,7 +196,7 @@ static int read_payload(struct json o, struct buf *text, struct event *ret, stru
     return 0;
 }
 
-/* Checks the event at the end: anyone may write to a stream. */
+/* Checks the event at the end: any client may write to a stream. */
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err)
 {
     struct json o, v;

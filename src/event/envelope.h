@@ -1,4 +1,4 @@
-/* envelope.h: an event as an entry of a stream carries it. */
+/* envelope.h: the form of an event in a stream entry. */
 #ifndef EVENT_ENVELOPE_H
 #define EVENT_ENVELOPE_H
 
@@ -9,15 +9,16 @@
  * order, absent ones null:
  *     event_id, topic, aggregate_kind, aggregate_id, entity_version, payload, stream_id,
  *     committed_at
- * stream_id is the name of the stream, since the number of an entry is known only once it was
- * added. The payload is embedded byte for byte; the headers, which are the producer's telemetry,
- * become its last member "_telemetry" if it is an object without one. This is a public format, and
- * the contract has it: a change breaks readers. */
+ * stream_id is the name of the stream, since an entry's id is known only after it was added. The
+ * payload is embedded byte for byte; the headers, which are the producer's telemetry, become its
+ * last member "_telemetry" if it is an object without one. This is a public format, fixed by the
+ * contract: changing it breaks readers. */
 void envelope_write(struct buf *b, const struct event *ev, struct str stream);
 
-/* envelope_read reads what envelope_write wrote. The strings of *ret are in `text`, each followed
- * by a NUL, until `text` is used again; headers is the "_telemetry" of the payload. Anyone may
- * write to a stream, so *ret has passed event_check_stored. ERR_INVALID names what is wrong. */
+/* envelope_read parses the output of envelope_write. The strings of *ret are in `text`, each
+ * followed by a NUL, until `text` is used again; headers is the "_telemetry" of the payload. Any
+ * client may write to a stream, so *ret has passed event_check_stored. ERR_INVALID names the
+ * problem. */
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err);
 
 #endif

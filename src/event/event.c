@@ -10,9 +10,9 @@
 #include "base/json.h"
 #include "base/num.h"
 
-#define NO_ESCAPE 0x10000ul /* more than four digits can express */
+#define NO_ESCAPE 0x10000ul /* more than four hex digits can express */
 
-/* Whether a code point is one of Unicode's spaces of three bytes. */
+/* Whether a code point is a Unicode space of three bytes. */
 static bool is_wide_space(unsigned c)
 {
     static const unsigned others[] = {0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
@@ -24,7 +24,7 @@ static bool is_wide_space(unsigned c)
     return false;
 }
 
-/* Whether the character at p (valid UTF-8) is white space, Unicode's included. */
+/* Whether the character at p (valid UTF-8) is white space, including Unicode's. */
 static bool is_space(const unsigned char *p, size_t n)
 {
     if (p[0] < 0x80)
@@ -37,7 +37,7 @@ static bool is_space(const unsigned char *p, size_t n)
     return is_wide_space((p[0] & 0xFu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu));
 }
 
-/* What a text may have. */
+/* Constraints on a text. */
 struct rule {
     const char *what; /* its name in messages */
     size_t max;
@@ -45,7 +45,7 @@ struct rule {
     bool no_slash;
 };
 
-/* Looks for what would break a reader: a terminal, a log, the key type/id. */
+/* Refuses characters that would break a reader: a terminal, a log, the key type/id. */
 static int check_characters(const struct rule *rule, struct str s, struct error *err)
 {
     size_t at;
@@ -67,7 +67,7 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     return 0;
 }
 
-/* Checks a text that is present; whether it may be absent is up to the caller. */
+/* Checks a text that is present; the caller decides whether it may be absent. */
 static int check_text(const struct rule *rule, struct str s, struct error *err)
 {
     if (s.n == 0)
@@ -86,8 +86,8 @@ static int check_optional(const struct rule *rule, struct str s, struct error *e
     return check_text(rule, s, err);
 }
 
-/* check_aggregate wants both parts of the key, or neither. A slash in the type would make type/id
- * ambiguous; in the id it does not. */
+/* Requires both parts of the key, or neither. A slash in the type would make type/id ambiguous; in
+ * the id it does not. */
 static int check_aggregate(const struct new_event *ev, struct error *err)
 {
     static const struct rule type = {
@@ -118,7 +118,7 @@ static int check_json(const char *what, struct str text, size_t max, struct json
     return 0;
 }
 
-/* Returns the value of the escape \\uXXXX at i; NO_ESCAPE if there is none. */
+/* Returns the code unit of the escape \\uXXXX at i; NO_ESCAPE if there is none. */
 static unsigned long escape_at(struct str raw, size_t i)
 {
     bool escape = i + 6 <= raw.n && raw.p[i] == '\\' && raw.p[i + 1] == 'u';
@@ -134,7 +134,7 @@ static bool is_between(unsigned long c, unsigned long least, unsigned long most)
     return c >= least && c <= most;
 }
 
-/* Refuses what JSON can write and text cannot hold: NUL, and half a surrogate pair. */
+/* Refuses what JSON can express but text cannot hold: NUL, and half a surrogate pair. */
 static int check_header_text(struct str raw, size_t at, struct error *err)
 {
     for (size_t i = 0; i < raw.n; i++) {
@@ -149,12 +149,12 @@ static int check_header_text(struct str raw, size_t at, struct error *err)
         if (!pair && is_between(c, 0xD800, 0xDFFF))
             return err_set(err, ERR_INVALID, "headers has half a surrogate pair at byte %zu",
                            at + i);
-        i += pair ? 11 : 1; /* past what is escaped */
+        i += pair ? 11 : 1; /* past the escape */
     }
     return 0;
 }
 
-/* Checks the name as receivers see it: unescaped. */
+/* Checks the unescaped name, as receivers see it. */
 static int check_header_name(struct str raw, struct error *err)
 {
     static const struct rule rule = {.what = "header name", .max = EVENT_HEADERS_MAX};
@@ -173,8 +173,7 @@ static int check_header_name(struct str raw, struct error *err)
     return r;
 }
 
-/* Counts entries, not names: a name that is repeated counts each time, since it takes room each
- * time. */
+/* Counts entries, not names: a repeated name counts each time, since each entry takes room. */
 static int check_headers(struct str headers, struct error *err)
 {
     struct json object, value;
@@ -206,7 +205,7 @@ static int check_headers(struct str headers, struct error *err)
     return 0;
 }
 
-/* Checks what an event is called and filed under. */
+/* Checks the type, the keys and the tenant of an event. */
 static int check_names(const struct new_event *ev, struct error *err)
 {
     static const struct rule type = {.what = "type", .max = EVENT_TYPE_MAX, .no_space = true};
@@ -240,7 +239,7 @@ int event_check(const struct new_event *ev, const struct event_limits *limits, s
     return check_json("payload", ev->payload, (size_t)most, NULL, err);
 }
 
-/* Refuses a text that is not UTF-8 or has a NUL. */
+/* Refuses text that is not UTF-8 or contains a NUL. */
 static int check_bytes(const char *what, struct str s, struct error *err)
 {
     size_t at;
@@ -288,7 +287,7 @@ int event_check_stored(const struct event *ev, struct error *err)
     return 0;
 }
 
-/* Checks one of the two texts of an entry of the inbox. */
+/* Checks one of the two texts of an inbox entry. */
 static int check_inbox_text(const char *what, struct str s, struct error *err)
 {
     if (s.n == 0 || s.n > EVENT_KEY_MAX)
@@ -304,7 +303,7 @@ int event_check_inbox(struct str handler, struct str key, struct error *err)
     return check_inbox_text("key", key, err);
 }
 
-/* Stored with events, so a different hash needs a migration that recomputes every stored key. */
+/* Stored with events, so changing the hash takes a migration that recomputes every stored key. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id)
 {
     if (!aggregate_id.p)

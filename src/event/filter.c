@@ -1,5 +1,5 @@
-/* filter.c: compiles the patterns and the predicate of a filter, and asks it whether an event
- * passes. The grammar is in filter.h; each parse_* reads one rule of it. */
+/* filter.c: compiles the patterns and the predicate of a filter, and evaluates them on events. The
+ * grammar is in filter.h; each parse_* function parses one of its rules. */
 #include "event/filter.h"
 
 #include <stdlib.h>
@@ -9,21 +9,21 @@
 #include "base/char.h"
 #include "base/json.h"
 
-#define FILTER_MAX_DEPTH 64          /* of parentheses and "not" */
-#define FILTER_MAX_BYTES (64 * 1024) /* of patterns or of the predicate */
+#define FILTER_MAX_DEPTH 64          /* nesting of parentheses and "not" */
+#define FILTER_MAX_BYTES (64 * 1024) /* of patterns, or of the predicate */
 
 /* One step of a path: a member's name, or an array's index. */
 struct segment {
     struct segment *next;
     struct str name;
-    bool bare; /* quoted digits never index */
+    bool bare; /* quoted digits are always a member's name */
 };
 
-/* What a node of the predicate's tree means. */
+/* Node types of the predicate's tree. */
 enum node_type { NODE_OR, NODE_AND, NODE_NOT, NODE_EQUALS, NODE_EXISTS };
 
-/* (1) OR and AND have any number of children, NOT has one, the others have none. So a tree is only
- * as deep as its parentheses, however long a chain of "or" is. */
+/* (1) OR and AND have any number of children, NOT has one, the others none. So a tree is only as
+ * deep as its parentheses, however long a chain of "or" is. */
 struct node {
     enum node_type type;
     struct node *first, *next;
@@ -31,13 +31,13 @@ struct node {
     struct json literal;
 };
 
-/* A pattern of event types, as pattern_match takes it. */
+/* A pattern of event types, in the form pattern_match takes. */
 struct pattern {
     struct pattern *next;
     struct str text;
 };
 
-/* Everything the pointers lead to lives in the arena. */
+/* Everything it points to lives in the arena. */
 struct filter {
     struct arena a;
     struct pattern *patterns; /* NULL: every type */
@@ -46,8 +46,8 @@ struct filter {
 
 /* ---- compiling ---- */
 
-/* A text that is being compiled. (1) p is in text, and all before it has been read. (2) depth
- * counts the parentheses and the "not"s that are open, because each costs stack. */
+/* Parser state. (1) p is in text; everything before it has been consumed. (2) depth counts the open
+ * parentheses and "not"s, because each costs stack. */
 struct parser {
     struct arena *a;
     const char *text, *p;
@@ -55,20 +55,20 @@ struct parser {
     struct error *err;
 };
 
-/* Whether c may be in a bare name or a keyword. */
+/* Whether c may be part of a bare name or a keyword. */
 static bool is_word(char c)
 {
     return char_is_name(c) || c == '-';
 }
 
-/* Returns what should be at the parser's place, and what is there instead. */
+/* Reports what was expected at the current position, and what is there instead. */
 static int expected(struct parser *ps, const char *what)
 {
     size_t at = (size_t)(ps->p - ps->text);
     if (!*ps->p)
         return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found the end", what, at);
 
-    int n = 1; /* bytes of the character */
+    int n = 1; /* length of the character */
     while (n < 4 && ((unsigned char)ps->p[n] & 0xC0) == 0x80)
         n++;
     return err_set(ps->err, ERR_CONFIG, "expected %s at byte %zu, found '%.*s'", what, at, n,
@@ -89,7 +89,7 @@ static size_t word_len(const char *p)
     return n;
 }
 
-/* Whether the keyword comes next; take_word steps over it as well. */
+/* Whether the keyword comes next; take_word also consumes it. */
 static bool at_word(struct parser *ps, const char *word)
 {
     skip_space(ps);
@@ -104,7 +104,7 @@ static bool take_word(struct parser *ps, const char *word)
     return true;
 }
 
-/* Returns NULL, with the error set, when out of memory. */
+/* NULL, with the error set, when out of memory. */
 static struct node *new_node(struct parser *ps, enum node_type type)
 {
     struct node *n = arena_zalloc(ps->a, 1, sizeof *n);
@@ -116,7 +116,7 @@ static struct node *new_node(struct parser *ps, enum node_type type)
     return n;
 }
 
-/* Reads a JSON string, in double quotes. */
+/* Parses a JSON string, in double quotes. */
 static int parse_quoted(struct parser *ps, struct json *ret)
 {
     const char *end = ps->p + 1;
@@ -136,7 +136,7 @@ static int parse_quoted(struct parser *ps, struct json *ret)
     return 0;
 }
 
-/* Copies what is in a buffer into the arena, and releases the buffer. */
+/* Copies the content of a buffer into the arena and releases the buffer. */
 static int keep_text(struct parser *ps, struct buf *b, struct str *ret)
 {
     char *p = NULL;
@@ -149,7 +149,7 @@ static int keep_text(struct parser *ps, struct buf *b, struct str *ret)
     return 0;
 }
 
-/* Reads one step of a path. A bare name may index an array; a quoted one never does. */
+/* Parses one step of a path. A bare name may index an array; a quoted one never does. */
 static int parse_segment(struct parser *ps, struct segment **ret)
 {
     struct segment *s = arena_zalloc(ps->a, 1, sizeof *s);
@@ -196,7 +196,7 @@ static int parse_path(struct parser *ps, struct segment **ret)
     }
 }
 
-/* Reads '...', where nothing is an escape, and keeps it as a JSON string. */
+/* Parses '...', in which nothing is an escape, and stores it as a JSON string. */
 static int parse_apostrophes(struct parser *ps, struct json *ret)
 {
     const char *end = strchr(ps->p + 1, '\'');
@@ -213,7 +213,7 @@ static int parse_apostrophes(struct parser *ps, struct json *ret)
     return keep_text(ps, &b, &ret->raw);
 }
 
-/* Takes strings in either kind of quotes. Everything else must be JSON. */
+/* Accepts strings in either kind of quotes. Everything else must be JSON. */
 static int parse_literal(struct parser *ps, struct json *ret)
 {
     skip_space(ps);
@@ -243,7 +243,7 @@ static int negate(struct parser *ps, struct node **n)
     return 0;
 }
 
-/* Reads `path = literal`, `path != literal`, `path exists` or `exists path`. */
+/* Parses `path = literal`, `path != literal`, `path exists` or `exists path`. */
 static int parse_comparison(struct parser *ps, struct node **ret)
 {
     struct node *n = new_node(ps, NODE_EQUALS);
@@ -278,7 +278,7 @@ static int parse_comparison(struct parser *ps, struct node **ret)
 
 static int parse_or(struct parser *ps, struct node **ret);
 
-/* parse_factor is where the grammar recurs, so it limits the depth. */
+/* The grammar recurs here, so this limits the depth. */
 static int parse_factor(struct parser *ps, struct node **ret)
 {
     ps->depth++;
@@ -349,7 +349,7 @@ static int parse_predicate(struct parser *ps, struct node **ret)
     return 0;
 }
 
-/* Reads up to the next comma. A pattern may have any character that a type may. */
+/* Parses up to the next comma. A pattern may contain any character that a type may. */
 static int parse_pattern(struct parser *ps, struct pattern **ret)
 {
     skip_space(ps);
@@ -388,7 +388,7 @@ static int parse_patterns(struct parser *ps, struct pattern **ret)
     }
 }
 
-/* Copies the text into the filter, which then points into it. */
+/* Copies the text into the filter, which points into it. */
 static int parser_init(struct parser *ps, struct arena *a, const char *given, struct error *err)
 {
     struct str text = str_of(given);
@@ -428,7 +428,7 @@ static int compile_where(struct filter *f, const char *where, struct error *err)
     return 0;
 }
 
-/* ---- asking ---- */
+/* ---- evaluating ---- */
 
 int filter_new(const char *events, const char *where, struct filter **ret, struct error *err)
 {
@@ -481,7 +481,7 @@ bool filter_has_where(const struct filter *f)
     return f && f->where;
 }
 
-/* Reads a segment that indexes an array: bare, and nothing but digits. */
+/* Parses a segment that indexes an array: bare, and only digits. */
 static bool index_of(const struct segment *s, uint64_t *ret)
 {
     if (!s->bare || s->name.n > 9)
@@ -498,7 +498,7 @@ static bool index_of(const struct segment *s, uint64_t *ret)
     return true;
 }
 
-/* Walks to the index, because JSON text has no table of its elements. */
+/* Iterates to the index: JSON text has no table of its elements. */
 static bool go_to_element(struct json array, const struct segment *s, struct json *ret)
 {
     uint64_t index;
@@ -511,7 +511,7 @@ static bool go_to_element(struct json array, const struct segment *s, struct jso
     return true;
 }
 
-/* Follows a path, to the element of an array or the member of an object; false if a step of it is
+/* Resolves a path, to an element of an array or a member of an object; false if a step is
  * missing. */
 static bool look_up(struct json v, const struct segment *path, struct json *ret)
 {

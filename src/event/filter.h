@@ -1,4 +1,4 @@
-/* filter.h: which events a consumer wants: type patterns and a predicate on the payload. */
+/* filter.h: which events a consumer receives: type patterns and a predicate on the payload. */
 #ifndef EVENT_FILTER_H
 #define EVENT_FILTER_H
 
@@ -25,17 +25,17 @@ struct filter;
 int filter_new(const char *events, const char *where, struct filter **ret, struct error *err);
 void filter_free(struct filter *f);
 
-/* filter_type says whether the type passes the patterns; f == NULL passes everything. */
+/* filter_type returns whether the type matches the patterns; with f == NULL everything does. */
 bool filter_type(const struct filter *f, struct str type);
 
-/* filter_has_types says whether there are types that filter_type would refuse. */
+/* filter_has_types returns whether there are types that filter_type would refuse. */
 bool filter_has_types(const struct filter *f);
 
-/* filter_payload says whether the payload passes the predicate; one that is not JSON passes only if
- * there is no predicate. */
+/* filter_payload returns whether the payload satisfies the predicate; one that is not JSON does so
+ * only if there is no predicate. */
 bool filter_payload(const struct filter *f, struct str payload);
 
-/* filter_has_where says whether there is a predicate. */
+/* filter_has_where returns whether there is a predicate. */
 bool filter_has_where(const struct filter *f);
 
 #endif

@@ -1,4 +1,4 @@
-/* hwm.h: a high-water mark: how far a stream of the sink has been written. */
+/* hwm.h: a high-water mark: how far a stream of a sink has been written. */
 #ifndef EVENT_HWM_H
 #define EVENT_HWM_H
 
@@ -6,7 +6,7 @@
 
 #include "base/str.h"
 
-/* The last id in a stream, as two growing numbers; Redis writes them hi-lo. */
+/* The last id in a stream, as two growing numbers; Redis writes it as hi-lo. */
 struct hwm {
     struct str stream;
     int64_t hi, lo;

@@ -17,18 +17,18 @@ const char *const message_formats[] = {
     NULL,
 };
 
-/* The headers of MESSAGE_PLAIN, which no header of an event may replace. */
+/* The headers of MESSAGE_PLAIN, which an event's headers may not replace. */
 static const char *const ours[] = {
     "id", "type", "aggregate_type", "aggregate_id", "key", "seq", "version", "time", "tenant",
 };
 
-/* A string that is made: borrowed, or at an offset in the text, which may move while it grows. */
+/* A string under construction: borrowed, or an offset in the text, which may move as it grows. */
 struct piece {
     const char *p; /* NULL: in the text */
     size_t at, n;
 };
 
-/* A message that is being made. (1) headers[0..n) are complete. */
+/* A message under construction. (1) headers[0..n) are complete. */
 struct maker {
     const struct message_style *style;
     const struct event *ev;
@@ -60,7 +60,7 @@ static struct str resolve(const struct maker *m, struct piece piece)
     return (struct str){m->text->p + piece.at, piece.n};
 }
 
-/* Adds a header, or replaces the value of the one that has the name. */
+/* Adds a header, or replaces the value of the one with that name. */
 static void put(struct maker *m, struct piece name, struct piece value)
 {
     struct str text = resolve(m, name);
@@ -77,7 +77,7 @@ static void put(struct maker *m, struct piece name, struct piece value)
         m->n++;
 }
 
-/* Adds a header that the event has, and nothing if it is absent. */
+/* Adds a header, unless its value is absent. */
 static void put_text(struct maker *m, struct str name, struct str value)
 {
     if (value.p)
@@ -91,7 +91,7 @@ static void put_number(struct maker *m, struct str name, int64_t value)
     put(m, borrowed(name), since(m, at));
 }
 
-/* Adds the key that order goes by: order/42. */
+/* Adds the ordering key: order/42. */
 static void put_key(struct maker *m)
 {
     if (!m->ev->aggregate_id.p)
@@ -111,8 +111,8 @@ static bool is_ours(struct str name)
     return false;
 }
 
-/* Adds one of the event's own headers, unless its name is one of ours. A value that is no string,
- * where a check was turned off, goes as its JSON text. */
+/* Adds one of the event's own headers, unless its name is reserved. A value that is not a string,
+ * which is possible where checks were turned off, is sent as its JSON text. */
 static void put_own(struct maker *m, struct str raw, struct json v)
 {
     size_t at = m->text->n;
@@ -157,7 +157,7 @@ static void put_plain(struct maker *m)
         put_own(m, raw, value);
 }
 
-/* Adds an attribute of a CloudEvent. W3C's for traces also go under their own names, where tracing
+/* Adds an attribute of a CloudEvent. Trace headers are also sent under W3C's names, where tracing
  * looks for them. */
 static void put_attribute(void *ctx, struct str name, struct str value)
 {
@@ -202,7 +202,7 @@ static int write_structured(struct maker *m, struct error *err)
     return 0;
 }
 
-/* Makes the value of the formats that have everything in it. */
+/* Writes the value in the formats that put everything into it. */
 static int write_value(struct maker *m, struct str destination, struct str consumer, int attempt,
                        struct error *err)
 {
@@ -292,8 +292,7 @@ struct str message_header_of(const struct message *m, struct str name)
 
 /* ---- reading ---- */
 
-/* Prefixes that attributes of CloudEvents have in headers: of Kafka, of NATS, and of AMQP, which
- * has two. */
+/* Prefixes of CloudEvents attributes in headers: of Kafka, of NATS, and of AMQP, which has two. */
 static const char *const prefixes[] = {"ce_", "ce-", "cloudEvents:", "cloudEvents_"};
 #define PREFIXES (sizeof prefixes / sizeof prefixes[0])
 #define NAME_MAX_BYTES 64
@@ -325,7 +324,7 @@ static bool read_cloudevents(const struct message *m, struct message_facts *ret)
     return false;
 }
 
-/* Reads what plain and debezium have in headers. */
+/* Reads the headers of plain and debezium. */
 static bool read_headers(const struct message *m, struct message_facts *ret)
 {
     struct str id = message_header_of(m, STR("id"));
@@ -342,7 +341,7 @@ static bool read_headers(const struct message *m, struct message_facts *ret)
     return true;
 }
 
-/* Unescapes a member that is a string into the text, which has room for it. */
+/* Unescapes a string member into the text, which has room for it. */
 static struct str text_of(struct json o, const char *name, struct buf *text)
 {
     struct json v;
@@ -354,7 +353,7 @@ static struct str text_of(struct json o, const char *name, struct buf *text)
     return (struct str){text->p + at, text->n - at};
 }
 
-/* Joins the two halves of a key, which the formats have under various names. */
+/* Joins the two halves of a key, whose names differ by format. */
 static struct str key_of(struct json o, const char *type, const char *id, struct buf *text)
 {
     size_t at = text->n;
@@ -366,7 +365,7 @@ static struct str key_of(struct json o, const char *type, const char *id, struct
     return (struct str){text->p + at, text->n - at};
 }
 
-/* Reads what the other formats have in one JSON object. */
+/* Reads the formats that are one JSON object. */
 static bool read_object(struct json o, struct buf *text, struct message_facts *ret)
 {
     struct str version = text_of(o, "specversion", text);
@@ -394,7 +393,7 @@ int message_read(const struct message *m, struct buf *text, struct message_facts
                  struct error *err)
 {
     buf_clear(text);
-    /* No text below grows beyond this, so none of it moves. */
+    /* The text does not grow beyond this, so it does not move. */
     if (!buf_reserve(text, 2 * m->value.n + 16))
         return err_nomem(err);
 

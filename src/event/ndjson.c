@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/text.h"
 
-/* What a line takes besides its strings: keys, punctuation, numbers, the time. */
+/* Size of a line besides its strings: keys, punctuation, numbers, the time. */
 #define LINE_OVERHEAD 320
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
@@ -68,7 +68,7 @@ void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, in
     ADD(b, "}\n");
 }
 
-/* A line that is being read, and where its values go. */
+/* Parser state: a line, and where its values go. */
 struct reader {
     int64_t now_ms;
     struct arena *a;
@@ -76,11 +76,11 @@ struct reader {
     struct error *err;
 };
 
-/* A key of the line, and how its value is read. */
+/* A key of the line, and how its value is parsed. */
 struct key {
     const char *name;
     int (*read)(struct reader *, const struct key *, struct json);
-    size_t offset; /* of the struct str in struct new_event that read_string fills */
+    size_t offset; /* offset of the struct str in struct new_event that read_string fills */
 };
 
 static const char *type_name(enum json_type t)
@@ -99,15 +99,15 @@ static int wrong_type(struct reader *r, const struct key *k, const char *wanted,
                    type_name(v.type));
 }
 
-/* Copies the characters of a string into the arena, followed by a NUL. */
+/* Unescapes a string into the arena, followed by a NUL. */
 static int unescape(struct reader *r, struct str raw, struct str *ret)
 {
     char *p = arena_alloc(r->a, raw.n);
     if (!p)
         return err_nomem(r->err);
 
-    /* Unescaped text is never longer than escaped, so this buffer does not grow out of the
-     * arena. */
+    /* Unescaped text is never longer than escaped text, so this buffer never outgrows its arena
+     * block. */
     struct buf b = {.p = p, .cap = raw.n - 1, .max = raw.n - 1};
     json_unescape(raw, &b);
     p[b.n] = '\0';
@@ -144,7 +144,7 @@ static int read_delay(struct reader *r, const struct key *k, struct json v)
     int64_t ms;
     if (text_duration(s.p, &ms, r->err) != 0) {
         if (r->err)
-            r->err->code = ERR_INVALID; /* it is data here, not a setting */
+            r->err->code = ERR_INVALID; /* this is data, not a setting */
         return err_prefix(r->err, "delay");
     }
     if (ms > 0)
@@ -174,7 +174,7 @@ static int read_headers(struct reader *r, const struct key *k, struct json v)
     return 0;
 }
 
-/* Takes null for a value; for every other key null means absent. */
+/* null is a value here; for every other key null means absent. */
 static int read_payload(struct reader *r, const struct key *k, struct json v)
 {
     (void)k;
@@ -206,7 +206,7 @@ static int unknown_key(struct reader *r, const char *name)
     return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name, hint);
 }
 
-/* Returns the index in keys of a raw name; -1, with the error set, if it is none of them. */
+/* Returns the index in keys of a raw name; -1, with the error set, if it is unknown. */
 static int find_key(struct reader *r, struct str raw)
 {
     struct str name = {raw.p + 1, raw.n - 2};
@@ -217,7 +217,7 @@ static int find_key(struct reader *r, struct str raw)
         if (str_is(name, keys[i].name))
             return (int)i;
 
-    if (unescape(r, raw, &name) != 0) /* for its NUL */
+    if (unescape(r, raw, &name) != 0) /* to get a NUL */
         return -1;
     return unknown_key(r, name.p);
 }

@@ -12,7 +12,7 @@ static int in_order(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Turns several stars in a row into one. */
+/* Collapses runs of stars to one. */
 static void squeeze(char *pattern)
 {
     char *to = pattern;
@@ -22,7 +22,7 @@ static void squeeze(char *pattern)
     *to = '\0';
 }
 
-/* Returns p without the blanks at its ends, which it overwrites. */
+/* Trims p in place. */
 static char *trim(char *p)
 {
     p += strspn(p, BLANKS);
@@ -33,7 +33,7 @@ static char *trim(char *p)
     return p;
 }
 
-/* Cuts the text at its commas into patterns, and returns how many there are. */
+/* Splits the text at its commas into patterns and returns how many there are. */
 static size_t split(char *text, char **list)
 {
     size_t n = 0;
@@ -55,7 +55,7 @@ static bool means_all(char *const *list, size_t n)
     return false;
 }
 
-/* Appends the patterns, each once. */
+/* Appends the patterns in order, without duplicates. */
 static void add_sorted(struct buf *out, char **list, size_t n)
 {
     qsort(list, n, sizeof *list, in_order);
@@ -72,7 +72,7 @@ static void add_sorted(struct buf *out, char **list, size_t n)
 void normal_events(const char *events, struct buf *out)
 {
     char *text = strdup(events);
-    size_t most = 1; /* patterns, by the commas between them */
+    size_t most = 1; /* upper bound of patterns, by the commas between them */
     for (const char *p = events; *p; p++)
         most += *p == ',';
     char **list = calloc(most, sizeof *list);
@@ -89,8 +89,8 @@ void normal_events(const char *events, struct buf *out)
 
 /* ---- predicates ---- */
 
-/* Returns what follows the string that begins at p. Only between double quotes is a backslash an
- * escape. */
+/* Returns the end of the string that begins at p. A backslash is an escape only between double
+ * quotes. */
 static const char *string_end(const char *p)
 {
     char quote = *p;
@@ -109,10 +109,11 @@ static bool ends_word(char c)
     return c == '\0' || strchr(BLANKS "()=!", c);
 }
 
-/* Returns what follows a name, a path or a literal. A string is a word, or a segment of a path. */
+/* Returns the end of a name, a path or a literal. A string is a word of its own, or a segment of a
+ * path. */
 static const char *word_end(const char *p)
 {
-    bool begins = true; /* p is where a segment begins */
+    bool begins = true; /* p is at the start of a segment */
     while (!ends_word(*p)) {
         bool quote = *p == '"' || *p == '\'';
         if (quote) {

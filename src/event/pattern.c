@@ -8,12 +8,13 @@ static bool has_at(struct str pattern, size_t i, char c)
     return i < pattern.n && pattern.p[i] == c;
 }
 
-/* Goes back to the last star only: if an earlier star took more, the last one could take the same.
- * So the time is at most the product of both lengths. */
+/* Backtracks to the last star only: anything an earlier star could consume, the last one can as
+ * well. So the time is at most the product of both lengths. */
 bool pattern_match(struct str pattern, struct str type)
 {
     size_t p = 0, t = 0;
-    size_t star = SIZE_MAX, resume = 0; /* the last star, and where what it takes ends so far */
+    size_t star = SIZE_MAX,
+           resume = 0; /* the last star, and the end of what it has consumed so far */
     while (t < type.n) {
         if (has_at(pattern, p, '*')) {
             star = p;
@@ -23,7 +24,7 @@ bool pattern_match(struct str pattern, struct str type)
             p++;
             t++;
         } else if (star != SIZE_MAX) {
-            resume++; /* let the last star take one character more */
+            resume++; /* let the last star consume one more character */
             p = star + 1;
             t = resume;
         } else {

@@ -6,8 +6,8 @@
 
 #include "base/str.h"
 
-/* pattern_match says whether the type is one that the pattern means: '*' stands for any run of
- * characters, dots included, and every other character for itself. */
+/* pattern_match returns whether the type matches the pattern: '*' stands for any run of characters,
+ * dots included, and every other character for itself. */
 bool pattern_match(struct str pattern, struct str type);
 
 #endif

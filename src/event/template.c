@@ -22,8 +22,8 @@ static const struct {
 
 enum part_kind { PART_LITERAL, PART_FIELD, PART_HEADER };
 
-/* A piece of the name. (1) PART_LITERAL has its text, PART_HEADER the name of the header in text.
- * (2) PART_FIELD has its field, and its index: < 0 means the whole field. */
+/* A part of the name. (1) PART_LITERAL has its text, PART_HEADER the name of the header in text.
+ * (2) PART_FIELD has its field and its index: < 0 means the whole field. */
 struct part {
     enum part_kind kind;
     int field, index;
@@ -55,7 +55,7 @@ static int unknown_field(const char *name, struct error *err)
     return err_set(err, ERR_CONFIG, "unknown field {%s}%s", name, hint);
 }
 
-/* Cuts [N] off the name; *ret is N, or -1 if the name has none. */
+/* Strips [N] from the name; *ret is N, or -1 if there is none. */
 static int cut_index(char *name, int64_t *ret, struct error *err)
 {
     *ret = -1;
@@ -72,7 +72,7 @@ static int cut_index(char *name, int64_t *ret, struct error *err)
     return 0;
 }
 
-/* Returns NAME of header.NAME; absent for any other text. */
+/* Returns NAME from header.NAME; absent for any other text. */
 static struct str header_in(struct str text)
 {
     size_t n = strlen(HEADER);
@@ -82,7 +82,7 @@ static struct str header_in(struct str text)
     return (struct str){text.p + n, text.n - n};
 }
 
-/* Takes what is between braces: a name, a name and [N], or header.NAME. */
+/* Parses the text between braces: a name, a name and [N], or header.NAME. */
 static int add_field(struct template *t, struct str text, struct error *err)
 {
     char name[64];
@@ -114,8 +114,7 @@ static int add_literal(struct template *t, const char *p, size_t n, struct error
     return add_part(t, (struct part){.kind = PART_LITERAL, .text = {p, n}}, err);
 }
 
-/* Takes what begins with the brace at *p, and steps over it: a doubled brace, which is a literal of
- * one, or a field. */
+/* Parses from the brace at *p and advances: a doubled brace, which is a literal one, or a field. */
 static int add_brace(struct template *t, const char **p, struct error *err)
 {
     const char *brace = *p;
@@ -133,7 +132,7 @@ static int add_brace(struct template *t, const char **p, struct error *err)
     return add_field(t, (struct str){brace + 1, (size_t)(end - brace - 1)}, err);
 }
 
-/* Cuts t->text at its braces. */
+/* Splits t->text at its braces. */
 static int compile(struct template *t, struct error *err)
 {
     for (const char *p = t->text; *p;) {
@@ -181,7 +180,7 @@ bool template_fixed(const struct template *t)
     return true;
 }
 
-/* Returns part number `index` of s, cut at dots; absent if there are fewer. */
+/* Returns part `index` of s, split at dots; absent if there are fewer. */
 static struct str piece(struct str s, int index)
 {
     while (s.p) {
@@ -197,7 +196,7 @@ static struct str piece(struct str s, int index)
     return (struct str){0};
 }
 
-/* Returns what a field, or a piece of it, is for this event; absent if it lacks it. */
+/* Returns the value of a field, or of a part of it; absent if the event lacks it. */
 static struct str field_of(const struct part *p, const struct event *ev)
 {
     struct str field;
@@ -207,7 +206,7 @@ static struct str field_of(const struct part *p, const struct event *ev)
     return piece(field, p->index);
 }
 
-/* Finds a header of the event, and returns its value with quotes; absent if there is none that is a
+/* Returns the value of a header of the event, with quotes; absent if it is missing or not a
  * string. */
 static struct str header_of(const struct part *p, const struct event *ev)
 {
@@ -225,26 +224,26 @@ static int lacks_part(const struct part *p, struct error *err)
 {
     if (p->kind == PART_HEADER)
         return err_set(err, ERR_INVALID,
-                       "it has no header %.*s, which the name of its destination is made of",
+                       "it has no header %.*s, which the name of its destination needs",
                        (int)p->text.n, p->text.p);
     const char *name = fields[p->field].name;
     if (p->index < 0)
-        return err_set(err, ERR_INVALID,
-                       "it has no %s, which the name of its destination is made of", name);
+        return err_set(err, ERR_INVALID, "it has no %s, which the name of its destination needs",
+                       name);
     return err_set(err, ERR_INVALID,
-                   "its %s has no part number %d, which the name of its destination is made of",
-                   name, p->index);
+                   "its %s has no part number %d, which the name of its destination needs", name,
+                   p->index);
 }
 
-/* A name that is being written. */
+/* A name under construction. */
 struct writing {
     const struct event *ev;
-    template_escape *escape; /* NULL: values go out as they are */
+    template_escape *escape; /* values are written unchanged */
     struct buf *b;
-    size_t length; /* of the name so far, also if b failed */
+    size_t length; /* length of the name so far, even if b failed */
 };
 
-/* Replaces what was appended since b had `at` bytes. */
+/* Replaces what was appended to b after its first `at` bytes by its escaped form. */
 static void escape_last(const struct writing *w, const struct part *p, size_t at)
 {
     struct buf *b = w->b;
@@ -265,7 +264,7 @@ static void escape_last(const struct writing *w, const struct part *p, size_t at
     buf_release(&copy);
 }
 
-/* Appends what a part is for this event. */
+/* Appends the value of a part for this event. */
 static int add_value(struct writing *w, const struct part *p, struct error *err)
 {
     struct buf *b = w->b;
@@ -288,7 +287,7 @@ static int add_value(struct writing *w, const struct part *p, struct error *err)
     return 0;
 }
 
-/* template_write_escaped may leave a part of the name in b if it fails. */
+/* May leave part of the name in b on failure. */
 int template_write_escaped(const struct template *t, const struct event *ev,
                            template_escape *escape, struct buf *b, struct error *err)
 {

@@ -1,4 +1,4 @@
-/* template.h: names made of parts of an event, such as that of the stream or topic it goes to:
+/* template.h: names built from parts of an event, such as that of its stream or topic:
  * "tenant.{type[1]}". */
 #ifndef EVENT_TEMPLATE_H
 #define EVENT_TEMPLATE_H
@@ -17,27 +17,26 @@ struct template;
 int template_new(const char *text, struct template **ret, struct error *err);
 void template_free(struct template *t);
 
-/* template_fixed says whether there are no fields, so that every event gets the same name. */
+/* template_fixed returns whether there are no fields, so that every event gets the same name. */
 bool template_fixed(const struct template *t);
 
 /* template_write appends the name for an event. ERR_INVALID if the event lacks a part of it, or if
- * the name would be too long, empty, have control characters, or not be UTF-8: people and their
- * tools must be able to write it. */
+ * the name would be too long, empty, not UTF-8, or contain control characters: people must be able
+ * to type it into their tools. */
 int template_write(const struct template *t, const struct event *ev, struct buf *b,
                    struct error *err);
 
-/* template_pattern appends the name with a * in place of each field, for brokers that list what
- * fits a pattern. A character of the name that is in `special` gets a backslash before it.
- * ERR_NOMEM. */
+/* template_pattern appends the name with a * in place of each field, for brokers that list names by
+ * pattern. Literal characters that are in `special` are escaped with a backslash. ERR_NOMEM. */
 int template_pattern(const struct template *t, const char *special, struct buf *b,
                      struct error *err);
 
-/* A template_escape appends the value of a field as the names of a broker allow it. `levels`: it is
- * a whole type, whose dots part levels as those of a name do. */
+/* A template_escape appends the value of a field in the form a broker allows in names. `levels`: it
+ * is a whole type, whose dots separate levels as those of a name do. */
 typedef void template_escape(struct buf *b, struct str value, bool levels);
 
-/* template_write_escaped is template_write, with every value passed through `escape`. What the
- * template itself says goes out as it is. */
+/* template_write_escaped is template_write with every value passed through `escape`. The template's
+ * literal text is not escaped. */
 int template_write_escaped(const struct template *t, const struct event *ev,
                            template_escape *escape, struct buf *b, struct error *err);
 

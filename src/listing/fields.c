@@ -1,4 +1,4 @@
-/* fields.c: the fields of events, dead letters, consumers and all else that is listed. */
+/* fields.c: the fields of everything that is listed: events, dead letters, consumers, ... */
 #include "listing/fields.h"
 
 #include <string.h>
@@ -188,7 +188,7 @@ const struct listing_field fields_mark[] = {
 
 /* ---- consumers ---- */
 
-/* The first that applies, in the order of what an operator asks first: does it run, can it deliver,
+/* The first that applies, in the order of an operator's questions: does it run, can it deliver,
  * what is it doing, what is left. */
 const char *fields_consumer_state(const struct consumer_info *c)
 {
@@ -273,7 +273,7 @@ static bool consumer_down_since(const void *row, struct listing_value *ret)
     return l->c.down && ret->n;
 }
 
-/* The last error, with since when if the sink is down. */
+/* The last error, with the start of the outage if the sink is down. */
 static void consumer_trouble_text(struct buf *b, const void *row)
 {
     const struct listed_consumer *l = row;
@@ -291,7 +291,7 @@ static void consumer_trouble_text(struct buf *b, const void *row)
         buf_adds(b, " (last report of its relay; none has a claim now)");
 }
 
-/* Up to where everything is completed, and what holds back the rest. */
+/* The position up to which everything is completed, and what holds back the rest. */
 static void consumer_floor_text(struct buf *b, const void *row)
 {
     const struct listed_consumer *l = row;

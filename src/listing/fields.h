@@ -1,5 +1,5 @@
-/* fields.h: what is listed of an outbox, and the fields of each. A row is what the store gives, or
- * a struct below around it. */
+/* fields.h: the fields of everything that can be listed. A row is a struct of the store, or a
+ * struct below around it. */
 #ifndef LISTING_FIELDS_H
 #define LISTING_FIELDS_H
 
@@ -24,7 +24,7 @@ extern const struct listing_field fields_dead_letter[];  /* struct dead_letter *
 /* How far a listing of events has looked. */
 struct listed_look {
     struct event_look looked;
-    int64_t after; /* what goes on from there */
+    int64_t after; /* value of --after to continue */
 };
 
 /* The high-water mark of a consumer in a stream. */
@@ -56,7 +56,7 @@ extern const struct listing_field fields_consumer[];
 /* fields_consumer_state names the state of a consumer: paused, down, in-flight, retrying, waiting,
  * behind or idle. */
 const char *fields_consumer_state(const struct consumer_info *c);
-/* fields_patterns returns patterns of events as people read them: "*" for all. Borrowed. */
+/* fields_patterns returns patterns of events in readable form: "*" for all. Borrowed. */
 const char *fields_patterns(const char *events);
 
 /* Settings that a consumer has or had. */

@@ -1,4 +1,4 @@
-/* human.c: times, ages and numbers as people read them. */
+/* human.c: human-readable times, ages and numbers. */
 #include "listing/human.h"
 
 #include <stdio.h>

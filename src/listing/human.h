@@ -1,4 +1,4 @@
-/* human.h: times, ages and numbers as people read them. */
+/* human.h: human-readable times, ages and numbers. */
 #ifndef LISTING_HUMAN_H
 #define LISTING_HUMAN_H
 

@@ -22,7 +22,7 @@ static int64_t int_at(const void *row, size_t at)
     return *(const int64_t *)at_offset(row, at);
 }
 
-/* Reads the value of a field. False: it has none. */
+/* Reads the value of a field; false: it has none. */
 static bool value_of(const struct listing_field *f, const void *row, struct listing_value *ret)
 {
     *ret = (struct listing_value){.n = 0};
@@ -218,7 +218,7 @@ static int set_cell(struct libscols_line *ln, size_t column, const struct buf *t
     return r;
 }
 
-/* Appends the value of a field as people read it; nothing if there is none. */
+/* Appends the value of a field in human-readable form; nothing if there is none. */
 static void add_text(struct buf *b, const struct listing_field *f, const void *row)
 {
     char age[HUMAN_AGE], time[CLOCK_RFC3339_SIZE];
@@ -304,8 +304,7 @@ static int start_table(struct listing *l, struct error *err)
 
 #define PAGE_LINES 1000 /* of a table held in memory: a listing may have any number */
 
-/* Prints the lines so far and forgets them. The pages that follow have no headings, and no column
- * of theirs is narrower. */
+/* Prints the lines so far and drops them. Later pages have no headings, and no narrower columns. */
 static int print_page(struct libscols_table *tb, struct error *err)
 {
     int r = scols_print_table(tb);

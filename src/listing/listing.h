@@ -1,9 +1,9 @@
 /* listing.h: rows as a table for people or as JSON, from one table of fields.
  *
- * A struct listing_field says everything about one field of a row: its names, where its value is,
- * how it is shown, and what it means. From an array of them come the columns of a table, the list
- * of names and values of a single row, the JSON object, and its documentation. Where rows come from
- * and who asked for them is unknown here. */
+ * A struct listing_field describes one field of a row: its names, the location of its value, how it
+ * is shown, and what it means. An array of them yields the columns of a table, the list of names
+ * and values of a single row, the JSON object, and its documentation. This module knows nothing
+ * about the source of the rows. */
 #ifndef LISTING_LISTING_H
 #define LISTING_LISTING_H
 
@@ -18,7 +18,7 @@
 
 #define LISTING_MAX ((size_t)256 << 20) /* ceiling of a buffer: an event with every byte escaped */
 
-/* How the value of a field is kept in its row, and what it is in JSON. */
+/* How the value of a field is stored in its row, and its type in JSON. */
 enum listing_type {
     LISTING_TEXT,  /* const char *, NULL: none; a string */
     LISTING_STR,   /* struct str, p == NULL: none; a string */
@@ -33,7 +33,7 @@ enum listing_type {
     LISTING_OBJECT, /* an object of the fields in `sub`, from nth(row, 0); null if that is NULL */
     LISTING_LIST,   /* an array of such objects, from nth(row, 0) on up to the first NULL */
     LISTING_PART,   /* the fields in `sub` are members of the row itself: of nth(row, 0), or `at` */
-    LISTING_OWN,    /* `json` appends it; `kind` says what it is */
+    LISTING_OWN,    /* `json` appends it; `kind` is its type */
 };
 
 /* What get returns: text for strings and JSON, n for all others. */
@@ -72,8 +72,8 @@ void listing_object(struct buf *b, const struct listing_field *fields, const voi
 /* listing_pairs prints the named fields of a row, a line each, without those that are empty. */
 int listing_pairs(FILE *out, const struct listing_field *fields, const char *names, const void *row,
                   struct error *err);
-/* listing_flush writes the buffer and empties it. Whatever in it is not safe to show is shown as
- * text_show does, but for line feeds. */
+/* listing_flush writes the buffer and empties it. Unsafe characters except line feeds are escaped
+ * as by text_show. */
 int listing_flush(struct buf *b, FILE *out, struct error *err);
 
 /* ---- rows ---- */
@@ -92,8 +92,8 @@ struct listing_form {
 
 #define LISTING_COLUMNS 16
 
-/* A listing on its way out. It holds a bounded number of rows, however many come. (1) tb is NULL
- * with form.json. */
+/* A listing being printed. It buffers a bounded number of rows, however many there are. (1) tb is
+ * NULL with form.json. */
 struct listing {
     struct listing_form form;
     struct {

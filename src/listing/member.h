@@ -1,6 +1,6 @@
 /* member.h: members of a JSON object, written one after the other. Each appends `"name":value`,
  * with a comma before all but the first. An absent string or time is null, and so is a string that
- * is not UTF-8: it did not come into the database through us. */
+ * is not UTF-8, which cannot have been stored through this library. */
 #ifndef LISTING_MEMBER_H
 #define LISTING_MEMBER_H
 

@@ -15,18 +15,18 @@
 
 #define REASON_SIZE 160
 
-/* TLS over one socket. (1) ctx and method are its own, since certificates are read for each
- * connection. */
+/* TLS over one socket. (1) ctx and method are per connection, since certificates are read for
+ * each. */
 struct tls {
     BIO_METHOD *method;
     SSL_CTX *ctx;
     SSL *ssl;
     int fd;       /* borrowed */
-    short events; /* what the last call that returned 0 waits for */
+    short events; /* what the last call that returned 0 is waiting for */
 };
 
-/* The BIO is ours because OpenSSL's own writes without MSG_NOSIGNAL, and a library may not change
- * the signals of its host. */
+/* We need our own BIO: OpenSSL's writes without MSG_NOSIGNAL, and a library may not change the
+ * signal handling of its host. */
 
 static bool would_wait(ssize_t k)
 {
@@ -75,7 +75,8 @@ static BIO *socket_bio(struct tls *t)
     return b;
 }
 
-/* Takes OpenSSL's reason for the last failure off its queue. A reason never holds key material. */
+/* Removes OpenSSL's reason for the last failure from its queue. A reason never contains key
+ * material. */
 static const char *take_reason(char text[REASON_SIZE])
 {
     unsigned long e = ERR_peek_last_error();
@@ -89,21 +90,21 @@ static const char *take_reason(char text[REASON_SIZE])
     return text;
 }
 
-/* Returns what failed, and why according to OpenSSL. */
+/* Reports what failed, with OpenSSL's reason. */
 static int failed(struct error *err, const char *what)
 {
     char text[REASON_SIZE];
     return err_set(err, ERR_UNAVAILABLE, "%s: %s", what, take_reason(text));
 }
 
-/* Failed for a file. */
+/* failed, for a file. */
 static int unread(struct error *err, const char *what, const char *path)
 {
     char text[REASON_SIZE];
     return err_set(err, ERR_UNAVAILABLE, "could not read %s %s: %s", what, path, take_reason(text));
 }
 
-/* Loads whom to trust, and our certificate and its key if there are any. */
+/* Loads the trusted certificates, and our certificate and key if configured. */
 static int make_ctx(struct tls *t, const struct tls_files *f, struct error *err)
 {
     t->ctx = SSL_CTX_new(TLS_client_method());
@@ -188,8 +189,8 @@ static int closed(struct error *err)
     return err_set(err, ERR_UNAVAILABLE, "the server closed the connection");
 }
 
-/* Interprets rc, with which a call of OpenSSL failed: 0 if the call is to be repeated once
- * t->events have come, else -1. */
+/* Interprets rc, returned by a failed OpenSSL call: 0 if the call is to be repeated once t->events
+ * are ready, else -1. */
 static int call_failed(struct tls *t, int rc, struct error *err)
 {
     int saved = errno;
@@ -212,7 +213,7 @@ static int call_failed(struct tls *t, int rc, struct error *err)
                    X509_verify_cert_error_string(verdict));
 }
 
-/* Makes sure that call_failed sees errors of the next call only. */
+/* Clears OpenSSL's queue, so that call_failed sees only errors of the next call. */
 static void forget_errors(void)
 {
     ERR_clear_error();

@@ -11,7 +11,7 @@
 
 #include "base/fd.h"
 
-#define SEND_BUFFER (4 << 20) /* or what the system allows */
+#define SEND_BUFFER (4 << 20) /* or as much as the system allows */
 
 void wire_init(struct wire *w)
 {
@@ -54,8 +54,8 @@ static void set_socket_options(int fd, int family)
 {
     int on = 1, send_buffer = SEND_BUFFER;
     if (family == AF_UNIX) {
-        /* The server works on what the kernel holds while we do something else. For TCP the kernel
-         * finds a good size on its own. */
+        /* A large buffer keeps the server busy while we do other work. For TCP the kernel tunes the
+         * size itself. */
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
         return;
     }
@@ -63,7 +63,7 @@ static void set_socket_options(int fd, int family)
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-/* Begins to connect to an address; -1 with errno. */
+/* Starts connecting to an address; -1 with errno. */
 static int start_socket(struct wire *w, const struct sockaddr *sa, socklen_t n)
 {
     int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
@@ -90,7 +90,7 @@ static int unreachable(const struct wire *w, int error, struct error *err)
     return -1;
 }
 
-/* Starts to connect to the next address of the host, after `error` at the one before. */
+/* Starts connecting to the next address of the host, after `error` at the previous one. */
 static int try_next(struct wire *w, int error, struct error *err)
 {
     close_socket(w);
@@ -110,7 +110,8 @@ static int open_network(struct wire *w, struct error *err)
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
     int rc = getaddrinfo(w->peer.host, w->peer.port, &hints, &w->addrs);
     if (rc != 0) {
-        /* Without any network, AI_ADDRCONFIG leaves out even loopback addresses. Try without it. */
+        /* Without any network, AI_ADDRCONFIG leaves out even loopback addresses. Retry without
+         * it. */
         hints.ai_flags = 0;
         rc = getaddrinfo(w->peer.host, w->peer.port, &hints, &w->addrs);
     }
@@ -191,7 +192,7 @@ int wire_lost(const struct wire *w, struct error *err)
     return -1;
 }
 
-/* Returns 0 if a call on the socket would only have had to wait. */
+/* Returns 0 if a call on the socket failed only because it would block. */
 static int socket_failed(struct error *err)
 {
     bool would_wait = errno == EAGAIN || errno == EINTR;
@@ -226,7 +227,7 @@ int wire_flush(struct wire *w, struct buf *b, size_t *sent, struct error *err)
                 k = socket_failed(err);
         }
         if (k <= 0)
-            return (int)k; /* 0: it would have to wait */
+            return (int)k; /* 0: it would block */
         *sent += (size_t)k;
     }
     buf_clear(b);
@@ -234,8 +235,7 @@ int wire_flush(struct wire *w, struct buf *b, size_t *sent, struct error *err)
     return 0;
 }
 
-/* wire_drained cannot tell with TLS: a record that OpenSSL has read stays inside it, and no poll
- * shows it. */
+/* Unknown with TLS: records that OpenSSL has read stay inside it, invisible to poll. */
 bool wire_drained(const struct wire *w, size_t n, size_t max)
 {
     return n < max && !w->tls;

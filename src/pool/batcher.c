@@ -1,13 +1,13 @@
-/* batcher.c: group commit. The thread that comes first makes the turns of all that wait, its own
- * among them; those that come meanwhile wait for the next batch. So no turn waits for others to
- * come, and batches are the larger the busier the store is. */
+/* batcher.c: group commit. The first thread to arrive makes all waiting turns, including its own;
+ * threads that arrive meanwhile wait for the next batch. So no turn waits for others to arrive, and
+ * batches grow with the load on the store. */
 #include <stdlib.h>
 
 #include "pool/pool_impl.h"
 
 #define BATCH_MAX 256
 
-/* Takes the turns that wait, at most BATCH_MAX of them. */
+/* Takes up to BATCH_MAX waiting turns off the queue. */
 static struct batched *take_waiting(struct batcher *b, size_t *ret_n)
 {
     struct batched *first = b->first;
@@ -32,9 +32,9 @@ static int ask_store(struct pool *p, struct batched_turn *t, size_t n, struct er
     return result;
 }
 
-/* Makes the turns of a list. If the store cannot be reached, or its one writer is another session,
- * each of them would meet the same error, and fails. After any other error none was made: each is
- * then made separately, and meets its own. */
+/* Makes the turns of a list. If the store is unreachable, or another session holds the write lock
+ * of a store with one writer, every turn would fail the same way, so all fail. After any other
+ * error none was made: each is then made separately, and gets its own error. */
 static void make_turns(struct pool *p, struct batched *first, size_t n)
 {
     struct error err = {0};
@@ -59,15 +59,15 @@ static void make_turns(struct pool *p, struct batched *first, size_t n)
     free(t);
 }
 
-/* Wakes the thread of a turn, which may be gone afterwards. */
+/* Wakes the thread of a turn; w may be gone afterwards. */
 static void resume_turn(struct batched *w, int state)
 {
     w->state = state;
     sem_post(&w->ready);
 }
 
-/* Makes the turns of all that wait, and lets the first of those that came meanwhile lead next.
- * Threads are woken one by one, without a lock that they would queue for. */
+/* Makes all waiting turns, then hands the lead to the first thread that arrived meanwhile. Threads
+ * are woken one by one, outside the lock, so that they do not queue for it. */
 static void lead_batch(struct pool *p)
 {
     size_t n;
@@ -93,7 +93,7 @@ static void lead_batch(struct pool *p)
 static void wait_resumed(struct batched *w)
 {
     while (sem_wait(&w->ready) != 0)
-        continue; /* a signal came */
+        continue; /* interrupted by a signal */
 }
 
 int batcher_turn(struct pool *p, struct batched_turn *t, struct error *err)

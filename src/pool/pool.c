@@ -1,5 +1,5 @@
-/* pool.c: connections, and who gets one. Waiters queue FIFO; a released connection is handed to the
- * first waiter that may have it, to avoid a thundering herd. */
+/* pool.c: connections, and how they are assigned. Waiters queue FIFO; a released connection is
+ * handed to the first eligible waiter, to avoid a thundering herd. */
 #include "pool/pool.h"
 
 #include <stdlib.h>
@@ -9,14 +9,14 @@
 #include "pool/pool_impl.h"
 
 #define CONNECTIONS_MAX 64
-#define BAD_WAIT (1000 * MS_NS) /* until a connection that failed is as good as others again */
-#define SLOW (1000 * MS_NS)     /* a handler that keeps an exposed connection longer is slow */
-#define SLOW_POLL (100 * MS_NS) /* between checks whether one is */
+#define BAD_WAIT (1000 * MS_NS) /* how long a failed connection is avoided */
+#define SLOW (1000 * MS_NS)     /* a handler that keeps an exposed connection for longer is slow */
+#define SLOW_POLL (100 * MS_NS) /* between checks for slow handlers */
 
-/* Lives on the stack of the thread that waits. */
+/* Lives on the stack of the waiting thread. */
 struct pool_waiter {
     const struct pool_user *user;
-    struct pool_conn *conn; /* what it got; NULL: nothing yet */
+    struct pool_conn *conn; /* the connection assigned to it; NULL: none yet */
     pthread_cond_t served;
     struct pool_waiter *next;
 };
@@ -45,8 +45,8 @@ static void set_remove(struct pool_set *set, const struct pool_conn *gone)
     set->n--;
 }
 
-/* Returns how many connections there may be. One that takes long to be opened makes no room: a
- * server that is slow must not be asked for more and more of them. */
+/* Returns how many connections the set may have now: slow ones do not count, except while being
+ * opened, so that a slow server is not asked for more and more of them. */
 static size_t set_room(const struct pool_set *set, int64_t now)
 {
     size_t room = set->size;
@@ -59,7 +59,7 @@ static size_t set_room(const struct pool_set *set, int64_t now)
     return room;
 }
 
-/* Whether some connection, free or not, is not known to be broken. */
+/* Whether any connection, free or not, is not known to be broken. */
 static bool is_any_good(const struct pool_set *set, int64_t now, bool only_opened)
 {
     for (const struct pool_conn *c = set->first; c; c = c->next) {
@@ -70,10 +70,9 @@ static bool is_any_good(const struct pool_set *set, int64_t now, bool only_opene
     return false;
 }
 
-/* Prefers the connection that the user had last, where the store may have read ahead for it, then
- * one that is open, then any. While some connection is good, no bad one is chosen: a server may
- * have no connection left in place of one that broke, and serve the others all the same. NULL: none
- * is free. */
+/* Prefers the user's previous connection, where the store may have read ahead for it, then any open
+ * one, then any other. While some connection is good, no bad one is chosen: a server may have no
+ * slot left to replace a broken connection and still serve the others. NULL: none is free. */
 static struct pool_conn *choose_free(struct pool_set *set, const struct pool_user *user,
                                      int64_t now)
 {
@@ -92,9 +91,9 @@ static struct pool_conn *choose_free(struct pool_set *set, const struct pool_use
     return found;
 }
 
-/* Whether a user has to leave a free connection to others. One that failed last time does not take
- * the last one: it may have waited a second for its consumer's lock, and would do so again while
- * all others get nothing. */
+/* Whether a user has to leave a free connection to others. A user whose last operation failed does
+ * not get the last connection: it may have waited a second for its consumer's lock, and would block
+ * all others while it does so again. */
 static bool must_wait(const struct pool_set *set, const struct pool_user *user)
 {
     bool is_last = set->n > 1 && set->n_failing + 1 >= set->n;
@@ -112,8 +111,8 @@ static void hand_over(struct pool_set *set, struct pool_waiter *w, struct pool_c
     pthread_cond_signal(&w->served);
 }
 
-/* Hands free connections to those that wait. It is called whenever a connection or a waiter
- * came. */
+/* Hands free connections to waiters. Called whenever a connection is released or a waiter
+ * arrives. */
 static void serve_waiters(struct pool_set *set)
 {
     struct pool_waiter **at = &set->waiters;
@@ -145,8 +144,8 @@ static void enqueue(struct pool_set *set, struct pool_waiter *w)
         set->end = &w->next;
 }
 
-/* Waits until the waiter was served. Where slow users give room to others, time alone may make
- * room. */
+/* Waits to be served. In an exposed set this has to poll: a user that becomes slow makes room for a
+ * new connection, and nothing signals that. */
 static void wait_served(struct pool_set *set, struct pool_waiter *w)
 {
     int64_t until = CLOCK_NEVER;
@@ -186,8 +185,8 @@ static int open_conn(struct pool_set *set, struct pool_conn *c, struct error *er
     return 0;
 }
 
-/* Opens a connection if need be. An exposed one gets a session without traces of another consumer's
- * handlers, or is closed. */
+/* Opens a connection if need be. An exposed one is reset so that no trace of another consumer's
+ * handlers is left, or closed. */
 static int prepare_conn(struct pool_set *set, struct pool_conn *c, const struct pool_user *user,
                         struct error *err)
 {
@@ -304,9 +303,9 @@ bool pool_possible(const struct store *st, size_t workers)
     return !pool_one_writer(st) || workers >= POOL_WORKERS;
 }
 
-/* Returns how many connections named handlers share; 0: each worker has its own. A few workers
- * have, so that they work at the same time. Of more, half of the connections that do not listen are
- * for handlers. */
+/* Returns how many connections named handlers share; 0: each worker has its own. A few workers have
+ * their own, so that they can work in parallel. With more workers, handlers get half of the
+ * connections that do not listen. */
 static size_t tx_connections(const struct store *st, const struct pool_config *cfg)
 {
     if (pool_one_writer(st) || cfg->tx_workers < POOL_WORKERS)
@@ -316,9 +315,8 @@ static size_t tx_connections(const struct store *st, const struct pool_config *c
     return ((size_t)cfg->connections - 2) / 2;
 }
 
-/* Returns how many connections are for turns: one is the watcher's, and one that of the handle that
- * the outbox was opened with. Where one session writes at a time, a second would only wait for the
- * first. */
+/* Returns how many connections are for turns: one belongs to the watcher, and one to the handle
+ * that opened the outbox. With one writer at a time, a second would only wait for the first. */
 static size_t turn_connections(const struct store *st, int connections)
 {
     if (pool_one_writer(st) || connections <= 3)

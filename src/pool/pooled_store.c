@@ -1,5 +1,5 @@
-/* pooled_store.c: the store that each consumer of a pool has. Its operations acquire a connection
- * for as long as they last. */
+/* pooled_store.c: the store that each consumer of a pool uses. Each operation acquires a connection
+ * and releases it at the end. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "pool/pool_impl.h"
 
 #define SEPARATE_MAX 15
-/* Consumers from which on a backlog is cheaper to get through with batched turns. */
+/* From this many consumers on, batched turns clear a backlog at less cost. */
 #define BATCH_BACKLOG 16
 
 static struct pooled_store *pooled_of(struct store *base)
@@ -62,8 +62,8 @@ static int pooled_claims(struct store *base, const char *consumer, struct arena 
     return use_end(&u, u.st->ops->claims(u.st, consumer, a, ret, ret_n, err), err);
 }
 
-/* Notes whose store it is. Without memory the connection remembers the consumer for longer than it
- * has to. */
+/* Notes which consumer the store belongs to. If memory runs out, the connection only remembers the
+ * consumer for longer than necessary. */
 static int pooled_put(struct store *base, const struct consumer_spec *spec, bool *ret_created,
                       struct error *err)
 {
@@ -117,8 +117,8 @@ static int turn_single(struct pooled_store *ps, struct batched_turn *t, struct e
     return use_end(&u, result, err);
 }
 
-/* Makes a turn together with those of other consumers, if it is simple: t->made. After one that was
- * not, a few are made separately. */
+/* Batches a turn with those of other consumers if it is simple, and then sets t->made. After one
+ * that was not simple, the next few are made separately. */
 static int turn_batched(struct pooled_store *ps, struct batched_turn *t, struct error *err)
 {
     bool nothing_to_do = !t->s && t->req->max_events == 0;
@@ -141,9 +141,9 @@ static int turn_batched(struct pooled_store *ps, struct batched_turn *t, struct 
     return 0;
 }
 
-/* note_backlog has the next turn made separately while there is more than a simple turn hands out:
- * of a few consumers that are behind, each has a connection now and then, and larger batches. Many
- * consumers get through it with batched turns. */
+/* While there is a backlog, the next turn is made separately: if only a few consumers are behind,
+ * each gets a connection in turn, and larger batches. With many consumers, batched turns are
+ * faster. */
 static void note_backlog(struct pooled_store *ps, const struct batched_turn *t)
 {
     bool backlog = t->batch.n > 0 && !t->hint.quiet;
@@ -213,8 +213,8 @@ static bool has_store(struct pool *p, const char *consumer)
     return found;
 }
 
-/* forget_consumer has the connection forget a consumer whose last store is being closed. A store
- * that remembers consumers has one connection: see turn_connections in pool.c. */
+/* Makes the connection forget a consumer whose last store is being closed. A store that remembers
+ * consumers has only one connection: see turn_connections in pool.c. */
 static void forget_consumer(struct pool *p, const char *consumer)
 {
     struct pool_user user = {.urgent = true};
@@ -222,7 +222,7 @@ static void forget_consumer(struct pool *p, const char *consumer)
     if (!consumer || !p->origin->ops->consumer_forget || has_store(p, consumer))
         return;
     if (pool_acquire(&p->turns, &user, &c, NULL) != 0)
-        return; /* a connection that cannot be opened remembers none */
+        return; /* a connection that cannot be opened remembers no consumers */
     c->st->ops->consumer_forget(c->st, consumer);
     pool_release(&p->turns, c, NULL);
 }

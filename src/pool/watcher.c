@@ -1,10 +1,10 @@
-/* watcher.c: which consumers are woken, and when. The watcher's thread is the only one that listens
- * for the store's wake-ups. Then it polls what is new, once for all, and wakes those consumers that
- * it concerns.
+/* watcher.c: which consumers are woken, and when. Only the watcher's thread listens for the store's
+ * wake-ups. It then polls once for new events, on behalf of all consumers, and wakes those that
+ * want them.
  *
- * No commit is missed. Each is covered by a poll; the poll wakes a consumer after the commit is
- * visible; and a consumer clears its wake-up before its turn, so one that comes during the turn
- * counts for the next. */
+ * No commit is missed: each is covered by a poll, the poll wakes a consumer only after the commit
+ * is visible, and a consumer clears its wake-up before its turn, so a wake-up during the turn leads
+ * to another turn. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -15,8 +15,8 @@
 #include "base/wake_fd.h"
 #include "pool/pool_impl.h"
 
-#define QUERY_FROM 3           /* consumers from which on a query costs less than their turns */
-#define UNREACHABLE_WAIT 500   /* ms between polls while the store cannot be asked */
+#define QUERY_FROM 3         /* from this many consumers on, a query costs less than their turns */
+#define UNREACHABLE_WAIT 500 /* ms between polls while the store is unreachable */
 #define WAIT_MAX (3600 * 1000) /* ms */
 
 static void wake_all(struct pool *p)
@@ -29,7 +29,7 @@ static void wake_all(struct pool *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Whether a consumer may want an event. A payload that was not read may match. */
+/* Whether a consumer may want an event. A payload that was not read counts as a match. */
 static bool wants_event(const struct pooled_store *ps, const struct event *ev)
 {
     if (!ps->filter || !filter_type(ps->filter, ev->type))
@@ -38,7 +38,6 @@ static bool wants_event(const struct pooled_store *ps, const struct event *ev)
     return unread || !filter_has_where(ps->filter) || filter_payload(ps->filter, ev->payload);
 }
 
-/* The new_event_visit. */
 static void wake_for(void *ctx, const struct event *ev)
 {
     struct pool *p = ctx;
@@ -50,8 +49,8 @@ static void wake_for(void *ctx, const struct event *ev)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Remembers which session blocks wake-ups, for the consumers to report. Returns whether that is
- * news. */
+/* Notes which session blocks wake-ups, for the consumers to report. Returns whether that
+ * changed. */
 static bool note_blocker(struct pool *p, const char *blocker)
 {
     char now[POOL_BLOCKER] = "";
@@ -64,8 +63,8 @@ static bool note_blocker(struct pool *p, const char *blocker)
     return news;
 }
 
-/* Says once for each reason that polls fail: until they succeed again, consumers are woken now and
- * then, and events wait longer than they should. */
+/* Reports each reason for failing polls once: until polls succeed again, consumers are only woken
+ * at intervals, and events wait longer than they should. */
 static void report_status(struct pool *p, const struct error *why)
 {
     static const struct error none;
@@ -79,8 +78,8 @@ static void report_status(struct pool *p, const struct error *why)
     *reported = *now;
 }
 
-/* Wakes those that are concerned. Returns when the next poll is due, in ms; -1: at the store's
- * wake-up. */
+/* Wakes the consumers that want new events. Returns when the next poll is due, in ms; -1: at the
+ * store's wake-up. */
 static int64_t poll_once(struct pool *p)
 {
     struct store *st = p->watcher.st;
@@ -108,8 +107,8 @@ static int64_t poll_once(struct pool *p)
     return found.wait_ms;
 }
 
-/* Waits for the store's wake-up, at most until the next poll or sweep is due. Returns false if the
- * watcher is to stop. */
+/* Waits for the store's wake-up, but no longer than until the next poll or sweep is due. Returns
+ * false if the watcher is to stop. */
 static bool wait_wakeup(struct watcher *w, int64_t poll_ms, int64_t sweep_ms)
 {
     struct pollfd fds[] = {{.fd = w->stop_fd, .events = POLLIN},

@@ -10,8 +10,8 @@
 #define GREET_MAX 16384              /* bytes of the login */
 #define READ_SIZE 65536              /* of one read */
 #define READS_MAX 64                 /* per call of rabbit_conn_drive */
-#define IN_MAX ((size_t)1 << 20)     /* a frame that is not whole, and what was read behind it */
-#define LOGIN_NS (10 * 1000 * MS_NS) /* to get in, per node */
+#define IN_MAX ((size_t)1 << 20)     /* an incomplete frame, and what was read after it */
+#define LOGIN_NS (10 * 1000 * MS_NS) /* to log in, per node */
 #define POOL_PAGE 4096
 
 void rabbit_conn_init(struct rabbit_conn *c, const struct rabbit_config *cfg)
@@ -47,7 +47,7 @@ static void change_state(struct rabbit_conn *c, enum rabbit_state to)
     c->state = to;
 }
 
-/* Wipes the login: it held the password. */
+/* Wipes the login: it contained the password. */
 static void forget_greeting(struct rabbit_conn *c)
 {
     if (c->greet.p)
@@ -56,7 +56,7 @@ static void forget_greeting(struct rabbit_conn *c)
     c->greet_sent = 0;
 }
 
-/* Drops the connection to this node, and keeps what is queued for the next. */
+/* Drops the connection to this node but keeps what is queued, for the next. */
 static void hang_up(struct rabbit_conn *c)
 {
     wire_close(&c->wire);
@@ -71,8 +71,8 @@ static void hang_up(struct rabbit_conn *c)
 
 void rabbit_conn_close(struct rabbit_conn *c)
 {
-    /* A broker that is listening is told that we leave, unless something is half written. Else it
-     * logs that we were cut off. */
+    /* Send connection.close to a broker that is listening, unless something is half written;
+     * otherwise it logs that we were cut off. */
     struct error err;
     if (c->state == RABBIT_READY && c->sent == 0) {
         amqp_connection_close_t bye = {.reply_code = AMQP_REPLY_SUCCESS,
@@ -97,7 +97,7 @@ void rabbit_conn_release(struct rabbit_conn *c)
 
 /* Connecting */
 
-/* Starts to connect to the node whose turn it is. */
+/* Starts connecting to the current node. */
 static int connect_node(struct rabbit_conn *c, struct error *err)
 {
     c->tries++;
@@ -109,8 +109,7 @@ static int connect_node(struct rabbit_conn *c, struct error *err)
     return 0;
 }
 
-/* Goes on to the next node, until all have been tried; err then says why the last one cannot be
- * used. */
+/* Moves on to the next node, until all have been tried; err is then that of the last one. */
 static int connect_next(struct rabbit_conn *c, struct error *err)
 {
     hang_up(c);
@@ -120,7 +119,7 @@ static int connect_next(struct rabbit_conn *c, struct error *err)
             return 0;
         hang_up(c);
     }
-    c->peer = (c->peer + 1) % c->cfg.n_peers; /* for the next time */
+    c->peer = (c->peer + 1) % c->cfg.n_peers; /* for the next attempt */
     return -1;
 }
 
@@ -141,7 +140,7 @@ int rabbit_conn_send(struct rabbit_conn *c, uint16_t channel, amqp_method_number
 
 /* Reading */
 
-/* Says that the peer does not keep to the protocol. */
+/* Reports that the peer violates the protocol. */
 static int protocol_error(const struct rabbit_conn *c, struct error *err)
 {
     err_prefix(err, "%s", rabbit_conn_label(c));
@@ -150,7 +149,7 @@ static int protocol_error(const struct rabbit_conn *c, struct error *err)
     return -1;
 }
 
-/* Hands out one frame. Those of channel 0 are ours. */
+/* Dispatches one frame. Channel 0 is handled here. */
 static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbit_frame_fn *frame,
                       void *ctx, struct error *err)
 {
@@ -164,11 +163,11 @@ static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbi
         rc = frame(ctx, f, has_method ? &m : NULL, err);
     } else if (f->channel != 0) {
         rc = err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                       "%s speaks on a channel before the login", rabbit_conn_label(c));
+                       "%s sent a frame on a channel before the login", rabbit_conn_label(c));
     } else if (has_method) {
         rc = rabbit_greeting_take(c, &m, &login_done, err);
     } else if (f->type != RABBIT_HEARTBEAT) {
-        err_set(err, ERR_INVALID, "it sends a message on channel 0");
+        err_set(err, ERR_INVALID, "it sent a message on channel 0");
         rc = protocol_error(c, err);
     }
     if (login_done) {
@@ -179,8 +178,8 @@ static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbi
     return rc;
 }
 
-/* Hands out the frames that have arrived completely, and keeps the rest. Before the limits are
- * agreed on, a frame is small. */
+/* Dispatches the complete frames and keeps the rest. Until limits are negotiated, a frame is
+ * small. */
 static int take_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
     size_t used = 0;
@@ -206,7 +205,7 @@ static int take_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
     return 0;
 }
 
-/* Reads what there is, up to READS_MAX times: a server that never pauses must not keep us here. */
+/* Reads available data, up to READS_MAX times: a server that never pauses must not block us. */
 static int read_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
     for (int i = 0; i < READS_MAX; i++) {
@@ -230,7 +229,7 @@ static int read_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
 
 /* Driving */
 
-/* Goes on with connecting and with the login. */
+/* Continues connecting and logging in. */
 static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
     if (c->state == RABBIT_CONNECTING) {
@@ -247,7 +246,7 @@ static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
         if (read_frames(c, frame, ctx, err) != 0)
             return -1;
     }
-    /* The answer to what was just read. */
+    /* Write the reply to what was just read. */
     if (c->state == RABBIT_GREETING && wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
         return wire_lost(&c->wire, err);
     if (c->state == RABBIT_READY || now_of(c) < c->since + LOGIN_NS)
@@ -256,8 +255,8 @@ static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
                      rabbit_conn_label(c), (int)(LOGIN_NS / MS_NS / 1000));
 }
 
-/* Says that we live if nothing else was written for a while, and gives up a peer that has been
- * silent for two beats. */
+/* Sends a heartbeat if nothing else was written for a while, and gives up a peer that has been
+ * silent for two intervals. */
 static int keep_heartbeat(struct rabbit_conn *c, struct error *err)
 {
     if (c->heartbeat == 0)
@@ -285,7 +284,8 @@ static int write_out(struct rabbit_conn *c, struct error *err)
     return 0;
 }
 
-/* Reads even after a failed write: what the broker confirmed before it went away still counts. */
+/* Reads even after a failed write: confirms that the broker sent before it went away still
+ * count. */
 static int drive_ready(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
     struct error cut;
@@ -294,7 +294,7 @@ static int drive_ready(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
         return -1;
     if (written == 0 && keep_heartbeat(c, err) != 0)
         return -1;
-    /* What was queued on behalf of what was read, and a heartbeat. */
+    /* Write what was queued in response, and a heartbeat. */
     if (written == 0)
         written = write_out(c, &cut);
     if (written == 0)
@@ -308,8 +308,8 @@ int rabbit_conn_drive(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, 
     if (c->state == RABBIT_CLOSED)
         return 0;
     if (c->state != RABBIT_READY && drive_login(c, frame, ctx, err) != 0) {
-        /* A node that cannot be reached, or that fails before it has decided, is left for the next
-         * one; a refusal would be the same everywhere. */
+        /* If a node cannot be reached, or fails before it has answered the login, try the next one;
+         * a refusal would be the same everywhere. */
         bool refused = err->native == AMQP_ACCESS_REFUSED || c->state == RABBIT_READY;
         if (refused)
             return -1;
@@ -338,7 +338,7 @@ int64_t rabbit_conn_deadline(const struct rabbit_conn *c)
         return CLOCK_NEVER;
     int64_t silence = c->heard + 2 * c->heartbeat;
     if (rabbit_conn_queued(c) > 0)
-        return silence; /* writing that stands for a heartbeat */
+        return silence; /* unwritten data stands for a heartbeat */
     int64_t beat = c->told + c->heartbeat / 2;
     return beat < silence ? beat : silence;
 }

@@ -6,20 +6,20 @@
 #define HEAD 7 /* type, channel, size */
 #define AROUND (HEAD + 1)
 #define FRAME_END 0xCE
-#define CONTENT_HEAD 12 /* class, weight, body size: of a header frame */
+#define CONTENT_HEAD 12 /* size of class, weight and body size in a header frame */
 #define BASIC_CLASS 60
-#define ENTRY_ROOM 16 /* bytes of a table entry beyond its strings; enough for any number */
+#define ENTRY_ROOM 16 /* bytes of a table entry besides its strings; enough for any number */
 
 /* Reading */
 
-/* A run of bytes that is read from the front. (1) Once it was too short, `bad` stays set, and
+/* Reads a run of bytes from the front. (1) After reading past the end, `bad` stays set and
  * everything read is zero or empty. */
 struct cursor {
     struct str rest;
     bool bad;
 };
 
-/* Takes n bytes off the front. */
+/* Consumes n bytes. */
 static struct str take(struct cursor *c, size_t n)
 {
     if (c->bad || c->rest.n < n) {
@@ -32,7 +32,7 @@ static struct str take(struct cursor *c, size_t n)
     return s;
 }
 
-/* Reads an unsigned number of up to 8 bytes, the highest first. */
+/* Reads an unsigned big-endian number of up to 8 bytes. */
 static uint64_t number(struct cursor *c, size_t bytes)
 {
     struct str s = take(c, bytes);
@@ -42,7 +42,7 @@ static uint64_t number(struct cursor *c, size_t bytes)
     return v;
 }
 
-/* Reads a string with its length before it, in `bytes` bytes. */
+/* Reads a string preceded by its length in `bytes` bytes. */
 static struct str text(struct cursor *c, size_t bytes)
 {
     return take(c, (size_t)number(c, bytes));
@@ -71,19 +71,19 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
     uint16_t channel = (uint16_t)number(&c, 2);
     size_t size = (size_t)number(&c, 4);
     if (size + AROUND > max)
-        return err_set(err, ERR_INVALID, "it sends a frame of %zu bytes, and %zu were agreed on",
+        return err_set(err, ERR_INVALID, "it sent a frame of %zu bytes, and %zu were agreed on",
                        size + AROUND, max);
     if (in.n < size + AROUND)
         return 0;
     if ((unsigned char)in.p[HEAD + size] != FRAME_END)
-        return err_set(err, ERR_INVALID, "it sends a frame without an end");
+        return err_set(err, ERR_INVALID, "it sent a frame without an end");
     *ret = (struct rabbit_frame){(enum rabbit_frame_type)type, channel, {in.p + HEAD, size}};
     return (ssize_t)(size + AROUND);
 }
 
 /* Whether a server sends this method to a client that publishes or consumes. Only connection.start
- * has a table in it, and comes in a small frame: nothing here can be nested deep enough to hurt the
- * decoder. */
+ * contains a table, and it comes in a small frame: nothing here can be nested deeply enough to hurt
+ * the decoder. */
 static bool is_expected(amqp_method_number_t id)
 {
     static const amqp_method_number_t expected[] = {
@@ -113,11 +113,11 @@ int rabbit_frame_method(const struct rabbit_frame *f, amqp_pool_t *pool, amqp_me
     amqp_method_number_t id = (amqp_method_number_t)number(&c, 4);
     bool fits = !c.bad && f->payload.n + AROUND <= RABBIT_FRAME_MIN;
     if (!fits || !is_expected(id))
-        return err_set(err, ERR_INVALID, "it sends a method that was not asked for");
+        return err_set(err, ERR_INVALID, "it sent an unexpected method");
 
     void *decoded = NULL;
     if (amqp_decode_method(id, pool, rabbit_bytes(c.rest), &decoded) < 0 || !decoded)
-        return err_set(err, ERR_INVALID, "it sends a method that cannot be read");
+        return err_set(err, ERR_INVALID, "it sent a method that cannot be read");
     *ret = (amqp_method_t){.id = id, .decoded = decoded};
     return 0;
 }
@@ -157,13 +157,12 @@ int rabbit_frame_header(const struct rabbit_frame *f, struct rabbit_header *ret,
         h.type = text(&c, 1);
 
     if (c.bad || class != BASIC_CLASS || more_flags)
-        return err_set(err, ERR_INVALID, "it sends the header of a message that cannot be read");
+        return err_set(err, ERR_INVALID, "it sent the header of a message that cannot be read");
     *ret = h;
     return 0;
 }
 
-/* Returns how many bytes a value of this kind takes; 0: it has its length before it; -1: there is
- * no such kind. */
+/* Returns the size of a value of this kind; 0: preceded by its length; -1: unknown kind. */
 static int fixed_size(char kind)
 {
     static const struct {
@@ -183,7 +182,7 @@ static int fixed_size(char kind)
     return -1;
 }
 
-/* Writes a value of fixed size, and returns whether it has a text. */
+/* Formats a value of fixed size; false if it has no text. */
 static bool show_number(struct cursor *c, char kind, int size, char out[32])
 {
     if (kind == 'D') {
@@ -235,7 +234,7 @@ int rabbit_frame_fields(struct str table, rabbit_field_fn *field, void *ctx, str
     while (c.rest.n > 0 && !c.bad)
         read_field(&c, field, ctx);
     if (c.bad)
-        return err_set(err, ERR_INVALID, "it sends headers that cannot be read");
+        return err_set(err, ERR_INVALID, "it sent headers that cannot be read");
     return 0;
 }
 
@@ -254,8 +253,8 @@ static void put_head(char *to, enum rabbit_frame_type type, uint16_t channel, si
     put_number(to + 3, size, 4);
 }
 
-/* Writes a frame's head before a payload of n bytes that is in its place already, and its end
- * behind it. */
+/* Writes a frame's head before a payload of n bytes that is already in place, and its end marker
+ * after it. */
 static void put_frame(struct buf *b, enum rabbit_frame_type type, uint16_t channel, size_t n)
 {
     char *to = b->p + b->n;
@@ -285,7 +284,7 @@ void rabbit_frame_put_heartbeat(struct buf *b)
         put_frame(b, RABBIT_HEARTBEAT, 0, 0);
 }
 
-/* Returns how many bytes the properties take at most. */
+/* Returns an upper bound for the size of the properties. */
 static size_t properties_room(const amqp_basic_properties_t *p)
 {
     size_t n = 64 + 8 * RABBIT_SHORT_MAX;

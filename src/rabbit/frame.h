@@ -1,5 +1,5 @@
-/* frame.h: the frames of AMQP 0-9-1, in and out. librabbitmq knows what is inside a method; frames
- * are ours, so that a server cannot make us allocate more than one of them. */
+/* frame.h: AMQP 0-9-1 frames, in and out. librabbitmq encodes and decodes methods; frames are ours,
+ * so that a server cannot make us allocate more than one of them. */
 #ifndef RABBIT_FRAME_H
 #define RABBIT_FRAME_H
 
@@ -10,8 +10,8 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-#define RABBIT_FRAME_MIN 4096 /* what every peer accepts, and what one method takes at most */
-#define RABBIT_SHORT_MAX 255  /* bytes of a short string: names, routing keys, header names */
+#define RABBIT_FRAME_MIN 4096 /* what every peer accepts, and the most that one method takes */
+#define RABBIT_SHORT_MAX 255  /* maximum of a short string: names, routing keys, header names */
 
 enum rabbit_frame_type {
     RABBIT_METHOD = 1,
@@ -20,47 +20,46 @@ enum rabbit_frame_type {
     RABBIT_HEARTBEAT = 8,
 };
 
-/* A frame that has arrived. The payload is borrowed from where it was read. */
+/* A received frame. The payload is borrowed from the read buffer. */
 struct rabbit_frame {
     enum rabbit_frame_type type;
     uint16_t channel;
     struct str payload;
 };
 
-/* What a header frame says about the message that follows it. Absent strings have p == NULL. */
+/* The contents of a header frame. Absent strings have p == NULL. */
 struct rabbit_header {
     uint64_t body_size;
     struct str content_type, message_id, type;
     struct str table; /* the headers, still encoded */
 };
 
-/* rabbit_frame_next reads the first frame of `in`, of at most max bytes with all that is around its
- * payload. It returns how many bytes that takes; 0 if it is not whole yet; -1 with ERR_INVALID if
- * it cannot become one. */
+/* rabbit_frame_next parses the first frame of `in`, at most max bytes including its head and end.
+ * Returns its size; 0 if it is incomplete; -1 with ERR_INVALID if it is malformed. */
 ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, struct error *err);
 
-/* rabbit_frame_method decodes the method in a frame. What it points to lives in the pool. Methods
- * that no client has use for are ERR_INVALID, as are those that do not decode. */
+/* rabbit_frame_method decodes the method in a frame. What it points to lives in the pool.
+ * ERR_INVALID for methods that a client does not expect, or that do not decode. */
 int rabbit_frame_method(const struct rabbit_frame *f, amqp_pool_t *pool, amqp_method_t *ret,
                         struct error *err);
 
-/* rabbit_frame_header reads a header frame. ERR_INVALID. */
+/* rabbit_frame_header parses a header frame. ERR_INVALID. */
 int rabbit_frame_header(const struct rabbit_frame *f, struct rabbit_header *ret, struct error *err);
 
-/* A rabbit_field_fn gets one header of a message. The value is a string as it came, or the text of
- * a number or a truth. */
+/* A rabbit_field_fn receives one header of a message. The value is a string as received, or the
+ * text of a number or boolean. */
 typedef void rabbit_field_fn(void *ctx, struct str name, struct str value);
 
-/* rabbit_frame_fields goes through an encoded table. Values that have no plain text, such as tables
- * and arrays, are passed over. ERR_INVALID. */
+/* rabbit_frame_fields iterates over an encoded table. Values without a plain text, such as tables
+ * and arrays, are skipped. ERR_INVALID. */
 int rabbit_frame_fields(struct str table, rabbit_field_fn *field, void *ctx, struct error *err);
 
-/* rabbit_frame_put_* append a frame or several. A failure shows in b->failed. */
+/* rabbit_frame_put_* append one or more frames. Failure shows in b->failed. */
 void rabbit_frame_put_method(struct buf *b, uint16_t channel, amqp_method_number_t id, void *m);
 void rabbit_frame_put_heartbeat(struct buf *b);
 /* rabbit_frame_put_content appends the header of a message and its body, in frames of at most
- * frame_max bytes. It returns -1 with ERR_INVALID, and appends nothing, if the properties do not
- * fit into one frame. */
+ * frame_max bytes. It returns -1 with ERR_INVALID, appending nothing, if the properties do not fit
+ * into one frame. */
 int rabbit_frame_put_content(struct buf *b, uint16_t channel, amqp_basic_properties_t *p,
                              struct str body, size_t frame_max, struct error *err);
 

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 
-#define FRAME_MAX 131072 /* what RabbitMQ offers; ours if a broker has no limit */
+#define FRAME_MAX 131072 /* RabbitMQ's default; used if a broker has no limit */
 #define CHANNEL_MAX 8
 
 void rabbit_greeting_begin(struct rabbit_conn *c)
@@ -39,7 +39,7 @@ static amqp_table_entry_t true_entry(const char *name)
     };
 }
 
-/* Whether a word is in a list with blanks between. */
+/* Whether a word is in a blank-separated list. */
 static bool has_word(struct str list, const char *word)
 {
     size_t n = strlen(word);
@@ -77,8 +77,8 @@ static void note_product(struct rabbit_conn *c, const amqp_table_t *t)
     text_clean(c->product, sizeof c->product, both, (size_t)n);
 }
 
-/* Announces what we understand. Without these, the broker drops a refused login without a word, and
- * says nothing of an alarm. */
+/* Announces our capabilities. Without these, the broker drops a refused login without a reason, and
+ * does not notify us of alarms. */
 static int start_ok(struct rabbit_conn *c, const char *mechanism, struct str response,
                     struct error *err)
 {
@@ -151,7 +151,7 @@ static int take_start(struct rabbit_conn *c, const amqp_connection_start_t *m, s
     return login_plain(c, err);
 }
 
-/* Agrees on the smaller of two limits, where 0 is none. */
+/* Accepts the smaller of two limits; 0 is no limit. */
 static int take_tune(struct rabbit_conn *c, const amqp_connection_tune_t *m, struct error *err)
 {
     bool too_small = m->frame_max > 0 && m->frame_max < RABBIT_FRAME_MIN;
@@ -179,7 +179,7 @@ static int take_tune(struct rabbit_conn *c, const amqp_connection_tune_t *m, str
     return say(c, AMQP_CONNECTION_OPEN_METHOD, &open, err);
 }
 
-/* Returns why the broker ends the connection. */
+/* Reports why the broker closed the connection. */
 static int closed(struct rabbit_conn *c, const amqp_connection_close_t *m, struct error *err)
 {
     char said[RABBIT_TEXT];
@@ -215,6 +215,6 @@ int rabbit_greeting_take(struct rabbit_conn *c, const amqp_method_t *m, bool *re
     case AMQP_CONNECTION_UNBLOCKED_METHOD: c->blocked = false; return 0;
     default: break;
     }
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
                      rabbit_conn_label(c), amqp_method_name(m->id));
 }

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 
-#define STEP_MS 50 /* of waiting, between checks whether to stop */
+#define STEP_MS 50 /* polling interval of the stop descriptor */
 
 static const struct receiver_ops *const kinds[] = {
 #ifdef OUTBOX_REDIS
@@ -41,7 +41,7 @@ int receive_find(const char *url, const struct receiver_ops **ret, struct error 
                 n += (size_t)snprintf(list + n, sizeof list - n, "%s%s:", n ? ", " : "", *scheme);
         }
     }
-    /* Only what stands before the colon is ever repeated: the rest of a URL may hold a password. */
+    /* Never repeat more than the scheme: the rest of a URL may contain a password. */
     return err_set(err, ERR_CONFIG, "\"%.*s:\" cannot be received from; there are %s",
                    url[length] ? (int)min_size(length, 30) : 0, url,
                    n ? list : "none in this build");
@@ -91,7 +91,7 @@ int receive_next(struct receiver *rc, int64_t timeout_ms, struct received *ret, 
 
         bool stop = receive_stop(rc, 0);
         bool over = stop || clock_mono(&clock_system) >= deadline;
-        bool again = rc->ops->patient && (!over || err->code == ERR_BUSY); /* BUSY: told to stop */
+        bool again = rc->ops->patient && (!over || err->code == ERR_BUSY); /* BUSY: asked to stop */
         if (failed && !again)
             return -1;
         if (over)

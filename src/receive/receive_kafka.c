@@ -1,4 +1,4 @@
-/* receive_kafka.c: reads topics from a position on, outside of any consumer group. */
+/* receive_kafka.c: reads topics from a given position, outside any consumer group. */
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,15 +8,15 @@
 #include "sink/kafka_impl.h"
 
 #define PATTERN_MAX ((size_t)4 << 10)
-#define SEARCH_MS 50             /* how long a search for topics may hold up the reading */
-#define FIRST_MS 10000           /* the same at the start */
-#define SEARCH_NS (1000 * MS_NS) /* between searches for topics and partitions that are new */
+#define SEARCH_MS 50             /* longest interruption of reading by a search for topics */
+#define FIRST_MS 10000           /* the same for the first search */
+#define SEARCH_NS (1000 * MS_NS) /* between searches for new topics and partitions */
 
-/* (1) `list` is what is being read; sink.set and sink.url say where. (2) message is what was handed
- * out last. */
+/* (1) `list` is what is being read; sink.set and sink.url say where. (2) message is the one
+ * returned last. */
 struct kafka_receiver {
     struct receiver base;
-    struct kafka_sink sink; /* only what kafka_producer_conf needs of one */
+    struct kafka_sink sink; /* only the fields that kafka_producer_conf uses */
     rd_kafka_t *rk;
     rd_kafka_topic_partition_list_t *list;
     rd_kafka_message_t *message;
@@ -26,8 +26,8 @@ struct kafka_receiver {
     char place[KAFKA_TOPIC_MAX + 16], position[24];
 };
 
-/* Adds the partitions of topics that fit, from this offset on. What was read so far goes on where
- * it was. */
+/* Adds the partitions of matching topics, starting at this offset. Partitions already being read
+ * continue where they are. */
 static int search_topics(struct kafka_receiver *rc, int64_t offset, int64_t patience_ms,
                          struct error *err)
 {
@@ -90,7 +90,7 @@ static void take_message(struct kafka_receiver *rc, struct received *ret)
     }
 }
 
-/* A broker that is away is no error: the library goes on where it was. */
+/* An unavailable broker is not an error: the library resumes where it was. */
 static int kafka_step(struct receiver *base, int64_t wait_ms, struct received *ret, bool *ret_got,
                       struct error *err)
 {
@@ -167,7 +167,7 @@ static int connect_reader(struct kafka_receiver *rc, struct error *err)
     rc->rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, said, sizeof said);
     if (!rc->rk) {
         rd_kafka_conf_destroy(conf);
-        return err_set(err, ERR_CONFIG, "kafka: librdkafka says: %s", said);
+        return err_set(err, ERR_CONFIG, "kafka: librdkafka: %s", said);
     }
     rd_kafka_poll_set_consumer(rc->rk);
     rc->list = rd_kafka_topic_partition_list_new(8);

@@ -1,5 +1,5 @@
-/* receive_nats.c: reads a stream of JetStream from a sequence number on. An ordered consumer of
- * libnats acknowledges nothing, and resumes where it was cut off. */
+/* receive_nats.c: reads a JetStream stream from a given sequence number. An ordered consumer of
+ * libnats acknowledges nothing, and resumes after a disconnect. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -13,7 +13,7 @@
 #define RECONNECT_MS 200
 #define TEXT_MAX_BYTES ((size_t)4 << 20) /* all headers of a message, decoded */
 
-/* (1) msg is what was handed out last; names and position go with it. */
+/* (1) msg is the message returned last; it owns names and position. */
 struct nats_receiver {
     struct receiver base;
     struct nats_settings set;
@@ -57,7 +57,7 @@ static int went_wrong(const struct nats_receiver *rc, natsStatus s, struct error
                    said);
 }
 
-/* Returns where to begin: at the beginning, behind the end, or at a sequence number. */
+/* Parses where to start: at the beginning, after the end, or at a sequence number. */
 static int set_start(const char *from, jsSubOptions *so, struct error *err)
 {
     int64_t seq;
@@ -126,7 +126,7 @@ static int nats_receive_begin(struct receiver *base, struct error *err)
     return subscribe(rc, err);
 }
 
-/* Appends s with every %XX undone. */
+/* Appends s with every %XX decoded. */
 static void add_decoded(struct buf *b, struct str s)
 {
     for (size_t i = 0; i < s.n; i++) {
@@ -142,8 +142,8 @@ static void add_decoded(struct buf *b, struct str s)
     }
 }
 
-/* Returns a header's value: an attribute of a CloudEvent is percent-encoded. The text has room for
- * all of it, so it does not move. */
+/* Returns a header's value: CloudEvents attributes are percent-encoded. The text has room for all
+ * of it, so it does not move. */
 static struct str value_of(struct nats_receiver *rc, const char *name, const char *value)
 {
     if (strncasecmp(name, "ce-", 3) != 0)
@@ -153,7 +153,7 @@ static struct str value_of(struct nats_receiver *rc, const char *name, const cha
     return (struct str){rc->text.p + at, rc->text.n - at};
 }
 
-/* Leaves out those that are for the server. */
+/* Skips headers that are for the server. */
 static void take_headers(struct nats_receiver *rc, struct message *m)
 {
     int n = 0;

@@ -1,6 +1,6 @@
-/* receive_rabbitmq.c: reads a queue without taking anything out of it, or what an exchange routes
- * from now on. What is read from a queue is held back from others meanwhile, and is given back, in
- * its place, when the reading ends. */
+/* receive_rabbitmq.c: reads a queue without removing anything, or what an exchange routes from now
+ * on. Messages read from a queue are unavailable to other consumers meanwhile, and are requeued in
+ * their place when reading ends. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +13,10 @@
 
 #define BODY_MAX ((uint64_t)512 << 20)
 #define WAIT_MS 60000    /* of one poll */
-#define STREAM_AHEAD 200 /* messages of a stream that are on their way */
+#define STREAM_AHEAD 200 /* prefetch of a stream */
 
-/* A message that has arrived, or is about to: its header frame, and behind it its body. (1) It is
- * whole once rest == 0. */
+/* A message that has arrived or is arriving: its header frame, followed by its body. (1) It is
+ * complete once rest == 0. */
 struct parcel {
     struct parcel *next;
     uint64_t tag, rest;
@@ -24,11 +24,11 @@ struct parcel {
     char data[];
 };
 
-/* How far the reading has got: each step waits for an answer of the broker. */
+/* Setup steps: each waits for the broker's reply. */
 enum reading { READ_OPEN, READ_QOS, READ_DECLARE, READ_BIND, READ_CONSUME, READ_RUNS };
 
-/* (1) first..last has arrived, in order; `coming` is the one whose body is on its way. (2) given is
- * the one that was handed out last; it lives until the next call. */
+/* (1) first..last are complete, in order; `coming` is the one whose body is arriving. (2) given is
+ * the one returned last; it lives until the next call. */
 struct rabbitmq_receiver {
     struct receiver base;
     struct rabbitmq_settings set;
@@ -36,11 +36,11 @@ struct rabbitmq_receiver {
     struct rabbitmq_login login;
     struct rabbit_conn conn;
     enum reading reading;
-    bool temporary; /* the queue is ours alone, and gone with the connection */
+    bool temporary; /* the queue is exclusive to this connection and goes with it */
     bool stream;
     char queue[RABBIT_SHORT_MAX + 1];
     struct parcel *first, *last, *coming, *given;
-    uint64_t tag; /* of the message whose header is on its way; 0: none */
+    uint64_t tag; /* of the message whose header is arriving; 0: none */
     struct arena text;
 };
 
@@ -52,7 +52,7 @@ static int send_method(struct rabbitmq_receiver *rc, amqp_method_number_t id, vo
     return 0;
 }
 
-/* offset_of is where a stream is read from. */
+/* The x-stream-offset to read a stream from. */
 static amqp_field_value_t offset_of(const char *from)
 {
     if (strcmp(from, "beginning") == 0)
@@ -70,17 +70,17 @@ static amqp_field_value_t offset_of(const char *from)
 static int out_of_turn(const struct rabbitmq_receiver *rc, const amqp_method_t *m,
                        struct error *err)
 {
-    return err_set(err, ERR_UNAVAILABLE, "%s says %s out of turn", rabbit_conn_label(&rc->conn),
+    return err_set(err, ERR_UNAVAILABLE, "%s sent an unexpected %s", rabbit_conn_label(&rc->conn),
                    amqp_method_name(m->id));
 }
 
-/* Asks the question of the current step. */
+/* Sends the request of the current step. */
 static int send_step(struct rabbitmq_receiver *rc, struct error *err)
 {
     amqp_bytes_t queue = rabbit_bytes(str_of(rc->queue));
     amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
     amqp_basic_qos_t qos = {.prefetch_count = rc->stream ? STREAM_AHEAD : 0};
-    /* A queue of our own, or the named one if it is there. */
+    /* Declare our own queue, or check that the named one exists. */
     amqp_queue_declare_t declare = {
         .queue = queue,
         .passive = !rc->temporary,
@@ -110,7 +110,7 @@ static int send_step(struct rabbitmq_receiver *rc, struct error *err)
     return 0;
 }
 
-/* Takes the answer to a step, and takes the next step. */
+/* Handles the reply to a step, and starts the next one. */
 static int take_answer(struct rabbitmq_receiver *rc, const amqp_method_t *m, struct error *err)
 {
     static const amqp_method_number_t answers[] = {
@@ -174,7 +174,7 @@ static int take_content(struct rabbitmq_receiver *rc, const struct rabbit_frame 
         return take_header(rc, f, err);
     bool fits = p && f->type == RABBIT_BODY && f->payload.n <= p->rest;
     if (!fits)
-        return err_set(err, ERR_UNAVAILABLE, "%s sends a message out of turn",
+        return err_set(err, ERR_UNAVAILABLE, "%s sent an unexpected message",
                        rabbit_conn_label(&rc->conn));
     memcpy(p->data + p->n, f->payload.p, f->payload.n);
     p->n += f->payload.n;
@@ -209,7 +209,7 @@ static int take_frame(void *ctx, const struct rabbit_frame *f, const amqp_method
 
 /* Handing out */
 
-/* What a message is filled from. */
+/* Target of a message's headers. */
 struct filling {
     struct rabbitmq_receiver *rc;
     struct received *to;
@@ -224,7 +224,7 @@ static void take_field(void *ctx, struct str name, struct str value)
         return;
     if (str_is(name, "x-stream-offset"))
         f->to->position = copy;
-    bool theirs = name.n > 2 && memcmp(name.p, "x-", 2) == 0; /* the broker's own */
+    bool theirs = name.n > 2 && memcmp(name.p, "x-", 2) == 0; /* set by the broker */
     if (theirs || m->n == MESSAGE_HEADERS)
         return;
     m->headers[m->n++] = (struct message_header){name, copy};
@@ -249,8 +249,8 @@ static int fill_received(struct rabbitmq_receiver *rc, const struct parcel *p, s
     return 0;
 }
 
-/* Returns the next message. One of a stream is acknowledged, which asks for another and takes
- * nothing out. */
+/* Returns the next message. A stream's message is acknowledged, which gives credit for another and
+ * removes nothing. */
 static int hand_out(struct rabbitmq_receiver *rc, struct received *ret, struct error *err)
 {
     free(rc->given);
@@ -264,7 +264,7 @@ static int hand_out(struct rabbitmq_receiver *rc, struct received *ret, struct e
     return fill_received(rc, rc->given, ret, err);
 }
 
-/* Drives the connection, after waiting for the broker for up to wait_ms. */
+/* Drives the connection after waiting up to wait_ms for the broker. */
 static int drive_for(struct rabbitmq_receiver *rc, int64_t wait_ms, struct error *err)
 {
     int64_t beat_ms = (rabbit_conn_deadline(&rc->conn) - clock_mono(&clock_system)) / MS_NS + 1;
@@ -307,7 +307,7 @@ static void rabbitmq_end(struct receiver *base)
     broker_url_release(&rc->url);
 }
 
-/* Finds out what to read. Messages are kept in queues alone: without one, there is only what comes
+/* Decides what to read. Only queues store messages: without one, there is only what is published
  * from now on. */
 static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
 {
@@ -331,7 +331,7 @@ static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
     return 0;
 }
 
-/* Waits until the reading runs, so that nothing is missed that is published after it. */
+/* Waits until consuming has started, so that nothing published after this is missed. */
 static int rabbitmq_begin(struct receiver *base, struct error *err)
 {
     struct rabbitmq_receiver *rc = (struct rabbitmq_receiver *)base;
@@ -351,7 +351,7 @@ static int rabbitmq_begin(struct receiver *base, struct error *err)
         return -1;
     while (rc->reading != READ_RUNS) {
         if (receive_stop(base, 0))
-            return err_set(err, ERR_BUSY, "told to stop");
+            return err_set(err, ERR_BUSY, "asked to stop");
         if (drive_for(rc, WAIT_MS, err) != 0)
             return -1;
     }

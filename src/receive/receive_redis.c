@@ -1,5 +1,5 @@
-/* receive_redis.c: reads Redis streams from a position on, without a consumer group. Unlike the
- * sink it may wait for answers, so it follows Sentinels and clusters in its own, simpler way. */
+/* receive_redis.c: reads Redis streams from a given position, without a consumer group. Unlike the
+ * sink it may block, so it follows Sentinels and clusters in its own, simpler way. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,14 +10,14 @@
 #include "sink/redis_impl.h"
 
 #define PATTERN_MAX ((size_t)1 << 20)
-#define COUNT_TEXT "200"         /* entries to read at once */
-#define PAUSE_MS 20              /* between looks at streams that have nothing new */
-#define SEARCH_NS (1000 * MS_NS) /* between searches for streams that are new */
-#define AGAIN_MS 200             /* before another try, if the server is away */
+#define COUNT_TEXT "200"         /* entries per read */
+#define PAUSE_MS 20              /* between polls of streams without new entries */
+#define SEARCH_NS (1000 * MS_NS) /* between searches for new streams */
+#define AGAIN_MS 200             /* before a retry, if the server is unavailable */
 #define OUT_MAX ((size_t)1 << 20)
 #define IN_MAX ((size_t)256 << 20)
 #define ANSWER_MS 10000 /* of one command */
-#define LOCATE_MS 2000  /* of one question about where to */
+#define LOCATE_MS 2000  /* of one query for addresses */
 #define HOPS_MAX 5
 #define NAME "outbox:receive"
 
@@ -25,18 +25,18 @@
 struct redis_peer {
     struct redis_url url;
     struct redis_conn conn;
-    bool owns; /* it is the server, or a master of the cluster */
+    bool owns; /* it is the only server, or a master of the cluster */
 };
 
-/* (1) peer[0..n) were heard of. (2) If located, those that own something are known, and
- * owner[slot] - 1 is the index of the one with that slot; 0: unknown. */
+/* (1) peer[0..n) are the known servers. (2) If located, those that own something are marked, and
+ * owner[slot] - 1 is the index of the slot's server; 0: unknown. */
 struct redis_peers {
     const struct redis_settings *set; /* borrowed */
     struct redis_peer **peer;
     size_t n;
     uint16_t owner[REDIS_SLOTS];
     bool located;
-    int wake; /* a descriptor that is readable when it is time to stop; -1: none */
+    int wake; /* a descriptor that becomes readable when it is time to stop; -1: none */
 };
 
 /* Servers */
@@ -51,7 +51,7 @@ static void peers_release(struct redis_peers *p)
     free(p->peer);
 }
 
-/* Takes the URL over, also on failure. */
+/* Takes ownership of the URL, also on failure. */
 static int add_peer(struct redis_peers *p, struct redis_url *url, struct error *err)
 {
     struct redis_peer **more = reallocarray(p->peer, p->n + 1, sizeof *more);
@@ -68,7 +68,7 @@ static int add_peer(struct redis_peers *p, struct redis_url *url, struct error *
     return 0;
 }
 
-/* Finds or makes the peer with that address: its index plus one, or 0. */
+/* Returns the index plus one of the peer with that address, adding it if new; 0 on error. */
 static size_t peer_at(struct redis_peers *p, const char *host, const char *port, struct error *err)
 {
     struct redis_url url;
@@ -107,7 +107,7 @@ static int locate_single(struct redis_peers *p, struct error *err)
     return 0;
 }
 
-/* Asks one Sentinel where the master is. */
+/* Asks one Sentinel for the master's address. */
 static int ask_sentinel(struct redis_peers *p, size_t i, struct error *err)
 {
     struct redis_conn c;
@@ -158,7 +158,7 @@ static int take_range(void *ctx, unsigned first, unsigned last, const struct red
     return 0;
 }
 
-/* Asks one server of the cluster who has which slots. */
+/* Asks one server of the cluster for the slots. */
 static int ask_slots(struct redis_peers *p, size_t i, struct error *err)
 {
     redisReply *r = NULL;
@@ -186,7 +186,7 @@ static int locate_cluster(struct redis_peers *p, struct error *err)
     return -1;
 }
 
-/* Finds out where the servers are, unless that is known. */
+/* Locates the servers, unless they are known. */
 static int peers_locate(struct redis_peers *p, struct error *err)
 {
     int rc = -1;
@@ -201,8 +201,8 @@ static int peers_locate(struct redis_peers *p, struct error *err)
     return rc;
 }
 
-/* Sends a command to one server, and waits. An error reply is an error, ERR_UNAVAILABLE; ERR_BUSY:
- * told to stop. The caller frees *ret. */
+/* Sends a command to one server and waits for the reply. An error reply is an error,
+ * ERR_UNAVAILABLE; ERR_BUSY: asked to stop. The caller frees *ret. */
 static int peers_ask_at(struct redis_peers *p, size_t i, int argc, const char **argv,
                         redisReply **ret, struct error *err)
 {
@@ -223,7 +223,7 @@ static int peers_ask_at(struct redis_peers *p, size_t i, int argc, const char **
     return err_set(err, ERR_UNAVAILABLE, "%s: %s", peer->url.label, said);
 }
 
-/* Returns the index of the server that a key belongs to. */
+/* Returns the index of the server that owns a key. */
 static size_t owner_of(const struct redis_peers *p, const char *key)
 {
     size_t owner = 0;
@@ -237,7 +237,7 @@ static size_t owner_of(const struct redis_peers *p, const char *key)
     return 0;
 }
 
-/* peers_ask does so at the server that a key belongs to, and follows where it is sent on to. */
+/* Sends a command to the server that owns a key, and follows redirections. */
 static int peers_ask(struct redis_peers *p, const char *key, int argc, const char **argv,
                      redisReply **ret, struct error *err)
 {
@@ -253,14 +253,14 @@ static int peers_ask(struct redis_peers *p, const char *key, int argc, const cha
     return -1;
 }
 
-/* A stream, and the id of the last entry that was handed out. */
+/* A stream, and the id of the last entry returned. */
 struct source {
     char *name;
     char last[REDIS_ID];
 };
 
-/* (1) entries points into reply, and entries->element[at..) is still to be handed out, of
- * source[turn]. (2) fixed: there is one source, and no other is looked for. */
+/* (1) entries points into reply, and entries->element[at..) of source[turn] is still to be
+ * returned. (2) fixed: there is only one source, and no others are searched for. */
 struct redis_receiver {
     struct receiver base;
     struct redis_settings set;
@@ -287,7 +287,7 @@ static bool is_pair(const redisReply *r)
 
 /* Streams */
 
-/* Reads the id of the last entry of a stream, where "end" is now. */
+/* Reads the id of a stream's last entry, which is where "end" is now. */
 static int last_of(struct redis_receiver *rc, const char *stream, char id[REDIS_ID],
                    struct error *err)
 {
@@ -310,7 +310,7 @@ static bool is_known(const struct redis_receiver *rc, const char *name)
     return false;
 }
 
-/* Begins to read a stream. One that is made after the start is read from its beginning. */
+/* Starts reading a stream. One that is created after the start is read from its beginning. */
 static int add_source(struct redis_receiver *rc, const char *name, const char *from,
                       struct error *err)
 {
@@ -333,7 +333,7 @@ static int add_source(struct redis_receiver *rc, const char *name, const char *f
     return 0;
 }
 
-/* Adds those of a SCAN's names that are new. */
+/* Adds the new names of a SCAN reply. */
 static int add_found(struct redis_receiver *rc, const redisReply *names, const char *from,
                      struct error *err)
 {
@@ -346,7 +346,7 @@ static int add_found(struct redis_receiver *rc, const redisReply *names, const c
     return 0;
 }
 
-/* Looks at one server for streams whose names fit the template. */
+/* Searches one server for streams whose names match the template. */
 static int search_server(struct redis_receiver *rc, size_t peer, const char *from,
                          struct error *err)
 {
@@ -357,7 +357,7 @@ static int search_server(struct redis_receiver *rc, size_t peer, const char *fro
                               "COUNT", "1000", "TYPE",  "stream"};
         if (peers_ask_at(&rc->peers, peer, 8, argv, &r, err) != 0)
             return -1;
-        int failed = err_set(err, ERR_UNAVAILABLE, "%s gave no such answer to SCAN as Redis gives",
+        int failed = err_set(err, ERR_UNAVAILABLE, "%s sent an invalid reply to SCAN",
                              rc->peers.peer[peer]->url.label);
         snprintf(cursor, sizeof cursor, "0");
         if (is_pair(r)) {
@@ -384,7 +384,7 @@ static int search_streams(struct redis_receiver *rc, const char *from, struct er
 
 /* Reading */
 
-/* Asks for the next entries of source[turn]. */
+/* Reads the next entries of source[turn]. */
 static int read_source(struct redis_receiver *rc, struct error *err)
 {
     const struct source *s = &rc->source[rc->turn];
@@ -414,7 +414,7 @@ static struct str str_of_reply(const redisReply *r)
     return (struct str){r->str, r->len};
 }
 
-/* Puts one field into the message. An entry of the contract's format has one, event. */
+/* Adds one field to the message. An entry in the contract's format has a single field, event. */
 static void take_field(struct message *m, struct str name, struct str value)
 {
     if (str_is(name, "event") || str_is(name, "value"))
@@ -425,7 +425,7 @@ static void take_field(struct message *m, struct str name, struct str value)
         m->headers[m->n++] = (struct message_header){name, value};
 }
 
-/* Fills in the next entry, and moves behind it. */
+/* Returns the next entry and advances. */
 static bool take_entry(struct redis_receiver *rc, struct received *ret)
 {
     struct source *s = &rc->source[rc->turn];
@@ -446,7 +446,7 @@ static bool take_entry(struct redis_receiver *rc, struct received *ret)
     return true;
 }
 
-/* Asks each stream once, beginning behind the one that was asked last, until one has something. */
+/* Polls each stream once, starting after the last one polled, until one has entries. */
 static int read_next(struct redis_receiver *rc, struct error *err)
 {
     bool due = !rc->fixed && clock_mono(&clock_system) >= rc->search_at;

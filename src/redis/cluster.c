@@ -6,11 +6,11 @@
 
 #include "base/text.h"
 
-/* What the upper four bits of a CRC of XMODEM (polynomial 0x1021) add when they are shifted out. */
+/* CRC16 XMODEM (polynomial 0x1021): contribution of the upper four bits as they are shifted out. */
 static const uint16_t crc_of[16] = {0x0000, 0x1021, 0x2042, 0x3063, 0x4084, 0x50a5, 0x60c6, 0x70e7,
                                     0x8108, 0x9129, 0xa14a, 0xb16b, 0xc18c, 0xd1ad, 0xe1ce, 0xf1ef};
 
-/* Takes four bits at a time: it is asked for every event. */
+/* Processes four bits at a time: this runs for every event. */
 static unsigned crc16(struct str s)
 {
     unsigned crc = 0;
@@ -40,7 +40,7 @@ unsigned redis_cluster_slot(struct str key)
     return crc16(redis_cluster_tag(key)) % REDIS_SLOTS;
 }
 
-/* Checks an address from a server before anyone connects to it. */
+/* Validates an address from a server before anything connects to it. */
 static bool set_address(struct redis_address *a, struct str host, const char *port)
 {
     struct error err;
@@ -54,7 +54,7 @@ static bool set_address(struct redis_address *a, struct str host, const char *po
     return true;
 }
 
-/* Reads HOST:PORT, where an IPv6 address has no brackets, and may be followed by @BUS-PORT. */
+/* Parses HOST:PORT, in which an IPv6 address has no brackets; @BUS-PORT may follow. */
 static bool read_address(const char *text, const char *asked_host, struct redis_address *ret)
 {
     char port[8] = "";
@@ -102,7 +102,7 @@ static bool is_slot(const redisReply *r)
     return r->type == REDIS_REPLY_INTEGER && r->integer >= 0 && r->integer < REDIS_SLOTS;
 }
 
-/* Reads the first server of a range: [host or nil, port, ...]. */
+/* Parses the first server of a range: [host or nil, port, ...]. */
 static bool read_master(const redisReply *r, const char *asked_host, struct redis_address *ret)
 {
     char port[24];
@@ -122,7 +122,7 @@ static bool read_master(const redisReply *r, const char *asked_host, struct redi
 
 static int odd(struct error *err)
 {
-    return err_set(err, ERR_UNAVAILABLE, "no such answer to CLUSTER SLOTS as Redis gives");
+    return err_set(err, ERR_UNAVAILABLE, "invalid reply to CLUSTER SLOTS");
 }
 
 int redis_cluster_slots(const redisReply *reply, const char *asked_host, redis_slots_fn *take,

@@ -1,5 +1,5 @@
-/* cluster.h: how a Redis Cluster spreads its keys: the slot of a key, which server has which slots,
- * and what a server says that does not have one. */
+/* cluster.h: how a Redis Cluster distributes its keys: the slot of a key, which server has which
+ * slots, and redirections. */
 #ifndef REDIS_CLUSTER_H
 #define REDIS_CLUSTER_H
 
@@ -17,29 +17,29 @@ struct redis_address {
     char host[REDIS_CLUSTER_HOST], port[8];
 };
 
-/* redis_cluster_slot returns the slot of a key: by what is between the first { and the next }, if
- * that is not empty, else by all of it. */
+/* redis_cluster_slot returns the slot of a key: by its hash tag, what is between the first { and
+ * the next } if not empty, else by all of it. */
 unsigned redis_cluster_slot(struct str key);
-/* redis_cluster_tag returns the part of a key that its slot goes by. */
+/* redis_cluster_tag returns the part of a key that determines its slot. */
 struct str redis_cluster_tag(struct str key);
 
-/* A redirection: which server has the slot now (MOVED), or has it for the next command only because
- * the slot is on its way there (ASK). */
+/* A redirection: to the slot's new owner (MOVED), or for the next command only, while the slot is
+ * being migrated (ASK). */
 struct redis_redirect {
     bool ask;
     unsigned slot;
     struct redis_address to;
 };
 
-/* redis_cluster_redirect reads an error reply. False if it is no redirection. A server that does
- * not know its own name leaves the host out: then it is that of the server that was asked. */
+/* redis_cluster_redirect parses an error reply. False if it is not a redirection. A server that
+ * does not know its own name omits the host: it is then that of the server that was asked. */
 bool redis_cluster_redirect(const char *text, const char *asked_host, struct redis_redirect *ret);
 
-/* A redis_slots_fn takes a range of slots and the master that has it. Non-zero ends the reading. */
+/* A redis_slots_fn receives a range of slots and its master. Returning non-zero stops. */
 typedef int redis_slots_fn(void *ctx, unsigned first, unsigned last,
                            const struct redis_address *master, struct error *err);
 
-/* redis_cluster_slots reads the reply to CLUSTER SLOTS, range by range. ERR_UNAVAILABLE: it is not
+/* redis_cluster_slots parses the reply to CLUSTER SLOTS, range by range. ERR_UNAVAILABLE: it is not
  * such a reply. */
 int redis_cluster_slots(const redisReply *reply, const char *asked_host, redis_slots_fn *take,
                         void *ctx, struct error *err);

@@ -11,11 +11,11 @@
 #include "redis/reply.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
-/* A text that contains this many bytes of the password's beginning counts as repeating it. */
+/* A text that contains this many leading bytes of the password counts as repeating it. */
 #define SECRET_TOLD 16
 #define READ_SIZE 65536
 #define READS_MAX 64           /* per call of redis_conn_drive */
-#define ELEMENTS_MAX (1 << 20) /* of an array in a reply */
+#define ELEMENTS_MAX (1 << 20) /* elements of an array in a reply */
 #define WAIT_MAX_MS 60000      /* of one poll */
 
 void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name,
@@ -47,7 +47,7 @@ void redis_conn_close(struct redis_conn *c)
     c->reader = NULL;
     buf_clear(&c->out);
     if (c->greet.p)
-        explicit_bzero(c->greet.p, c->greet.cap); /* it held the password */
+        explicit_bzero(c->greet.p, c->greet.cap); /* it contained the password */
     buf_clear(&c->greet);
     c->sent = c->greet_sent = c->n_asked = c->greeted = c->coming = 0;
 }
@@ -68,7 +68,7 @@ int redis_conn_format(struct buf *b, int argc, const char **argv, const size_t *
     if (n < 0)
         return -1;
     buf_add(b, text, (size_t)n);
-    explicit_bzero(text, (size_t)n); /* it may be AUTH */
+    explicit_bzero(text, (size_t)n); /* it may contain AUTH */
     redisFreeCommand(text);
     if (b->failed)
         return -1;
@@ -80,7 +80,7 @@ int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size
     return redis_conn_format(&c->out, argc, argv, lens);
 }
 
-/* What a connection begins with: AUTH, SELECT, CLIENT SETNAME and ROLE */
+/* The greeting: AUTH, SELECT, CLIENT SETNAME and ROLE */
 
 /* Appends one command of the greeting. A failure shows in c->greet.failed. */
 static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
@@ -115,9 +115,9 @@ static int make_greeting(struct redis_conn *c, struct error *err)
     return 0;
 }
 
-/* Whether we can work although the server refused a command of the greeting: a connection without a
- * name is as good, unless the server would refuse everything in the same way. NOPERM is about
- * CLIENT or ROLE alone, which no delivery needs: a replica says so at the first write. */
+/* Whether a command of the greeting may fail: a connection works without a name, unless the server
+ * would refuse everything in the same way. NOPERM concerns only CLIENT or ROLE, which no delivery
+ * needs: a replica shows itself at the first write. */
 static bool is_harmless(enum redis_greeting what, const char *said)
 {
     bool needed = what == GREET_AUTH || what == GREET_SELECT;
@@ -139,14 +139,14 @@ static int greeting_refused(const struct redis_conn *c, enum redis_greeting what
     char text[REDIS_TEXT];
     redis_conn_text(c, r, text);
 
-    /* Waiting does not help if the server does not have the database. */
+    /* Waiting does not help if the database does not exist. */
     bool no_such_db = what == GREET_SELECT && redis_fault_of(r->str) == REDIS_FAULT_UNKNOWN;
     enum retry_class class = no_such_db ? CLASS_FATAL : CLASS_DOWN;
     return err_class(err, ERR_UNAVAILABLE, class, 0, "%s refused %s: %s", c->url->label,
                      names[what], text);
 }
 
-/* Refuses a server that is not a master: a Sentinel may be late to know. */
+/* Refuses a server that is not a master: a Sentinel's information may be outdated. */
 static int check_role(const struct redis_conn *c, const redisReply *r, struct error *err)
 {
     bool told = r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
@@ -157,8 +157,8 @@ static int check_role(const struct redis_conn *c, const redisReply *r, struct er
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master now", c->url->label);
 }
 
-/* Takes the reply to the next of them. It fails if the server refuses a command that we need:
- * CLASS_FATAL for a database that it does not have, else CLASS_DOWN. */
+/* Handles the reply to the next of them. It fails if the server refuses a required command:
+ * CLASS_FATAL for a database that does not exist, else CLASS_DOWN. */
 static int take_greeting(struct redis_conn *c, const redisReply *r, struct error *err)
 {
     enum redis_greeting what = c->asked[c->greeted++];
@@ -171,8 +171,8 @@ static int take_greeting(struct redis_conn *c, const redisReply *r, struct error
     return greeting_refused(c, what, r, err);
 }
 
-/* make_array is the function of hiredis with a ceiling, because it allocates room for all the
- * elements that a reply announces before any of them has arrived. */
+/* hiredis' own function with a limit added, because it allocates room for all the elements that a
+ * reply announces before any of them has arrived. */
 #if HIREDIS_MAJOR >= 1
 static void *make_array(const redisReadTask *task, size_t n)
 #else
@@ -244,20 +244,19 @@ void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[R
     struct str said = STR("");
     if (r->str)
         said = (struct str){r->str, r->len};
-    /* Only for the beginning of the password: Redis cuts off long arguments when it repeats
+    /* Compare only the beginning of the password: Redis truncates long arguments when it repeats
      * them. */
     struct str secret = str_of(c->secret);
     bool repeats = secret.n > 0 &&
                    memmem(said.p, said.n, secret.p, min_size(secret.n, SECRET_TOLD));
     if (repeats)
-        snprintf(out, REDIS_TEXT, "an error that repeats our password, and is not shown");
+        snprintf(out, REDIS_TEXT, "an error that repeats our password (not shown)");
     else
         text_clean(out, REDIS_TEXT, said.p, said.n);
 }
 
-/* Hands out the replies that have arrived completely. The connection is ready only once all
- * commands of the greeting are accepted, because a sink may blame its event if a ready connection
- * ends. */
+/* Dispatches the complete replies. The connection is ready only once all commands of the greeting
+ * are accepted, because a sink may blame its event when a ready connection ends. */
 static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     for (;;) {
@@ -268,10 +267,10 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
                              c->reader->errstr);
         bool greeting = c->state == REDIS_GREETING;
         if (!r) {
-            /* A reply that is longer than any we could have asked for. */
+            /* The reply is longer than any that we could have requested. */
             if (c->coming > (greeting ? GREET_MAX : c->in_max))
                 return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                                 "%s sends a reply that does not end", c->url->label);
+                                 "%s sent a reply that does not end", c->url->label);
             return 0;
         }
         c->coming = 0;
@@ -288,7 +287,7 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
     }
 }
 
-/* Reads what there is, up to READS_MAX times: a server that never pauses must not keep us here. */
+/* Reads available data, up to READS_MAX times: a server that never pauses must not block us. */
 static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     char chunk[READ_SIZE];
@@ -322,8 +321,8 @@ static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, s
     return wire_lost(&c->wire, err);
 }
 
-/* Tries the states in order, because each step may leave the connection ready for the next one:
- * with a fast peer one call does it all. */
+/* Goes through the states in order, because each step may leave the connection ready for the next
+ * one: with a fast peer one call does it all. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     if (c->state == REDIS_CONNECTING) {
@@ -369,7 +368,7 @@ static void keep_first(void *ctx, redisReply *r)
 {
     redisReply **answer = ctx;
     if (*answer)
-        freeReplyObject(r); /* it was not asked for */
+        freeReplyObject(r); /* unsolicited */
     else
         *answer = r;
 }
@@ -389,7 +388,7 @@ static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct err
     if (rc < 0 && errno != EINTR)
         return err_errno(err, ERR_INTERNAL, errno, "poll");
     if (fds[1].revents)
-        return err_set(err, ERR_BUSY, "told to stop");
+        return err_set(err, ERR_BUSY, "asked to stop");
     return 0;
 }
 

@@ -1,5 +1,5 @@
 /* conn.h: one non-blocking connection to a Redis server. Commands are queued, and replies come in
- * the same order. hiredis writes and reads the protocol; the socket and TLS are those of
+ * the same order. hiredis encodes and parses the protocol; the socket and TLS are those of
  * net/wire.h. */
 #ifndef REDIS_CONN_H
 #define REDIS_CONN_H
@@ -13,21 +13,21 @@
 #include "redis/reply.h"
 #include "redis/url.h"
 
-/* How far a connection has got. */
+/* Connection states, in order. */
 enum redis_state {
     REDIS_CLOSED,
-    REDIS_HELD,       /* commands are queued; where to is not known yet */
+    REDIS_HELD,       /* the address is not known yet */
     REDIS_CONNECTING, /* the socket, and TLS */
-    REDIS_GREETING,   /* AUTH, SELECT, CLIENT SETNAME, ROLE are being answered */
+    REDIS_GREETING,   /* awaiting replies to AUTH, SELECT, CLIENT SETNAME, ROLE */
     REDIS_READY,
 };
 
-/* The commands that a connection begins with. */
+/* The commands of the greeting. */
 enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREET_ROLE, GREETINGS };
 
-/* (1) The wire is closed if and only if state <= REDIS_HELD. (2) out[sent..n) is still to be
- * written, and is kept back until REDIS_READY. (3) greet[greet_sent..n) is still to be written of
- * the greeting. (4) asked[greeted..n_asked) of the greeting is still to be answered. */
+/* (1) The wire is closed if and only if state <= REDIS_HELD. (2) out[sent..n) is not written yet,
+ * and is held back until REDIS_READY. (3) greet[greet_sent..n) is the unwritten part of the
+ * greeting. (4) asked[greeted..n_asked) of the greeting has not been answered yet. */
 struct redis_conn {
     const struct redis_url *url;
     const char *name; /* for CLIENT SETNAME */
@@ -35,9 +35,9 @@ struct redis_conn {
     enum redis_state state;
     struct wire wire;
     redisReader *reader;
-    redisReplyObjectFunctions objects; /* how reader makes replies */
-    size_t in_max;                     /* ceiling of one reply */
-    size_t coming;                     /* bytes of a reply that is not whole yet */
+    redisReplyObjectFunctions objects; /* how reader creates replies */
+    size_t in_max;                     /* limit on one reply */
+    size_t coming;                     /* bytes of the incomplete reply */
     struct buf out, greet;
     size_t sent, greet_sent;
     char *secret; /* the password that was sent; NULL: none */
@@ -45,61 +45,61 @@ struct redis_conn {
     size_t n_asked, greeted;
 };
 
-/* redis_conn_init prepares a closed connection. At most out_max bytes may be queued; a connection
- * that brings a reply of more than in_max bytes is given up. url and name are borrowed. */
+/* redis_conn_init prepares a closed connection. At most out_max bytes may be queued; a reply of
+ * more than in_max bytes fails the connection. url and name are borrowed. */
 void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name,
                      size_t out_max, size_t in_max);
 void redis_conn_release(struct redis_conn *c);
 
-/* redis_conn_hold lets commands be queued in a closed connection, for a later redis_conn_open. */
+/* redis_conn_hold allows queueing commands on a closed connection, for a later redis_conn_open. */
 void redis_conn_hold(struct redis_conn *c);
-/* redis_conn_open starts to connect, with what was queued while it was held. Commands may be
- * queued at once; they are sent after the greeting. It blocks while the host's name is looked up,
- * and for nothing else. On failure the connection is closed: ERR_UNAVAILABLE, ERR_NOMEM. */
+/* redis_conn_open starts connecting, with whatever was queued while it was held. Commands may be
+ * queued at once; they are sent after the greeting. It blocks only while the host's name is
+ * resolved. On failure the connection is closed: ERR_UNAVAILABLE, ERR_NOMEM. */
 int redis_conn_open(struct redis_conn *c, struct error *err);
-/* redis_conn_close drops the connection and everything that was queued. */
+/* redis_conn_close drops the connection and everything queued. */
 void redis_conn_close(struct redis_conn *c);
 
-/* redis_conn_add queues a command; -1 without memory, or at the ceiling. lens may be NULL if no
- * argument has a NUL in it. A caller may append to c->out instead, in whole commands. */
+/* redis_conn_add queues a command; -1 if out of memory or at the limit. lens may be NULL if no
+ * argument contains a NUL. A caller may instead append whole commands to c->out. */
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size_t *lens);
-/* redis_conn_format appends a command to any buffer, and leaves no copy of it elsewhere. */
+/* redis_conn_format appends a command to any buffer, leaving no other copy in memory. */
 int redis_conn_format(struct buf *b, int argc, const char **argv, const size_t *lens);
-/* redis_conn_queued returns how many bytes are still to be written. */
+/* redis_conn_queued returns the number of unwritten bytes. */
 static inline size_t redis_conn_queued(const struct redis_conn *c)
 {
     return c->out.n - c->sent;
 }
 
-/* redis_conn_text copies the text of an error reply, cleaned for printing. It hides a text that has
- * our password in it: a server where AUTH was renamed repeats the arguments of a command it does
- * not know. */
+/* redis_conn_text copies the text of an error reply, cleaned for printing. It hides a text that
+ * contains our password: a server where AUTH was renamed repeats the arguments of the unknown
+ * command. */
 void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[REDIS_TEXT]);
 
-/* A redis_reply_fn takes a reply, and frees it with freeReplyObject. */
+/* A redis_reply_fn receives a reply, and frees it with freeReplyObject. */
 typedef void redis_reply_fn(void *ctx, redisReply *r);
 
-/* redis_conn_drive writes and reads what it can without waiting, and hands every reply to
- * `reply`. It returns -1 when the connection is lost or the greeting was refused. Then err has
- * CLASS_DOWN, or CLASS_FATAL if waiting cannot help, and the caller closes the connection. */
+/* redis_conn_drive writes and reads as much as it can without blocking, and passes every reply to
+ * `reply`. It returns -1 when the connection is lost or the greeting was refused, with CLASS_DOWN,
+ * or CLASS_FATAL if waiting cannot help; the caller closes the connection. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err);
 
-/* redis_conn_flush writes what it can of what is queued, and reads nothing. A failure shows at the
- * next drive. */
+/* redis_conn_flush writes as much as it can of what is queued, and reads nothing. A failure shows
+ * at the next drive. */
 void redis_conn_flush(struct redis_conn *c);
 
-/* redis_conn_idle_gone says, of a connection with nothing asked, whether the server has closed it
- * or said something unasked. */
+/* redis_conn_idle_gone returns whether the server has closed a connection without outstanding
+ * commands, or sent unsolicited data on it. */
 bool redis_conn_idle_gone(const struct redis_conn *c);
 
 /* redis_conn_poll returns what to poll for before the next drive. */
 struct pollfd redis_conn_poll(const struct redis_conn *c);
 
 /* redis_conn_call sends a command and waits up to timeout_ms for its reply, connecting first if
- * need be. It is for callers that have nothing else to do. The caller frees *ret with
- * freeReplyObject; an error reply is a reply, too. If wake >= 0 becomes readable it stops waiting,
- * with ERR_BUSY. After any failure the connection is closed, because a late reply would be taken
- * for that to the next command. */
+ * necessary. Only for callers that may block. The caller frees *ret with freeReplyObject; an error
+ * reply counts as a reply. If wake >= 0 becomes readable it stops waiting, with ERR_BUSY. After any
+ * failure the connection is closed, because a late reply would be taken for that to the next
+ * command. */
 int redis_conn_call(struct redis_conn *c, int argc, const char **argv, const size_t *lens,
                     int64_t timeout_ms, int wake, redisReply **ret, struct error *err);
 

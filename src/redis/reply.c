@@ -1,5 +1,5 @@
-/* reply.c: what the replies of a Redis server mean: its errors, and the ids of entries.
- * docs/brokers.md has the table of errors for people, and a test compares them. */
+/* reply.c: interprets the replies of a Redis server: errors and entry ids. docs/brokers.md
+ * documents the table of errors, and a test compares them. */
 #include "redis/reply.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #define NO_ID "no id is left above its last one: XSETID sets that back, or name another stream"
 
 const struct redis_error redis_errors[] = {
-    /* Of the server: it will pass. */
+    /* Server state: temporary. */
     {"LOADING", REDIS_FAULT_AWAY, false, NULL},
     {"BUSY ", REDIS_FAULT_AWAY, false, "a script runs for too long: SCRIPT KILL ends it"},
     {"UNKILLABLE", REDIS_FAULT_AWAY, false, "a script runs for too long"},
@@ -26,7 +26,7 @@ const struct redis_error redis_errors[] = {
     {"EXECABORT", REDIS_FAULT_AWAY, true, NULL},
     {"ERR max number of clients", REDIS_FAULT_AWAY, true, "raise maxclients"},
 
-    /* Of the server: who we are to it. */
+    /* Login. */
     {"NOAUTH", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
     {"WRONGPASS", REDIS_FAULT_LOGIN, true, NULL},
     {"DENIED", REDIS_FAULT_LOGIN, true, NULL},
@@ -34,7 +34,8 @@ const struct redis_error redis_errors[] = {
      "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
     {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
 
-    /* A right may be missing for one key, or for the command: then nothing can be written. */
+    /* Permission may be missing for one key only, or for the command: then nothing can be
+     * written. */
     {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false,
      RIGHTS},
     {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, RIGHTS},
@@ -45,19 +46,19 @@ const struct redis_error redis_errors[] = {
     {"NOPERM", REDIS_FAULT_LOGIN, true, RIGHTS},
     {"ERR The user executing the script can't run this command", REDIS_FAULT_LOGIN, true, RIGHTS},
 
-    /* Of the stream. */
+    /* The stream. */
     {"WRONGTYPE", REDIS_FAULT_STREAM, false,
      "something else has the stream's name: rename one of them"},
     {"ERR The stream has exhausted", REDIS_FAULT_STREAM, false, NO_ID},
     {"ERR The ID specified in XADD", REDIS_FAULT_STREAM, false, NO_ID},
 
-    /* Of the event, which is too large. */
+    /* The event is too large. */
     {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true,
      "it is larger than proto-max-bulk-len"},
     {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
     {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
 
-    /* Of the server: it is not what the URL says, or too old. */
+    /* Server setup: not what the URL claims, or too old. */
     {"MOVED", REDIS_FAULT_SETUP, true, CLUSTER},
     {"ASK ", REDIS_FAULT_SETUP, true, CLUSTER},
     {"CROSSSLOT", REDIS_FAULT_SETUP, true, CLUSTER},
@@ -70,9 +71,9 @@ const struct redis_error redis_errors[] = {
 };
 const size_t redis_errors_n = sizeof redis_errors / sizeof redis_errors[0];
 
-/* An error begins with a code in capitals. ERR is for everything that has no code of its own, and
- * may be about anything. Every other code is about a state of the server, and so, presumably, are
- * the codes of later versions. */
+/* An error begins with a code in capitals. ERR stands for everything without a code of its own, and
+ * may be about anything. Every other code is about the state of the server; so, presumably, are
+ * those of future versions. */
 static const struct redis_error unknown_error = {.fault = REDIS_FAULT_UNKNOWN};
 static const struct redis_error unknown_code = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
 
@@ -109,7 +110,7 @@ bool redis_refuses_command(const char *text)
     return denied || unknown;
 }
 
-/* Reads digits; false if there are none, or the number does not fit. */
+/* Parses digits; false if there are none, or the number does not fit. */
 static bool number(const char *s, const char **end, int64_t *ret)
 {
     int64_t n = 0;

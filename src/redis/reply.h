@@ -1,4 +1,4 @@
-/* reply.h: what the replies of a Redis server mean. */
+/* reply.h: interprets the replies of a Redis server. */
 #ifndef REDIS_REPLY_H
 #define REDIS_REPLY_H
 
@@ -9,46 +9,46 @@
 
 /* What an error reply is about. */
 enum redis_fault {
-    REDIS_FAULT_UNKNOWN, /* not known: how other events fare will tell */
-    /* this stream and all that goes there, while the server works: WRONGTYPE, an ACL on keys, no id
-     * is left */
+    REDIS_FAULT_UNKNOWN, /* unknown: depends on how other events fare */
+    /* this stream and everything written to it, while the server works: WRONGTYPE, an ACL on keys,
+     * ids exhausted */
     REDIS_FAULT_STREAM,
-    REDIS_FAULT_AWAY,  /* the server, for now: LOADING, OOM, READONLY, ... */
-    REDIS_FAULT_LOGIN, /* who we are: NOAUTH, WRONGPASS, an ACL on commands */
-    /* this command is too large and always will be; the server is about to hang up */
+    REDIS_FAULT_AWAY,  /* the server, temporarily: LOADING, OOM, READONLY, ... */
+    REDIS_FAULT_LOGIN, /* our login: NOAUTH, WRONGPASS, an ACL on commands */
+    /* this command is too large and always will be; the server is about to close the connection */
     REDIS_FAULT_SIZE,
-    /* this server, whatever we ask: a cluster, one that does not know the command */
+    /* this server, for any command: a cluster, or one that does not know the command */
     REDIS_FAULT_SETUP,
     REDIS_FAULT_SCRIPT, /* NOSCRIPT: send the text of the script */
 };
 
 /* A row of the table of errors. */
 struct redis_error {
-    const char *words; /* what the error begins with; the first row that fits counts */
+    const char *words; /* prefix of the error; the first matching row counts */
     enum redis_fault fault;
-    /* a new connection may fare better, because it may lead to another server or logs in again */
+    /* a new connection may help, because it may lead to another server or log in again */
     bool reconnect;
-    const char *advice; /* what an operator can do; NULL if there is nothing to say */
+    const char *advice; /* what an operator can do; NULL if nothing */
 };
 
 extern const struct redis_error redis_errors[];
 extern const size_t redis_errors_n;
 
-/* redis_error_of returns the row of an error. For one that is not in the table, what it begins with
- * decides: ERR may be about anything, another code is about the server. */
+/* redis_error_of returns the row of an error. An error that is not in the table is classified by
+ * its code: ERR may be about anything, any other code is about the server. */
 const struct redis_error *redis_error_of(const char *text);
-/* redis_fault_of says what the text of an error reply is about. */
+/* redis_fault_of returns what an error reply is about. */
 enum redis_fault redis_fault_of(const char *text);
-/* redis_refuses_command says whether the server has not run a command because it does not know it,
- * or does not let us use it. */
+/* redis_refuses_command returns whether the server did not run a command because it does not know
+ * it or does not let us use it. */
 bool redis_refuses_command(const char *text);
 
 #define REDIS_TEXT 256 /* see redis_conn_text */
 
-/* redis_is_id says whether s is a stream id, as in "1748100000000-0". */
+/* redis_is_id returns whether s is a stream id, as in "1748100000000-0". */
 bool redis_is_id(const char *s);
-/* redis_id reads the two halves of a stream id. It returns false if s is not one, and also if a
- * half is beyond 63 bits, which no clock could give. */
+/* redis_id parses the two halves of a stream id. Returns false if s is not one, or if a half
+ * exceeds 63 bits, which no clock can produce. */
 bool redis_id(const char *s, int64_t *hi, int64_t *lo);
 
 #endif

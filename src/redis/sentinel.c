@@ -23,7 +23,7 @@ void redis_sentinel_release(struct redis_sentinel *s)
     redis_conn_release(&s->conn);
 }
 
-/* The only function that sets the state. Whoever is neither asked nor listened to has no
+/* The only function that sets the state. A Sentinel that we neither query nor subscribe to has no
  * connection. */
 static void change_state(struct redis_sentinel *s, enum sentinel_state to)
 {
@@ -35,7 +35,7 @@ static void change_state(struct redis_sentinel *s, enum sentinel_state to)
 
 static void ask_next(struct redis_sentinel *s, int64_t now);
 
-/* Goes on to the next sentinel after one that is away, or does not know the master. */
+/* Moves on to the next Sentinel, after one that is unreachable or does not know the master. */
 static void failed(struct redis_sentinel *s, int64_t now)
 {
     redis_conn_close(&s->conn);
@@ -46,8 +46,8 @@ static void failed(struct redis_sentinel *s, int64_t now)
         ask_next(s, now);
 }
 
-/* Asks url[at]. A change that falls between the two commands is noticed by the greeting, which asks
- * the server for its role. */
+/* Queries url[at]. A change of master between the two commands is caught by the greeting, which
+ * asks the server for its role. */
 static void ask_next(struct redis_sentinel *s, int64_t now)
 {
     const char *subscribe[] = {"SUBSCRIBE", "+switch-master"};
@@ -91,8 +91,8 @@ static bool is_text(const redisReply *r)
     return r->type == REDIS_REPLY_STRING;
 }
 
-/* Notes where the master is; false if that is no address. */
-static bool tell(struct redis_sentinel *s, const char *host, const char *port)
+/* Records the master's address; false if it is not an address. */
+static bool set_told(struct redis_sentinel *s, const char *host, const char *port)
 {
     struct error err;
     int64_t number;
@@ -105,7 +105,7 @@ static bool tell(struct redis_sentinel *s, const char *host, const char *port)
     return true;
 }
 
-/* Takes the answer about the master: a host and a port, or nothing. */
+/* Handles the reply about the master: a host and a port, or nothing. */
 static void take_address(struct redis_sentinel *s, const redisReply *r)
 {
     char said[REDIS_TEXT];
@@ -113,7 +113,7 @@ static void take_address(struct redis_sentinel *s, const redisReply *r)
     bool pair = r->type == REDIS_REPLY_ARRAY && r->elements == 2 && is_text(r->element[0]) &&
                 is_text(r->element[1]);
     s->answered = true;
-    if (pair && tell(s, r->element[0]->str, r->element[1]->str)) {
+    if (pair && set_told(s, r->element[0]->str, r->element[1]->str)) {
         change_state(s, SENTINEL_TOLD);
         return;
     }
@@ -127,8 +127,8 @@ static void take_address(struct redis_sentinel *s, const redisReply *r)
     }
 }
 
-/* Returns the text of what a sentinel has published; NULL: the reply is something else. It is an
- * array of "message", the channel and the text. */
+/* Returns the text of a published message; NULL for any other reply. It is an array of "message",
+ * the channel and the text. */
 static const char *published(const redisReply *r)
 {
     if (r->type != REDIS_REPLY_ARRAY || r->elements != 3)
@@ -141,10 +141,10 @@ static const char *published(const redisReply *r)
     return text->str;
 }
 
-/* The words of a change of masters: "NAME OLD-HOST OLD-PORT HOST PORT". */
+/* The words of a switch-master message: "NAME OLD-HOST OLD-PORT HOST PORT". */
 enum { NEWS_NAME, NEWS_OLD_HOST, NEWS_OLD_PORT, NEWS_HOST, NEWS_PORT, NEWS_WORDS };
 
-/* Takes what a sentinel publishes. Words that are missing are empty, which no address is. */
+/* Handles a published message. Missing words are empty, which is not a valid address. */
 static void take_news(struct redis_sentinel *s, const redisReply *r)
 {
     const char *news = published(r);
@@ -160,7 +160,7 @@ static void take_news(struct redis_sentinel *s, const redisReply *r)
     bool ours = strcmp(word[NEWS_NAME], s->master) == 0;
     if (!ours)
         return;
-    if (tell(s, word[NEWS_HOST], word[NEWS_PORT]))
+    if (set_told(s, word[NEWS_HOST], word[NEWS_PORT]))
         s->changes++;
 }
 
@@ -174,9 +174,9 @@ static void take_reply(void *ctx, redisReply *r)
     freeReplyObject(r);
 }
 
-/* gone is called when the connection is lost. One that told us of changes is missed, but what it
- * told last still stands. */
-static void gone(struct redis_sentinel *s, int64_t now)
+/* Handles a lost connection. If we were subscribed, changes are missed from now on, but the last
+ * known address still stands. */
+static void connection_lost(struct redis_sentinel *s, int64_t now)
 {
     if (s->state == SENTINEL_TOLD) {
         s->at = (s->at + 1) % s->n;
@@ -192,13 +192,13 @@ void redis_sentinel_drive(struct redis_sentinel *s, int64_t now)
     if (!open)
         return;
     if (redis_conn_drive(&s->conn, take_reply, s, &s->why) != 0) {
-        gone(s, now);
+        connection_lost(s, now);
         return;
     }
     if (s->state != SENTINEL_ASKING)
         return;
     if (s->answered) {
-        failed(s, now); /* it does not know */
+        failed(s, now); /* it does not know the master */
         return;
     }
     if (now - s->since < ASK_NS)

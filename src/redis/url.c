@@ -27,7 +27,7 @@ const struct option_def redis_url_options[] = {
     {NULL},
 };
 
-/* Where the parts of a URL go: what is about the connection into `url`, all other parameters into
+/* Where the parts of a URL go: those about the connection into `url`, all other parameters into
  * `target` through `table`, which may be NULL. */
 struct destination {
     struct redis_url *url;
@@ -41,8 +41,8 @@ static bool begins_with(const char *s, const char *prefix)
 }
 
 /* Passes one name=value to our own table if that knows the name, else to the caller's. Without a
- * table of the caller it passes an unknown name to our own, because option_set then suggests the
- * nearest name. */
+ * caller's table, an unknown name goes to our own, because option_set then suggests the nearest
+ * name. */
 static int set_parameter(void *ctx, const char *name, const char *value, struct error *err)
 {
     const struct destination *to = ctx;
@@ -52,7 +52,7 @@ static int set_parameter(void *ctx, const char *name, const char *value, struct 
     return option_set(to->table, to->target, name, value, err);
 }
 
-/* Reads //[user@]host[:port][/db], up to the parameters. */
+/* Parses //[user@]host[:port][/db], up to the parameters. */
 static int read_network(const char *p, struct redis_url *u, struct error *err)
 {
     if (!begins_with(p, "//"))
@@ -86,7 +86,7 @@ static int read_network(const char *p, struct redis_url *u, struct error *err)
     return 0;
 }
 
-/* Reads the path of a Unix socket, up to the parameters. */
+/* Parses the path of a Unix socket, up to the parameters. */
 static int read_local(const char *p, struct redis_url *u, struct error *err)
 {
     char path[sizeof((struct sockaddr_un *)0)->sun_path];
@@ -102,7 +102,7 @@ static int read_local(const char *p, struct redis_url *u, struct error *err)
     return option_copy(&u->path, path, NULL, err);
 }
 
-/* Reads what stands before the parameters. */
+/* Parses the part before the parameters. */
 static int read_address(const char *text, struct redis_url *u, struct error *err)
 {
     const char *colon = strchr(text, ':');

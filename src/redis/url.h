@@ -1,4 +1,4 @@
-/* url.h: where a Redis server is and how to log in: redis://[user@]host[:port][/db]?name=value&...,
+/* url.h: address and login of a Redis server: redis://[user@]host[:port][/db]?name=value&...,
  * rediss:// for TLS, redis+unix:/path?... or unix:/path?... for a Unix socket. */
 #ifndef REDIS_URL_H
 #define REDIS_URL_H
@@ -19,11 +19,11 @@ struct redis_url {
     char *user, *password_file;
     char *password; /* from the environment; password_file takes precedence */
     int64_t db;
-    char *ca, *cert, *key; /* TLS: files in PEM */
+    char *ca, *cert, *key; /* TLS: PEM files */
     char label[300];       /* "redis at host:port", for messages */
 };
 
-/* redis_url_parse reads a URL. Parameters that are not about the connection go into `target`
+/* redis_url_parse parses a URL. Parameters that are not about the connection go into `target`
  * through `table`; table may be NULL. A password in the URL is refused: it would show up in ps, in
  * the configuration and in its copies. Fails with ERR_CONFIG or ERR_NOMEM, and never repeats the
  * URL. The caller releases *ret, also after an error. */
@@ -31,9 +31,9 @@ int redis_url_parse(const char *text, const struct option_def *table, void *targ
                     struct redis_url *ret, struct error *err);
 void redis_url_release(struct redis_url *u);
 
-/* redis_url_at makes the URL of another server with the same login: one that a cluster or a
- * Sentinel has named. `kind` is for the label: "redis" or "sentinel". ERR_NOMEM. The caller
- * releases *ret, also after an error. */
+/* redis_url_at makes the URL of another server with the same login: one named by a cluster or a
+ * Sentinel. `kind` is for the label: "redis" or "sentinel". ERR_NOMEM. The caller releases *ret,
+ * also after an error. */
 int redis_url_at(const struct redis_url *like, const char *kind, const char *host, const char *port,
                  struct redis_url *ret, struct error *err);
 

@@ -50,7 +50,7 @@ int broker_check_files(const char *kind, const char *const *files, size_t n, str
     return 0;
 }
 
-/* What operators and the store are told */
+/* Reports to operators and the store */
 
 void broker_set_caution(struct broker *b, const char *fmt, ...)
 {

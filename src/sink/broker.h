@@ -1,6 +1,6 @@
-/* broker.h: the frame of the sinks that deliver to a broker: opening and closing, high-water marks,
- * cautions, and the options that all have. window.h has what is in flight. Each kind adds the
- * connection, the message, and what an answer means. */
+/* broker.h: the common part of sinks that deliver to a broker: opening and closing, high-water
+ * marks, cautions, and shared options. window.h has what is in flight. Each kind adds the
+ * connection, the message, and the meaning of replies. */
 #ifndef SINK_BROKER_H
 #define SINK_BROKER_H
 
@@ -11,11 +11,11 @@
 
 #define BROKER_CAUTION 900
 
-/* The base of a broker's sink; it comes first in the sink's own struct. */
+/* The base of a broker sink; it comes first in the sink's own struct. */
 struct broker {
     struct sink base;
     struct streams marks;
-    /* the line for operators, and those before it: each new text has an address of its own */
+    /* the current line for operators and earlier ones: each new text has a new address */
     char caution[3][BROKER_CAUTION];
     unsigned cautions;
 };
@@ -25,19 +25,19 @@ static inline int64_t broker_now(const struct broker *b)
     return clock_mono(b->base.cfg.clock);
 }
 
-/* broker_open makes a sink of `size` bytes and has set_up fill in the rest; if that fails, it is
- * closed. */
+/* broker_open makes a sink of `size` bytes and calls set_up to fill in the rest; if that fails, the
+ * sink is closed. */
 int broker_open(const struct sink_config *cfg, size_t size,
                 int (*set_up)(struct sink *sk, struct error *err), struct sink **ret,
                 struct error *err);
-/* broker_close is the end of a sink's close: it frees the base. */
+/* broker_close is the last step of a sink's close: it frees the base. */
 void broker_close(struct sink *sk);
 
-/* broker_set_caution replaces the line for operators, or takes it away: "". */
+/* broker_set_caution replaces the line for operators; "" removes it. */
 void broker_set_caution(struct broker *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* What every broker's sink has in sink_ops; its own functions begin with its name. */
+/* The sink_ops methods common to all broker sinks; their own functions begin with their name. */
 size_t broker_marks(struct sink *sk, const struct hwm **ret);
 void broker_marks_kept(struct sink *sk);
 const char *broker_caution(struct sink *sk);
@@ -47,7 +47,7 @@ const char *broker_caution(struct sink *sk);
     .marks = broker_marks, .marks_kept = broker_marks_kept, .probe = kind##_probe, \
     .caution = broker_caution, .broker = kind##_broker
 
-/* The parameters of a URL that all of them have, besides those of broker_url.h. */
+/* The URL parameters common to all of them, besides those of broker_url.h. */
 #define BROKER_OPTIONS(settings, usual) \
     {"format", \
      "NAME", \
@@ -61,8 +61,8 @@ const char *broker_caution(struct sink *sk);
             .at = offsetof(struct settings, source) \
     }
 
-/* broker_check_files checks that the files which each connection will read are there: one that is
- * missing at the start is a mistake, ERR_CONFIG. NULL stands for none. */
+/* broker_check_files checks that the files read by each connection exist: one that is missing at
+ * the start is a mistake, ERR_CONFIG. NULL entries are skipped. */
 int broker_check_files(const char *kind, const char *const *files, size_t n, struct error *err);
 
 #endif

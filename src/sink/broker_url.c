@@ -23,7 +23,7 @@ const struct option_def broker_url_options[] = {
     {NULL},
 };
 
-/* Where the parts of a URL go, and what they are read with. */
+/* Where the parts of a URL go, and how to parse them. */
 struct reading {
     struct broker_url *url;
     const char *default_port, *password_env;
@@ -31,8 +31,8 @@ struct reading {
     void *target;
 };
 
-/* Returns the row of a table whose name ends with a star and stands for this name, as "rdkafka.*"
- * does for "rdkafka.linger.ms"; NULL: there is none. */
+/* Returns the row of a table whose name ends with a star and matches this name, as "rdkafka.*"
+ * matches "rdkafka.linger.ms"; NULL: there is none. */
 static const struct option_def *pattern_of(const struct option_def *table, const char *name)
 {
     for (; table && table->name; table++) {
@@ -44,7 +44,7 @@ static const struct option_def *pattern_of(const struct option_def *table, const
     return NULL;
 }
 
-/* Passes the rest of the name and the value, as "linger.ms=5", to such a row. */
+/* Passes the rest of the name and the value, as in "linger.ms=5", to such a row. */
 static int set_pattern(const struct option_def *o, void *target, const char *name,
                        const char *value, struct error *err)
 {
@@ -64,7 +64,7 @@ static int set_pattern(const struct option_def *o, void *target, const char *nam
 }
 
 /* Passes one name=value to our own table if that knows the name, else to the caller's. Without a
- * table of the caller our own suggests the nearest name. */
+ * caller's table, ours suggests the nearest name. */
 static int set_parameter(void *ctx, const char *name, const char *value, struct error *err)
 {
     const struct reading *r = ctx;
@@ -81,7 +81,7 @@ static int add_host(const struct reading *r, struct str s, struct error *err)
 {
     struct broker_url *u = r->url;
     if (u->n_hosts == BROKER_HOSTS_MAX)
-        return err_set(err, ERR_CONFIG, "more than %d hosts; a few to begin with are enough",
+        return err_set(err, ERR_CONFIG, "more than %d hosts; a few bootstrap hosts are enough",
                        BROKER_HOSTS_MAX);
     struct broker_host *more = reallocarray(u->hosts, u->n_hosts + 1, sizeof *more);
     if (!more)
@@ -93,8 +93,8 @@ static int add_host(const struct reading *r, struct str s, struct error *err)
     return url_host_port(s, r->default_port, &h->host, &h->port, err);
 }
 
-/* Reads host[:port][,host[:port]...]. An empty list is one host, ours; an empty place in a longer
- * one is a slip. */
+/* Parses host[:port][,host[:port]...]. An empty list means the local host; an empty entry in a
+ * longer list is a mistake. */
 static int read_hosts(const struct reading *r, struct str s, struct error *err)
 {
     const char *comma;
@@ -111,7 +111,7 @@ static int read_hosts(const struct reading *r, struct str s, struct error *err)
     return add_host(r, s, err);
 }
 
-/* Reads [user@]hosts. */
+/* Parses [user@]hosts. */
 static int read_authority(const struct reading *r, struct str s, struct error *err)
 {
     char user[URL_PART_MAX];
@@ -137,7 +137,7 @@ static void make_label(struct broker_url *u)
              first->port, others);
 }
 
-/* Reads what stands before the parameters. */
+/* Parses the part before the parameters. */
 static int read_address(const struct reading *r, const char *text, struct error *err)
 {
     char scheme[32], path[PATH_MAX_BYTES] = "";

@@ -1,4 +1,4 @@
-/* exec.c: the sink that runs a shell command per event, many at once. */
+/* exec.c: the sink that runs a shell command per event, many in parallel. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -17,24 +17,24 @@
 #include "sink/exec_impl.h"
 #include "sink/kinds.h"
 
-#define BUFFER_MAX ((size_t)2 << 30)      /* ceiling of one line */
-#define READS_MAX 16                      /* per visit, of 4 KiB: what a pipe can hold */
+#define BUFFER_MAX ((size_t)2 << 30)      /* limit on one line */
+#define READS_MAX 16                      /* per visit, of 4 KiB: a full pipe */
 #define GRACE_NS (INT64_C(2000) * MS_NS)  /* from SIGTERM to SIGKILL at the time limit */
 #define CANCEL_NS (INT64_C(1000) * MS_NS) /* the same on cancel */
-/* The environment of an event that is within its limits takes less. */
+/* Upper bound for the environment of an event within its limits. */
 #define FACTS_MAX 8192
 
 /* Starting */
 
-/* Returns what kept a command from starting, with errno. The event is not to blame. */
+/* Reports why a command could not start, with errno. The event is not to blame. */
 static int not_started(struct error *err, const char *what)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, errno, "could not start the command: %s: %s",
                      what, strerror(errno));
 }
 
-/* Returns why the line could not be written. The limit on the size of files also applies to a file
- * without a name; a longer line can never be delivered. */
+/* Reports why the line could not be written. The file size limit also applies to an unnamed file; a
+ * longer line can never be delivered. */
 static int line_failed(const struct exec *x, struct error *err)
 {
     struct rlimit limit;
@@ -49,8 +49,8 @@ static int line_failed(const struct exec *x, struct error *err)
         x->line.n, (unsigned long long)limit.rlim_cur);
 }
 
-/* Writes the line to fd, and rewinds it. */
-static int fill(const struct exec *x, int fd, struct error *err)
+/* Writes the line to fd and rewinds it. */
+static int write_line(const struct exec *x, int fd, struct error *err)
 {
     struct str rest = {x->line.p, x->line.n};
     while (rest.n > 0) {
@@ -67,8 +67,8 @@ static int fill(const struct exec *x, int fd, struct error *err)
     return 0;
 }
 
-/* Puts the line into a file without a name. Unlike a pipe it never blocks us, and it does not
- * matter whether the command reads it. */
+/* Writes the line to an unnamed file. Unlike a pipe it never blocks us, and the command need not
+ * read it. */
 static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct error *err)
 {
     buf_clear(&x->line);
@@ -79,7 +79,7 @@ static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct
     int fd = fd_above_stdio(memfd_create("outbox-event", MFD_CLOEXEC));
     if (fd < 0)
         return not_started(err, "no descriptor for its input");
-    if (fill(x, fd, err) != 0) {
+    if (write_line(x, fd, err) != 0) {
         close(fd);
         return -1;
     }
@@ -93,7 +93,7 @@ static void close_if_open(int fd)
         close(fd);
 }
 
-/* Makes a pipe of which our end, the first, does not block; the command's must. -1 with errno. */
+/* Makes a pipe whose first end, ours, does not block; the command's end must. -1 with errno. */
 static int make_pipe(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0)
@@ -118,8 +118,8 @@ static int watch_run(struct exec *x, const struct run *r)
     return epoll_ctl(x->epfd, EPOLL_CTL_ADD, r->errfd, &err);
 }
 
-/* Returns why the shell was not started, with errno. If the environment is too large, that may be
- * because of the event, or of what this process passes on anyway. */
+/* Reports why the shell was not started, with errno. If the environment is too large, that may be
+ * due to the event, or to the variables that this process passes on. */
 static int not_spawned(const struct exec *x, struct error *err)
 {
     if (errno != E2BIG)
@@ -135,7 +135,7 @@ static int not_spawned(const struct exec *x, struct error *err)
 }
 
 /* Starts the shell and watches it. A shell that cannot be watched is killed. */
-static int launch(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
+static int start_shell(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
 {
     s->command = x->command;
     s->group = true;
@@ -164,7 +164,7 @@ static int start_run(struct exec *x, struct delivery *d, struct error *err)
     int in = -1;
     int ends[2];
     while (r->d)
-        r++; /* to a free slot */
+        r++; /* find a free slot */
     if (exec_env_event(x->env, d->ev, d->attempt, x->base.cfg.consumer, err) != 0)
         return -1;
     if (make_stdin(x, d, &in, err) != 0)
@@ -177,7 +177,7 @@ static int start_run(struct exec *x, struct delivery *d, struct error *err)
 
     *r = (struct run){.errfd = ends[0], .due = CLOCK_NEVER};
     struct exec_start s = {.in = in, .err = ends[1]};
-    int rc = launch(x, r, &s, err);
+    int rc = start_shell(x, r, &s, err);
     close(ends[1]);
     close(in);
     if (rc != 0) {
@@ -203,7 +203,7 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
             continue;
 
         bool event_to_blame = err.retry_class == CLASS_REJECT;
-        /* Running commands may have caused the shortage: wait for one to end. */
+        /* Running commands may have caused the shortage: wait until one ends. */
         if (!event_to_blame && x->running)
             return i;
         struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
@@ -220,7 +220,7 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Ending */
 
-/* Appends to the tail, of which only the last EXEC_TAIL bytes are kept. */
+/* Appends to the tail, which keeps only the last EXEC_TAIL bytes. */
 static void keep_tail(struct run *r, const char *p, size_t n)
 {
     if (n > EXEC_TAIL) {
@@ -244,8 +244,8 @@ static void close_stderr(struct exec *x, struct run *r)
     r->errfd = -1;
 }
 
-/* Reads what is there, but no more than a full pipe holds: a command that never stops writing must
- * not keep us here. */
+/* Reads what is available, but no more than a full pipe: a command that never stops writing must
+ * not block us. */
 static void read_stderr(struct exec *x, struct run *r)
 {
     char chunk[4096];
@@ -262,15 +262,14 @@ static void read_stderr(struct exec *x, struct run *r)
     }
 }
 
-/* Reaps the shell, frees the slot and answers. It waits for the shell, which must have exited or
- * been killed. */
+/* Reaps the shell, frees the slot and reports the result. The shell must have exited or been
+ * killed, since this waits for it. */
 static void finish_run(struct exec *x, struct run *r)
 {
     char text[EXEC_TEXT];
     siginfo_t si = {0};
     struct delivery *d = r->d;
-    /* Whatever is left of a group that was told to end must be gone before the event is tried
-     * again. */
+    /* What remains of a group that was told to end must be gone before the event is retried. */
     if (r->told != TOLD_NOTHING)
         kill(-r->pid, SIGKILL);
     while (waitid(P_PIDFD, (id_t)r->pidfd, &si, WEXITED) != 0 && errno == EINTR) {}
@@ -287,8 +286,8 @@ static void finish_run(struct exec *x, struct run *r)
 }
 
 /* Finishes a run that is over. A group that got SIGTERM is over once none of its processes holds
- * its stderr: until SIGKILL they may tidy up, even if the shell has already exited. Otherwise only
- * the end of the shell counts; what it left in the background is none of our business. */
+ * its stderr: until SIGKILL they may clean up, even if the shell has already exited. Otherwise only
+ * the end of the shell counts; background processes that it left are none of our business. */
 static void finish_if_over(struct exec *x, struct run *r)
 {
     bool tidying_up = r->told == TOLD_TO_END && r->errfd >= 0;
@@ -296,7 +295,7 @@ static void finish_if_over(struct exec *x, struct run *r)
         finish_run(x, r);
 }
 
-/* Handles what epoll has, waiting for it at most wait_ms. Returns whether there was anything. */
+/* Handles epoll events, waiting at most wait_ms for them. Returns whether there were any. */
 static bool collect_runs(struct exec *x, int wait_ms)
 {
     struct epoll_event evs[64];
@@ -307,7 +306,7 @@ static bool collect_runs(struct exec *x, int wait_ms)
         struct run *r = &x->runs[evs[i].data.u64 / 2];
         bool about_stderr = evs[i].data.u64 % 2 == 1;
         if (!r->d)
-            continue; /* its other descriptor has just ended it */
+            continue; /* just ended by its other descriptor */
         if (!about_stderr) {
             r->exited = true;
             epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
@@ -353,7 +352,7 @@ static void exec_drive(struct sink *sk)
     }
 }
 
-/* Tells all commands to end, waits for them for a moment, and kills the rest. */
+/* Sends SIGTERM to all commands, waits briefly, and kills the rest. */
 static void exec_cancel(struct sink *sk)
 {
     struct exec *x = (struct exec *)sk;
@@ -414,7 +413,7 @@ static int check_command(const char *command, struct error *err)
 {
     size_t n = strlen(command), max = exec_env_string_max() - 1;
     bool empty = command[strspn(command, EXEC_BLANKS)] == '\0';
-    /* The kernel reaps the children of a process that ignores them, and how they ended is lost. */
+    /* If SIGCHLD is ignored, the kernel reaps children and their exit statuses are lost. */
     struct sigaction child;
     bool asked = sigaction(SIGCHLD, NULL, &child) == 0;
     if (asked && (child.sa_handler == SIG_IGN || (child.sa_flags & SA_NOCLDWAIT)))

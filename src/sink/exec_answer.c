@@ -8,7 +8,7 @@
 
 #define WORD_MAX 256 /* bytes of a command's first word that are compared */
 
-/* What an exit status means; all others are SINK_RETRY. */
+/* The meaning of exit statuses; all others are SINK_RETRY. */
 static const struct {
     int code;
     enum sink_status status;
@@ -36,7 +36,7 @@ static bool ends_with(const char *s, const char *end)
     return n >= m && strcmp(s + n - m, end) == 0;
 }
 
-/* What the command begins with, without quotes around it. */
+/* The first word of the command, without quotes around it. */
 static struct str first_word(const char *command)
 {
     const char *ends = EXEC_BLANKS;
@@ -50,10 +50,10 @@ static struct str first_word(const char *command)
     return (struct str){command, strcspn(command, ends)};
 }
 
-/* Whether the shell said, with exit status 126 or 127, that the command is not there or may not be
- * run. A program may exit with these as well, for one event, and so may a part of the command that
- * only some events reach. So the shell itself must complain, and about the first word of the
- * command, which is the same for every event. */
+/* Whether the shell reported, with exit status 126 or 127, that the command does not exist or may
+ * not be run. A program may exit with these as well, for one event, and so may a part of the
+ * command that only some events reach. So the message must come from the shell itself, and be about
+ * the first word of the command, which is the same for every event. */
 static bool is_missing(const struct exec *x, const char *words)
 {
     static const char *const complaints[] = {"not found", "Permission denied",
@@ -87,9 +87,9 @@ static enum sink_status status_of(const struct exec *x, int code, const char *wo
     return status;
 }
 
-/* Returns what the end of a command means, and writes why, without its last words. A command that
- * was told to end has not delivered, even with exit status 0: many programs exit with that on
- * SIGTERM, their work undone. Delivering again is safe; believing them is not. */
+/* Returns what the end of a command means, and writes the reason, without its last words. A command
+ * that was told to end has not delivered, even with exit status 0: many programs exit with that on
+ * SIGTERM, their work undone. Delivering again is safe; trusting that status is not. */
 static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si,
                                 const char *words, char why[EXEC_WHY])
 {
@@ -98,7 +98,7 @@ static struct sink_result judge(const struct exec *x, const struct run *r, const
     bool succeeded = exited && si->si_status == 0 && r->told == TOLD_NOTHING;
 
     if (si->si_code == 0) {
-        /* A retry would deliver the event again and again, and never know. */
+        /* Retrying would deliver the event repeatedly without ever knowing. */
         res.status = SINK_FATAL;
         snprintf(why, EXEC_WHY, "exit statuses are lost: this process ignores SIGCHLD");
     } else if (succeeded) {

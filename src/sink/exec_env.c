@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/text.h"
 
-/* Linux allows one string of an environment this many pages, its NUL included. */
+/* Linux limits one string of an environment to this many pages, including its NUL. */
 #define STRING_PAGES 32
 #define TEXT_MAX ((size_t)2 << 30)
 
@@ -23,7 +23,7 @@ static const char *const usual[] = {
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", NULL,
 };
 
-/* Variables that we set ourselves, about an event or a stream. */
+/* Variables that we set ourselves, describing an event or a stream. */
 static const char *const said_by_us[] = {
     "OUTBOX_ID",
     "OUTBOX_SEQ",
@@ -41,8 +41,8 @@ static const char *const said_by_us[] = {
 };
 
 /* (1) list[0..n_kept) is owned; the entries after it, one for each of starts[0..n_facts), point
- * into text. (2) Each fact is NAME=VALUE and a NUL, the only one in it. (3) list has room for
- * n_kept + EXEC_ENV_FACTS_MAX + 1 entries, and n_facts <= EXEC_ENV_FACTS_MAX. */
+ * into text. (2) Each fact is NAME=VALUE and a NUL, which occurs nowhere else in it. (3) list has
+ * room for n_kept + EXEC_ENV_FACTS_MAX + 1 entries, and n_facts <= EXEC_ENV_FACTS_MAX. */
 struct exec_env {
     char **list;
     size_t n_kept;
@@ -63,7 +63,7 @@ static bool among(const char *const *names, struct str name)
     return false;
 }
 
-/* Takes the next name off a list; false after the last. */
+/* Returns the next name of a list; false after the last. */
 static bool next_name(const char **p, struct str *ret)
 {
     static const char between[] = ", \t";
@@ -87,8 +87,8 @@ int exec_env_check(const char *names, struct error *err)
 {
     struct str one;
     while (names && next_name(&names, &one)) {
-        /* What is not a name may be a value put in its place, perhaps a secret, so it is not
-         * repeated. */
+        /* A text that is not a name may be a value given by mistake, perhaps a secret: do not
+         * repeat it. */
         if (!text_is_variable(one))
             return err_set(err, ERR_CONFIG,
                            "this must be names of environment variables, separated by commas: "
@@ -100,7 +100,7 @@ int exec_env_check(const char *names, struct error *err)
     return 0;
 }
 
-/* Whether to pass on an entry of our environment, which is NAME=VALUE. */
+/* Whether to pass on an entry of our environment, NAME=VALUE. */
 static bool is_kept(const char *entry, const char *names)
 {
     const char *equals = strchr(entry, '=');
@@ -174,7 +174,7 @@ int exec_env_text(struct exec_env *e, const char *name, struct str value, struct
 {
     if (!value.p)
         return 0;
-    size_t rest = strlen(name) + 2; /* with the equals sign and the NUL */
+    size_t rest = strlen(name) + 2; /* including the equals sign and the NUL */
     if (value.n && memchr(value.p, '\0', value.n))
         return err_class(err, ERR_INVALID, CLASS_REJECT, 0,
                          "%s has a NUL, which no environment can hold", name);

@@ -1,6 +1,6 @@
-/* exec_env.h: what a command is started with: a few variables of this process, by name, and facts
- * about the event; default signals, and none of our descriptors. Nothing else is passed on, as the
- * environment of a relay holds passwords. */
+/* exec_env.h: the environment of a command: selected variables of this process, and facts about the
+ * event; default signals, and none of our descriptors. Nothing else is passed on, because a relay's
+ * environment holds passwords. */
 #ifndef SINK_EXEC_ENV_H
 #define SINK_EXEC_ENV_H
 
@@ -12,29 +12,29 @@
 #include "base/str.h"
 #include "event/event.h"
 
-/* Facts about events and streams. Variables of this process with their names are never passed on:
- * they would be about something else. */
+/* Facts about events and streams. Variables of this process with the same names are never passed
+ * on: they would describe something else. */
 #define EXEC_ENV_FACTS_MAX 16
 
-/* (1) Whatever the values are, the list has one entry for each variable that was put in, and a NULL
- * after them. (2) A value with a NUL is refused: it would end its variable and begin another. */
+/* (1) Whatever the values are, the list has exactly one entry per variable, and ends with a NULL.
+ * (2) A value containing a NUL is refused: it would end its variable and start another. */
 struct exec_env;
 
 /* exec_env_check checks a list of names, such as "AWS_REGION, SHOP_URL"; NULL and "" are fine.
  * Fails with ERR_CONFIG. */
 int exec_env_check(const char *names, struct error *err);
-/* exec_env_new copies the variables to pass on, once, because the host may change its own from
- * another thread later. They are PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*, TZ, TMPDIR
- * and those that `names` lists; NULL for none. The caller frees *ret. Errors: ERR_CONFIG,
+/* exec_env_new copies the variables to pass on, once, because the host may later change its
+ * environment from another thread. They are PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*,
+ * TZ, TMPDIR and those listed in `names`; NULL for none. The caller frees *ret. Errors: ERR_CONFIG,
  * ERR_NOMEM. */
 int exec_env_new(const char *names, struct exec_env **ret, struct error *err);
 void exec_env_free(struct exec_env *e);
 
-/* exec_env_clear forgets all facts. */
+/* exec_env_clear removes all facts. */
 void exec_env_clear(struct exec_env *e);
 /* exec_env_text adds a fact, unless its value is absent. Fails with ERR_NOMEM, or with ERR_INVALID
- * and CLASS_REJECT if no environment can hold the value: a command that saw only a part would take
- * it for something else. */
+ * and CLASS_REJECT if no environment can hold the value: a truncated value would mislead the
+ * command. */
 int exec_env_text(struct exec_env *e, const char *name, struct str value, struct error *err);
 int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct error *err);
 
@@ -42,13 +42,13 @@ int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct 
 int exec_env_event(struct exec_env *e, const struct event *ev, int attempt, const char *consumer,
                    struct error *err);
 
-/* exec_env_list returns the environment as execve wants it, valid until the next call; NULL if
- * there was no memory for a fact. */
+/* exec_env_list returns the environment in the form execve takes, valid until the next call; NULL
+ * if memory ran out for a fact. */
 char **exec_env_list(struct exec_env *e);
-/* exec_env_bytes is the size of all facts. */
+/* exec_env_bytes returns the size of all facts. */
 size_t exec_env_bytes(const struct exec_env *e);
-/* exec_env_string_max is the most that the system allows for one string of an environment or one
- * argument, its NUL included. */
+/* exec_env_string_max returns the system's limit for one string of an environment or one argument,
+ * including its NUL. */
 size_t exec_env_string_max(void);
 
 /* How to start a shell with a command. It gets `in` and `err` as its standard input and error, or
@@ -57,7 +57,7 @@ struct exec_start {
     const char *command;
     char **env;
     int in, err;
-    bool group; /* it leads a process group of its own */
+    bool group; /* it leads its own process group */
 };
 
 /* exec_start starts it, and returns 0 or an errno. */

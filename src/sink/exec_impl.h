@@ -1,5 +1,5 @@
-/* exec_impl.h: what exec.c (running commands) and exec_answer.c (what the end of one means) share.
- * Nobody else includes it. */
+/* exec_impl.h: private to exec.c (running commands) and exec_answer.c (the meaning of their
+ * exit). */
 #ifndef SINK_EXEC_IMPL_H
 #define SINK_EXEC_IMPL_H
 
@@ -9,17 +9,17 @@
 #include "sink/exec_env.h"
 #include "sink/sink.h"
 
-#define EXEC_TAIL 512 /* bytes of a command's stderr that are kept */
+#define EXEC_TAIL 512 /* bytes kept of a command's stderr */
 #define EXEC_WHY 64
 #define EXEC_TEXT (EXEC_WHY + EXEC_TAIL + 4)
 #define EXEC_BLANKS " \t\r\n"
 
-/* What a command was told to do. */
+/* Signals sent to a command so far. */
 enum told { TOLD_NOTHING, TOLD_TO_END, KILLED }; /* nothing, SIGTERM, SIGKILL */
 
-/* A running command, the leader of a process group of its own.
- * (1) d == NULL: the slot is free. (2) exited: the shell has ended but is not reaped, so that its
- * process group id stays ours. (3) `told` only grows. (4) errfd < 0: the other end is closed. */
+/* A running command, the leader of its own process group. (1) d == NULL: the slot is free. (2)
+ * exited: the shell has ended but is not reaped yet, so its process group id cannot be reused. (3)
+ * `told` only grows. (4) errfd < 0: the other end is closed. */
 struct run {
     struct delivery *d;
     pid_t pid;
@@ -31,8 +31,8 @@ struct run {
     size_t tail_n;
 };
 
-/* (1) runs has `slots` entries, `running` of them not free. (2) epfd watches pidfd and errfd of
- * every run; the data of an event is slot * 2, plus 1 for errfd. */
+/* (1) runs has `slots` entries, `running` of them in use. (2) epfd watches pidfd and errfd of every
+ * run; the data of an event is slot * 2, plus 1 for errfd. */
 struct exec {
     struct sink base;
     const char *command;
@@ -44,7 +44,7 @@ struct exec {
     struct exec_env *env;
 };
 
-/* exec_judge says what the end of a command means, which waitid has told as si. The reason is
+/* exec_judge returns what the end of a command means, given waitid's result si. The reason is
  * written to text, which the result borrows. */
 struct sink_result exec_judge(const struct exec *x, const struct run *r, const siginfo_t *si,
                               char text[EXEC_TEXT]);

@@ -1,5 +1,5 @@
 /* file.c: the sink that appends one line of JSON per event to a file. Several relays may write to
- * the same one, and a log rotation may take it away at any time. */
+ * the same file, and log rotation may move it at any time. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,26 +16,26 @@
 #include "sink/line_queue.h"
 
 #define TRIES_MAX 8
-#define MODE 0640 /* of a file that we create, unless file-mode says otherwise */
-/* A relay that appends holds the lock for less; a process that holds it longer means to keep it. */
+#define MODE 0640 /* for a file that we create, unless file-mode is set */
+/* A relay holds the lock for less while appending; a process that holds it longer is keeping it. */
 #define LOCK_WAIT_NS (INT64_C(1000) * MS_NS)
 #define LOCK_PAUSE_MIN_NS (1 * MS_NS)
 #define LOCK_PAUSE_MAX_NS (20 * MS_NS)
 
-/* How we wait for a lock that another process has. */
+/* State of waiting for a lock that another process holds. */
 struct lock_wait {
-    int64_t since; /* 0: it was free */
-    int64_t again; /* when to try again */
-    int64_t pause; /* between the last try and that */
+    int64_t since; /* 0: not waiting */
+    int64_t again; /* time of the next try */
+    int64_t pause; /* pause before it */
 };
 
-/* (1) fd < 0: not open. (2) size is that of the file after our last append; -1: not known. */
+/* (1) fd < 0: not open. (2) size is the file's size after our last append; -1: unknown. */
 struct file {
     struct sink base;
     struct line_queue lines;
     const char *path;
     int fd;
-    bool regular; /* as opposed to a device, which can be neither cut nor synced */
+    bool regular; /* a regular file, not a device, which can be neither truncated nor synced */
     off_t size;
     struct lock_wait lock;
     char caution[400];
@@ -62,7 +62,7 @@ static void drop_fd(struct file *f)
     f->size = -1;
 }
 
-/* Makes the file's name as durable as its content. */
+/* Makes the file's directory entry as durable as its content. */
 static int sync_directory(const struct place *at)
 {
     int fd = openat(at->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -78,11 +78,11 @@ static int sync_directory(const struct place *at)
     return rc;
 }
 
-/* Opens the file, or creates it with the permissions of file-mode or, if that is not set, with MODE
- * less the umask. */
+/* Opens the file, or creates it with the permissions of file-mode; by default with MODE less the
+ * umask. */
 static int open_at(struct file *f, const struct place *at, struct error *err)
 {
-    /* O_NONBLOCK means nothing to a file; it keeps us from hanging on a FIFO that has taken its
+    /* O_NONBLOCK has no effect on a file; it keeps us from hanging on a FIFO that has taken its
      * place. */
     int flags = O_RDWR | O_APPEND | O_NOCTTY | O_NONBLOCK;
     mode_t wanted = (mode_t)f->base.cfg.file_mode;
@@ -106,11 +106,11 @@ static int open_at(struct file *f, const struct place *at, struct error *err)
 
 /* Locking it */
 
-/* Whether the file was opened and locked: it was, another process has the lock, or it failed. */
+/* Result of opening and locking the file: done, locked by another process, or failed. */
 enum entry { ENTRY_IN, ENTRY_BUSY, ENTRY_FAILED };
 
-/* lock_fd never waits: a process may keep the lock for hours, and we must notice when we are
- * told to stop. Devices are not locked. */
+/* Never blocks: a process may keep the lock for hours, and we must notice when asked to stop.
+ * Devices are not locked. */
 static enum entry lock_fd(const struct file *f, struct error *err)
 {
     int rc;
@@ -127,9 +127,9 @@ static enum entry lock_fd(const struct file *f, struct error *err)
     return ENTRY_FAILED;
 }
 
-/* Opens the file if need be and locks it. It looks at the path with the lock held, because a log
- * rotation may have moved the file away since the last drive, or while we waited. *ret_st is set
- * unless it failed. */
+/* Opens the file if necessary and locks it. Checks the path while holding the lock, because log
+ * rotation may have moved the file since the last drive, or while we waited. *ret_st is set unless
+ * it failed. */
 static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
 {
     for (int i = 0; i < TRIES_MAX; i++) {
@@ -152,7 +152,7 @@ static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
         struct stat now;
         bool is_there = stat(f->path, &now) == 0 && now.st_dev == ret_st->st_dev &&
                         now.st_ino == ret_st->st_ino;
-        if (is_there) /* the path still means the file that is open */
+        if (is_there) /* the path still names the open file */
             return entry;
         drop_fd(f);
     }
@@ -160,8 +160,8 @@ static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
     return ENTRY_FAILED;
 }
 
-/* Plans the next try for the lock. Another relay needs it for a moment only, so we try again soon,
- * without holding up our thread. If a process has it for longer, it returns false, and the sink is
+/* Schedules the next try for the lock. Another relay needs it only briefly, so we retry soon,
+ * without blocking our thread. If a process keeps it longer, it returns false, and the sink is
  * down. */
 static bool still_busy(struct file *f, struct error *err)
 {
@@ -182,7 +182,7 @@ static bool still_busy(struct file *f, struct error *err)
 
 /* Appending */
 
-/* Finds where the last line starts: after the last line feed before `size`. */
+/* Finds the start of the last line: after the last line feed before `size`. */
 static int last_line(int fd, off_t size, off_t *ret)
 {
     char chunk[4096];
@@ -204,7 +204,8 @@ static int last_line(int fd, off_t size, off_t *ret)
 }
 
 /* Whether the bytes at `start` begin a line of ours, or are the zeros that some filesystems leave
- * after a power cut. If not, they are the last line of a program that does not end lines. */
+ * after a power failure. Otherwise they are the last line of a program that does not terminate
+ * lines. */
 static int is_torn(int fd, off_t start, bool *ret)
 {
     static const char head[] = "{\"id\":\"";
@@ -217,8 +218,9 @@ static int is_torn(int fd, off_t start, bool *ret)
 }
 
 /* Makes the file end with a line feed, so that our first line is not appended to another. A torn
- * line is cut off: whoever wrote it died before calling it delivered, so it comes again. */
-static int mend(const struct file *f, off_t *size)
+ * line is truncated: its writer died before reporting it as delivered, so it will be delivered
+ * again. */
+static int repair_end(const struct file *f, off_t *size)
 {
     off_t start;
     bool torn;
@@ -267,17 +269,17 @@ static int write_lines(const struct file *f, struct error *err)
     return 0;
 }
 
-/* Writes the lines to a file of this size, and unlocks it before the sync, which others need not
- * wait for. */
+/* Appends the lines to a file of this size, and unlocks it before the sync, which other relays need
+ * not wait for. */
 static int append(struct file *f, off_t size, struct error *err)
 {
     line_queue_leave_out_too_long(&f->lines);
-    /* Another relay may have died in the middle of a line, so look whenever the file is not as we
+    /* Another relay may have died in the middle of a line, so check whenever the file is not as we
      * left it. */
-    if (size != f->size && mend(f, &size) != 0)
+    if (size != f->size && repair_end(f, &size) != 0)
         return failed(f, "repair the end of", err);
     if (write_lines(f, err) != 0) {
-        /* If the cut fails, too, the next one to append mends it. */
+        /* If truncating fails as well, the next append repairs it. */
         if (ftruncate(f->fd, size) != 0)
             f->size = -1;
         return -1;
@@ -292,8 +294,8 @@ static int append(struct file *f, off_t size, struct error *err)
 
 /* The sink */
 
-/* Ends all deliveries. */
-static void answer(struct file *f, enum sink_status status, const struct error *err)
+/* Reports the result of all deliveries. */
+static void end_all(struct file *f, enum sink_status status, const struct error *err)
 {
     line_queue_answer(&f->lines, 0, f->lines.count, status, err);
     line_queue_clear(&f->lines);
@@ -324,13 +326,13 @@ static void file_drive(struct sink *sk)
     else if (entry == ENTRY_IN)
         rc = write_lines(f, &err);
     if (rc == 0) {
-        answer(f, SINK_DELIVERED, NULL);
+        end_all(f, SINK_DELIVERED, NULL);
         return;
     }
-    /* Closing gives back the lock. After a failed fsync it is also the only safe thing: the kernel
-     * has dropped the pages, and the next fsync on this descriptor would call it a success. */
+    /* Closing releases the lock. After a failed fsync it is also the only safe thing: the kernel
+     * has dropped the dirty pages, and the next fsync on this descriptor would succeed. */
     drop_fd(f);
-    answer(f, SINK_DOWN, &err);
+    end_all(f, SINK_DOWN, &err);
 }
 
 static int64_t file_deadline(struct sink *sk)
@@ -353,7 +355,7 @@ static void file_cancel(struct sink *sk)
 {
     struct error err;
     err_set(&err, ERR_UNAVAILABLE, "cancelled before it was written");
-    answer((struct file *)sk, SINK_CANCELLED, &err);
+    end_all((struct file *)sk, SINK_CANCELLED, &err);
 }
 
 static void file_close(struct sink *sk)
@@ -364,7 +366,7 @@ static void file_close(struct sink *sk)
     free(f);
 }
 
-/* Refuses a path that will not work however long we wait. */
+/* Refuses a path that can never work. */
 static int check_path(const char *path, struct error *err)
 {
     struct stat st;
@@ -409,7 +411,7 @@ static int file_open(const struct sink_config *cfg, struct sink **ret, struct er
         file_close(&f->base);
         return err_nomem(err);
     }
-    /* What is risky about the folder. One that is not there yet is looked at when it is used. */
+    /* Risks of the folder. One that does not exist yet is checked when it is used. */
     struct place at;
     char why[160];
     if (place_find(f->path, &at, NULL) == 0) {
@@ -429,7 +431,7 @@ static const char *file_caution(struct sink *sk)
     return f->caution;
 }
 
-/* file_probe neither writes to the file nor creates it. */
+/* Neither writes to the file nor creates it. */
 static int file_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     const char *path = ((struct file *)sk)->path;

@@ -7,22 +7,22 @@
 #include "event/filter.h"
 
 #define HANDLERS_MAX 64
-/* Not every database can add a longer delay to a time: the settlement would fail. */
+/* Not every database can add a longer delay to a timestamp: settling would fail. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 
-/* The sink. (1) h[0..n) are the handlers, in the order they are called. */
+/* (1) h[0..n) are the handlers, in calling order. */
 struct handlers {
     struct sink base;
     struct handler_guard guard;
     bool guarded;
     bool called; /* a handler was called for the current event */
     size_t n;
-    struct filter *types[HANDLERS_MAX]; /* of each handler; NULL: every type */
+    struct filter *types[HANDLERS_MAX]; /* per handler; NULL: every type */
     struct handler h[];
 };
 
-/* Turns a status that no handler may return into a retry, so that it neither loses the event nor
- * stops the consumer. */
+/* Maps a status that no handler may return to a retry, so that it neither loses the event nor stops
+ * the consumer. */
 static enum sink_status sane(enum sink_status s)
 {
     switch (s) {
@@ -63,8 +63,8 @@ static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery 
     return hs->guard.leave(hs->guard.ctx, i, d, said, call);
 }
 
-/* Ranks statuses. Of several failures, the event gets the one with the most hope: that gives every
- * handler another chance. */
+/* Ranks statuses. Of several failures, the event gets the most hopeful, so that every handler gets
+ * another chance. */
 static int hope(enum sink_status s)
 {
     static const int by_status[] = {[SINK_DELIVERED] = 0,
@@ -95,7 +95,7 @@ static enum sink_status call_all(struct handlers *hs, struct delivery *d, struct
     return worst;
 }
 
-/* Returns the delay that a handler asked for, within bounds. */
+/* Returns the delay requested by a handler, within bounds. */
 static int64_t delay_of(const struct handler_call *call)
 {
     if (call->delay_ms < 0)
@@ -105,7 +105,7 @@ static int64_t delay_of(const struct handler_call *call)
     return call->delay_ms;
 }
 
-/* Makes what the handler wrote fit to print. It may have left out the NUL. */
+/* Cleans the handler's text for printing. It may lack a NUL. */
 static const char *clean_text(struct handler_call *call)
 {
     size_t n = strnlen(call->text, sizeof call->text);
@@ -148,8 +148,7 @@ static void handlers_close(struct sink *sk)
     free(hs);
 }
 
-/* Serves as drive and as cancel. No delivery is in flight between two calls, so there is nothing to
- * drive, poll for or cancel. */
+/* Used for drive and cancel: handlers run within submit, so nothing is ever in flight. */
 static void handlers_nothing(struct sink *sk)
 {
     (void)sk;
@@ -180,7 +179,7 @@ static const struct sink_ops handlers_ops = {
     .cancel = handlers_nothing,
 };
 
-/* Makes the filter for a handler's pattern; NULL if it takes every type. */
+/* Compiles the filter for a handler's pattern; NULL if it matches every type. */
 static int new_types(const char *pattern, struct filter **ret, struct error *err)
 {
     struct filter *f;

@@ -4,11 +4,11 @@
 
 #include "sink/sink.h"
 
-/* What a handler is given besides the event. */
+/* What a handler receives besides the event. */
 struct handler_call {
-    char text[256];   /* why it failed; the handler may fill it in */
-    int64_t delay_ms; /* how long to wait at least before the next attempt */
-    void *tx;         /* the transaction that the guard lends; NULL: none */
+    char text[256];   /* why it failed; may be filled in by the handler */
+    int64_t delay_ms; /* minimum delay before the next attempt */
+    void *tx;         /* the guard's transaction; NULL: none */
 };
 
 /* A handler runs in the pipeline's thread. It returns SINK_DELIVERED, SINK_RETRY, SINK_REJECT,
@@ -18,24 +18,24 @@ typedef enum sink_status handler_fn(struct handler_call *call, const struct deli
 /* A function, and which events it gets. */
 struct handler {
     const char *name;    /* borrowed; NULL without a guard */
-    const char *pattern; /* of event types, or several with commas; borrowed */
-    bool external;       /* acts outside of the database, so the guard lends it nothing */
+    const char *pattern; /* of event types; several are separated by commas; borrowed */
+    bool external;       /* acts outside the database, so it gets no transaction */
     handler_fn *fn;
     void *ctx;
 };
 
-/* What a guard says about a handler that is about to be called. */
+/* The guard's decision about a handler that is about to be called. */
 enum handler_entry {
     HANDLER_RUN,
-    HANDLER_SKIP,   /* it has taken effect for this event before */
-    HANDLER_FAIL,   /* it has failed, as call->text says, and is not called now */
-    HANDLER_REFUSE, /* it must no longer be called for this event; call->text says why */
-    HANDLER_WAIT,   /* not now; call->text says why */
+    HANDLER_SKIP,   /* it already took effect for this event */
+    HANDLER_FAIL,   /* it has failed for the reason in call->text, and is not called now */
+    HANDLER_REFUSE, /* it must no longer be called for this event; call->text has the reason */
+    HANDLER_WAIT,   /* not now; call->text has the reason */
 };
 
-/* A guard stands between handlers and what they do, so that each takes effect once. enter is asked
- * before each call. leave is called after every HANDLER_RUN with what the handler returned, and
- * returns what counts; SINK_CANCELLED means that the event will be tried again from the start. */
+/* A guard makes each handler take effect exactly once. enter is called before each handler. leave
+ * is called after every HANDLER_RUN with the handler's status and returns the one that counts;
+ * SINK_CANCELLED means that the event will be retried from the start. */
 struct handler_guard {
     void *ctx;
     enum handler_entry (*enter)(void *ctx, size_t handler, struct delivery *d,
@@ -44,11 +44,11 @@ struct handler_guard {
                               struct handler_call *call);
 };
 
-/* handlers_open makes a sink that calls, for each event, every handler whose pattern matches, in
- * order. An event that none matches counts as delivered. Without a guard it stops at the first
- * handler that does not return SINK_DELIVERED, and that is the result. With a guard handlers
- * succeed on their own, so it goes on, and the result is the most hopeful of the failures. h[0..n)
- * and *guard are copied. Errors: ERR_CONFIG, ERR_NOMEM. The sink is not in sink_kinds. */
+/* handlers_open makes a sink that calls every handler whose pattern matches an event, in order. An
+ * event that matches none counts as delivered. Without a guard it stops at the first handler that
+ * does not return SINK_DELIVERED, and that is the result. With a guard each handler succeeds on its
+ * own, so it continues, and the result is the most hopeful of the failures. h[0..n) and *guard are
+ * copied. Errors: ERR_CONFIG, ERR_NOMEM. The sink is not in sink_kinds. */
 int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t n,
                   const struct handler_guard *guard, struct sink **ret, struct error *err);
 

@@ -1,5 +1,5 @@
-/* http.c: the sink that sends webhooks: one POST per event, many at once, over connections that are
- * kept open. */
+/* http.c: the sink that sends webhooks: one POST per event, many in flight, over persistent
+ * connections. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,9 +11,9 @@
 #include "sink/http_impl.h"
 #include "sink/kinds.h"
 
-#define BODY_KEEP ((size_t)64 * 1024) /* a larger buffer is not kept for the next event */
-#define READY_MAX 64                  /* descriptors in one round */
-#define ROUNDS_MAX 16                 /* in one drive */
+#define BODY_KEEP ((size_t)64 * 1024) /* a larger buffer is freed after its event */
+#define READY_MAX 64                  /* descriptors per round */
+#define ROUNDS_MAX 16                 /* rounds per drive */
 #define BURST_NS (INT64_C(100) * MS_NS)
 #define SECOND_NS (INT64_C(1000) * MS_NS)
 
@@ -22,13 +22,13 @@ static struct request *first_request(const struct http *h)
     return (struct request *)h->window.first;
 }
 
-/* Whether a request waits for its turn, which curl does not know yet. */
+/* Whether a request is delayed by the rate limit and not known to curl yet. */
 static bool is_waiting(const struct http *h)
 {
     return h->window.first && first_request(h)->start_at != 0;
 }
 
-/* Answers for a request that curl does not have, or no longer has. */
+/* Reports the result of a request that curl does not have, or no longer has. */
 static void end_request(struct request *r, const struct sink_result *res)
 {
     r->start_at = 0;
@@ -39,7 +39,7 @@ static void end_request(struct request *r, const struct sink_result *res)
     window_end(&r->h->window, &r->f, res);
 }
 
-/* Makes the request and gives it to curl. */
+/* Builds the request and gives it to curl. */
 static int hand_over(struct http *h, struct request *r, struct error *err)
 {
     r->got = r->got_headers = 0;
@@ -70,8 +70,8 @@ static void start_request(struct http *h, struct request *r)
     h->timer = 0;
 }
 
-/* Takes a request back from curl and answers for it. If the endpoint asked for a pause, nothing is
- * sent for as long. */
+/* Removes a request from curl and reports its result. If the endpoint asked for a pause, nothing is
+ * sent until it is over. */
 static void take_back(struct http *h, struct request *r, const struct sink_result *res)
 {
     curl_multi_remove_handle(h->multi, r->easy);
@@ -84,8 +84,8 @@ static void take_back(struct http *h, struct request *r, const struct sink_resul
 
 /* Submitting */
 
-/* Returns when the next request may be sent. Requests are spaced evenly, except for bursts of a
- * tenth of a second's worth. */
+/* Returns when the next request may be sent. Requests are spaced evenly, except for bursts of up to
+ * a tenth of a second's worth. */
 static int64_t rate_turn(const struct http *h, int64_t now)
 {
     if (!h->o->rate)
@@ -97,8 +97,8 @@ static int64_t rate_turn(const struct http *h, int64_t now)
     return turn > now ? turn : now;
 }
 
-/* Answers for the first delivery instead of sending it, if nothing is in flight: an idle sink must
- * take one. Returns how many it took. */
+/* Reports a result for the first delivery instead of sending it, if nothing is in flight: an idle
+ * sink must accept one. Returns how many it accepted. */
 static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
                          const struct sink_result *res)
 {
@@ -108,8 +108,8 @@ static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
     return 1;
 }
 
-/* Starts a request. If it comes too early for the rate limit, it waits for its turn if it is the
- * only one, since an idle sink must take it; otherwise it is not taken: false. */
+/* Starts a request. If the rate limit does not allow it yet, it waits if it is the only one, since
+ * an idle sink must accept it; otherwise it is not accepted: false. */
 static bool take_event(struct http *h, struct delivery *d, int64_t now)
 {
     int64_t turn = rate_turn(h, now);
@@ -141,10 +141,10 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
         return answer_one(h, d, n, &res);
     }
     if (now < h->hold_until) {
-        /* What the endpoint asked for holds even if other requests that were in flight have closed
-         * the engine's circuit again. */
+        /* The pause holds even if other requests in flight have closed the engine's circuit
+         * again. */
         int64_t left_ms = (h->hold_until - now) / MS_NS + 1;
-        snprintf(text, sizeof text, "%s: HTTP %d; it asked to be left alone for another %lld s",
+        snprintf(text, sizeof text, "%s: HTTP %d; it asked for a pause, for another %lld s",
                  h->where, h->hold_status, (long long)((left_ms + 999) / 1000));
         struct sink_result res = {
             .status = SINK_DOWN, .native = h->hold_status, .text = text, .retry_after_ms = left_ms};
@@ -159,9 +159,9 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Driving */
 
-/* Whether a request had no answer because something happened to a connection that others may have
- * shared. An endpoint that goes away (GOAWAY) refuses requests it has not looked at. curl sends
- * most of these again, but not all, and gives up if one is refused several times. */
+/* Whether a request failed because of a connection that it may have shared with others. An endpoint
+ * that shuts down (GOAWAY) refuses requests that it has not processed. curl resends most of these,
+ * but not all, and gives up if one is refused repeatedly. */
 static bool ended_with_others(const struct request *r, CURLcode rc)
 {
     static const CURLcode codes[] = {CURLE_HTTP2, CURLE_HTTP2_STREAM, CURLE_PARTIAL_FILE,
@@ -175,7 +175,7 @@ static bool ended_with_others(const struct request *r, CURLcode rc)
     return false;
 }
 
-/* Answers for the requests that curl is done with. */
+/* Reports the results of the requests that curl has finished. */
 static void collect_answers(struct http *h)
 {
     char text[HTTP_TEXT];
@@ -185,12 +185,11 @@ static void collect_answers(struct http *h)
         struct request *r = NULL;
         if (m->msg != CURLMSG_DONE)
             continue;
-        CURLcode rc = m->data.result; /* m does not outlive the next call */
+        CURLcode rc = m->data.result; /* m is invalid after the next call */
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&r);
         if (ended_with_others(r, rc) && !r->resent) {
-            /* It is sent again, once, over a new connection. It takes a new handle: curl counts how
-             * often it has sent something again for the whole life of a handle, and gives up from
-             * the sixth on. */
+            /* Resend it once over a new connection. It takes a new handle: curl counts resends over
+             * the lifetime of a handle, and gives up from the sixth on. */
             curl_multi_remove_handle(h->multi, r->easy);
             curl_easy_cleanup(r->easy);
             r->easy = NULL;
@@ -203,7 +202,7 @@ static void collect_answers(struct http *h)
     }
 }
 
-/* Lets curl work on its timer and on the sockets that are ready. */
+/* Lets curl handle its timer and the sockets that are ready. */
 static void work_on_sockets(struct http *h, int64_t now)
 {
     struct epoll_event evs[READY_MAX];
@@ -236,7 +235,7 @@ static void http_drive(struct sink *sk)
     if (is_waiting(h)) {
         if (now < first_request(h)->start_at)
             return;
-        h->window.first->since = now; /* its time begins with its turn */
+        h->window.first->since = now; /* its timeout starts with its turn */
         start_request(h, first_request(h));
     }
     if (!h->window.first)
@@ -261,7 +260,7 @@ static void http_cancel(struct sink *sk)
     if (is_waiting(h))
         end_request(first_request(h), &cancelled);
     if (h->window.first)
-        work_on_sockets(h, clock_mono(sk->cfg.clock)); /* for what has been answered already */
+        work_on_sockets(h, clock_mono(sk->cfg.clock)); /* for results that have already arrived */
     while (h->window.first)
         take_back(h, first_request(h), &cancelled);
 }

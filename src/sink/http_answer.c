@@ -5,15 +5,15 @@
 #include "base/text.h"
 #include "sink/http_impl.h"
 
-#define PATH_PART 12 /* from this many bytes on, a part of the path may be a token */
+#define PATH_PART 12 /* from this length on, a part of the path may be a token */
 #define QUERY_PART 4 /* the same for a part of the query */
-/* No endpoint may silence us for longer with one header. */
+/* No endpoint may pause us for longer with one header. */
 #define RETRY_AFTER_MAX_MS (INT64_C(3600) * 1000)
 
-/* What a status means; the first row that fits counts. SINK_REJECT stands for a status that is
- * about the request itself, and is a retry unless webhook-client-errors says otherwise. All other
- * 4xx are about the endpoint, or about us: whatever that option says, they never make an event a
- * dead letter at once. docs/webhooks.md has the same table for people. */
+/* The meaning of statuses; the first matching row counts. SINK_REJECT marks a status that is about
+ * the request itself, and is a retry unless webhook-client-errors is set. All other 4xx are about
+ * the endpoint or our setup: whatever that option is, they never make an event a dead letter at
+ * once. docs/webhooks.md has the same table. */
 static const struct {
     long from, to;
     enum sink_status status;
@@ -38,7 +38,7 @@ static const struct {
     {0, 999, SINK_RETRY, ""},
 };
 
-/* Whether any of the request went out, so that the other side may have seen it. */
+/* Whether any part of the request was sent, so that the other side may have seen it. */
 static bool was_sent(const struct request *r)
 {
     curl_off_t us = 0;
@@ -46,11 +46,11 @@ static bool was_sent(const struct request *r)
     return us > 0;
 }
 
-/* Returns the Retry-After of the answer in ms, at most RETRY_AFTER_MAX_MS; 0: it has none. */
+/* Returns the Retry-After of the response in ms, at most RETRY_AFTER_MAX_MS; 0: none. */
 static int64_t retry_after(const struct request *r)
 {
     curl_off_t s = 0;
-    curl_easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &s); /* given in seconds or as a date */
+    curl_easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &s); /* in seconds or as a date */
     if (s <= 0)
         return 0;
     if (s >= RETRY_AFTER_MAX_MS / 1000)
@@ -58,20 +58,20 @@ static int64_t retry_after(const struct request *r)
     return (int64_t)s * 1000;
 }
 
-/* Whether a text has the value of a header from webhook-header-file in it. */
+/* Whether a text contains the value of a header from webhook-header-file. */
 static bool repeats_header(const struct http *h, const char *text)
 {
     for (size_t at = 0; at < h->extra.n; at += strlen(h->extra.p + at) + 1) {
         const char *value = strstr(h->extra.p + at, ": ") + 2;
-        const char *word = strrchr(value, ' '); /* "Bearer TOKEN": the token counts */
+        const char *word = strrchr(value, ' '); /* "Bearer TOKEN": check the token */
         if (strstr(text, value) || (word && word[1] && strstr(text, word + 1)))
             return true;
     }
     return false;
 }
 
-/* Whether a text repeats what follows the host in the URL: the path, a long part of it, or a value
- * of the query. Many endpoints have their tokens there. */
+/* Whether a text repeats the part of the URL after the host: the path, a long part of it, or a
+ * value of the query. Many endpoints have their tokens there. */
 static bool repeats_url(const struct http *h, const char *text)
 {
     const char *host = strstr(h->base.cfg.url, "://") + 3;
@@ -92,8 +92,8 @@ static bool repeats_url(const struct http *h, const char *text)
     return false;
 }
 
-/* Makes one clean line of the beginning of an answer; empty if it must not be shown. It searches
- * more than it shows, because the first half of a secret might be at the end of what is shown. */
+/* Makes one clean line of the beginning of a response; empty if it must not be shown. More is
+ * searched than shown, because half of a secret might be at the end of what is shown. */
 static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
 {
     char heard[HTTP_HEARD + 1];
@@ -104,7 +104,7 @@ static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
     text_clean(out, HTTP_EXCERPT, heard, n);
 }
 
-/* Returns what an answer with this status means. */
+/* Returns what a response with this status means. */
 static struct sink_result judge_status(const struct request *r, long code, char text[HTTP_TEXT])
 {
     size_t i = 0;
@@ -125,7 +125,7 @@ static struct sink_result judge_status(const struct request *r, long code, char 
     return res;
 }
 
-/* Writes why there is no answer. curl's own words come last: ours say what to do. */
+/* Writes why there is no response. curl's own text comes last: ours says what to do. */
 static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     const char *said = curl_easy_strerror(rc);
@@ -134,7 +134,7 @@ static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP
     char why[CURL_ERROR_SIZE];
     text_clean(why, sizeof why, said, strlen(said));
 
-    /* curl also says that it is out of memory if a header line is too long for it. */
+    /* curl also reports out of memory if a header line is too long for it. */
     bool long_header = rc == CURLE_OUT_OF_MEMORY && was_sent(r);
     if (r->refused)
         snprintf(text, HTTP_TEXT,
@@ -145,7 +145,7 @@ static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP
                  "%s: no socket: %s; this process may have too many files open for its concurrency",
                  r->h->where, strerror(r->no_socket));
     else if (r->got_headers > HTTP_HEADERS_MAX)
-        snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in an answer", r->h->where,
+        snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in a response", r->h->where,
                  HTTP_HEADERS_MAX / 1024);
     else if (long_header)
         snprintf(text, HTTP_TEXT, "%s: out of memory, or a header of its answer is too long",
@@ -154,9 +154,9 @@ static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP
         snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);
 }
 
-/* Returns what it means that there is no answer. If the request was never sent, the event is not to
- * blame. If it was, the event may have brought the other side down, so it counts as an attempt;
- * otherwise one event could hold up all others forever. */
+/* Returns what the lack of a response means. If the request was never sent, the event is not to
+ * blame. If it was, the event may have crashed the other side, so it counts as an attempt;
+ * otherwise one event could block all others forever. */
 static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     struct sink_result res = {.status = SINK_RETRY, .native = (int)rc, .text = text};
@@ -174,7 +174,7 @@ struct sink_result http_judge(const struct request *r, CURLcode rc, char text[HT
 {
     long code = 0;
     curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &code);
-    /* An answer that goes on beyond what we read is an answer. */
+    /* A response that is longer than we read is still a response. */
     bool cut = rc == CURLE_WRITE_ERROR && r->got >= HTTP_ANSWER_MAX;
     bool complete = rc == CURLE_OK || cut;
     bool understood = code >= 200 && code == r->said;
@@ -192,6 +192,6 @@ struct sink_result http_late(const struct request *r, char text[HTTP_TEXT])
     res.native = CURLE_OPERATION_TIMEDOUT;
     text_duration_show(r->h->base.cfg.timeout_ms, limit);
     snprintf(text, HTTP_TEXT, "%s: %s within %s", r->h->where,
-             was_sent(r) ? "no whole answer" : "no connection", limit);
+             was_sent(r) ? "no complete response" : "no connection", limit);
     return res;
 }

@@ -1,5 +1,4 @@
-/* http_files.c: the files of a webhook that may change while we run: its secrets, and the headers
- * to send along. */
+/* http_files.c: files of a webhook that may change at runtime: its secrets, and extra headers. */
 #include <errno.h>
 #include <string.h>
 #include <strings.h>
@@ -13,14 +12,14 @@
 #define EXTRA_LINES 32 /* of webhook-header-file */
 #define LOOK_NS (INT64_C(1000) * MS_NS)
 
-/* Headers to send along */
+/* Extra headers */
 
 static bool begins_with(struct str s, struct str prefix)
 {
     return s.n > prefix.n && strncasecmp(s.p, prefix.p, prefix.n) == 0;
 }
 
-/* Whether a header is one that we write, or one that decides where a request ends. */
+/* Whether a header is reserved: we write it ourselves, or it decides where a request ends. */
 static bool is_ours(struct str name)
 {
     static const char *const names[] = {
@@ -35,7 +34,7 @@ static bool is_ours(struct str name)
     return false;
 }
 
-/* Adds one line: "Name: value". Its errors repeat the name at most, never the value. */
+/* Adds one line, "Name: value". Its errors repeat at most the name, never the value. */
 static int add_header(struct buf *b, struct str line, struct error *err)
 {
     const char *colon = memchr(line.p, ':', line.n);
@@ -73,7 +72,7 @@ static int add_header(struct buf *b, struct str line, struct error *err)
     return 0;
 }
 
-/* Leaves out empty lines and comments. */
+/* Skips empty lines and comments. */
 static int add_headers(struct buf *b, struct str text, struct error *err)
 {
     for (int number = 1; text.n > 0; number++) {
@@ -107,7 +106,7 @@ static int read_headers(struct buf *b, const char *path, struct error *err)
     return 0;
 }
 
-/* Releases a buffer that held secrets. */
+/* Wipes and frees a buffer of secrets. */
 static void wipe(struct buf *b)
 {
     if (b->p)
@@ -117,8 +116,8 @@ static void wipe(struct buf *b)
 
 /* Files that may change */
 
-/* Whether a file differs from what was last seen, and remembers it. A file that is not there always
- * differs. */
+/* Whether a file has changed since it was last checked, and records its state. A missing file
+ * always counts as changed. */
 static bool has_changed(struct http_watch *w, const char *path)
 {
     struct stat st;
@@ -132,8 +131,8 @@ static bool has_changed(struct http_watch *w, const char *path)
            w->changed.tv_nsec != before.changed.tv_nsec;
 }
 
-/* Makes has_changed true the next time: what the file held was of no use. */
-static void look_again(struct http_watch *w)
+/* Makes has_changed true the next time: the file's content was not usable. */
+static void recheck_file(struct http_watch *w)
 {
     w->inode = 0;
 }
@@ -144,14 +143,14 @@ static int refresh_secrets(struct http *h, struct error *err)
     struct signature_source from = {o->secret_file, o->secret_env, SIGNATURE_SIGN};
     struct signature_keys *keys;
     bool wanted = o->secret_file || o->secret_env;
-    bool changed = !h->keys; /* an environment does not change */
+    bool changed = !h->keys; /* the environment does not change */
     if (o->secret_file)
         changed = has_changed(&h->secrets, o->secret_file);
     if (!wanted || !changed)
         return 0;
 
     if (signature_keys_load(&from, &keys, err) != 0) {
-        look_again(&h->secrets);
+        recheck_file(&h->secrets);
         return -1;
     }
     signature_keys_free(h->keys);
@@ -168,7 +167,7 @@ static int refresh_headers(struct http *h, struct error *err)
 
     buf_init(&b, EXTRA_MAX);
     if (read_headers(&b, path, err) != 0) {
-        look_again(&h->headers);
+        recheck_file(&h->headers);
         wipe(&b);
         return -1;
     }

@@ -1,7 +1,6 @@
-/* http_impl.h: what the files of the webhook sink share: http.c (requests on their way),
- * http_setup.c (getting ready, and whom we may connect to), http_files.c (secrets and headers),
- * http_request.c (making a request of an event), http_answer.c (what an answer means). Nobody else
- * includes it. */
+/* http_impl.h: private to the webhook sink: http.c (requests in flight), http_setup.c (setup, and
+ * access control), http_files.c (secrets and headers), http_request.c (building requests),
+ * http_answer.c (the meaning of responses). */
 #ifndef SINK_HTTP_IMPL_H
 #define SINK_HTTP_IMPL_H
 
@@ -15,11 +14,11 @@
 #include "sink/signature.h"
 #include "sink/window.h"
 
-#define HTTP_ANSWER_MAX 65536 /* bytes read of an answer */
-/* bytes read of its headers, including those of 1xx answers and those after the body */
+#define HTTP_ANSWER_MAX 65536 /* bytes read of a response */
+/* bytes read of its headers, including those of 1xx responses and trailers */
 #define HTTP_HEADERS_MAX (256 * 1024)
-#define HTTP_EXCERPT 160 /* bytes of it that may be repeated */
-#define HTTP_HEARD 2048  /* bytes of it that are searched for what must not be repeated */
+#define HTTP_EXCERPT 160 /* bytes of it that may be shown */
+#define HTTP_HEARD 2048  /* bytes of it that are searched for secrets */
 /* header lines of a request: the event's, those of webhook-header-file, and ours */
 #define HTTP_LINES_MAX 160
 #define HTTP_TEXT 640
@@ -29,16 +28,16 @@
 
 struct http;
 
-/* What was last seen of a file that is looked at once a second, so that its content can change
- * while we run. inode == 0: it has not been seen. */
+/* Last known state of a file that is checked once a second, so that its content can change at
+ * runtime. inode == 0: not checked yet. */
 struct http_watch {
     struct timespec changed;
     ino_t inode;
     off_t size;
 };
 
-/* A request, and its curl handle, which is used again and again. (1) start_at != 0: it waits for
- * its turn; curl does not know it yet. (2) lines point into head. */
+/* A request, and its curl handle, which is reused. (1) start_at != 0: delayed by the rate limit,
+ * and unknown to curl. (2) lines point into head. */
 struct request {
     struct flight f;
     struct http *h;
@@ -46,67 +45,67 @@ struct request {
     int64_t start_at;
     struct buf head, body;
     struct curl_slist lines[HTTP_LINES_MAX];
-    long said;              /* the status in the answer's last status line; 0: none */
-    size_t got;             /* bytes of the answer */
-    size_t got_headers;     /* and of its headers */
-    char heard[HTTP_HEARD]; /* its beginning */
-    const char *refused;    /* what is special about an address that we did not connect to */
+    long said;              /* the status in the response's last status line; 0: none */
+    size_t got;             /* bytes of the response */
+    size_t got_headers;     /* bytes of its headers */
+    char heard[HTTP_HEARD]; /* start of the response */
+    const char *refused;    /* kind of an address that we refused to connect to */
     char address[INET6_ADDRSTRLEN];
-    int no_socket; /* errno, if none could be made */
+    int no_socket; /* errno, if none could be created */
     char why[CURL_ERROR_SIZE];
-    bool resent; /* it goes out for the second time, over a connection of its own */
+    bool resent; /* resent, over a connection of its own */
 };
 
-/* (1) A request that waits for its turn is the only one in the window. (2) timer is when curl
- * wants to be called; 0: at once. (3) Nothing is sent before hold_until, because the endpoint
- * asked for that. */
+/* (1) A request delayed by the rate limit is the only one in the window. (2) timer is when curl
+ * wants to be called; 0: at once. (3) Nothing is sent before hold_until, at the endpoint's
+ * request. */
 struct http {
     struct sink base;
     const struct http_options *o;
-    char where[320]; /* https://host:port, the part of the URL that may be repeated */
+    char where[320]; /* https://host:port, the part of the URL that may be shown */
     CURLM *multi;
     int epfd;
     struct window window;
     int64_t timer;
     int64_t hold_until;
     int hold_status;
-    int64_t rate_next;  /* when the next request is due if all are spaced evenly */
-    int64_t rate_again; /* when to offer again what came too early; CLOCK_NEVER: nothing did */
+    int64_t rate_next;  /* when the next request is due at an even rate */
+    int64_t rate_again; /* when to offer again what was too early; CLOCK_NEVER: nothing was */
     struct signature_keys *keys;
     struct http_watch secrets, headers;
-    int64_t look_at;  /* when to look at them again */
-    struct buf extra; /* header lines from a file, each with a NUL at its end */
+    int64_t look_at;  /* when to check them again */
+    struct buf extra; /* extra header lines, each ending with a NUL */
     struct str source;
     char *proxy; /* NULL: none */
     bool tls;
-    bool loopback; /* the URL names this machine, so we may connect to it */
+    bool loopback; /* the URL names this machine, so connecting to it is allowed */
     bool global;   /* curl is initialised */
     bool shares;   /* requests may share a connection over HTTP/2 */
     bool no_reuse; /* each request needs a connection of its own */
 };
 
-/* http_setup checks URL and options, and makes everything but the requests. http_teardown releases
- * that, also after a failure. Errors: ERR_CONFIG, ERR_UNAVAILABLE, ERR_NOMEM. */
+/* http_setup checks URL and options, and initializes everything but the requests. http_teardown
+ * releases that, also after a failure. Errors: ERR_CONFIG, ERR_UNAVAILABLE, ERR_NOMEM. */
 int http_setup(struct http *h, struct error *err);
 void http_teardown(struct http *h);
-/* http_setup_easy makes a request's handle; false without memory. */
+/* http_setup_easy makes a request's handle; false if out of memory. */
 bool http_setup_easy(struct request *r);
 
 void http_files_init(struct http *h);
-/* http_files_refresh reads secrets and headers again if their files have changed, looking at most
- * once a second. While it fails nothing can be sent. */
+/* http_files_refresh rereads secrets and headers if their files have changed, checking at most once
+ * a second. As long as it fails, nothing can be sent. */
 int http_files_refresh(struct http *h, struct error *err);
-/* http_files_release wipes and frees what they held. */
+/* http_files_release wipes and frees the secrets and headers. */
 void http_files_release(struct http *h);
 
-/* http_request_make makes the request of r->f.d, and gives it to r->easy. ERR_INVALID: no
- * request can ever express this event. ERR_NOMEM. */
+/* http_request_make builds the request of r->f.d in r->easy. ERR_INVALID: no request can ever
+ * express this event. ERR_NOMEM. */
 int http_request_make(struct request *r, struct error *err);
 
-/* http_judge says what the end of a request means. The reason is written to text, which the result
- * borrows. */
+/* http_judge returns what the end of a request means. The reason is written to text, which the
+ * result borrows. */
 struct sink_result http_judge(const struct request *r, CURLcode rc, char text[HTTP_TEXT]);
-/* http_late is the same for a request whose time is up. */
+/* http_late does the same for a request that has timed out. */
 struct sink_result http_late(const struct request *r, char text[HTTP_TEXT]);
 
 #endif

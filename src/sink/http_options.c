@@ -35,7 +35,7 @@ int http_options_copy(const struct http_options *from, struct http_options *ret,
     const size_t n = sizeof fields / sizeof fields[0];
     *ret = *from;
     for (size_t i = 0; i < n; i++)
-        *fields[i] = NULL; /* what is there belongs to from */
+        *fields[i] = NULL; /* it belongs to from */
 
     for (size_t i = 0; i < n; i++) {
         if (option_copy_maybe(fields[i], texts[i], err) != 0)
@@ -53,8 +53,8 @@ static bool begins_with_any(const char *s, const char *const *prefixes)
     return false;
 }
 
-/* http_options_secret_env does not repeat the value: it may be the secret itself, given where the
- * name of its variable belongs. */
+/* Does not repeat the value: it may be the secret itself, given by mistake instead of the name of
+ * its variable. */
 int http_options_secret_env(void *field, const char *value, const struct option_def *o,
                             struct error *err)
 {
@@ -91,7 +91,7 @@ int http_options_source(void *field, const char *value, const struct option_def 
     return option_copy(field, value, o, err);
 }
 
-/* Reads one network into nets[*n]. An empty text is none. */
+/* Parses one network into nets[*n]. An empty text is ignored. */
 static int add_net(struct str text, struct ipnet nets[HTTP_ALLOW_MAX], size_t *n, struct error *err)
 {
     char one[64];

@@ -1,5 +1,5 @@
-/* http_options.h: the settings of a webhook besides its URL. They are options of a consumer and not
- * parameters of the URL, because every byte in the query of an https URL belongs to the
+/* http_options.h: the settings of a webhook besides its URL. They are options of a consumer rather
+ * than parameters of the URL, because every byte in the query of an https URL belongs to the
  * endpoint. */
 #ifndef SINK_HTTP_OPTIONS_H
 #define SINK_HTTP_OPTIONS_H
@@ -11,17 +11,17 @@
 #include "base/ipnet.h"
 #include "base/option.h"
 
-/* How an event is put into a request: attributes in headers, or everything in one JSON object. */
+/* How an event becomes a request: attributes in headers, or everything in one JSON object. */
 enum http_mode { HTTP_BINARY, HTTP_STRUCTURED };
 enum http_version { HTTP_AUTO, HTTP_1_1, HTTP_2 };
 
 #define HTTP_ALLOW_MAX 64
 
-/* (1) Strings are owned; NULL if not given. (2) All zero is a good default, except for
+/* (1) Strings are owned; NULL if not given. (2) All zero is a valid default, except for
  * connect_ms. */
 struct http_options {
-    char *secret_file, *secret_env; /* of signatures */
-    char *header_file;              /* "Name: value" lines to send along */
+    char *secret_file, *secret_env; /* for signatures */
+    char *header_file;              /* extra "Name: value" lines */
     char *ca_file;
     char *proxy;  /* a URL, or "env" */
     char *source; /* of CloudEvents */
@@ -29,7 +29,7 @@ struct http_options {
     enum http_version version;
     bool reject_4xx;
     int rate;                    /* requests a second; 0: no limit */
-    int64_t connect_ms, idle_ms; /* 0: no limit but that of the whole delivery */
+    int64_t connect_ms, idle_ms; /* 0: only the limit of the whole delivery */
     struct ipnet allow[HTTP_ALLOW_MAX];
     size_t n_allow;
 };
@@ -45,11 +45,11 @@ extern const char *const http_mode_names[];          /* by enum http_mode; ends 
 extern const char *const http_client_errors_names[]; /* by reject_4xx; ends with NULL */
 extern const char *const http_version_names[];       /* by enum http_version; ends with NULL */
 
-/* The setters that base/option.h does not have, each with the field it sets. */
+/* Setters that base/option.h lacks, each with the field it sets. */
 option_setter http_options_secret_env; /* secret_env */
 option_setter http_options_proxy;      /* proxy */
 option_setter http_options_source;     /* source */
-/* the whole struct http_options, of which it sets allow and n_allow */
+/* the whole struct http_options; it sets allow and n_allow */
 option_setter http_options_allow;
 
 #endif

@@ -1,4 +1,4 @@
-/* http_request.c: making a request of an event: header lines, signature and body. */
+/* http_request.c: builds requests: header lines, signature and body. */
 #include <string.h>
 
 #include "base/json.h"
@@ -7,7 +7,7 @@
 
 #define ID_MAX 255 /* bytes; a UUID has 36 */
 
-/* Writes the header lines of a request, each with a NUL at its end. */
+/* Writes the header lines of a request, each ending with a NUL. */
 static void add_lines(struct http *h, struct request *r, const struct cloudevents_headers *more,
                       struct str body)
 {
@@ -20,7 +20,7 @@ static void add_lines(struct http *h, struct request *r, const struct cloudevent
     buf_clear(b);
     buf_addf(b, "content-type: %s%c", type, 0);
     buf_adds(b, "webhook-id: ");
-    buf_addstr(b, ev->id); /* check_event has looked at it */
+    buf_addstr(b, ev->id); /* checked by check_event */
     buf_addc(b, '\0');
     buf_addf(b, "webhook-timestamp: %lld%c", (long long)m.timestamp, 0);
     if (h->keys) {
@@ -29,14 +29,14 @@ static void add_lines(struct http *h, struct request *r, const struct cloudevent
         buf_addc(b, '\0');
     }
     buf_addf(b, "outbox-attempt: %d%c", r->f.d->attempt, 0);
-    buf_addf(b, "Expect:%c", 0); /* large bodies go out without asking first */
+    buf_addf(b, "Expect:%c", 0); /* send large bodies without asking first */
     if (!structured)
         cloudevents_binary(b, ev, h->source, more);
     cloudevents_trace(b, more);
     buf_add(b, h->extra.p, h->extra.n);
 }
 
-/* Makes the list that curl wants; false if there are too many lines. */
+/* Builds curl's list; false if there are too many lines. */
 static bool link_lines(struct request *r)
 {
     const struct buf *b = &r->head;
@@ -54,8 +54,7 @@ static bool link_lines(struct request *r)
     return true;
 }
 
-/* Limits what goes into a header line to what an event may have. What goes into JSON must be UTF-8
- * instead. */
+/* Limits header values to the sizes allowed in events. Values in JSON must be UTF-8 instead. */
 static int check_text(const struct http *h, const char *name, struct str s, size_t max,
                       struct error *err)
 {
@@ -71,7 +70,7 @@ static int check_text(const struct http *h, const char *name, struct str s, size
     return 0;
 }
 
-/* Refuses, with ERR_INVALID, what no request can express. */
+/* Refuses, with ERR_INVALID, events that no request can express. */
 static int check_event(const struct http *h, const struct event *ev, struct error *err)
 {
     static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";
@@ -85,7 +84,7 @@ static int check_event(const struct http *h, const struct event *ev, struct erro
         {"aggregate_id", ev->aggregate_id, EVENT_KEY_MAX},
         {"tenant", ev->tenant, EVENT_KEY_MAX},
     };
-    /* An id has only characters that need no encoding in a header line. */
+    /* An id consists of characters that need no encoding in a header line. */
     bool sound = ev->id.n > 0 && ev->id.n <= ID_MAX;
     for (size_t i = 0; sound && i < ev->id.n; i++)
         sound = memchr(plain, ev->id.p[i], sizeof plain - 1);

@@ -1,5 +1,5 @@
-/* http_setup.c: getting a webhook sink ready: its URL, whom it may connect to, and how curl is told
- * all that. */
+/* http_setup.c: sets up a webhook sink: its URL, the addresses it may connect to, and the curl
+ * handles. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
@@ -13,22 +13,21 @@
 #include "sink/http_impl.h"
 
 #define CONNECT_MS 10000
-/* How long an idle connection is reused; after that, a firewall in between may have forgotten
- * it. */
+/* How long an idle connection is reused; after that, a firewall may have dropped its state. */
 #define KEEP_S 60L
 #define SOURCE "/outbox"
 
 static const struct http_options defaults = {.connect_ms = CONNECT_MS};
 
-/* Whom we may connect to */
+/* Access control */
 
-/* Returns what is special about an address that h may not connect to; NULL if it may. */
+/* Returns the kind of an address that h may not connect to; NULL if it may. */
 static const char *refused_as(const struct http *h, const struct sockaddr *sa)
 {
     const char *what = ipnet_special(sa);
     if (!what)
         return NULL;
-    /* With a proxy, it is the proxy that we connect to, and the proxy that chooses. */
+    /* With a proxy, we connect only to the proxy, and the proxy chooses. */
     if (h->proxy)
         return NULL;
     if (h->loopback && strcmp(what, IPNET_LOOPBACK) == 0)
@@ -52,7 +51,7 @@ static void show_address(const struct sockaddr *sa, char out[INET6_ADDRSTRLEN])
     }
 }
 
-/* open_socket is given the very address that will be connected to, whatever the name resolved to
+/* Checks the very address that curl is about to connect to, whatever the name resolved to
  * earlier. */
 static curl_socket_t open_socket(void *request, curlsocktype purpose, struct curl_sockaddr *a)
 {
@@ -74,8 +73,8 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
 
 /* The URL */
 
-/* Refuses an address that could never be connected to, and notes whether the host is this machine.
- * What a name resolves to is checked at each connection, by refused_as as well. */
+/* Refuses an address that could never be connected to, and records whether the host is this
+ * machine. What a name resolves to is checked at each connection, also by refused_as. */
 static int check_host(struct http *h, const char *host, struct error *err)
 {
     char address[INET6_ADDRSTRLEN];
@@ -98,15 +97,15 @@ static int check_host(struct http *h, const char *host, struct error *err)
         return err_set(err, ERR_CONFIG,
                        "%s: this is a %s address; if it is what you mean, set webhook-allow = %s",
                        h->where, refused, address);
-    if (host[strlen(host) - 1] == '.') /* resolvers look for a name like that */
+    if (host[strlen(host) - 1] == '.') /* resolvers treat it as a name */
         return err_set(err, ERR_CONFIG, "%s: write the address without a dot behind it: %s",
                        h->where, address);
     return 0;
 }
 
-/* Returns the host of a URL as curl will look for it, in ASCII, which the caller frees with
- * curl_free; NULL if there is none. An international name is turned into that by rules which also
- * make 10.0.0.1 of digits that are wide or in circles. */
+/* Returns the host of a URL in ASCII, as curl will resolve it, which the caller frees with
+ * curl_free; NULL if there is none. International names are converted by rules that also turn wide
+ * or circled digits into 10.0.0.1. */
 static char *host_of(CURLU *u)
 {
     char *host;
@@ -125,7 +124,7 @@ static char *host_of(CURLU *u)
     return host;
 }
 
-/* read_url never repeats more than scheme, host and port: paths and queries hold tokens. */
+/* Never repeats more than scheme, host and port: paths and queries hold tokens. */
 static int read_url(struct http *h, CURLU *u, struct error *err)
 {
     CURLUcode rc = curl_url_set(u, CURLUPART_URL, h->base.cfg.url, CURLU_DISALLOW_USER);
@@ -154,7 +153,7 @@ static int read_url(struct http *h, CURLU *u, struct error *err)
 
 /* The whole sink */
 
-/* Looks for a proxy where curl would, but ignores no_proxy. */
+/* Reads the proxy variables that curl would, but ignores no_proxy. */
 static const char *proxy_from_environment(bool tls)
 {
     static const char *const for_http[] = {"http_proxy", "all_proxy", "ALL_PROXY", NULL};
@@ -168,7 +167,7 @@ static const char *proxy_from_environment(bool tls)
     return NULL;
 }
 
-/* How curl tells what it waits for on a socket. */
+/* curl's callback for the events it needs on a socket. */
 static int set_socket(CURL *easy, curl_socket_t fd, int what, void *http, void *unused)
 {
     struct http *h = http;
@@ -209,8 +208,8 @@ int http_setup(struct http *h, struct error *err)
     if (!h->o)
         h->o = &defaults;
     h->tls = strcmp(h->base.ops->scheme, "https") == 0;
-    /* libcurl 7.88, as in Debian 12, cannot send a second request over a connection of HTTP/2
-     * without TLS, but tries to for as long as it keeps it (its pull request 10643). */
+    /* libcurl 7.88, as in Debian 12, cannot send a second request over an HTTP/2 connection without
+     * TLS, but keeps trying to while the connection lasts (its pull request 10643). */
     unsigned version = curl_version_info(CURLVERSION_NOW)->version_num;
     bool affected = version >= 0x075800 && version < 0x080000;
     h->no_reuse = affected && h->o->version == HTTP_2 && !h->tls;
@@ -254,8 +253,8 @@ void http_teardown(struct http *h)
 
 /* A request's handle */
 
-/* Counts the bytes of an answer, and keeps its beginning, from which a reason can be made. It ends
- * an answer that is too long. */
+/* Counts the bytes of a response and keeps its beginning, from which the reason is taken. Aborts a
+ * response that is too long. */
 static size_t keep(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;
@@ -270,8 +269,8 @@ static size_t keep(char *p, size_t size, size_t n, void *request)
     return n;
 }
 
-/* Reads the status in a line such as HTTP/1.1 200 or HTTP/2 200, with any number of blanks in
- * between; 0 if the line has none. */
+/* Parses the status in a line such as HTTP/1.1 200 or HTTP/2 200, with any number of blanks in
+ * between; 0 if there is none. */
 static long status_of(const char *p, size_t n)
 {
     static const char digits[] = "0123456789";
@@ -298,8 +297,8 @@ static long status_of(const char *p, size_t n)
     return strtol(at, NULL, 10);
 }
 
-/* Reads status lines itself, because curl takes a status that it cannot read for 200. It also gets
- * the lines after a body. curl keeps all of them in memory, so their total size is limited. */
+/* Parses status lines itself, because curl treats an unreadable status as 200. Trailers come here
+ * as well. curl keeps all header lines in memory, so their total size is limited. */
 static size_t see_line(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;
@@ -312,11 +311,11 @@ static size_t see_line(char *p, size_t size, size_t n, void *request)
     return n;
 }
 
-/* Sets what may fail for lack of memory: texts are copied. */
+/* Sets the options that may fail for lack of memory, because their texts are copied. */
 static CURLcode set_peer(CURL *e, const struct http *h)
 {
     CURLcode rc = curl_easy_setopt(e, CURLOPT_URL, h->base.cfg.url);
-    /* "" keeps curl from asking the environment. */
+    /* "" keeps curl from using the environment. */
     if (rc == CURLE_OK)
         rc = curl_easy_setopt(e, CURLOPT_PROXY, h->proxy ? h->proxy : "");
     if (rc == CURLE_OK)

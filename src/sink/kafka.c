@@ -1,8 +1,8 @@
-/* kafka.c: the sink that writes to topics of Kafka: an idempotent producer that never leaves a gap,
- * thousands in flight, reports matched one by one.
+/* kafka.c: the sink that writes to Kafka topics: an idempotent producer that never leaves a gap,
+ * thousands of messages in flight, one delivery report per event.
  *
- * The library's own threads do the work. Nothing here waits for them: reports are taken when its
- * descriptor says that there are any, and every delivery has a time limit of its own. */
+ * The library's own threads do the work, and nothing here waits for them: reports are consumed
+ * when its descriptor is readable, and every delivery has its own time limit. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,24 +14,24 @@
 #include "sink/kafka_impl.h"
 #include "sink/kinds.h"
 
-#define TEXT_MAX ((size_t)1 << 30)       /* ceiling of one message */
-#define ENOUGH_BYTES ((size_t)8 << 20)   /* take no more events until some of it is confirmed */
-#define NAME_MAX_BYTES ((size_t)4 << 10) /* of a topic, before it is found to be too long */
-#define AWAY_NS (1000 * MS_NS) /* how long no broker may be reachable before the sink is down */
+#define TEXT_MAX ((size_t)1 << 30)       /* limit on one message */
+#define ENOUGH_BYTES ((size_t)8 << 20)   /* back-pressure until some of it is confirmed */
+#define NAME_MAX_BYTES ((size_t)4 << 10) /* for a topic's name, before the length check */
+#define AWAY_NS (1000 * MS_NS) /* how long all brokers may be unreachable before the sink is down */
 
-#define SCRAM_MENDED 0x020601ff /* the version of the library */
+#define SCRAM_MENDED 0x020601ff /* the version of the library that fixed it */
 #define PROBE_SLICE_MS 200
-#define CLOSING_NS (50 * MS_NS) /* between checks whether former producers are gone */
+#define CLOSING_NS (50 * MS_NS) /* between checks whether retired producers are gone */
 
-/* Looking for an event, with dedupe=on, that may have been written before: one that is tried again,
- * because a relay vanished with it or its end was not heard of. */
+/* With dedupe=on, looking up an event that may already be in the topic: one that is retried because
+ * its relay vanished or its result is unknown. */
 
 static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct error *err)
 {
     if (k->tail_fd < 0)
         k->tail_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (k->tail_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "kafka sink: no descriptor is left");
+        return err_set(err, ERR_UNAVAILABLE, "kafka sink: out of file descriptors");
     if (!k->tail) {
         rd_kafka_conf_t *conf = rd_kafka_conf_new();
         if (kafka_producer_conf(k, conf, err) != 0) {
@@ -46,7 +46,7 @@ static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct erro
     return 0;
 }
 
-/* Takes the results of lookups that are done. */
+/* Handles the results of finished lookups. */
 static void end_lookups(struct kafka_sink *k)
 {
     uint64_t wakes;
@@ -70,15 +70,15 @@ static void end_lookups(struct kafka_sink *k)
         return;
     k->told_partial = true;
     broker_set_caution(&k->b,
-                       "topic %s has too many new messages to look for an event in all of them: "
-                       "one that a vanished relay had written may be repeated",
+                       "topic %s has too many new messages to search all of them for an event: "
+                       "one already written by a vanished relay may be repeated",
                        k->topic);
 }
 
 /* Sending */
 
-/* Makes a producer if there is none. While too many former ones are still being closed there is
- * none yet, and deliveries wait. */
+/* Creates a producer if there is none. While too many retired ones are still closing, there is
+ * none, and deliveries wait. */
 static int connect_if_need_be(struct kafka_sink *k, struct error *err)
 {
     if (k->p || !kafka_producer_room(k))
@@ -86,7 +86,7 @@ static int connect_if_need_be(struct kafka_sink *k, struct error *err)
     return kafka_producer_new(k, &k->p, err);
 }
 
-/* Hands one event to the producer. Returns whether to go on with the next. */
+/* Hands one event to the producer. Returns whether to continue with the next. */
 static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
 {
     struct error err;
@@ -98,7 +98,7 @@ static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
     rd_kafka_resp_err_t code = (rd_kafka_resp_err_t)err.native;
     bool full = code == RD_KAFKA_RESP_ERR__QUEUE_FULL;
     if (full && k->out > 0)
-        return false; /* its turn comes when reports have made room */
+        return false; /* retried when reports have made room */
     bool unfit = err.code == ERR_INVALID || code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
     if (unfit) {
         kafka_answer_unfit(k, it, err.text);
@@ -108,7 +108,7 @@ static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
     return !k->breaking;
 }
 
-/* Hands over what waits: one at a time while a guilty one is being looked for. */
+/* Hands over waiting events: one at a time while looking for the faulty one. */
 static void send_waiting(struct kafka_sink *k)
 {
     struct error err;
@@ -120,7 +120,7 @@ static void send_waiting(struct kafka_sink *k)
         if (k->p && k->p->single && !singly) {
             if (k->out > 0)
                 return;
-            kafka_producer_retire(k); /* the guilty one is found: several are sent together again */
+            kafka_producer_retire(k); /* the faulty event is found: resume batching */
         }
         if (it->state == ITEM_LOOKUP)
             return;
@@ -131,7 +131,7 @@ static void send_waiting(struct kafka_sink *k)
         if (k->set.dedupe && it->doubtful) {
             if (begin_lookup(k, it, &err) != 0)
                 kafka_answer_down(k, SINK_DOWN, err.text);
-            return; /* nothing overtakes it meanwhile */
+            return; /* nothing may overtake it */
         }
         if (connect_if_need_be(k, &err) != 0) {
             enum sink_status status = err.code == ERR_CONFIG ? SINK_FATAL : SINK_DOWN;
@@ -153,7 +153,7 @@ static bool has_room(const struct kafka_sink *k)
     return k->window.count < KAFKA_WINDOW - 2 && k->window.bytes < ENOUGH_BYTES;
 }
 
-/* Puts a delivery into the window; `before` is the one that it is chained to, NULL: none. NULL with
+/* Adds a delivery to the window; `before` is the one that it is chained to, NULL: none. NULL with
  * ERR_NOMEM. */
 static struct kafka_item *take_event(struct kafka_sink *k, struct delivery *d, const char *topic,
                                      const struct kafka_item *before, struct error *err)
@@ -189,8 +189,8 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
     for (; i < n && has_room(k); i++) {
         struct error err = {0};
         const char *topic = kafka_message_topic(k, d[i]->ev, &err);
-        /* A chained event must go where the one before it went, so that the order between them is
-         * the partition's. If not, its chain ends before it, and it is offered again, alone. */
+        /* A chained event must go to the same partition as the one before it, which keeps their
+         * order. If it does not, its chain ends before it, and it is offered again on its own. */
         bool same = topic && last && (k->fixed || strcmp(last->topic, topic) == 0);
         bool behind = d[i]->chained && i > 0;
         if (behind && !same)
@@ -209,7 +209,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Time */
 
-/* Returns when the oldest delivery was taken that is not decided; CLOCK_NEVER: there is none. */
+/* Returns when the oldest undecided delivery was accepted; CLOCK_NEVER: there is none. */
 static int64_t oldest_since(const struct kafka_sink *k)
 {
     for (const struct flight *f = k->window.first; f; f = f->next)
@@ -218,7 +218,7 @@ static int64_t oldest_since(const struct kafka_sink *k)
     return CLOCK_NEVER;
 }
 
-/* Returns when the oldest delivery will have waited for too long. */
+/* Returns when the oldest delivery exceeds its time limit. */
 static int64_t late_at(const struct kafka_sink *k)
 {
     int64_t since = oldest_since(k), limit = k->b.base.cfg.timeout_ms;
@@ -227,9 +227,9 @@ static int64_t late_at(const struct kafka_sink *k)
     return since + limit * MS_NS;
 }
 
-/* Returns when brokers have been out of reach for long enough. If the connection was lost because a
- * request timed out, that was perhaps one of the library's own, sent before the oldest delivery was
- * taken: the broker is silent only once that delivery has waited for as long. */
+/* Returns when brokers have been unreachable for too long. If the connection was lost because a
+ * request timed out, that may have been one of the library's own, sent before the oldest delivery
+ * was accepted: the broker counts as silent only once that delivery has waited for as long. */
 static int64_t away_at(const struct kafka_sink *k)
 {
     int64_t since = oldest_since(k);
@@ -240,7 +240,7 @@ static int64_t away_at(const struct kafka_sink *k)
     return max_i64(k->away_since, since) + AWAY_NS;
 }
 
-/* Explains a login that is refused though the password is right. */
+/* Explains why a login is refused although the password is correct. */
 static const char *scram_hint(const struct kafka_sink *k)
 {
     bool tls = strcmp(k->url.scheme, "kafka+ssl") == 0;
@@ -252,8 +252,8 @@ static const char *scram_hint(const struct kafka_sink *k)
     return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/brokers.md)";
 }
 
-/* Ends everything once one of its two limits has passed. Which of them passed first says why, not
- * which is seen first: on a busy machine both may have passed before we look. */
+/* Ends everything once one of its two limits has expired. The reason is the limit that expired
+ * first, not the one noticed first: on a busy machine both may have expired before we check. */
 static void check_time(struct kafka_sink *k)
 {
     char text[2 * KAFKA_TEXT + 300];
@@ -305,7 +305,7 @@ static int64_t kafka_deadline(struct sink *sk)
     return due;
 }
 
-/* Looks for reports once more: an event that is known to be stored need not come again. */
+/* Checks for reports once more: an event known to be stored need not be retried. */
 static void kafka_cancel(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
@@ -315,14 +315,15 @@ static void kafka_cancel(struct sink *sk)
         kafka_answer_down(k, SINK_CANCELLED, "cancelled");
 }
 
-/* Whether the check of the topic, which began with the first event, has still to be told. */
+/* Whether the result of the topic check, which started with the first event, is still to be
+ * reported. */
 static bool kafka_attended(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
     return k->p && k->p->checking && !k->told_facts;
 }
 
-/* Names the brokers of the URL, by which the library finds the others. */
+/* Lists the brokers of the URL, from which the library discovers the others. */
 static void kafka_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
@@ -353,7 +354,7 @@ static void kafka_close(struct sink *sk)
     broker_close(sk);
 }
 
-/* Compiles the template of the topic's name, and checks it as far as that is possible. */
+/* Compiles the template of the topic's name, and checks it as far as possible. */
 static int set_topic(struct kafka_sink *k, struct error *err)
 {
     const char *text = kafka_settings_topic(&k->set, &k->url);
@@ -391,8 +392,8 @@ static int kafka_set_up(struct sink *sk, struct error *err)
         return -1;
     k->style = (struct message_style){
         .format = k->set.format, .source = str_of(k->set.source), .ce_prefix = "ce_"};
-    /* Where topics are several, one that takes nothing must not hold up the others, so the sink is
-     * not fail-stop as a whole, only along the events of a key. */
+    /* With several topics, one that accepts nothing must not block the others, so the sink is not
+     * fail-stop as a whole, only within a key. */
     sk->caps = k->fixed ? SINK_FAILSTOP : SINK_CHAINS;
     return window_init(&k->window, sk, KAFKA_WINDOW, sizeof(struct kafka_item), err);
 }
@@ -402,7 +403,7 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
     return broker_open(cfg, sizeof(struct kafka_sink), kafka_set_up, ret, err);
 }
 
-/* Asks for the topic until there is an answer, the time is over, or no broker can be reached. */
+/* Queries the topic until there is a reply, the time is over, or no broker can be reached. */
 static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
 {
     const rd_kafka_metadata_t *md;

@@ -1,10 +1,10 @@
-/* kafka_answer.c: what the producer's reports, or their absence, mean for the events.
+/* kafka_answer.c: what the producer's reports, or the lack of them, mean for the events.
  *
- * The producer is fail-stop: once a message of a partition has failed, it sends none behind it. So
- * whatever fails breaks it, everything it still has comes back, and it is replaced. If a broker has
- * refused a batch, only one event of it need be at fault: what came back is sent again, one by one,
- * until the guilty one has been refused alone. For any other reason the events go back to the
- * engine, which waits. */
+ * The producer is fail-stop: once a message of a partition has failed, it sends none behind it.
+ * So any failure breaks it: everything it still holds is returned, and it is replaced. If a
+ * broker refused a batch, possibly only one event in it is at fault: the returned events are
+ * sent again one by one, until the faulty one has been refused on its own. For any other reason
+ * the events go back to the engine, which waits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -13,13 +13,13 @@
 #include "base/text.h"
 #include "sink/kafka_impl.h"
 
-#define BREAK_NS (2000 * MS_NS) /* how long to wait for what a broken producer still has */
+#define BREAK_NS (2000 * MS_NS) /* how long to wait for a broken producer to return its events */
 #define BATCH_MIN 4096
-#define HEARD_MAX 20000 /* reports at a time: then others have their turn */
+#define HEARD_MAX 20000 /* reports at a time, for fairness */
 
-/* The table of answers. docs/brokers.md has it for people, and a test compares them. */
+/* The table of error codes. docs/brokers.md documents it, and a test compares them. */
 
-/* The name of a code, its meaning, and what to do about it. */
+/* The name of a code, its meaning, and advice. */
 #define ROW(name, meaning, advice) \
     { \
         RD_KAFKA_RESP_ERR_##name, meaning, advice \
@@ -30,7 +30,7 @@
 #define REPLICAS_AWAY "too few replicas are in sync: see min.insync.replicas"
 
 const struct kafka_answer kafka_answers[] = {
-    /* Of the server: the brokers, the network, or the state of a partition, which will pass. */
+    /* Server: the brokers, the network, or the state of a partition; temporary. */
     ROW(_TRANSPORT, KAFKA_AWAY, NULL),
     ROW(_ALL_BROKERS_DOWN, KAFKA_AWAY, NULL),
     ROW(_RESOLVE, KAFKA_AWAY, NULL),
@@ -52,8 +52,7 @@ const struct kafka_answer kafka_answers[] = {
     ROW(NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_AWAY, REPLICAS_AWAY),
     ROW(_ISR_INSUFF, KAFKA_AWAY, REPLICAS_AWAY),
 
-    /* Of the server: who we are to it. As with a password that is being rotated, waiting may
-     * help. */
+    /* Login. As with a password that is being rotated, waiting may help. */
     ROW(_AUTHENTICATION, KAFKA_AWAY, LOG_IN),
     ROW(SASL_AUTHENTICATION_FAILED, KAFKA_AWAY, LOG_IN),
     ROW(UNSUPPORTED_SASL_MECHANISM, KAFKA_AWAY, LOG_IN),
@@ -65,7 +64,7 @@ const struct kafka_answer kafka_answers[] = {
         "the user needs the rights WRITE and DESCRIBE on the transactional id"),
     ROW(GROUP_AUTHORIZATION_FAILED, KAFKA_AWAY, NULL),
 
-    /* Of the topic. A right that is missing for it is one of these. */
+    /* Topic. A missing permission on it is one of these. */
     ROW(TOPIC_AUTHORIZATION_FAILED, KAFKA_TOPIC, RIGHTS),
     ROW(UNKNOWN_TOPIC_OR_PART, KAFKA_TOPIC, "make the topic, or set create=on"),
     ROW(_UNKNOWN_TOPIC, KAFKA_TOPIC, "make the topic, or set create=on"),
@@ -76,14 +75,14 @@ const struct kafka_answer kafka_answers[] = {
         "the topic keeps messages in a format older than 0.11, which has no headers"),
     ROW(INVALID_REQUIRED_ACKS, KAFKA_TOPIC, NULL),
 
-    /* Of the event, or one that travelled with it. */
+    /* The event, or another in its batch. */
     ROW(MSG_SIZE_TOO_LARGE, KAFKA_REFUSED, "see max.message.bytes of the topic"),
     ROW(INVALID_MSG_SIZE, KAFKA_REFUSED, NULL),
     ROW(RECORD_LIST_TOO_LARGE, KAFKA_REFUSED, "see segment.bytes of the topic"),
     ROW(INVALID_RECORD, KAFKA_REFUSED, "a compacted topic takes only events with a key"),
     ROW(INVALID_TIMESTAMP, KAFKA_REFUSED, "see message.timestamp.after.max.ms of the topic"),
 
-    /* What follows from another one's end, or from the end of a producer. */
+    /* Consequences of another event's failure, or of the end of a producer. */
     ROW(_GAPLESS_GUARANTEE, KAFKA_WITH, NULL),
     ROW(_FATAL, KAFKA_WITH, NULL),
     ROW(_PURGE_QUEUE, KAFKA_WITH, NULL),
@@ -102,7 +101,7 @@ const struct kafka_answer kafka_answers[] = {
     ROW(PRODUCER_FENCED, KAFKA_WITH, "another relay has taken over"),
     ROW(TRANSACTION_COORDINATOR_FENCED, KAFKA_WITH, NULL),
 
-    /* Of the set-up. */
+    /* Setup. */
     ROW(_UNSUPPORTED_FEATURE, KAFKA_SETUP, "the brokers must be Kafka 0.11 or newer"),
     ROW(UNSUPPORTED_VERSION, KAFKA_SETUP, "the brokers must be Kafka 0.11 or newer"),
     ROW(UNSUPPORTED_COMPRESSION_TYPE, KAFKA_SETUP, "the brokers do not know this compression"),
@@ -147,7 +146,7 @@ static bool is_known(const struct kafka_item *it)
     return it->state >= ITEM_STORED;
 }
 
-/* Answers for an event, and frees what it owns. */
+/* Reports an event's result and frees what it owns. */
 static void end_item(struct kafka_sink *k, struct kafka_item *it, const struct sink_result *res)
 {
     char *why = it->why, *topic = it->topic;
@@ -159,8 +158,8 @@ static void end_item(struct kafka_sink *k, struct kafka_item *it, const struct s
     free(topic);
 }
 
-/* Notes how far the partition has been written: the offset behind the last message, where a reader
- * would go on, as in all of Kafka. */
+/* Records how far the partition has been written: the offset after the last message, where a reader
+ * would continue, as is usual in Kafka. */
 static void end_stored(struct kafka_sink *k, struct kafka_item *it, const char *topic)
 {
     char name[KAFKA_TOPIC_MAX + 16], receipt[KAFKA_TOPIC_MAX + 48];
@@ -172,7 +171,7 @@ static void end_stored(struct kafka_sink *k, struct kafka_item *it, const char *
     end_item(k, it, &(struct sink_result){.status = SINK_DELIVERED, .receipt = receipt});
 }
 
-/* Answers for an event of which it is known what became. */
+/* Reports the result of an event whose outcome is known. */
 static void end_known(struct kafka_sink *k, struct kafka_item *it)
 {
     char said[KAFKA_TEXT], text[2 * KAFKA_TEXT];
@@ -190,16 +189,16 @@ static void end_known(struct kafka_sink *k, struct kafka_item *it)
         if (it->why)
             snprintf(text, sizeof text, "%s", it->why);
     } else if (it->state == ITEM_NO_TOPIC && !kafka_chained(it)) {
-        res.status = SINK_REFUSED; /* of a chain, only the first is */
+        res.status = SINK_REFUSED; /* in a chain, only the first is refused */
     } else if (it->state == ITEM_CUT) {
-        snprintf(text, sizeof text, "one before it of its key was not delivered");
+        snprintf(text, sizeof text, "an earlier event of its key was not delivered");
     }
     end_item(k, it, &res);
 }
 
-/* Answers in order where the sink is fail-stop, as far as everything before is known, too.
- * Otherwise in any order: the engine has one event, or one chain, of a key with us, and chains come
- * back in order. */
+/* Reports results: in order if the sink is fail-stop, as long as everything before is known as
+ * well; otherwise in any order, because the engine has only one event or chain of a key in flight,
+ * and chains are returned in order. */
 void kafka_answer_known(struct kafka_sink *k)
 {
     struct flight *next;
@@ -215,7 +214,7 @@ void kafka_answer_known(struct kafka_sink *k)
 
 /* Reports */
 
-/* Stops sending: everything behind what failed has to come back first. */
+/* Stops sending: everything behind the failed event has to be returned first. */
 static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
 {
     bool has_reason = k->breaking && meaning_of(k->broken_by) != KAFKA_WITH;
@@ -225,15 +224,15 @@ static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
         return;
     k->breaking = true;
     k->break_by = broker_now(&k->b) + BREAK_NS;
-    /* What waits for a topic that takes nothing would not come back in that time. */
+    /* Events waiting for a topic that accepts nothing would not be returned in time. */
     bool nothing_goes_out = k->fixed && k->p && meaning_of(code) == KAFKA_TOPIC;
     if (nothing_goes_out)
         rd_kafka_purge(k->p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
 }
 
-/* Ends the rest of a chain whose event `it` is not delivered. If a part of the rest is with the
- * producer, it must not be sent any more. What follows in the window may be the rest of another
- * chain, whose beginning has been answered for. */
+/* Ends the rest of a chain after event `it` failed. Parts of it that the producer already has must
+ * not be sent any more. What follows in the window may be the rest of another chain, whose
+ * beginning already has its result. */
 static void cut_chain(struct kafka_sink *k, const struct kafka_item *it)
 {
     if (k->fixed)
@@ -263,7 +262,7 @@ void kafka_answer_back(struct kafka_sink *k, struct kafka_item *it, rd_kafka_res
     case KAFKA_REFUSED: it->state = ITEM_REFUSED; break;
     case KAFKA_TOPIC:
         it->state = ITEM_NO_TOPIC;
-        breaks = k->fixed; /* nothing of its key behind it may be stored */
+        breaks = k->fixed; /* nothing behind it may be stored */
         break;
     case KAFKA_STORED:
     case KAFKA_AWAY:
@@ -294,7 +293,7 @@ static void take_report(struct kafka_sink *k, const rd_kafka_message_t *m)
         kafka_topic_led(&k->leaders, m->partition, rd_kafka_message_broker_id(m));
 }
 
-/* Notes what the library says about its connections, and whether it has any. */
+/* Records the library's connection errors, and whether any broker is connected. */
 static void take_trouble(struct kafka_sink *k, rd_kafka_event_t *ev)
 {
     char said[KAFKA_TEXT];
@@ -308,7 +307,7 @@ static void take_trouble(struct kafka_sink *k, rd_kafka_event_t *ev)
         k->away_since = broker_now(&k->b);
 }
 
-/* Notes what the check of the topic has found. */
+/* Records the result of the topic check. */
 static void take_facts(struct kafka_sink *k)
 {
     char text[BROKER_CAUTION];
@@ -377,10 +376,10 @@ void kafka_answer_down(struct kafka_sink *k, enum sink_status status, const char
     }
 }
 
-/* Decides about the `n` events of so many bytes that were refused. One that was alone is guilty. Of
- * several, the guilty one is looked for; if the request as a whole was too large, the next will be
- * smaller. Everything that is not decided is sent again, by another producer. */
-static void convict(struct kafka_sink *k, size_t n, struct kafka_item *last, size_t bytes)
+/* Decides about `n` refused events of so many bytes. If there was only one, it is at fault. Of
+ * several, the faulty one is searched for; if the request as a whole was too large, the next will
+ * be smaller. Undecided events are sent again, by another producer. */
+static void blame_refused(struct kafka_sink *k, size_t n, struct kafka_item *last, size_t bytes)
 {
     bool alone = n == 1 && last->number < k->singly_to;
     if (alone) {
@@ -401,7 +400,7 @@ static void convict(struct kafka_sink *k, size_t n, struct kafka_item *last, siz
             it->state = ITEM_WAITING;
 }
 
-/* Ends what came back. If the one topic there is takes nothing, all of it is refused. */
+/* Ends the returned events. If the only topic accepts nothing, all of them are refused. */
 static void give_up(struct kafka_sink *k)
 {
     char said[KAFKA_TEXT], text[2 * KAFKA_TEXT + 300];
@@ -433,7 +432,7 @@ void kafka_answer_broken(struct kafka_sink *k)
         bytes += f->bytes;
     }
     if (n > 0)
-        convict(k, n, last, bytes);
+        blame_refused(k, n, last, bytes);
     else
         give_up(k);
 }

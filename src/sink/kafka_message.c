@@ -1,11 +1,11 @@
-/* kafka_message.c: an event as a message of Kafka: its topic, key, value and headers. */
+/* kafka_message.c: an event as a Kafka message: topic, key, value and headers. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "sink/kafka_impl.h"
 
-/* Copies a name with every byte that Kafka does not allow in a topic as _XX. Returns false if it is
- * too long. */
+/* Copies a name, with bytes that Kafka does not allow in a topic as _XX. Returns false if it is too
+ * long. */
 static bool escape_name(struct str from, char to[KAFKA_TOPIC_MAX + 1])
 {
     size_t n = 0;
@@ -47,7 +47,7 @@ const char *kafka_message_topic(struct kafka_sink *k, const struct event *ev, st
     return NULL;
 }
 
-/* Copies the headers of a message; NULL without memory. The producer takes them over. */
+/* Copies the headers of a message; NULL if out of memory. The producer takes ownership. */
 static rd_kafka_headers_t *make_headers(const struct kafka_sink *k, const struct message *m,
                                         struct str id)
 {
@@ -60,7 +60,7 @@ static rd_kafka_headers_t *make_headers(const struct kafka_sink *k, const struct
     }
     if (m->content_type.p)
         rd_kafka_header_add(all, "content-type", -1, m->content_type.p, (ssize_t)m->content_type.n);
-    if (k->set.dedupe) { /* by which kafka_tail.c finds the event again */
+    if (k->set.dedupe) { /* used by kafka_tail.c to find the event again */
         char name[512];
         int n = snprintf(name, sizeof name, "%s/%.*s", k->b.base.cfg.consumer, (int)id.n, id.p);
         rd_kafka_header_add(all, KAFKA_TAIL_HEADER, -1, name, n);
@@ -68,9 +68,9 @@ static rd_kafka_headers_t *make_headers(const struct kafka_sink *k, const struct
     return all;
 }
 
-/* kafka_message_produce has the library copy key and value: they belong to the event, which may be
- * gone before a producer is. A message without a key has none at all: an empty one would put all of
- * them into one partition. */
+/* The library copies key and value: they belong to the event, which may be freed before the
+ * producer. A message without a key has none at all: an empty key would put all of them into one
+ * partition. */
 int kafka_message_produce(struct kafka_sink *k, struct kafka_item *it, struct error *err)
 {
     struct message m;

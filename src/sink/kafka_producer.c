@@ -1,5 +1,5 @@
-/* kafka_producer.c: a producer of librdkafka and its threads: made, and destroyed without waiting
- * for it. */
+/* kafka_producer.c: a librdkafka producer and its threads: creation, and destruction in the
+ * background. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -9,14 +9,14 @@
 #include "base/text.h"
 #include "sink/kafka_impl.h"
 
-#define LINGER_MS "2"           /* how long a message waits for others */
-#define RECONNECT_MAX_MS "1000" /* between two tries to connect */
+#define LINGER_MS "2"           /* how long a message waits to be batched */
+#define RECONNECT_MAX_MS "1000" /* between attempts to connect */
 #define ASK_MIN_MS 1000
 #define ASK_MAX_MS 15000
-#define NO_TOPIC_MS "3000"      /* how long a topic may be unknown: it may be on its way */
-#define MESSAGE_MAX "200000000" /* bytes; the brokers' limits are what counts */
+#define NO_TOPIC_MS "3000"      /* how long a topic may be unknown: it may just be being created */
+#define MESSAGE_MAX "200000000" /* bytes; only the brokers' limits count */
 
-/* A property of the library; one without a value is left as it is. */
+/* A property of the library; without a value it is left at its default. */
 struct property {
     const char *name, *value;
 };
@@ -31,7 +31,7 @@ static int set_all(rd_kafka_conf_t *conf, const struct property *all, size_t n, 
             RD_KAFKA_CONF_OK)
             continue;
         text_clean(said, sizeof said, said, strlen(said));
-        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka says: %s", said);
+        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka: %s", said);
     }
     return 0;
 }
@@ -47,7 +47,7 @@ static const char *list_hosts(struct buf *list, const struct broker_url *u)
     return buf_cstr(list);
 }
 
-/* Returns how to log in. Without TLS, PLAIN would show the password to the network. */
+/* Returns the SASL mechanism. Without TLS, PLAIN would expose the password to the network. */
 static const char *mechanism(enum kafka_sasl sasl, bool tls)
 {
     switch (sasl) {
@@ -59,8 +59,7 @@ static const char *mechanism(enum kafka_sasl sasl, bool tls)
     return tls ? "PLAIN" : "SCRAM-SHA-512";
 }
 
-/* Keeps the library from writing to the standard error output. What it has to say about connections
- * comes as events. */
+/* Keeps the library from writing to stderr. Connection errors arrive as events. */
 static void say_nothing(const rd_kafka_t *rk, int level, const char *facility, const char *text)
 {
     (void)rk;
@@ -133,8 +132,8 @@ static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct e
     };
     char batch[24];
     snprintf(batch, sizeof batch, "%lld", (long long)k->batch_bytes);
-    /* The settings that the guarantees rest on come last, so that nothing else can replace them.
-     * Time is kept by the sink: a message that times out inside the library would leave a gap, and
+    /* The settings that the guarantees depend on come last, so that nothing can override them. The
+     * sink enforces time limits: a message that times out inside the library would leave a gap, and
      * those behind it would overtake it. */
     const struct property last[] = {
         {"batch.size", k->batch_bytes ? batch : NULL},
@@ -164,7 +163,7 @@ static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct e
     return 0;
 }
 
-/* Frees a producer. It waits for its threads. */
+/* Frees a producer. Waits for its threads. */
 static void destroy_producer(struct kafka_producer *p)
 {
     atomic_store(&p->quit, true);
@@ -203,22 +202,21 @@ static int open_producer(struct kafka_sink *k, struct kafka_producer *p, struct 
     rd_kafka_conf_t *conf = NULL;
     p->fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (p->fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "kafka sink: no descriptor is left");
+        return err_set(err, ERR_UNAVAILABLE, "kafka sink: out of file descriptors");
     if (make_conf(k, &conf, err) != 0)
         return -1;
     p->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, said, sizeof said);
     if (!p->rk) {
         rd_kafka_conf_destroy(conf);
         text_clean(said, sizeof said, said, strlen(said));
-        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka says: %s", said);
+        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka: %s", said);
     }
     p->queue = rd_kafka_queue_get_main(p->rk);
     rd_kafka_queue_io_event_enable(p->queue, p->fd, &one, sizeof one);
     if (k->fixed)
         p->topic = rd_kafka_topic_new(p->rk, k->topic, NULL);
     if (k->fixed && !p->topic)
-        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka does not take the topic %s",
-                       k->topic);
+        return err_set(err, ERR_CONFIG, "kafka sink: librdkafka rejects the topic %s", k->topic);
     return 0;
 }
 
@@ -236,8 +234,8 @@ int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct
     k->told_facts = false;
     k->answered = false;
     if (k->fixed) {
-        /* The topic is checked beside the first deliveries. Without a thread it is not, which costs
-         * advice and cautions but no event. */
+        /* The topic is checked in parallel with the first deliveries. If no thread can be started
+         * it is not checked, which costs advice and cautions but no event. */
         p->set = &k->set;
         p->patience_ms = ASK_MAX_MS;
         snprintf(p->topic_name, sizeof p->topic_name, "%s", k->topic);
@@ -297,7 +295,7 @@ void kafka_producer_retire(struct kafka_sink *k)
             return;
         *r = (struct kafka_retired){0};
     }
-    destroy_producer(p); /* no thread can be had: it takes its time here */
+    destroy_producer(p); /* no thread available: block here */
 }
 
 void kafka_producer_join(struct kafka_sink *k)

@@ -12,7 +12,7 @@
 static const char *const mechanisms[] = {"default", "plain", "scram-sha-256", "scram-sha-512",
                                          NULL};
 
-/* Properties that are not passed on, by how their names begin, and why. */
+/* Properties that are not passed on, by prefix, and the reason. */
 static const struct {
     const char *begins, *why;
 } refused[] = {
@@ -32,7 +32,7 @@ static const struct {
     {"metadata.broker.list", "the hosts of the URL are what counts"},
     {"security.protocol", "write kafka+ssl:// for TLS, and USER@ to log in"},
     {"sasl.username", "write USER@ before the host"},
-    {"sasl.password", "a password belongs into password-file=FILE or " PASSWORD_ENV},
+    {"sasl.password", "a password belongs in password-file=FILE or " PASSWORD_ENV},
     {"sasl.mechanism", "write sasl=MECHANISM"},
     {"enable.ssl.certificate.verification", "certificates are always verified; ca=FILE names ours"},
     {"ssl.endpoint.identification.algorithm", "the names in certificates are always verified"},
@@ -59,7 +59,7 @@ static int check_property(const char *name, const char *value, struct error *err
     return 0;
 }
 
-/* Takes "linger.ms=5", the rest of a parameter whose name begins with "rdkafka.". */
+/* Parses "linger.ms=5", the rest of a parameter whose name starts with "rdkafka.". */
 static int set_property(void *field, const char *value, const struct option_def *o,
                         struct error *err)
 {
@@ -73,13 +73,13 @@ static int set_property(void *field, const char *value, const struct option_def 
 
     if (check_property(name, equals + 1, err) != 0)
         return -1;
-    char said[KAFKA_TEXT]; /* whether the library knows it, and takes such a value */
+    char said[KAFKA_TEXT]; /* let the library validate name and value */
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_res_t known = rd_kafka_conf_set(conf, name, equals + 1, said, sizeof said);
     rd_kafka_conf_destroy(conf);
     if (known != RD_KAFKA_CONF_OK) {
         text_clean(said, sizeof said, said, strlen(said));
-        return err_set(err, ERR_CONFIG, "librdkafka says: %s", said);
+        return err_set(err, ERR_CONFIG, "librdkafka: %s", said);
     }
 
     struct kafka_properties *all = field;

@@ -13,17 +13,17 @@
 
 #define SLICE_MS 100
 #define PARTITIONS_MAX 1024
-#define IDS_MAX ((size_t)1 << 18) /* of events: 14 MiB; what is beyond is not known */
-#define SKEW_MS 300000            /* how far the clocks of database, relay and broker may differ */
+#define IDS_MAX ((size_t)1 << 18) /* of events: 14 MiB; older ones are unknown */
+#define SKEW_MS 300000            /* maximum clock difference between database, relay and broker */
 
-/* An event that was read. An empty one has no id. */
+/* An event found in the topic. An empty entry has no id. */
 struct entry {
     char id[UUID_TEXT];
     struct kafka_place at;
 };
 
-/* (1) Below the lock: asked, answered, since_ms, quit, the entries. (2) The rest is the thread's.
- * (3) answered <= asked. (4) pos[i] is where partition i was read up to. */
+/* (1) The lock guards asked, answered, since_ms, quit and the entries. (2) The rest belongs to the
+ * thread. (3) answered <= asked. (4) pos[i] is how far partition i was read. */
 struct kafka_tail {
     pthread_t thread;
     pthread_mutex_t lock;
@@ -39,7 +39,7 @@ struct kafka_tail {
     rd_kafka_t *rk;
     char *topic, *prefix; /* "CONSUMER/" */
     int partitions;
-    int64_t from_ms; /* what is assigned begins here; INT64_MAX: nothing is */
+    int64_t from_ms; /* assigned partitions are read from here on; INT64_MAX: none are assigned */
     int64_t pos[PARTITIONS_MAX];
 };
 
@@ -59,7 +59,7 @@ static struct entry *slot_of(struct entry *all, size_t cap, const char id[UUID_T
 static void keep_id(struct kafka_tail *t, struct str id, const rd_kafka_message_t *m)
 {
     pthread_mutex_lock(&t->lock);
-    if (t->n * 2 >= t->cap) { /* twice the room */
+    if (t->n * 2 >= t->cap) { /* grow to twice the capacity */
         size_t cap = t->cap ? t->cap * 2 : 1024;
         struct entry *more = t->n < IDS_MAX ? calloc(cap, sizeof *more) : NULL;
         for (size_t i = 0; more && i < t->cap; i++)
@@ -82,7 +82,7 @@ static void keep_id(struct kafka_tail *t, struct str id, const rd_kafka_message_
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Keeps the id of a message of our consumer. */
+/* Records the id of a message of our consumer. */
 static void note_message(struct kafka_tail *t, const rd_kafka_message_t *m)
 {
     rd_kafka_headers_t *headers;
@@ -100,7 +100,7 @@ static void note_message(struct kafka_tail *t, const rd_kafka_message_t *m)
 
 /* Reading, in the thread */
 
-/* Asks how many there are; 0: no broker answers. */
+/* Returns the number of partitions; 0: no broker responds. */
 static int count_partitions(struct kafka_tail *t)
 {
     const rd_kafka_metadata_t *md;
@@ -117,8 +117,8 @@ static int count_partitions(struct kafka_tail *t)
     return n;
 }
 
-/* Assigns all partitions, each from the first message that is as new as `since`. A partition that
- * has none is read from its end. */
+/* Assigns all partitions, each from the first message no older than `since`. A partition without
+ * one is read from its end. */
 static bool assign_from(struct kafka_tail *t, int n, int64_t since)
 {
     int64_t from = max_i64(0, since - SKEW_MS);
@@ -158,7 +158,7 @@ static void take_message(struct kafka_tail *t, const rd_kafka_message_t *m)
         note_message(t, m);
 }
 
-/* Reads a partition, and whatever comes of others, up to where its end is now. */
+/* Reads a partition up to its current end, recording messages of others that arrive meanwhile. */
 static bool read_to(struct kafka_tail *t, int partition)
 {
     int64_t low, high;
@@ -177,7 +177,7 @@ static bool read_to(struct kafka_tail *t, int partition)
     return true;
 }
 
-/* Reads everything that was written since then and is in the topic by now. */
+/* Reads everything written since then up to the current end. */
 static bool catch_up(struct kafka_tail *t, int64_t since)
 {
     int n = count_partitions(t);
@@ -208,7 +208,7 @@ static void *tail_thread(void *tail)
         pthread_mutex_unlock(&t->lock);
         bool done = catch_up(t, since);
         if (!done)
-            usleep(SLICE_MS * 1000 / 2); /* brokers are away; the sink has a time limit */
+            usleep(SLICE_MS * 1000 / 2); /* brokers are unavailable; the sink has a time limit */
         pthread_mutex_lock(&t->lock);
         if (done) {
             t->answered = number;
@@ -237,13 +237,13 @@ static int connect_reader(struct kafka_tail *t, rd_kafka_conf_t *conf, struct er
         if (rd_kafka_conf_set(conf, settings[i][0], settings[i][1], said, sizeof said) !=
             RD_KAFKA_CONF_OK) {
             rd_kafka_conf_destroy(conf);
-            return err_set(err, ERR_CONFIG, "librdkafka says: %s", said);
+            return err_set(err, ERR_CONFIG, "librdkafka: %s", said);
         }
     }
     t->rk = rd_kafka_new(RD_KAFKA_CONSUMER, conf, said, sizeof said);
     if (!t->rk) {
         rd_kafka_conf_destroy(conf);
-        return err_set(err, ERR_UNAVAILABLE, "librdkafka says: %s", said);
+        return err_set(err, ERR_UNAVAILABLE, "librdkafka: %s", said);
     }
     rd_kafka_poll_set_consumer(t->rk);
     return 0;

@@ -1,22 +1,21 @@
-/* kafka_topic.c: whether the topic is there and keeps what it is given, and who leads it; makes
- * it if it should. Whatever asks brokers waits for them, so it runs in a thread of its own, or
- * in a probe. */
+/* kafka_topic.c: whether the topic exists and is safe, and its leaders; creates it if configured.
+ * Queries to brokers block, so they run in their own thread, or in a probe. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/text.h"
 #include "sink/kafka_impl.h"
 
-#define SLICE_MS 100 /* of waiting: then it may be time to end */
+#define SLICE_MS 100 /* polling interval, to check whether to stop */
 
-/* Whether the check is to end: its producer ends, or it took too long. */
+/* Whether the check must end: its producer is ending, or it took too long. */
 static bool is_over(const struct kafka_producer *p, int64_t began)
 {
     int64_t ms = (clock_mono(&clock_system) - began) / MS_NS;
     return atomic_load(&p->quit) || ms >= p->patience_ms;
 }
 
-/* ask_admin sends an admin request through `send`, and waits for its answer; NULL if none comes. */
+/* ask_admin sends an admin request through `send` and waits for the reply; NULL if none comes. */
 typedef void send_fn(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
                      rd_kafka_queue_t *queue);
 
@@ -36,7 +35,7 @@ static rd_kafka_event_t *ask_admin(struct kafka_producer *p, rd_kafka_admin_op_t
     return answer;
 }
 
-/* Making it */
+/* Creating the topic */
 
 static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
                         rd_kafka_queue_t *queue)
@@ -51,7 +50,7 @@ static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t 
     rd_kafka_NewTopic_destroy(t);
 }
 
-/* Makes the topic. One that was made just now by another will do. */
+/* Creates the topic. One just created by another relay is fine. */
 static rd_kafka_resp_err_t create_topic(struct kafka_producer *p)
 {
     rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, send_create);
@@ -71,7 +70,7 @@ static rd_kafka_resp_err_t create_topic(struct kafka_producer *p)
     return code;
 }
 
-/* Reading about it */
+/* Querying the topic */
 
 static rd_kafka_resp_err_t read_topic(struct kafka_producer *p, struct kafka_topic_facts *f)
 {
@@ -109,8 +108,8 @@ static void send_describe(struct kafka_producer *p, const rd_kafka_AdminOptions_
     rd_kafka_ConfigResource_destroy(c);
 }
 
-/* Notes the settings of the topic that decide whether a confirmed event can get lost. The user may
- * lack the right to read them; then nothing is said about them. */
+/* Records the topic's settings that decide whether a confirmed event can be lost. If the user may
+ * not read them, nothing is reported about them. */
 static void read_config(struct kafka_producer *p, struct kafka_topic_facts *f)
 {
     rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, send_describe);
@@ -172,8 +171,8 @@ void kafka_topic_caution(const char *topic, const struct kafka_topic_facts *f,
                  topic);
 }
 
-/* Its leaders. The check of the topic tells them once; after that, the broker that confirms a
- * message is the one that leads, so no question is needed. */
+/* Leaders. The topic check reports them once; after that, the broker that confirms a message is the
+ * leader, so no query is needed. */
 
 void kafka_topic_leaders_init(struct kafka_leaders *l)
 {

@@ -1,11 +1,11 @@
-/* kinds.h: the sinks of this build. Only they and sink.c need it: all others go through
+/* kinds.h: the sinks of this build. Only they and sink.c include it: everything else uses
  * sink_find. */
 #ifndef SINK_KINDS_H
 #define SINK_KINDS_H
 
 #include "sink/sink.h"
 
-/* In liboutbox the brokers are left to liboutbox-sinks (sink_module.h). */
+/* In liboutbox, broker sinks are left to liboutbox-sinks (sink_module.h). */
 #ifdef OUTBOX_SINKS_ON_DEMAND
 #undef OUTBOX_REDIS
 #undef OUTBOX_NATS

@@ -8,9 +8,9 @@
 #include "base/text.h"
 #include "event/ndjson.h"
 
-#define GATHER_MAX ((size_t)1 << 20) /* bytes gathered; a longer line travels alone */
-#define TEXT_MAX ((size_t)2 << 30)   /* ceiling of the buffer, that is, of one line */
-/* There from the start, so that an idle sink can always take one. */
+#define GATHER_MAX ((size_t)1 << 20) /* bytes gathered; a longer line goes alone */
+#define TEXT_MAX ((size_t)2 << 30)   /* limit of the buffer, that is, of one line */
+/* Allocated from the start, so that an idle sink can always accept one. */
 #define COUNT_MIN 1024
 
 int line_queue_init(struct line_queue *q, struct sink *sk)
@@ -43,8 +43,8 @@ static bool make_room(struct line_queue *q)
     return true;
 }
 
-/* Replaces the line that begins at `start` by one that is safe for a terminal. */
-static void show(struct buf *text, size_t start)
+/* Replaces the line at `start` by one that is safe for a terminal. */
+static void make_showable(struct buf *text, size_t start)
 {
     struct buf line;
     buf_init(&line, TEXT_MAX);
@@ -64,7 +64,7 @@ static bool add(struct line_queue *q, struct delivery *d)
 
     ndjson_write(&q->text, d->ev, str_of(q->sk->cfg.consumer), d->attempt);
     if (q->shown && !q->text.failed)
-        show(&q->text, before);
+        make_showable(&q->text, before);
     bool too_much = q->count > 0 && q->text.n > GATHER_MAX;
     if (q->text.failed || too_much) {
         buf_truncate(&q->text, before);
@@ -83,7 +83,7 @@ size_t line_queue_submit(struct line_queue *q, struct delivery *const *d, size_t
     if (!stuck)
         return taken;
 
-    /* There is no memory even for one. An idle sink takes one all the same, and says why it
+    /* Not enough memory even for one. An idle sink must accept one anyway, and reports why it
      * failed. */
     struct error err;
     err_nomem(&err);

@@ -1,5 +1,5 @@
-/* nats.c: the sink that publishes to a stream of NATS JetStream: many messages in flight, each with
- * a deadline of our own, answers matched by the subject they come back on. */
+/* nats.c: the sink that publishes to a NATS JetStream stream: many messages in flight, each with
+ * our own deadline; replies are matched by the subject they arrive on. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -15,9 +15,9 @@
 #define BYTES_ENOUGH ((size_t)6 << 20)     /* in flight; one event may be larger */
 #define CLOSE_MS 300                       /* how long close waits for the thread */
 #define SILENCE_NS (5000 * MS_NS)          /* of an exclusive stream */
-#define RESEND_NS (2000 * MS_NS)           /* when an answer is missing */
-#define RESEND_AFTER_MS 60000              /* circuit, lease and drain, besides the time limit */
-#define NO_LIMIT_MS INT64_C(30000)         /* where deliveries have no time limit */
+#define RESEND_NS (2000 * MS_NS)           /* when a reply is missing */
+#define RESEND_AFTER_MS 60000      /* circuit, lease and drain, in addition to the time limit */
+#define NO_LIMIT_MS INT64_C(30000) /* for deliveries without a time limit */
 
 static struct nats_item *first_item(const struct nats_sink *n)
 {
@@ -26,7 +26,7 @@ static struct nats_item *first_item(const struct nats_sink *n)
 
 /* Sending */
 
-/* Returns the next token whose place is free: an event whose answer is missing keeps its own. */
+/* Returns the next token whose slot is free: an event without a reply keeps its slot. */
 static uint64_t new_token(struct nats_sink *n)
 {
     do {
@@ -35,8 +35,8 @@ static uint64_t new_token(struct nats_sink *n)
     return n->token;
 }
 
-/* Hands an event to the link. With the same token it may be sent again: the answer to either will
- * do. An event that could not be sent is answered for. */
+/* Hands an event to the link. It may be sent again with the same token: a reply to either will do.
+ * The result of an event that could not be sent is reported. */
 static void send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
 {
     natsMsg *msg;
@@ -53,7 +53,7 @@ static void send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
         return;
     }
 
-    /* If memory is short in the middle of a chain, what comes next would find its link missing. */
+    /* If memory runs out in the middle of a chain, the next message would miss its predecessor. */
     bool breaks_chain = n->set.exclusive && err.code != ERR_INVALID;
     if (breaks_chain) {
         nats_answer_lost(n, &err);
@@ -63,8 +63,8 @@ static void send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
     }
 }
 
-/* Returns the sequence of an event that is among the last messages which were in the stream before
- * we began; 0: it is not. Only so many events can be: those that were in flight, here or with a
+/* Returns the sequence of an event that is among the stream's last messages from before we
+ * connected; 0: it is not. Only a limited number can be: those that were in flight, here or with a
  * relay that is gone. */
 static uint64_t find_stored(struct nats_sink *n, const struct event *ev)
 {
@@ -74,8 +74,8 @@ static uint64_t find_stored(struct nats_sink *n, const struct event *ev)
     return nats_tail_find(&n->stream->tail, nats_message_id(n, ev));
 }
 
-/* Whether one more event can be taken. While there is no connection one is enough: the others wait
- * where they are. */
+/* Whether one more event can be accepted. While disconnected one is enough: the others stay with
+ * the engine. */
 static bool has_room(const struct nats_sink *n, const struct event *ev)
 {
     if (n->window.count == 0)
@@ -85,7 +85,7 @@ static bool has_room(const struct nats_sink *n, const struct event *ev)
     return n->window.bytes + event_bytes(ev) <= BYTES_ENOUGH;
 }
 
-/* Takes an event, and sends it if the link is ready; else drive does. */
+/* Accepts an event, and sends it if the link is ready; otherwise drive does. */
 static void submit_one(struct nats_sink *n, struct delivery *d)
 {
     struct error err;
@@ -116,7 +116,7 @@ static void submit_one(struct nats_sink *n, struct delivery *d)
 
 /* Driving */
 
-/* begin_on_link is called once a link is ready: the event that was taken meanwhile is sent. */
+/* Called once a link is ready: sends the event accepted meanwhile. */
 static void begin_on_link(struct nats_sink *n, const struct nats_news *news)
 {
     int64_t limit = n->b.base.cfg.timeout_ms ? n->b.base.cfg.timeout_ms : NO_LIMIT_MS;
@@ -143,7 +143,7 @@ static void begin_on_link(struct nats_sink *n, const struct nats_news *news)
         nats_link_flush(n->link);
 }
 
-/* Takes what the link has to tell. */
+/* Handles news from the link. */
 static void hear_link(struct nats_sink *n)
 {
     struct nats_news news;
@@ -165,7 +165,7 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
     size_t i = 0;
     bool idle = n->link && n->window.count == 0;
     if (idle)
-        hear_link(n); /* a connection that was closed meanwhile is no failure: it is replaced */
+        hear_link(n); /* an idle connection that was closed is not a failure: it is replaced */
     while (i < count && has_room(n, d[i]->ev))
         submit_one(n, d[i++]);
     if (n->ready)
@@ -173,9 +173,9 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
     return i;
 }
 
-/* Returns when to send an event once more, if it has no answer by then. JetStream may never answer,
- * for one because the leader was killed that had it. If others were answered since, this one is
- * missing. If none was, only the oldest is sent again, to find out. */
+/* Returns when to resend an event that has no reply by then. JetStream may never reply, for example
+ * because the leader was killed. If others got replies since, this reply is missing. If none did,
+ * only the oldest event is resent, as a test. */
 static int64_t resend_at(const struct nats_sink *n, const struct nats_item *it)
 {
     bool missing = it->asked < n->heard_at;
@@ -184,7 +184,7 @@ static int64_t resend_at(const struct nats_sink *n, const struct nats_item *it)
     return it->asked + RESEND_NS;
 }
 
-/* Sends what misses its answer once more. JetStream knows it by its id. */
+/* Resends events without a reply. JetStream deduplicates by id. */
 static void resend_missing(struct nats_sink *n, int64_t now)
 {
     bool any = false;
@@ -202,8 +202,8 @@ static void resend_missing(struct nats_sink *n, int64_t now)
         nats_link_flush(n->link);
 }
 
-/* Returns when an exclusive stream has been silent for too long: the chain that is in flight may be
- * lost with its leader, and cannot be sent again without a look at what is there. */
+/* Returns when an exclusive stream has been silent for too long: the chain in flight may be lost
+ * with its leader, and cannot be resent without checking what was stored. */
 static int64_t silence_due(const struct nats_sink *n)
 {
     if (!n->set.exclusive || !n->ready || !n->window.first)
@@ -226,7 +226,7 @@ static void check_time(struct nats_sink *n)
     err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, ETIMEDOUT,
               "%s has not answered for %lld ms; %zu events were waiting", n->plan->url.label,
               (long long)limit_ms, n->window.count);
-    atomic_fetch_add(&n->plan->host, 1); /* another server may do better */
+    atomic_fetch_add(&n->plan->host, 1); /* try another server */
     nats_answer_lost(n, &err);
 }
 
@@ -260,7 +260,7 @@ static int64_t nats_deadline(struct sink *sk)
     return due;
 }
 
-/* Looks for answers once more. The link goes with what it has not sent yet. */
+/* Checks for replies once more. The link is dropped along with what it has not sent yet. */
 static void nats_cancel(struct sink *sk)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
@@ -270,8 +270,8 @@ static void nats_cancel(struct sink *sk)
         nats_answer_all(n, &(struct sink_result){.status = SINK_CANCELLED, .text = "cancelled"});
 }
 
-/* Names the server that we are at, and the one that leads the stream, as it was when the link
- * looked at it. */
+/* Reports the server that we are connected to, and the leader of the stream as of when the link
+ * queried it. */
 static void nats_broker(struct sink *sk, struct sink_broker *ret)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
@@ -333,7 +333,7 @@ static int nats_open(const struct sink_config *cfg, struct sink **ret, struct er
     return broker_open(cfg, sizeof(struct nats_sink), nats_set_up, ret, err);
 }
 
-/* Connects and looks at the stream, as it would before the first event. */
+/* Connects and queries the stream, as before the first event. */
 static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     struct nats_sink *n = (struct nats_sink *)sk;

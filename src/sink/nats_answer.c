@@ -1,4 +1,4 @@
-/* nats_answer.c: what the answers of JetStream, or their absence, mean for the events. */
+/* nats_answer.c: what JetStream's replies, or the lack of them, mean for the events. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,12 +6,13 @@
 #include "sink/nats_impl.h"
 #include "sink/nats_subject.h"
 
-#define REFUSED_NS (100 * MS_NS) /* how long not to ask again after a stream that takes nothing */
+#define REFUSED_NS \
+    (100 * MS_NS) /* minimum time before querying a stream again that accepts nothing */
 #define RECEIPT 64
 
-/* The table of answers. docs/brokers.md has it for people, and a test compares them. */
+/* The table of replies. docs/brokers.md documents it, and a test compares them. */
 static const struct nats_meaning meanings[] = {
-    /* Of the server: it is away, has no room, or does not let us. */
+    /* Server: unavailable, out of space, or access denied. */
     {10002, NULL, SINK_DOWN, "the account has used up its storage"},
     {10008, NULL, SINK_DOWN, "JetStream is temporarily unavailable"},
     {10009, NULL, SINK_DOWN, "the cluster has no leader at the moment"},
@@ -22,7 +23,7 @@ static const struct nats_meaning meanings[] = {
     {10076, NULL, SINK_DOWN, "JetStream is not enabled"},
     {10120, NULL, SINK_DOWN, "the account has no limits for this kind of stream"},
 
-    /* Of the state of a stream, which will pass. */
+    /* State of a stream; temporary. */
     {10063, NULL, SINK_DOWN, "the stream is catching up with its leader"},
     {10070, NULL, SINK_DOWN, "another client has written to the stream, with exclusive=on"},
     {10071, NULL, SINK_DOWN, "another client has written to the stream, with exclusive=on"},
@@ -30,13 +31,13 @@ static const struct nats_meaning meanings[] = {
     {10077, NULL, SINK_DOWN, "the stream is full, with discard=new, or could not write"},
     {10118, NULL, SINK_DOWN, "the stream is offline"},
 
-    /* Of the stream, or of the subject. */
+    /* Stream or subject. */
     {10059, NULL, SINK_REFUSED, "the stream does not exist"},
     {10060, NULL, SINK_REFUSED, "the subject belongs to another stream than the one in the URL"},
     {10065, NULL, SINK_REFUSED, "with create=on: another stream has its subjects"},
     {10109, NULL, SINK_REFUSED, "the stream is sealed"},
 
-    /* Of the event. */
+    /* Event. */
     {10054, NULL, SINK_REJECT, "larger than the stream's max_msg_size"},
     {10097, NULL, SINK_REJECT, "more than 64 KiB of headers"},
 
@@ -86,7 +87,7 @@ void nats_answer_lost(struct nats_sink *n, const struct error *err)
     nats_answer_all(n, &r);
 }
 
-/* Moves the high-water mark of the stream, and writes the receipt. */
+/* Moves the high-water mark of the stream and writes the receipt. */
 static void note_stored(struct nats_sink *n, uint64_t seq, char receipt[RECEIPT])
 {
     snprintf(receipt, RECEIPT, "%.40s/%llu", n->set.stream, (unsigned long long)seq);
@@ -113,9 +114,9 @@ void nats_answer_stored(struct nats_sink *n, struct nats_item *it, uint64_t seq)
     nats_answer_end(n, it, &r);
 }
 
-/* Ends an event that was not stored. In a chain nothing behind it was stored either: the link
- * begins anew, and finds out what was. There, an event that is refused for its own sake is blamed
- * once it is the first: what became of those before it is not known yet. */
+/* Ends an event that was not stored. In a chain nothing behind it was stored either: a new link
+ * finds out what was. In a chain, an event that is refused on its own account is blamed only once
+ * it is the first: the outcome of those before it is not known yet. */
 static void refused(struct nats_sink *n, struct nats_item *it, const struct sink_result *r)
 {
     if (!n->set.exclusive) {
@@ -133,7 +134,7 @@ static void refused(struct nats_sink *n, struct nats_item *it, const struct sink
     nats_answer_all(n, &others);
 }
 
-/* Writes the subject of an event; "" if that cannot be. */
+/* Writes the subject of an event; "" if there is no valid one. */
 static const char *write_subject(struct nats_sink *n, const struct event *ev)
 {
     struct error err;
@@ -144,9 +145,9 @@ static const char *write_subject(struct nats_sink *n, const struct event *ev)
     return subject ? subject : "";
 }
 
-/* Answers for an event that no stream took. While a stream has no leader that says nothing about
- * the event. Whether it has none, or is gone, is found out by the next link, which looks at the
- * stream. If the subject is not among those of the stream, the event is refused. */
+/* Reports an event that no stream accepted. While a stream has no leader that says nothing about
+ * the event. Whether it has none, or is gone, is found out by the next link, which queries the
+ * stream. If the stream does not include the subject, the event is refused. */
 static void no_stream(struct nats_sink *n, struct nats_item *it)
 {
     char text[600], subject[200];
@@ -168,7 +169,7 @@ static void no_stream(struct nats_sink *n, struct nats_item *it)
         nats_answer_all(n, &r);
 }
 
-/* Ends all events that go to a subject which the user may not publish to. */
+/* Ends all events for a subject that the user may not publish to. */
 static void not_allowed(struct nats_sink *n, const char *subject)
 {
     char text[600], clean[200];
@@ -192,7 +193,7 @@ void nats_answer_take(struct nats_sink *n, const struct nats_answer *a)
     }
     struct nats_item *it = n->by_token[a->token & (NATS_WINDOW_MAX - 1)];
     bool ours = it && it->token == a->token;
-    if (!ours) /* it was given up before */
+    if (!ours) /* already given up */
         return;
     n->heard_at = broker_now(&n->b);
 

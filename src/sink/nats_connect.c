@@ -1,4 +1,4 @@
-/* nats_connect.c: how a link connects to a server, with a time limit for TLS, and logs in. */
+/* nats_connect.c: connecting a link to a server, with a time limit for TLS, and logging in. */
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/ssl.h>
@@ -15,10 +15,9 @@
 
 #define SECRET_MAX 4096
 
-/* The handshake of TLS */
+/* TLS handshake */
 
-/* What the thread that connects has set; nothing in all others, so that their connections stay as
- * they are. */
+/* Set only in the connecting thread, so that connections of other threads are not affected. */
 static _Thread_local int64_t handshake_ms;
 static _Thread_local struct nats_link *shaking_link;
 
@@ -29,8 +28,8 @@ static void set_limit(int fd, int64_t ms)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-/* Replaces the link's own descriptor of the socket; -1: there is none any more. A link that was
- * dropped meanwhile gets no further. */
+/* Replaces the link's duplicate of the socket descriptor; -1: none any more. A link that was
+ * dropped meanwhile is stopped here. */
 static void keep_shaking(struct nats_link *l, int fd)
 {
     pthread_mutex_lock(&l->lock);
@@ -54,7 +53,7 @@ static void on_info(const SSL *ssl, int where, int value)
         keep_shaking(shaking_link, fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
-/* on_new is called for every SSL object of the process, those of others included. */
+/* Called for every SSL object of the process, including those of other code. */
 static void on_new(void *ssl, void *data, CRYPTO_EX_DATA *all, int index, long number, void *arg)
 {
     (void)data;
@@ -89,7 +88,7 @@ void nats_tls_end(void)
 
 /* Connecting */
 
-/* libnats calls these as it begins and ends to use the socket, and to want to write. */
+/* Called by libnats when it starts and stops using the socket, and waiting to write. */
 
 static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock fd)
 {
@@ -97,7 +96,7 @@ static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock
     (void)nc;
     *user = l;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
-    set_limit(fd, 0); /* the handshake is over */
+    set_limit(fd, 0); /* the handshake is complete */
     pthread_mutex_lock(&l->lock);
     l->fd = fd;
     l->want_write = false;
@@ -105,8 +104,7 @@ static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock
     return NATS_OK;
 }
 
-/* stops_reading is called before the socket is closed: from then on its number may be used for
- * another. */
+/* Called before the socket is closed, after which its number may be reused. */
 static natsStatus stops_reading(void *user, bool add)
 {
     struct nats_link *l = user;
@@ -133,8 +131,8 @@ static natsStatus detached(void *user)
     return NATS_OK;
 }
 
-/* on_error is called by a thread of libnats. Only what the user may not do comes back this way, and
- * nowhere else; all else also ends the connection. */
+/* Called by a thread of libnats. Permission errors are reported only here; all other errors also
+ * end the connection. */
 static void on_error(natsConnection *nc, natsSubscription *sub, natsStatus s, void *closure)
 {
     struct nats_link *l = closure;
@@ -175,7 +173,7 @@ static int option_failed(const struct nats_plan *p, natsStatus s, const char *wh
                      said);
 }
 
-/* Sets what we log in with. The files are read anew for each connection. */
+/* Sets the login. The files are reread for each connection. */
 static int set_login(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
     natsStatus s = NATS_OK;
@@ -210,8 +208,8 @@ static int set_login(const struct nats_plan *p, natsOptions *o, struct error *er
     return 0;
 }
 
-/* set_tls wants a certificate that is good for this very host, which libnats checks only if it is
- * told the name. */
+/* Requires a certificate that is valid for this host name, which libnats checks only if told the
+ * name. */
 static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, struct error *err)
 {
     const struct broker_url *u = &p->url;
@@ -229,7 +227,7 @@ static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, 
     return 0;
 }
 
-/* Sets a table of options that have been tried; the first that failed is told. */
+/* Checks the results of setting options; reports the first failure. */
 static int set_all(const struct nats_plan *p, const natsStatus *all, size_t n, struct error *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -282,7 +280,7 @@ int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct e
         return option_failed(l->plan, s, "options", err);
     int rc = nats_connect_options(l->plan, h, o, err);
     if (rc == 0) {
-        /* What libnats would do on its own: reconnecting, timers, a thread that flushes. */
+        /* Disable what libnats would do on its own: reconnecting, timers, a thread that flushes. */
         const natsStatus all[] = {
             natsOptions_SetAllowReconnect(o, false),
             natsOptions_SetPingInterval(o, 0),
@@ -294,8 +292,7 @@ int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct e
         rc = set_all(l->plan, all, sizeof all / sizeof all[0], err);
     }
     if (rc == 0) {
-        /* The callback for the end of the connection has a reference, and comes if there was
-         * one. */
+        /* The close callback has a reference, and is called if there was a connection. */
         nats_hold(l);
         nats_tls_begin(l, l->plan->timeout_ms);
         s = natsConnection_Connect(&l->nc, o);

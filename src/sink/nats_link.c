@@ -16,7 +16,7 @@
 #include "sink/nats_link_impl.h"
 #include "sink/nats_reply.h"
 
-#define BUFFERED_ENOUGH (1 << 20) /* bytes that libnats holds before it is given more */
+#define BUFFERED_ENOUGH (1 << 20) /* bytes buffered by libnats before it is given more */
 
 /* Lifetime */
 
@@ -82,7 +82,7 @@ static void clear_wake(int fd)
     (void)eventfd_read(fd, &n);
 }
 
-/* The thread's side */
+/* Thread side */
 
 void nats_said(natsStatus s, char *out, size_t size)
 {
@@ -99,7 +99,7 @@ void nats_push(struct nats_link *l, struct nats_answer a)
     if (all->n == all->cap) {
         size_t cap = all->cap ? all->cap * 2 : 256;
         struct nats_answer *more = reallocarray(all->at, cap, sizeof *more);
-        if (!more) { /* the sink's own deadline takes care of the event */
+        if (!more) { /* the sink's own deadline covers the event */
             pthread_mutex_unlock(&l->lock);
             free(a.text);
             return;
@@ -124,7 +124,7 @@ static void set_state(struct nats_link *l, enum nats_link_state state, const str
     wake(l->news_fd);
 }
 
-/* Returns why the connection is no longer there. */
+/* Reports why the connection is gone. */
 static int connection_gone(struct nats_link *l, struct error *err)
 {
     const char *said = NULL;
@@ -167,7 +167,7 @@ int nats_pump(struct nats_link *l, int timeout_ms, struct error *err)
     return 0;
 }
 
-/* Takes what the sink has queued, once everything taken before is sent. Returns whether there is
+/* Takes over the sink's queue, once everything taken before is sent. Returns whether there is
  * anything to send. */
 static bool take_over(struct nats_link *l)
 {
@@ -190,10 +190,10 @@ static void publish_one(struct nats_link *l, struct nats_outgoing *o)
     natsMsg_Destroy(o->msg);
     if (s == NATS_MAX_PAYLOAD)
         nats_push(l, (struct nats_answer){.token = o->token, .kind = NATS_TOO_LARGE});
-    /* Any other failure is that of the connection, which the next nats_pump tells. */
+    /* Any other failure is the connection's, reported by the next nats_pump. */
 }
 
-/* Hands messages to libnats, which copies them into its buffer: no more of them than are soon
+/* Passes messages to libnats, which copies them into its buffer: no more than can soon be
  * written. */
 static void send_some(struct nats_link *l)
 {
@@ -201,7 +201,7 @@ static void send_some(struct nats_link *l)
         publish_one(l, &l->sending.at[l->sending.first++]);
 }
 
-/* Tries the hosts in turn, beginning with the one after the last that failed. */
+/* Tries the hosts in turn, starting with the one after the last that failed. */
 static int connect_any(struct nats_link *l, struct error *err)
 {
     const struct broker_url *u = &l->plan->url;
@@ -216,8 +216,8 @@ static int connect_any(struct nats_link *l, struct error *err)
     return -1;
 }
 
-/* Ends the connection without sending what libnats still holds. Closing it by the library's own
- * function would try to send that first, for half a second. */
+/* Closes the connection without sending what libnats still buffers. The library's own close would
+ * first try to send that, for half a second. */
 static void disconnect(struct nats_link *l)
 {
     if (!l->nc)
@@ -242,8 +242,8 @@ static void *link_thread(void *arg)
     bool ready = connect_any(l, &err) == 0 && nats_prepare(l, &err) == 0;
     if (ready) {
         set_state(l, NATS_READY, NULL);
-        /* If messages are left, libnats has a full buffer, and the socket says when there is room
-         * again. */
+        /* If messages are left, libnats has a full buffer, and the socket becomes writable when
+         * there is room again. */
         do
             send_some(l);
         while (nats_pump(l, -1, &err) == 0);
@@ -253,7 +253,8 @@ static void *link_thread(void *arg)
     set_state(l, NATS_LOST, &err);
     disconnect(l);
     nats_ReleaseThreadMemory();
-    OPENSSL_thread_stop(); /* else it is done after the end, and maybe after that of the program */
+    /* otherwise it would run after the thread has ended, possibly after the program has */
+    OPENSSL_thread_stop();
 
     pthread_mutex_lock(&l->lock);
     l->ended = true;
@@ -264,10 +265,10 @@ static void *link_thread(void *arg)
     return NULL;
 }
 
-/* The sink's side */
+/* Sink side */
 
-/* Starts the thread. It takes no signals, nor do those that libnats starts from it: they belong to
- * the host program. */
+/* Starts the thread with all signals blocked, which is inherited by the threads that libnats starts
+ * from it: signals belong to the host program. */
 static int start_thread(struct nats_link *l)
 {
     sigset_t all, old;
@@ -328,7 +329,7 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
         return;
     pthread_mutex_lock(&l->lock);
     l->dropped = true;
-    if (l->fd >= 0) /* whatever libnats waits for on it ends now */
+    if (l->fd >= 0) /* ends whatever libnats is waiting for */
         shutdown(l->fd, SHUT_RDWR);
     if (l->shaking >= 0)
         shutdown(l->shaking, SHUT_RDWR);

@@ -1,5 +1,5 @@
-/* nats_link_impl.h: what the files of a link share: nats_link.c (the thread and its queues),
- * nats_connect.c (TLS and logging in) and nats_prepare.c (questions about the stream). */
+/* nats_link_impl.h: private to a link: nats_link.c (the thread and its queues), nats_connect.c (TLS
+ * and logging in) and nats_prepare.c (queries about the stream). */
 #ifndef SINK_NATS_LINK_IMPL_H
 #define SINK_NATS_LINK_IMPL_H
 
@@ -23,68 +23,69 @@ struct nats_answers {
     size_t n, cap;
 };
 
-/* (1) `refs` counts the sink, the thread, and the callbacks that libnats may still make. (2) What
- * stands below `lock` is guarded by it; what stands above does not change, or belongs to the thread
- * alone. (3) fd >= 0 while the socket is libnats' to use; it is closed only after fd is -1. */
+/* (1) `refs` counts the sink, the thread, and outstanding callbacks of libnats. (2) Fields below
+ * `lock` are guarded by it; those above do not change, or belong to the thread alone. (3) fd >= 0
+ * while libnats may use the socket; it is closed only after fd is -1. */
 struct nats_link {
     struct nats_plan *plan;
     int news_fd, wake_fd; /* eventfds: for the sink, and for the thread */
-    char inbox[64];       /* answers come to inbox.TOKEN */
+    char inbox[64];       /* replies arrive on inbox.TOKEN */
     natsConnection *nc;
     natsSubscription *sub;
     struct nats_queue sending;   /* taken over from `outgoing` */
     struct nats_answers reading; /* the sink's, see nats_news */
-    unsigned asked;              /* number of the last question */
+    unsigned asked;              /* number of the last request */
 
     pthread_mutex_t lock;
     pthread_cond_t ended_cond;
     int refs;
     int fd;
-    int shaking; /* our own descriptor of a socket whose connection is being made; -1: none */
+    int shaking; /* our duplicate of a socket that is still connecting; -1: none */
     bool want_write, dropped, ended;
     enum nats_link_state state;
     struct error lost;
     struct nats_queue outgoing;
     struct nats_answers answers;
-    natsMsg *reply; /* to the question `asked` */
-    bool no_reply;  /* no service answers it */
+    natsMsg *reply; /* to the request `asked` */
+    bool no_reply;  /* there is no responder */
     struct nats_tail *tail;
     bool tail_done;
     struct nats_stream stream;
     int64_t max_payload;
 };
 
-/* A time limit for libnats' TLS handshake, which has none of its own. libnats shakes hands on a
- * blocking socket, and does not tell which one that is until it is done; a server that says hello
- * and then nothing would keep the thread for ever. OpenSSL tells, though: it calls us when the
- * handshake begins, in the thread that connects.
+/* A time limit for libnats' TLS handshake, which has none of its own. libnats performs the
+ * handshake on a blocking socket, and does not reveal which one until it is done; a server that
+ * stalls during it would block the thread forever. OpenSSL does: it calls us when the handshake
+ * begins, in the connecting thread.
  *
  * nats_tls_begin limits every read and write of a handshake that this thread begins until
  * nats_tls_end. A read that takes longer fails, and the handshake with it. Meanwhile l->shaking
- * is a descriptor of our own of that socket, by which another thread can end it; l may be NULL. */
+ * is our duplicate of that socket's descriptor, by which another thread can end it; l may be
+ * NULL. */
 void nats_tls_begin(struct nats_link *l, int64_t limit_ms);
 void nats_tls_end(void);
 
 /* nats_connect_host connects to one of the plan's hosts. ERR_UNAVAILABLE. */
 int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err);
-/* nats_connect_options sets where to connect to, and what to log in with; ERR_UNAVAILABLE.
- * nats_connect_failed says why that did not work, and what to do. */
+/* nats_connect_options sets the address and the login; ERR_UNAVAILABLE. nats_connect_failed reports
+ * why connecting failed, and what to do. */
 int nats_connect_options(const struct nats_plan *p, const struct broker_host *h, natsOptions *o,
                          struct error *err);
 int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, natsStatus s,
                         struct error *err);
-/* nats_prepare finds out about the stream, once connected. ERR_UNAVAILABLE, ERR_NOMEM. */
+/* nats_prepare queries the stream, once connected. ERR_UNAVAILABLE, ERR_NOMEM. */
 int nats_prepare(struct nats_link *l, struct error *err);
 
-/* nats_pump lets libnats read and write, and waits for at most timeout_ms (-1: for ever) until
- * there is something to do. ERR_UNAVAILABLE once the connection is gone or dropped. */
+/* nats_pump lets libnats read and write, and waits at most timeout_ms (-1: indefinitely) for
+ * something to do. ERR_UNAVAILABLE once the connection is gone or dropped. */
 int nats_pump(struct nats_link *l, int timeout_ms, struct error *err);
-/* nats_hold adds a reference for a callback, nats_let_go takes one away. */
+/* nats_hold adds a reference for a callback, nats_let_go drops one. */
 void nats_hold(struct nats_link *l);
 void nats_let_go(struct nats_link *l);
-/* nats_push queues an answer for the sink. It takes the text over. */
+/* nats_push queues a reply for the sink. It takes ownership of the text. */
 void nats_push(struct nats_link *l, struct nats_answer a);
-/* nats_said writes what libnats says went wrong, fit for a log. */
+/* nats_said writes libnats' error text, safe for a log. */
 void nats_said(natsStatus s, char *out, size_t size);
 
 #endif

@@ -1,4 +1,4 @@
-/* nats_message.c: an event as a NATS message, with the headers that JetStream goes by. */
+/* nats_message.c: an event as a NATS message, with the headers that JetStream uses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -6,19 +6,19 @@
 #include "sink/nats_impl.h"
 #include "sink/nats_subject.h"
 
-#define HEADERS_MAX 65535 /* bytes, as the server has it */
+#define HEADERS_MAX 65535 /* bytes, as counted by the server */
 #define LINE_EXTRA 4      /* ": " and the line's end */
 #define HEAD_EXTRA 12     /* "NATS/1.0", its line's end, and that of the last line */
 
-/* What a message is made with. (1) `bytes` is what its headers take on the wire. */
+/* State of building a message. (1) `bytes` is the size of its headers on the wire. */
 struct nats_making {
     struct nats_sink *n;
     natsMsg *msg;
     size_t bytes;
 };
 
-/* Appends a header's name. What cannot be in one is percent-encoded, and so is the N of Nats-: what
- * an event says must not steer the server. */
+/* Appends a header's name. Characters not allowed in one are percent-encoded, and so is the N of
+ * Nats-: an event must not be able to control the server. */
 static void add_name(struct buf *b, struct str name)
 {
     bool steers = name.n >= 5 && strncasecmp(name.p, "nats-", 5) == 0;
@@ -32,8 +32,8 @@ static void add_name(struct buf *b, struct str name)
     }
 }
 
-/* Appends a header's value. A CloudEvents attribute is percent-encoded as its binding wants it; of
- * others only what would end the line, or be cut off at its ends. */
+/* Appends a header's value. A CloudEvents attribute is percent-encoded as its binding requires;
+ * other values only where a character would end the line or be trimmed. */
 static void add_value(struct buf *b, struct str v, bool attribute)
 {
     for (size_t i = 0; i < v.n; i++) {
@@ -57,8 +57,8 @@ static int set_header(struct nats_making *m, const char *name, const char *value
     return 0;
 }
 
-/* Adds a header of the event. One without a value is left out: libnats would read the next one as
- * its value. */
+/* Adds a header of the event. One without a value is left out: libnats would parse the next header
+ * as its value. */
 static int add_header(struct nats_making *m, const struct message_header *h, struct error *err)
 {
     struct buf *b = &m->n->header;
@@ -90,8 +90,8 @@ struct str nats_message_id(struct nats_sink *n, const struct event *ev)
     return (struct str){text ? text : "", text ? b->n : 0};
 }
 
-/* Returns what must be the last message of the stream, for this one to be stored. The size is
- * counted as if it were the longer of the two headers, so that whether an event fits does not
+/* Adds the header that states which message must be the stream's last for this one to be stored.
+ * The size counts the longer of the two possible headers, so that whether an event fits does not
  * depend on what came before it. */
 static int add_chain(struct nats_making *m, size_t id_length, struct error *err)
 {
@@ -131,14 +131,13 @@ static int add_headers(struct nats_making *m, const struct event *ev, const stru
 
     struct str id = nats_message_id(m->n, ev);
     if (id.n == 0)
-        return err_nomem(err); /* without it, a repeated event would be stored twice */
+        return err_nomem(err); /* without it, a resent event would be stored twice */
     if (add_chain(m, id.n, err) != 0)
         return -1;
     return set_header(m, "Nats-Msg-Id", id.p, err);
 }
 
-/* Refuses what the server would: behind a refusal of the server, a chain would have to be sent
- * again. */
+/* Refuses what the server would refuse: after its refusal, a chain would have to be sent again. */
 static int check_size(const struct nats_making *m, size_t payload, struct error *err)
 {
     const struct nats_sink *n = m->n;

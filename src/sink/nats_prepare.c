@@ -1,5 +1,5 @@
-/* nats_prepare.c: what a link asks the server before the first event: whether the stream is there
- * and takes our subjects, and what its last messages were. */
+/* nats_prepare.c: a link's queries before the first event: whether the stream exists and accepts
+ * our subjects, and its last messages. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 
 /* Receiving: these run in a thread of libnats. */
 
-/* Keeps the reply to our last question, and drops one to an older question. */
+/* Keeps the reply to our last request, and drops one to an earlier request. */
 static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
 {
     pthread_mutex_lock(&l->lock);
@@ -29,7 +29,7 @@ static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
     nats_link_flush(l);
 }
 
-/* Notes the id of one of the stream's last messages. */
+/* Records the id of one of the stream's last messages. */
 static void note_tail(struct nats_link *l, natsMsg *msg)
 {
     uint64_t seq, pending;
@@ -63,7 +63,7 @@ static void note_ack(struct nats_link *l, const char *token, natsMsg *msg)
         free(a.text);
 }
 
-/* Tells apart what comes to the inbox: INBOX.q1 answers a question, INBOX.17 answers for an
+/* Dispatches messages to the inbox: INBOX.q1 is the reply to a request, INBOX.17 that to an
  * event. */
 static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
@@ -77,7 +77,7 @@ static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, v
         note_ack(l, rest, msg);
 }
 
-/* Takes a message of the stream. It has the subject that it was published to. */
+/* Handles a message of the stream. It has the subject that it was published to. */
 static void on_tail(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
     (void)nc;
@@ -98,7 +98,7 @@ static int went_wrong(struct nats_link *l, natsStatus s, const char *what, struc
                      what, said);
 }
 
-/* subscribe has messages to a subject handed to fn, which may be called until on_complete was. */
+/* Subscribes fn to a subject; fn may be called until on_complete was. */
 static int subscribe(struct nats_link *l, const char *subject, natsMsgHandler fn,
                      natsSubscription **ret, struct error *err)
 {
@@ -146,7 +146,7 @@ static bool has_tail(struct nats_link *l)
     return has;
 }
 
-/* Pumps until `here` says that it has come, or until a time. *ret says which. */
+/* Pumps until `here` returns true, or until a deadline. *ret is which. */
 static int pump_until(struct nats_link *l, bool (*here)(struct nats_link *), int64_t until,
                       bool *ret, struct error *err)
 {
@@ -168,9 +168,9 @@ static int unanswered(const struct nats_link *l, const char *what, struct error 
                    l->plan->url.label, what, (long long)l->plan->timeout_ms);
 }
 
-/* Sends a question to JetStream, what such as STREAM.INFO.orders, and waits. *ret is the answer,
- * which lives until the next question. A question that comes while there is no leader is never
- * answered, so it is put again and again; the answer to any will do. */
+/* Sends a request to JetStream, with `what` such as STREAM.INFO.orders, and waits. *ret is the
+ * reply, which lives until the next request. A request sent while there is no leader is never
+ * answered, so it is repeated; a reply to any will do. */
 static int ask_server(struct nats_link *l, const char *what, struct str body, struct json *ret,
                       struct error *err)
 {
@@ -203,12 +203,12 @@ static int ask_server(struct nats_link *l, const char *what, struct str body, st
 
     struct str text = {natsMsg_GetData(l->reply), (size_t)natsMsg_GetDataLength(l->reply)};
     if (json_parse(text, ret, NULL, NULL) != 0)
-        return err_set(err, ERR_UNAVAILABLE, "%s: the answer to %s is no JSON", l->plan->url.label,
+        return err_set(err, ERR_UNAVAILABLE, "%s: the reply to %s is not JSON", l->plan->url.label,
                        subject);
     return 0;
 }
 
-/* Asks with a body that was written, and releases it. */
+/* Sends a request with this body, and releases it. */
 static int ask_with_body(struct nats_link *l, const char *what, struct buf *body, struct json *ret,
                          struct error *err)
 {
@@ -231,7 +231,7 @@ static int refused(struct nats_link *l, const char *what, int code, const char *
                      l->plan->url.label, l->plan->stream.name, what, said, code);
 }
 
-/* Makes the stream; *ret is the answer, which has what its info would have. */
+/* Creates the stream; *ret is the reply, which contains what its info would. */
 static int create_stream(struct nats_link *l, struct json *ret, struct error *err)
 {
     char what[300], said[200];
@@ -284,8 +284,8 @@ static void write_consumer(struct buf *b, const struct nats_link *l, uint64_t fr
     buf_addf(b, "\"%s-t\"}}", l->inbox);
 }
 
-/* make_consumer has the server send us its last messages. *ret_name is the consumer's name, and ""
- * if nothing will come. */
+/* Creates a consumer that sends us the stream's last messages. *ret_name is its name, "" if nothing
+ * will come. */
 static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100], struct error *err)
 {
     char what[300], said[200];
@@ -305,14 +305,13 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     int64_t n;
     bool nothing = json_get(o, STR("num_pending"), &v) && json_int(v, &n) && n == 0;
     bool named = json_get(o, STR("name"), &name) && name.type == JSON_STRING && name.raw.n < 100;
-    if (named && !nothing) /* else they were deleted since we asked how many there are */
+    if (named && !nothing) /* otherwise they were deleted since we asked how many there are */
         snprintf(ret_name, 100, "%.*s", (int)name.raw.n - 2, name.raw.p + 1);
     return 0;
 }
 
-/* read_tail has the server send the headers of its last messages, by a consumer that is gone
- * afterwards. The subject is not one of INBOX.*: to send, the server wants a subscription to
- * that very subject. */
+/* Reads the headers of the last messages through a temporary consumer. The subject is not one of
+ * INBOX.*: the server sends only if there is a subscription to exactly that subject. */
 static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
 {
     char subject[sizeof l->inbox + 4], name[100], what[600];
@@ -327,7 +326,7 @@ static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
         rc = pump_until(l, has_tail, until, &came, err);
         if (rc == 0 && !came)
             rc = unanswered(l, "with the last messages of the stream", err);
-        /* If this is not heard, the consumer goes after 5 s. */
+        /* If this is lost, the consumer expires after 5 s. */
         snprintf(what, sizeof what, "%s.CONSUMER.DELETE.%s.%s", l->plan->api, l->plan->stream.name,
                  name);
         (void)natsConnection_Publish(l->nc, what, NULL, 0);
@@ -344,9 +343,9 @@ static void set_tail(struct nats_link *l, struct nats_tail *tail)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Reads the ids of the stream's last messages: what a relay that is gone, or a connection that was
- * cut, has brought there without our knowing. Where that is not permitted, events may be repeated;
- * a stream of our own cannot do without. */
+/* Reads the ids of the stream's last messages: those that a relay which is gone, or a connection
+ * that was cut, stored there without our knowing. Where this is not permitted, events may be
+ * repeated; an exclusive stream requires it. */
 static int look_back(struct nats_link *l, struct error *err)
 {
     const struct nats_stream *st = &l->stream;

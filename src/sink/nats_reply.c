@@ -8,7 +8,7 @@
 #define ACK_TOKENS 9       /* $JS ACK stream consumer delivered seq cseq time pending */
 #define ACK_TOKENS_LONG 12 /* two more after ACK, and one at the end */
 
-/* Copies a string, cleaned, or "" if it is none. */
+/* Copies a string, cleaned; "" if it is not one. */
 static void string_of(struct json v, char *out, size_t size)
 {
     struct buf b;
@@ -59,7 +59,7 @@ struct nats_answer nats_reply_ack(struct str text)
     return a;
 }
 
-/* Reads a decimal number of at most 19 digits that ends with `end`. */
+/* Parses a decimal number of at most 19 digits. */
 static bool number(const char *p, size_t n, uint64_t *ret)
 {
     uint64_t v = 0;

@@ -1,4 +1,4 @@
-/* nats_settings.c: the URL of a NATS sink, and the plan that all its connections are made by. */
+/* nats_settings.c: the URL of a NATS sink, and the plan shared by all its connections. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 #include "sink/nats_subject.h"
 
 #define TAIL_MAX 100000
-#define CONNECT_MS 5000 /* for one host, and for one question */
+#define CONNECT_MS 5000 /* for one host, and for one request */
 
 static const char *const msg_ids[] = {
     [NATS_ID_CONSUMER] = "consumer", [NATS_ID_EVENT] = "event", NULL};
@@ -44,7 +44,7 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-/* Refuses what can be no stream or domain: it becomes a token of a subject. */
+/* Refuses names that cannot be a stream or domain: they become a token of a subject. */
 static int check_name(const char *what, const char *name, struct error *err)
 {
     size_t n = strlen(name);
@@ -87,8 +87,8 @@ static int read_settings(const char *url, struct nats_settings *s, struct broker
         return err_prefix(err, "nats sink");
     if (!s->stream)
         return err_set(err, ERR_CONFIG,
-                       "nats sink: which stream? add ?stream=NAME; without one, NATS would drop "
-                       "what has no subscriber");
+                       "nats sink: which stream? add ?stream=NAME; without one, NATS drops "
+                       "messages without a subscriber");
     if (check_name("stream", s->stream, err) != 0)
         return -1;
     if (s->domain && check_name("domain", s->domain, err) != 0)
@@ -135,7 +135,7 @@ static char *copy_text(const char *s)
 static int read_subject(struct nats_plan *p, const struct nats_settings *s, struct error *err)
 {
     const char *text = p->url.path;
-    if (*text == '\0' && s->format == MESSAGE_DEBEZIUM) /* whose router has a name of its own */
+    if (*text == '\0' && s->format == MESSAGE_DEBEZIUM) /* the name used by Debezium's router */
         text = "outbox.event.{aggregate_type}";
     struct template *t = NULL;
     struct buf pattern;

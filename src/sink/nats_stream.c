@@ -11,7 +11,7 @@
 
 /* Reading */
 
-/* Returns the number of that name, or 0. */
+/* Returns the number with that name, or 0. */
 static int64_t number_of(struct json o, struct str name)
 {
     struct json v;
@@ -20,7 +20,7 @@ static int64_t number_of(struct json o, struct str name)
     return is_number ? n : 0;
 }
 
-/* Number_of, where anything below 1 means that there is no limit. */
+/* number_of for limits: anything below 1 means no limit. */
 static int64_t limit_of(struct json o, struct str name)
 {
     int64_t n = number_of(o, name);
@@ -85,13 +85,13 @@ bool nats_stream_takes(const struct nats_stream *st, struct str subject)
         if (nats_stream_covers(pattern, subject))
             return true;
         p += pattern.n;
-        if (*p) /* there is no blank behind a NUL that the server has sent */
+        if (*p) /* no blank follows if the server has sent a NUL */
             p++;
     }
     return false;
 }
 
-/* Keeps the patterns of a stream. They have no blanks: a subject cannot. */
+/* Stores the subject patterns of a stream. They contain no blanks: a subject cannot. */
 static int read_subjects(struct json config, struct nats_stream *st, struct error *err)
 {
     struct json list, v;
@@ -147,7 +147,7 @@ int nats_stream_read(struct str text, const struct nats_wanted *want, struct nat
     bool understood = json_parse(text, &o, NULL, NULL) == 0 &&
                       json_get(o, STR("config"), &config) && config.type == JSON_OBJECT;
     if (!understood)
-        return err_set(err, ERR_UNAVAILABLE, "the server tells nothing about it");
+        return err_set(err, ERR_UNAVAILABLE, "the server gives no information about it");
     read_config(config, ret);
     read_state(o, ret);
     if (read_subjects(config, ret, err) != 0)
@@ -155,10 +155,10 @@ int nats_stream_read(struct str text, const struct nats_wanted *want, struct nat
 
     if (ret->no_ack)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "it has no_ack set, so it never says whether it has stored an event");
+                         "it has no_ack set, so it never confirms that it has stored an event");
     if (ret->sealed)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "it is sealed, and takes nothing any more");
+                         "it is sealed, and accepts no more messages");
     bool takes_ours = !want->fixed || nats_stream_takes(ret, str_of(want->subject));
     if (takes_ours)
         return 0;
@@ -220,8 +220,8 @@ static void add_window(struct buf *b, const struct nats_stream *st, int64_t rese
     text_duration_show(resend_ms, resend);
     add_risk(b, "");
     buf_addf(b,
-             "duplicate_window is %s, but an event may come again after %s, and is stored twice "
-             "then unless it is among the last that are looked at",
+             "duplicate_window is %s, but an event may be resent after %s, and is then stored "
+             "twice unless it is among the last messages checked",
              window, resend);
 }
 
@@ -240,7 +240,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted 
         buf_adds(&b, " drops events whether they were read or not");
     }
     if (strcmp(st->retention, "interest") == 0)
-        add_risk(&b, "retention=interest drops an event that no consumer is there for");
+        add_risk(&b, "retention=interest drops an event if there is no consumer for it");
     if (strcmp(st->retention, "workqueue") == 0)
         add_risk(&b, "retention=workqueue drops an event once it is read, so one that was settled "
                      "late cannot be found again");
@@ -248,7 +248,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted 
         add_window(&b, st, resend_ms);
     if (st->blind[0] != '\0') {
         add_risk(&b, "");
-        buf_addf(&b, "its last messages cannot be looked at (%s)", st->blind);
+        buf_addf(&b, "its last messages cannot be read (%s)", st->blind);
     }
 
     out[0] = '\0';
@@ -271,7 +271,7 @@ int nats_tail_init(struct nats_tail *t, size_t n)
     return 0;
 }
 
-/* Returns where an id is, or would be. There is always a free place. */
+/* Returns the slot of an id, or a free one for it. There is always a free slot. */
 static struct nats_tail_entry *place_of(const struct nats_tail *t, struct str id, uint64_t hash[2])
 {
     hash[0] = hash_end(hash_add(HASH_INIT, id));

@@ -2,8 +2,8 @@
 
 #include <stdio.h>
 
-/* Steps over a part of a template: a field, a doubled brace, or plain text. The template is known
- * to be well-formed. */
+/* Consumes a part of a template: a field, a doubled brace, or plain text. The template is known to
+ * be well-formed. */
 static struct str next_part(const char **p)
 {
     const char *from = *p;
@@ -69,12 +69,12 @@ static bool is_levels(struct str part)
     return str_is(part, "{type}");
 }
 
-/* Goes token by token: one with a field in it becomes *, and one with a whole type, which has any
+/* Token by token: one containing a field becomes *, and one containing a whole type, which has any
  * number of levels, ends the pattern. */
 void nats_subject_pattern(const char *text, struct buf *b)
 {
-    size_t token = b->n; /* where the current one begins */
-    bool any = false;    /* it has a field */
+    size_t token = b->n; /* start of the current token */
+    bool any = false;    /* it contains a field */
     while (*text) {
         struct str part = next_part(&text);
         if (is_levels(part)) {
@@ -109,7 +109,7 @@ void nats_subject_pattern(const char *text, struct buf *b)
     }
 }
 
-/* Whether the dot at s[i] parts two tokens that are not empty. */
+/* Whether the dot at s[i] separates two non-empty tokens. */
 static bool parts_levels(struct str s, size_t i)
 {
     bool at_end = i == 0 || i + 1 == s.n;

@@ -1,5 +1,5 @@
 /* rabbitmq.c: the sink that publishes to RabbitMQ: one message per event, hundreds in flight, each
- * delivered once the broker confirms it. */
+ * delivered once the broker has confirmed it. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,15 +7,15 @@
 #include "sink/kinds.h"
 #include "sink/rabbitmq_impl.h"
 
-#define OUT_ENOUGH ((size_t)4 << 20) /* take no more events until some of it is written */
-#define WORN_NS (2000 * MS_NS)       /* of nacks, before a channel is replaced */
+#define OUT_ENOUGH ((size_t)4 << 20) /* back-pressure until some of it is written */
+#define WORN_NS (2000 * MS_NS)       /* how long nacks go on before a channel is replaced */
 #define RENEW_NS (20000 * MS_NS)     /* between replacements */
-#define KEY_MAX ((size_t)16 << 10)   /* of a routing key before it is refused */
-#define TEXT_MAX ((size_t)512 << 20) /* of what message_make writes */
+#define KEY_MAX ((size_t)16 << 10)   /* for a routing key, before the length check */
+#define TEXT_MAX ((size_t)512 << 20) /* for the output of message_make */
 
-/* Whether a channel has to be replaced. RabbitMQ 3.10 remembers in a channel who leads a quorum
- * queue: if that node dies, the channel gets a nack for every message to the queue, ever after. A
- * queue that is full looks the same, so this is not done often. */
+/* Whether a channel must be replaced. RabbitMQ 3.10 caches the leader of a quorum queue in the
+ * channel: if that node dies, the channel gets a nack for every message to the queue from then on.
+ * A queue that is full looks the same, so this is not done often. */
 static bool is_worn(const struct rabbitmq_sink *r)
 {
     int64_t now = broker_now(&r->b);
@@ -29,11 +29,11 @@ static bool may_publish(const struct rabbitmq_sink *r)
         return false;
     if (r->solo > 0)
         return r->published == 0;
-    /* A tag that was not confirmed keeps its place. */
+    /* An unconfirmed tag keeps its slot. */
     return r->next_tag - r->first_tag < RABBITMQ_WINDOW;
 }
 
-/* Publishes as far as the channel takes it. */
+/* Publishes as much as the channel accepts. */
 static void publish_waiting(struct rabbitmq_sink *r)
 {
     while (r->waiting && may_publish(r)) {
@@ -53,8 +53,8 @@ static void publish_waiting(struct rabbitmq_sink *r)
     }
 }
 
-/* Connects, and opens the channel, if there is none. A channel that is worn is replaced once
- * nothing is in flight on it. */
+/* Connects and opens the channel if there is none. A worn channel is replaced once nothing is in
+ * flight on it. */
 static int connect_if_need_be(struct rabbitmq_sink *r, struct error *err)
 {
     r->begun = true;
@@ -85,14 +85,14 @@ static bool has_room(const struct rabbitmq_sink *r)
     return r->window.count + 1 < RABBITMQ_WINDOW && rabbit_conn_queued(&r->conn) < OUT_ENOUGH;
 }
 
-/* Says, in an error, that the broker takes no messages now. */
+/* Reports that the broker is blocking publishers. */
 static int blocked(const struct rabbitmq_sink *r, struct error *err)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s takes no messages: %s",
                      rabbit_conn_label(&r->conn), r->conn.reason);
 }
 
-/* Takes one delivery. False: it was given back because nothing can be published now. */
+/* Accepts one delivery. False: it was returned because nothing can be published now. */
 static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
 {
     struct error err;
@@ -113,7 +113,7 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
         res = sink_unsent(&err);
         sink_done(&r->b.base, d, &res);
         if (r->conn.state == RABBIT_CLOSED)
-            rabbitmq_answer_lost(r, &err); /* what waited for a connection that is not to be had */
+            rabbitmq_answer_lost(r, &err); /* events that waited for a connection that failed */
         return false;
     }
     struct rabbitmq_item *it = (struct rabbitmq_item *)window_take(&r->window, d, mark);
@@ -127,8 +127,8 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
 
 static void rabbitmq_drive(struct sink *sk);
 
-/* rabbitmq_submit first hears a broker that has something to say while nothing is in flight: that
- * it has closed an idle connection does not count against an event. */
+/* With nothing in flight, pending input is read first: an idle connection closed by the broker must
+ * not count against an event. */
 static size_t rabbitmq_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
@@ -154,12 +154,13 @@ static void check_time(struct rabbitmq_sink *r)
         rabbitmq_answer_lost(r, &err);
         return;
     }
-    /* The connection stays: what was written is not published twice over another one. */
+    /* Keep the connection: messages already written must not be published twice over another
+     * one. */
     blocked(r, &err);
     rabbitmq_answer_all(r, &(struct sink_result){.status = SINK_DOWN, .text = err.text});
 }
 
-/* Connects at its first call, so that a missing exchange shows before the first event comes. */
+/* Connects at the first call, so that a missing exchange is noticed before the first event. */
 static void rabbitmq_drive(struct sink *sk)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
@@ -199,7 +200,7 @@ static int64_t rabbitmq_deadline(struct sink *sk)
     return min_i64(window_due(&r->window), rabbit_conn_deadline(&r->conn));
 }
 
-/* Looks for confirms once more: an event that is known to be delivered need not come again. */
+/* Checks for confirms once more: an event known to be delivered need not be retried. */
 static void rabbitmq_cancel(struct sink *sk)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
@@ -214,14 +215,14 @@ static void rabbitmq_cancel(struct sink *sk)
     rabbitmq_answer_all(r, &(struct sink_result){.status = SINK_CANCELLED, .text = why});
 }
 
-/* Always true: there are heartbeats, and a broker may say at any time that it takes no more. */
+/* Always: there are heartbeats, and a broker may block publishers at any time. */
 static bool rabbitmq_attended(struct sink *sk)
 {
     (void)sk;
     return true;
 }
 
-/* Names the node that we are at. AMQP does not tell who leads a queue. */
+/* Reports the node that we are connected to. AMQP does not reveal the leader of a queue. */
 static void rabbitmq_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
@@ -291,7 +292,7 @@ static int rabbitmq_open(const struct sink_config *cfg, struct sink **ret, struc
     return broker_open(cfg, sizeof(struct rabbitmq_sink), rabbitmq_set_up, ret, err);
 }
 
-/* Waits until the channel is ready: logged in, exchange and queue there. */
+/* Waits until the channel is ready: logged in, exchange and queue verified. */
 static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;

@@ -1,19 +1,18 @@
-/* rabbitmq_answer.c: what a broker says, or its silence, and the events that it ends. */
+/* rabbitmq_answer.c: the broker's replies, or the lack of them, and what they mean for events. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "sink/rabbitmq_impl.h"
 
-#define LATER_MS 2000 /* how long an event waits whose queue takes nothing */
+#define LATER_MS 2000 /* delay for an event whose queue accepts nothing */
 #define KEY_SHOWN 201
 #define ABSENT "NOT_FOUND - no " /* "... exchange 'orders' in vhost '/'" */
 
-/* What every answer of a broker means for events. docs/brokers.md has the same table for people,
- * and a test compares them. The first row that fits counts. What is refused is of the event's
- * routing key, or of the exchange or the queue; the broker works. What is down is of the broker: it
- * is away, or refuses the login, or a queue has no leader or no room, which it does not tell
- * apart. */
+/* What every reply of a broker means for events. docs/brokers.md has the same table, and a test
+ * compares them. The first matching row counts. "Refused" is about the event's routing key, or the
+ * exchange or the queue; the broker works. "Down" is about the broker: it is unavailable, or
+ * refuses the login, or a queue has no leader or no room, which the broker does not distinguish. */
 static const struct rabbitmq_meaning meanings[] = {
     {SAID_ACK, 0, NULL, SINK_DELIVERED, true,
      "every queue it was routed to has it: on disk, or in most nodes of a quorum queue"},
@@ -66,7 +65,7 @@ void rabbitmq_answer_waiting(struct rabbitmq_sink *r, const struct sink_result *
     }
 }
 
-/* Makes the channel's next message the first of its window. */
+/* Starts the channel's tag window at its next message. */
 static void forget_tags(struct rabbitmq_sink *r)
 {
     memset(r->by_tag, 0, RABBITMQ_WINDOW * sizeof *r->by_tag);
@@ -84,7 +83,7 @@ void rabbitmq_answer_all(struct rabbitmq_sink *r, const struct sink_result *res)
 
 /* Confirms */
 
-/* Shows the routing key of an event, for messages. */
+/* Formats an event's routing key for messages. */
 static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, char out[KEY_SHOWN])
 {
     struct error ignored;
@@ -95,8 +94,8 @@ static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, cha
     return out;
 }
 
-/* Takes the broker's word on one message. It may come for one that was given up while the broker
- * blocked us; that one has been answered for. */
+/* Handles the confirm of one message. It may be for one that was given up while the broker blocked
+ * us, and whose result was already reported. */
 static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
 {
     char key[KEY_SHOWN], text[RABBITMQ_SAID];
@@ -125,8 +124,8 @@ static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
             r->nacked = broker_now(&r->b);
         snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s",
                  rabbit_conn_label(&r->conn), show_key(r, ev, key), m->meaning);
-        /* If all events have one routing key, the queue will refuse them all; if not, the events
-         * for other queues go on. */
+        /* If all events have one routing key, the queue will refuse them all; otherwise events for
+         * other queues continue. */
         if (!r->fixed) {
             res.status = SINK_LATER;
             res.retry_after_ms = LATER_MS;
@@ -140,8 +139,8 @@ static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
     window_end(&r->window, &it->f, &res);
 }
 
-/* Takes an ack or a nack: for one tag or, if it is multiple, for all up to that tag; 0 is all there
- * are. They come in any order. */
+/* Handles an ack or a nack: for one tag or, if multiple, for all up to that tag, where 0 means all
+ * outstanding. They arrive in any order. */
 static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bool stored,
                         struct error *err)
 {
@@ -164,8 +163,8 @@ static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bo
     return 0;
 }
 
-/* Takes what follows basic.return: the header and the body of the message. The confirm comes after
- * them. */
+/* Handles the content after basic.return: the header and the body of the message. The confirm
+ * follows. */
 static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, struct error *err)
 {
     struct rabbitmq_returning *ret = &r->returning;
@@ -186,7 +185,7 @@ static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, s
     }
     bool fits = ret->what == RETURNING_BODY && f->type == RABBIT_BODY && f->payload.n <= ret->rest;
     if (!fits)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sends an unexpected message",
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected message",
                          rabbit_conn_label(&r->conn));
     ret->rest -= f->payload.n;
     if (ret->rest == 0)
@@ -196,8 +195,8 @@ static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, s
 
 /* The end of the channel */
 
-/* Takes the close of a channel over a message. The broker does not say which one: if there are
- * several, they go again one by one. What it has stored of them arrives twice. */
+/* Handles the close of a channel because of a message. The broker does not say which one: if there
+ * are several, they are resent one by one. Those that it had stored arrive twice. */
 static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
                            struct error *err)
 {
@@ -279,7 +278,7 @@ static int take_method(struct rabbitmq_sink *r, const amqp_method_t *m, struct e
         return 0;
     }
     default:
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
                          rabbit_conn_label(&r->conn), amqp_method_name(m->id));
     }
 }
@@ -291,8 +290,8 @@ int rabbitmq_answer_frame(void *sink, const struct rabbit_frame *f, const amqp_m
     bool expected = f->channel == RABBITMQ_CHANNEL && r->channel != CHANNEL_NONE;
     if (!expected)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s speaks on channel %d, which is not open", rabbit_conn_label(&r->conn),
-                         f->channel);
+                         "%s sent a frame on channel %d, which is not open",
+                         rabbit_conn_label(&r->conn), f->channel);
     if (!m)
         return take_content(r, f, err);
     if (m->id == AMQP_CHANNEL_CLOSE_METHOD)

@@ -1,12 +1,12 @@
-/* rabbitmq_channel.c: the channel, and what it needs: confirms, an exchange, perhaps a queue. They
- * are looked at whenever a channel is opened, and created only if the URL says so. */
+/* rabbitmq_channel.c: the channel and its setup: confirms, an exchange, perhaps a queue. They are
+ * checked whenever a channel is opened, and created only if the URL says so. */
 #include <stdio.h>
 #include <string.h>
 
 #include "sink/rabbitmq_impl.h"
 
-/* A step of the set-up: `send` queues the question, unless there is none to ask, and `answer` is
- * the method that says yes. */
+/* A step of the setup: `send` queues the request, unless it can be skipped, and `answer` is the
+ * method of a positive reply. */
 struct step {
     int (*send)(struct rabbitmq_sink *r, bool *ret_asked);
     amqp_method_number_t answer;
@@ -36,7 +36,7 @@ static bool creates(const struct rabbitmq_sink *r)
     return r->set.create && !r->passive;
 }
 
-/* Leaves out the default exchange, which is always there and may not be asked for. */
+/* Skips the default exchange, which always exists and may not be declared. */
 static int look_at_exchange(struct rabbitmq_sink *r, bool *ret_asked)
 {
     amqp_exchange_declare_t m = {
@@ -50,7 +50,7 @@ static int look_at_exchange(struct rabbitmq_sink *r, bool *ret_asked)
     return send_question(r, AMQP_EXCHANGE_DECLARE_METHOD, &m, ret_asked);
 }
 
-/* Returns the queue that has to be there; NULL: we know of none. */
+/* Returns the queue that must exist; NULL: none that we know of. */
 static const char *queue_of(const struct rabbitmq_sink *r)
 {
     bool names_queue = r->set.exchange[0] == '\0' && r->fixed;
@@ -98,7 +98,7 @@ static const struct step steps[] = {
 
 #define STEPS (sizeof steps / sizeof steps[0])
 
-/* Goes on until one has to be answered; behind the last the channel is ready. */
+/* Continues until a step awaits a reply; after the last the channel is ready. */
 static int take_steps(struct rabbitmq_sink *r, struct error *err)
 {
     while (r->step < STEPS) {
@@ -110,7 +110,7 @@ static int take_steps(struct rabbitmq_sink *r, struct error *err)
         r->step++;
     }
     r->channel = CHANNEL_READY;
-    r->first_tag = r->next_tag = 1; /* the first message on a channel has the tag 1 */
+    r->first_tag = r->next_tag = 1; /* the first message on a channel has tag 1 */
     return 0;
 }
 
@@ -126,7 +126,7 @@ int rabbitmq_channel_open(struct rabbitmq_sink *r, struct error *err)
 int rabbitmq_channel_reply(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err)
 {
     if (m->id != steps[r->step].answer)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s says %s out of turn",
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
                          rabbit_conn_label(&r->conn), amqp_method_name(m->id));
     r->step++;
     return take_steps(r, err);
@@ -140,8 +140,8 @@ int rabbitmq_channel_refused(struct rabbitmq_sink *r, const amqp_channel_close_t
     const char *what = steps[r->step].what, *advice = "";
     rabbit_conn_text(m->reply_text, said);
     if (code == AMQP_PRECONDITION_FAILED && creates(r)) {
-        /* It exists in another form than we would create, which is how we learn that it is not
-         * durable, or a classic queue. It will do: set up again without creating. */
+        /* It exists with other properties than we would create, perhaps not durable, or a classic
+         * queue. Use it as it is: repeat the setup without creating. */
         r->passive = true;
         broker_set_caution(&r->b,
                            "%s has %s in another form than create=on would give it, and it is "

@@ -1,8 +1,8 @@
-/* rabbitmq_message.c: an event as the frames of a message. */
+/* rabbitmq_message.c: an event as AMQP frames. */
 #include "sink/rabbitmq_impl.h"
 
-/* Writes the routing key. A dot in a value begins another word of a topic: a broker allows any
- * bytes, so nothing is escaped. */
+/* Writes the routing key. A dot in a value starts another word of a topic: brokers allow any bytes,
+ * so nothing is escaped. */
 static int make_key(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
     buf_clear(&r->name);
@@ -14,8 +14,8 @@ static int make_key(struct rabbitmq_sink *r, const struct event *ev, struct erro
     return 0;
 }
 
-/* Gives one mark for an exchange. The default exchange routes to the queue that the key names, so
- * there it is one for each queue. */
+/* One mark per exchange. The default exchange routes to the queue named by the key, so there it is
+ * one per queue. */
 struct stream *rabbitmq_message_mark(struct rabbitmq_sink *r, const struct event *ev,
                                      struct error *err)
 {
@@ -41,8 +41,8 @@ static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *re
             return err_set(err, ERR_INVALID,
                            "the name of a header has %zu bytes, and AMQP allows %d", name.n,
                            RABBIT_SHORT_MAX);
-        /* RabbitMQ would act on these two: they name more queues to route to, and must be arrays.
-         * No event may choose where it goes, or close our channel. */
+        /* RabbitMQ interprets these two: they name more queues to route to, and must be arrays. No
+         * event may choose its destination, or close our channel. */
         if (str_is(name, "CC") || str_is(name, "BCC"))
             continue;
         to[n++] = (amqp_table_entry_t){
@@ -55,8 +55,8 @@ static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *re
     return 0;
 }
 
-/* Writes the method, the header and the body. The header has the id in each format: it is what
- * basic.return is recognized by. */
+/* Writes the method, the header and the body. The header contains the id in every format: it
+ * identifies the event in basic.return. */
 static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
     const struct message *m = &r->message;

@@ -5,7 +5,7 @@
 
 #include "sink/rabbitmq_impl.h"
 
-#define OUT_MAX ((size_t)1 << 30) /* ceiling of what is queued: one event may be large */
+#define OUT_MAX ((size_t)1 << 30) /* limit on queued bytes: one event may be large */
 #define BEAT_MIN_MS 1000
 #define BEAT_MAX_MS 3600000
 
@@ -19,15 +19,15 @@ static const struct option_def options[] = {
      "routing key of an event, made of " TEMPLATE_FIELDS "; {type} if not given", option_copy,
      .at = offsetof(struct rabbitmq_settings, routing_key)},
     BROKER_OPTIONS(rabbitmq_settings, "plain"),
-    {"ce-prefix", "TEXT", "cloudEvents:", "what begins the names of a CloudEvent's headers",
-     option_copy, .at = offsetof(struct rabbitmq_settings, ce_prefix)},
+    {"ce-prefix", "TEXT", "cloudEvents:", "prefix of a CloudEvent's headers", option_copy,
+     .at = offsetof(struct rabbitmq_settings, ce_prefix)},
     {"unroutable", "WHAT", "retry", "what becomes of an event that no queue is bound for",
      option_choice, .at = offsetof(struct rabbitmq_settings, unroutable),
      .names = unroutable_names},
     {"auth", "HOW", "auto", "SASL: plain, or external by the client certificate", option_choice,
      .at = offsetof(struct rabbitmq_settings, auth), .names = auth_names},
-    {"heartbeat", "DURATION", "30s", "how often both sides say that they live; 0s: never",
-     option_span, .at = offsetof(struct rabbitmq_settings, heartbeat_ms), .max = BEAT_MAX_MS},
+    {"heartbeat", "DURATION", "30s", "heartbeat interval of both sides; 0s: none", option_span,
+     .at = offsetof(struct rabbitmq_settings, heartbeat_ms), .max = BEAT_MAX_MS},
     {"create", "on|off", "off", "declare the exchange, and the queue if one is named", option_bool,
      .at = offsetof(struct rabbitmq_settings, create)},
     {"exchange-type", "TYPE", "topic", "of the exchange that create declares", option_word,
@@ -41,8 +41,8 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-/* Takes VHOST/EXCHANGE apart at the last slash, since the usual virtual host is a slash itself. An
- * empty VHOST means that one. */
+/* Splits VHOST/EXCHANGE at the last slash, since the usual virtual host is itself a slash. An empty
+ * VHOST means that one. */
 static int split_path(const char *path, struct rabbitmq_settings *s, struct error *err)
 {
     const char *slash = strrchr(path, '/');
@@ -62,8 +62,8 @@ static int split_path(const char *path, struct rabbitmq_settings *s, struct erro
     return 0;
 }
 
-/* Fills in what follows from the rest of the URL: the routing key, and SASL EXTERNAL if all we have
- * is a certificate. */
+/* Fills in defaults that depend on the rest of the URL: the routing key, and SASL EXTERNAL if we
+ * have only a certificate. */
 static int choose_defaults(struct rabbitmq_settings *s, const struct broker_url *u,
                            struct error *err)
 {
@@ -136,7 +136,7 @@ void rabbitmq_settings_release(struct rabbitmq_settings *s)
 
 /* The login */
 
-/* Defaults to that of guest, like every AMQP client; brokers accept it only from localhost. */
+/* Defaults to guest's password, like every AMQP client; brokers accept it only from localhost. */
 static char *read_password(void *ctx, struct error *err)
 {
     const struct broker_url *u = ctx;

@@ -9,11 +9,11 @@
 #include "sink/redis_impl.h"
 
 #define NAME_MAX_BYTES ((size_t)16 << 10) /* of a stream */
-#define MESSAGE_MAX ((size_t)2 << 30)     /* of an entry: one event may be large */
+#define MESSAGE_MAX ((size_t)2 << 30)     /* for an entry: one event may be large */
 
 /* Sending */
 
-/* Returns the stream that an event goes to; NULL with ERR_INVALID if no name can be made for it. */
+/* Returns the stream of an event; NULL with ERR_INVALID if no valid name results. */
 static struct stream *find_stream(struct redis_sink *r, const struct event *ev, struct error *err)
 {
     buf_clear(&r->stream_name);
@@ -25,8 +25,8 @@ static struct stream *find_stream(struct redis_sink *r, const struct event *ev, 
     return st;
 }
 
-/* Queues the first delivery, with as many of its chain as go into one script. *ret is their number;
- * 0 if the server has no room now. */
+/* Queues the first delivery, with as much of its chain as fits into one script. *ret is the number
+ * queued; 0 if the server has no room now. */
 static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t n, size_t *ret,
                         struct error *err)
 {
@@ -59,12 +59,12 @@ static size_t redis_submit(struct sink *sk, struct delivery *const *d, size_t n)
         struct error err = {0};
         size_t took = 0;
         if (d[i]->chained)
-            return i; /* the rest of a chain waits until its beginning has ended */
+            return i; /* the rest of a chain waits for its beginning to end */
         if (queue_events(r, d + i, n - i, &took, &err) != 0) {
             struct sink_result res = sink_unsent(&err);
             if (err.code == ERR_LOST)
                 res.status = SINK_CANCELLED;
-            if (err.code == ERR_BUSY) { /* others work: see queue_events */
+            if (err.code == ERR_BUSY) { /* other servers work: see queue_events */
                 res.status = SINK_LATER;
                 res.retry_after_ms = REDIS_AWAY_MS;
             }
@@ -108,12 +108,11 @@ static const struct sink_lease *redis_lease(struct sink *sk)
     struct redis_sink *r = (struct redis_sink *)sk;
     if (!r->set.lease)
         return NULL;
-    redis_lease_held(r); /* which brings the counts up to date */
+    redis_lease_held(r); /* updates the counts */
     return &r->lease.counts;
 }
 
-/* redis_settled has Redis forget the ids of events that will not be sent again. Those that go to
- * one stream are forgotten together. */
+/* Makes Redis forget the ids of events that will not be sent again, one command per stream. */
 static void redis_settled(struct sink *sk, const struct event *const *ev, size_t n)
 {
     struct redis_sink *r = (struct redis_sink *)sk;

@@ -1,14 +1,14 @@
-/* redis_answer.c: what the replies of a Redis server, or their absence, mean for the events. */
+/* redis_answer.c: what the replies of a Redis server, or the lack of them, mean for the events. */
 #include <stdio.h>
 
 #include "base/text.h"
 #include "redis/reply.h"
 #include "sink/redis_impl.h"
 
-#define PLAIN_EVENTS 32               /* appended one by one after a script has stopped */
-#define NO_SCRIPTS_NS (60000 * MS_NS) /* how long to do without, if the server refuses them */
+#define PLAIN_EVENTS 32               /* appended one by one after a script stopped */
+#define NO_SCRIPTS_NS (60000 * MS_NS) /* how long not to use scripts if the server refuses them */
 
-/* What an error reply means for the event. docs/brokers.md has the same table for people. */
+/* What an error reply means for the event. docs/brokers.md has the same table. */
 static const enum sink_status statuses[] = {
     [REDIS_FAULT_UNKNOWN] = SINK_RETRY, [REDIS_FAULT_STREAM] = SINK_REFUSED,
     [REDIS_FAULT_AWAY] = SINK_DOWN,     [REDIS_FAULT_LOGIN] = SINK_DOWN,
@@ -16,8 +16,8 @@ static const enum sink_status statuses[] = {
     [REDIS_FAULT_SCRIPT] = SINK_RETRY,
 };
 
-/* Notes the high-water mark. An id that no clock can give, because it was set by hand, is a
- * receipt, but not a mark that a store could keep. */
+/* Records the high-water mark. An id that no clock can produce, because it was set by hand, is a
+ * receipt, but not a mark that a store can keep. */
 static void answer_added(struct redis_node *n, struct redis_request *q, const char *id)
 {
     int64_t hi, lo;
@@ -60,7 +60,7 @@ static bool has_id(const redisReply *reply)
     return reply->type == REDIS_REPLY_STRING && redis_is_id(reply->str);
 }
 
-/* Answers for an event that is in its stream, unless it waits for replicas. */
+/* Reports an event that is in its stream, unless it waits for replicas. */
 static void entry_added(struct redis_node *n, struct redis_request *q, const char *id)
 {
     if (n->sink->set.replicas) {
@@ -89,9 +89,9 @@ static void xadd_replied(struct redis_node *n, struct redis_request *q, const re
 
 /* Scripts */
 
-/* Gives back the `count` events from q on, which a script did not append. They are not blamed: the
- * plain XADD that comes next will tell what is wrong, and with which of them. An odd reply may mean
- * that they were appended after all; then they arrive twice. */
+/* Returns the `count` events from q on, which a script did not append. They are not blamed: the
+ * plain XADD that follows will show what is wrong, and with which of them. After an unexpected
+ * reply they may have been appended after all; then they arrive twice. */
 static void run_stopped(struct redis_node *n, struct redis_request *q, size_t count,
                         const redisReply *why)
 {
@@ -102,7 +102,7 @@ static void run_stopped(struct redis_node *n, struct redis_request *q, size_t co
         redis_conn_text(&n->conn, why, said);
         bool can_do_without = !r->set.dedupe;
         if (can_do_without && redis_refuses_command(why->str)) {
-            /* Scripts are tried again after a while; the caution stays even if they work then. */
+            /* Scripts are retried after a while; the caution stays even if they work then. */
             r->scripts_from = redis_now(r) + NO_SCRIPTS_NS;
             broker_set_caution(&r->b,
                                "%s refuses scripts, so events of one key are sent one after the "
@@ -119,8 +119,8 @@ static void run_stopped(struct redis_node *n, struct redis_request *q, size_t co
     }
 }
 
-/* Takes the reply to a script for `count` events from q on: an id for each, or fewer and the error
- * that stopped it, or nothing but an error. */
+/* Handles the reply to a script for `count` events from q on: an id for each, or fewer and the
+ * error that stopped it, or only an error. */
 static void run_replied(struct redis_node *n, struct redis_request *q, size_t count,
                         const redisReply *reply)
 {
@@ -139,7 +139,7 @@ static void run_replied(struct redis_node *n, struct redis_request *q, size_t co
         run_stopped(n, q, count - ids, reply);
 }
 
-/* Takes the reply to what has appended one event, or a run of them. */
+/* Handles the reply to the command that appended one event, or a run of them. */
 static void append_replied(struct redis_node *n, struct redis_request *q, const redisReply *reply)
 {
     size_t run = q->run;
@@ -152,14 +152,14 @@ static void append_replied(struct redis_node *n, struct redis_request *q, const 
         run_replied(n, q, run, reply);
         return;
     }
-    /* With dedupe, a single event was given to a script, too. */
+    /* With dedupe, even a single event goes through a script. */
     bool in_array = reply->type == REDIS_REPLY_ARRAY && reply->elements == 1;
     if (n->sink->set.dedupe && in_array)
         reply = reply->element[0];
     xadd_replied(n, q, reply);
 }
 
-/* Answers for the entries before a WAIT, which was replied to with how many replicas have them. */
+/* Reports the entries before a WAIT, whose reply is the number of replicas that have them. */
 static void wait_replied(struct redis_node *n, const redisReply *reply)
 {
     char said[REDIS_TEXT], text[2 * REDIS_TEXT];
@@ -188,7 +188,7 @@ static void take_reply(struct redis_node *n, const redisReply *reply)
 {
     struct redis_request *q = n->awaited;
     if (!q) {
-        /* It was not asked for: an error that announces the end, or the peer is not Redis. */
+        /* Unsolicited: an error that precedes closing, or the peer is not Redis. */
         n->stale = true;
         return;
     }
@@ -203,7 +203,7 @@ static void take_reply(struct redis_node *n, const redisReply *reply)
     case REQUEST_WAIT: wait_replied(n, reply); break;
     case REQUEST_EXTEND:
     case REQUEST_TAKE: redis_lease_answer(n->sink, kind, reply); break;
-    case REQUEST_ASKING: /* the reply to what follows tells whether it was heard */
+    case REQUEST_ASKING: /* the reply to the next command shows whether it took effect */
     case REQUEST_FORGET:
     case REQUEST_XADD: break;
     }
@@ -217,17 +217,17 @@ void redis_answer_reply(void *node, redisReply *reply)
 
 /* Failures */
 
-/* Whether an event is the likely reason that connections end. Some limits of a server end a
- * connection without a word. So an event is to blame if it was alone in flight, again and again,
- * when a server that was ready hung up or fell silent. It does get to be alone: after a failure the
- * circuit lets single events through, and large ones always go alone. */
+/* Whether an event is the likely reason that connections end: some limits of a server close the
+ * connection without an error. An event is to blame if it was alone in flight, several times in a
+ * row, when a server that was ready closed the connection or fell silent. It does get to be alone:
+ * after a failure the circuit lets single events through, and large ones always go alone. */
 static bool is_suspect(struct redis_node *n)
 {
     bool alone = n->conn.state == REDIS_READY && n->window.events == 1;
     for (struct redis_request *q = n->awaited; alone && q; q = (struct redis_request *)q->f.next)
         if (q->f.d)
             return window_blame(&n->window, q->f.d->ev);
-    return false; /* the server has replied to it */
+    return false; /* the server has replied */
 }
 
 void redis_answer_all(struct redis_node *n, enum sink_status status, const char *why)
@@ -240,7 +240,7 @@ void redis_answer_all(struct redis_node *n, enum sink_status status, const char 
         struct redis_request *q = (struct redis_request *)n->window.first;
         struct sink_result res = {.status = status, .text = why};
         if (status == SINK_LATER && q->run == 0)
-            res.status = SINK_CANCELLED; /* of a chain only the first may wait on its own */
+            res.status = SINK_CANCELLED; /* in a chain, only the first may wait on its own */
         if (res.status == SINK_LATER)
             res.retry_after_ms = REDIS_AWAY_MS;
         enum request_kind kind = q->kind;
@@ -251,7 +251,7 @@ void redis_answer_all(struct redis_node *n, enum sink_status status, const char 
         if (kind == REQUEST_EXTEND || kind == REQUEST_TAKE)
             redis_lease_answer(n->sink, kind, NULL);
     }
-    /* An event that was not blamed remains a suspect. */
+    /* An event that was not blamed remains suspect. */
     bool blamed = status == SINK_RETRY || status == SINK_CANCELLED;
     if (!blamed)
         n->window.suspect.cuts = cuts;

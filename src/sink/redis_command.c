@@ -1,5 +1,5 @@
-/* redis_command.c: writes the commands that append events. hiredis would copy every payload once
- * more, so they are written straight into the connection's buffer. */
+/* redis_command.c: writes the commands that append events, directly into the connection's buffer:
+ * hiredis would copy every payload once more. */
 #include <stdio.h>
 
 #include "event/envelope.h"
@@ -7,8 +7,8 @@
 
 /* A run is appended by a script, which stops at the first entry that Redis refuses: no later event
  * of the key may overtake it. It returns the ids, followed by the error if there was one. EVAL
- * sends the text each time. That costs Redis about a microsecond for the hash, and spares us
- * EVALSHA's NOSCRIPT after a restart or a failover. */
+ * sends the text each time. That costs Redis about a microsecond for the hash, and saves us
+ * handling EVALSHA's NOSCRIPT after a restart or a failover. */
 #define APPEND(before, limit) \
     "local call,key,args,ids=redis.pcall,KEYS[1],ARGV,{} " \
     "for i=1,#args-" before " do " \
@@ -17,7 +17,7 @@
     "if type(id)~='string' then break end " \
     "end " \
     "return ids"
-/* The same for entries of several fields: before each stands how many arguments it has. */
+/* The same for entries with several fields: each is preceded by its number of arguments. */
 #define APPEND_FIELDS(before, limit) \
     "local call,key,args,ids=redis.pcall,KEYS[1],ARGV,{} " \
     "local at=1+" before " " \
@@ -30,11 +30,11 @@
     "end " \
     "return ids"
 #define LIMIT "args[1],'~',args[2],"
-/* The same where ids are remembered (dedupe). KEYS[2] is a hash of event ids and the ids of their
- * entries; an event that is in it is not appended again, and gets the id that it has. Before the
- * entries stand how long the hash is kept, and a time: what is older is forgotten, two at a time,
- * because a relay that crashed cannot tell that it is settled. Each entry has its event's id before
- * its number of arguments. */
+/* The same with dedupe, where ids are remembered. KEYS[2] is a hash from event ids to entry ids; an
+ * event found there is not appended again, and gets its existing entry id. The entries are preceded
+ * by the hash's time to live and a time: ids older than that are deleted, two at a time, because a
+ * relay that crashed cannot report that they are settled. Each entry has its event's id before its
+ * number of arguments. */
 #define APPEND_ONCE(before, limit) \
     "local call,key,seen,args,ids=redis.pcall,KEYS[1],KEYS[2],ARGV,{} " \
     "local at=3+" before " " \
@@ -57,10 +57,10 @@
     "call('PEXPIRE',seen,args[1+" before "]) " \
     "return ids"
 
-/* What a script appends: envelopes, entries of several fields, or these once. */
+/* What a script appends: envelopes, entries with several fields, or the latter with dedupe. */
 enum script { SCRIPT_ENVELOPES, SCRIPT_FIELDS, SCRIPT_ONCE };
 
-/* The scripts, by that and by whether the stream is limited. */
+/* The scripts, by kind and by whether the stream is limited. */
 static const char *const append[3][2] = {
     [SCRIPT_ENVELOPES] = {APPEND("0", ""), APPEND("2", LIMIT)},
     [SCRIPT_FIELDS] = {APPEND_FIELDS("0", ""), APPEND_FIELDS("2", LIMIT)},
@@ -87,8 +87,8 @@ static void add_bulk(struct buf *b, struct str s)
     ADD(b, "\r\n");
 }
 
-/* The argument of MAXLEN or MINID. It always goes with ~, which lets Redis keep a little more and
- * is much faster. */
+/* The argument of MAXLEN or MINID, always with ~, which lets Redis keep a little more and is much
+ * faster. */
 struct limit {
     struct str how;
     char value[24];
@@ -108,20 +108,20 @@ static struct limit limit_of(const struct redis_sink *r)
     return l;
 }
 
-/* An entry of a stream that is being written. (1) n is how many arguments its fields are. */
+/* A stream entry under construction. (1) n is the number of arguments for its fields. */
 struct entry {
     struct str stream;
-    struct message m; /* of every format but the contract's */
+    struct message m; /* for every format but the contract's */
     size_t n;
 };
 
-/* Whether a header's name is that of another field, which then stands alone. */
+/* Whether a header's name is that of a reserved field, in which case the header is left out. */
 static bool is_taken(struct str name)
 {
     return str_is(name, "value") || str_is(name, "content-type");
 }
 
-/* Makes the message of an entry; the envelope of the contract is written by add_entry. */
+/* Builds the message of an entry; the contract's envelope is written by add_entry. */
 static int prepare(struct redis_sink *r, const struct delivery *d, struct str stream,
                    struct entry *ret, struct error *err)
 {
@@ -140,7 +140,7 @@ static int prepare(struct redis_sink *r, const struct delivery *d, struct str st
     return 0;
 }
 
-/* Writes the event as an argument. Without memory, nothing is written and the buffer counts as
+/* Writes the event as an argument. If out of memory, nothing is written and the buffer counts as
  * failed. */
 static void add_envelope(struct redis_sink *r, const struct event *ev, struct str stream,
                          struct buf *b)
@@ -185,7 +185,7 @@ static void add_number(struct buf *b, int64_t n)
     add_bulk(b, str_of(text));
 }
 
-/* Undoes a command that is only half written because memory ran out. */
+/* Undoes a partially written command if memory ran out. */
 static int whole(struct buf *b, size_t before, struct error *err)
 {
     if (!b->failed)
@@ -227,7 +227,7 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
     return whole(b, before, err);
 }
 
-/* Writes one entry as arguments of the script, and returns how many they are. */
+/* Writes one entry as arguments of the script, and returns their number. */
 static size_t add_entry_args(struct redis_sink *r, const struct event *ev, const struct entry *e,
                              enum script script)
 {
@@ -246,8 +246,8 @@ static size_t add_entry_args(struct redis_sink *r, const struct event *ev, const
     return before + e->n;
 }
 
-/* Writes the entries of a run, and returns how many arguments they are; 0 with an error if the
- * first cannot be expressed, or without memory. *count is cut to those before the one that cannot
+/* Writes the entries of a run, and returns their number of arguments; 0 with an error if the first
+ * cannot be expressed, or if out of memory. *count is reduced to those before the first that cannot
  * be expressed. */
 static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_t *count,
                           struct str stream, struct error *err)
@@ -268,8 +268,8 @@ static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_
     return 0;
 }
 
-/* Names the key that remembers what went to a stream. It has the same hash tag, because a script's
- * keys must be in one slot of a cluster. */
+/* Builds the name of the key that remembers a stream's event ids. It has the same hash tag, because
+ * a script's keys must be in one slot of a cluster. */
 static int make_seen(struct redis_sink *r, struct str stream, struct error *err)
 {
     struct str tag = redis_cluster_tag(stream);
@@ -288,7 +288,7 @@ static int make_seen(struct redis_sink *r, struct str stream, struct error *err)
     return 0;
 }
 
-/* Writes the keys of a script, and what it needs before the entries. */
+/* Writes the keys of a script, and its arguments before the entries. */
 static void add_keys(struct redis_sink *r, struct buf *b, struct str stream, enum script script)
 {
     if (script == SCRIPT_ONCE) {
@@ -321,7 +321,7 @@ int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *c
     if (script == SCRIPT_ONCE) {
         if (make_seen(r, name, err) != 0)
             return -1;
-        more = 3; /* a key, and two numbers */
+        more = 3; /* one key and two numbers */
     }
     size_t args = add_entries(r, d, count, name, err);
     if (args == 0)

@@ -1,6 +1,6 @@
 /* redis_lease.c: a lease on a key in Redis, by which relays take turns. It only saves work: safety
  * does not depend on it, because every settlement is fenced by an epoch in the database. The lease
- * is taken with SET NX, and extended and released by scripts that compare the token. */
+ * is acquired with SET NX, and extended and released by scripts that compare the token. */
 #include <stdio.h>
 #include <sys/random.h>
 
@@ -10,7 +10,7 @@
 #define AGAIN_NS (500 * MS_NS) /* between attempts to get the lease */
 #define RELEASE_MS 1000
 
-/* The scripts compare the token first: a relay whose lease has run out must not touch the lease of
+/* The scripts compare the token first: a relay whose lease has expired must not touch that of
  * another. */
 #define EXTEND \
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) " \
@@ -20,7 +20,7 @@
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 " \
     "end"
 
-/* Returns the server that has the key, as far as we know. */
+/* Returns the server that owns the key, as far as we know. */
 static struct redis_node *lease_node(struct redis_sink *r)
 {
     return redis_route_of(r, str_of(r->set.lease));
@@ -77,9 +77,8 @@ static void queue_take(struct redis_sink *r)
         redis_node_push(lease_node(r), REQUEST_TAKE, NULL, NULL);
 }
 
-/* Queues an extension even if we do not hold the lease as far as we know: the key may be ours,
- * because the reply to an earlier request may have been lost. Then a SET follows, in case the key
- * is free. */
+/* Queues an extension even if, as far as we know, we do not hold the lease: the key may be ours if
+ * the reply to an earlier request was lost. Then a SET follows, in case the key is free. */
 void redis_lease_drive(struct redis_sink *r)
 {
     struct error err;
@@ -103,7 +102,7 @@ void redis_lease_drive(struct redis_sink *r)
     queue_take(r);
 }
 
-/* Notes that no reply is awaited, and when to ask again. */
+/* Records that no reply is awaited, and when to ask again. */
 static void answered(struct redis_sink *r, int64_t next)
 {
     r->lease.asking = LEASE_NOTHING;
@@ -131,7 +130,7 @@ static void denied(struct redis_sink *r)
     answered(r, redis_now(r) + AGAIN_NS);
 }
 
-/* unanswered only sets the time to ask again: a lease that we hold stays ours until it runs out. */
+/* Only sets the time to ask again: a lease that we hold stays ours until it expires. */
 static void unanswered(struct redis_sink *r)
 {
     bool holding = r->lease.asking != LEASE_NOTHING && redis_lease_held(r);
@@ -147,9 +146,9 @@ void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redi
         unanswered(r);
         return;
     }
-    bool alone = r->lease.asking == LEASE_EXTEND; /* if not, the reply to the SET decides */
+    bool alone = r->lease.asking == LEASE_EXTEND; /* otherwise the reply to the SET decides */
     if (r->lease.asking == LEASE_NOTHING)
-        return; /* the SET that was sent with an extension, which was granted */
+        return; /* the reply to a SET sent with an extension, which was granted */
 
     if (kind == REQUEST_TAKE) {
         if (reply->type == REDIS_REPLY_STATUS)
@@ -157,7 +156,7 @@ void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redi
         else
             denied(r);
     } else if (failed) {
-        r->lease.no_script = true; /* the next extension sends the text of the script, at once */
+        r->lease.no_script = true; /* the next extension sends the script's text, at once */
         if (alone)
             answered(r, 0);
     } else {

@@ -1,9 +1,9 @@
-/* redis_map.c: the servers of a Redis Cluster: which of them has which slot, who is asked for that
- * and when, and what becomes of events whose server is away or sends them on.
+/* redis_map.c: the servers of a Redis Cluster: which of them has which slot, when and where to
+ * query that, and what happens to events whose server is unavailable or redirects them.
  *
- * An event is sent to the server that has its slot as far as we know. A server that does not have
- * it names the one that does (MOVED, ASK), and the event goes there: no other event of its key is
- * in flight meanwhile, so the order is kept. */
+ * An event is sent to the server that has its slot as far as we know. A server that does not
+ * have it names the one that does (MOVED, ASK), and the event is sent there: no other event of
+ * its key is in flight meanwhile, so the order is kept. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +14,13 @@
 #define IN_MAX ((size_t)8 << 20)
 #define NODES_MAX 1000
 #define HOPS_MAX 8
-#define ASK_NS (1000 * MS_NS)    /* how long one server may take to tell the slots */
-#define AGAIN_NS (200 * MS_NS)   /* between two such questions */
-#define SILENT_NS (1000 * MS_NS) /* a server that has not answered for so long may be gone */
-#define GREET_NS (1000 * MS_NS)  /* how long a connection may take, while other servers work */
-#define STILL_NS (5000 * MS_NS)  /* the same for an answer */
-#define GOOD_NS (10000 * MS_NS)  /* for so long a server that worked counts as one that does */
-#define RETRY_MIN_MS 50          /* between connections to a server that is away */
+#define ASK_NS (1000 * MS_NS)    /* time limit for a server's list of slots */
+#define AGAIN_NS (200 * MS_NS)   /* between two such queries */
+#define SILENT_NS (1000 * MS_NS) /* a server silent for this long may be gone */
+#define GREET_NS (1000 * MS_NS)  /* time limit for connecting, while other servers work */
+#define STILL_NS (5000 * MS_NS)  /* the same for a reply */
+#define GOOD_NS (10000 * MS_NS)  /* how long a server that worked counts as working */
+#define RETRY_MIN_MS 50          /* between connections to an unavailable server */
 #define RETRY_MAX_MS 1000
 
 int redis_map_init(struct redis_sink *r, struct error *err)
@@ -43,7 +43,7 @@ void redis_map_release(struct redis_sink *r)
     free(r->map);
 }
 
-/* Finds the node with that address, or makes one: its index plus one, or 0. */
+/* Returns the index plus one of the node with that address, adding it if new; 0 on error. */
 static size_t node_at(struct redis_sink *r, const struct redis_address *a, struct error *err)
 {
     for (size_t i = 0; i < r->n_nodes; i++) {
@@ -61,7 +61,7 @@ static size_t node_at(struct redis_sink *r, const struct redis_address *a, struc
     return r->n_nodes;
 }
 
-/* Returns any server while the owner of the slot is not known: it will say. */
+/* Returns any server while the owner of the slot is unknown: it will redirect. */
 struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot)
 {
     size_t owner = r->map->owner[slot];
@@ -81,7 +81,7 @@ int redis_map_open(struct redis_node *n, struct error *err)
     return -1;
 }
 
-/* Lets a server that cannot be reached rest for longer each time. */
+/* Exponential backoff for a server that cannot be reached. */
 static void back_off(struct redis_node *n)
 {
     n->retry_ms *= 2;
@@ -92,7 +92,7 @@ static void back_off(struct redis_node *n)
     n->retry_at = redis_now(n->sink) + n->retry_ms * MS_NS;
 }
 
-/* Lets a connection that was good be tried again at once: it may have been cut. */
+/* A connection that worked is retried at once: it may just have been cut. */
 void redis_map_lost(struct redis_node *n, const struct error *err)
 {
     struct redis_sink *r = n->sink;
@@ -102,7 +102,7 @@ void redis_map_lost(struct redis_node *n, const struct error *err)
     snprintf(n->why, sizeof n->why, "%.290s", err->text);
     r->map->wanted = true;
     if (!r->map->known)
-        r->map->at++; /* any other server will do */
+        r->map->at++; /* query another server */
 }
 
 void redis_map_good(struct redis_node *n)
@@ -111,8 +111,7 @@ void redis_map_good(struct redis_node *n)
     n->retry_ms = n->retry_at = 0;
 }
 
-/* Lets only the events of this server wait, if another works and not all events go to one
- * stream. */
+/* Only the events of this server wait, if another works and not all events go to one stream. */
 enum sink_status redis_map_away(const struct redis_node *n)
 {
     const struct redis_sink *r = n->sink;
@@ -128,9 +127,9 @@ enum sink_status redis_map_away(const struct redis_node *n)
     return SINK_DOWN;
 }
 
-/* Asking for the slots */
+/* Querying the slots */
 
-/* The slots that an answer brings. */
+/* Slots from a reply. */
 struct fresh {
     struct redis_sink *r;
     uint16_t owner[REDIS_SLOTS];
@@ -148,9 +147,9 @@ static int take_range(void *ctx, unsigned first, unsigned last, const struct red
     return 0;
 }
 
-/* Gives up on servers that have lost their slots and do not answer, as a master does that was
- * stopped and replaced. */
-static void leave_lost(struct redis_sink *r)
+/* Gives up on servers that have lost their slots and do not respond, as a master that was stopped
+ * and replaced. */
+static void drop_slotless(struct redis_sink *r)
 {
     for (size_t i = 0; i < r->n_nodes; i++) {
         struct redis_node *n = r->node[i];
@@ -163,7 +162,7 @@ static void leave_lost(struct redis_sink *r)
     }
 }
 
-/* Puts what a server said in force, if it is whole. */
+/* Adopts a server's list of slots if it is complete. */
 static int take_slots(struct redis_sink *r, const redisReply *reply, struct error *err)
 {
     struct fresh *f = calloc(1, sizeof *f);
@@ -184,9 +183,9 @@ static int take_slots(struct redis_sink *r, const redisReply *reply, struct erro
     return rc;
 }
 
-/* Gives up on servers that have not answered for a while, if others work: their events would hold
- * up everything for the whole timeout. */
-static void leave_still(struct redis_sink *r)
+/* Gives up on servers that have been silent for a while, if others work: their events would delay
+ * everything for the whole timeout. */
+static void drop_silent(struct redis_sink *r)
 {
     for (size_t i = 0; i < r->n_nodes; i++) {
         struct redis_node *n = r->node[i];
@@ -203,14 +202,14 @@ static void leave_still(struct redis_sink *r)
     }
 }
 
-/* Whether a server that was away is being tried: one event is enough. */
+/* Whether a server that was unavailable is being retried: one event is enough for that. */
 bool redis_map_is_probed(const struct redis_node *n)
 {
     bool unsure = n->retry_ms > 0 && n->conn.state != REDIS_READY;
     return unsure && n->window.count > 0;
 }
 
-/* What came of one question. */
+/* Result of one query. */
 struct answer {
     struct redis_sink *r;
     bool came, good;
@@ -262,14 +261,14 @@ static void drive_question(struct redis_sink *r)
     else if (lost || late)
         end_question(r, false);
     if (a.good)
-        leave_lost(r);
+        drop_slotless(r);
 }
 
 void redis_map_drive(struct redis_sink *r)
 {
     struct redis_map *map = r->map;
     int64_t now = redis_now(r);
-    leave_still(r);
+    drop_silent(r);
     if (map->asking) {
         drive_question(r);
         return;
@@ -283,7 +282,7 @@ void redis_map_drive(struct redis_sink *r)
         begin_question(r);
 }
 
-/* redis_map_deadline is asked for while something is in flight. */
+/* Called while something is in flight. */
 int64_t redis_map_deadline(const struct redis_sink *r)
 {
     const struct redis_map *map = r->map;
@@ -296,10 +295,10 @@ int64_t redis_map_deadline(const struct redis_sink *r)
 
 /* Redirections */
 
-/* Answers for events that could not be sent on: the first for what became of it, the others of its
- * chain as not tried. */
-static void give_back(struct redis_sink *r, struct delivery *const *d, size_t count,
-                      enum sink_status status, const char *why)
+/* Reports events that could not be sent on: the first with the reason, the others of its chain as
+ * not tried. */
+static void return_events(struct redis_sink *r, struct delivery *const *d, size_t count,
+                          enum sink_status status, const char *why)
 {
     for (size_t i = 0; i < count; i++) {
         struct sink_result res = {.status = i == 0 ? status : SINK_CANCELLED, .text = why};
@@ -309,7 +308,7 @@ static void give_back(struct redis_sink *r, struct delivery *const *d, size_t co
     }
 }
 
-/* Sends events to the server that another has named. */
+/* Sends events on to the server named by another. */
 static void send_on(struct redis_node *to, struct delivery *const *d, size_t count,
                     struct stream *st, const struct redis_redirect *how, unsigned hops)
 {
@@ -317,28 +316,28 @@ static void send_on(struct redis_node *to, struct delivery *const *d, size_t cou
     struct error err;
     size_t sent = 0;
     if (redis_node_connect(to, &err) != 0) {
-        give_back(r, d, count, redis_map_away(to), err.text);
+        return_events(r, d, count, redis_map_away(to), err.text);
         return;
     }
     if (!redis_node_has_room(to, d[0]->ev)) {
-        give_back(r, d, count, SINK_CANCELLED, "its server changed, and the other one is busy");
+        return_events(r, d, count, SINK_CANCELLED, "its server changed, and the other one is busy");
         return;
     }
     if (how->ask) {
         if (redis_conn_add(&to->conn, 1, (const char *[]){"ASKING"}, NULL) != 0) {
-            give_back(r, d, count, SINK_CANCELLED, "out of memory");
+            return_events(r, d, count, SINK_CANCELLED, "out of memory");
             return;
         }
         redis_node_push(to, REQUEST_ASKING, NULL, NULL);
     }
     const struct flight *last = to->window.last;
     if (redis_node_send(to, d, count, st, &sent, &err) != 0) {
-        give_back(r, d, count, redis_map_away(to), err.text);
+        return_events(r, d, count, redis_map_away(to), err.text);
         return;
     }
     struct flight *first = last ? last->next : to->window.first;
     ((struct redis_request *)first)->hops = hops;
-    give_back(r, d + sent, count - sent, SINK_CANCELLED, "the rest of its chain waits");
+    return_events(r, d + sent, count - sent, SINK_CANCELLED, "the rest of its chain waits");
 }
 
 bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_t count,
@@ -364,7 +363,7 @@ bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_
     struct stream *st = first->f.mark;
     unsigned hops = first->hops + 1;
     struct flight *f = &first->f;
-    st->flying++; /* until it is sent on */
+    st->flying++; /* counted until it is sent on */
     for (size_t i = 0; i < count; i++) {
         struct flight *next = f->next;
         d[i] = f->d;

@@ -1,23 +1,23 @@
-/* redis_node.c: sends events to one server, and keeps what is in flight there. */
+/* redis_node.c: sends events to one server, and tracks what is in flight there. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/num.h"
 #include "sink/redis_impl.h"
 
-#define OUT_MAX ((size_t)2 << 30)    /* ceiling of what is queued: one event may be large */
+#define OUT_MAX ((size_t)2 << 30)    /* limit on queued bytes: one event may be large */
 #define IN_MAX ((size_t)1 << 20)     /* ids, numbers, errors */
-#define OUT_ENOUGH ((size_t)4 << 20) /* take no more events until some of it is written */
-/* what is larger travels alone: limits of a server are 1 MiB at the least */
+#define OUT_ENOUGH ((size_t)4 << 20) /* back-pressure until some of it is written */
+/* larger events are sent alone: limits of a server are at least 1 MiB */
 #define ALONE_BYTES ((size_t)960 << 10)
-#define RESERVED 4 /* places in the window for a WAIT and the lease */
+#define RESERVED 4 /* slots in the window for a WAIT and the lease */
 
-/* A run is one script, and Redis does nothing else while it runs it: about half a millisecond for
- * one that is full. */
+/* A run is one script, and Redis does nothing else meanwhile: about half a millisecond for a full
+ * one. */
 #define RUN_EVENTS REDIS_RUN
 #define RUN_BYTES ((size_t)256 << 10)
-/* A script costs Redis twice as much per event as XADD does, but saves us round trips. It does not
- * pay for very short chains, if other keys use the time. */
+/* A script costs Redis twice as much per event as XADD, but saves us round trips. It does not pay
+ * for very short chains if other keys use the time. */
 #define RUN_MIN 4
 
 int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_node **ret,
@@ -65,7 +65,7 @@ struct redis_request *redis_node_push(struct redis_node *n, enum request_kind ki
 
 /* Connecting */
 
-/* Closes a connection that has to be replaced, once nothing is in flight. */
+/* Closes a connection due for replacement, once nothing is in flight. */
 static void drop_stale(struct redis_node *n)
 {
     if (!n->stale || n->window.count > 0)
@@ -74,12 +74,12 @@ static void drop_stale(struct redis_node *n)
     n->stale = false;
 }
 
-/* redis_node_connect does not count an idle connection that the server has closed as a failure. */
+/* An idle connection that the server has closed does not count as a failure. */
 int redis_node_connect(struct redis_node *n, struct error *err)
 {
     bool forgetting = n->window.events == 0 && n->window.count > 0;
     if (forgetting)
-        redis_node_drive(n); /* the answers were not read so far */
+        redis_node_drive(n); /* pending replies have not been read yet */
     bool idle = n->conn.state != REDIS_CLOSED && n->window.count == 0;
     if (idle && redis_conn_idle_gone(&n->conn))
         n->stale = true;
@@ -91,7 +91,7 @@ int redis_node_connect(struct redis_node *n, struct error *err)
 
 /* Sending */
 
-/* Whether an event has to travel alone: if it is more than the server accepts, it must not cost
+/* Whether an event must be sent alone: if it is more than the server accepts, it must not cost
  * other events their connection. */
 static bool is_large(const struct event *ev)
 {
@@ -122,9 +122,9 @@ bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const stru
     return str_eq((struct str){r->stream_name.p, r->stream_name.n}, (struct str){st->name, st->n});
 }
 
-/* Returns how many of the deliveries, which begin a chain, to send as one script: those that go to
+/* Returns how many of the deliveries, which start a chain, to send as one script: those that go to
  * the same stream, within bounds. A single event needs no script. With dedupe every event does, so
- * others may go along that are not of its chain. */
+ * the script may include others that are not of its chain. */
 static size_t run_length(const struct redis_node *n, struct delivery *const *d, size_t count,
                          const struct stream *st)
 {
@@ -178,8 +178,8 @@ void redis_node_forget(struct redis_node *n, const struct event *const *ev, size
         redis_command_forget(n, ev, count, stream);
 }
 
-/* Asks how many replicas have what was added. No event before it counts as delivered until it is
- * answered. If there is no memory, the next drive tries again. */
+/* Queues a WAIT: no event before it counts as delivered until it has a reply. If out of memory, the
+ * next drive tries again. */
 static void add_wait(struct redis_node *n)
 {
     const struct redis_settings *set = &n->sink->set;
@@ -218,7 +218,7 @@ void redis_node_drive(struct redis_node *n)
     drop_stale(n);
 }
 
-/* Looks for replies once more: an event that is known to be delivered need not come again. */
+/* Checks for replies once more: an event known to be delivered need not be retried. */
 void redis_node_cancel(struct redis_node *n)
 {
     struct error err;

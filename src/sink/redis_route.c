@@ -1,5 +1,5 @@
-/* redis_route.c: which server an event goes to: the one that the URL names, the master that
- * Sentinels name, or the one of a cluster that has the slot of the stream. */
+/* redis_route.c: which server an event goes to: the one named by the URL, the master named by
+ * Sentinels, or the cluster's server for the slot of the stream. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "base/num.h"
 #include "sink/redis_impl.h"
 
-#define WATCH_NS (1000 * MS_NS) /* between attempts to hear of changes of the master */
+#define WATCH_NS (1000 * MS_NS) /* between attempts to subscribe to changes of the master */
 
 /* Nodes */
 
@@ -39,9 +39,9 @@ int redis_route_init(struct redis_sink *r, struct error *err)
     struct redis_url url = r->set.url;
     switch (r->set.kind) {
     case REDIS_SINGLE:
-        r->set.url = (struct redis_url){0}; /* the node takes it over; it may be a Unix socket's */
+        r->set.url = (struct redis_url){0}; /* owned by the node; it may be a Unix socket's */
         return add_node(r, &url, err);
-    case REDIS_SENTINEL: /* the Sentinels will name the address of the master */
+    case REDIS_SENTINEL: /* the Sentinels will name the master's address */
         redis_sentinel_init(&r->sentinel, r->set.seed, r->set.n_seeds, r->set.master, r->client);
         if (redis_route_add(r, r->set.master, "0", err) != 0)
             return -1;
@@ -92,7 +92,7 @@ static int set_master(struct redis_node *n, const char *host, const char *port, 
     return 0;
 }
 
-/* Connects to the master that a Sentinel has named. */
+/* Connects to the master named by a Sentinel. */
 static int open_told(struct redis_node *n, struct error *err)
 {
     const struct redis_sentinel *s = &n->sink->sentinel;
@@ -102,7 +102,7 @@ static int open_told(struct redis_node *n, struct error *err)
     return redis_conn_open(&n->conn, err);
 }
 
-/* Asks where the master is, unless that is known. Commands are held meanwhile. */
+/* Queries the master's address, unless it is known. Commands are held meanwhile. */
 static int open_master(struct redis_node *n, struct error *err)
 {
     struct redis_sink *r = n->sink;
@@ -129,7 +129,7 @@ static void drive_sentinel(struct redis_sink *r)
     if (n->conn.state == REDIS_CLOSED)
         return;
     if (n->conn.state == REDIS_HELD) {
-        /* What was held is sent, once it is known where to, or given back. */
+        /* Held commands are sent once the address is known, or returned. */
         if (s->state == SENTINEL_NOBODY)
             redis_answer_lost(n, &s->why);
         else if (s->state == SENTINEL_TOLD && open_told(n, &err) != 0)
@@ -140,22 +140,22 @@ static void drive_sentinel(struct redis_sink *r)
     bool elsewhere = strcmp(n->url.host, s->told.host) != 0 ||
                      strcmp(n->url.port, s->told.port) != 0;
     if (s->state == SENTINEL_TOLD && elsewhere) {
-        /* What is in flight may be lost with a master that is no longer one: it is sent again. */
+        /* What is in flight may be lost with a master that was replaced: it is sent again. */
         err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                   "%s is no longer the master; that is %.200s:%s", n->url.label, s->told.host,
                   s->told.port);
         redis_answer_lost(n, &err);
         return;
     }
-    /* If the Sentinel that told us of changes is gone, another is asked. */
-    bool deaf = s->state == SENTINEL_SILENT || s->state == SENTINEL_NOBODY;
-    if (deaf && now >= r->watch_at) {
+    /* If the Sentinel that we subscribed to is gone, query another. */
+    bool unsubscribed = s->state == SENTINEL_SILENT || s->state == SENTINEL_NOBODY;
+    if (unsubscribed && now >= r->watch_at) {
         r->watch_at = now + WATCH_NS;
         redis_sentinel_ask(s, now);
     }
 }
 
-/* All of them */
+/* Any kind */
 
 int redis_route_open(struct redis_node *n, struct error *err)
 {
@@ -213,9 +213,10 @@ int64_t redis_route_deadline(const struct redis_sink *r)
         due = min_i64(due, redis_node_deadline(r->node[i]));
     if (!redis_route_busy(r))
         return due;
-    bool deaf = r->sentinel.state == SENTINEL_SILENT || r->sentinel.state == SENTINEL_NOBODY;
+    bool unsubscribed = r->sentinel.state == SENTINEL_SILENT ||
+                        r->sentinel.state == SENTINEL_NOBODY;
     if (r->set.kind == REDIS_SENTINEL)
-        due = min_i64(due, deaf ? r->watch_at : redis_sentinel_deadline(&r->sentinel));
+        due = min_i64(due, unsubscribed ? r->watch_at : redis_sentinel_deadline(&r->sentinel));
     if (r->map)
         due = min_i64(due, redis_map_deadline(r));
     return due;
@@ -238,8 +239,8 @@ static void add_seeds(char list[SINK_PEERS], const struct redis_sink *r)
         add_peer(list, &r->set.seed[i]);
 }
 
-/* Names the server; the master, and the Sentinels until they have named one; or the servers of a
- * cluster that we have a connection to, and those that have slots. */
+/* Reports the server; the master, and the Sentinels until they have named one; or the servers of a
+ * cluster that we are connected to, and those that have slots. */
 void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret)
 {
     static const char *const kinds[] = {[REDIS_SINGLE] = "redis",

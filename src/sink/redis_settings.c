@@ -52,7 +52,7 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
 
 static const struct option_def options[] = {OPTIONS, {NULL}};
 
-/* Of a server that Sentinels name. */
+/* For a server named by Sentinels. */
 static const struct option_def sentinel_options[] = {
     OPTIONS,
     {"db", "N", "0", "number of the database", option_long,
@@ -79,7 +79,7 @@ static enum redis_kind kind_of(const char *url)
     return REDIS_SINGLE;
 }
 
-/* Fills s->url from what the URL says about the login. */
+/* Fills s->url with the login from the URL. */
 static int take_login(struct redis_settings *s, const struct broker_url *b, struct error *err)
 {
     struct redis_url like = {.tls = begins_with(b->scheme, "rediss"),
@@ -97,7 +97,7 @@ static int take_login(struct redis_settings *s, const struct broker_url *b, stru
     return redis_url_at(&like, "redis", b->hosts[0].host, b->hosts[0].port, &s->url, err);
 }
 
-/* Takes one of the hosts: a server of the cluster, or a Sentinel, which has a login of its own. */
+/* Adds one of the hosts: a server of the cluster, or a Sentinel, which has its own login. */
 static int add_seed(struct redis_settings *s, const struct broker_host *h, struct error *err)
 {
     struct redis_url like = s->url;
@@ -119,7 +119,7 @@ static int add_seed(struct redis_settings *s, const struct broker_host *h, struc
     return rc;
 }
 
-/* Takes the path for the name of the master; a cluster has only one database. */
+/* Uses the path as the name of the master; a cluster has only one database. */
 static int check_path(struct redis_settings *s, const struct broker_url *b, struct error *err)
 {
     bool named = b->path[0] != '\0' && !strchr(b->path, '/');
@@ -133,7 +133,7 @@ static int check_path(struct redis_settings *s, const struct broker_url *b, stru
     return option_copy_maybe(&s->master, b->path, err);
 }
 
-/* Reads a URL with several hosts. */
+/* Parses a URL with several hosts. */
 static int read_many(const char *url, struct redis_settings *s, struct error *err)
 {
     struct broker_url b;

@@ -25,10 +25,10 @@
 #define STAMP 32
 #define TIMESTAMP_MAX 15 /* digits */
 
-/* A secret shared by both sides, or one half of a pair. */
+/* A secret shared by both sides, or one half of a key pair. */
 enum key_kind { KEY_SECRET, KEY_PRIVATE, KEY_PUBLIC };
 
-/* (1) A secret has mac, the other kinds have pair; nothing else of a key stays in memory. */
+/* (1) A secret has mac, the other kinds have pair; no other form of a key stays in memory. */
 struct key {
     enum key_kind kind;
     EVP_MAC_CTX *mac;
@@ -42,7 +42,7 @@ struct signature_keys {
     size_t n;
 };
 
-/* How a key of each kind is written, and what follows the prefix. */
+/* The prefix of each kind of key, and what follows it. */
 static const struct {
     struct str prefix;
     const char *what;
@@ -85,7 +85,7 @@ static bool public_half(const EVP_PKEY *pair, unsigned char out[ED25519_KEY])
     return EVP_PKEY_get_raw_public_key(pair, out, &n) == 1 && n == ED25519_KEY;
 }
 
-/* Makes a private key. If a public key follows it, that must be its own. */
+/* Makes a private key. If a public key follows it, the two must match. */
 static EVP_PKEY *new_private(const unsigned char *bytes, size_t n)
 {
     unsigned char public[ED25519_KEY];
@@ -107,7 +107,7 @@ static bool has_size(enum key_kind kind, size_t n)
     return false;
 }
 
-/* Makes a key of k->kind from its bytes; false if they are not one. */
+/* Makes a key of k->kind from its bytes; false if they are not valid. */
 static bool make_key(struct key *k, const unsigned char *bytes, size_t n)
 {
     if (!has_size(k->kind, n))
@@ -134,7 +134,7 @@ static bool kind_of(struct str word, enum key_kind *ret)
     return false;
 }
 
-/* Makes a key from its base64; false if it is not one. */
+/* Makes a key from its base64; false if it is not valid. */
 static bool decode_key(struct key *k, struct str text)
 {
     char bytes[SECRET_MAX + 4];
@@ -146,7 +146,7 @@ static bool decode_key(struct key *k, struct str text)
     return good;
 }
 
-/* Reads one word. Its errors give the number of the secret, and repeat nothing of it. */
+/* Parses one word. Errors give the number of the secret, and repeat nothing of it. */
 static int add_key(struct signature_keys *keys, struct str word, struct error *err)
 {
     struct key k = {.mac = NULL};
@@ -172,7 +172,7 @@ static int add_key(struct signature_keys *keys, struct str word, struct error *e
     return 0;
 }
 
-/* Reads the words of a text. A word that begins with # hides the rest of its line. */
+/* Parses the words of a text. A word starting with # makes the rest of its line a comment. */
 static int add_words(struct signature_keys *keys, struct str text, struct error *err)
 {
     const char *p = text.p, *end = text.p + text.n;
@@ -310,7 +310,7 @@ int signature_public(struct buf *b, const struct signature_keys *keys, struct er
 
 /* Signing */
 
-/* Writes what is between the id and the body: the timestamp and two dots. */
+/* Formats the part between the id and the body: the timestamp and two dots. */
 static struct str stamp_of(const struct signature_message *m, char out[STAMP])
 {
     int n = snprintf(out, STAMP, ".%lld.", (long long)m->timestamp);
@@ -324,7 +324,7 @@ static bool update(EVP_MAC_CTX *ctx, struct str s)
     return EVP_MAC_update(ctx, (const unsigned char *)s.p, s.n) == 1;
 }
 
-/* Signs with a secret. The context keeps its key, and is used again and again. */
+/* Signs with a secret. The context keeps its key and is reused. */
 static bool mac_of(EVP_MAC_CTX *ctx, const struct signature_message *m, unsigned char out[MAC_SIZE])
 {
     char stamp[STAMP];
@@ -337,8 +337,8 @@ static bool mac_of(EVP_MAC_CTX *ctx, const struct signature_message *m, unsigned
     return good && n == MAC_SIZE;
 }
 
-/* Puts the signed text into one piece, at the first call: ed25519 goes over it twice, so it cannot
- * take it in parts. p == NULL: out of memory. */
+/* Joins the signed text at the first call: ed25519 makes two passes over it, so it cannot be
+ * streamed. p == NULL: out of memory. */
 static struct str whole(struct buf *b, const struct signature_message *m)
 {
     char stamp[STAMP];
@@ -427,7 +427,7 @@ static bool decode(struct given *g, struct str text, size_t size)
     return base64_decode(&decoded, text) && !decoded.failed && decoded.n == size;
 }
 
-/* Reads one signature; false if none of our keys can have made it. */
+/* Parses one signature; false if none of our keys can have made it. */
 static bool read_given(struct str one, struct given *ret)
 {
     const char *comma = memchr(one.p, ',', one.n);
@@ -447,7 +447,7 @@ static bool read_given(struct str one, struct given *ret)
     return false;
 }
 
-/* Takes the next word off a header; false at its end. */
+/* Returns the next word of a header; false at its end. */
 static bool next_word(struct str *header, struct str *ret)
 {
     if (header->n == 0)
@@ -531,8 +531,8 @@ const char *signature_check(struct signature_keys *keys, const struct signature_
     const char *why = NULL;
     if (!m->id.n)
         return "no webhook-id";
-    /* What is signed, x.1700000000.1700000001.5, could be the body 1700000001.5 with the id x, or
-     * the body 5 with the id x.1700000000. */
+    /* Signed text such as x.1700000000.1700000001.5 is ambiguous: it could be the body 1700000001.5
+     * with the id x, or the body 5 with the id x.1700000000. */
     if (memchr(m->id.p, '.', m->id.n))
         return "webhook-id contains a dot";
     if (!header.n)

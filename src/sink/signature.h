@@ -15,15 +15,15 @@
 
 #define SIGNATURE_KEYS_MAX 8
 #define SIGNATURE_TOLERANCE_S 300
-#define SIGNATURES_MAX 16 /* of a header that are looked at */
+#define SIGNATURES_MAX 16 /* of a header that are checked */
 
 struct signature_keys;
 
 /* What keys are loaded for. A public key cannot sign. */
 enum signature_use { SIGNATURE_SIGN, SIGNATURE_VERIFY };
 
-/* Where keys come from; either may be NULL. Signing takes secrets and private keys; verifying takes
- * public keys as well. */
+/* Sources of keys; either may be NULL. Signing uses secrets and private keys; verifying uses public
+ * keys as well. */
 struct signature_source {
     const char *file, *variable;
     enum signature_use use;
@@ -36,24 +36,24 @@ struct signature_message {
     struct str body;
 };
 
-/* signature_keys_load reads keys from a file (one a line; blank lines and those that begin with #
- * do not count) and from an environment variable (separated by blanks). The first is the one in
- * use, the others are being rotated in or out: all sign, any verifies. The caller frees *ret. Fails
- * with ERR_CONFIG, which says what is wrong with which of them, or ERR_NOMEM. */
+/* signature_keys_load reads keys from a file (one per line; blank lines and those starting with #
+ * are ignored) and from an environment variable (separated by blanks). The first is the current
+ * one, the others are being rotated in or out: all sign, any verifies. The caller frees *ret. Fails
+ * with ERR_CONFIG, naming the key and the problem, or ERR_NOMEM. */
 int signature_keys_load(const struct signature_source *from, struct signature_keys **ret,
                         struct error *err);
 void signature_keys_free(struct signature_keys *keys);
 
-/* signature_add appends "v1,... v1a,...", a signature by each key. It sets b->failed if that is
- * impossible. */
+/* signature_add appends "v1,... v1a,...", one signature per key. It sets b->failed on failure. */
 void signature_add(struct buf *b, struct signature_keys *keys, const struct signature_message *m);
 
-/* signature_check returns why a message is not to be believed; NULL if it is. header is the value
- * of webhook-signature. now_s is the time in seconds, or 0 to accept any timestamp. */
+/* signature_check returns why a message is not authentic; NULL if it is. header is the value of
+ * webhook-signature. now_s is the time in seconds, or 0 to accept any timestamp. */
 const char *signature_check(struct signature_keys *keys, const struct signature_message *m,
                             struct str header, int64_t now_s);
 
-/* signature_timestamp reads a webhook-timestamp, which is all digits; false if it is not a time. */
+/* signature_timestamp parses a webhook-timestamp, which is all digits; false if it is not a
+ * time. */
 bool signature_timestamp(struct str text, int64_t *ret);
 
 /* signature_new_secret appends a new secret. */

@@ -42,10 +42,10 @@ const struct sink_ops *const sink_kinds[] = {
 
 #define KINDS (sizeof sink_kinds / sizeof sink_kinds[0])
 
-/* Schemes that are no typing mistakes even if this build has no sink for them. */
+/* Known schemes, which are not typos even if this build lacks their sink. */
 static const struct {
     const char *scheme, *sink;
-    const char *package; /* what building it takes */
+    const char *package; /* packages needed to build it */
 } absent[] = {
     {"redis", "redis", "libhiredis-dev and libssl-dev"},
     {"rediss", "redis", "libhiredis-dev and libssl-dev"},
@@ -65,7 +65,7 @@ static const struct {
     {"amqps", "rabbitmq", "librabbitmq-dev and libssl-dev"},
 };
 
-/* Writes "stdout:, file:, exec:". */
+/* Formats the kinds as "stdout:, file:, exec:". */
 static void list_kinds(char *out, size_t size)
 {
     const char *between = "";
@@ -116,7 +116,7 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
 {
     char scheme[32], list[400];
     list_kinds(list, sizeof list);
-    /* Only what stands before the colon is ever repeated: the rest of a URL may hold a password. */
+    /* Never repeat more than the scheme: the rest of a URL may contain a password. */
     const char *colon = strchr(url, ':');
     if (!colon || colon == url)
         return err_set(err, ERR_CONFIG, "a sink starts with its kind: %s", list);
@@ -155,7 +155,7 @@ struct sink_broker sink_broker_of(struct sink *sk)
     return b;
 }
 
-/* Whether a list, which has commas between its entries, has this one. */
+/* Whether a comma-separated list contains an entry. */
 static bool is_listed(const char *list, const char *name)
 {
     size_t n = strlen(name);

@@ -1,5 +1,5 @@
-/* sink_module.c: liboutbox loads liboutbox-sinks from its own folder, whatever the
- * environment says. */
+/* sink_module.c: loads liboutbox-sinks from the folder of liboutbox, regardless of the
+ * environment. */
 #include "sink/sink_module.h"
 
 #include <dlfcn.h>
@@ -14,13 +14,13 @@
 static struct {
     pthread_once_t once;
     const struct sink_module *module;
-    struct error why; /* where there is none */
+    struct error why; /* why it is missing */
 } loaded = {.once = PTHREAD_ONCE_INIT};
 
-/* Writes the path of the file beside the library that this code is in. */
+/* Writes the path of the module in the folder of the library that contains this code. */
 static bool module_path(char *path, size_t size)
 {
-    static const char here; /* an address within the library */
+    static const char here; /* an address in the library */
     Dl_info of;
     if (dladdr(&here, &of) == 0)
         return false;

@@ -1,4 +1,4 @@
-/* stdout.c: the sink that writes one line of JSON per event to standard output, and never waits for
+/* stdout.c: the sink that writes one line of JSON per event to standard output, and never blocks on
  * its reader. */
 #include <errno.h>
 #include <limits.h>
@@ -14,22 +14,22 @@
 #include "sink/kinds.h"
 #include "sink/line_queue.h"
 
-#define REST_MAX ((size_t)2 << 30) /* ceiling of one line */
+#define REST_MAX ((size_t)2 << 30) /* limit on one line */
 
-/* (1) off bytes of lines.text are written. (2) rest is what is still to be written of a line whose
- * event has been answered for; it goes out before anything else. */
+/* (1) off bytes of lines.text are written. (2) rest is the unwritten part of a line whose result
+ * was already reported; it is written before anything else. */
 struct stdout_sink {
     struct sink base;
     struct line_queue lines;
     size_t off;
     struct buf rest;
-    bool regular;     /* a file, as opposed to a pipe or a terminal */
-    bool blocked;     /* nothing can be written until it is read */
-    int64_t moved_at; /* when standard output last took something, or should have begun to */
+    bool regular;     /* a file, not a pipe or a terminal */
+    bool blocked;     /* nothing can be written until the reader reads */
+    int64_t moved_at; /* when standard output last accepted data, or should have */
 };
 
-/* Writes what it can of b from *off on. It returns -1 with errno if writing failed; blocked says
- * whether it stopped because the reader does. */
+/* Writes what it can of b from *off on. It returns -1 with errno if writing failed; blocked is set
+ * if the reader is not reading. */
 static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
 {
     while (*off < b->n) {
@@ -38,12 +38,12 @@ static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
         do
             ready = poll(&out, 1, 0);
         while (ready < 0 && errno == EINTR);
-        s->blocked = ready == 0; /* if poll fails, the write will say why */
+        s->blocked = ready == 0; /* if poll fails, write will report the error */
         if (s->blocked)
             return 0;
 
-        /* No more than a pipe that polls as writable takes without waiting, PIPE_BUF bytes. So a
-         * reader that stands still holds up the deliveries, but not the relay's shutdown. */
+        /* Write at most PIPE_BUF bytes, which a pipe that polls as writable accepts without
+         * blocking. So a stalled reader delays the deliveries, but not the relay's shutdown. */
         size_t n = s->regular ? b->n - *off : min_size(b->n - *off, PIPE_BUF);
         ssize_t k = fd_write(STDOUT_FILENO, b->p + *off, n);
         if (k > 0) {
@@ -60,7 +60,7 @@ static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
     return 0;
 }
 
-/* Writes the rest of a line that is half out. */
+/* Writes the rest of a partially written line. */
 static int write_rest(struct stdout_sink *s)
 {
     size_t off = 0;
@@ -85,7 +85,7 @@ static void answer_all(struct stdout_sink *s, enum sink_status status, const str
     forget(s);
 }
 
-/* Counts the lines that are out, and says how many bytes of the next one are. */
+/* Counts the complete lines written, and returns how many bytes of the next one are. */
 static size_t whole_lines(const struct stdout_sink *s, size_t *ret_half)
 {
     const struct line_queue *q = &s->lines;
@@ -98,10 +98,10 @@ static size_t whole_lines(const struct stdout_sink *s, size_t *ret_half)
     return i;
 }
 
-/* Ends everything in flight: lines that went out whole are delivered, the others are not. The other
- * half of a line that is half out is kept, and written before anything else. Its event comes again,
- * so a reader sees it twice, but never a torn line. If there is no memory to keep it in, the sink
- * fails for good. */
+/* Ends everything in flight: complete lines are delivered, the others are not. The rest of a
+ * partially written line is kept, and written before anything else. Its event is delivered again,
+ * so a reader sees it twice, but never a torn line. If there is no memory to keep it, the sink
+ * fails permanently. */
 static void stop_here(struct stdout_sink *s, enum sink_status status, const struct error *err)
 {
     const struct line_queue *q = &s->lines;
@@ -130,7 +130,7 @@ static void write_failed(struct stdout_sink *s)
     stop_here(s, SINK_DOWN, &err);
 }
 
-/* Returns until when something must have been read. */
+/* Returns the deadline for the reader to read something. */
 static int64_t reader_due(const struct stdout_sink *s)
 {
     int64_t limit = s->base.cfg.timeout_ms;
@@ -203,7 +203,7 @@ static void stdout_cancel(struct sink *sk)
     stop_here((struct stdout_sink *)sk, SINK_CANCELLED, &err);
 }
 
-/* stdout_close does what it can for a line that is half out. */
+/* Tries to complete a partially written line. */
 static void stdout_close(struct sink *sk)
 {
     struct stdout_sink *s = (struct stdout_sink *)sk;

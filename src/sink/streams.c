@@ -5,7 +5,7 @@
 #include "base/hash.h"
 
 #define BUCKETS 4096
-#define FORGET 8192 /* from this many streams on, those at rest are forgotten */
+#define FORGET 8192 /* from this many streams on, idle ones are dropped */
 
 int streams_init(struct streams *s)
 {
@@ -15,8 +15,8 @@ int streams_init(struct streams *s)
     return 0;
 }
 
-/* Drops the streams at rest, or all of them. */
-static void forget(struct streams *s, bool all)
+/* Drops the idle streams, or all of them. */
+static void drop_idle(struct streams *s, bool all)
 {
     for (size_t i = 0; i < BUCKETS; i++) {
         struct stream **p = &s->bucket[i];
@@ -38,13 +38,13 @@ static void forget(struct streams *s, bool all)
 void streams_release(struct streams *s)
 {
     if (s->bucket)
-        forget(s, true);
+        drop_idle(s, true);
     free(s->bucket);
     free(s->list);
     *s = (struct streams){0};
 }
 
-/* Returns where the stream of that name is linked, or would be. */
+/* Returns the link to the stream of that name, or where it would be. */
 static struct stream **slot_of(struct streams *s, struct str name)
 {
     uint64_t hash = hash_end(hash_add(HASH_INIT, name));
@@ -58,7 +58,7 @@ struct stream *streams_get(struct streams *s, struct str name)
 {
     bool worth_it = s->count >= FORGET && s->n_dirty < s->count / 2;
     if (worth_it)
-        forget(s, false);
+        drop_idle(s, false);
 
     struct stream **slot = slot_of(s, name), *st = *slot;
     if (st)
@@ -94,7 +94,7 @@ size_t streams_dirty(struct streams *s, const struct hwm **ret)
     if (s->n_dirty > s->list_cap) {
         struct hwm *list = realloc(s->list, s->n_dirty * 2 * sizeof *list);
         if (!list)
-            return 0; /* they stay dirty, and are listed next time */
+            return 0; /* they stay dirty and are listed next time */
         s->list = list;
         s->list_cap = s->n_dirty * 2;
     }

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define CUTS_MAX 3 /* how many connections an event may cost before it is blamed */
+#define CUTS_MAX 3 /* connections that an event may cost before it is blamed */
 
 int window_init(struct window *w, struct sink *sk, size_t max, size_t size, struct error *err)
 {
@@ -74,7 +74,7 @@ void window_end(struct window *w, struct flight *f, const struct sink_result *r)
 {
     struct delivery *d = f->d;
     assert(d);
-    window_drop(w, f); /* before the answer: done may look at the window */
+    window_drop(w, f); /* before the result is reported: done may inspect the window */
     if (d->ev->seq == w->suspect.seq)
         w->suspect.cuts = 0;
     sink_done(w->sk, d, r);
@@ -89,7 +89,7 @@ void window_end_all(struct window *w, const struct sink_result *r)
         else
             window_drop(w, w->first);
     }
-    /* An event that was not blamed remains a suspect. */
+    /* An event that was not blamed remains suspect. */
     bool blamed = r->status == SINK_RETRY || r->status == SINK_CANCELLED;
     if (!blamed)
         w->suspect.cuts = cuts;

@@ -1,26 +1,26 @@
-/* window.h: the deliveries in flight of a sink that has many: how long they have been, and that
- * each is answered for once. */
+/* window.h: the deliveries in flight of a sink that has many: their age, and reporting exactly one
+ * result for each. */
 #ifndef SINK_WINDOW_H
 #define SINK_WINDOW_H
 
 #include "sink/sink.h"
 #include "sink/streams.h"
 
-/* An event in flight, or another request whose answer is awaited (d == NULL). It comes first in the
+/* An event in flight, or another request that awaits a reply (d == NULL). It comes first in the
  * sink's own struct. */
 struct flight {
-    struct flight *prev, *next; /* of a free one only next */
+    struct flight *prev, *next; /* in a free one, only next */
     struct delivery *d;
     struct stream *mark; /* the high-water mark that the event moves; may be NULL */
-    int64_t since;       /* monotonic: when it was taken */
-    size_t bytes;        /* of the event */
+    int64_t since;       /* when it was accepted */
+    size_t bytes;        /* size of the event */
 };
 
-/* What is in flight. (1) first..last stand in the order they were taken, which is that of their
- * deadlines; `count` of them, `events` of which have a delivery, of `bytes` in all. (2) At most
- * `max` are in it. (3) A delivery that is in it is answered for exactly once, by window_end,
- * which takes it out. (4) suspect: the event that was alone in flight when connections ended,
- * and how many it has cost in a row. */
+/* What is in flight. (1) first..last are in the order they were accepted, which is that of their
+ * deadlines; there are `count` of them, `events` with a delivery, `bytes` in total. (2) At most
+ * `max` are in it. (3) A delivery in it gets exactly one result, by window_end, which removes it.
+ * (4) suspect: the event that was alone in flight when connections ended, and how many it has cost
+ * in a row. */
 struct window {
     struct sink *sk;
     struct flight *first, *last, *free;
@@ -37,24 +37,24 @@ struct window {
 int window_init(struct window *w, struct sink *sk, size_t max, size_t size, struct error *err);
 void window_release(struct window *w);
 
-/* window_take puts a delivery, or with NULL a request, at the end of a window that has room. The
- * sink sets what is its own in the struct. */
+/* window_take adds a delivery, or with NULL a request, at the end of a window that has room. The
+ * sink sets its own fields of the struct. */
 struct flight *window_take(struct window *w, struct delivery *d, struct stream *mark);
-/* window_drop takes one out without an answer: a request, or an event that goes on elsewhere. */
+/* window_drop removes one without a result: a request, or an event that moves elsewhere. */
 void window_drop(struct window *w, struct flight *f);
-/* window_end takes an event out, and answers for it. */
+/* window_end removes an event and reports its result. */
 void window_end(struct window *w, struct flight *f, const struct sink_result *r);
-/* window_end_all does so with all that are in it, in order, and drops requests. */
+/* window_end_all does so for everything in it, in order, and drops requests. */
 void window_end_all(struct window *w, const struct sink_result *r);
 
-/* window_due returns when the oldest will have waited for longer than a delivery may take;
- * CLOCK_NEVER: there is none, or no limit. */
+/* window_due returns when the oldest exceeds the time limit of a delivery; CLOCK_NEVER: window
+ * empty, or no limit. */
 int64_t window_due(const struct window *w);
-/* window_blame is called when a connection that was ready has ended while only this event was in
- * flight. It says whether the event is the likely reason: after three times in a row. It does
- * get to be alone: after a failure the circuit lets single events through. */
+/* window_blame is called when an established connection has ended while only this event was in
+ * flight. Returns whether the event is the likely reason: after three times in a row. It does get
+ * to be alone: after a failure the circuit lets single events through. */
 bool window_blame(struct window *w, const struct event *ev);
-/* window_describe fills in what is unconfirmed. */
+/* window_describe fills in the unconfirmed events. */
 void window_describe(const struct window *w, struct sink_broker *ret);
 
 #endif

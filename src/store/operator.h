@@ -1,6 +1,6 @@
-/* operator.h: what operators tell a store, and what they are shown: consumers, events and their
- * states, dead letters, trimming, rights, adopted tables, findings. The operations themselves are
- * those of store.h. */
+/* operator.h: what operators ask of a store and what it shows them: consumers, events and their
+ * states, dead letters, trimming, rights, adopted tables, findings. The operations are in
+ * store.h. */
 #ifndef STORE_OPERATOR_H
 #define STORE_OPERATOR_H
 
@@ -21,31 +21,30 @@ enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
 /* Where a new consumer starts. */
 enum start { START_BEGINNING, START_END, START_SEQ };
 
-/* Who registers a consumer, and so what they may do. Settings are events, where, order and lanes;
- * the retry policy is kept for people to read and may change freely. */
+/* Who registers a consumer, which decides what may change. Settings are events, where, order and
+ * lanes; the retry policy is informational and may change freely. */
 enum put {
-    /* a worker that starts: creates the consumer, or gives it settings it has never had */
+    /* a starting worker: creates the consumer, or gives it settings it has never had */
     PUT_START,
-    /* a worker that was running: the same, but a removed consumer is not created again
-     * (ERR_NOTFOUND) */
+    /* a running worker: the same, but does not recreate a removed consumer (ERR_NOTFOUND) */
     PUT_AGAIN,
-    /* an operator: may also bring back settings that were replaced. The consumer must exist */
+    /* an operator: may also restore settings that were replaced. The consumer must exist */
     PUT_PURPOSE,
 };
 
-/* A consumer as the database keeps it. Strings are borrowed on the way in and live in the
- * arena on the way out. */
+/* A consumer as stored in the database. Input strings are borrowed; output strings live in the
+ * arena. */
 struct consumer_spec {
     const char *name;
     const char *events; /* patterns; "" for all */
     const char *where;  /* predicate; "" for none */
-    const char *retry;  /* policy as text, for people to read */
+    const char *retry;  /* policy as text, informational */
     enum order order;
     int lanes;
     enum start start; /* used only when the consumer is created */
     int64_t start_seq;
     enum put how;
-    const char *by; /* who registers it, for people to read; NULL: unknown */
+    const char *by; /* who registers it, informational; NULL: unknown */
 };
 
 /* Settings that a consumer has or had. */
@@ -62,25 +61,25 @@ struct consumer_settings {
 /* ---- what operators are shown ---- */
 
 enum delivery_state {
-    /* not claimed: not handed out yet, parked with no attempt used, or its claim ran out */
+    /* not claimed: not handed out yet, parked with no attempt used, or its claim expired */
     STATE_PENDING,
     STATE_INFLIGHT, /* in a live claim */
     STATE_DELIVERED,
-    STATE_FAILED,       /* an attempt failed; it will be tried again */
+    STATE_FAILED,       /* an attempt failed; it will be retried */
     STATE_EXPIRED,      /* a dead letter */
-    STATE_SKIPPED,      /* the filter it was, or will be, handed out under does not match */
-    STATE_DROPPED,      /* it was a dead letter, which an operator deleted */
-    STATE_BEFORE_START, /* it is older than the place where the consumer was told to start */
+    STATE_SKIPPED,      /* the filter in force when it was, or will be, handed out does not match */
+    STATE_DROPPED,      /* it was a dead letter that an operator deleted */
+    STATE_BEFORE_START, /* it is older than the position at which the consumer was told to start */
 };
 #define STATE_COUNT 8
 extern const char *const delivery_state_names[STATE_COUNT + 1]; /* "pending", ..., NULL */
 
-/* The parked event that a consumer has owed for longest. Its key waits for it. */
+/* The parked event that is overdue for longest. Its key waits for it. */
 struct parked_info {
-    int64_t seq;   /* 0: there is none, or all just wait for their not_before */
+    int64_t seq;   /* 0: none, or all only wait for their not_before */
     int64_t since; /* when it could first have been delivered, as overdue_at */
     int attempts;
-    int64_t due_at;    /* of its next attempt, or of the one that is being made */
+    int64_t due_at;    /* of its next attempt, or of the current one */
     const char *error; /* of its last attempt; NULL: it has not failed */
 };
 
@@ -89,82 +88,82 @@ struct consumer_info {
     bool paused;
     int64_t created_at;
     int64_t position; /* the lowest of its lanes */
-    /* events its filter wants that are not delivered: those not claimed (not handed out yet, or
-     * their claim ran out), those in flight and those parked */
+    /* undelivered events that match its filter: unclaimed (not handed out yet, or their claim
+     * expired), in flight and parked */
     int64_t behind;
-    bool behind_exact;    /* false: an estimate, from STORE_COUNT_EVENTS and STORE_PROBE_ROWS */
-    int64_t oldest_at;    /* created_at of the oldest of those that were found; 0: none */
-    int64_t unclaimed_at; /* the same of those that are not claimed */
+    bool behind_exact;    /* false: an estimate, see STORE_COUNT_EVENTS and STORE_PROBE_ROWS */
+    int64_t oldest_at;    /* created_at of the oldest of those found; 0: none */
+    int64_t unclaimed_at; /* the same for unclaimed events */
     /* when the first of them could have been delivered: its created_at, or its not_before if that
      * is later; 0: none is due */
     int64_t overdue_at;
-    int64_t delivered;   /* since the consumer was created */
-    int64_t inflight;    /* events in live claims */
-    bool inflight_exact; /* false: an upper bound; the predicate was not applied to all of them */
-    int64_t claims;      /* live ones */
-    const char *owner;   /* of one live claim; NULL: there is none */
-    /* events that wait for a retry, for their time or behind another, without those in live
+    int64_t delivered; /* since the consumer was created */
+    int64_t inflight;  /* events in live claims */
+    bool
+        inflight_exact; /* false: an upper bound; the predicate was not evaluated for all of them */
+    int64_t claims;     /* live ones */
+    const char *owner;  /* of one live claim; NULL: none */
+    /* events that wait for a retry, for their not_before or behind another, except those in live
      * claims */
     int64_t parked;
-    bool parked_exact; /* false: an estimate, from STORE_PROBE_ROWS */
+    bool parked_exact; /* false: an estimate, see STORE_PROBE_ROWS */
     struct parked_info first_parked;
     int64_t dead;
-    const char *report; /* what its relay said last, at report_at; NULL: nothing */
+    const char *report; /* the last report of its relay, made at report_at; NULL: none */
     int64_t report_at;
     bool down;        /* the report says that its sink is down, since report_at */
     int64_t next_due; /* wall ms of the next retry; 0: none */
-    /* of the one that failed last of the first STORE_PROBE_EVENTS parked events, or the report, if
-     * that is later; NULL: none */
+    /* the latest error among the first STORE_PROBE_EVENTS parked events, or the report, if that is
+     * later; NULL: none */
     const char *last_error;
     int64_t last_error_at;
     int64_t floor;         /* events up to here are no longer needed */
-    const char *floor_pin; /* what needs the next one: "position", "parked" or "claim" */
+    const char *floor_pin; /* what still needs the next one: "position", "parked" or "claim" */
 };
 
-/* Counting has bounds, so that its price does not grow with the backlog. */
-#define STORE_COUNT_EVENTS 10000 /* events after the position that are looked at */
-#define STORE_PROBE_EVENTS 1000  /* the same by type, or where payloads have to be read */
-#define STORE_PROBE_ROWS 10000   /* parked events are counted up to this, then estimated */
-#define STORE_EXACT_ROWS 100000  /* kept events are counted up to this */
-#define STORE_LOOK 200000        /* numbers that a listing looks at in vain: about a second */
+/* Counts are bounded, so that their cost does not grow with the backlog. */
+#define STORE_COUNT_EVENTS 10000 /* events examined after the position */
+#define STORE_PROBE_EVENTS 1000 /* the same for counts by type, or where payloads have to be read */
+#define STORE_PROBE_ROWS 10000  /* parked events are counted up to this, then estimated */
+#define STORE_EXACT_ROWS 100000 /* kept events are counted up to this */
+#define STORE_LOOK 200000       /* seqs a listing examines without a match: about a second */
 
 struct gauge_type {
     const char *type;
-    int64_t n;         /* not delivered; an estimate where not all events were looked at */
+    int64_t n;         /* not delivered; an estimate where not all events were examined */
     int64_t oldest_at; /* created_at of the oldest of those that were */
 };
 
-/* How a consumer is doing, cheap enough to be asked again and again. */
+/* The state of a consumer, cheap enough to poll. */
 struct consumer_gauge {
     bool paused;
-    /* the types of what is not delivered, most frequent first: of the first STORE_PROBE_EVENTS that
-     * are not claimed, of as many parked ones, and of all in flight. The predicate is not
-     * applied */
+    /* the types of undelivered events, most frequent first: from the first STORE_PROBE_EVENTS
+     * unclaimed ones, as many parked ones, and all in flight. The predicate is not evaluated */
     const struct gauge_type *type;
     size_t n_types;
     int64_t overdue_at; /* as in consumer_info */
     int64_t parked;     /* as in consumer_info */
-    int64_t dead;       /* STORE_PROBE_ROWS stands for that many or more */
-    int64_t down_since; /* when its relay reported that its sink is down; 0: it is not */
+    int64_t dead;       /* STORE_PROBE_ROWS means that many or more */
+    int64_t down_since; /* when its relay reported that the sink is down; 0: it is not */
     int64_t now_ms;     /* the database's clock */
 };
 
 struct store_info {
     int schema_version;
     int64_t events;    /* rows that are kept */
-    bool events_exact; /* false: an upper bound, from the ends of seq: too many to count */
-    int64_t head;      /* highest seq ever given */
-    int64_t tail;      /* lowest seq that is kept; 0: none */
+    bool events_exact; /* false: too many to count; an upper bound, from the ends of seq */
+    int64_t head;      /* highest seq ever assigned */
+    int64_t tail;      /* lowest seq still kept; 0: none */
     int64_t oldest_at; /* created_at of tail */
-    int64_t passed_at; /* since when every consumer has been done with tail; -1: unknown */
+    int64_t passed_at; /* when the last consumer finished with tail; -1: unknown */
     int64_t consumers, dead;
     int64_t now_ms; /* the database's clock */
 };
 
-/* How far a listing has looked. Looking for events that match is bounded (event_query.look): if
- * `partial`, there are more than those between from and to, which may match or not. */
+/* How far a listing has searched. The search for matching events is bounded (event_query.look): if
+ * `partial`, events outside [from, to] may match as well. */
 struct event_look {
-    int64_t from, to; /* seq of the first and the last number looked at; partial only */
+    int64_t from, to; /* the first and the last seq examined; partial only */
     bool partial;
 };
 
@@ -176,15 +175,15 @@ struct event_query {
     int state;            /* enum delivery_state + 1 */
     bool unprocessed;     /* instead of a state: pending, or failed and due again */
     const char *id;       /* event id, or a seq in decimal */
-    int64_t after;        /* a seq to go on behind, in the order of the listing */
+    int64_t after;        /* continue after this seq, in the order of the listing */
     size_t limit;         /* 0: 100 */
     bool newest_first;
 
-    /* How many numbers to look at in vain, about. What is recorded about single events (failed,
-     * expired, dropped, in-flight) is found without looking. 0: STORE_LOOK; LOOK_ALL: no bound. */
+    /* About how many seqs to examine without a match. States recorded per event (failed, expired,
+     * dropped, in-flight) are found without a search. 0: STORE_LOOK; LOOK_ALL: no bound. */
     int64_t look;
-    struct event_look *looked; /* filled in; NULL: not asked for */
-    /* looking is called now and then with how many numbers were looked at, if it is not NULL. */
+    struct event_look *looked; /* output; NULL: not wanted */
+    /* looking is called now and then with the number of seqs examined. May be NULL. */
     void (*looking)(void *ctx, int64_t numbers);
 };
 #define LOOK_ALL INT64_MAX
@@ -196,7 +195,7 @@ struct delivery_info {
     int attempts;
     int64_t due_at; /* failed, or pending with a delay */
     const char *error;
-    int64_t delivered_at; /* from its receipt; 0: there is none */
+    int64_t delivered_at; /* from its receipt; 0: none */
     const char *receipt;  /* the sink's own id for it, such as a stream id; NULL: none */
 };
 
@@ -227,59 +226,60 @@ typedef int mark_visit(void *ctx, const char *consumer, const struct hwm *m, int
 
 struct trim_request {
     int64_t older_than_ms;
-    int64_t inbox_ms; /* the same for the inbox; 0: like the rest */
+    int64_t inbox_ms; /* the same for the inbox; 0: older_than_ms */
     bool dry_run;
-    /* per call, so that other sessions do not wait long; 0: STORE_TRIM_ROWS, or with dry_run, which
-     * looks at no more of each kind, STORE_EXACT_ROWS */
+    /* per call, so that other sessions do not wait long; with dry_run, how many rows of each kind
+     * to examine. 0: STORE_TRIM_ROWS, with dry_run STORE_EXACT_ROWS */
     size_t max_rows;
-    int64_t after; /* what the call before, which said more, was through with; 0: look at all */
+    int64_t after; /* upto of the previous call, if that set `more`; 0: examine all events */
 };
 struct trim_result {
-    /* how many were deleted by this call, or with dry_run would be by repeated calls */
+    /* rows deleted by this call or, with dry_run, that repeated calls would delete */
     int64_t events;
     int64_t keys; /* idempotency keys */
     int64_t inbox;
     int64_t receipts;
-    /* with dry_run: events is an estimate, and of the others there are at least so many */
+    /* with dry_run: events is an estimate, the others are lower bounds */
     bool events_about, keys_more, inbox_more, receipts_more;
     bool more;            /* call again */
-    int64_t upto;         /* the events up to here were looked at; 0: the next call looks at all */
-    int64_t kept_for_pin; /* events old enough but still needed; counted when more is false */
-    bool kept_more;       /* not all of those were counted: there may be more */
-    char pin[160];        /* who needs them: `consumer "search" (position 120)`; "": none */
+    int64_t upto;         /* events up to here were examined; 0: the next call examines all */
+    int64_t kept_for_pin; /* events old enough but still needed; counted if more is false */
+    bool kept_more;       /* not all of those were counted */
+    char pin[160];        /* what needs them: `consumer "search" (position 120)`; "": nothing */
 };
 
-/* Gives a role of the database a part: "producer", "consumer" or "operator". */
+/* Grants a database role the rights of a part: "producer", "consumer" or "operator". */
 struct grant_request {
     const char *part, *role;
-    const char *const *consumers; /* with the part "consumer": which; none: all */
+    const char *const *consumers; /* for the part "consumer": which ones; none: all */
     size_t n_consumers;
-    const char *tenant; /* the role is limited to it; NULL: no limit is set */
+    const char *tenant; /* limits the role to it; NULL: no limit is set */
     bool revoke, dry_run;
 };
 
 /* A table of the application whose rows become events. */
 struct adopt_request {
-    const char *table;          /* as SQL writes it */
-    const char *shape;          /* "auto", "processed_at", "debezium" */
-    const char *const *columns; /* FIELD=COLUMN, where the table's names are not the usual ones */
+    const char *table; /* as SQL writes it */
+    const char *shape; /* "auto", "processed_at", "debezium" */
+    const char *const
+        *columns; /* FIELD=COLUMN, where the table's column names are not the usual ones */
     size_t n_columns;
-    /* what to do with rows that exist: "copy" or "skip"; NULL: copy, the first time */
+    /* what to do with existing rows: "copy" or "skip"; NULL: copy, but only the first time */
     const char *existing;
-    /* the column to set when `consumer` has had the row; NULL: none, or the present one */
+    /* the column to set once `consumer` has received the row; NULL: none, or no change */
     const char *mark;
     const char *consumer; /* not NULL if mark is not */
     bool undo, dry_run;
-    bool drop_mark; /* rows are no longer marked; nothing else changes */
+    bool drop_mark; /* stop marking rows; nothing else changes */
 };
 struct adopt_result {
     bool changed;       /* false: nothing had to be done */
-    bool other_columns; /* it was adopted before, with other columns */
+    bool other_columns; /* it was adopted before, with different columns */
     int64_t copied;     /* rows that became events at once */
     char mapping[2000]; /* of a dry run: {"FIELD":"COLUMN",...} */
 };
 
-/* What validate or doctor has to say about one thing. */
+/* One finding of validate or doctor. */
 enum finding_level { FINDING_OK, FINDING_NOTE, FINDING_WARNING, FINDING_PROBLEM };
 #define FINDING_LEVELS 4
 /* "ok", "note", "warning", "problem", NULL */
@@ -287,36 +287,36 @@ extern const char *const finding_level_names[FINDING_LEVELS + 1];
 
 struct finding {
     enum finding_level level;
-    const char *name;   /* a word for programs: "transaction", "grants" */
+    const char *name;   /* a machine-readable word: "transaction", "grants" */
     const char *text;   /* what was found, and why it matters */
     const char *advice; /* what to do; NULL: nothing */
 };
 
-/* finding_visit takes one finding, whose strings are borrowed for the call. */
+/* finding_visit is called for each finding, whose strings are borrowed for the call. */
 typedef void finding_visit(void *ctx, const struct finding *f);
 
 struct doctor_request {
-    int64_t patience_ms; /* how old a transaction or an expired claim may be without a warning */
+    int64_t patience_ms; /* age up to which a transaction or an expired claim causes no warning */
     finding_visit *visit;
     void *ctx;
 };
 
-/* The functions and views in the database, where a store has them: this program's own, those of an
- * earlier build, or those of a later build that replaced this program's. */
+/* The functions and views in the database, for stores that have them: those of this build, of an
+ * earlier build, or of a later build that replaced ours. */
 enum functions_status { FUNCTIONS_SAME, FUNCTIONS_OLDER, FUNCTIONS_NEWER };
 
 struct schema_status {
     int64_t there;                   /* the version in the database; 0: it has no outbox */
-    int64_t known;                   /* the version this program makes */
+    int64_t known;                   /* the version this program creates */
     enum functions_status functions; /* if there == known */
 };
 
 struct buf;
 
-/* Asks for the SQL that makes and unmakes an outbox, for tools that run migrations themselves. */
+/* Asks for the SQL that creates and drops an outbox, for external migration tools. */
 struct ddl_request {
-    const char *url;    /* nothing connects to it */
-    const char *schema; /* where the URL names none; NULL: the store's default */
+    const char *url;    /* not connected to */
+    const char *schema; /* used if the URL names none; NULL: the store's default */
     struct buf *up, *down, *ret_schema;
 };
 

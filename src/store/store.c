@@ -1,4 +1,4 @@
-/* store.c: the kinds of store there are, and what they have in common. */
+/* store.c: the registry of stores, and what all of them share. */
 #include "store/store.h"
 
 #include <stdio.h>
@@ -38,7 +38,8 @@ const struct store_ops *store_kind(const char *url)
     return NULL;
 }
 
-/* Writes "sqlite:PATH or sqlite::memory:, postgres://...". A kind with two names is listed once. */
+/* Writes "sqlite:PATH or sqlite::memory:, postgres://...". A store with two schemes is listed
+ * once. */
 static void list_kinds(char out[LIST_MAX])
 {
     size_t n = 0;
@@ -82,7 +83,7 @@ int store_open(const char *url, const struct store_options *opt, struct store **
 {
     const struct store_ops *kind = store_kind(url);
     if (!kind)
-        return store_url_check(url, err); /* says what is wrong with it */
+        return store_url_check(url, err); /* reports what is wrong with it */
     return kind->open(url, opt, ret, err);
 }
 
@@ -144,7 +145,7 @@ int store_no_consumer(const char *name, struct error *err)
                    "there is no consumer \"%s\"; `outbox consumers list` lists them", name);
 }
 
-/* Appends a setting in force, if it differs from what was replaced. */
+/* Appends a setting in force if it differs from the one replaced. */
 static void add_difference(struct buf *b, const char *name, const char *now, const char *old)
 {
     if (strcmp(now, old) == 0)
@@ -173,7 +174,7 @@ int store_replaced(const char *name, const struct consumer_settings *now,
     add_difference(&b, "lanes", lanes_now, lanes_old);
     clock_rfc3339(now->since, at);
 
-    const char *by = now->by ? now->by : "somebody";
+    const char *by = now->by ? now->by : "an unknown user";
     err_set(err, ERR_CONFLICT,
             "consumer \"%s\" was given other settings at %.19sZ by %.60s: %s; the ones here were "
             "replaced, and come back only on purpose: outbox consumers revert %s --to %d",

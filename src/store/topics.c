@@ -9,7 +9,6 @@ struct topic {
     int64_t oldest_at;
 };
 
-/* Makes sure that one more type fits. */
 static int make_room(struct topics *t, struct error *err)
 {
     if (t->n < t->room)
@@ -25,7 +24,7 @@ static int make_room(struct topics *t, struct error *err)
     return 0;
 }
 
-/* Finds the entry of a type, or appends it; NULL: there is no memory. */
+/* Finds the entry of a type, or appends it; NULL: out of memory. */
 static struct topic *topic_of(struct topics *t, const struct topic_find *f, struct error *err)
 {
     for (size_t i = 0; i < t->n; i++)

@@ -1,14 +1,15 @@
 #include "store/trimming.h"
 
-/* How long a call may take. If one takes half as long again, the next is half as large; but calls
- * smaller than STORE_TRIM_ROWS would cost a busy server more than they delete. */
+/* Target duration of a call. After a call that takes half as long again, the next is half as large;
+ * but never below STORE_TRIM_ROWS on a server, where smaller calls would cost more than they
+ * save. */
 #define SERVER_NS (20 * MS_NS)
 #define WRITER_NS (2 * MS_NS)
 #define ROWS_MOST 16000
 #define ROWS_LEAST_WRITER 200
 
-/* A call that begins with the first event walks over the index entries of those that are gone, if a
- * transaction stays open. It may take this share of the time. */
+/* A call that begins with the first event walks over the index entries of deleted ones if a
+ * transaction stays open. Such calls may take 1/ALL_SHARE of the time. */
 #define ALL_SHARE 100
 
 static size_t rows_least(bool one_writer)
@@ -19,8 +20,8 @@ static size_t rows_least(bool one_writer)
 void trimming_took(struct trimming *t, bool one_writer, int64_t now_ns, int64_t took_ns,
                    const struct trim_result *res)
 {
-    /* The next call begins where this one ended, as long as there is more to do, or as long as it
-     * is too early to begin with the first event again. */
+    /* The next call begins where this one ended, as long as there is more to do or it is too early
+     * to start over at the first event. */
     bool was_all = t->after == 0;
     if (was_all)
         t->all_at = now_ns + took_ns * ALL_SHARE;

@@ -140,7 +140,7 @@ static void silent_endpoint_times_out(void **state)
     f->rig.ahead_ns += 2 * SECOND;
     sink_rig_run(&f->rig);
     assert_int_equal(it->status, SINK_RETRY);
-    sink_assert_says(it, "no whole answer within 30s");
+    sink_assert_says(it, "no complete response within 30s");
 }
 
 static void requests_in_flight_stay_within_the_limit(void **state)

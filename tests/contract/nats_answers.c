@@ -310,7 +310,7 @@ static void user_without_read_rights_delivers_with_a_warning(void **state)
     p->rig.frozen_ns = 1; /* the time limit of the delivery is not what is tested */
     sink_rig_add(&p->rig, "1", 0);
     assert_int_equal(run_one(p, "2")->status, SINK_DELIVERED);
-    assert_non_null(strstr(p->rig.sk->ops->caution(p->rig.sk), "cannot be looked at"));
+    assert_non_null(strstr(p->rig.sk->ops->caution(p->rig.sk), "cannot be read"));
     assert_int_equal(nats_server_count(&server, "S"), 2);
 }
 

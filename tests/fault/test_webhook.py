@@ -188,7 +188,7 @@ class Answers(WebhookCase):
         endpoint = self.failing_first(hang, drip)
         self.number(1, 2)
         with self.relay(*self.hook(endpoint, "--timeout", "300ms")) as relay: self.wait_delivered(2, relay)
-        self.assertGreaterEqual(relay.output().count("no whole answer within 300ms"), 2)
+        self.assertGreaterEqual(relay.output().count("no complete response within 300ms"), 2)
         attempts = sorted(int(r.headers["outbox-attempt"]) for r in endpoint.requests if r.body == b"1")
         self.assertEqual(attempts, [*range(1, len(attempts) + 1)])
 

@@ -116,7 +116,7 @@ class Peers(Case):
 
     def test_hostile_endpoint_uses_bounded_resources(self):
         said = self.relay_to(ENDPOINTS, "http://127.0.0.1:{}/hook")
-        self.assertIn("more than 256 KiB of headers in an answer", said)
+        self.assertIn("more than 256 KiB of headers in a response", said)
 
     def test_hostile_redis_uses_bounded_resources(self):
         self.relay_to(SERVERS, "redis://127.0.0.1:{}?stream=s")

@@ -47,9 +47,9 @@ class Listings:
 
         said = self.outbox("events", "list", *rare)
         self.assertEqual(said.stdout, "")
-        self.assertIn("looked only at the sequence numbers 1 to 10, not at all events: use --after 10 to go on", said.stderr)
+        self.assertIn("searched only sequence numbers 1 to 10, not all events: use --after 10 to continue", said.stderr)
         self.assertNotIn("no events match", said.stderr)
-        self.assertIn("looked only at", self.outbox("events", "list", *rare, "--json").stderr)
+        self.assertIn("searched only", self.outbox("events", "list", *rare, "--json").stderr)
         self.assertIn("no events match", self.outbox("events", "list", "--type", "none", "--all").stderr)
 
     def test_key_is_looked_up_like_a_type(self):

@@ -94,11 +94,11 @@ class Many(OneRelay, PgCase):
             pids = [pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE usename = %s ORDER BY backend_start", user)]
             self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT 1')
             self.sql("SELECT pg_terminate_backend(%s)", pids[1])
-            wait_until(lambda: "could not look for new events" in relay.output(), what=relay.output)
+            wait_until(lambda: "could not watch for new events" in relay.output(), what=relay.output)
             self.emit("second")
             self.wait_for(6, ["first", "second"], relay)
             self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT -1')
-            wait_until(lambda: "looking for new events again" in relay.output(), what=relay.output)
+            wait_until(lambda: "watching for new events again" in relay.output(), what=relay.output)
             said = [line for line in relay.output().splitlines() if "could not look" in line]
             self.assertLess(len(said), 4, said)  # one for each reason: ended by an operator, too many connections
 

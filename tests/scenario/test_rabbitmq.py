@@ -249,7 +249,7 @@ class Hostile(Case):
                 "another version": (b"AMQP\x01\x01\x00\x0a", False, "another version of AMQP"),
                 "a huge frame": (struct.pack(">BHI", 1, 0, 1 << 31), False, "bytes, and 4096 were agreed on"),
                 "a frame without an end": (struct.pack(">BHI", 8, 0, 0) + b"x", False, "a frame without an end"),
-                "a method nobody knows": (struct.pack(">BHIHH", 1, 0, 4, 99, 99) + b"\xce", False, "a method that was not asked for"),
+                "a method nobody knows": (struct.pack(">BHIHH", 1, 0, 4, 99, 99) + b"\xce", False, "an unexpected method"),
                 "a channel too early": (struct.pack(">BHIHHI", 1, 1, 8, 20, 11, 0) + b"\xce", False, "a channel before the login"),
                 "heartbeats for ever": (heartbeat, True, "login timed out after 10 s")}
         self.init()

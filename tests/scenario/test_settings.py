@@ -91,7 +91,7 @@ class Rolling:
                 self.wait_types(["a.1", "a.2", "b.1"], old, new)
                 self.wait_standing(new)
                 wait_until(lambda: self.ready(old)[0] == 200, what=old.output)
-                self.assertIn("its settings count again: going on", old.output())
+                self.assertIn("its settings are in force again: resuming", old.output())
 
     def test_replaced_order_and_lanes_stand_by_too(self):
         with self.host("old", lanes="1") as old:

@@ -250,5 +250,5 @@ BEGIN
     RETURN FOUND;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.extend(text, text, bigint, bigint, boolean) IS
-    'extends the lease of a claim';
+COMMENT ON FUNCTION @schema@.extend(text, text, bigint, bigint, boolean)
+    IS 'extends the lease of a claim';

@@ -109,8 +109,8 @@ LANGUAGE sql STABLE AS $outbox$
     WHERE NOT d.retrying AND d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
     ORDER BY d.seq, d.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint) IS
-    'dead letters that were not sent back';
+COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint)
+    IS 'dead letters that were not sent back';
 
 -- find_published: what was delivered, as long as the event is kept. Where SQL cannot tell what a
 -- predicate wants, a receipt does.

@@ -1,5 +1,5 @@
 /* cmd_consume.c: outbox consume, which reads a Redis stream and runs a command for each event. With
- * a store it remembers what was handled, so that an event that comes again is not handled again. */
+ * a store it remembers handled events, so that a redelivered event is not handled twice. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,13 +18,13 @@
 
 #define POLL_MAX_MS 60000
 
-/* What the signal handler can reach. */
+/* State for the signal handler. */
 static struct {
     int wake;
     volatile sig_atomic_t signal;
 } stopping = {.wake = -1};
 
-/* Refuses a list that the command could not be started with. */
+/* Refuses a list with which the command could not be started. */
 static int set_exec_env(void *field, const char *value, const struct option_def *o,
                         struct error *err)
 {
@@ -107,7 +107,7 @@ static int catch_signals(struct error *err)
     sigaction(SIGPIPE, &ignore, NULL);
     /* A file over the size limit is an error like any other, not a reason to die. */
     sigaction(SIGXFSZ, &ignore, NULL);
-    /* A parent may have left SIGCHLD ignored, and exit statuses would be lost. */
+    /* If the parent left SIGCHLD ignored, exit statuses would be lost. */
     signal(SIGCHLD, SIG_DFL);
     return 0;
 }
@@ -117,7 +117,7 @@ static int catch_signals(struct error *err)
 struct reader {
     const struct consume_args *args;
     const char *url;
-    struct store *st; /* NULL: nothing is remembered */
+    struct store *st; /* NULL: handled events are not remembered */
     struct sink *sk;
     struct buf sink_url; /* the sink borrows it until it is closed */
     bool ended;
@@ -125,7 +125,7 @@ struct reader {
     char text[400];
 };
 
-/* note_answer is called by the sink once the command has ended. */
+/* Called by the sink once the command has ended. */
 static void note_answer(void *ctx, struct delivery *d, const struct sink_result *res)
 {
     struct reader *r = ctx;
@@ -166,8 +166,8 @@ static int run_command(struct reader *r, const struct event *ev, struct error *e
     return 0;
 }
 
-/* Records the event as handled; with `look` it only asks, and rolls back. *ret_first says whether
- * the event was new; without a store every event is. */
+/* Records the event as handled; with `look` it only checks, and rolls back. *ret_first: the event
+ * was new; without a store every event is. */
 static int record_handled(struct reader *r, const struct event *ev, bool look, bool *ret_first,
                           struct error *err)
 {
@@ -199,7 +199,7 @@ static int handle_event(void *ctx, const struct event *ev, struct error *err)
     return record_handled(r, ev, false, &first, err);
 }
 
-/* Starts the command with two facts in its environment: the stream and where it continues. */
+/* Starts the command with the stream and its starting position in the environment. */
 static int start_snapshot(const struct consume_args *a, const char *stream, const char *hwm,
                           pid_t *ret_pid, struct error *err)
 {
@@ -241,7 +241,7 @@ static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct 
                    stream, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
-/* Asks for the options that consume cannot do without. */
+/* Checks that the required options were given. */
 static int check_options(const struct consume_args *args, struct error *err)
 {
     if (!args->group)
@@ -272,8 +272,8 @@ static int open_sink(struct reader *r, struct error *err)
     return ops->open(&cfg, &r->sk, err);
 }
 
-/* Reads the stream until told to stop, or with --drain until nothing is left, and logs how it
- * went. */
+/* Reads the stream until told to stop, or with --drain until nothing is left, and logs a summary.
+ */
 static int read_stream(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct consume_args *a = r->args;

@@ -1,6 +1,6 @@
-/* gen.c: `migrate gen`, which prints the SQL of the outbox in the form that a migration tool wants,
- * and what a new service needs besides. A tool can run the output as it is: anything that is not
- * SQL is in comments. */
+/* gen.c: `migrate gen`, which prints the SQL of the outbox in the form of a migration tool, with
+ * the files a new service needs. A tool can run the output as it is: anything that is not SQL is in
+ * comments. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #define URL_MAX ((size_t)1 << 16)
 #define START_MAX ((size_t)1 << 17)
 
-/* (1) schema is empty if the store has no schemas. (2) out is what the tool gets. */
+/* (1) schema is empty if the store has no schemas. (2) out is the output for the tool. */
 struct texts {
     struct buf up, down, schema, out;
 };
@@ -29,7 +29,7 @@ static void print_plain(struct texts *t)
     buf_adds(&t->out, "COMMIT;\n");
 }
 
-/* Writes no BEGIN and COMMIT: Flyway runs a migration in a transaction of its own. */
+/* Writes no BEGIN and COMMIT: Flyway wraps each migration in a transaction. */
 static void print_flyway(struct texts *t)
 {
     buf_addf(&t->out, "-- V1__outbox.sql\n-- The tables and functions of outbox %s.\n",
@@ -53,8 +53,8 @@ static void print_golang_migrate(struct texts *t)
     buf_adds(&t->out, "COMMIT;\n");
 }
 
-/* Appends a string in triple quotes. SQLAlchemy takes a colon before a word for a parameter, unless
- * it has a backslash before it. */
+/* Appends a string in triple quotes. SQLAlchemy takes a colon before a word for a parameter unless
+ * it is escaped with a backslash. */
 static void python_text(struct buf *b, const struct buf *sql)
 {
     buf_adds(b, "\"\"\"\n");
@@ -148,7 +148,7 @@ static const struct tool *tool_of(const struct cli *cli)
 
 /* ---- the files of a service ---- */
 
-/* A URL as it may stand in a file. */
+/* A URL that may be written to a file. */
 struct shown_url {
     struct buf text;
     bool removed; /* it had a password */
@@ -196,7 +196,7 @@ static void add_query(struct shown_url *u, const char *query)
     }
 }
 
-/* Appends the schema of the service, unless the URL names one. A name of ours needs no encoding. */
+/* Appends the schema of the service, unless the URL names one. Our names need no encoding. */
 static void add_schema(struct shown_url *u, const char *service)
 {
     const char *url = buf_cstr(&u->text);
@@ -277,7 +277,7 @@ static void add_commented(struct buf *b, const char *text, const char *comment)
     }
 }
 
-/* Appends, in comments, the config file and the commands that a service starts with. */
+/* Appends, in comments, a config file and commands to start a service. */
 static void add_start(const struct cli *cli, struct texts *t)
 {
     struct buf b;
@@ -287,8 +287,8 @@ static void add_start(const struct cli *cli, struct texts *t)
     buf_addf(&b,
              "==== to start %s ====\n"
              "outbox -c outbox.ini init      # does nothing if the SQL above was run\n"
-             "outbox -c outbox.ini doctor    # says whether all is well\n"
-             "outbox -c outbox.ini relay     # delivers until it is told to stop\n",
+             "outbox -c outbox.ini doctor    # reports problems\n"
+             "outbox -c outbox.ini relay     # delivers until stopped\n",
              cli->args.gen.service);
 
     buf_addc(&t->out, '\n');
@@ -425,8 +425,7 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
  * into an identifier of PostgreSQL. */
 #define SERVICE_SIZE (STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1))
 
-/* Writes a name that would be valid: each run of invalid characters becomes a dash, except at
- * either end. */
+/* Suggests a valid name: each run of invalid characters becomes a dash, except at either end. */
 static void suggest_service(const char *value, char out[SERVICE_SIZE])
 {
     size_t n = 0;
@@ -442,7 +441,7 @@ static void suggest_service(const char *value, char out[SERVICE_SIZE])
     out[n] = '\0';
 }
 
-/* Accepts what can be part of a schema's name, which is quoted, and the name of a consumer. */
+/* Accepts a name that can be part of a schema's name, which is quoted, and of a consumer's name. */
 static int set_service(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
@@ -496,7 +495,7 @@ static int check_service(const char *service, struct error *err)
     return 0;
 }
 
-/* Gets the SQL from the store, after checking whether it and the tool can do what is asked. */
+/* Gets the SQL from the store, after checking that store and tool support the request. */
 static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
 {
     char schema[STORE_NAME_MAX + 16];
@@ -535,10 +534,10 @@ static int emit_texts(const struct cli *cli, struct texts *t, struct error *err)
         return write_files(cli, t, err);
     if (cli->args.gen.service)
         add_start(cli, t);
-    /* Shown in another way, a name would be another name. */
+    /* An escaped name would be a different name. */
     if (!text_shown((struct str){t->out.p, t->out.n}, "\n"))
         return err_set(err, ERR_CONFIG,
-                       "a name in the SQL has a character that cannot be shown; --out-dir DIR "
+                       "a name in the SQL has an unprintable character; --out-dir DIR "
                        "writes it to a file");
     return output_flush(&t->out, err);
 }

@@ -1,4 +1,4 @@
-/* skeleton.c: `migrate gen --out-dir`: a program to start a service with, and writing files. */
+/* skeleton.c: `migrate gen --out-dir`: a starter program for a service, and writing the files. */
 #include "extra/gen/skeleton.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 /* The argument is the name of the service. */
 static const char program_head[] =
-    "/* boot.c: the outbox of the service %s. It creates the tables if there are none, and\n"
+    "/* boot.c: the outbox of the service %s. It creates the tables if they do not exist, and\n"
     " * delivers until SIGTERM or SIGINT. Change it as you like.\n"
     " *\n"
     " *     make\n"
@@ -236,8 +236,7 @@ static int write_all(int fd, const struct buf *text)
     return 0;
 }
 
-/* Writes a file that does not exist. It neither replaces what was put there meanwhile nor follows a
- * link. */
+/* Writes a new file. It neither replaces a file created in the meantime nor follows a link. */
 static int write_new(const char *dir, const struct skeleton_file *f, struct error *err)
 {
     char path[SKELETON_PATH];
@@ -266,7 +265,7 @@ int skeleton_write(const char *dir, struct skeleton_file *files, size_t n, struc
     if (make_folder(dir, err) != 0)
         return -1;
 
-    /* Look at all of them before writing the first: all or nothing. */
+    /* Check all files before writing the first: all or nothing. */
     for (size_t i = 0; i < n; i++)
         if (compare_file(dir, &files[i], err) != 0)
             return -1;

@@ -17,8 +17,8 @@ struct skeleton_file {
 void skeleton_program(struct buf *b, const char *service, const char *store);
 /* skeleton_makefile appends the Makefile for boot.c. */
 void skeleton_makefile(struct buf *b);
-/* skeleton_write writes the files into a directory, which it creates if need be. If one of them
- * exists with another content, it fails and writes none. */
+/* skeleton_write writes the files into a directory, creating it if necessary. If one of them exists
+ * with different content, it fails and writes none. */
 int skeleton_write(const char *dir, struct skeleton_file *files, size_t n, struct error *err);
 
 #endif

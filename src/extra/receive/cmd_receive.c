@@ -1,5 +1,5 @@
-/* cmd_receive.c: outbox receive, which reads what a sink has written, to show it or to check it
- * against the store. */
+/* cmd_receive.c: outbox receive, which reads the messages a sink has written, to show them or to
+ * check them against the store. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -19,7 +19,7 @@
 #define CHECK_IDLE_MS 2000 /* of --check, unless --idle says otherwise */
 #define TEXT_MAX ((size_t)1 << 30)
 
-/* What the signal handler can reach. */
+/* For the signal handler. */
 static int wake_fd = -1;
 
 static const struct option_def options[] = {
@@ -28,13 +28,13 @@ static const struct option_def options[] = {
      ARG(receive.from)},
     {"count", "N", NULL, "end after this many messages", option_long, ARG(receive.count), .min = 1},
     {"idle", "DURATION", NULL,
-     "end once nothing has come for this long; if not given, 2s with --check, else never",
+     "end once nothing has arrived for this long; if not given, 2s with --check, else never",
      option_span, ARG(receive.idle_ms), .min = 1},
     {"check", NULL, "no",
-     "print nothing but whether all events of the store have come, once, and in order per key",
+     "only print whether all events of the store have arrived, once, and in order per key",
      option_bool, ARG(receive.check)},
     {"consumer", "NAME", NULL,
-     "with --check: expect what this consumer has delivered; if not given, all events",
+     "with --check: expect the events this consumer has delivered; if not given, all events",
      options_consumer_name, ARG(receive.consumer)},
     OPTION_JSON,
     OPTION_END,
@@ -81,7 +81,7 @@ static bool told_to_stop(void)
 
 /* ---- printing ---- */
 
-/* A message; facts are absent in one that holds no event of ours. */
+/* A message; facts are absent if it holds no event of ours. */
 struct shown_message {
     const struct received *got;
     struct message_facts facts;
@@ -188,7 +188,7 @@ static int take_message(struct receiving *r, const struct received *got, struct 
     return 0;
 }
 
-/* Takes messages until there are enough, none came for long enough, or it is told to stop. */
+/* Receives messages until there are enough, none arrives for long enough, or it is told to stop. */
 static int receive_all(struct receiving *r, struct error *err)
 {
     int64_t count = r->cli->args.receive.count;
@@ -227,19 +227,18 @@ static bool first_misordered(const void *row, struct listing_value *ret)
 
 #define AT(member) .at = offsetof(struct receive_counts, member)
 static const struct listing_field fields_verdict[] = {
-    {"received", LISTING_INT, AT(received), "messages that have come"},
+    {"received", LISTING_INT, AT(received), "messages received"},
     {"events", LISTING_INT, AT(events), "different events among them"},
-    {"repeats", LISTING_INT, AT(repeats), "messages with an event that had come before"},
+    {"repeats", LISTING_INT, AT(repeats), "messages with an event received before"},
     {"strange", LISTING_INT, AT(strange), "messages that hold no event"},
-    {"expected", LISTING_INT, AT(expected), "events that should have come"},
-    {"lost", LISTING_INT, AT(lost), "those of them that have not"},
+    {"expected", LISTING_INT, AT(expected), "events that should have been received"},
+    {"lost", LISTING_INT, AT(lost), "expected events not received"},
     {"misordered", LISTING_INT, AT(misordered),
-     "events that came before an earlier one of their key"},
+     "events received before an earlier one of their key"},
     {"unknown", LISTING_INT, AT(unknown), "events that the store does not have"},
-    {"first_lost", LISTING_TEXT, .get = first_lost,
-     .help = "id of the first that is lost, or null"},
+    {"first_lost", LISTING_TEXT, .get = first_lost, .help = "id of the first lost event, or null"},
     {"first_misordered", LISTING_TEXT, .get = first_misordered,
-     .help = "id of the first that is out of order, or null"},
+     .help = "id of the first event out of order, or null"},
     {NULL},
 };
 #undef AT
@@ -260,8 +259,8 @@ static void verdict_text(struct buf *b, const void *row)
         buf_addf(b, "not an event: %lld\n", (long long)n->strange);
 }
 
-/* Compares with the store and prints what came of it. Repeats are no fault: delivery is at least
- * once. */
+/* Compares with the store and prints the result. Repeats are no error: delivery is at least once.
+ */
 static int print_verdict(struct receiving *r, struct error *err)
 {
     struct store *st;
@@ -281,7 +280,7 @@ static int print_verdict(struct receiving *r, struct error *err)
     return -1;
 }
 
-/* Opens what is needed; the caller closes it either way. */
+/* Opens source and store as needed; the caller closes them either way. */
 static int open_all(struct receiving *r, struct error *err)
 {
     const struct receive_args *a = &r->cli->args.receive;

@@ -8,11 +8,11 @@
 
 #define FIRST_SIZE 1024 /* of a table; a power of two */
 
-/* An entry of a table: an event that came, or a key at a place. (1) used == false: it is empty. */
+/* An entry of a table: a received event, or a key at a place. (1) used == false: it is empty. */
 struct slot {
     uint64_t high, low; /* the id; of a key, its hash and 0 */
-    uint64_t place;     /* the hash of where it came */
-    int64_t arrival;    /* of an event, its number among all; of a key, that of its last event */
+    uint64_t place;     /* the hash of where it was received */
+    int64_t arrival;    /* position of the event among all; of a key, that of its last event */
     bool used, seen;    /* seen: the store has it */
 };
 
@@ -22,7 +22,7 @@ struct table {
     size_t size, n;
 };
 
-/* (1) events has every event that came, keys every key at a place that the store has told of. */
+/* (1) events has every received event, keys every key at a place found in the store. */
 struct receive_check {
     struct table events, keys;
     struct receive_counts counts;
@@ -58,7 +58,7 @@ static int grow_table(struct table *t)
     return 0;
 }
 
-/* Finds a slot or makes one; NULL without memory. */
+/* Finds a slot or adds one; NULL if out of memory. */
 static struct slot *put_slot(struct table *t, uint64_t high, uint64_t low, bool *ret_new)
 {
     if (t->n >= t->size / 4 * 3 && grow_table(t) != 0)
@@ -98,7 +98,7 @@ const struct receive_counts *receive_check_counts(const struct receive_check *c)
     return &c->counts;
 }
 
-/* Reads the digits of an id as two numbers; letters may be capitals. */
+/* Reads the digits of an id as two numbers; letters may be upper case. */
 static void number_of(struct str id, uint64_t *high, uint64_t *low)
 {
     *high = *low = 0;
@@ -138,8 +138,7 @@ void receive_check_strange(struct receive_check *c)
 
 /* ---- the store ---- */
 
-/* Compares an event with the one before it of its key. Events come in the order of their
- * numbers. */
+/* Compares an event with the previous one of its key. Called in the order of sequence numbers. */
 static void check_order(struct receive_check *c, const struct event *ev, const struct slot *came)
 {
     bool is_new;

@@ -4,9 +4,9 @@
  *     UPDATE jobs SET fields WHERE key IN (those)
  *     SELECT columns FROM jobs WHERE key IN (those) ORDER BY FIELD(key, those)
  *
- * The candidates are locked as they are found, and rows that others have locked are skipped. From
- * then on keys are all that counts, so there are never more rows than wanted. MariaDB has no
- * UPDATE ... RETURNING. READ COMMITTED locks those rows and no gaps between them. */
+ * The candidates are locked as they are found, and rows locked by other sessions are skipped. From
+ * then on only keys are used, so there are never more rows than wanted. MariaDB has no UPDATE ...
+ * RETURNING. READ COMMITTED locks those rows and no gaps between them. */
 #include <errmsg.h>
 #include <mysql.h>
 #include <mysqld_error.h>
@@ -17,8 +17,8 @@
 
 #define MARK '\1'
 #define KEYS_AT_ONCE 1000
-#define TRIES 5   /* of a claim that the server picked to end a deadlock */
-#define BINARY 63 /* the number of the character set that is none */
+#define TRIES 5   /* of a claim chosen as a deadlock victim */
+#define BINARY 63 /* number of the character set "binary" */
 
 static const char read_committed[] = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
@@ -65,14 +65,14 @@ static int ready(void *conn, struct error *err)
                          "could not claim rows: the connection is broken");
     if (status & SERVER_STATUS_IN_TRANS)
         return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction would not count until that "
+                       "a claim of rows inside an open transaction has no effect until that "
                        "commits; commit first, or use another connection");
     return 0;
 }
 
 /* ---- statements ---- */
 
-/* Writes a text so that neither the connection's character set nor its sql_mode matters. */
+/* Writes a text independently of the connection's character set and sql_mode. */
 static void add_text(struct buf *b, const struct rows_value *v)
 {
     buf_adds(b, v->kind == ROWS_BLOB ? "X'" : "_utf8mb4 X'");
@@ -154,7 +154,7 @@ static int take_rows(MYSQL *db, struct outbox_rows *ret, struct error *err)
     return r;
 }
 
-/* Counts the rows that an UPDATE has found, whether it changed them or not. */
+/* Counts the rows that an UPDATE matched, whether it changed them or not. */
 static int64_t matched(MYSQL *db)
 {
     long long n;

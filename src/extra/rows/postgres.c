@@ -9,11 +9,12 @@
  *     UPDATE jobs SET fields FROM picked WHERE jobs.key = picked.key
  *     RETURNING picked.place, columns
  *
- * The candidates are locked, and rows that others have locked are skipped. They are picked once,
- * before the update starts: of a plain `key IN (SELECT ... LIMIT n)` the planner may run the inner
- * part again for each row, which locks the next n, and claims more rows than wanted. The place
- * keeps their order, which RETURNING does not. NO KEY UPDATE is the lock that an UPDATE of other
- * columns takes; FOR UPDATE would also skip rows that a foreign key is being checked against. */
+ * The candidates are locked, and rows locked by other sessions are skipped. They are picked once,
+ * before the update starts: for a plain `key IN (SELECT ... LIMIT n)` the planner may repeat the
+ * subquery for each row, which locks the next n, and claims more rows than wanted. The place
+ * preserves their order, which RETURNING does not. NO KEY UPDATE is the lock that an UPDATE of
+ * other columns takes; FOR UPDATE would also skip rows that a foreign key is being checked against.
+ */
 #include <inttypes.h>
 #include <libpq-fe.h>
 #include <stdio.h>
@@ -35,7 +36,7 @@ static enum err_code code_of(const char *state)
         {"25006", ERR_READONLY}, /* a replica, or default_transaction_read_only */
         {"53100", ERR_FULL},     {"53200", ERR_NOMEM},
         {"08", ERR_UNAVAILABLE}, {"53", ERR_UNAVAILABLE},
-        {"57", ERR_UNAVAILABLE}, {"22", ERR_INVALID}, /* a value that is not of its column's type */
+        {"57", ERR_UNAVAILABLE}, {"22", ERR_INVALID}, /* a value of the wrong type */
         {"23", ERR_INVALID},                          /* a constraint */
         {"42", ERR_INVALID},                          /* no such table, no such column */
         {"3F", ERR_INVALID},                          /* no such schema */
@@ -46,7 +47,7 @@ static enum err_code code_of(const char *state)
     return ERR_INTERNAL;
 }
 
-/* Whether trying again can help. */
+/* Whether a retry can help. */
 static enum retry_class fate_of(enum err_code code)
 {
     switch (code) {
@@ -88,15 +89,15 @@ static int ready(void *conn, struct error *err)
                        "a claim of rows on a connection that is busy with another command");
     if (status != PQTRANS_IDLE)
         return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction would not count until that "
+                       "a claim of rows inside an open transaction has no effect until that "
                        "commits; commit first, or use another connection");
     return 0;
 }
 
 #define NUMBER_MAX 32
 
-/* Returns a value as text, written into `number` if need be. Values have no type on their way, so
- * each takes that of the column it meets. */
+/* Returns a value as text, written into `number` if necessary. Parameters are sent untyped, so each
+ * takes the type of its column. */
 static const char *param_text(const struct rows_value *v, char number[NUMBER_MAX])
 {
     switch (v->kind) {

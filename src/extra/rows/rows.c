@@ -3,12 +3,12 @@
 
 #include <stdlib.h>
 
-/* How often the portable path looks for other candidates after it has lost all it had to others.
- * Without an end, rows that can be seen but not updated (row-level security, a trigger) would keep
- * it looking. */
+/* How often the portable path searches again after losing all of its candidates to other sessions.
+ * Without a limit, rows that are visible but not updatable (row-level security, a trigger) would
+ * make it loop forever. */
 #define ROUNDS_MAX 10
 
-/* The dialects that have a path of their own. All others claim portably. */
+/* The dialects with a path of their own. All others use the portable one. */
 static const struct {
     const char *dialect;
     rows_path path;
@@ -28,8 +28,8 @@ rows_path rows_path_of(const struct rows_dialect *d)
     return rows_portable_claim;
 }
 
-/* Checks everything before it touches the database, and returns rows only if they are claimed: the
- * dialect's path has committed. */
+/* Checks everything before it touches the database, and returns rows only once they are claimed:
+ * the dialect's path has committed. */
 int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                struct outbox_rows **ret, struct error *err)
 {
@@ -151,7 +151,7 @@ int rows_portable_claim(const struct rows_dialect *d, void *conn, const outbox_r
         size_t found;
         int r = claim_round(d, conn, c, ret, &found, err);
         if (ret->n > 0)
-            return 0; /* even after a failure: these are committed, and must reach the caller */
+            return 0; /* even after a failure: these are committed, and must be returned */
         if (r != 0)
             return -1;
         if (found == 0)

@@ -20,12 +20,12 @@
 #define ROWS_PARAMS_MAX 256
 #define ROWS_NAME_MAX 63 /* PostgreSQL cuts longer names, and would then hit another table */
 
-/* The kinds of value that a database can give or take. */
+/* The kinds of value that a database can return or accept. */
 enum rows_kind { ROWS_NULL, ROWS_TEXT, ROWS_BLOB, ROWS_INT, ROWS_REAL };
 
 /* A value for a database or from one. (1) One from a database has its text set, unless kind is
- * ROWS_NULL, followed by a NUL, in the arena of its outbox_rows. (2) One for a database has set
- * what its kind names. */
+ * ROWS_NULL, followed by a NUL, in the arena of its outbox_rows. (2) One for a database has the
+ * member of its kind set. */
 struct rows_value {
     enum rows_kind kind;
     struct str text;
@@ -48,7 +48,7 @@ void rows_release(struct outbox_rows *rows);
 struct rows_value *rows_add(struct outbox_rows *rows);
 
 /* A statement being built. (1) params[i] belongs to placeholder i + 1, which occurs once. (2) After
- * a failure `failed` stays set: callers append freely, and rows_sql_text checks once. */
+ * a failure `failed` stays set: callers append without checks, and rows_sql_text checks once. */
 struct rows_sql {
     const struct rows_dialect *d;
     struct buf text;
@@ -57,16 +57,16 @@ struct rows_sql {
     bool failed;
 };
 
-/* What the portable path needs to know of a database. */
+/* Properties of a database for the portable path. */
 struct rows_dialect {
     const char *name;
-    char mark;         /* a placeholder is this and a number */
+    char mark;         /* a placeholder is this followed by a number */
     char quote;        /* around names; 0: a double quote */
     const char *begin; /* opens a transaction whose UPDATE sees what is committed when it locks */
-    const char *rowid; /* the key of a table that has none; or NULL */
+    const char *rowid; /* the key of a table without one; or NULL */
 
-    /* The database's time plus an offset in milliseconds: what stands around the placeholder for
-     * the offset. See enum outbox_value_kind. */
+    /* The database's time plus an offset in milliseconds: the text around the placeholder for the
+     * offset. See enum outbox_value_kind. */
     struct {
         const char *before, *after;
     } now, now_ms;
@@ -83,7 +83,7 @@ struct rows_dialect {
 
 extern const struct rows_dialect rows_postgres, rows_sqlite, rows_mariadb;
 
-/* A rows_path claims on a connection that is ready, by a request that was checked, into *ret. */
+/* A rows_path executes a checked request on a ready connection, into *ret. */
 typedef int (*rows_path)(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                          struct outbox_rows *ret, struct error *err);
 
@@ -123,15 +123,15 @@ void rows_sql_add(struct rows_sql *sql, const char *text);
 void rows_sql_param(struct rows_sql *sql, const struct rows_value *v);
 
 /* rows_sql_table and those below append parts of statements. Columns are qualified by the table's
- * name: SQLite takes a quoted name that it does not know for a string, unless it is qualified. */
+ * name: SQLite takes an unknown quoted name for a string, unless it is qualified. */
 void rows_sql_table(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_key(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_columns(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_set(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_where(struct rows_sql *sql, const outbox_row_claim *c);
 
-/* rows_sql_update_by_key and rows_sql_select_by_key append a statement up to `WHERE key`: what
- * follows says which keys. */
+/* rows_sql_update_by_key and rows_sql_select_by_key append a statement up to `WHERE key`; the
+ * caller appends the keys. */
 void rows_sql_update_by_key(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_select_by_key(struct rows_sql *sql, const outbox_row_claim *c);
 

@@ -1,5 +1,5 @@
-/* sql.c: checks a claim of rows, and writes it as SQL. Values only ever become parameters; names
- * are quoted. */
+/* sql.c: checks a claim of rows, and writes it as SQL. Values are always parameters; names are
+ * quoted. */
 #include "extra/rows/rows.h"
 
 #define TEXT_MAX (1 << 20)
@@ -28,12 +28,12 @@ static int check_value(const char *column, const outbox_value *v, struct error *
                        v->kind);
     if (v->kind == OUTBOX_VALUE_TEXT && !v->text)
         return err_set(err, ERR_MISUSE,
-                       "column \"%s\": a text value without a text; use OUTBOX_VALUE_NULL for NULL",
+                       "column \"%s\": a text value without text; use OUTBOX_VALUE_NULL for NULL",
                        column);
     return 0;
 }
 
-/* Checks a value that a criterion compares with. */
+/* Checks the value of a criterion. */
 static int check_compared(const char *column, const outbox_value *v, struct error *err)
 {
     if (check_value(column, v, err) != 0)
@@ -80,7 +80,7 @@ static int check_field(const outbox_row_claim *c, const outbox_claim_field *f, s
     return check_value(f->column, &f->value, err);
 }
 
-/* Checks everything that a claim has several of. */
+/* Checks the lists of a claim: criteria, fields, columns. */
 static int check_parts(const outbox_row_claim *c, struct error *err)
 {
     for (size_t i = 0; i < c->n_criteria; i++)
@@ -193,14 +193,14 @@ static void add_number(struct rows_sql *sql, int64_t number)
     rows_sql_param(sql, &(struct rows_value){.kind = ROWS_INT, .number = number});
 }
 
-/* Puts `between` before every item but the first, which gets `before`. */
+/* Appends `before` for the first item, `between` for all others. */
 static void add_separator(struct rows_sql *sql, size_t i, const char *before, const char *between)
 {
     const char *separator = i == 0 ? before : between;
     rows_sql_add(sql, separator);
 }
 
-/* Adds what a criterion on the column compares with, or what the column becomes. */
+/* Adds the value of a criterion on the column, or the new value of the column. */
 static void add_value(struct rows_sql *sql, const outbox_row_claim *c, const char *column,
                       const outbox_value *v)
 {

@@ -1,5 +1,5 @@
-/* sqlite.c: claims of rows in SQLite. There is one writer at a time, so one transaction that may
- * write from its start is enough: nothing can change between the candidates and their updates. */
+/* sqlite.c: claims of rows in SQLite. There is one writer at a time, so one BEGIN IMMEDIATE
+ * transaction is enough: nothing can change between the candidates and their updates. */
 #include <sqlite3.h>
 
 #include "extra/rows/rows.h"
@@ -21,7 +21,7 @@ static int ready(void *conn, struct error *err)
         return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
     if (!sqlite3_get_autocommit(conn))
         return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction would not count until that "
+                       "a claim of rows inside an open transaction has no effect until that "
                        "commits; commit first, or use another connection");
     return 0;
 }
@@ -200,8 +200,8 @@ int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row
     if (r == 0)
         r = run_text(db, "COMMIT", err);
 
-    /* A full disk rolls back by itself; a commit that was refused, because a reader holds its lock,
-     * leaves that to us. */
+    /* A full disk rolls back automatically; after a commit refused because of a reader's lock we
+     * must. */
     if (r != 0 && !sqlite3_get_autocommit(db))
         run_text(db, "ROLLBACK", NULL);
     rows_release(&keys);

@@ -14,7 +14,7 @@
 #define ID_TEXT 48
 #define COUNT_TEXT "100"  /* entries to read at once */
 #define BLOCK_MS 1000     /* how long to wait for new entries */
-#define BLOCK_SHORT_MS 50 /* the same, when it ends with the last entry */
+#define BLOCK_SHORT_MS 50 /* the same, if it ends with the last entry */
 #define ANSWER_MS 10000   /* longer than any BLOCK */
 #define OUT_MAX ((size_t)1 << 20)
 #define IN_MAX \
@@ -25,8 +25,8 @@
 #define WAIT_MAX_MS 5000
 #define CLAIM_MS 60000
 
-/* (1) stream[0..n) point into names. (2) cursor[i] is how far the own entries of stream[i] have
- * been handled, which were read before and never acknowledged; "": all of them, so new ones are
+/* (1) stream[0..n) point into names. (2) cursor[i] is the progress through our own pending entries
+ * of stream[i], which were read before and never acknowledged; "": all are handled, so new ones are
  * read. */
 struct member {
     const struct stream_reader_config *cfg;
@@ -67,16 +67,16 @@ static void back_off(struct member *m)
     poll(&fd, 1, (int)m->wait_ms);
 }
 
-/* ---- asking ---- */
+/* ---- commands ---- */
 
-/* Runs a command, and returns whatever Redis answers to it. The caller frees *ret. */
+/* Runs a command, and returns the reply of Redis. The caller frees *ret. */
 static int call_redis(struct member *m, int argc, const char **argv, redisReply **ret,
                       struct error *err)
 {
     return redis_conn_call(&m->conn, argc, argv, NULL, ANSWER_MS, m->cfg->wake, ret, err);
 }
 
-/* Turns an error reply into an error: CLASS_FATAL where waiting does not help. */
+/* Turns an error reply into an error: CLASS_FATAL if waiting does not help. */
 static int error_of(struct member *m, const redisReply *r, struct error *err)
 {
     char said[REDIS_TEXT];
@@ -89,7 +89,7 @@ static int error_of(struct member *m, const redisReply *r, struct error *err)
     return err_class(err, ERR_UNAVAILABLE, class, 0, "%s: %s", m->url.label, said);
 }
 
-/* Call_redis where an error reply is an error, too. */
+/* Like call_redis, but an error reply is an error. */
 static int call_checked(struct member *m, int argc, const char **argv, redisReply **ret,
                         struct error *err)
 {
@@ -103,11 +103,11 @@ static int call_checked(struct member *m, int argc, const char **argv, redisRepl
     return -1;
 }
 
-/* Makes an error of an answer that Redis does not give: we may be connected to something else. */
+/* Reports a reply that Redis never sends: we may be connected to another server. */
 static int unknown_answer(const struct member *m, const char *command, struct error *err)
 {
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                     "%s gave no such answer to %s as Redis gives", m->url.label, command);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s answered %s unlike Redis",
+                     m->url.label, command);
 }
 
 /* Returns how many elements a list has; 0 for anything but a list. */
@@ -118,7 +118,7 @@ static size_t count_of(const redisReply *r)
     return r->elements;
 }
 
-/* Whether r is a text and what belongs to it: an id and its fields, or a stream and its entries. */
+/* Whether r is a text and a list: an id and its fields, or a stream and its entries. */
 static bool is_pair(const redisReply *r)
 {
     if (count_of(r) != 2)
@@ -143,7 +143,7 @@ static const redisReply *find_text(const redisReply *list, const char *name)
 
 /* ---- the group ---- */
 
-/* Whether the stream has our group. A stream that does not exist has none. */
+/* Whether the stream has our group. A missing stream has none. */
 static int has_group(struct member *m, const char *stream, bool *ret, struct error *err)
 {
     redisReply *r = NULL;
@@ -161,7 +161,7 @@ static int has_group(struct member *m, const char *stream, bool *ret, struct err
 }
 
 /* Returns the last id of the stream. Every entry up to it was committed in the source before it was
- * added, so a reader of the source's rows finds it there from now on. */
+ * added, so its effect is visible to any later read of the source's rows. */
 static int last_id(struct member *m, const char *stream, char id[ID_TEXT], struct error *err)
 {
     redisReply *r = NULL;
@@ -180,8 +180,8 @@ static int last_id(struct member *m, const char *stream, char id[ID_TEXT], struc
     return rc;
 }
 
-/* Creates the group of a stream, unless it exists; it is fine if another member does so meanwhile.
- * With a snapshot, the group starts where that ends. */
+/* Creates the group of a stream, unless it exists; another member may create it concurrently. With
+ * a snapshot, the group starts where that ends. */
 static int make_group(struct member *m, const char *stream, struct error *err)
 {
     char from[ID_TEXT];
@@ -230,7 +230,7 @@ static int acknowledge(struct member *m, const char *stream, const char *id, str
 static int event_of(struct member *m, const redisReply *fields, struct event *ev, struct error *err)
 {
     if (fields->type != REDIS_REPLY_ARRAY)
-        return err_set(err, ERR_INVALID, "it was trimmed away before it was read");
+        return err_set(err, ERR_INVALID, "it was trimmed before it was read");
     const redisReply *value = find_text(fields, "event");
     if (!value)
         return err_set(err, ERR_INVALID, "it has no field named event");
@@ -242,8 +242,8 @@ static int stopped(struct error *err)
     return err_set(err, ERR_BUSY, "told to stop");
 }
 
-/* Handles one entry, and tries again until that succeeds or it is time to stop. Those behind it
- * wait, so that none overtakes it. */
+/* Handles one entry, and retries until that succeeds or it is time to stop. Later entries wait, so
+ * that none overtakes it. */
 static int handle_entry(struct member *m, const char *stream, const redisReply *entry,
                         struct error *err)
 {
@@ -260,8 +260,8 @@ static int handle_entry(struct member *m, const char *stream, const redisReply *
     while (m->cfg->handle(m->cfg->ctx, &ev, &why) != 0) {
         enum log_level level = m->failing ? LOG_DEBUG_ : LOG_WARN_;
         log_at(m->cfg->log, level, m->cfg->group,
-               "event %s (%s) failed: %s; it will be tried again, and what is behind it waits",
-               ev.id.p, ev.type.p, why.text);
+               "event %s (%s) failed: %s; it will be retried, and later events wait", ev.id.p,
+               ev.type.p, why.text);
         m->failing = true;
         m->stats->failed++;
         back_off(m);
@@ -281,7 +281,7 @@ static int handle_entries(struct member *m, const char *stream, const redisReply
         const redisReply *entry = entries->element[i];
         if (told_to_stop(m))
             return stopped(err);
-        bool deleted = entry->type == REDIS_REPLY_NIL; /* Redis 6 says it this way */
+        bool deleted = entry->type == REDIS_REPLY_NIL; /* as reported by Redis 6 */
         if (deleted)
             continue;
         if (!is_pair(entry))
@@ -292,7 +292,7 @@ static int handle_entries(struct member *m, const char *stream, const redisReply
     return 0;
 }
 
-/* Takes over up to a hundred entries that are idle at other members, and moves the cursor. */
+/* Takes over up to a hundred idle entries of other members, and moves the cursor. */
 static int claim_some(struct member *m, const char *stream, char cursor[ID_TEXT], struct error *err)
 {
     char idle[24];
@@ -317,7 +317,7 @@ static int claim_some(struct member *m, const char *stream, char cursor[ID_TEXT]
     return rc;
 }
 
-/* Takes over all entries of a stream that are idle at other members. */
+/* Takes over all idle entries of other members. */
 static int claim_stranded(struct member *m, const char *stream, struct error *err)
 {
     char cursor[ID_TEXT] = "0-0";
@@ -345,7 +345,7 @@ static int handle_own(struct member *m, size_t i, const redisReply *entries, str
     return 0;
 }
 
-/* Handles the entries that this member had read and not acknowledged when it last stopped. */
+/* Handles the entries that this member had read but not acknowledged when it last stopped. */
 static int read_own(struct member *m, size_t i, struct error *err)
 {
     int rc = 0;
@@ -396,14 +396,14 @@ static int read_new(struct member *m, bool *ret_any, struct error *err)
 
 /* ---- the loop ---- */
 
-/* Reads everything there is once: own entries first, now and then those that are idle at other
- * members, then new ones. *ret_any: there were new entries. */
+/* Reads everything once: our own pending entries first, periodically idle ones of other members,
+ * then new ones. *ret_any: there were new entries. */
 static int read_round(struct member *m, bool *ret_any, struct error *err)
 {
     int64_t now = clock_mono(&clock_system);
 
-    /* Entries that were read over a connection that was lost may not have been handled, so own
-     * entries are read again from the start. */
+    /* Entries read over a connection that was lost may not have been handled, so our own entries
+     * are read again from the start. */
     bool connected = m->conn.state != REDIS_CLOSED;
     for (size_t i = 0; !connected && i < m->n; i++) {
         strcpy(m->cursor[i], "0");

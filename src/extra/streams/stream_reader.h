@@ -1,10 +1,10 @@
 /* stream_reader.h: the reading end of Redis streams: a member of a consumer group that passes each
  * event to a function.
  *
- * An entry is acknowledged (XACK) only after it has taken effect. After a crash entries come again,
- * so the function must remember event ids in its own transaction (handle_once). Entries are handled
- * in the order of the stream, and one that fails is tried again before the next. With one member at
- * work, the order of a key is kept from end to end. */
+ * An entry is acknowledged (XACK) only after it has taken effect. After a crash entries are
+ * redelivered, so the function must remember event ids in its own transaction (handle_once).
+ * Entries are handled in the order of the stream, and one that fails is retried before the next.
+ * With a single active member, the order of a key is kept from end to end. */
 #ifndef EXTRA_STREAMS_STREAM_READER_H
 #define EXTRA_STREAMS_STREAM_READER_H
 
@@ -23,9 +23,9 @@ struct stream_reader_config {
     /* handle makes one event take effect and commits. 0: it has taken effect, now or before. -1: it
      * failed, and will be tried again. */
     int (*handle)(void *ctx, const struct event *ev, struct error *err);
-    /* snapshot is called before a new group is created; NULL: not. What it reads from the source's
-     * rows includes everything in the stream up to `hwm`, and the group starts after that. -1 ends
-     * the run. */
+    /* snapshot is called before a new group is created; NULL: none. Its reads of the source's rows
+     * include everything in the stream up to `hwm`, and the group starts after that. -1 ends the
+     * run. */
     int (*snapshot)(void *ctx, const char *stream, const char *hwm, struct error *err);
     void *ctx;
 };
@@ -37,8 +37,8 @@ struct stream_reader_stats {
 };
 
 /* stream_reader_run reads until it is told to stop or, with until_through, until nothing is left.
- * While Redis is down, it waits. Returns -1 if it cannot go on, for example with ERR_CONFIG. *stats
- * (may be NULL) is filled in either way. */
+ * While Redis is down, it waits. Returns -1 if it cannot continue, for example with ERR_CONFIG.
+ * *stats (may be NULL) is filled in either way. */
 int stream_reader_run(const struct stream_reader_config *cfg, struct stream_reader_stats *stats,
                       struct error *err);
 

@@ -1,4 +1,4 @@
-/* stream_reader_absent.c: stream_reader_run of a build without Redis. */
+/* stream_reader_absent.c: stream_reader_run for a build without Redis. */
 #include "extra/streams/stream_reader.h"
 
 int stream_reader_run(const struct stream_reader_config *cfg, struct stream_reader_stats *stats,

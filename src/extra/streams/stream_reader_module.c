@@ -1,4 +1,4 @@
-/* stream_reader_module.c: stream_reader_run of liboutbox, which leaves it to liboutbox-sinks. */
+/* stream_reader_module.c: stream_reader_run in liboutbox, which forwards to liboutbox-sinks. */
 #include "extra/streams/stream_reader.h"
 #include "sink/sink_module.h"
 

@@ -1,5 +1,5 @@
-/* cmd_webhook.c: outbox webhook, which makes and verifies signatures by hand. The receiver that
- * `webhook listen` runs is in listen.c. */
+/* cmd_webhook.c: outbox webhook, which creates and verifies signatures. For the receiver of
+ * `webhook listen` see listen.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #define LISTEN_BODY_MAX ((int64_t)1 << 30)
 #define TIMESTAMP_MAX INT64_C(999999999999999)
 
-/* Checks the name as webhook-secret-env of a consumer does, and borrows it. */
+/* Checks the name like the consumer option webhook-secret-env, and borrows it. */
 static int set_secret_env(void *field, const char *value, const struct option_def *o,
                           struct error *err)
 {
@@ -188,7 +188,7 @@ static int webhook_sign(struct cli *cli, struct error *err)
     return r;
 }
 
-/* Prints the verdict on a signature. One that is not genuine is CLI_FOUND. */
+/* Prints the verdict on a signature. A forged one is CLI_FOUND. */
 static int say_verdict(const struct webhook_args *w, struct signature_keys *keys,
                        const struct buf *body, struct error *err)
 {
@@ -231,7 +231,8 @@ static int webhook_verify(struct cli *cli, struct error *err)
     return r;
 }
 
-/* Warns about `webhook secret > file`: the shell makes the file, perhaps readable by every user. */
+/* Warns about `webhook secret > file`: the shell creates the file, perhaps readable by every user.
+ */
 static void warn_readable(void)
 {
     struct stat st;

@@ -1,7 +1,6 @@
-/* listen.c: the receiver of `webhook listen`, for trying things out and for playing an endpoint
- * that misbehaves. It runs one loop in one thread; answers that are to come late wait in a queue.
- * Clients cannot exhaust it: connections, the bytes of all uploads together, and the time of each
- * connection are limited. */
+/* listen.c: the receiver of `webhook listen`, for experiments and for simulating a misbehaving
+ * endpoint. It runs one loop in one thread; delayed answers wait in a queue. Clients cannot exhaust
+ * it: connections, the total bytes of all uploads, and the time of each connection are limited. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -29,8 +28,8 @@ static void on_signal(int number)
 
 /* ---- clients ---- */
 
-/* The daemon's own timeout starts again with every byte, so it does not bound a client that sends
- * one byte a minute; and the daemon may miss that a client has closed its half. */
+/* The daemon's own timeout restarts with every byte, so it does not bound a client that sends one
+ * byte a minute; and the daemon may miss that a client has closed its half. */
 
 void listen_give_time(struct listener *l, struct client *c, int64_t ms)
 {
@@ -51,7 +50,7 @@ static void watch_half(struct listener *l, struct client *c)
     epoll_ctl(l->halves, EPOLL_CTL_ADD, c->fd, &ev);
 }
 
-/* Notes which clients have closed their half. Call it before the daemon runs. */
+/* Notes which clients have closed their half. Call before the daemon runs. */
 static void see_halves(struct listener *l)
 {
     struct epoll_event evs[64];
@@ -71,16 +70,16 @@ static void disconnect(struct client *c)
     c->half_closed = false;
 }
 
-/* Whether we wait for a client that will send nothing more. */
+/* Whether we are waiting for a client that will send nothing more. */
 static bool waits_in_vain(const struct client *c)
 {
     int unread = 0;
     if (c->deadline == CLOCK_NEVER)
-        return false; /* our answer is still to go out */
+        return false; /* our answer has yet to be sent */
     return ioctl(c->fd, FIONREAD, &unread) == 0 && unread == 0;
 }
 
-/* Disconnects clients that have closed their half, once the daemon has read all they sent. Call it
+/* Disconnects clients that have closed their half, once the daemon has read all their data. Call
  * after the daemon ran. */
 static void drop_halves(struct listener *l)
 {
@@ -109,7 +108,7 @@ static struct client *free_slot(struct listener *l)
     return NULL;
 }
 
-/* Always finds a free slot: there are as many as the daemon allows connections. */
+/* Always finds a free slot: there are as many as connections that the daemon allows. */
 static void on_connection(void *ctx, struct MHD_Connection *conn, void **client,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -237,7 +236,7 @@ static int loop_timeout(const struct listener *l)
     return ms;
 }
 
-/* Answers until it is told to stop. Signals are let in only while it waits, so none is missed. */
+/* Serves until told to stop. Signals are unblocked only while it waits, so none is missed. */
 static void run_loop(struct listener *l, const sigset_t *waiting)
 {
     struct pollfd fds[] = {
@@ -258,14 +257,14 @@ static void run_loop(struct listener *l, const sigset_t *waiting)
         drop_halves(l);
     }
 
-    /* Let the last answers go out. */
+    /* Send the last answers. */
     for (int i = 0; i < 3; i++) {
         listen_resume(l, true);
         MHD_run(l->daemon);
     }
 }
 
-/* Makes the one response that all requests get, apart from the status. */
+/* Creates the response shared by all requests, apart from the status. */
 static int make_answer(struct listener *l, struct error *err)
 {
     char seconds[24];

@@ -1,6 +1,6 @@
-/* listen.h: what the files of `webhook listen` share. listen.c starts the daemon, watches the
- * connections and runs the loop; listen_request.c takes requests, judges, prints and answers
- * them. */
+/* listen.h: declarations shared by the files of `webhook listen`. listen.c starts the daemon,
+ * watches the connections and runs the loop; listen_request.c receives, verifies, prints and
+ * answers requests. */
 #ifndef WEBHOOK_LISTEN_H
 #define WEBHOOK_LISTEN_H
 
@@ -10,11 +10,11 @@
 
 #define LISTEN_HEAD_MAX ((size_t)32 * 1024)
 #define LISTEN_CLIENTS 2048 /* connections */
-/* Added to the time that a client has for the head of a request, which counts from the last one. */
+/* Added to a client's time for the head of a request, which counts from the previous request. */
 #define LISTEN_BETWEEN_MS 30000
 
-/* The client at the other end of a connection. (1) deadline == 0: the slot is free; CLOCK_NEVER: it
- * is our turn, not the client's. (2) half_closed: the client has closed its half. */
+/* The client at the other end of a connection. (1) deadline == 0: the slot is free; CLOCK_NEVER: we
+ * owe the client an answer. (2) half_closed: the client has closed its half. */
 struct client {
     int fd;
     int64_t deadline;
@@ -22,7 +22,7 @@ struct client {
 };
 
 /* A request, from its head until it is answered. (1) A suspended one is in the listener's queue.
- * (2) refused is the status to refuse it with, and its body is dropped; 0: it is not refused. */
+ * (2) refused is the status of a refusal, in which case the body is dropped; 0: not refused. */
 struct visit {
     struct visit *next;
     struct MHD_Connection *conn;
@@ -53,7 +53,7 @@ struct listener {
     struct error err;
 };
 
-/* listen_run runs `webhook listen`: it answers requests until it is told to stop. */
+/* listen_run runs `webhook listen`: it answers requests until told to stop. */
 int listen_run(struct cli *cli, struct error *err);
 
 /* listen_give_time gives a client this much time from now on. c may be NULL. */
@@ -70,6 +70,6 @@ void listen_forget(void *listener, struct MHD_Connection *conn, void **state,
 /* listen_resume answers every request whose answer is due; with `all`, every one that waits. */
 void listen_resume(struct listener *l, bool all);
 
-extern const struct listing_field fields_webhook[]; /* what is printed of a request with --json */
+extern const struct listing_field fields_webhook[]; /* a request as printed with --json */
 
 #endif

@@ -1,7 +1,6 @@
-/* listen_request.c: a request to `webhook listen`, from its head to its answer: whether it is
- * signed, fresh and not a replay, and what is printed about it. The daemon calls listen_take and
- * listen_forget. Everything in a request comes from strangers, so none of it reaches the terminal
- * as it is. */
+/* listen_request.c: a request to `webhook listen`, from its head to its answer: checks that it is
+ * signed, fresh and not a replay, and prints it. The daemon calls listen_take and listen_forget.
+ * Everything in a request is untrusted and is sanitised before it reaches the terminal. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +12,11 @@
 #include "extra/webhook/replay.h"
 #include "sink/signature.h"
 
-/* ---- whether it is genuine ---- */
+/* ---- verification ---- */
 
 #define ID_MAX 1024
 
-/* What to answer a request, and what to print about it. */
+/* The status to answer a request with, and the text to print about it. */
 struct verdict {
     unsigned status;
     const char *text;
@@ -30,7 +29,7 @@ struct claims {
     bool twice;            /* there was a second id or timestamp */
 };
 
-/* Takes a header that may occur only once. */
+/* Stores a header that may occur only once. */
 static void claim_once(struct claims *c, struct str *field, struct str value)
 {
     if (field->p)
@@ -57,8 +56,8 @@ static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const c
     return MHD_YES;
 }
 
-/* Refuses a replay of what was accepted before. A sender whose first attempt got lost tries again
- * with a new timestamp, so that is no replay. */
+/* Refuses a replay of an accepted message. A sender whose first attempt was lost retries with a new
+ * timestamp, so that is no replay. */
 static struct verdict judge_genuine(struct listener *l, const struct signature_message *m,
                                     int64_t now)
 {
@@ -66,7 +65,7 @@ static struct verdict judge_genuine(struct listener *l, const struct signature_m
     enum replay known = replay_known(l->memory, m, now);
     if (known == REPLAY_REPLAY)
         return (struct verdict){MHD_HTTP_CONFLICT,
-                                "a replay: this very request was accepted before"};
+                                "a replay: this exact request was accepted before"};
 
     bool accepted = status < 300;
     if (accepted)
@@ -76,8 +75,8 @@ static struct verdict judge_genuine(struct listener *l, const struct signature_m
     return (struct verdict){status, "genuine"};
 }
 
-/* Returns what is wrong with the headers, before any signature is checked; NULL: nothing. It reads
- * the timestamp into *ret. */
+/* Returns the problem with the headers, before any signature is checked; NULL: none. Reads the
+ * timestamp into *ret. */
 static const char *missing_in(const struct claims *c, int64_t *ret)
 {
     if (c->twice)
@@ -122,15 +121,15 @@ static struct verdict judge_request(struct listener *l, struct visit *v)
     return verdict;
 }
 
-/* ---- what is printed ---- */
+/* ---- printing ---- */
 
 static const char *header_of(struct visit *v, const char *name)
 {
     return MHD_lookup_connection_value(v->conn, MHD_HEADER_KIND, name);
 }
 
-/* Appends the body as one line that is safe for a terminal. It works in place and in one pass,
- * since a hostile body may have 64 MiB. */
+/* Appends the body as one line that is safe for a terminal. Works in place and in one pass, since a
+ * hostile body may have 64 MiB. */
 static void clean_body(struct buf *b, const struct visit *v)
 {
     size_t start = b->n;
@@ -141,7 +140,7 @@ static void clean_body(struct buf *b, const struct visit *v)
     b->n = start + text_clean(b->p + start, v->body.n + 1, b->p + start, v->body.n);
 }
 
-/* Prints a line about the request and one with its body. All of it comes from strangers. */
+/* Prints a line about the request and one with its body. All of it is untrusted. */
 static void print_text(struct listener *l, struct visit *v, const char *what, const char *verdict)
 {
     static const char *const names[] = {"ce-type", "ce-subject", "webhook-id"};
@@ -164,14 +163,14 @@ static void print_text(struct listener *l, struct visit *v, const char *what, co
     buf_addc(&l->line, '\n');
 }
 
-/* A request as it is printed. */
+/* A request to print. */
 struct shown_request {
     struct listener *l;
     struct visit *v;
     const char *what, *verdict;
 };
 
-/* Adds a header to the JSON object b. A name that is not UTF-8 is made so. */
+/* Adds a header to the JSON object b. A name that is not UTF-8 is converted. */
 static enum MHD_Result add_header(void *b, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
@@ -245,7 +244,7 @@ static void print_request(struct listener *l, struct visit *v, const char *what,
         output_end(&l->err);
 }
 
-/* ---- taking and answering ---- */
+/* ---- receiving and answering ---- */
 
 static enum MHD_Result answer_request(struct listener *l, struct visit *v)
 {
@@ -274,8 +273,7 @@ static void drop_body(struct listener *l, struct visit *v)
     buf_release(&v->body);
 }
 
-/* Deals with a request whose last byte has come: it is judged, printed and answered, now or
- * later. */
+/* Handles a complete request: verifies, prints and answers it, now or later. */
 static enum MHD_Result complete_request(struct listener *l, struct visit *v, const char *method,
                                         const char *url)
 {
@@ -295,14 +293,14 @@ static enum MHD_Result complete_request(struct listener *l, struct visit *v, con
     return answer_request(l, v);
 }
 
-/* Drops what has come of the body; the rest is ignored. */
+/* Drops the body received so far; the rest is ignored. */
 static void refuse_request(struct listener *l, struct visit *v, unsigned status)
 {
     v->refused = status;
     drop_body(l, v);
 }
 
-/* Adds a piece to the body, unless that or all bodies together become too large. */
+/* Adds a piece to the body, unless the body, or all bodies together, would become too large. */
 static void keep_body(struct listener *l, struct visit *v, const char *data, size_t n)
 {
     if (v->refused)
@@ -329,7 +327,7 @@ static struct client *client_of(struct MHD_Connection *conn)
     return info ? info->socket_context : NULL;
 }
 
-/* Starts a visit when the head of a request is there. If the announced body is too large, it
+/* Starts a visit when the head of a request has arrived. If the announced body is too large, it
  * answers before the client sends it. */
 static enum MHD_Result start_visit(struct listener *l, struct MHD_Connection *conn, void **state)
 {

@@ -12,10 +12,10 @@
 /* A message that was accepted. (1) until == 0: the place is free. */
 struct note {
     unsigned char digest[DIGEST];
-    int64_t until; /* seconds since 1970; after that, the timestamp alone has it refused */
+    int64_t until; /* seconds since 1970; after that, it is refused for its timestamp */
 };
 
-/* A note may take any place of its set: a lookup takes WAYS steps however many notes there are. */
+/* Set-associative: a lookup takes WAYS steps however many notes there are. */
 struct replay_memory {
     struct note note[SETS][WAYS];
 };
@@ -30,8 +30,8 @@ void replay_free(struct replay_memory *r)
     free(r);
 }
 
-/* Identifies a message by its time and id or, without the time, by its id alone. The time stands
- * first and ends with a dot, with -1 for none, so that neither form passes for the other. */
+/* Identifies a message by its time and id or, without the time, by its id alone. The time comes
+ * first and ends with a dot, -1 for none, so that the two forms cannot collide. */
 static bool digest_of(const struct signature_message *m, bool with_time, unsigned char out[DIGEST])
 {
     unsigned char whole[EVP_MAX_MD_SIZE];
@@ -99,7 +99,7 @@ enum replay replay_known(const struct replay_memory *r, const struct signature_m
 {
     unsigned char digest[DIGEST];
     if (!digest_of(m, true, digest))
-        return REPLAY_REPLAY; /* it is safer to refuse what we cannot look up */
+        return REPLAY_REPLAY; /* safer to refuse if we cannot look it up */
     if (has_digest(r, digest, now_s))
         return REPLAY_REPLAY;
     if (digest_of(m, false, digest) && has_digest(r, digest, now_s))

@@ -1,5 +1,4 @@
-/* replay.h: the webhooks that a receiver has accepted, remembered for as long as their timestamp
- * would let them in again. */
+/* replay.h: accepted webhooks, remembered for as long as their timestamp remains acceptable. */
 #ifndef WEBHOOK_REPLAY_H
 #define WEBHOOK_REPLAY_H
 
@@ -7,11 +6,11 @@
 
 #define REPLAY_MAX ((size_t)128 * 1024) /* notes kept; a webhook takes two */
 
-/* What is known of a webhook whose signature is valid. */
+/* The history of a webhook whose signature is valid. */
 enum replay {
     REPLAY_NEW,
-    REPLAY_REPEAT, /* its id was accepted with another timestamp: the sender tries again */
-    REPLAY_REPLAY, /* this very message was accepted before */
+    REPLAY_REPEAT, /* its id was accepted with another timestamp: a retry by the sender */
+    REPLAY_REPLAY, /* this exact message was accepted before */
 };
 
 struct replay_memory;
@@ -22,7 +21,7 @@ void replay_free(struct replay_memory *r);
 /* replay_known looks a message up. now_s is the current time in seconds since 1970. */
 enum replay replay_known(const struct replay_memory *r, const struct signature_message *m,
                          int64_t now_s);
-/* replay_accept remembers a message. If its place is taken, the message that expires first is
+/* replay_accept remembers a message. If its set is full, the message that expires first is
  * forgotten. */
 void replay_accept(struct replay_memory *r, const struct signature_message *m, int64_t now_s);
 

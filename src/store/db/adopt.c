@@ -1,6 +1,6 @@
-/* adopt.c: tables of the application whose rows become events. A trigger makes an event of each row
- * that is inserted, in the same transaction. If asked to, the row is marked as processed once a
- * consumer has had it, in the transaction that settles the delivery. */
+/* adopt.c: application tables whose rows become events. A trigger turns each inserted row into an
+ * event, in the same transaction. On request, rows are marked as processed once a consumer has
+ * received them, in the transaction that settles the delivery. */
 #include "store/db/adopt.h"
 
 #include <stdio.h>
@@ -53,7 +53,7 @@ int db_mark_check(const struct source *s, struct error *err)
     return store_name_check(s->req->consumer, err);
 }
 
-/* Counts on it that outcomes stand in the order of the batch. */
+/* Relies on outcomes being in batch order. */
 size_t db_delivered_ids(const struct settlement *s, struct buf *b)
 {
     size_t n = 0, k = 0;
@@ -76,9 +76,9 @@ size_t db_delivered_ids(const struct settlement *s, struct buf *b)
     return n;
 }
 
-/* ---- what is to be done ---- */
+/* ---- planning ---- */
 
-/* Finds out what was done with the table before. */
+/* Reads the state of an earlier adoption of the table. */
 static int look_back(const struct source *s, struct adopted *ret, struct error *err)
 {
     char trigger[ADOPT_TRIGGER_TEXT];
@@ -96,7 +96,7 @@ static int look_back(const struct source *s, struct adopted *ret, struct error *
     return 0;
 }
 
-/* Refuses a request that would copy existing rows twice, or that leaves open what to do with
+/* Refuses a request that would copy existing rows twice, or that does not say what to do with
  * them. */
 static int check_existing(const struct source *s, const struct adopted *was, struct error *err)
 {
@@ -117,7 +117,7 @@ static int check_existing(const struct source *s, const struct adopted *was, str
     return 0;
 }
 
-/* ---- doing it ---- */
+/* ---- adopting ---- */
 
 static int undo(struct source *s, struct adopt_result *ret, struct error *err)
 {
@@ -129,8 +129,8 @@ static int undo(struct source *s, struct adopt_result *ret, struct error *err)
     return s->req->dry_run ? 0 : s->st->ops->driver->adopt->undo(s, was.there, err);
 }
 
-/* Adopts the table, or says in ret what that would do. Whatever can be refused is refused before
- * anything is changed. */
+/* Adopts the table, or only reports in ret what that would do. All checks come before the first
+ * change. */
 static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 {
     const struct adopt_driver *d = s->st->ops->driver->adopt;
@@ -167,7 +167,6 @@ static int serve(struct source *s, struct adopt_result *ret, struct error *err)
     return s->req->undo ? undo(s, ret, err) : adopt(s, ret, err);
 }
 
-/* A dry run is never committed. */
 static int serve_at_once(struct source *s, struct adopt_result *ret, struct error *err)
 {
     if (db_begin(s->st, err) != 0)

@@ -1,4 +1,4 @@
-/* adopt_source.c: a table of the application: its columns, and what each is for an event. */
+/* adopt_source.c: an application's table: its columns, and the event field that each provides. */
 #include <string.h>
 
 #include "base/json.h"
@@ -18,7 +18,7 @@ const char *const db_source_fields[FIELDS] = {
     [F_TENANT] = "tenant",
 };
 
-/* How columns are usually called, and which must be there. */
+/* The usual names of columns, and which of them are required. */
 static const struct shape {
     const char *name;
     const char *usual[FIELDS];
@@ -60,8 +60,8 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* Returns the name that SQL writes as "name", or MariaDB as `name`. Without memory it
- * returns the text as it is. */
+/* Strips the quotes of "name", or of MariaDB's `name`. If memory runs out, returns the text
+ * unchanged. */
 static const char *unquoted(struct source *s, const char *name)
 {
     size_t n = strlen(name);
@@ -85,7 +85,7 @@ static const char *unquoted(struct source *s, const char *name)
     return out;
 }
 
-/* Finds the table by the name that SQL would write. */
+/* Finds the table by its name as written in SQL. */
 static int find_table(struct source *s, struct error *err)
 {
     const char *wanted = unquoted(s, s->req->table);
@@ -148,7 +148,7 @@ int db_source_column(const struct source *s, const char *name)
     return -1;
 }
 
-/* ---- what the request says ---- */
+/* ---- the request ---- */
 
 bool db_source_literal(const char *text)
 {
@@ -156,7 +156,7 @@ bool db_source_literal(const char *text)
     return n >= 2 && text[0] == '\'' && text[n - 1] == '\'';
 }
 
-/* Returns what --column says about a field; NULL: nothing, "": there is no such column. */
+/* Returns the --column setting of a field; NULL: not set, "": no column. */
 static const char *given(const struct adopt_request *req, enum field f)
 {
     const char *field = db_source_fields[f];
@@ -179,7 +179,7 @@ static bool is_field(const char *name, size_t n)
     return false;
 }
 
-/* Refuses a malformed --column, before anything else is said about the table. */
+/* Refuses a malformed --column, before any other complaint about the table. */
 static int check_given(const struct adopt_request *req, struct error *err)
 {
     for (size_t i = 0; i < req->n_columns; i++) {
@@ -196,7 +196,7 @@ static int check_given(const struct adopt_request *req, struct error *err)
     return 0;
 }
 
-/* ---- which column is what ---- */
+/* ---- which column provides which field ---- */
 
 static int say_no_shape(const struct source *s, struct error *err)
 {
@@ -213,11 +213,11 @@ static int say_no_shape(const struct source *s, struct error *err)
     return -1;
 }
 
-/* Goes by the column that only tables of a shape have; NULL: it has neither. */
+/* Guesses from the column that only tables of one shape have; NULL: it has neither. */
 static const struct shape *guess_shape(const struct source *s)
 {
     const char *flag = given(s->req, F_PROCESSED), *kind = given(s->req, F_AGG_TYPE);
-    bool no_flag = flag && !*flag; /* no row of it is ever processed */
+    bool no_flag = flag && !*flag; /* its rows are never processed */
     if (!flag)
         flag = "processed_at";
     if (!kind)
@@ -238,7 +238,7 @@ static const struct shape *find_shape(const struct source *s)
     return guess_shape(s);
 }
 
-/* Uses a text in single quotes, the same for every row, where that makes sense. */
+/* Uses a text in single quotes as the value for every row, where that makes sense. */
 static int take_literal(struct source *s, enum field f, const char *text, struct error *err)
 {
     bool may_be = f == F_TYPE || f == F_AGG_TYPE || f == F_TENANT;
@@ -270,15 +270,15 @@ static int say_missing(enum field f, struct error *err)
                    field);
 }
 
-/* Leaves a field without a column, if the shape allows that. A table whose rows are never
- * marked as processed needs no flag. */
+/* Leaves a field without a column, if the shape allows it. A table whose rows are never marked as
+ * processed needs no flag. */
 static int take_none(const struct shape *shape, enum field f, struct error *err)
 {
     bool needed = shape->needed[f] && f != F_PROCESSED;
     return needed ? say_missing(f, err) : 0;
 }
 
-/* Uses the column that tables of this shape usually have. */
+/* Uses the shape's usual column. */
 static int take_usual(struct source *s, const struct shape *shape, enum field f, struct error *err)
 {
     const char *name = shape->usual[f];
@@ -287,7 +287,7 @@ static int take_usual(struct source *s, const struct shape *shape, enum field f,
     return take_column(s, f, name, shape->needed[f], err);
 }
 
-/* Finds the column of a field: the one that the request names, or the usual one. */
+/* Finds the column of a field: the one named in the request, or the usual one. */
 static int take_field(struct source *s, const struct shape *shape, enum field f, struct error *err)
 {
     const char *named = given(s->req, f);
@@ -300,7 +300,7 @@ static int take_field(struct source *s, const struct shape *shape, enum field f,
     return take_column(s, f, named, true, err);
 }
 
-/* Writes which column is what as JSON. */
+/* Writes the mapping as JSON. */
 static int write_mapping(struct source *s, struct error *err)
 {
     const char *between = "";

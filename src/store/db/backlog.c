@@ -1,6 +1,5 @@
-/* backlog.c: what a consumer has not delivered: what waits, what is in flight and what is parked,
- * counted at a cost that does not grow with any of them but the second, which workers hold in
- * memory. */
+/* backlog.c: counts of a consumer's undelivered events: unclaimed, in flight and parked. The cost
+ * grows only with the number in flight, which workers hold in memory. */
 #include "store/db/db.h"
 #include "store/topics.h"
 #include "store_sql.h"
@@ -41,14 +40,14 @@ static void earlier(int64_t *to, int64_t at)
         *to = at;
 }
 
-/* Notes when an event could first have been delivered, unless that is to come. */
+/* Notes when an event could first have been delivered, unless that is still in the future. */
 static void note_overdue(struct counting *k, int64_t since)
 {
     if (since <= k->now)
         earlier(&k->b->overdue_at, since);
 }
 
-/* Notes the age and the type of an event that is not delivered. */
+/* Notes the age and the type of an undelivered event. */
 static int note_event(struct counting *k, enum topic_place place, struct str type, int64_t at,
                       struct error *err)
 {
@@ -59,7 +58,7 @@ static int note_event(struct counting *k, enum topic_place place, struct str typ
     return topics_add(k->b->topics, &one, err);
 }
 
-/* Counts an event that is not parked: a live claim has it, or none. */
+/* Counts an event that is not parked: in a live claim, or unclaimed. */
 static int count_event(struct counting *k, enum topic_place place, const struct db_rows *q,
                        struct error *err)
 {
@@ -74,7 +73,7 @@ static int count_event(struct counting *k, enum topic_place place, const struct 
     return note_event(k, place, db_text(q, TYPE), at, err);
 }
 
-/* Estimates how many there are up to `end`, if `n` were found from first to last. */
+/* Extrapolates to `end` from `n` found between first and last. */
 static int64_t project(int64_t n, int64_t first, int64_t last, int64_t end)
 {
     if (end <= last)
@@ -101,7 +100,7 @@ static int read_lanes(struct counting *k, struct error *err)
     return r;
 }
 
-/* Looks at what lies after the lowest position, up to b->max events. */
+/* Examines up to b->max events after the lowest position. */
 static int count_fresh(struct counting *k, struct error *err)
 {
     int64_t first = 0, last = 0, head = 0;
@@ -134,7 +133,7 @@ static int count_fresh(struct counting *k, struct error *err)
 
 /* ---- in claims ---- */
 
-/* A fresh claim, as next_claim gives it. */
+/* A fresh claim. */
 struct range {
     int64_t epoch;
     int lane;
@@ -142,7 +141,7 @@ struct range {
     bool live;
 };
 
-/* Counts what a claim holds: in flight, or waiting again if it ran out. */
+/* Counts the events of a claim: in flight, or unclaimed if it expired. */
 static int count_range(struct counting *k, const struct range *c, struct error *err)
 {
     int r;
@@ -162,7 +161,7 @@ static int count_range(struct counting *k, const struct range *c, struct error *
     return r;
 }
 
-/* Moves *c to the next fresh claim; 1: it did, 0: there is none (left), -1: failed. */
+/* Moves *c to the next fresh claim. 1: done; 0: there is none left; -1: it failed. */
 static int next_range(struct counting *k, struct range *c, struct error *err)
 {
     struct db_rows q;
@@ -200,7 +199,6 @@ static int count_claims(struct counting *k, struct error *err)
 
 /* ---- parked ---- */
 
-/* Counts parked events up to a bound, and estimates the rest. */
 static int count_rows(struct counting *k, struct error *err)
 {
     struct db_rows q;
@@ -223,7 +221,7 @@ static int note_parked(struct counting *k, struct error *err)
         k->st, err, SQL(parked_events, .consumer = k->b->spec->name, .max = STORE_PROBE_EVENTS));
     while ((r = db_step(&q, err)) == 1) {
         if (db_null(&q, 0))
-            continue; /* neither the event nor a dead letter is there: somebody deleted both */
+            continue; /* the event and its dead letter were deleted by hand */
         if (note_event(k, TOPIC_PARKED, db_text(&q, 0), db_int(&q, 1), err) != 0) {
             db_done(&q);
             return -1;
@@ -232,7 +230,7 @@ static int note_parked(struct counting *k, struct error *err)
     return r;
 }
 
-/* Reads which parked event the consumer has owed for longest. */
+/* Reads the parked event that is overdue for longest. */
 static int read_first(struct counting *k, struct error *err)
 {
     bool ok = true;

@@ -1,4 +1,4 @@
-/* claim.c: claims as such: which there are, their epochs and leases. */
+/* claim.c: claims: their list, epochs and leases. */
 #include <stdlib.h>
 
 #include "store/db/turn.h"
@@ -7,8 +7,8 @@
 #define EPOCH_RANDOM 20 /* bits */
 #define CLAIMS_AT_ONCE 64
 
-/* The upper bits count the claims, the lower ones are random. A database that was set back to an
- * older copy counts the same numbers again; the random bits keep a claim made before that from
+/* The upper bits count the claims, the lower ones are random. A database restored from an older
+ * copy counts the same numbers again; the random bits keep a claim made before the restore from
  * being mistaken for one made after it. */
 int64_t db_claim_next_epoch(struct store *st, int64_t last)
 {
@@ -25,7 +25,7 @@ int64_t db_ahead(struct store *base, int64_t now)
     return st->turn_now ? st->turn_ahead : now - st->opt.clock->boot_ms(st->opt.clock->ctx);
 }
 
-/* ---- what there is ---- */
+/* ---- listing ---- */
 
 static bool is_known(const struct claim_request *req, int64_t epoch)
 {
@@ -90,8 +90,8 @@ void db_claim_over(struct turn *t, int64_t epoch)
 }
 
 /* Where order matters, a lane belongs to one worker at a time. That worker may hold several claims
- * of it if it knows of all of them: a claim whose answer got lost, or that ran out and could not be
- * taken over yet, holds events that must go first. */
+ * on it if it knows of all of them: a claim whose answer was lost, or one that expired and cannot
+ * be taken over yet, has events that must go first. */
 bool db_claim_blocks(const struct db_claim *c, int lane)
 {
     bool of_lane = c->lane == lane || c->lane == STORE_ALL_LANES || lane == STORE_ALL_LANES;
@@ -130,7 +130,7 @@ int db_claims(struct store *st, const char *consumer, struct arena *a, struct cl
     return 0;
 }
 
-/* ---- making one ---- */
+/* ---- making and extending ---- */
 
 int db_claim_record(struct turn *t, struct error *err)
 {
@@ -151,7 +151,7 @@ void db_claim_wait(struct turn *t, int64_t at)
         t->hint->wait_ms = wait;
 }
 
-/* Extends a claim in the open transaction, or as one of its own. */
+/* Extends a claim in the open transaction, or in one of its own. */
 static int extend_here(struct store *st, const struct claim_lease *l, bool *ret_lost,
                        struct error *err)
 {
@@ -165,7 +165,7 @@ static int extend_here(struct store *st, const struct claim_lease *l, bool *ret_
     return 0;
 }
 
-/* Where every commit wakes those that listen, a watcher that counts our own is not woken. */
+/* Where every commit wakes listeners, a watcher that counts our own commits is not woken. */
 int db_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err)
 {
     bool own = st->ops->driver->commit_wakes && db_of(st)->watched;

@@ -11,8 +11,8 @@ static int head_of(struct store *st, int64_t *ret, struct error *err)
     return db_value(st, err, ret, SQL(head));
 }
 
-/* Runs statements that forget rows of a consumer. Each takes its name and nothing else,
- * so the arguments of one fit them all. */
+/* Runs statements that delete rows of a consumer. Each takes only its name, so the arguments of one
+ * fit all. */
 static int remove_each(struct store *st, const struct sql *const *each, const char *name,
                        struct error *err)
 {
@@ -42,7 +42,7 @@ static int make_lanes(struct store *st, const char *name, int lanes, int64_t pos
     return 0;
 }
 
-/* Makes a consumer at its start, with nothing that an earlier one of its name left. */
+/* Creates a consumer at its start position, without leftovers of an earlier one of that name. */
 static int create(struct store *st, const struct consumer_spec *c, struct error *err)
 {
     /* If the earlier consumer was deleted by hand, these would count as the new one's. */
@@ -50,9 +50,9 @@ static int create(struct store *st, const struct consumer_spec *c, struct error 
                                                     &sql_remove_passed, &sql_remove_settings, NULL};
     int64_t position = 0, ignored = 0;
     if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
-        return -1; /* what it may need is not being deleted */
+        return -1; /* so that trim does not delete what it may need */
     if (db_keep_numbers(st, err) != 0)
-        return -1; /* else the end could be before events that exist */
+        return -1; /* otherwise the end could be before existing events */
     if (c->start == START_END && head_of(st, &position, err) != 0)
         return -1;
     if (c->start == START_SEQ && c->start_seq > 0)
@@ -69,8 +69,8 @@ static int create(struct store *st, const struct consumer_spec *c, struct error 
 
 /* ---- changing ---- */
 
-/* Changes order or lanes. That is safe only while nothing is on its way; then every lane is
- * at the head, or was told to start beyond it. */
+/* Changes order or lanes. That is safe only when no event is claimed, parked or unclaimed; then
+ * every lane is at the head, or was told to start beyond it. */
 static int reshape(struct store *st, const struct consumer_spec *c, struct error *err)
 {
     int64_t head, unfinished = 0, position = 0;
@@ -96,14 +96,14 @@ static int reshape(struct store *st, const struct consumer_spec *c, struct error
     return make_lanes(st, c->name, c->lanes, position, err);
 }
 
-/* What differs between a consumer as it is registered and as it should be. */
+/* How a registered consumer differs from the requested one. */
 struct difference {
     bool filter; /* its meaning */
-    bool text;   /* how the filter or the retry policy is written */
+    bool text;   /* the text of the filter or the retry policy */
     bool shape;  /* order or lanes */
 };
 
-/* q is at the row of `registered`. */
+/* q is at a row of the statement `registered`. */
 static struct difference compare(const struct db_rows *q, const struct consumer_spec *c)
 {
     struct str events = db_text(q, 0), where = db_text(q, 1), retry = db_text(q, 4);
@@ -117,8 +117,7 @@ static struct difference compare(const struct db_rows *q, const struct consumer_
     };
 }
 
-/* Makes the consumer what c says. The settings are recorded before anything changes, since
- * that refuses some. */
+/* Updates the consumer to c. The settings are recorded first, because that may refuse them. */
 static int update(struct store *st, const struct consumer_spec *c, struct difference d,
                   struct error *err)
 {
@@ -158,7 +157,8 @@ static int put(struct store *st, const struct consumer_spec *c, bool *ret_create
     return create(st, c, err);
 }
 
-/* Puts it in a transaction, again if another session was registering the consumer as well. */
+/* Registers it in a transaction, retried if another session registered the consumer at the same
+ * time. */
 static int put_committed(struct store *st, const struct consumer_spec *c, bool *ret_created,
                          struct error *err)
 {
@@ -194,7 +194,7 @@ int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_c
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
 
     if (db_give_numbers(st, err) != 0)
-        return -1; /* the end is behind everything that is committed */
+        return -1; /* so that the end is after everything committed */
     if (put_committed(st, c, &created, err) != 0)
         return -1;
     db_news(st);
@@ -226,8 +226,7 @@ int db_consumer_report(struct store *st, const char *name, const char *text, str
 
 /* ---- removing ---- */
 
-/* Refuses to remove a consumer that is missing or, without force, one that has
- * something to lose. */
+/* Refuses to remove a consumer that does not exist or, without force, one that still has state. */
 static int check_removable(struct store *st, const char *name, bool force, struct error *err)
 {
     int64_t found = 0, dead = 0, parked = 0, live = 0, now = db_now(st);
@@ -248,7 +247,7 @@ static int check_removable(struct store *st, const char *name, bool force, struc
     return store_removable(name, dead, parked, live, err);
 }
 
-/* Remembers where the consumer's epochs end, for the next one of its name. */
+/* Records the consumer's last epoch, for the next consumer of that name. */
 static int keep_epoch(struct store *st, const char *name, struct error *err)
 {
     return db_run(st, err, SQL(keep_epoch, .consumer = name));

@@ -7,7 +7,7 @@
 
 /* ---- listing ---- */
 
-/* Reads a row of list_letters; false if there is no memory. */
+/* Reads a row of list_letters; false if memory runs out. */
 static bool read_letter(const struct db_rows *q, struct arena *a, struct dead_letter *d)
 {
     enum { CONSUMER = EVENT_COLUMN_COUNT, ATTEMPTS, WHY, DEAD_AT, RETRYING };
@@ -62,7 +62,7 @@ struct picked {
         bool first; /* of its consumer */
     } * p;
     size_t n, cap;
-    bool failed; /* there was no memory for one */
+    bool failed; /* memory ran out */
 };
 
 static bool make_room(struct picked *l)
@@ -78,7 +78,7 @@ static bool make_room(struct picked *l)
     return true;
 }
 
-/* The dead_visit that collects a letter, unless it has been sent back already. */
+/* A dead_visit that collects a letter, unless it has been sent back already. */
 static int pick(void *ctx, const struct dead_letter *d)
 {
     struct picked *l = ctx;
@@ -100,7 +100,7 @@ static int pick(void *ctx, const struct dead_letter *d)
 /* What to do with one letter, inside a transaction. */
 typedef int act_on(struct store *st, const struct dead_pick *k, struct error *err);
 
-/* Sends a letter back: as a parked event, in the order of its consumer. */
+/* Sends a letter back as a parked event, in its consumer's order. */
 static int retry_one(struct store *st, const struct dead_pick *k, struct error *err)
 {
     int64_t order_key = 0, now = db_now(st);
@@ -141,7 +141,7 @@ static int act_on_picked(struct store *st, const struct dead_query *query, act_o
     return 0;
 }
 
-/* Acts on every letter that the query selects, all in one transaction. */
+/* Acts on every letter that the query selects, in one transaction. */
 static int for_picked(struct store *st, const struct dead_query *query, act_on *act, int64_t *ret_n,
                       struct error *err)
 {

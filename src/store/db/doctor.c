@@ -1,4 +1,4 @@
-/* doctor.c: what can be wrong with the consumers of an outbox, in SQLite and in MariaDB. */
+/* doctor.c: checks on the consumers of an outbox, for SQLite and MariaDB. */
 #include <stdio.h>
 
 #include "base/text.h"
@@ -29,7 +29,7 @@ int db_doctor_lost(struct store *st, const struct doctor_request *req, struct er
     return r;
 }
 
-/* Reports consumers that have lost their place; see db_fresh_find. */
+/* Reports consumers that have lost their position; see db_fresh_find. */
 static int lost_places(struct store *st, const struct doctor_request *req, struct error *err)
 {
     int r;

@@ -51,7 +51,7 @@ int db_emit(struct store *st, void *foreign, const struct new_event *ev, char re
 
 /* ---- the inbox of applications ---- */
 
-/* Records the key; *ret_first is false if it was there. */
+/* Records the key; *ret_first is false if it was recorded before. */
 static int put_handled(const struct db_target *t, const struct sql_put_handled *row,
                        bool *ret_first, struct error *err)
 {

@@ -1,4 +1,4 @@
-/* events.c: listing events by what they are and the state they are in. */
+/* events.c: listing events by their attributes and states. */
 #include <stdlib.h>
 
 #include "base/num.h"
@@ -7,12 +7,12 @@
 #include "store_sql.h"
 
 #define LIST_EVENTS 100 /* unless the query says otherwise */
-/* To tell states takes longer the more consumers there are: so many take twice as long. */
+/* Deciding states takes longer with more consumers: this many take twice as long. */
 #define CHEAP_CONSUMERS 8
-/* To ask for what is recorded about an event costs as much as to look at so many. */
+/* Querying the records of one event costs as much as examining this many. */
 #define QUERY_COST 4
-/* Rows of an answer: few enough to be kept in memory, with their payloads. What is recorded takes
- * longer to find. */
+/* Rows per query: few enough to be kept in memory, with their payloads. Recorded states take longer
+ * to find. */
 #define ANSWER_EVENTS 100
 #define ANSWER_RECORDED 1000
 
@@ -25,8 +25,8 @@ static bool matches(const struct event_query *q, const struct event *ev)
     return !q->aggregate_id.p || str_eq(q->aggregate_id, ev->aggregate_id);
 }
 
-/* Says whether the event at hand is in the state asked for, for any consumer. Without a
- * consumer every event is pending. */
+/* Whether the current event is in the requested state for any consumer. Without consumers every
+ * event is pending. */
 static bool in_state(const struct viewer *v, const struct event_query *q)
 {
     if (!q->state && !q->unprocessed)
@@ -38,20 +38,20 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
     return v->n == 0 && pending;
 }
 
-/* A listing on its way. What is asked for is among the events past low, up to high; up to low only
- * what is recorded about single events says so. */
+/* A listing in progress. Events in the requested state are past low, up to high; up to low, only
+ * those with a record of their own are. */
 struct listing {
     const struct event_query *q;
     event_visit *visit;
     void *ctx;
     int64_t low, high;
-    int64_t budget; /* events that may still be looked at in vain */
+    int64_t budget; /* events that may still be examined without a match */
     struct event_look looked;
     size_t left; /* events still to be shown */
     bool done;
 };
 
-/* ---- which events can be in the state asked for ---- */
+/* ---- which events can be in the requested state ---- */
 
 /* The number of a consumer's lanes; a tampered database may have others. */
 static int lanes_of(const struct viewer *v, size_t i)
@@ -60,8 +60,7 @@ static int lanes_of(const struct viewer *v, size_t i)
     return lanes < STORE_LANES_MAX ? lanes : STORE_LANES_MAX;
 }
 
-/* Finds out which events have to be looked at. Without a consumer every event is
- * pending, and none is anything else. */
+/* Decides which events have to be examined. Without consumers all events are pending. */
 static void bound_look(const struct viewer *v, struct listing *l)
 {
     const struct event_query *q = l->q;
@@ -74,8 +73,7 @@ static void bound_look(const struct viewer *v, struct listing *l)
         return;
     }
 
-    /* Up to where every lane of every consumer is, or any; and up to where events came before some
-     * consumer. */
+    /* The lowest and the highest position of any lane, and the latest start of a consumer. */
     int64_t by_all = INT64_MAX, by_any = 0, last_start = 0;
     for (size_t i = 0; i < v->n; i++) {
         last_start = max_i64(last_start, v->c[i].start);
@@ -101,7 +99,7 @@ static void bound_look(const struct viewer *v, struct listing *l)
 
 /* ---- going through them ---- */
 
-/* Shows the event of a row, if the query asks for it; it lives in `a`. */
+/* Shows the event of a row if it matches the query; it lives in `a`. */
 static int list_row(struct viewer *v, struct listing *l, const struct db_rows *row, struct arena *a,
                     struct error *err)
 {
@@ -121,15 +119,15 @@ static int list_row(struct viewer *v, struct listing *l, const struct db_rows *r
     return 0;
 }
 
-/* A row_visit looks at one row of a listing. It returns -1 on failure. */
+/* A row_visit handles one row of a listing. -1: it failed. */
 typedef int row_visit(struct viewer *v, struct listing *l, const struct db_rows *row,
                       struct arena *a, struct error *err);
 
-/* How far a listing is that is read an answer at a time: it goes on between low and high. */
+/* The progress of a listing that is read in pages: it continues between low and high. */
 struct going {
     int64_t low, high;
-    int64_t max; /* rows of an answer */
-    bool more;   /* the last one had so many */
+    int64_t max; /* rows per page */
+    bool more;   /* the last page was full */
 };
 
 static struct going going_from(const struct viewer *v, int64_t low, int64_t high, int64_t rows)
@@ -137,7 +135,7 @@ static struct going going_from(const struct viewer *v, int64_t low, int64_t high
     return (struct going){.low = low, .high = high, .max = db_page(v->st, rows), .more = true};
 }
 
-/* Visits the rows of an answer until the listing is done, and moves g past them. */
+/* Visits the rows of a page until the listing is done, and moves g past them. */
 static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, struct going *g,
                     row_visit *visit, struct error *err)
 {
@@ -177,7 +175,7 @@ static int list_one(struct viewer *v, struct listing *l, struct error *err)
     return each_row(v, l, &rows, &g, list_row, err);
 }
 
-/* Reads the next of what is recorded about single events. */
+/* Reads the next page of events with records of their own. */
 static struct db_rows next_exceptional(const struct viewer *v, const struct listing *l,
                                        const struct going *g, struct error *err)
 {
@@ -194,7 +192,7 @@ static struct db_rows next_exceptional(const struct viewer *v, const struct list
                        .consumer = q->consumer, .now = v->now, .max = g->max));
 }
 
-/* Shows what is recorded about single events with low < seq <= high. */
+/* Shows events with records of their own, with low < seq <= high. */
 static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, int64_t high,
                             struct error *err)
 {
@@ -210,7 +208,7 @@ static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, in
     return 0;
 }
 
-/* Notes that an event was looked at, and now and then says so. */
+/* Notes that an event was examined, and reports progress now and then. */
 static void note_looked(struct listing *l, int64_t seq)
 {
     enum { EVERY = 10000 };
@@ -225,7 +223,7 @@ static void note_looked(struct listing *l, int64_t seq)
         l->q->looking(l->ctx, numbers);
 }
 
-/* Looks at one more event, unless the query does not want that. */
+/* Examines one more event, if the budget allows. */
 static int look_at(struct viewer *v, struct listing *l, const struct db_rows *row, struct arena *a,
                    struct error *err)
 {
@@ -245,7 +243,7 @@ static int look_at(struct viewer *v, struct listing *l, const struct db_rows *ro
     return 0;
 }
 
-/* Looks at the events with low < seq <= high, as far as the query says. */
+/* Examines the events with low < seq <= high, as far as the budget allows. */
 static int look(struct viewer *v, struct listing *l, int64_t low, int64_t high, struct error *err)
 {
     struct going g = going_from(v, low, high, ANSWER_EVENTS);

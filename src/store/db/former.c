@@ -1,5 +1,5 @@
-/* former.c: filters a consumer had before. What was handed out under one was judged by it, and is
- * shown so. */
+/* former.c: a consumer's former filters. The state of an event follows from the filter in force
+ * when it was handed out. */
 #include "store/db/db.h"
 #include "store_sql.h"
 
@@ -22,9 +22,9 @@ static bool wants(const struct filter *f, const struct db_rows *q)
     return filter_type(f, db_text(q, 2)) && filter_payload(f, db_text(q, 6));
 }
 
-/* Tells how the event of a row ends that was claimed under the former filter: what the
- * present filter wants is delivered after all, what only the former one wanted never is. NULL:
- * neither wanted it, or it is of another lane. */
+/* Returns how an event ends that was claimed under the former filter: if the current filter wants
+ * it, it is delivered after all; if only the former one did, it never is. NULL: neither wanted it,
+ * or it is in another lane. */
 static const char *end_of(const struct taken_over *t, const struct filter *former,
                           const struct db_rows *q)
 {
@@ -39,7 +39,7 @@ static const char *end_of(const struct taken_over *t, const struct filter *forme
     return NULL;
 }
 
-/* Notes the ends of the events of one answer, and moves *from past them. */
+/* Records the ends of one page of events, and moves *from past them. */
 static int note_some(struct store *st, const struct taken_over *t, const struct filter *former,
                      int64_t *from, struct error *err)
 {

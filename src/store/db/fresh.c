@@ -1,11 +1,11 @@
-/* fresh.c: handing out the events after a lane's position. */
+/* fresh.c: claiming the events after a lane's position. */
 #include "base/num.h"
 #include "store/db/held_keys.h"
 #include "store/db/turn.h"
 #include "store_sql.h"
 
 #define INLINE_MIN \
-    4096 /* bytes of a payload that comes with its row, whatever the request allows */
+    4096 /* maximum bytes of a payload read with its row, whatever the request allows */
 
 /* ---- reading ---- */
 
@@ -39,7 +39,7 @@ bool db_fresh_wants(const struct db_rows *q, const struct filter *f)
     return !by_payload || filter_payload(f, db_text(q, EVENT_PAYLOAD));
 }
 
-/* Looks at the row in place, so that events that are skipped are never copied. */
+/* Checks the row in place, so that skipped events are never copied. */
 static bool row_wanted(const struct db_rows *q, const struct claim_request *req, int lane)
 {
     bool one_of_several = req->lanes > 1 && lane != STORE_ALL_LANES;
@@ -51,7 +51,7 @@ static bool row_wanted(const struct db_rows *q, const struct claim_request *req,
     return db_fresh_wants(q, req->filter);
 }
 
-/* Adds the row to c; a payload that was left out is read, and may turn out not to be wanted. */
+/* Adds the row to c. A payload that was left out is read now, and may turn out not to match. */
 static int add_row(struct turn *t, const struct db_rows *q, struct chunk *c, struct error *err)
 {
     struct event *ev = &c->ev[c->n];
@@ -86,7 +86,7 @@ int db_fresh_add(struct turn *t, struct db_rows *q, int lane, size_t max, struct
     return r;
 }
 
-/* ---- where a lane is ---- */
+/* ---- the position of a lane ---- */
 
 int db_fresh_first(const struct claim_request *req)
 {
@@ -135,7 +135,7 @@ bool db_fresh_lane_free(struct turn *t, int lane)
 
 /* ---- claiming ---- */
 
-/* Asks for n events, up to DB_TOGETHER, whether something of their key is parked. */
+/* Queries for n events, up to DB_TOGETHER, whether an event of their key is parked. */
 static int ask_held(struct turn *t, struct event *ev, size_t n, struct error *err)
 {
     struct sql_key_parked args[DB_TOGETHER];

@@ -11,7 +11,7 @@
 
 /* ---- a set of keys ---- */
 
-/* Finds the key's place, or the empty one where it belongs. */
+/* Finds the key's slot, or the empty one where it belongs. */
 static size_t place_of(const struct held_keys *h, int64_t key)
 {
     size_t mask = h->places - 1;
@@ -36,7 +36,7 @@ static void forget(struct held_keys *h)
     h->n = 0;
 }
 
-/* Doubles the places. Without memory, or with too many keys, nothing is known any more. */
+/* Doubles the slots. If memory runs out, or there are too many keys, the set becomes unknown. */
 static void grow(struct held_keys *h)
 {
     struct held_keys more = {.places = 2 * h->places};
@@ -67,7 +67,7 @@ static void add(struct held_keys *h, int64_t key)
         grow(h);
 }
 
-/* ---- one of each consumer ---- */
+/* ---- one set per consumer ---- */
 
 static struct held_keys *find(struct store *st, const char *consumer)
 {
@@ -118,7 +118,7 @@ void held_keys_release(struct store *st)
     }
 }
 
-/* ---- what is parked ---- */
+/* ---- parked events ---- */
 
 void held_keys_check(struct store *st, const char *consumer, int64_t stamp)
 {
@@ -131,7 +131,7 @@ void held_keys_check(struct store *st, const char *consumer, int64_t stamp)
     h->stamp = stamp;
 }
 
-/* A random stamp does not come again, not even in a database that was set back. */
+/* A random stamp never repeats, not even after a restore. */
 int held_keys_change(struct store *st, const char *consumer, struct error *err)
 {
     struct held_keys *h = find(st, consumer);
@@ -174,7 +174,7 @@ int held_keys_read(struct store *st, const char *consumer, size_t events, struct
     if (!h || h->whole || events < FEW)
         return 0;
 
-    /* Each event that is asked for separately makes it worth to read a few more keys some time. */
+    /* Each separate query makes it worthwhile to read a few more keys at once later. */
     size_t most = PER_EVENT * events;
     h->asked += events;
     if (h->asked >= h->read_at) {

@@ -1,48 +1,50 @@
-/* held_keys.h: the keys of which a consumer has events parked, read at once.
+/* held_keys.h: the set of keys with parked events of a consumer, read in one query.
  *
- * A batch asks for each of its events whether the key is held. One query for all parked keys costs
- * less than one for each event, unless there are far more of them than events. So a handle keeps
- * what it has read until another one parks events, which changes the consumer's parked_stamp. What
- * it parks itself, it adds. When events are parked no longer, it reads anew.
+ * For each event of a batch we need to know whether its key is held. One query for all parked keys
+ * costs less than one query per event, unless there are far more keys than events. So a handle
+ * keeps the set until another handle parks events, which changes the consumer's parked_stamp. Keys
+ * it parks itself are added. When events are unparked, the set is read again.
  *
- * Everything here runs inside a transaction that has the consumer's row, after held_keys_check. If
- * that is rolled back, the stamp is no longer the one that was noted, and nothing is known. */
+ * Everything here runs inside a transaction that has locked the consumer's row, after
+ * held_keys_check. If that is rolled back, the stamp differs from the one noted, and the set is
+ * unknown. */
 #ifndef STORE_DB_HELD_KEYS_H
 #define STORE_DB_HELD_KEYS_H
 
 #include "store/db/db.h"
 
-/* (1) Without `whole` nothing is known: any key may be held. (2) slot has a power of two of places,
- * at least twice as many as there are keys; 0 is an empty one, and no key. (3) What is known is
- * true if the consumer has this stamp. */
+/* (1) Unless `whole`, the set is unknown: any key may be held. (2) The number of slots is a power
+ * of two, at least twice the number of keys; 0 is an empty slot, and never a key. (3) The set is
+ * valid while the consumer has this stamp. */
 struct held_keys {
     bool whole;
     int64_t *slot;
     size_t places, n;
     int64_t stamp;
-    size_t asked, read_at; /* one by one, since they were read; when it pays to read more of them */
+    size_t asked,
+        read_at; /* separate queries since the last read; the number at which a read pays off */
     char *consumer;
     struct held_keys *next;
 };
 
-/* held_keys_check takes the stamp as it is now, and forgets what is no longer true. */
+/* held_keys_check takes the current stamp, and drops a set that is out of date. */
 void held_keys_check(struct store *st, const char *consumer, int64_t stamp);
-/* held_keys_read gives what is known of a consumer, and reads it if that pays for a batch of so
- * many events. Without memory, or if there are too many, nothing is known. *ret lives as long as
- * the handle; NULL: without memory. */
+/* held_keys_read returns the set of a consumer, reading it first if that pays off for a batch of
+ * `events` events. The set is unknown if memory ran out or there are too many keys. *ret lives as
+ * long as the handle; NULL: out of memory. */
 int held_keys_read(struct store *st, const char *consumer, size_t events, struct held_keys **ret,
                    struct error *err);
-/* held_keys_change comes with any change to what is parked, in the same transaction. What was known
- * is still known to this handle. */
+/* held_keys_change must accompany any change to parked events, in the same transaction. This
+ * handle's set stays valid. */
 int held_keys_change(struct store *st, const char *consumer, struct error *err);
-/* held_keys_forget forgets what is known of a consumer, held_keys_release all, with the handle. */
+/* held_keys_forget drops the set of a consumer; held_keys_release all sets, with the handle. */
 void held_keys_forget(struct store *st, const char *consumer);
 void held_keys_release(struct store *st);
 
-/* held_keys_may says whether an event of this key may be parked: surely, if h is whole. h may be
+/* held_keys_may returns whether an event of this key may be parked; exact if h is whole. h may be
  * NULL. */
 bool held_keys_may(const struct held_keys *h, int64_t key);
-/* held_keys_add notes that an event of the consumer with this key is, now. */
+/* held_keys_add notes that an event of the consumer with this key is now parked. */
 void held_keys_add(struct store *st, const char *consumer, int64_t key);
 
 #endif

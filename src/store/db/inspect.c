@@ -1,11 +1,11 @@
-/* inspect.c: the state that an event is in for each consumer. Most events are not recorded anywhere
- * but in outbox_event: their state follows from positions, claims and filters. */
+/* inspect.c: the state of an event for each consumer. Most events have no record besides their row
+ * in outbox_event: their state follows from positions, claims and filters. */
 #include "store/db/inspect.h"
 
 #include "store/db/db.h"
 #include "store_sql.h"
 
-/* ---- what is read once ---- */
+/* ---- read once per listing ---- */
 
 void db_viewer_release(struct viewer *v)
 {
@@ -17,7 +17,7 @@ void db_viewer_release(struct viewer *v)
     arena_release(&v->a);
 }
 
-/* Notes the position of a lane; a database that was tampered with may have others. */
+/* Notes the position of a lane; a tampered database may have lanes out of range. */
 static void put_position(int64_t positions[STORE_LANES_MAX], int lane, int64_t position)
 {
     bool valid = lane >= 0 && lane < STORE_LANES_MAX;
@@ -35,7 +35,7 @@ static int read_positions(struct store *st, const char *name, int64_t positions[
     return r;
 }
 
-/* Appends the filter of this row, the first of its n. */
+/* Appends the filter of this row, the first of n rows with it. */
 static struct former *add_former(struct viewer *v, struct former **end, const struct db_rows *q,
                                  struct error *err)
 {
@@ -76,7 +76,7 @@ static int read_former(struct viewer *v, const char *name, struct former **end, 
     return r;
 }
 
-/* Reads what judging events takes, so that most of them cost no query. */
+/* Reads what is needed to decide the state of most events without a query. */
 static int view_consumer(struct viewer *v, const struct consumer_spec *spec, struct viewed *c,
                          struct error *err)
 {
@@ -109,7 +109,7 @@ int db_viewer_read(struct viewer *v, const char *consumer, struct error *err)
     if (!v->c || !v->d)
         return err_nomem(err);
     for (size_t i = 0; i < n; i++) {
-        v->n++; /* a consumer that was read only half is released as well */
+        v->n++; /* so that a partly read consumer is released too */
         if (view_consumer(v, &v->list[i].spec, &v->c[i], err) != 0)
             return -1;
     }
@@ -149,8 +149,7 @@ static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena 
     return ok ? 0 : err_nomem(err);
 }
 
-/* Reads when an event was delivered and what the sink called it, where that was
- * recorded. */
+/* Reads the delivery time and the sink's receipt of an event, where recorded. */
 static int read_receipt(struct viewer *v, size_t i, const struct event *ev, struct arena *a,
                         struct error *err)
 {
@@ -170,7 +169,7 @@ static int read_receipt(struct viewer *v, size_t i, const struct event *ev, stru
     return ok ? 0 : err_nomem(err);
 }
 
-/* Reads how a single event ended, where that was recorded: *ret_found. */
+/* Reads how an event ended, where recorded: *ret_found. */
 static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *ret_found, struct error *err)
 {
     *ret_found = false;
@@ -213,8 +212,8 @@ static bool wants(const struct filter *f, const struct event *ev)
     return filter_type(f, ev->type) && filter_payload(f, ev->payload);
 }
 
-/* Gives the filter an event was handed out under: the first one replaced after that, or the
- * present one. */
+/* Returns the filter in force when an event was handed out: the first one replaced after that, or
+ * the current one. */
 static const struct filter *judge(const struct viewed *c, const struct event *ev)
 {
     for (const struct former *f = c->former; f; f = f->next)
@@ -223,8 +222,7 @@ static const struct filter *judge(const struct viewed *c, const struct event *ev
     return c->filter;
 }
 
-/* Finds the state of an event that its lane has passed and that is neither parked nor
- * dead. */
+/* Decides the state of an event that its lane has passed and that is neither parked nor dead. */
 static int handed_out(struct viewer *v, size_t i, const struct event *ev, int lane,
                       struct error *err)
 {
@@ -264,7 +262,7 @@ int db_viewer_event(struct viewer *v, size_t i, const struct event *ev, struct a
     if (read_receipt(v, i, ev, a, err) != 0)
         return -1;
 
-    /* Most consumers have no exceptions at all: then a million events cost no query. */
+    /* Most consumers have no exceptions: then a million events cost no query. */
     bool exceptional = c->parked + c->inflight + c->dead > 0;
     if (exceptional && read_exception(v, i, ev->seq, a, &exceptional, err) != 0)
         return -1;

@@ -1,10 +1,10 @@
-/* inspect.h: the state that an event is in for each consumer; see inspect.c. */
+/* inspect.h: the state of an event for each consumer; see inspect.c. */
 #ifndef STORE_DB_INSPECT_H
 #define STORE_DB_INSPECT_H
 
 #include "store/db/db.h"
 
-/* A filter that a consumer had, and how far its lanes had come when it was replaced. */
+/* A former filter of a consumer, and the positions of its lanes when it was replaced. */
 struct former {
     struct former *next;
     struct filter *filter;
@@ -13,7 +13,7 @@ struct former {
     int64_t positions[STORE_LANES_MAX];
 };
 
-/* What is known of a consumer for the whole listing. */
+/* A consumer's data, read once per listing. */
 struct viewed {
     struct filter *filter;
     struct former *former; /* oldest first */
@@ -23,7 +23,7 @@ struct viewed {
     int64_t receipts; /* 0: it has none */
 };
 
-/* The consumers of a listing, and the states of the event at hand. */
+/* The consumers of a listing, and the states of the current event. */
 struct viewer {
     struct store *st;
     struct arena a;
@@ -33,14 +33,14 @@ struct viewer {
     size_t n;
     int64_t claims; /* of any consumer */
     int64_t now;
-    int64_t asked; /* queries about the event at hand */
+    int64_t asked; /* queries made for the current event */
 };
 
-/* db_viewer_read reads all consumers, or the one named. On failure the viewer still has to be
+/* db_viewer_read reads all consumers, or the named one. On failure the viewer still has to be
  * released. */
 int db_viewer_read(struct viewer *v, const char *consumer, struct error *err);
 void db_viewer_release(struct viewer *v);
-/* db_viewer_event finds the state of an event for consumer i, in v->d[i]; texts live in a. */
+/* db_viewer_event decides the state of an event for consumer i, in v->d[i]; texts live in a. */
 int db_viewer_event(struct viewer *v, size_t i, const struct event *ev, struct arena *a,
                     struct error *err);
 

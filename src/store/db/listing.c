@@ -5,8 +5,8 @@
 
 /* ---- the rows ---- */
 
-/* Reads a row of list_consumers; false if there is no memory, or if the row lacks what
- * only a database without our constraints can lack. */
+/* Reads a row of list_consumers; false if memory runs out, or if the row has a NULL that our
+ * constraints rule out. */
 static bool read_row(const struct db_rows *q, struct arena *a, struct consumer_info *c)
 {
     bool ok = true;
@@ -31,7 +31,7 @@ static bool read_row(const struct db_rows *q, struct arena *a, struct consumer_i
     return ok && whole;
 }
 
-/* Lowers the floor to what holds it. */
+/* Lowers the floor to `at`, and notes what holds it there. */
 static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
 {
     if (at >= c->floor)
@@ -40,8 +40,8 @@ static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
     c->floor_pin = by;
 }
 
-/* Takes from a row of floors up to where events are no longer needed, and what needs the
- * next one. */
+/* Reads from a row of floors up to where events are no longer needed, and what needs the next
+ * one. */
 static void take_floor(const struct db_rows *q, struct consumer_info *c)
 {
     enum { POSITION = 2, CLAIM, PARKED };
@@ -54,7 +54,7 @@ static void take_floor(const struct db_rows *q, struct consumer_info *c)
         hold_floor(c, db_int(q, PARKED), "parked");
 }
 
-/* Reads a row of floors; false if there is no memory, or if the row lacks a name. */
+/* Reads a row of floors; false if memory runs out, or if the name is NULL. */
 static bool read_floor_row(const struct db_rows *q, struct arena *a, struct consumer_info *c)
 {
     bool ok = true;
@@ -93,7 +93,7 @@ static int read_each(struct store *st,
     return 0;
 }
 
-/* Reads all consumers, or the one named, without their state. */
+/* Reads all consumers, or the named one, without their state. */
 static int read_rows(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
@@ -106,7 +106,7 @@ static int read_rows(struct store *st, const char *name, struct arena *a,
 
 /* ---- their state ---- */
 
-/* Counts what is not delivered. */
+/* Counts undelivered events. */
 static int read_backlog(struct store *st, struct consumer_info *c, struct arena *a,
                         struct error *err)
 {
@@ -128,7 +128,7 @@ static int read_backlog(struct store *st, struct consumer_info *c, struct arena 
     return 0;
 }
 
-/* Reads why an event failed last, unless the relay reported something later or that its sink is
+/* Reads the error of the last failed event, unless the relay made a later report or its sink is
  * down. */
 static int read_failure(struct store *st, struct consumer_info *c, struct arena *a,
                         struct error *err)
@@ -181,7 +181,7 @@ static int read_state(struct store *st, struct consumer_info *c, struct arena *a
 
 /* ---- lists ---- */
 
-/* Everything is read in one snapshot, so that the numbers fit together. */
+/* Everything is read in one snapshot, so that the numbers are consistent. */
 int db_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
@@ -229,9 +229,9 @@ int db_consumer_specs(struct store *st, const char *name, struct arena *a,
     return 0;
 }
 
-/* ---- how a consumer is doing, at a cost that does not grow with the backlog ---- */
+/* ---- the state of a consumer, at a cost that does not grow with the backlog ---- */
 
-/* Reads what the consumer's row has; spec gets what a backlog needs of it. */
+/* Reads the consumer's row; spec gets the part that counting the backlog needs. */
 static int read_health(struct store *st, const char *name, struct arena *a,
                        struct consumer_gauge *g, struct consumer_spec *spec, struct error *err)
 {
@@ -307,7 +307,7 @@ int db_info(struct store *st, struct store_info *ret, struct error *err)
         return -1;
     i.schema_version = (int)version;
 
-    /* Many events are not counted: the ends of their numbers give an upper bound. */
+    /* A large number of events is not counted: the range of seqs gives an upper bound. */
     if (i.tail)
         i.events = last - i.tail + 1;
     i.events_exact = i.events <= STORE_EXACT_ROWS;

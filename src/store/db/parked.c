@@ -1,4 +1,4 @@
-/* parked.c: handing out parked events that are due, with those of their key behind them. */
+/* parked.c: claiming parked events that are due, and the events of their keys behind them. */
 #include <stdio.h>
 
 #include "base/num.h"
@@ -10,16 +10,16 @@
 struct parked_row {
     int64_t seq, key, failing_since;
     int attempts;
-    bool stop; /* a head: it is suspect; a follower: it may not be taken along */
+    bool stop; /* a head: it is suspect; a follower: it may not be claimed with its head */
     bool proven, crashed;
-    bool behind;   /* a head: others of its key are parked before it */
-    bool followed; /* and behind it */
+    bool behind;   /* a head: earlier events of its key are parked */
+    bool followed; /* a head: later events of its key are parked */
 };
 
 /* ---- rows ---- */
 
-/* Reads up to max rows of @parked_columns@ and what follows them. It ends q, which may have failed
- * to start. */
+/* Reads up to max rows of @parked_columns@ and the columns that follow. It ends q, which may have
+ * failed to start. */
 static int read_parked(struct db_rows *q, struct parked_row *rows, size_t max, size_t *ret_n,
                        struct error *err)
 {
@@ -47,8 +47,8 @@ static int read_parked(struct db_rows *q, struct parked_row *rows, size_t max, s
     return r < 0 ? -1 : 0;
 }
 
-/* Reads the event of a row from the answer. If the event was trimmed, it was a dead letter, which
- * carries a copy. 1: *ev is the event; 0: there is none; -1: it failed. */
+/* Reads the event of a row. If the event was trimmed, it was a dead letter, which carries a copy.
+ * 1: *ev is the event; 0: there is none; -1: it failed. */
 static int read_event(struct turn *t, int64_t seq, struct db_rows *q, struct event *ev,
                       struct error *err)
 {
@@ -66,7 +66,7 @@ static int read_event(struct turn *t, int64_t seq, struct db_rows *q, struct eve
     return 1;
 }
 
-/* Adds the event of a row to the batch. q is the answer to the question for it. */
+/* Adds the event of a row to the batch. q is the query for the event. */
 static int take_row(struct turn *t, const struct parked_row *p, struct db_rows *q, size_t *bytes,
                     struct error *err)
 {
@@ -86,13 +86,14 @@ static int take_row(struct turn *t, const struct parked_row *p, struct db_rows *
     bool failing = p->failing_since && p->failing_since < t->now;
     if (failing)
         ev->failing_ms = clock_since(t->now, p->failing_since);
-    ev->delayed = ev->not_before > t->now; /* it waited behind another, and now for its time */
+    ev->delayed = ev->not_before >
+                  t->now; /* it waited behind another, and still waits for its not_before */
     *bytes += event_bytes(ev);
     t->b->n++;
     return 0;
 }
 
-/* Takes the events of n rows, until the batch has enough bytes. */
+/* Adds the events of n rows, until the batch has enough bytes. */
 static int take_rows(struct turn *t, const struct parked_row *rows, size_t n, size_t *bytes,
                      struct error *err)
 {
@@ -131,7 +132,7 @@ static int next_due(struct turn *t, int64_t *ret, struct error *err)
         SQL(next_due, .consumer = t->consumer, .suspect = t->req->suspect != SUSPECT_SKIP));
 }
 
-/* Shortens waits that a clock which was ahead has made too long. *ret_any: there were some. */
+/* Shortens waits that a fast clock has made too long. *ret_any: there were some. */
 static int pull_in(struct turn *t, bool *ret_any, struct error *err)
 {
     struct db_store *st = db_of(t->st);
@@ -158,16 +159,16 @@ int db_parked_due(struct turn *t, bool *ret, struct error *err)
     return 0;
 }
 
-/* ---- taking ---- */
+/* ---- claiming ---- */
 
-/* A suspect event is the only one of its claim, unless the request allows any. */
+/* A suspect is alone in its claim, unless the request allows any. */
 static bool goes_alone(const struct turn *t)
 {
     return t->req->suspect != SUSPECT_ANY;
 }
 
-/* Lists events that are due and the first of their key. An event that is due but has another of its
- * key before it, parked later by a take-over, goes behind that one. */
+/* Lists events that are due and the first of their key. An event that is due, but has an earlier
+ * one of its key that a take-over parked since, is moved behind that one. */
 static int list_heads(struct turn *t, struct parked_row *heads, size_t max, size_t *ret_n,
                       struct error *err)
 {
@@ -189,8 +190,8 @@ static int list_heads(struct turn *t, struct parked_row *heads, size_t max, size
     return 0;
 }
 
-/* Lists n heads, up to DB_TOGETHER, each with the events that wait behind it, in order, so that a
- * key catches up in one claim: as many as there is room for in the batch. */
+/* Lists n heads, up to DB_TOGETHER, each followed by the events that wait behind it, in order, as
+ * far as the batch has room: so a key catches up in one claim. */
 static int list_keys(struct turn *t, const struct parked_row *heads, size_t n,
                      struct parked_row *list, size_t *ret_n, struct error *err)
 {
@@ -230,7 +231,7 @@ static int list_keys(struct turn *t, const struct parked_row *heads, size_t n,
     return r;
 }
 
-/* Fills the batch. A suspect event goes alone, and so only if it is the first. */
+/* Fills the batch. A suspect goes alone, so it is claimed only if it is first. */
 static int take_heads(struct turn *t, const struct parked_row *heads, size_t n,
                       struct parked_row *list, struct error *err)
 {
@@ -253,7 +254,7 @@ static int take_heads(struct turn *t, const struct parked_row *heads, size_t n,
     return 0;
 }
 
-/* Writes the claim, and makes the rows of the batch part of it. */
+/* Records the claim, and assigns the rows of the batch to it. */
 static int record(struct turn *t, struct error *err)
 {
     size_t size = t->b->n * (SEQ_DIGITS + 1) + 3, at = 1;
@@ -275,7 +276,7 @@ static int record(struct turn *t, struct error *err)
                     SQL(take_listed, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs));
 }
 
-/* Claims what is due, given that something is. */
+/* Claims what is due; something is. */
 static int claim_due(struct turn *t, struct error *err)
 {
     size_t n, max = t->req->max_events;

@@ -1,4 +1,4 @@
-/* schema.c: which version of the tables is there. */
+/* schema.c: the version of the tables in the database. */
 #include "store/db/db.h"
 #include "store_sql.h"
 

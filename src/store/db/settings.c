@@ -1,6 +1,6 @@
-/* settings.c: the settings a consumer has had. What was replaced comes back only on purpose: a
- * worker started with an old file would otherwise take the newer filter away, and events that only
- * the newer one wants would be skipped for good. */
+/* settings.c: the settings a consumer has had. Replaced settings are restored only on request:
+ * otherwise a worker started with an old configuration file would replace the newer filter, and
+ * events that only the newer one wants would be skipped for good. */
 #include "base/buf.h"
 #include "event/normal.h"
 #include "store/db/db.h"
@@ -29,8 +29,8 @@ static bool same_settings(const struct consumer_settings *s, const struct consum
     return db_settings_same_events(s->events, c->events) && strcmp(s->where, c->where) == 0;
 }
 
-/* Reads a row of list_settings; false if there is no memory, or if the row lacks what
- * only a database without our constraints can lack. */
+/* Reads a row of list_settings; false if memory runs out, or if the row has a NULL that our
+ * constraints rule out. */
 static bool read_setting(const struct db_rows *q, struct arena *a, struct consumer_settings *s)
 {
     bool ok = true;
@@ -94,7 +94,7 @@ static int replace(struct store *st, const struct consumer_spec *c, struct arena
         db_run(st, err, SQL(drop_setting, .consumer = c->name, .generation = old->generation)) != 0)
         return -1;
 
-    /* c becomes the next generation, and those that are too old are forgotten. */
+    /* c becomes the next generation; the oldest ones are deleted. */
     int generation = list[0].generation + 1;
     int64_t too_old = (int64_t)generation - STORE_GENERATIONS;
     if (db_run(st, err, SQL(drop_old_settings, .consumer = c->name, .generation = too_old)) != 0)

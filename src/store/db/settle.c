@@ -1,5 +1,5 @@
-/* settle.c: recording how a claim ended. Everything here runs inside a transaction: that of a turn,
- * or one that handlers work in. */
+/* settle.c: recording the outcome of a claim. Everything here runs inside a transaction: that of a
+ * turn, or one that handlers use. */
 #include "base/text.h"
 #include "store/db/held_keys.h"
 #include "store_sql.h"
@@ -53,7 +53,7 @@ int db_promote(struct store *st, const char *consumer, int64_t key, struct error
 
 /* ---- outcomes ---- */
 
-/* What was delivered needs no record beyond the receipt: the claim is dropped in the end. */
+/* A delivered event needs no record besides its receipt, since the claim is deleted in the end. */
 static int settle_outcome(struct store *st, const struct settlement *s, const struct outcome *o,
                           struct error *err)
 {
@@ -74,7 +74,7 @@ static int settle_outcome(struct store *st, const struct settlement *s, const st
     case OUTCOME_BEHIND:
         if (!s->b->parked)
             return db_park(st, &p, err);
-        /* It was not tried: its row stays as it was. */
+        /* It was not tried: its row stays as it is. */
         return db_later(
             st, err,
             SQL(put_back, .consumer = s->consumer, .seq = o->ev->seq, .attempts = o->attempts));
@@ -86,8 +86,8 @@ static int settle_outcome(struct store *st, const struct settlement *s, const st
     return err_set(err, ERR_INTERNAL, "unknown outcome %d", (int)o->kind);
 }
 
-/* Gives back the end of a fresh range: by moving the position back if nothing was handed out after
- * it, or else by parking the events. *ret_n counts them. */
+/* Releases the end of a fresh range: by moving the position back if nothing was claimed after it,
+ * otherwise by parking the events. *ret_n counts them. */
 static int settle_release(struct store *st, const struct settlement *s, int64_t *ret_n,
                           struct error *err)
 {
@@ -116,7 +116,7 @@ static int settle_release(struct store *st, const struct settlement *s, int64_t 
         SQL(release, .consumer = s->consumer, .lane = s->b->lane, .position = s->release_from - 1));
 }
 
-/* Forgets what a parked claim delivered, and promotes the next event of each key. */
+/* Deletes the parked rows of delivered events, and promotes the next event of each key. */
 static int settle_parked(struct store *st, const struct settlement *s, struct error *err)
 {
     const char *name = s->consumer;
@@ -130,7 +130,7 @@ static int settle_parked(struct store *st, const struct settlement *s, struct er
         return -1;
     held_keys_forget(st, name);
 
-    /* What waits behind an event that was not delivered may still be the first of its key. */
+    /* The event after one that was not delivered may now be the first of its key. */
     for (size_t i = 0; i < s->n; i++) {
         const struct outcome *o = &s->out[i];
         int64_t key = (int64_t)store_order_key(s->order, o->ev->key);
@@ -176,7 +176,7 @@ int db_settle(struct store *st, const struct settlement *s, int64_t *ret_deliver
     return db_later(st, err, SQL(drop_claim, .consumer = s->consumer, .epoch = s->b->epoch));
 }
 
-/* Locks the consumer's row; *ret_marks: rows of adopted tables are marked once it has had them. */
+/* Locks the consumer's row; *ret_marks: it marks rows of adopted tables. */
 static int lock_to_settle(struct store *st, const char *consumer, bool *ret_marks,
                           struct error *err)
 {
@@ -217,8 +217,8 @@ static int settle_open(struct store *st, const struct settlement *s, bool *ret_l
     return db_run(st, err, SQL(put_progress, .consumer = s->consumer, .n = delivered));
 }
 
-/* Where there is one writer, it settles as of the time the transaction began: nobody can have taken
- * a claim over since, and none runs out meanwhile. */
+/* With one writer at a time, it settles as of the time the transaction began: no claim can have
+ * been taken over since, and none expires meanwhile. */
 int db_settle_open(struct store *base, const struct settlement *s, bool *ret_lost,
                    struct error *err)
 {
@@ -231,6 +231,6 @@ int db_settle_open(struct store *base, const struct settlement *s, bool *ret_los
     st->turn_now = st->began;
     int r = settle_open(base, s, ret_lost, err);
     st->turn_now = 0;
-    st->own_commit = r == 0 && !*ret_lost; /* its claim is gone: something was written */
+    st->own_commit = r == 0 && !*ret_lost; /* the claim was deleted, so something was written */
     return r;
 }

@@ -1,7 +1,7 @@
 /* statement.c: statements by name, their rows, and rows as events. */
 #include "store/db/db.h"
 
-/* Says whether the store has nothing to do where another runs this statement. */
+/* Whether this statement is a no-op for the store. */
 static bool nothing_to_do(const struct store *st, const struct sql *sql)
 {
     const char *text = sql->in[st->ops->driver->dialect].text;
@@ -178,8 +178,7 @@ bool db_event_row(const struct db_rows *q, struct arena *a, struct event *ev)
     return db_event_copy(ev, a);
 }
 
-/* All texts go into one allocation, each with a NUL behind it: this is where a drain spends its
- * time. */
+/* All texts go into one allocation, NUL-terminated: this is where a drain spends its time. */
 bool db_event_copy(struct event *ev, struct arena *a)
 {
     struct str *texts[] = {&ev->id,      &ev->type,    &ev->aggregate_type, &ev->aggregate_id,

@@ -1,5 +1,5 @@
-/* take_over.c: what becomes of claims whose lease ran out. Their events become parked ones that
- * have been through a crash: any of them may have killed the process that had it. */
+/* take_over.c: taking over expired claims. Their events are parked as suspects: any of them may
+ * have crashed its worker. */
 #include <stdlib.h>
 
 #include "store/db/held_keys.h"
@@ -10,7 +10,7 @@
 #define RANGE_BYTES (1 << 20) /* likewise */
 #define CLOCK_DRIFT 100       /* ms; less is the work of NTP */
 
-/* Parks one event of an expired claim; if it has a time of its own, until then. */
+/* Parks one event of an expired claim, until its not_before if it has one. */
 static int park_crashed(struct turn *t, const struct event *ev, struct error *err)
 {
     struct parking p = {.consumer = t->consumer, .order = t->req->order, .ev = ev, .crashes = 1};
@@ -22,7 +22,7 @@ static int park_crashed(struct turn *t, const struct event *ev, struct error *er
     return db_park(t->st, &p, err);
 }
 
-/* Parks the next events of a fresh claim after *from, and moves *from past what was looked at. */
+/* Parks the next events of a fresh claim after *from, and moves *from past the events examined. */
 static int park_some(struct turn *t, const struct db_claim *e, int64_t *from, struct error *err)
 {
     struct chunk c = {.from = *from, .to = *from};
@@ -41,7 +41,7 @@ static int park_some(struct turn *t, const struct db_claim *e, int64_t *from, st
     return 0;
 }
 
-/* Parks the events of an expired fresh claim, in an arena of its own: they are not part of the
+/* Parks the events of an expired fresh claim, using a separate arena: they are not part of the
  * batch. */
 static int park_range(struct turn *t, const struct db_claim *e, struct error *err)
 {
@@ -63,7 +63,7 @@ static int park_range(struct turn *t, const struct db_claim *e, struct error *er
     return r;
 }
 
-/* Also records how events end that were claimed under a filter replaced since. */
+/* Also records the end of events that were claimed under a filter replaced since. */
 static int dissolve_fresh(struct turn *t, const struct db_claim *e, struct error *err)
 {
     struct taken_over over = {
@@ -80,7 +80,7 @@ static int dissolve_fresh(struct turn *t, const struct db_claim *e, struct error
     return db_former_taken_over(t->st, &over, err);
 }
 
-/* Makes a dead letter of an event that was to blame for its worker's end once too often. */
+/* Buries an event that has been blamed for max_attempts crashes. */
 static int bury_poison(struct turn *t, int64_t epoch, struct error *err)
 {
     struct db_rows q;
@@ -100,7 +100,7 @@ static int bury_poison(struct turn *t, int64_t epoch, struct error *err)
     return db_promote(t->st, t->consumer, key, err);
 }
 
-/* Lets the events of an expired parked claim wait again. */
+/* Parks the events of an expired parked claim again. */
 static int dissolve_parked(struct turn *t, const struct db_claim *e, struct error *err)
 {
     int64_t salt = (int64_t)rng_below(&db_of(t->st)->rng, STORE_APART_MS), n;
@@ -127,9 +127,9 @@ static int dissolve(struct turn *t, struct db_claim *e, struct error *err)
     return db_later(t->st, err, SQL(drop_claim, .consumer = t->consumer, .epoch = e->epoch));
 }
 
-/* `until` is a time of the owner's clock. If the owner is a process of this machine, and that clock
- * differs from ours or was set since, the lease is made to end at the same moment by ours. Whatever
- * the clocks say, no lease lasts longer than one from now. */
+/* `until` is by the owner's clock. If the owner runs on this machine, and its clock differs from
+ * ours or was set since, the lease is adjusted to end at the same moment by our clock. Whatever the
+ * clocks say, no lease lasts longer than a full lease from now. */
 static int shorten(struct turn *t, struct db_claim *c, struct error *err)
 {
     const struct db_store *st = db_of(t->st);
@@ -150,8 +150,8 @@ static int shorten(struct turn *t, struct db_claim *c, struct error *err)
                         .until = c->until, .ahead = c->ahead));
 }
 
-/* Says whether an earlier claim of the lane of claims[i] is not over. One that ran out counts as
- * well: it is still here because it waits itself, maybe for a lane that claims[i] is not of. */
+/* Whether an earlier claim of the same lane as claims[i] is not over. An expired one counts too: it
+ * is still here because it has to wait itself, perhaps for another lane. */
 static bool must_wait(const struct turn *t, size_t i)
 {
     const struct db_claim *c = &t->claims[i];
@@ -167,8 +167,8 @@ static bool must_wait(const struct turn *t, size_t i)
     return false;
 }
 
-/* Goes through the claims in the order of their epochs. What the caller itself has in hand is left
- * out: it may still settle or extend it, however late. */
+/* Goes through the claims in epoch order. Those that the caller itself holds are left out: it may
+ * still settle or extend them, however late. */
 int db_take_over(struct turn *t, struct error *err)
 {
     for (size_t i = 0; i < t->n_claims; i++) {

@@ -1,39 +1,39 @@
-/* trim.c: deleting what is old and no longer needed, a little at a time. */
+/* trim.c: deleting old rows that are no longer needed, in small steps. */
 #include <stdio.h>
 
 #include "base/num.h"
 #include "store/db/db.h"
 #include "store_sql.h"
 
-#define SAMPLES 168  /* of a consumer while events are kept: one an hour if that is a week */
-#define EVERYBODY "" /* the name of samples of all consumers, */
-#define EVERYBODY_EVERY 30000 /* and the ms between them at most */
-#define LOOK_AT 100000        /* events that may stand before those that can go */
+#define SAMPLES 168      /* of a consumer while events are kept: one an hour if that is a week */
+#define ALL_CONSUMERS "" /* the name of samples of all consumers, */
+#define ALL_SAMPLE_EVERY 30000 /* and the ms between them at most */
+#define LOOK_AT 100000         /* events that may stand before those that can go */
 #define COUNT_KEPT 10000
 #define PIN_TEXT sizeof(((struct trim_result *)0)->pin)
 
-/* Which events may go: those up to past, unless their own created_at is younger than cutoff. A
- * young one among old ones holds up no other. One whose created_at is ahead of the clock counts as
- * old as the next whose created_at is not. (1) past <= floor. */
+/* Which events may be deleted: those up to `past`, unless their created_at is after cutoff. A young
+ * event among old ones does not hold up the others. An event whose created_at is ahead of the clock
+ * counts as old as the next one whose created_at is not. (1) past <= floor. */
 struct old {
     int64_t cutoff, now;
-    int64_t after; /* up to here events were looked at by an earlier call */
-    int64_t floor; /* up to here nobody needs any event */
-    int64_t past;  /* up to here every consumer was done at the cutoff */
+    int64_t after; /* an earlier call examined events up to here */
+    int64_t floor; /* no consumer needs events up to here */
+    int64_t past;  /* all consumers were done up to here at the cutoff */
     int64_t last;  /* the last event that is old enough */
-    int64_t n;     /* how many are */
+    int64_t n;     /* the number of old events */
 };
 
-/* The consumers, with what they still needed at one moment. */
+/* A snapshot of the consumers and what they still need. */
 struct floors {
     struct consumer_info *c;
     size_t n;
 };
 
-/* ---- how far consumers are, and were ---- */
+/* ---- how far consumers are, and have been ---- */
 
-/* Samples how far a consumer has come, or EVERYBODY, and drops samples that are no longer true or
- * no longer needed. */
+/* Samples how far a consumer, or ALL_CONSUMERS, has come, and drops samples that are no longer true
+ * or no longer needed. */
 static int note_sample(struct store *st, const char *name, int64_t floor, int64_t every,
                        const struct old *o, struct error *err)
 {
@@ -49,9 +49,9 @@ static int note_sample(struct store *st, const char *name, int64_t floor, int64_
     return db_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
-/* Takes a sample of each consumer now and then, and often one of what all are done with: an event
- * goes by those, and so in time. There are no more of them where there are more consumers. Single
- * ones count once another is added or removed. */
+/* Samples each consumer now and then, and frequently the floor of all consumers. Events are deleted
+ * by the latter, and so on time, and its number does not grow with the consumers. Samples of single
+ * consumers are used once a consumer is added or removed. */
 static int note_samples(struct store *st, const struct floors *f, const struct old *o,
                         struct error *err)
 {
@@ -59,11 +59,11 @@ static int note_samples(struct store *st, const struct floors *f, const struct o
     for (size_t i = 0; i < f->n; i++)
         if (note_sample(st, f->c[i].spec.name, f->c[i].floor, every, o, err) != 0)
             return -1;
-    return note_sample(st, EVERYBODY, f->n > 0 ? o->floor : 0, min_i64(every, EVERYBODY_EVERY), o,
-                       err);
+    return note_sample(st, ALL_CONSUMERS, f->n > 0 ? o->floor : 0, min_i64(every, ALL_SAMPLE_EVERY),
+                       o, err);
 }
 
-/* Sets o->floor and o->past; pin says which consumer holds the floor. note: samples are taken. */
+/* Sets o->floor and o->past; `pin` describes what holds the floor. note: take samples. */
 static int find_past(struct store *st, const struct floors *f, bool note, struct old *o, char *pin,
                      struct error *err)
 {
@@ -80,7 +80,7 @@ static int find_past(struct store *st, const struct floors *f, bool note, struct
     if (note && note_samples(st, f, o, err) != 0)
         return -1;
 
-    /* What all consumers were done with by the cutoff, and when; 0: that is not known. */
+    /* Up to where all consumers were done by the cutoff, and when; 0: unknown. */
     int64_t all_seq = 0, all_at = 0;
     struct db_rows q;
     int r = db_row(st, &q, err, SQL(passed_by_all, .cutoff = o->cutoff));
@@ -107,10 +107,10 @@ static int find_past(struct store *st, const struct floors *f, bool note, struct
     return 0;
 }
 
-/* ---- what may go ---- */
+/* ---- what may be deleted ---- */
 
-/* Looks for up to max events that are old enough and were passed by every consumer long enough ago,
- * among the first look_at. */
+/* Finds up to max events that are old enough, and that every consumer passed long enough ago, among
+ * the first look_at. */
 static int find_old(struct store *st, struct old *o, int64_t max, int64_t look_at,
                     struct error *err)
 {
@@ -129,7 +129,7 @@ static int find_old(struct store *st, struct old *o, int64_t max, int64_t look_a
     return r < 0 ? -1 : 0;
 }
 
-/* Counts events that are old enough but beyond the floor, among the next `most`. */
+/* Counts events that are old enough but past the floor, among the next `most`. */
 static int count_kept(struct store *st, const struct old *o, int64_t most, struct trim_result *t,
                       struct error *err)
 {
@@ -143,7 +143,7 @@ static int count_kept(struct store *st, const struct old *o, int64_t most, struc
     return 0;
 }
 
-/* The time before which inbox rows may go. */
+/* The time before which inbox rows may be deleted. */
 static int64_t inbox_cutoff(struct store *st, const struct trim_request *req)
 {
     int64_t kept_ms = req->inbox_ms ? req->inbox_ms : req->older_than_ms;
@@ -156,10 +156,10 @@ static int count_going_keys(struct store *st, const struct old *o, int64_t *ret,
                     SQL(count_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
-/* Counts the events that would go, or takes the number of their numbers if those are more than
- * `most`; then o->last becomes the last whose key is counted. The last event that is old enough is
- * among the last `most` that every consumer is done with, or, if those are all too young by their
- * own time, among the first, where trim_some looks. */
+/* Counts the events that would be deleted, or takes the size of their seq range if that exceeds
+ * `most`; then o->last becomes the last event whose key is counted. The last event that is old
+ * enough is among the last `most` that every consumer is done with or, if those are all too young
+ * by created_at, among the first, where trim_some looks. */
 static int count_events(struct store *st, struct old *o, int64_t most, struct trim_result *t,
                         struct error *err)
 {
@@ -184,7 +184,7 @@ static int count_events(struct store *st, struct old *o, int64_t most, struct tr
                     SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
-/* Counts the idempotency keys that would go. */
+/* Counts the idempotency keys that would be deleted. */
 static int count_keys(struct store *st, const struct old *o, int64_t most, struct trim_result *t,
                       struct error *err)
 {
@@ -199,7 +199,7 @@ static int count_keys(struct store *st, const struct old *o, int64_t most, struc
     return 0;
 }
 
-/* Counts what repeated calls would delete, up to so many of each kind. */
+/* Counts what repeated calls would delete, up to a bound for each kind. */
 static int count_all(struct store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
@@ -221,8 +221,8 @@ static int count_all(struct store *st, const struct trim_request *req, struct ol
     return 0;
 }
 
-/* Deletes the events that find_old found, with their keys and records: what is recorded about them,
- * and about the filters that judged them. */
+/* Deletes the events that find_old found, with their keys and records, and the former filters that
+ * only they needed. */
 static int trim_events(struct store *st, const struct old *o, struct trim_result *t,
                        struct error *err)
 {
@@ -238,7 +238,8 @@ static int trim_events(struct store *st, const struct old *o, struct trim_result
                SQL(drop_going_rows, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;
 
-    /* The database refuses to delete events without this permission, which must not stay. */
+    /* The database refuses to delete events without this permission, which must be withdrawn
+     * again. */
     if (db_run(st, err, SQL(allow_changes)) != 0)
         return -1;
     int r = db_change(st, &t->events, err,
@@ -253,7 +254,7 @@ static int trim_events(struct store *st, const struct old *o, struct trim_result
     return db_run(st, err, SQL(drop_former_filters, .last = o->last));
 }
 
-/* Deletes what does not go with an event: left-over keys, inbox rows and receipts. */
+/* Deletes what is not deleted with an event: left-over keys, inbox rows and receipts. */
 static int trim_rest(struct store *st, int64_t cutoff, int64_t inbox_cut, int64_t max,
                      struct trim_result *t, struct error *err)
 {
@@ -289,8 +290,8 @@ static int trim_some(struct store *st, const struct trim_request *req, struct ol
     return 0;
 }
 
-/* Runs in a transaction. Whoever adds a consumer takes the same lock, and floors only go up: what
- * no consumer needs when they are read is needed by none when it is deleted. */
+/* Runs in a transaction. Adding a consumer takes the same lock, and floors only rise: so events
+ * that no consumer needs when the floors are read are not needed when they are deleted. */
 static int trim_locked(struct store *st, struct arena *a, const struct trim_request *req,
                        struct trim_result *t, struct error *err)
 {
@@ -298,7 +299,7 @@ static int trim_locked(struct store *st, struct arena *a, const struct trim_requ
     struct floors f;
     if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
         return -1;
-    /* The lock may have been waited for. */
+    /* Read the time now: getting the lock may have taken a while. */
     struct old o = {.now = db_now(st), .after = req->after};
     o.cutoff = o.now - req->older_than_ms;
     if (db_keep_numbers(st, err) != 0)

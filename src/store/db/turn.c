@@ -1,7 +1,7 @@
-/* turn.c: a turn of a worker, in one transaction: it takes over what expired, settles what the
- * worker has delivered, and claims what comes next. The transaction begins with the lock of the
- * consumer's row, so the turns of a consumer come one after the other. Turns of several consumers
- * may share the transaction, and so wait for the disk once. */
+/* turn.c: a turn of a worker, in one transaction: it takes over expired claims, settles what the
+ * worker has delivered, and claims what comes next. The transaction begins by locking the
+ * consumer's row, so the turns of a consumer are serialised. Turns of several consumers may share a
+ * transaction, and so wait for the disk only once. */
 #include "store/db/turn.h"
 
 #include <stdlib.h>
@@ -19,9 +19,9 @@ static bool is_claiming(const struct turn *t)
 
 /* ---- what may have changed since the last turn ---- */
 
-/* A migration ran meanwhile. What the worker has in hand is still settled then, so that nothing is
- * delivered again, but nothing is claimed. With nothing to settle it is an error, which ends the
- * worker. */
+/* Handles a migration that ran meanwhile. What the worker holds is still settled, so that nothing
+ * is delivered again, but nothing is claimed. With nothing to settle it is an error, which stops
+ * the worker. */
 static int check_version(const struct turn *t, struct error *err)
 {
     int known = t->st->ops->driver->schema_version;
@@ -39,8 +39,8 @@ static int check_version(const struct turn *t, struct error *err)
         (long long)t->version, known);
 }
 
-/* Where the consumer is missing, it was removed, or another outbox is in the place of ours. What is
- * to be settled is lost then. */
+/* The consumer is missing: it was removed, or another outbox has replaced ours. The settlement is
+ * lost then. */
 static int not_registered(struct turn *t, struct error *err)
 {
     const struct db_driver *d = t->st->ops->driver;
@@ -66,7 +66,7 @@ static bool same_settings(const struct db_rows *q, const struct claim_request *r
     return str_is(db_text(q, EVENTS), events) && str_is(db_text(q, PREDICATE), where);
 }
 
-/* All steps of a turn have one time: a claim is alive for all of them, or for none. */
+/* All steps of a turn use the same time: a claim is alive for all of them, or for none. */
 static void set_now(struct turn *t, const struct db_rows *q)
 {
     struct db_store *st = db_of(t->st);
@@ -81,9 +81,9 @@ static void set_now(struct turn *t, const struct db_rows *q)
     t->now = st->turn_now;
 }
 
-/* Reads the consumer's row, which may have been paused, removed or changed meanwhile. With other
- * settings than the registered ones nothing may be claimed or taken over: events that only the new
- * filter wants would be skipped for good. */
+/* Reads the consumer's row; the consumer may have been paused, removed or changed meanwhile. If the
+ * request's settings differ from the registered ones, nothing may be claimed or taken over: events
+ * that only the new filter wants would be skipped for good. */
 static int read_consumer(struct turn *t, struct db_rows *q, struct error *err)
 {
     const struct db_driver *d = t->st->ops->driver;
@@ -107,9 +107,9 @@ static int read_consumer(struct turn *t, struct db_rows *q, struct error *err)
     return d->check_outbox ? d->check_outbox(t, true, db_text(q, IDENTITY), last, err) : 0;
 }
 
-/* Locks the consumer's row, and reads it, what it has claimed, and where the claim will begin. In a
- * server the statements run one after the other, each with a read view of its own: so those behind
- * the first see all that was committed before it got the lock. */
+/* Locks and reads the consumer's row, and reads its claims and where the next claim will begin. On
+ * a server the statements run one after the other, each with its own read view, so those after the
+ * first see everything committed before it got the lock. */
 static int lock_consumer(struct turn *t, struct error *err)
 {
     enum { STATE, CLAIMS, FOUND, ALL };
@@ -139,7 +139,7 @@ static int lock_consumer(struct turn *t, struct error *err)
 
 /* ---- settling ---- */
 
-/* Parks nothing, unparks nothing, and leaves the position of the lane alone. */
+/* Whether a settlement parks nothing, unparks nothing, and leaves the lane's position alone. */
 static bool only_delivers(const struct settlement *s)
 {
     if (s->release_from || s->b->parked)
@@ -150,7 +150,7 @@ static bool only_delivers(const struct settlement *s)
     return true;
 }
 
-/* Records what the turn settles, unless another worker has taken the claim over. */
+/* Records the settlement, unless another worker has taken the claim over. */
 static int settle(struct turn *t, struct error *err)
 {
     if (db_settle_marks(t->st, t->s, err) != 0)
@@ -167,9 +167,9 @@ static int settle(struct turn *t, struct error *err)
 
 /* ---- claiming ---- */
 
-/* Finds out whether anything is left for this consumer at all, after nothing was claimed, and when
- * claims run out that can be taken over then: those of others, and our own that we don't know of,
- * because the answer got lost. */
+/* After nothing was claimed: finds out whether anything is left for this consumer at all, and when
+ * claims expire that can then be taken over: those of others, and those of ours that we do not know
+ * of because the answer was lost. */
 static int look_through(struct turn *t, struct error *err)
 {
     int64_t left = 0;
@@ -190,7 +190,7 @@ static int look_through(struct turn *t, struct error *err)
     return 0;
 }
 
-/* Claims fresh events, unless a suspect one waits until nothing is being delivered. */
+/* Claims fresh events, unless a suspect waits for all deliveries to end. */
 static int claim_fresh(struct turn *t, struct error *err)
 {
     bool suspect_waits = t->hint->suspect && t->req->suspect == SUSPECT_WAIT;
@@ -199,7 +199,7 @@ static int claim_fresh(struct turn *t, struct error *err)
     return db_fresh_claim(t, err);
 }
 
-/* Claims parked or fresh events. It tries first what the request wants first. */
+/* Claims parked or fresh events, trying first what the request prefers. */
 static int claim_next(struct turn *t, struct error *err)
 {
     typedef int claim_kind(struct turn *, struct error *);
@@ -216,7 +216,7 @@ static int claim_next(struct turn *t, struct error *err)
     if (t->b->n == 0 && !t->hint->paused && look_through(t, err) != 0)
         return -1;
 
-    /* A worker that does not listen is not woken when another one of its relay settles. */
+    /* A worker that does not listen is not woken when another worker of its relay settles. */
     bool unwoken = t->req->no_listen || !d->commit_wakes;
     if (t->hint->busy && unwoken)
         db_claim_wait(t, t->now + BUSY_AGAIN);
@@ -225,7 +225,8 @@ static int claim_next(struct turn *t, struct error *err)
 
 /* ---- the turn ---- */
 
-/* The order matters: what an expired claim held must be parked before what waits behind it. */
+/* The order matters: the events of an expired claim must be parked before those that wait behind
+ * them. */
 static int turn_steps(struct turn *t, struct error *err)
 {
     const struct db_driver *d = t->st->ops->driver;
@@ -253,8 +254,8 @@ static int turn_steps(struct turn *t, struct error *err)
         SQL(put_progress, .consumer = t->consumer, .epoch = t->b->epoch, .n = t->delivered));
 }
 
-/* Makes n turns in a transaction, which is committed only if anything was written: then there is
- * something to sync. */
+/* Makes n turns in a transaction, which is committed only if something was written: otherwise there
+ * is nothing to sync. */
 static int make_once(struct store *base, struct turn *t, size_t n, struct error *err)
 {
     const struct db_driver *d = base->ops->driver;
@@ -279,7 +280,7 @@ static int make_once(struct store *base, struct turn *t, size_t n, struct error 
     return r;
 }
 
-/* Makes n turns: all of them, or none. */
+/* Makes all of n turns, or none. */
 static int make(struct store *st, struct turn *t, size_t n, struct error *err)
 {
     const struct db_driver *d = st->ops->driver;
@@ -338,7 +339,6 @@ int db_turn(struct store *st, const struct settlement *s, bool *ret_lost,
     return 0;
 }
 
-/* An answer goes where it is wanted at once. */
 int db_turn_many(struct store *st, struct batched_turn *t, size_t n, struct error *err)
 {
     struct turn *all = calloc(n, sizeof *all);

@@ -1,4 +1,4 @@
-/* absent.c: what the API asks of the MariaDB store, in a build that has none. */
+/* absent.c: stubs for a build without the MariaDB store. */
 #include "store/mariadb/handle.h"
 
 bool mdb_is(const struct store *st)

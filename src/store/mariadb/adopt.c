@@ -1,10 +1,10 @@
-/* adopt.c: turning rows of an application's table into events: the trigger for rows to come, and a
- * copy of the existing ones. The statements name the application's table and columns, so they are
- * put together here; what is made of a column is in sql/mariadb/functions.sql.
+/* adopt.c: turning rows of an application's table into events: the trigger for new rows, and a copy
+ * of the existing ones. The statements name the application's table and columns, so they are built
+ * here; the conversions of columns are in sql/mariadb/functions.sql.
  *
- * MariaDB commits when a trigger is made, so this one makes nothing of rows until a row of
- * outbox_adopted says so; that, and the events of the rows that are there, come in one transaction.
- * Broken off at any point, it is done or not, and can be done again. */
+ * In MariaDB, CREATE TRIGGER commits, so the trigger does nothing until a row of outbox_adopted
+ * enables it; that row and the events of the existing rows come in one transaction. If interrupted
+ * at any point, the adoption is either done or not, and can be repeated. */
 #include "store/mariadb/adopt.h"
 
 #include <stdio.h>
@@ -16,12 +16,12 @@
 #define TRIGGER_TEXT 65 /* a name of up to 64 characters */
 #define STATEMENT_MAX ((size_t)1 << 20)
 #define TRIGGER "outbox_adopted_"
-/* A statement that waits until nobody uses the table makes others wait behind it, so it does not
- * wait for long. */
+/* A statement that waits for a table lock makes other sessions queue behind it, so it does not wait
+ * for long. */
 #define BRIEFLY "SET STATEMENT lock_wait_timeout = 5 FOR "
 #define COPIED "type, payload, created_at, headers, aggregate_type, aggregate_id, tenant"
 
-/* ---- running what was put together ---- */
+/* ---- running built statements ---- */
 
 /* Runs the statement in b, which it releases. */
 static int run(const struct source *s, struct buf *b, struct error *err)
@@ -32,7 +32,7 @@ static int run(const struct source *s, struct buf *b, struct error *err)
     return r;
 }
 
-/* ---- names and kinds ---- */
+/* ---- names and types ---- */
 
 void mdb_adopt_add_name(struct buf *b, const char *name)
 {
@@ -45,7 +45,7 @@ void mdb_adopt_add_name(struct buf *b, const char *name)
     buf_addc(b, '`');
 }
 
-/* Writes a text of n bytes that nothing in it can end. */
+/* Writes a text of n bytes as a literal, safe against any content. */
 static void add_text(struct buf *b, const char *text, size_t n)
 {
     buf_adds(b, "CONVERT(X'");
@@ -116,7 +116,7 @@ void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, c
     buf_adds(b, bytes ? "))" : " AS CHAR CHARACTER SET utf8mb4)");
 }
 
-/* Appends what a field is in row r, as text. */
+/* Appends the value of a field in row r, as text. */
 static void add_value(struct buf *b, const struct source *s, enum field f, const char *r)
 {
     const char *of = s->of[f];
@@ -129,7 +129,7 @@ static void add_value(struct buf *b, const struct source *s, enum field f, const
     }
 }
 
-/* Appends what a function makes of a field. */
+/* Appends a call of a conversion function on a field. */
 static void add_call(struct buf *b, const char *function, const struct source *s, enum field f,
                      const char *r)
 {
@@ -162,7 +162,7 @@ static void add_created(struct buf *b, const struct source *s, const char *r)
     buf_adds(b, time ? "))" : ")))");
 }
 
-/* Appends one of the aggregate's two fields, where the other is there as well. */
+/* Appends one of the aggregate's two fields, if the other is not NULL either. */
 static void add_both(struct buf *b, const struct source *s, enum field f, enum field other,
                      const char *r)
 {
@@ -182,7 +182,7 @@ void mdb_adopt_add_open(struct buf *b, const char *column, bool text, const char
     buf_adds(b, text ? " IN ('', '0'))" : " = 0)");
 }
 
-/* Appends the condition that row r is not processed yet. */
+/* Appends the condition that row r is unprocessed. */
 static void add_open(struct buf *b, const struct source *s, const char *r)
 {
     const char *of = s->of[F_PROCESSED];
@@ -214,9 +214,9 @@ static void add_copied(struct buf *b, const struct source *s, const char *r)
 
 /* ---- the trigger ---- */
 
-/* Begins a statement that notes which row the event `nr` came from; where that number is
- * read from comes next, and end_noted ends it. Numbers begin again when somebody truncates
- * outbox_event, so another row may be noted under this one. */
+/* Begins a statement that notes which row the event `nr` came from; the source of that number comes
+ * next, and end_noted ends it. Numbers start over if outbox_event is truncated, so another row may
+ * be noted under this number. */
 static void add_noted(struct buf *b, const struct source *s, const char *nr)
 {
     buf_adds(b, "INSERT INTO outbox_adopted_row (nr, source, value) SELECT ");
@@ -232,8 +232,8 @@ static void end_noted(struct buf *b, const struct source *s)
     buf_adds(b, " IS NOT NULL ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0; ");
 }
 
-/* Appends statements that make an event of a new row. An id that is a UUID becomes the
- * event's, unless one has it already; otherwise the table gives the event one. VALUES, because
+/* Appends statements that make an event of a new row. An id that is a UUID becomes the event's id,
+ * unless an event has it already; otherwise the table's default supplies one. VALUES, because
  * SELECT would lock the numbers of outbox_event. */
 static void add_made(struct buf *b, const struct source *s, bool marked)
 {
@@ -294,7 +294,7 @@ static int drop_trigger(const struct source *s, struct error *err)
     return run(s, &b, err);
 }
 
-/* ---- rows there are ---- */
+/* ---- existing rows ---- */
 
 static int count_rows(const struct source *s, int64_t *ret, struct error *err)
 {
@@ -333,7 +333,7 @@ static void add_order(struct buf *b, const struct source *s)
     }
 }
 
-/* Reads what gives an event its id; the caller releases b. */
+/* Reads the default expression of an event's id; the caller releases b. */
 static int read_id_default(const struct source *s, struct buf *b, struct error *err)
 {
     struct db_rows q;
@@ -347,7 +347,7 @@ static int read_id_default(const struct source *s, struct buf *b, struct error *
     return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
-/* Appends where the rows come from that are not processed, and are no events yet. */
+/* Appends the source of the unprocessed rows that are not events yet. */
 static void add_rows(struct buf *b, const struct source *s, const char *join)
 {
     buf_adds(b, " FROM ");
@@ -359,10 +359,10 @@ static void add_rows(struct buf *b, const struct source *s, const char *join)
     buf_adds(b, ")");
 }
 
-/* A table of the session's own: which row gets which event, by the row's key as it is. */
+/* A temporary table: the event id chosen for each row, by the row's key. */
 #define COPYING "outbox_copying"
 
-/* Fills that table. */
+/* Fills the temporary table. */
 static int choose_ids(const struct source *s, const char *id_default, struct error *err)
 {
     struct buf b;
@@ -381,7 +381,7 @@ static int choose_ids(const struct source *s, const char *id_default, struct err
     return run(s, &b, err);
 }
 
-/* Notes which row each of the events came from that were made of the chosen ids. */
+/* Notes which row each event with a chosen id came from. */
 static int note_copied(const struct source *s, struct error *err)
 {
     struct buf b;
@@ -397,8 +397,8 @@ static int note_copied(const struct source *s, struct error *err)
     return mdb_exec(mdb_of(s->st), "DROP TEMPORARY TABLE " COPYING, err);
 }
 
-/* Appends the statement that makes an event of each row that is not processed. A DATETIME
- * has no time zone: it is taken in the server's own, as sessions have it by default. */
+/* Appends the statement that makes an event of each unprocessed row. A DATETIME has no time zone:
+ * it is taken to be in the server's, the default of sessions. */
 static void add_copy(struct buf *b, const struct source *s, bool marked, const char *id_default)
 {
     buf_adds(b, "SET STATEMENT time_zone = @@global.time_zone FOR "
@@ -419,7 +419,6 @@ static void add_copy(struct buf *b, const struct source *s, bool marked, const c
     add_order(b, s);
 }
 
-/* Makes the events. */
 static int copy(const struct source *s, bool marked, const char *id_default, int64_t *ret,
                 struct error *err)
 {
@@ -449,14 +448,15 @@ static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct e
 
 /* ---- adopting ---- */
 
-/* What to do once the table is still. */
+/* What to do once no other session uses the table. */
 struct switching {
     bool active; /* rows become events from now on */
-    bool copies; /* so do those that are there */
+    bool copies; /* existing rows become events too */
 };
 
-/* Does it, inside a transaction. Whoever has inserted into the table is waited for, and
- * whoever is about to waits: what is read afterwards is all that no trigger sees. */
+/* Makes the switch, inside a transaction. It waits for sessions that have inserted into the table,
+ * and those about to insert wait: what is read afterwards are exactly the rows that the trigger has
+ * not seen. */
 static int turn_over(const struct source *s, struct switching to, int64_t *ret_copied,
                      struct error *err)
 {
@@ -497,7 +497,6 @@ static int begin_with(const struct source *s, bool copies, struct adopt_result *
     return turn_over_once(s, to, &ret->copied, err);
 }
 
-/* Records what changed, inside a transaction. */
 static int write_down(const struct source *s, struct error *err)
 {
     if (s->req->mark && mdb_mark_put(s, err) != 0)
@@ -505,8 +504,8 @@ static int write_down(const struct source *s, struct error *err)
     return db_run(s->st, err, SQL(set_mapping, .source = s->name, .mapping = s->mapping.p));
 }
 
-/* Reads rows to come with other columns, or marks them otherwise. The trigger comes
- * first: what it notes for a mark that is not there yet does no harm. */
+/* Changes the columns for new rows, or how rows are marked. The trigger is replaced first: what it
+ * notes for a mark that is not recorded yet does no harm. */
 static int go_on_with(const struct source *s, struct error *err)
 {
     bool marked;
@@ -538,7 +537,7 @@ static int adopt_table(const struct source *s, const struct adopted *was, bool c
     return was->there ? go_on_with(s, err) : begin_with(s, copies, ret, err);
 }
 
-/* Broken off in between, the table still counts as marked, so that it can be done again. */
+/* If interrupted, the table still counts as marked, so that this can be repeated. */
 static int drop_mark(const struct source *s, struct error *err)
 {
     if (db_run(s->st, err, SQL(end_mark, .source = s->name)) != 0)
@@ -548,7 +547,7 @@ static int drop_mark(const struct source *s, struct error *err)
     return db_adopt_forget_mark(s, err);
 }
 
-/* Drops the trigger in any case: an adoption that broke off may have left it. */
+/* Drops the trigger in any case: an interrupted adoption may have left it. */
 static int undo_adoption(const struct source *s, bool there, struct error *err)
 {
     int64_t ignored = 0;
@@ -566,9 +565,9 @@ const struct adopt_driver mdb_adopt_driver = {
     .undo = undo_adoption,
 };
 
-/* ---- triggers that run as nobody ---- */
+/* ---- triggers whose definer is gone ---- */
 
-/* Gives the fields their columns again, by the rows of lost_adopted. */
+/* Restores the columns of the fields from the rows of lost_adopted. */
 static int recall(struct source *s, const struct db_rows *q, struct error *err)
 {
     bool ok = true;
@@ -583,7 +582,7 @@ static int recall(struct source *s, const struct db_rows *q, struct error *err)
     return 0;
 }
 
-/* Makes the trigger of one table anew. */
+/* Recreates the trigger of one table. */
 static int renew(struct source *s, const struct db_rows *q, struct error *err)
 {
     bool marked;
@@ -609,8 +608,8 @@ static int renew_table(struct mdb_store *st, const struct db_rows *q, struct err
     buf_release(&name);
     if (r != 0)
         return err_prefix(err,
-                          "could not make the trigger of table %.64s anew, which runs as an "
-                          "account that is gone",
+                          "could not recreate the trigger of table %.64s, which runs as an "
+                          "account that no longer exists",
                           db_text(q, 0).p);
     return 0;
 }

@@ -1,9 +1,10 @@
-/* adopt_mark.c: marking rows of adopted tables as processed once a consumer has had them, in the
- * transaction that settles their delivery. The statements name the application's table and columns,
- * so they are put together here.
+/* adopt_mark.c: marking rows of adopted tables as processed once a consumer has received them, in
+ * the transaction that settles their delivery. The statements name the application's table and
+ * columns, so they are built here.
  *
- * Nobody is waited for: whoever delivered the rows before, and may have them locked, marks them
- * itself. What could not be marked stays noted, and the next turn tries again. */
+ * It waits for no lock: a session that has rows locked may be the one that delivered them before,
+ * which marks them itself. Rows that could not be marked stay noted, and the next turn tries
+ * again. */
 #include <mysqld_error.h>
 #include <string.h>
 
@@ -19,8 +20,8 @@
 
 /* ---- how to mark ---- */
 
-/* How a processed row may look. outbox_marking has the name: no SQL, which would run as whoever
- * relays. */
+/* The formats of the mark of a processed row. outbox_marking stores the name, not SQL, which would
+ * run with the relay's rights. */
 enum stamp { STAMP_TIME, STAMP_TRUE, STAMP_SECONDS, STAMP_MS, STAMP_TEXT, STAMP_RFC3339, STAMPS };
 static const struct {
     const char *name, *sql;
@@ -39,7 +40,7 @@ static const char *const kinds[] = {
     [MDB_KIND_TIME] = "time",
 };
 
-/* Goes by the type of the column alone. */
+/* Chooses by the column's type alone. */
 static enum stamp usual_stamp(const struct source *s, const char *column)
 {
     const char *type = s->type[db_source_column(s, column)];
@@ -51,7 +52,7 @@ static enum stamp usual_stamp(const struct source *s, const char *column)
     }
 }
 
-/* Gives the stamp that a value of a marked row has. */
+/* Returns the format of the value in a marked row. */
 static enum stamp stamp_like(struct str value, enum stamp usual)
 {
     bool number = usual == STAMP_TRUE || usual == STAMP_SECONDS;
@@ -64,8 +65,7 @@ static enum stamp stamp_like(struct str value, enum stamp usual)
     return value.n > 11 ? STAMP_MS : STAMP_SECONDS;
 }
 
-/* Takes a row that is marked already for an example. If there is none, it goes by the
- * type of the column. */
+/* Follows the example of a marked row or, if there is none, the type of the column. */
 static int read_stamp(const struct source *s, const char *column, enum stamp *ret,
                       struct error *err)
 {
@@ -94,8 +94,8 @@ static int read_stamp(const struct source *s, const char *column, enum stamp *re
     return 0;
 }
 
-/* Refuses to go on with a mark if rows would be found by another column than those were
- * noted by that are not marked yet. */
+/* Refuses to keep a mark if rows would now be found by a different column than the noted ones,
+ * which are not marked yet. */
 static int same_key(const struct source *s, struct error *err)
 {
     struct db_rows q;
@@ -107,10 +107,11 @@ static int same_key(const struct source *s, struct error *err)
     db_done(&q);
     if (same)
         return 0;
-    return err_set(err, ERR_CONFIG,
-                   "rows of %.100s are marked, and would be told apart by another column now: give "
-                   "--mark and --consumer again, or --drop-mark first",
-                   s->name);
+    return err_set(
+        err, ERR_CONFIG,
+        "rows of %.100s are marked, and would now be identified by a different column: give "
+        "--mark and --consumer again, or --drop-mark first",
+        s->name);
 }
 
 int mdb_mark_check(const struct source *s, struct error *err)
@@ -121,14 +122,15 @@ int mdb_mark_check(const struct source *s, struct error *err)
     if (db_mark_check(s, err) != 0)
         return -1;
     if (mdb_adopt_kind(s, mark) == MDB_KIND_BYTES)
-        return err_set(err, ERR_CONFIG,
-                       "column %.100s of table %.100s holds bytes, and cannot be marked: it has to "
-                       "be a time, a number or a text",
-                       mark, s->name);
+        return err_set(
+            err, ERR_CONFIG,
+            "column %.100s of table %.100s is binary, and cannot hold the mark: it has to "
+            "be a time, a number or a text",
+            mark, s->name);
     return 0;
 }
 
-/* Forgets who had which row: another consumer's deliveries may count now. */
+/* Deletes the notes of delivered rows: another consumer's deliveries may count now. */
 int mdb_mark_put(const struct source *s, struct error *err)
 {
     enum stamp stamp;
@@ -154,9 +156,9 @@ int mdb_mark_put(const struct source *s, struct error *err)
                       .kind = kinds[mdb_adopt_kind(s, key)]));
 }
 
-/* ---- what was delivered ---- */
+/* ---- delivered rows ---- */
 
-/* Notes which rows of adopted tables the consumer has had, by what is settled. */
+/* Notes which rows of adopted tables the consumer has received, from the settlement. */
 static int note_had(struct store *st, const struct settlement *s, struct error *err)
 {
     struct buf ids;
@@ -173,12 +175,12 @@ static int note_had(struct store *st, const struct settlement *s, struct error *
 
 /* ---- marking ---- */
 
-/* What is known of a row that is to be marked. */
+/* The state of a row that is to be marked. */
 enum seen {
-    UNSEEN, /* somebody has it locked, or it is gone */
-    OURS,   /* locked by us, and not marked */
-    MARKED, /* somebody has marked it */
-    LEFT,   /* there, and somebody has it locked */
+    UNSEEN, /* locked by another session, or gone */
+    OURS,   /* locked by us, not marked */
+    MARKED, /* marked already */
+    LEFT,   /* exists, locked by another session */
 };
 
 struct row {
@@ -208,7 +210,7 @@ static int by_key(const void *a, const void *b)
     return (x->key.n > y->key.n) - (x->key.n < y->key.n);
 }
 
-/* Says whether a text can stand in a statement as it is. */
+/* Whether a text can be put into a statement as it is. */
 static bool is_number(struct str s)
 {
     for (size_t i = 0; i < s.n; i++)
@@ -224,7 +226,7 @@ static void add_hex(struct buf *b, struct str s)
     buf_addc(b, '\'');
 }
 
-/* Appends a key as a literal. Of bytes the text is hexadecimal digits already. */
+/* Appends a key as a literal. The text of a binary key is in hexadecimal digits already. */
 static void add_key(struct buf *b, const struct table *t, struct str key)
 {
     if (t->kind == MDB_KIND_NUMBER && is_number(key)) {
@@ -240,8 +242,7 @@ static void add_key(struct buf *b, const struct table *t, struct str key)
         buf_addc(b, ')');
 }
 
-/* Appends the condition that a row is one of those that are in a state, and returns how
- * many those are. */
+/* Appends the condition that a row is one of those in a state, and returns their number. */
 static size_t add_keys(struct buf *b, const struct table *t, enum seen seen)
 {
     size_t n = 0;
@@ -267,7 +268,7 @@ static void add_source(struct buf *b, const struct table *t)
     buf_adds(b, " s");
 }
 
-/* Asks what is in b. */
+/* Runs the query in b. */
 static int ask(const struct table *t, struct buf *b, struct db_rows *ret, struct error *err)
 {
     if (!buf_cstr(b))
@@ -275,7 +276,7 @@ static int ask(const struct table *t, struct buf *b, struct db_rows *ret, struct
     return mdb_ask(t->st, t->st->db, b->p, b->n, ret, err);
 }
 
-/* Notes what an answer says of its rows: their keys, and maybe whether they are open. */
+/* Notes the rows of a result: their keys and, if selected, whether they are open. */
 static void see(struct table *t, struct db_rows *q, bool locked)
 {
     while (db_step(q, NULL) == 1) {
@@ -289,8 +290,8 @@ static void see(struct table *t, struct db_rows *q, bool locked)
     }
 }
 
-/* Locks the rows that nobody else has. They are found by their key only: with the flag in
- * the condition, the server might go by an index on that, and lock others. */
+/* Locks the rows that no other session has locked. They are found by key only: with the flag in the
+ * condition, the server might use an index on the flag, and lock other rows. */
 static int lock_rows(struct table *t, struct buf *b, struct error *err)
 {
     struct db_rows q = {0};
@@ -309,8 +310,8 @@ static int lock_rows(struct table *t, struct buf *b, struct error *err)
     return 0;
 }
 
-/* Marks the rows that are locked by us. An index on the flag may be locked by somebody:
- * that is not waited for either. */
+/* Marks the rows locked by us. Another session may have locked an index on the flag: that is not
+ * waited for either. */
 static int set_marks(struct table *t, struct buf *b, struct error *err)
 {
     struct db_rows q = {0};
@@ -328,7 +329,7 @@ static int set_marks(struct table *t, struct buf *b, struct error *err)
     return 0;
 }
 
-/* Tells rows that somebody has locked from those that are gone. */
+/* Tells rows locked by another session from those that are gone. */
 static int look_for_rest(struct table *t, struct buf *b, struct error *err)
 {
     struct db_rows q = {0};
@@ -344,7 +345,7 @@ static int look_for_rest(struct table *t, struct buf *b, struct error *err)
     return 0;
 }
 
-/* Marks the rows, as far as that goes at once. */
+/* Marks the rows, as far as possible without waiting. */
 static int work_on(struct table *t, struct error *err)
 {
     struct buf b;
@@ -358,7 +359,7 @@ static int work_on(struct table *t, struct error *err)
     return r;
 }
 
-/* Forgets the rows that are marked, or gone. */
+/* Deletes the notes of rows that are marked, or gone. */
 static int forget_rows(const struct table *t, struct error *err)
 {
     struct buf ids;
@@ -383,8 +384,8 @@ static int forget_rows(const struct table *t, struct error *err)
     return r;
 }
 
-/* Writes down what keeps rows from being marked; NULL: nothing. It is written only when
- * it changes: error_at is when this was first met. */
+/* Records what prevents rows from being marked; NULL: nothing. It is written only when it changes,
+ * so error_at is when the problem was first met. */
 static int put_trouble(const struct table *t, const char *trouble, struct error *err)
 {
     bool same = !trouble && !t->trouble;
@@ -405,7 +406,8 @@ static int forget_table(const struct table *t, struct error *err)
     return db_run(&t->st->base.store, err, SQL(forget_mark, .source = t->source));
 }
 
-/* Says whether the table itself is not there: a trigger of its may miss another. */
+/* Whether the table itself does not exist: the error may be about a table that one of its triggers
+ * uses. */
 static int is_gone(const struct table *t, bool *ret, struct error *err)
 {
     int64_t there = 0;
@@ -424,8 +426,8 @@ static int bear_missing(const struct table *t, const struct error *why, struct e
     return gone ? forget_table(t, err) : put_trouble(t, why->text, err);
 }
 
-/* Says whether a failure ended the transaction. The server tells: with
- * innodb_rollback_on_timeout it does so where it only could not wait. */
+/* Whether a failure ended the transaction. This asks the server: with innodb_rollback_on_timeout
+ * even a lock wait timeout ends it. */
 static bool is_over(const struct table *t, const struct error *why)
 {
     int64_t open = 0;
@@ -434,8 +436,7 @@ static bool is_over(const struct table *t, const struct error *why)
     return db_value(&t->st->base.store, NULL, &open, SQL(in_transaction)) != 0 || !open;
 }
 
-/* Decides what a failure to mark rows means: only if the transaction is over it is one of the
- * turn's. */
+/* Decides what a failure to mark rows means: the turn fails only if the transaction is over. */
 static int bear(const struct table *t, const struct error *why, struct error *err)
 {
     bool ours = why->code == ERR_NOMEM || is_over(t, why);
@@ -518,7 +519,7 @@ static enum mdb_kind kind_named(struct str name)
     return MDB_KIND_TEXT;
 }
 
-/* Marks rows of the table that q, the rows of marked_tables, is at. */
+/* Marks rows of the table in q's current row, of marked_tables. */
 static int mark_table(struct mdb_store *st, const struct db_rows *q, struct error *err)
 {
     struct table t = {

@@ -13,7 +13,7 @@
 #define TURN_IDLE_SECONDS 3        /* less than others wait for a lock */
 #define CLOCK_EVERY (1000 * MS_NS) /* how long a reading of the server's clock is gone on from */
 
-/* Settings for our own statements, whatever the server or the account has. */
+/* Settings for our own statements, overriding those of the server and the account. */
 static const char settings_sql[] =
     "SET SESSION autocommit = 1, "
     "sql_mode = 'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', "
@@ -25,8 +25,7 @@ static const char settings_sql[] =
 
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 
-/* Does what the first mysql_init of a process does otherwise, and not for two threads
- * at once. */
+/* The first mysql_init of a process would do this, but not thread-safely. */
 static void start_library(void)
 {
     mysql_library_init(0, NULL, NULL);
@@ -61,7 +60,7 @@ static void set_tls(MYSQL *db, const struct mdb_url *u)
     mysql_optionsv(db, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
 }
 
-/* Lets ~/.my.cnf say what the URL does not: a user, a password. */
+/* Takes from ~/.my.cnf what the URL leaves out: a user, a password. */
 static void set_my_cnf(MYSQL *db)
 {
     char path[4096];
@@ -94,12 +93,12 @@ static void set_options(struct mdb_store *st, MYSQL *db)
     mysql_optionsv(db, MYSQL_OPT_READ_TIMEOUT, &answer);
     mysql_optionsv(db, MYSQL_OPT_WRITE_TIMEOUT, &answer);
     mysql_optionsv(db, MYSQL_OPT_RECONNECT, &no);
-    if (st->url.host) /* or localhost would mean a socket */
+    if (st->url.host) /* otherwise localhost would mean a socket */
         mysql_optionsv(db, MYSQL_OPT_PROTOCOL, &tcp);
     mysql_optionsv(db, MYSQL_OPT_MAX_ALLOWED_PACKET, &packet);
     mysql_optionsv(db, MYSQL_SET_CHARSET_NAME, "utf8mb4");
     mysql_optionsv(db, MYSQL_OPT_CONNECT_ATTR_ADD, "program_name", "outbox");
-    /* A server must not be able to have the client send it a file. */
+    /* A server must not be able to request files from the client. */
     unsigned local_infile = 0;
     mysql_optionsv(db, MYSQL_OPT_LOCAL_INFILE, &local_infile);
     set_tls(db, &st->url);
@@ -107,8 +106,8 @@ static void set_options(struct mdb_store *st, MYSQL *db)
 
 /* ---- connecting ---- */
 
-/* How long a transaction may stand still before the server ends it: what it has locked would keep
- * all others waiting. A turn never stands still, unless its process does. */
+/* How long a transaction may idle before the server ends it, so that its locks do not block other
+ * sessions forever. A turn never idles, unless its process hangs. */
 static int idle_seconds(const struct mdb_store *st)
 {
     if (!st->base.lent)
@@ -135,7 +134,7 @@ static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
     if (mdb_url_password(u, &password, err) != 0)
         return NULL;
     int64_t since = clock_mono(&clock_system);
-    /* Matched rows count as changed, as in every other database. */
+    /* Matched rows count as changed, as in other databases. */
     MYSQL *made = mysql_real_connect(db, u->host, u->user, password, u->database, u->port,
                                      u->socket, CLIENT_FOUND_ROWS | CLIENT_MULTI_RESULTS);
     if (password)
@@ -146,7 +145,7 @@ static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
     return made;
 }
 
-/* Comes before any statement: another server would not know what we set. */
+/* Called before any statement: another kind of server would not know our settings. */
 static int check_kind(const struct mdb_store *st, MYSQL *db, struct error *err)
 {
     const char *why = "";
@@ -176,7 +175,7 @@ MYSQL *mdb_dial(struct mdb_store *st, struct error *err)
     return db;
 }
 
-/* Refuses a server on which the outbox would not be exact. */
+/* Refuses a server on which the outbox could not keep its guarantees. */
 static int check_server(struct mdb_store *st, struct error *err)
 {
     struct db_rows q;
@@ -200,8 +199,8 @@ static int check_server(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* Sets the session up anew after handlers have had it. If that fails the connection is of
- * no more use, and the next one is made when it is needed. */
+/* Resets the session after handlers have used it. If that fails the connection is dropped, and the
+ * next one is made when needed. */
 static int refresh(struct mdb_store *st, struct error *err)
 {
     if (!st->dirty || st->base.in_tx)
@@ -273,8 +272,8 @@ void mdb_heard(struct store *base, int64_t wall)
     st->clock.mono = clock_mono(&clock_system);
 }
 
-/* Goes on from a recent reading of the server's clock by our own steady one, so that a change of
- * this machine's time changes nothing. */
+/* Extrapolates from a recent reading of the server's clock by our monotonic clock, so that a change
+ * of this machine's time has no effect. */
 int64_t mdb_now(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);

@@ -1,5 +1,4 @@
-/* doctor.c: what can be wrong with an outbox in MariaDB, and with the server it is in. It only
- * reads. */
+/* doctor.c: checks on an outbox in MariaDB and its server. It only reads. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +67,7 @@ static int server(struct mdb_store *st, const struct doctor_request *req, struct
     return 0;
 }
 
-/* Tells of those that are old; without the right to see them it says nothing. */
+/* Reports old transactions; without the right to see them, nothing. */
 static void transactions(struct mdb_store *st, const struct doctor_request *req)
 {
     struct error ignored;
@@ -100,10 +99,11 @@ static int engines(struct mdb_store *st, const struct doctor_request *req, struc
     struct db_rows q = db_rows(&st->base.store, err,
                                SQL(other_engines, .schema = st->url.database));
     while ((r = db_step(&q, err)) == 1) {
-        snprintf(text, sizeof text,
-                 "table %.64s is in %.32s, which knows no transactions: events are kept though "
-                 "their transaction was rolled back",
-                 db_text(&q, 0).p, db_text(&q, 1).p);
+        snprintf(
+            text, sizeof text,
+            "table %.64s uses the engine %.32s, which has no transactions: events are kept even if "
+            "their transaction is rolled back",
+            db_text(&q, 0).p, db_text(&q, 1).p);
         db_doctor_say(req, FINDING_PROBLEM, "engine", text, "ALTER TABLE ... ENGINE = InnoDB");
     }
     return r;
@@ -119,15 +119,16 @@ static int triggers(struct mdb_store *st, const struct doctor_request *req, stru
         db_doctor_say(
             req, FINDING_PROBLEM, "trigger",
             "a trigger of the outbox is missing: events that are inserted are not delivered, or "
-            "can be replaced and deleted without a word",
+            "can be replaced and deleted silently",
             "run `outbox init`");
     if (db_value(&st->base.store, err, &unmarked, SQL(unmarked, .max = LOOK_EVENTS)) != 0)
         return -1;
     if (unmarked == 0)
         return 0;
-    snprintf(text, sizeof text,
-             "%lld of the newest events have neither a seq nor a marker: nobody will get them",
-             (long long)unmarked);
+    snprintf(
+        text, sizeof text,
+        "%lld of the newest events have neither a seq nor a marker: they will never be delivered",
+        (long long)unmarked);
     db_doctor_say(
         req, FINDING_PROBLEM, "marker", text,
         "INSERT INTO outbox_fresh (nr) SELECT nr FROM outbox_event e WHERE NOT EXISTS (SELECT 1 "
@@ -144,12 +145,12 @@ static int guards(struct mdb_store *st, const struct doctor_request *req, struct
         return -1;
     if (n == 0)
         db_doctor_say(req, FINDING_WARNING, "insert-only",
-                      "outbox_guard is missing: TRUNCATE can lose events without a word",
+                      "outbox_guard is missing: TRUNCATE can lose events silently",
                       "create it again as `outbox migrate gen` has it");
     return 0;
 }
 
-/* Reports events that were deleted before every consumer had them. */
+/* Reports events that were deleted before every consumer had received them. */
 static int lost_events(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     struct db_rows q;
@@ -163,7 +164,8 @@ static int lost_events(struct mdb_store *st, const struct doctor_request *req, s
     int64_t lost = db_int(&q, 0) + fresh;
     db_done(&q);
     if (lost > 0) {
-        snprintf(text, sizeof text, "%lld events were deleted that not every consumer has had",
+        snprintf(text, sizeof text,
+                 "%lld events were deleted before every consumer had received them",
                  (long long)lost);
         db_doctor_say(req, FINDING_PROBLEM, "lost", text,
                       "bring them back from a backup, or emit them again");
@@ -171,8 +173,8 @@ static int lost_events(struct mdb_store *st, const struct doctor_request *req, s
     return db_doctor_lost(&st->base.store, req, err);
 }
 
-/* Names accounts that triggers run as and that are gone, as after a dump was restored on
- * another server; without the right to see accounts it says nothing. */
+/* Reports triggers that run as accounts that no longer exist, as after a dump was restored on
+ * another server; without the right to see accounts, nothing. */
 static void definers(struct mdb_store *st, const struct doctor_request *req)
 {
     struct error ignored;
@@ -189,18 +191,18 @@ static void definers(struct mdb_store *st, const struct doctor_request *req)
     }
 }
 
-/* Reports what keeps rows of adopted tables from being marked. Events are delivered all the
- * same. */
+/* Reports what prevents rows of adopted tables from being marked. Their events are still
+ * delivered. */
 static int marked(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     char text[1500];
     int r;
     struct db_rows q = db_rows(&st->base.store, err, SQL(not_marked));
     while ((r = db_step(&q, err)) == 1) {
-        snprintf(
-            text, sizeof text,
-            "rows of table %.64s are not marked, though consumer \"%.63s\" has had them: %.1000s",
-            db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);
+        snprintf(text, sizeof text,
+                 "rows of table %.64s are not marked, though consumer \"%.63s\" has received them: "
+                 "%.1000s",
+                 db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);
         db_doctor_say(
             req, FINDING_PROBLEM, "marked", text,
             "fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered the rows "
@@ -223,8 +225,8 @@ static int sequencer(struct mdb_store *st, const struct doctor_request *req, str
     return 0;
 }
 
-/* Reports a number so high that few are left, for events or for their markers: some account
- * chose it. Rows above it have to be gone, else AUTO_INCREMENT stays above them. */
+/* Reports a number so high that few are left, for events or for their markers: some account chose
+ * it. Rows above it have to be deleted first, otherwise AUTO_INCREMENT stays above them. */
 static int numbers(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     char text[200];
@@ -259,7 +261,7 @@ int mdb_doctor(struct store *base, const struct doctor_request *req, struct erro
     if (mdb_schema_status(base, &s, err) != 0)
         return -1;
     if (s.there != MDB_SCHEMA_VERSION)
-        return 0; /* what is there is not ours to look at */
+        return 0; /* what is there is not ours to check */
 
     if (engines(st, req, err) != 0 || triggers(st, req, err) != 0)
         return -1;

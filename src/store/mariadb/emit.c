@@ -28,13 +28,13 @@ int mdb_target(struct store *base, void *foreign, struct db_target *t, struct er
     return mdb_tx_gone(base, err);
 }
 
-/* The application works on this connection, and may have set its character set. */
+/* The application uses this connection, and may have changed its character set. */
 static bool is_shared(const struct db_target *t)
 {
     return t->foreign || db_of(t->st)->lent;
 }
 
-/* Hands on why a statement failed, and forgets our connection if it broke. */
+/* Passes on the error of a statement, and drops our connection if it broke. */
 static int target_failed(const struct db_target *t, const struct error *why, struct error *err)
 {
     bool ours = !t->foreign && !db_of(t->st)->in_tx;
@@ -45,7 +45,8 @@ static int target_failed(const struct db_target *t, const struct error *why, str
     return -1;
 }
 
-/* Touches nothing of the handle if the connection is the caller's: that may be another thread. */
+/* Does not touch the handle if the connection is the caller's: the call may come from another
+ * thread. */
 struct db_rows mdb_target_rows(const struct db_target *t, const struct sql *sql, const void *args,
                                struct error *err)
 {
@@ -86,7 +87,7 @@ void mdb_prepared_release(struct mdb_prepared *p)
     *p = (struct mdb_prepared){0};
 }
 
-/* Prepares the statement, with the places for its values left open. */
+/* Prepares the statement, with placeholders for its values. */
 static bool prepare(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql)
 {
     struct buf b;
@@ -119,7 +120,7 @@ static void bind_number(MYSQL_BIND *to, const int64_t *number)
     to->buffer = (void *)number;
 }
 
-/* Binds the arguments; false if one is of a size or kind that is not meant to be. */
+/* Binds the arguments; false if one has an unsupported size or type. */
 static bool bind_values(MYSQL_BIND *to, const struct sql_text *sql, const void *args)
 {
     for (size_t i = 0; i < sql->n; i++) {
@@ -136,7 +137,7 @@ static bool bind_values(MYSQL_BIND *to, const struct sql_text *sql, const void *
     return true;
 }
 
-/* Reads the text of the row, which is empty if there is no row. */
+/* Reads the text of the row; empty if there is no row. */
 static int take_text(MYSQL_STMT *q, struct room *ret)
 {
     unsigned long size = 0;
@@ -156,18 +157,18 @@ static int take_text(MYSQL_STMT *q, struct room *ret)
     return 0;
 }
 
-/* Forgets a statement that is gone since somebody has reset the connection. */
+/* Drops a statement that is gone because the connection was reset. */
 static void release_closed(struct mdb_prepared *p)
 {
     if (p->q && mysql_stmt_errno(p->q) == CR_STMT_CLOSED)
         mdb_prepared_release(p);
 }
 
-/* Runs a statement that gives one text, prepared, on our own connection. A program that emits sends
- * the same statement over and over, and its text takes the server longer to read than to carry out.
- * Only on a connection that nobody else works on: what is prepared stays behind, and its values are
- * in the session's character set. 1: it ran; 0: it cannot be prepared, and is to be sent as a text;
- * -1: it failed. */
+/* Runs a statement that returns one text, prepared, on our own connection. Producers send the same
+ * statement over and over, and the server spends more time parsing its text than executing it. Only
+ * for a connection that the application does not use: a prepared statement stays behind, and its
+ * values are in the session's character set. 1: it ran; 0: it cannot be prepared, and is to be sent
+ * as text; -1: it failed. */
 static int run_prepared(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql,
                         const void *args, struct room *ret, struct error *err)
 {
@@ -197,7 +198,7 @@ static int say_not_stored(const struct db_target *t, struct error *err)
     return err_set(err, ERR_CONFLICT, "%s: the event was not stored", db_of(t->st)->shown);
 }
 
-/* Sends an INSERT as a text, and gives the id of the event. */
+/* Sends an INSERT as text, and returns the id of the event. */
 static int run_text(const struct db_target *t, char id[UUID_TEXT + 1], struct error *err,
                     const struct sql *sql, const void *args)
 {
@@ -214,7 +215,7 @@ static int run_text(const struct db_target *t, char id[UUID_TEXT + 1], struct er
     return 0;
 }
 
-/* Runs an INSERT. On a connection that nobody else works on, it is prepared. */
+/* Runs an INSERT, prepared unless the application uses the connection. */
 static int run_insert(const struct db_target *t, struct mdb_prepared *p, char id[UUID_TEXT + 1],
                       struct error *err, const struct sql *sql, const void *args)
 {
@@ -230,7 +231,7 @@ static int run_insert(const struct db_target *t, struct mdb_prepared *p, char id
     return run_text(t, id, err, sql, args);
 }
 
-/* Says whether an event has nothing but what every event has. */
+/* Whether an event has only the mandatory fields. */
 static bool is_plain(const struct new_event *ev)
 {
     bool more = ev->has_version || ev->headers.p || ev->tenant.p || ev->not_before;
@@ -249,7 +250,7 @@ static int insert_plain(const struct db_target *t, const struct new_event *ev,
     return run_insert(t, &mdb_of(t->st)->insert_plain, id, err, &sql_insert_plain, &row);
 }
 
-/* Inserts the event and gives its id. A clock that is not the server's is a test's. */
+/* Inserts the event and returns its id. Only tests use a clock other than the server's. */
 static int insert_event(const struct db_target *t, const struct new_event *ev,
                         char id[UUID_TEXT + 1], struct error *err)
 {
@@ -279,8 +280,8 @@ static int insert_event(const struct db_target *t, const struct new_event *ev,
 
 /* ---- idempotency keys ---- */
 
-/* Returns 1 with the id of the event that has the key, and whether its content is the
- * same; 0 if there is none. */
+/* Returns 1 with the id of the event that has the key, and whether its content is the same; 0 if
+ * there is none. */
 static int find_key(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                     bool *ret_same, struct error *err)
 {
@@ -303,8 +304,8 @@ static int find_key(const struct db_target *t, const struct new_event *ev, char 
     return 1;
 }
 
-/* insert inserts the event, or finds the one that has its key. The server undoes a statement that
- * fails, and nothing else of the transaction. */
+/* Inserts the event, or finds the one that has its key. If a statement fails, the server undoes
+ * only that statement, not the transaction. */
 int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                bool *ret_duplicate, struct error *err)
 {

@@ -1,4 +1,4 @@
-/* fail.c: what MariaDB's errors mean to us. */
+/* fail.c: mapping MariaDB's errors to ours. */
 #include <errmsg.h>
 #include <mysqld_error.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "store/mariadb/mariadb.h"
 
-/* What an error of the server or of its client library is to us. */
+/* Our code for an error of the server or of its client library. */
 struct meaning {
     unsigned native;
     enum err_code code;
@@ -85,7 +85,7 @@ static struct meaning meaning_of(unsigned native)
     return (struct meaning){native, ERR_INTERNAL, CLASS_RETRY};
 }
 
-/* Says what to do, where the server's own words do not. */
+/* Returns advice for errors whose message has none. */
 static const char *advice_for(unsigned native)
 {
     switch (native) {

@@ -1,5 +1,5 @@
-/* grant.c: giving an account or a role its part. MariaDB has rights on tables, not on rows: a part
- * is for all consumers, and for no tenant alone. */
+/* grant.c: granting an account or a role the rights of a part. MariaDB has rights on tables, not on
+ * rows: a part covers all consumers, and cannot be limited to a tenant. */
 #include <mysqld_error.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static const struct {
              {EXECUTE, "EXECUTE"}};
 #define VERBS (sizeof verbs / sizeof *verbs)
 
-/* What some parts may do with what. columns: only with these of a table. */
+/* The verbs that some parts have on an object. columns: only on these columns of a table. */
 struct right {
     unsigned parts, verbs;
     const char *columns;
@@ -40,12 +40,12 @@ struct right {
     const char *what;
 };
 
-/* A producer does not choose the number or the time of an event: with the highest number there
- * would be none left for others (trigger outbox_event_numbered: nor by insert_id). It reads events,
- * since the server asks for that of an INSERT that returns something. A worker writes to every
- * table but events, which it only trims. statements/doctor.sql knows a producer by outbox_emit, a
- * consumer by outbox_wait, and an operator by the right to write to outbox_meta, as removing a
- * consumer does. */
+/* A producer may not choose the number or the time of an event: after the highest number there
+ * would be none left (the trigger outbox_event_numbered covers insert_id). It may read events,
+ * because the server requires that for INSERT ... RETURNING. A worker writes to every table except
+ * events, which it only trims. statements/doctor.sql recognises a producer by outbox_emit, a
+ * consumer by outbox_wait, and an operator by the right to write to outbox_meta, which removing a
+ * consumer needs. */
 static const struct right rights[] = {
     {ALL_PARTS, SELECT, NULL, "", "outbox_meta"},
     {OPERATOR, INSERT | UPDATE, NULL, "", "outbox_meta"},
@@ -58,7 +58,7 @@ static const struct right rights[] = {
     {PRODUCER, EXECUTE, NULL, "PROCEDURE ", "outbox_emit_once"},
     {PRODUCER | CONSUMER, EXECUTE, NULL, "PROCEDURE ", "outbox_refuse_changed"},
     {WORKERS, SELECT | DELETE, NULL, "", "outbox_event"},
-    {WORKERS, SELECT, NULL, "", "outbox_guard"}, /* for doctor, which sees that it is there */
+    {WORKERS, SELECT, NULL, "", "outbox_guard"}, /* for doctor, which checks that it exists */
     {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_fresh"},
     {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_order"},
     {WORKERS, SELECT | UPDATE, NULL, "", "outbox_sequencer"},
@@ -109,7 +109,7 @@ static enum part part_of(const char *name)
     return 0;
 }
 
-/* Gives the verbs that some parts have on the whole of something. */
+/* Returns the verbs that some parts have on a whole object. */
 static unsigned needed(unsigned of, const char *what)
 {
     unsigned all = 0;
@@ -160,7 +160,7 @@ static void write_verbs(struct buf *b, unsigned set, const char *columns)
     }
 }
 
-/* Writes the statement that gives or takes the verbs of one right. */
+/* Writes the statement that grants or revokes the verbs of one right. */
 static void write_change(const struct mdb_store *st, const struct grant_request *req,
                          const struct right *r, unsigned set, struct buf *b)
 {
@@ -171,7 +171,7 @@ static void write_change(const struct mdb_store *st, const struct grant_request 
     write_role(b, req->role);
 }
 
-/* Gives or takes one right. To take one that was not given changes nothing. */
+/* Grants or revokes one right. Revoking one that was not granted changes nothing. */
 static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct error *err)
 {
     struct error why;
@@ -196,7 +196,7 @@ static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct
                    "%s: there is no account or role of that name: write NAME@HOST", st->base.shown);
 }
 
-/* Gives or takes what belongs to a part, except the verbs that the parts in `kept` need. */
+/* Grants or revokes the rights of a part, except the verbs that the parts in `kept` need. */
 static int change(struct mdb_store *st, const struct grant_request *req, unsigned part,
                   unsigned kept, bool *changed, struct error *err)
 {
@@ -236,7 +236,7 @@ static int held(struct mdb_store *st, const char *role, unsigned *ret, struct er
                    SQL(parts_of, .schema = st->url.database, .user = user, .host = host));
     if (r != 1)
         return err_class(err, ERR_READONLY, CLASS_FATAL, why.native,
-                         "%s: which parts \"%.100s\" has could not be read (%.150s); taking one "
+                         "%s: could not read which parts \"%.100s\" has (%.150s); revoking one "
                          "needs the right to read mysql.procs_priv and mysql.tables_priv",
                          st->base.shown, role, why.text);
     *ret = 0;
@@ -265,12 +265,12 @@ static int check(const struct mdb_store *st, const struct grant_request *req, st
     if (req->tenant)
         return err_set(
             err, ERR_CONFIG,
-            "%s: MariaDB has no row-level security, so nobody can be limited to a tenant "
+            "%s: MariaDB has no row-level security, so no role can be limited to a tenant "
             "there; give each tenant a database",
             st->base.shown);
     if (req->n_consumers > 0)
         return err_set(err, ERR_CONFIG,
-                       "%s: MariaDB has rights on tables, not on rows: the part of a consumer is "
+                       "%s: MariaDB has rights on tables, not on rows: the part \"consumer\" is "
                        "for all of them",
                        st->base.shown);
     return 0;

@@ -6,11 +6,10 @@
 
 struct st_mysql;
 
-/* mdb_is says whether a store is one in MariaDB. Any thread may ask. */
+/* mdb_is returns whether a store is a MariaDB store. Any thread. */
 bool mdb_is(const struct store *st);
-/* mdb_handle gives the connection of a MariaDB store, which stays the store's; NULL for a store of
- * another kind, and while there is no connection. It changes when the store connects again, so ask
- * for it each time. */
+/* mdb_handle returns the connection of a MariaDB store, which keeps it; NULL for any other store,
+ * and while there is no connection. It changes when the store reconnects, so get it each time. */
 struct st_mysql *mdb_handle(struct store *st);
 
 #endif

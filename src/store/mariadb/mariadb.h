@@ -1,5 +1,4 @@
-/* mariadb.h: what the files of the MariaDB store share. A function's comment names the file it is
- * in. */
+/* mariadb.h: internals of the MariaDB store. Headings name the files. */
 #ifndef STORE_MARIADB_MARIADB_H
 #define STORE_MARIADB_MARIADB_H
 
@@ -15,13 +14,13 @@
 /* ---- url.c: what a mariadb: URL says ---- */
 
 enum mdb_tls {
-    MDB_TLS_DEFAULT, /* as MDB_TLS_VERIFY, but for a socket or this machine as MDB_TLS_OFF */
+    MDB_TLS_DEFAULT, /* MDB_TLS_OFF for a socket or this machine, otherwise MDB_TLS_VERIFY */
     MDB_TLS_OFF,
-    MDB_TLS_ON,     /* encrypted, whoever answers */
-    MDB_TLS_VERIFY, /* encrypted, and the certificate is that of the host */
+    MDB_TLS_ON,     /* encrypted, certificate not checked */
+    MDB_TLS_VERIFY, /* encrypted, and the certificate must match the host */
 };
 
-/* Where to connect. Strings are owned; NULL where the URL says nothing. */
+/* Where to connect. Strings are owned; NULL where the URL leaves them out. */
 struct mdb_url {
     char *user, *host, *socket, *database;
     char *password;
@@ -34,34 +33,34 @@ struct mdb_url {
 
 int mdb_url_read(const char *url, struct mdb_url *ret, struct error *err);
 void mdb_url_release(struct mdb_url *u);
-/* mdb_url_password gives the password, or NULL if there is none: ours to free with explicit_bzero
- * and free. */
+/* mdb_url_password returns the password, or NULL if there is none. The caller erases it with
+ * explicit_bzero and frees it. */
 int mdb_url_password(const struct mdb_url *u, char **ret, struct error *err);
 
 /* ---- the handle ---- */
 
-/* The server's clock, as it was read last. */
+/* The last reading of the server's clock. */
 struct mdb_clock {
     int64_t wall; /* ms */
     int64_t mono; /* when it was read; 0: never */
 };
 
-/* A second connection, on which the server tells when there is something new; see watch.c. */
+/* A second connection, on which the server notifies of new events; see watch.c. */
 struct mdb_wakeup {
     MYSQL *db;          /* NULL: not connected */
-    bool asked;         /* an answer is on its way */
-    int64_t again;      /* when to try to connect again, monotonic */
-    int64_t next, news; /* the sequencer, as this handle knows it */
-    int64_t active;     /* when there was something new last, monotonic */
+    bool asked;         /* a query is in flight */
+    int64_t again;      /* when to reconnect, monotonic */
+    int64_t next, news; /* the state of the sequencer known to this handle */
+    int64_t active;     /* when there was last something new, monotonic */
 };
 
-/* Where an event is: seq in the order of commits, nr in the table. */
+/* The place of an event: seq in commit order, nr in the table. */
 struct mdb_place {
     int64_t seq, nr;
 };
 
-/* Which events to read: up to max after a position. A payload of more than `most` bytes is left
- * out. */
+/* Which events to read: up to max after a position. A payload of more than `most` bytes is
+ * omitted. */
 struct mdb_after {
     int64_t position, max, most;
 };
@@ -69,15 +68,16 @@ struct mdb_after {
 /* A connection on which the next events are read while others are delivered; see ahead.c. */
 struct mdb_ahead {
     MYSQL *db;             /* NULL: not connected */
-    bool asked;            /* an answer is on its way: to `what`, from places[at] on */
-    struct mdb_rows *rows; /* the answer, once it was fetched; NULL: not yet */
+    bool asked;            /* a query is in flight: for `what`, from places[at] on */
+    struct mdb_rows *rows; /* the fetched result; NULL: not yet */
     struct mdb_after what;
-    struct mdb_place *places; /* n of them, in a row; those before `at` were read */
+    struct mdb_place *places; /* n consecutive places; those before `at` were read */
     size_t n, at;
-    int64_t again; /* when to try to connect again, monotonic */
+    int64_t again; /* when to reconnect, monotonic */
 };
 
-/* Statements that wait for the next question: n of them, in the first bytes of the text. */
+/* Deferred statements, to be sent with the next query: n of them, in the first `size` bytes of the
+ * text. */
 struct mdb_later {
     size_t n, size;
     bool begins; /* the transaction begins with the first of them */
@@ -86,10 +86,10 @@ struct mdb_later {
 /* A statement that the server has prepared. */
 struct mdb_prepared {
     MYSQL_STMT *q; /* NULL: not yet */
-    bool refused;  /* the server would not */
+    bool refused;  /* the server would not prepare it */
 };
 
-/* (1) Nothing waits in `later` outside of a transaction. */
+/* (1) `later` is empty outside of a transaction. */
 struct mdb_store {
     struct db_store base;
     MYSQL *db; /* NULL: not connected */
@@ -97,23 +97,23 @@ struct mdb_store {
     struct mdb_url url;
     char *quoted;   /* `name`. */
     bool wrote;     /* the open transaction has changed something */
-    bool unhurried; /* the server lets its transactions stand still, see mdb_hurry */
-    bool moved; /* the server may not be written to any more: the address may lead to another now */
-    bool dirty; /* handlers have had the session since it was set up */
-    bool grouped; /* the server takes several statements at once, see mdb_group */
-    bool beside;  /* fetch what was read ahead while waiting for the next questions */
+    bool unhurried; /* the server lets its transactions idle, see mdb_hurry */
+    bool moved;     /* the server no longer takes writes: the address may lead to another one now */
+    bool dirty;     /* handlers have used the session since it was set up */
+    bool grouped;   /* multi-statements are on, see mdb_group */
+    bool beside;    /* fetch what was read ahead while waiting for the next results */
     int savepoints;
     int64_t idle_ms;    /* see mdb_lend */
     int64_t packet_max; /* bytes of a statement that the server takes; 0: not known */
-    int64_t changed;    /* rows that the last statement changed, or would have */
+    int64_t changed;    /* rows that the last statement changed or matched */
     struct buf text;    /* what is to be sent */
     struct mdb_later later;
     struct mdb_prepared insert, insert_plain; /* see mdb_insert */
     struct mdb_clock clock;
     struct mdb_wakeup wakeup;
     struct mdb_ahead ahead;
-    int unlooked;   /* turns since the last one that looked for what is new */
-    int64_t looked; /* the last seq that a look has covered; -1: none yet */
+    int unlooked;   /* turns since the last one that looked for new events */
+    int64_t looked; /* the last seq covered by a poll; -1: none yet */
     int64_t looked_news;
 };
 
@@ -128,22 +128,22 @@ extern const struct store_ops store_mariadb;
 
 /* mdb_fail turns the last error of db, which may be NULL, into ours and returns -1. */
 int mdb_fail(const struct mdb_store *st, MYSQL *db, struct error *err);
-/* mdb_fail_since is mdb_fail for what was begun at a time of the steady clock: it tells a server
+/* mdb_fail_since is mdb_fail for an operation begun at a monotonic time: it distinguishes a server
  * that does not answer from one that hung up. */
 int mdb_fail_since(const struct mdb_store *st, MYSQL *db, int64_t since, struct error *err);
-/* mdb_is_elsewhere says whether an error code means that another server may be written to: this one
- * is a replica, or became one. */
+/* mdb_is_elsewhere returns whether an error code means that this server is, or became, a replica,
+ * and another one takes the writes. */
 bool mdb_is_elsewhere(unsigned code);
-/* mdb_is_lost says whether an error code means that the connection is gone. */
+/* mdb_is_lost returns whether an error code means that the connection is lost. */
 bool mdb_is_lost(unsigned code);
 
 /* ---- statement.c ---- */
 
 extern const struct db_driver mdb_driver;
 
-/* The answer to a statement: its rows are here, so other statements may run meanwhile. With places,
- * which grow by nr as the rows do, the first column is an nr, whose seq mdb_seq gives, and a row
- * that has no place is left out. */
+/* The result of a statement, stored on the client, so other statements may run meanwhile. With
+ * places, which are sorted by nr like the rows, the first column is an nr, whose seq mdb_seq
+ * returns, and a row without a place is skipped. */
 struct mdb_rows {
     MYSQL_RES *res;
     MYSQL_ROW row;
@@ -152,51 +152,51 @@ struct mdb_rows {
     size_t n_places, place;
 };
 
-/* mdb_rows_free frees an answer; NULL is fine. mdb_count counts its rows. */
+/* mdb_rows_free frees a result; NULL is fine. mdb_count counts its rows. */
 void mdb_rows_free(struct mdb_rows *q);
 size_t mdb_count(const struct db_rows *q);
-/* mdb_exec runs a text as it is. */
+/* mdb_exec runs a text unchanged. */
 int mdb_exec(struct mdb_store *st, const char *text, struct error *err);
 
-/* mdb_group has the connection take several statements at once, or one at a time, as is right for
- * a connection on which the application works as well. */
+/* mdb_group switches multi-statements on or, for a connection that the application also uses,
+ * off. */
 int mdb_group(struct mdb_store *st, bool on, struct error *err);
-/* mdb_exec_later runs a text whose effect nothing waits for; see db_later. */
+/* mdb_exec_later defers a text whose result is not needed yet; see db_later. */
 int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err);
-/* mdb_forget_later forgets what waits, since its transaction is over. */
+/* mdb_forget_later drops deferred statements, since their transaction is over. */
 void mdb_forget_later(struct mdb_store *st);
 
 /* How texts are written into a statement. */
 enum mdb_literals {
-    MDB_QUOTED, /* the session speaks utf8mb4 */
-    MDB_HEX,    /* the session is somebody else's, and may speak anything */
-    MDB_OPEN,   /* not at all: the statement is to be prepared */
+    MDB_QUOTED, /* the session uses utf8mb4 */
+    MDB_HEX,    /* the session is the application's, and may use any character set */
+    MDB_OPEN,   /* placeholders: the statement is to be prepared */
 };
 /* mdb_write appends the text of a statement to b. */
 void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct sql *sql,
                const void *args, struct buf *b);
-/* mdb_ask sends a text on a connection and gives its rows, if any. */
+/* mdb_ask sends a text on a connection and returns its rows, if any. */
 int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n, struct db_rows *ret,
             struct error *err);
 
 /* ---- connect.c ---- */
 
-/* mdb_connect connects, unless that is done, and prepares the session; mdb_disconnect forgets a
+/* mdb_connect connects, if not connected, and sets up the session; mdb_disconnect drops the
  * connection. */
 int mdb_connect(struct mdb_store *st, struct error *err);
 void mdb_disconnect(struct mdb_store *st);
-/* mdb_hurry says whether the server shall end a transaction of ours that stands still: one of the
- * application's may. */
+/* mdb_hurry sets whether the server ends an idle transaction on our connection; one of the
+ * application's may idle. */
 int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err);
-/* mdb_dial makes a connection whose session is like ours. */
+/* mdb_dial opens another connection with our session settings. */
 MYSQL *mdb_dial(struct mdb_store *st, struct error *err);
-/* mdb_answer_seconds is how long a connection waits for an answer: it counts in seconds. */
+/* mdb_answer_seconds returns a connection's answer timeout, in whole seconds. */
 int64_t mdb_answer_seconds(const struct mdb_store *st);
-/* mdb_by_server says whether time is the server's; else it is a test's. */
+/* mdb_by_server returns whether time is the server's; otherwise it is a test's clock. */
 bool mdb_by_server(const struct mdb_store *st);
-/* mdb_now is the server's time in ms; inside a turn it stands still. */
+/* mdb_now returns the server's time in ms, which is constant during a turn. */
 int64_t mdb_now(struct store *st);
-/* mdb_heard remembers the server's time. */
+/* mdb_heard notes a reading of the server's time. */
 void mdb_heard(struct store *st, int64_t wall);
 
 /* ---- schema.c: the tables and their version ---- */
@@ -207,17 +207,17 @@ int mdb_ddl(const struct ddl_request *req, struct error *err);
 
 /* ---- transaction.c ---- */
 
-/* mdb_begin begins one of our own; mdb_begin_open one in which the application works. */
+/* mdb_begin begins a transaction of our own; mdb_begin_open, one that the application uses. */
 int mdb_begin(struct store *st, struct error *err);
 int mdb_begin_open(struct store *st, struct error *err);
 int mdb_commit(struct store *st, struct error *err);
 void mdb_rollback(struct store *st);
-/* mdb_tx_gone fails if the transaction that mdb_begin opened is not open any more. */
+/* mdb_tx_gone fails if the transaction that mdb_begin opened is no longer open. */
 int mdb_tx_gone(struct store *st, struct error *err);
-/* mdb_by_hand fails if somebody has begun a transaction on our connection: to begin one of our own
- * would commit it. */
+/* mdb_by_hand fails if the application has begun a transaction on our connection: beginning one of
+ * our own would commit it. */
 int mdb_by_hand(const struct mdb_store *st, struct error *err);
-/* mdb_is_open says whether a transaction is open on a connection, or will be with its next
+/* mdb_is_open returns whether a transaction is open on a connection, or will be with its next
  * statement. */
 bool mdb_is_open(MYSQL *db);
 int mdb_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
@@ -228,10 +228,10 @@ enum tx_state mdb_tx_state(struct store *st);
 
 /* ---- sequence.c ---- */
 
-/* mdb_sequence gives a seq to every event that is committed, outside of a transaction. A server
- * that may only be read leaves them without. */
+/* mdb_sequence assigns a seq to every committed event, outside of a transaction. On a read-only
+ * server it does nothing. */
 int mdb_sequence(struct mdb_store *st, struct error *err);
-/* mdb_news tells relays that something changed that is no event. */
+/* mdb_news notifies relays of a change other than an event. */
 void mdb_news(struct store *st);
 
 /* ---- read.c: the driver's part of a turn, see db.h ---- */
@@ -241,7 +241,8 @@ int mdb_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret
                    struct error *err);
 void mdb_read_on(struct turn *t);
 int mdb_after_turns(struct turn *t, size_t n, struct error *err);
-/* mdb_ahead_fetch waits for what was asked for ahead. mdb_ahead_release closes the connection. */
+/* mdb_ahead_fetch waits for the result of reading ahead. mdb_ahead_release closes the
+ * connection. */
 void mdb_ahead_fetch(struct mdb_store *st);
 void mdb_ahead_release(struct mdb_store *st);
 
@@ -266,13 +267,13 @@ void mdb_prepared_release(struct mdb_prepared *p);
 /* ---- adopt.c ---- */
 
 extern const struct adopt_driver mdb_adopt_driver;
-/* mdb_adopt_renew makes triggers of adopted tables anew that run as an account that is gone, as far
- * as accounts may be seen: they run as ours then. */
+/* mdb_adopt_renew recreates triggers of adopted tables that run as an account that no longer
+ * exists, as far as accounts may be seen: they then run as our account. */
 int mdb_adopt_renew(struct mdb_store *st, struct error *err);
 
-/* mdb_mark_rows notes which rows of adopted tables the consumer has had, by what is settled, and
- * marks those, except such as another transaction has locked: nothing is waited for, and a later
- * turn marks them. What is wrong with a table is written down for `doctor`, and is no failure. */
+/* mdb_mark_rows notes which rows of adopted tables the consumer has received, from the settlement,
+ * and marks them. It waits for no lock: rows locked by another transaction are marked by a later
+ * turn. A problem with a table is recorded for `doctor`, and is not a failure. */
 int mdb_mark_rows(struct store *st, const char *consumer, const struct settlement *s,
                   struct error *err);
 

@@ -1,4 +1,4 @@
-/* open.c: handles on an outbox in MariaDB, and the table of what this store can do. */
+/* open.c: handles on an outbox in MariaDB, and the table of operations. */
 #include <stdio.h>
 #include <string.h>
 
@@ -36,7 +36,7 @@ static void mdb_close_store(struct store *base)
     free(st);
 }
 
-/* Makes the name that messages give this database, and the one that statements do. */
+/* Makes the database's name for messages, and the one for statements. */
 static int name_store(struct mdb_store *st, struct error *err)
 {
     const char *host = st->url.host ? st->url.host : "";

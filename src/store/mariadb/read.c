@@ -1,12 +1,12 @@
-/* read.c: reading events in the order of their seq, and what a turn does before and after its
- * transaction. To join each seq with its event takes the server twice as long as to read events as
- * they lie in their table. So where the numbers of a chunk lie together, which is the rule, they
- * are read as a range, and get their seq here.
+/* read.c: reading events in seq order, and the parts of a turn before and after its transaction.
+ * Joining each seq with its event takes the server twice as long as reading a range of the table.
+ * So if the numbers of a chunk are close together, as is usual, they are read as a range, and get
+ * their seq here.
  *
- * The next events are read ahead of their claim, on a connection of their own: while a batch is
- * committed and delivered, the server reads the next one. An event that has its seq stays what and
- * where it is, so what was read ahead is what the claim would have read itself. Without it
- * everything goes on, only slower. */
+ * The next events are read ahead of their claim, on a separate connection: while a batch is
+ * committed and delivered, the server reads the next one. An event with a seq never changes or
+ * moves, so what was read ahead is what the claim would have read. If reading ahead fails,
+ * everything still works, only slower. */
 #include <string.h>
 
 #include "base/num.h"
@@ -31,8 +31,8 @@ static struct mdb_after next_after(const struct claim_request *req, int64_t posi
 
 /* ---- where they are ---- */
 
-/* Says whether the places are in the order of their numbers, and whether few others have a number
- * between them: events that are not committed or come later, or none. */
+/* Whether the places are in the order of their numbers, with few other numbers between them: of
+ * events not committed, of later ones, or unused. */
 static bool are_together(const struct mdb_place *p, size_t n)
 {
     for (size_t i = 1; i < n; i++)
@@ -42,7 +42,7 @@ static bool are_together(const struct mdb_place *p, size_t n)
     return span <= n + n / 4;
 }
 
-/* Reads where the events after a position are: *ret_n of them, into an array that the caller
+/* Reads the places of the events after a position: *ret_n of them, into an array that the caller
  * frees. */
 static int read_places(struct mdb_store *st, const struct mdb_after *after, struct mdb_place **ret,
                        size_t *ret_n, struct error *err)
@@ -64,7 +64,7 @@ static int read_places(struct mdb_store *st, const struct mdb_after *after, stru
     return 0;
 }
 
-/* ---- ahead ---- */
+/* ---- reading ahead ---- */
 
 static void forget_places(struct mdb_ahead *h)
 {
@@ -86,7 +86,7 @@ void mdb_ahead_release(struct mdb_store *st)
     h->asked = false;
 }
 
-/* Ends reading ahead for a while, after something failed. */
+/* Stops reading ahead for a while, after a failure. */
 static void give_up(struct mdb_store *st)
 {
     mdb_ahead_release(st);
@@ -108,9 +108,8 @@ static bool connect_ahead(struct mdb_store *st)
     return false;
 }
 
-/* Sees to it that the max places after the position are known, if there are as many.
- * Inside a transaction it asks for none: a question that fails takes with it what waits to be
- * written. */
+/* Makes sure that the max places after the position are known, if there are that many. Inside a
+ * transaction it sends no query: if it failed, so would the deferred statements. */
 static bool find_places(struct mdb_store *st, const struct mdb_after *after)
 {
     struct mdb_ahead *h = &st->ahead;
@@ -133,7 +132,7 @@ static bool find_places(struct mdb_store *st, const struct mdb_after *after)
     return h->n >= max;
 }
 
-/* ask sends the question for the max events at h->at, and does not wait for the answer. */
+/* Sends the query for the max events at h->at, and does not wait for the result. */
 static bool ask_ahead(struct mdb_store *st, const struct mdb_after *after)
 {
     struct mdb_ahead *h = &st->ahead;
@@ -148,8 +147,8 @@ static bool ask_ahead(struct mdb_store *st, const struct mdb_after *after)
     return sent;
 }
 
-/* Has the server read these events, if there are many more; inside a transaction only if it is
- * known where they are. */
+/* Starts reading these events, if there are many more; inside a transaction, only if their places
+ * are known. */
 static void ahead_start(struct mdb_store *st, const struct mdb_after *after)
 {
     struct mdb_ahead *h = &st->ahead;
@@ -174,7 +173,7 @@ static void ahead_start(struct mdb_store *st, const struct mdb_after *after)
     h->what = *after;
 }
 
-/* Waits for the answer. */
+/* Waits for the result. */
 static struct mdb_rows *take_answer(struct mdb_store *st)
 {
     struct mdb_ahead *h = &st->ahead;
@@ -191,7 +190,7 @@ fail:
     return NULL;
 }
 
-/* Gives the rows the places they were asked for by. */
+/* Attaches to the rows the places they were requested by. */
 static bool keep_places(struct mdb_ahead *h, struct mdb_rows *q)
 {
     size_t n = (size_t)h->what.max;
@@ -213,7 +212,8 @@ void mdb_ahead_fetch(struct mdb_store *st)
         give_up(st);
 }
 
-/* Gives what was read ahead; NULL if it was not asked for exactly these, or failed. */
+/* Returns the events read ahead; NULL if these were not exactly the ones requested, or reading
+ * failed. */
 static struct mdb_rows *ahead_take(struct mdb_store *st, const struct mdb_after *after)
 {
     struct mdb_ahead *h = &st->ahead;
@@ -233,8 +233,8 @@ static struct mdb_rows *ahead_take(struct mdb_store *st, const struct mdb_after 
 
 /* ---- for a claim ---- */
 
-/* Reads the events after a position, in the order of seq: those that mdb_sequence has found, and
- * maybe more. */
+/* Reads the events after a position, in seq order: those that mdb_sequence has found, and possibly
+ * more. */
 static int read_chunk(struct mdb_store *st, const struct mdb_after *after, struct db_rows *ret,
                       struct error *err)
 {
@@ -269,7 +269,7 @@ static int read_chunk(struct mdb_store *st, const struct mdb_after *after, struc
     return 0;
 }
 
-/* Reads an answer at a time: until there are enough, or enough were looked at. */
+/* Reads in pages, until there are enough events, or enough were examined. */
 int mdb_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret, struct error *err)
 {
     struct mdb_store *st = mdb_of(t->st);
@@ -297,7 +297,7 @@ int mdb_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret
     return 0;
 }
 
-/* Has the server read what the next turn will want, if this one got all it wanted. */
+/* Starts reading what the next turn will want, if this one got all it wanted. */
 void mdb_read_on(struct turn *t)
 {
     const struct claim_request *req = t->req;
@@ -314,8 +314,8 @@ void mdb_read_on(struct turn *t)
 
 /* ---- before and after a turn ---- */
 
-/* A turn can do without a look at what is new while its events are being read ahead. Now and then
- * it looks all the same, since others may wait for what it finds. */
+/* A turn need not look for new events while its events are being read ahead. Now and then it does
+ * so anyway, since others may wait for what it finds. */
 int mdb_before_turns(struct turn *t, size_t n, struct error *err)
 {
     struct mdb_store *st = mdb_of(t->st);

@@ -1,4 +1,4 @@
-/* schema.c: the tables of an outbox: which version is there, and bringing it up to ours. */
+/* schema.c: the tables of an outbox: their version, and migrating them to ours. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ extern const char *const mdb_functions[];
 
 /* ---- versions ---- */
 
-/* Tells builds apart whose triggers, procedures or views differ. */
+/* Identifies builds by their triggers, procedures and views. */
 static void functions_hash(char out[32])
 {
     uint64_t h = hash_end(hash_add(HASH_INIT, str_of(mdb_functions[0])));
@@ -34,8 +34,7 @@ static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
     return 0;
 }
 
-/* Says whether the triggers are there, and whom they run as, as far as we may see
- * accounts. */
+/* Whether the triggers exist and, as far as we may see accounts, run as accounts that exist. */
 static int sound_triggers(struct mdb_store *st, bool *ret, struct error *err)
 {
     int64_t n = 0;
@@ -71,7 +70,7 @@ int mdb_schema_status(struct store *base, struct schema_status *ret, struct erro
 
 /* ---- scripts ---- */
 
-/* Gives the next line of a script, without its end; false: there is none. */
+/* Returns the next line of a script, without its newline; false: there is none. */
 static bool next_line(const char **at, struct str *ret)
 {
     if (!**at)
@@ -107,8 +106,8 @@ static int run_text(struct mdb_store *st, struct buf *b, struct error *err)
     return r;
 }
 
-/* Runs a script as the command-line client does: a statement ends at the end of a line,
- * with a semicolon or what DELIMITER says. */
+/* Runs a script like the command-line client: a statement ends at the end of a line, with a
+ * semicolon or the current DELIMITER. */
 static int run_lines(struct mdb_store *st, const char *script, struct buf *b, struct error *err)
 {
     static const char delimiter[] = "DELIMITER ";
@@ -140,10 +139,10 @@ static int run_script(struct mdb_store *st, const char *script, struct error *er
     return r;
 }
 
-/* ---- making ---- */
+/* ---- migrating ---- */
 
-/* Runs the migrations that are missing. Each can be run again, so one that broke off is
- * finished by the next. */
+/* Runs the missing migrations. Each can be repeated, so an interrupted one is finished by the next
+ * run. */
 static int migrate(struct mdb_store *st, int64_t version, struct error *err)
 {
     char text[16], hash[32];
@@ -188,7 +187,8 @@ int mdb_init(struct store *base, bool *ret_created, struct error *err)
         return -1;
     if (!got)
         return err_class(err, ERR_BUSY, CLASS_RETRY, 0,
-                         "%s: another `outbox init` is at work there for too long", st->base.shown);
+                         "%s: another `outbox init` has been running there for too long",
+                         st->base.shown);
     int r = init_locked(st, ret_created, err);
     int64_t ignored = 0;
     db_value(&st->base.store, NULL, &ignored, SQL(unlock_init, .name = name));
@@ -197,8 +197,7 @@ int mdb_init(struct store *base, bool *ret_created, struct error *err)
 
 /* ---- the script itself ---- */
 
-/* Appends a DROP for each object of a kind that a script creates, in reverse order of
- * what needs what. */
+/* Appends a DROP for each object of a kind that a script creates, dependent objects first. */
 static void drop_made(const char *script, const char *mark, const char *kind, struct buf *to)
 {
     const char *p = script;
@@ -230,7 +229,7 @@ int mdb_ddl(const struct ddl_request *req, struct error *err)
     drop_made(mdb_functions[0], "INVOKER VIEW ", "VIEW", req->down);
     drop_made(mdb_functions[0], "OR REPLACE PROCEDURE ", "PROCEDURE", req->down);
     drop_made(mdb_functions[0], "OR REPLACE FUNCTION ", "FUNCTION", req->down);
-    buf_adds(req->down, "DROP TABLE IF EXISTS outbox_guard;\n"); /* it refers to outbox_event */
+    buf_adds(req->down, "DROP TABLE IF EXISTS outbox_guard;\n"); /* it references outbox_event */
     for (int i = 0; i < MDB_SCHEMA_VERSION; i++)
         drop_made(mdb_schema[i], "CREATE TABLE IF NOT EXISTS ", "TABLE", req->down);
 

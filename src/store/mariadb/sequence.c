@@ -1,18 +1,18 @@
-/* sequence.c: giving events their place in the order of commits; see outbox_order in
+/* sequence.c: assigning events their seq in commit order; see outbox_order in
  * sql/mariadb/0001_outbox.sql. */
 #include <mysqld_error.h>
 
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-/* Events per transaction. Others wait for the sequencer's row meanwhile, for some 100 ms; and each
- * transaction looks at all markers, among them those that were deleted and not yet cleaned up. */
+/* Events per transaction. Other sessions wait for the sequencer's row meanwhile, for some 100 ms;
+ * and each transaction scans all markers, including deleted ones that are not yet purged. */
 #define SEQUENCE_MAX 20000
 #define RUNS_FROM 1000 /* events at once for which it pays to ask for runs */
 #define RUN_LEAST 64   /* events in a run, on average, for which deleting by runs pays */
 #define TRIES 3
 
-/* What a look at the sequencer tells. */
+/* The state of the sequencer. */
 struct sequencer {
     int64_t next, news;
     bool markers; /* some event has no seq yet */
@@ -33,12 +33,13 @@ static int probe(struct mdb_store *st, struct sequencer *ret, struct error *err)
     return 0;
 }
 
-/* Events that got their seq together: from next to after - 1, in the order of their numbers. */
+/* Events that got their seq together: from `next` to after - 1, in number order. */
 struct given {
     int64_t next, after;
 };
 
-/* Deletes their markers run by run, and adds their number to *dropped. It releases q. */
+/* Deletes their markers in runs of consecutive numbers, and adds the count to *dropped. It releases
+ * q. */
 static int drop_runs(struct mdb_store *st, struct db_rows *q, int64_t *dropped, struct error *err)
 {
     while (db_step(q, err) == 1) {
@@ -53,7 +54,7 @@ static int drop_runs(struct mdb_store *st, struct db_rows *q, int64_t *dropped, 
     return 0;
 }
 
-/* Drop_runs where runs are long: then it takes a third of the time. */
+/* drop_runs for long runs: that takes a third of the time. */
 static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *dropped,
                           struct error *err)
 {
@@ -67,7 +68,7 @@ static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *
     return 0;
 }
 
-/* Deletes their markers, by runs where that pays, and what is left one by one. */
+/* Deletes their markers, by runs where that pays off, and the rest one by one. */
 static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, struct error *err)
 {
     int64_t n = g->after - g->next, dropped = 0;
@@ -83,8 +84,8 @@ static int drop(struct mdb_store *st, const struct given *g, int64_t *ret_n, str
     return 0;
 }
 
-/* Gives a seq to up to SEQUENCE_MAX events, inside a transaction. *ret_next is the seq that
- * the next event gets. */
+/* Assigns a seq to up to SEQUENCE_MAX events, inside a transaction. *ret_next is the next seq to be
+ * assigned. */
 static int give(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
     int64_t next = 0;
@@ -124,8 +125,8 @@ static int drop_doubled(struct mdb_store *st, struct error *err)
     return r;
 }
 
-/* Makes way for events whose number has a seq already, because numbers began again,
- * or that have several markers. */
+/* Clears the way for events whose number already has a seq, because numbers started over, or that
+ * have several markers. */
 static int clear_numbers(struct mdb_store *st, struct error *err)
 {
     int64_t ignored = 0;
@@ -151,7 +152,7 @@ static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_nex
     return mdb_commit(&st->base.store, err);
 }
 
-/* Give_committed, tried again where that can help. */
+/* Retries give_committed where that can help. */
 static int give_some(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
     struct error why;
@@ -190,7 +191,7 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
             continue;
         }
         if (why.code == ERR_READONLY)
-            return 0; /* what has its seq can be looked at */
+            return 0; /* events with a seq can be read */
         if (err)
             *err = why;
         return -1;
@@ -198,7 +199,7 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* Best effort: without it, a relay notices at its next sweep. */
+/* Best effort: otherwise relays notice at their next sweep. */
 void mdb_news(struct store *st)
 {
     db_run(st, NULL, SQL(notify));

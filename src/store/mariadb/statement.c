@@ -1,11 +1,10 @@
-/* statement.c: writing statements as text, sending them to the server, reading its answers, and the
- * driver that store/db works with. Nothing is prepared on the server: that would be lost with the
- * connection, and nothing may stay behind on the caller's.
+/* statement.c: writing statements as text, sending them to the server, reading the results, and the
+ * driver for store/db. Nothing is prepared on the server: it would be lost with the connection, and
+ * nothing may stay behind on the caller's.
  *
- * A statement costs the server less than the way there and back. So a transaction of ours sends
- * what nothing waits for together with the next question (db_later), and questions that do not
- * follow from each other at once (db_ask_all). The server takes the statements of a packet one by
- * one, and none after one that failed. */
+ * A statement costs less than a round trip. So our transactions send statements whose results are
+ * not needed together with the next query (db_later), and independent queries at once (db_ask_all).
+ * The server runs the statements of a packet one by one, and stops at the first that fails. */
 #include <mysqld_error.h>
 #include <string.h>
 
@@ -29,7 +28,7 @@ static void add_hex(struct buf *b, struct str s)
     buf_addc(b, '\'');
 }
 
-/* Our sessions are never in NO_BACKSLASH_ESCAPES. */
+/* Our sessions never have NO_BACKSLASH_ESCAPES. */
 static void add_quoted(struct buf *b, struct str s)
 {
     buf_expect(b, s.n + 2);
@@ -119,7 +118,7 @@ static int64_t rows_number(const struct mdb_rows *q, int col)
     return q->row[col] ? strtoll(q->row[col], NULL, 10) : 0;
 }
 
-/* Goes to the place of the row; false if it has none. */
+/* Finds the place of the row; false if it has none. */
 static bool find_place(struct mdb_rows *q)
 {
     int64_t nr = rows_number(q, 0);
@@ -128,7 +127,7 @@ static bool find_place(struct mdb_rows *q)
     return q->place < q->n_places && q->places[q->place].nr == nr;
 }
 
-/* All rows are here already. */
+/* All rows are on the client already. */
 static int driver_step(struct db_rows *at, struct error *err)
 {
     struct mdb_rows *q = at->at;
@@ -176,11 +175,11 @@ size_t mdb_count(const struct db_rows *at)
 
 /* ---- one statement, on any connection ---- */
 
-/* Sends a text, and does not wait for the answer. */
+/* Sends a text, and does not wait for the result. */
 static int send_text(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
                      struct error *err)
 {
-    /* The server would only hang up. */
+    /* Otherwise the server would just hang up. */
     bool too_large = st->packet_max > 0 && n >= (size_t)st->packet_max;
     if (too_large)
         return err_class(err, ERR_INVALID, CLASS_REJECT, ER_NET_PACKET_TOO_LARGE,
@@ -193,7 +192,7 @@ static int send_text(const struct mdb_store *st, MYSQL *db, const char *text, si
     return 0;
 }
 
-/* Waits until the first answer to what was sent has begun. */
+/* Waits for the start of the first result. */
 static int await_answer(const struct mdb_store *st, MYSQL *db, struct error *err)
 {
     int64_t since = clock_mono(&clock_system);
@@ -202,7 +201,7 @@ static int await_answer(const struct mdb_store *st, MYSQL *db, struct error *err
     return 0;
 }
 
-/* Gives the rows of the answer that has begun. */
+/* Returns the rows of the current result. */
 static int take_answer(const struct mdb_store *st, MYSQL *db, struct db_rows *ret,
                        struct error *err)
 {
@@ -220,7 +219,7 @@ static int take_answer(const struct mdb_store *st, MYSQL *db, struct db_rows *re
     return 0;
 }
 
-/* Reads what follows an answer: a CALL gives a status behind its rows. */
+/* Reads what follows a result: a CALL returns a status after its rows. */
 static void skip_rest(MYSQL *db)
 {
     while (mysql_more_results(db) && mysql_next_result(db) == 0) {
@@ -267,9 +266,9 @@ void mdb_forget_later(struct mdb_store *st)
     st->later = (struct mdb_later){0};
 }
 
-/* Forgets a connection that broke, or that leads to a server that became a replica: its
- * address may lead to another one by now. Inside a transaction it stays to its end, so that nothing
- * goes on as if it were still open. */
+/* Drops a connection that broke, or whose server became a replica: the address may lead to another
+ * server by now. Inside a transaction it is kept until the end, so that nothing runs outside of the
+ * transaction unnoticed. */
 static void note_end(struct mdb_store *st)
 {
     unsigned code = mysql_errno(st->db);
@@ -282,7 +281,7 @@ static void note_end(struct mdb_store *st)
         mdb_disconnect(st);
 }
 
-/* Begins the answer to the next statement of a packet. */
+/* Moves to the result of the next statement of a packet. */
 static int next_answer(const struct mdb_store *st, struct error *err)
 {
     int64_t since = clock_mono(&clock_system);
@@ -294,14 +293,14 @@ static int next_answer(const struct mdb_store *st, struct error *err)
     return err_set(err, ERR_INTERNAL, "%s: a statement got no answer", st->base.shown);
 }
 
-/* Notes what a statement without rows has changed. */
+/* Notes how many rows a statement without a result set has changed. */
 static void note_changed(struct mdb_store *st)
 {
     st->changed = (int64_t)mysql_affected_rows(st->db);
     st->wrote = st->wrote || st->changed > 0;
 }
 
-/* Reads the answers to the statements that waited, and those to n questions. */
+/* Reads the results of the deferred statements, and those of n queries. */
 static int read_answers(struct mdb_store *st, struct db_rows *ret, size_t n, struct error *err)
 {
     size_t waited = st->later.n;
@@ -321,8 +320,8 @@ static int read_answers(struct mdb_store *st, struct db_rows *ret, size_t n, str
     return 0;
 }
 
-/* Sends the first `size` bytes of the text, and reads the answers. What was read
- * ahead is fetched while the server is at work on them, if that was asked for. */
+/* Sends the first `size` bytes of the text, and reads the results. If requested, fetches what was
+ * read ahead while the server works on them. */
 static int send_and_read(struct mdb_store *st, size_t size, struct db_rows *ret, size_t n,
                          struct error *err)
 {
@@ -335,8 +334,8 @@ static int send_and_read(struct mdb_store *st, size_t size, struct db_rows *ret,
     return read_answers(st, ret, n, err);
 }
 
-/* Sends the first `size` bytes of the text: what waits, and n questions. On failure
- * nothing waits any more, and there are no answers. */
+/* Sends the first `size` bytes of the text: the deferred statements and n queries. On failure
+ * nothing is deferred any more, and there are no results. */
 static int exchange(struct mdb_store *st, size_t size, struct db_rows *ret, size_t n,
                     struct error *err)
 {
@@ -355,7 +354,7 @@ static int exchange(struct mdb_store *st, size_t size, struct db_rows *ret, size
     return -1;
 }
 
-/* Sends what waits, and leaves the text behind it. */
+/* Sends the deferred statements, and keeps the text after them. */
 static int send_later(struct mdb_store *st, struct error *err)
 {
     size_t behind = st->later.size + 1; /* a semicolon */
@@ -368,8 +367,8 @@ static int send_later(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* Ends a statement that was added to the text. If that became too long, what waits
- * goes first. */
+/* Ends a statement that was added to the text. If the text became too long, the deferred statements
+ * are sent first. */
 static int end_statement(struct mdb_store *st, struct error *err)
 {
     if (st->text.failed) {
@@ -400,7 +399,7 @@ static int add_statement(struct mdb_store *st, const struct sql *sql, const void
     return end_statement(st, err);
 }
 
-/* Sends the text, which ends with n questions. */
+/* Sends the text, which ends with n queries. */
 static int ask_now(struct mdb_store *st, struct db_rows *ret, size_t n, struct error *err)
 {
     if (exchange(st, st->text.n, ret, n, err) != 0)
@@ -438,7 +437,7 @@ int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err)
     return 0;
 }
 
-/* Fetches, while it waits, what was read ahead, if that was asked for. */
+/* If requested, fetches what was read ahead while it waits. */
 static int driver_ask_all(struct store *base, const struct db_question *ask, size_t n,
                           struct db_rows *ret, struct error *err)
 {
@@ -449,7 +448,7 @@ static int driver_ask_all(struct store *base, const struct db_question *ask, siz
             r = add_statement(st, ask[i].sql, ask[i].args, err);
         if (r == 0)
             r = ask_now(st, ret, n, err);
-    } else if (r == 0) { /* the connection takes one statement at a time */
+    } else if (r == 0) { /* multi-statements are off */
         size_t i = 0;
         for (; i < n && r == 0; i++) {
             ret[i] = db_rows(base, err, ask[i].sql, ask[i].args);
@@ -507,7 +506,7 @@ static bool driver_is_duplicate(const struct error *why)
     return why->native == ER_DUP_ENTRY;
 }
 
-/* Inside a transaction there is nothing to do: what was committed before it has its numbers. */
+/* Inside a transaction there is nothing to do: events committed before it have their numbers. */
 static int driver_number(struct store *st, struct error *err)
 {
     return db_of(st)->in_tx ? 0 : mdb_sequence(mdb_of(st), err);

@@ -1,5 +1,5 @@
-/* transaction.c: beginning and ending transactions, also those in which handlers of the application
- * work. */
+/* transaction.c: beginning and ending transactions, including those that the application's handlers
+ * use. */
 #include <mysqld_error.h>
 #include <stdio.h>
 
@@ -28,7 +28,7 @@ int mdb_by_hand(const struct mdb_store *st, struct error *err)
     if (st->base.in_tx || !in_transaction(st->db))
         return 0;
     return err_set(err, ERR_MISUSE,
-                   "a transaction was begun by hand on this connection: what is done in it would "
+                   "a transaction was begun by hand on this connection: work done in it would "
                    "not be durable: refused");
 }
 
@@ -88,8 +88,8 @@ int mdb_commit(struct store *base, struct error *err)
     return 0;
 }
 
-/* Drops a connection on which the rollback fails, since what was begun there ends with it, and one
- * that leads to a server that may only be read. */
+/* Drops a connection on which the rollback fails, since that ends the transaction, and one to a
+ * read-only server. */
 void mdb_rollback(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
@@ -121,9 +121,9 @@ void mdb_snapshot_end(struct store *base, bool own)
 
 /* ---- handlers ---- */
 
-/* Notes that handlers work on the connection. From here on the session is set up anew before each
- * of our own transactions, whatever handlers have set, and texts go as hexadecimal digits: a
- * handler may have chosen another character set. */
+/* Notes that handlers use the connection. From now on the session is set up again before each of
+ * our own transactions, whatever handlers have set, and texts are sent in hexadecimal: a handler
+ * may have chosen another character set. */
 int mdb_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
@@ -135,14 +135,13 @@ int mdb_lend(struct store *base, int64_t idle_ms, struct error *err)
     return mdb_connect(st, err);
 }
 
-/* What is said of a transaction that a handler ended. */
 static int say_ended(struct error *err)
 {
-    return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
+    return err_set(err, ERR_MISUSE, "the transaction was ended by a handler");
 }
 
-/* Writes the statement for a savepoint. Each depth has a name of its own: the server
- * forgets a savepoint when another of its name is set. */
+/* Writes the statement for a savepoint. Each depth has its own name: setting a savepoint deletes an
+ * earlier one of the same name. */
 static void savepoint_sql(char out[64], const char *verb, int depth)
 {
     snprintf(out, 64, "%s outbox_handler_%d", verb, depth);

@@ -1,4 +1,4 @@
-/* url.c: what a mariadb: URL says, and where the password comes from. */
+/* url.c: parsing a mariadb: URL, and reading the password. */
 #include "store/mariadb/mariadb.h"
 
 #include <ctype.h>
@@ -32,13 +32,14 @@ static int read_tls(const char *value, enum mdb_tls *ret, struct error *err)
             *ret = means[i];
             return 0;
         }
-    return err_set(err, ERR_CONFIG,
-                   "tls=%.40s in the store's URL: it is off, on (encrypted, whoever answers) or "
-                   "verify (encrypted, and the certificate is checked)",
-                   value);
+    return err_set(
+        err, ERR_CONFIG,
+        "tls=%.40s in the store's URL: it must be off, on (encrypted, certificate not checked) or "
+        "verify (encrypted and certificate checked)",
+        value);
 }
 
-/* Gives a parameter its value, which is owned. */
+/* Sets a parameter to a value, which it takes over. */
 static int take_value(struct mdb_url *u, const char *name, size_t n, char *value, struct error *err)
 {
     static const char *const names[] = {"socket", "password-file", "tls-ca", "tls-cert", "tls-key"};
@@ -59,7 +60,7 @@ static int take_value(struct mdb_url *u, const char *name, size_t n, char *value
     else if (n == 6 && strncmp(name, "tenant", n) == 0)
         r = err_set(err, ERR_CONFIG,
                     "tenant= in the store's URL: MariaDB has no row-level security, so a tenant "
-                    "cannot be kept apart there; give each tenant a database, or use PostgreSQL");
+                    "cannot be isolated there; give each tenant a database, or use PostgreSQL");
     else
         r = err_set(err, ERR_CONFIG,
                     "\"%.*s\" in the store's URL is not known; a mariadb: URL takes socket, "
@@ -115,7 +116,7 @@ static int read_user(struct mdb_url *u, const char *p, size_t n, struct error *e
     return whole ? 0 : not_understood(err);
 }
 
-/* Reads HOST, HOST:PORT or [ADDRESS]:PORT; nothing is fine. */
+/* Reads HOST, HOST:PORT or [ADDRESS]:PORT; may be empty. */
 static int read_host(struct mdb_url *u, const char *p, size_t n, struct error *err)
 {
     size_t host = n;
@@ -178,7 +179,7 @@ int mdb_url_read(const char *url, struct mdb_url *ret, struct error *err)
     if (strncmp(url, start, strlen(start)) == 0)
         r = read_parts(&u, url + strlen(start), err);
     if (r == 0 && u.host && u.socket)
-        r = err_set(err, ERR_CONFIG, "the mariadb: URL names a host and a socket: take one");
+        r = err_set(err, ERR_CONFIG, "the mariadb: URL names both a host and a socket: use one");
     if (r != 0) {
         mdb_url_release(&u);
         return -1;

@@ -1,7 +1,8 @@
-/* watch.c: being woken when something was committed, and what is new. The server looks in our place
- * (outbox_wait) on a connection of its own, and its answer makes that connection's socket readable.
- * It answers for as long as there is anything that this handle does not know of, so no wake-up is
- * lost. One look tells which consumers of a relay a commit concerns; only those make a turn. */
+/* watch.c: wake-ups after commits, and polling for new events. The server waits on our behalf
+ * (outbox_wait) on a separate connection, and its answer makes that connection's socket readable.
+ * It answers at once while there is anything that this handle does not know of, so no wake-up is
+ * lost. One poll tells which consumers of a relay want the events of a commit; only those make a
+ * turn. */
 #include <mysqld_error.h>
 #include <poll.h>
 
@@ -16,7 +17,7 @@
 #define LOOK_PAYLOAD 8192        /* bytes of a payload that a look reads */
 #define LOOK_UNWOKEN 100         /* ms between looks while there are no wake-ups */
 
-/* ---- being woken ---- */
+/* ---- wake-ups ---- */
 
 void mdb_wakeup_release(struct mdb_store *st)
 {
@@ -27,7 +28,7 @@ void mdb_wakeup_release(struct mdb_store *st)
     st->wakeup.again = clock_mono(&clock_system) + TRY_AGAIN;
 }
 
-/* Makes the connection, which sees events before they are committed. */
+/* Opens the connection, whose isolation level lets it see events before they are committed. */
 static bool connect_wakeup(struct mdb_store *st)
 {
     struct error ignored;
@@ -43,7 +44,7 @@ static bool connect_wakeup(struct mdb_store *st)
     return false;
 }
 
-/* Sends the question, and does not wait for the answer. */
+/* Sends the query, and does not wait for the result. */
 static bool ask_wakeup(struct mdb_store *st)
 {
     struct buf b;
@@ -73,7 +74,7 @@ int mdb_wake_fd(struct store *base)
     return mysql_get_socket(st->wakeup.db);
 }
 
-/* Reads the answer, if it has come. */
+/* Reads the result, if it has arrived. */
 void mdb_wake_clear(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
@@ -95,9 +96,9 @@ void mdb_wake_clear(struct store *base)
     } while (mysql_next_result(st->wakeup.db) == 0);
 }
 
-/* ---- what is new ---- */
+/* ---- polling ---- */
 
-/* Shows the events after the last look, up to LOOK_EVENTS of them. */
+/* Visits the events after the last poll, up to LOOK_EVENTS of them. */
 static int show_new(struct mdb_store *st, bool payloads, new_event_visit *visit, void *ctx,
                     struct watch_result *ret, struct error *err)
 {

@@ -8,8 +8,8 @@
 
 /* ---- grants ---- */
 
-/* Gives or takes a part, for one consumer or (NULL) for all. It sets *changed if that made, or may
- * have made, a difference. */
+/* Grants or revokes a part, for one consumer or (NULL) for all. It sets *changed if that made, or
+ * may have made, a difference. */
 static int change_one(struct pg_store *st, const struct grant_request *req, const char *consumer,
                       bool *changed, struct error *err)
 {
@@ -56,7 +56,7 @@ int pg_grant(struct store *base, const struct grant_request *req, bool *ret_chan
 
 /* ---- adopted tables ---- */
 
-/* Each answers: whether anything changes, how many rows are copied, whether the columns change, and
+/* Each returns whether anything changes, how many rows are copied, whether the columns change, and
  * the mapping. */
 /* clang-format off */
 static const char adopt_sql[] =
@@ -78,7 +78,7 @@ static const char drop_mark_dry_run_sql[] =
                    "WHERE m.tab = @schema@._adopt_source($1)), 0, false, ''";
 /* clang-format on */
 
-/* Makes {"FIELD":"COLUMN",...} of FIELD=COLUMN. */
+/* Converts FIELD=COLUMN to {"FIELD":"COLUMN",...}. */
 static int columns_json(const struct adopt_request *req, struct buf *b, struct error *err)
 {
     buf_addc(b, '{');
@@ -97,7 +97,7 @@ static int columns_json(const struct adopt_request *req, struct buf *b, struct e
     return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
-/* adopt_query does what the request asks for, or says what it would do. */
+/* Makes the adoption, or reports what it would do. */
 static PGresult *adopt_query(struct pg_store *st, const struct adopt_request *req,
                              struct error *err)
 {
@@ -121,7 +121,7 @@ int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_r
              struct error *err)
 {
     struct pg_store *st = pg_of(base);
-    st->patient = true; /* it may have many rows to go through */
+    st->patient = true; /* it may have many rows to process */
     PGresult *r = adopt_query(st, req, err);
     st->patient = false;
     if (!r)

@@ -1,7 +1,6 @@
 /* ahead.c: reading ahead of the claims. The server sends the events of a window as one stream, on a
- * connection of its own, and this side takes a chunk off it for each claim. What was not taken yet
- * waits in the socket: nothing is asked for twice, cancelled or thrown away, however large events
- * are. */
+ * separate connection, and each claim takes a chunk off it. The rest waits in the socket: nothing
+ * is requested twice, cancelled or thrown away, however large events are. */
 #include <stdlib.h>
 
 #include "base/num.h"
@@ -11,13 +10,13 @@
  * fit into one claim. */
 #define AHEAD_MIN 1000
 
-/* A stream is as long as a claim may be, and longer where it is read quickly, because starting one
- * costs something. An open one keeps the server from cleaning up. */
+/* A stream is at least as long as a claim may be, and longer if it is read quickly, because
+ * starting one has a cost. An open one holds back vacuum. */
 #define STREAM_CLAIMS 16
 #define STREAM_QUICK (100 * MS_NS)
 #define STREAM_SLOW (1000 * MS_NS)
 
-/* How many events, bytes of payloads and numbers to look at for a chunk, if the filter wants few of
+/* How many events, bytes of payloads and numbers to read for a chunk, if the filter wants few of
  * them. */
 #define LOOK_EVENTS 4096
 #define LOOK_BYTES ((size_t)8 * 1024 * 1024)
@@ -55,7 +54,7 @@ static bool keep_text(char **to, const char *text)
     return *to != NULL;
 }
 
-/* The part (from, to] of what is read ahead. */
+/* The part (from, to] of the window read ahead. */
 static struct pg_window window_of(const struct pg_ahead *h, int64_t from, int64_t to)
 {
     return (struct pg_window){.seen = h->seen,
@@ -68,8 +67,8 @@ static struct pg_window window_of(const struct pg_ahead *h, int64_t from, int64_
 
 /* ---- the stream ---- */
 
-/* Asks for the events behind h->to, if enough is left of the window. It may fail: then they are
- * read later. */
+/* Requests the events after h->to, if enough is left of the window. It may fail: then they are read
+ * later. */
 static bool open_stream(struct pg_store *st, const struct claim_request *req)
 {
     struct pg_ahead *h = &st->ahead;
@@ -80,8 +79,8 @@ static bool open_stream(struct pg_store *st, const struct claim_request *req)
     if (left < least)
         return false;
 
-    /* Rolled back transactions leave gaps between the numbers. Where the server leaves out events,
-     * it must not look for them for long. */
+    /* Rolled back transactions leave gaps in the numbers. If the server filters events, it must not
+     * search for long. */
     size_t rows = h->stream.claims * req->max_events;
     int64_t span = 4 * (int64_t)rows;
     bool leaves_out = !pg_all_lanes(h->members, req->lanes) || filter_has_types(req->filter);
@@ -98,7 +97,7 @@ static bool open_stream(struct pg_store *st, const struct claim_request *req)
     return true;
 }
 
-/* Notes that all of the stream was read. */
+/* Notes that the stream was read to its end. */
 static void stream_ended(struct pg_store *st)
 {
     struct pg_ahead *h = &st->ahead;
@@ -172,7 +171,7 @@ void pg_ahead_start(struct pg_store *st, const struct claim_request *req, const 
     h->on = open_stream(st, req);
 }
 
-/* Lets events change hands, and an empty arena comes back. */
+/* Swaps the arena with the events for an empty one. */
 static void swap_arenas(struct arena *a, struct arena *b)
 {
     struct arena was = *a;

@@ -1,4 +1,4 @@
-/* connect.c: connecting and reconnecting, and whether the outbox there is one to work with. */
+/* connect.c: connecting and reconnecting, and checking the outbox there. */
 #include <stdlib.h>
 
 #include "store/postgres/postgres.h"
@@ -14,8 +14,8 @@ static void ignore_notice(void *ctx, const PGresult *r)
     (void)r;
 }
 
-/* Settings for our own statements, whatever the database or the role has. Plans go by indexes,
- * whatever the statistics say. */
+/* Settings for our own statements, overriding those of the database and the role. Plans use
+ * indexes, whatever the statistics say. */
 /* clang-format off */
 static const char settings_sql[] =
     "SET search_path = " PG_PATH ";"
@@ -54,8 +54,8 @@ static int set_tenant(struct pg_store *st, PGconn *db, struct error *err)
     return result;
 }
 
-/* Prepares a new connection that is ours alone. Behind a pooler the next client of the session
- * would inherit its settings, so there each statement brings along what it needs. */
+/* Sets up a new connection that is ours alone. Behind a pooler the next client of the session would
+ * inherit the settings, so there each statement brings its own. */
 static int set_up(struct pg_store *st, PGconn *db, struct error *err)
 {
     if (pg_command(st, db, settings_sql, err) != 0)
@@ -63,9 +63,9 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
     bool has_transaction_timeout = PQserverVersion(db) >= 170000;
     if (has_transaction_timeout && pg_command(st, db, "SET transaction_timeout = 0", err) != 0)
         return -1;
-    /* The server is to end a statement whose client is gone, even while it waits for a lock.
-     * Otherwise each connection that we give up would leave a statement behind, until the server
-     * has no room for the next connection. Some systems cannot do this. */
+    /* The server should end a statement whose client is gone, even while it waits for a lock.
+     * Otherwise each connection that we give up would leave a statement running, until the server
+     * has no connection slot left. Not all systems support this. */
     struct error ignored;
     pg_command(st, db, "SET client_connection_check_interval = '" GONE_AFTER "'", &ignored);
     if (st->lent && pg_lend_settings(st, err) != 0)
@@ -73,8 +73,8 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
     return st->tenant ? set_tenant(st, db, err) : 0;
 }
 
-/* check_connected also refuses a server that is too old for our views and functions. One that does
- * not tell its version is tried. */
+/* Also refuses a server that is too old for our views and functions. One that does not report its
+ * version is tried. */
 static int check_connected(struct pg_store *st, PGconn *db, struct error *err)
 {
     if (!db)
@@ -89,10 +89,10 @@ static int check_connected(struct pg_store *st, PGconn *db, struct error *err)
                      version / 10000, PG_OLDEST);
 }
 
-/* Connects. Unless `like` is NULL, it connects to the very server that `like` leads to. */
+/* Connects; unless `like` is NULL, to the same server as `like`. */
 static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
 {
-    /* Of two settings the later one counts. So the URL comes after our defaults, and the encoding,
+    /* Of two settings the later one wins. So the URL comes after our defaults, and the encoding,
      * which it may not choose, after the URL. */
     const char *keywords[10] = {"connect_timeout",           "keepalives_idle", "tcp_user_timeout",
                                 "fallback_application_name", "dbname",          "client_encoding"};
@@ -119,7 +119,7 @@ static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
 
 /* ---- the main connection ---- */
 
-/* Forgets everything that was true of the connection. */
+/* Closes the connection, and resets all state that depends on it. */
 static void disconnect(struct pg_store *st)
 {
     pg_reader_close(st);
@@ -130,8 +130,8 @@ static void disconnect(struct pg_store *st)
     pg_wakeup_disconnected(&st->wakeup);
 }
 
-/* detect_pooler: if the process that answers is not the one that greeted us, there is a pooler in
- * between. Otherwise the session is ours, and is set up. */
+/* If the backend that answers is not the one that greeted us, there is a pooler in between.
+ * Otherwise the session is ours, and is set up. */
 static int detect_pooler(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.pg_backend_pid()");
@@ -145,7 +145,7 @@ static int detect_pooler(struct pg_store *st, struct error *err)
     return st->pooled ? 0 : set_up(st, st->db, err);
 }
 
-/* Makes the main connection and looks at what is there. */
+/* Opens the main connection and checks the outbox. */
 static int reconnect(struct pg_store *st, struct error *err)
 {
     st->db = dial(st, NULL, err);
@@ -198,8 +198,8 @@ void pg_reader_close(struct pg_store *st)
     st->silent = false;
 }
 
-/* Makes sure that both connections lead to the same server. A standby, or a server that took over
- * from another, may lack events. Read ahead from there, they would be lost. */
+/* Makes sure that both connections lead to the same server. A standby, or a server after a
+ * failover, may lack events, which would be lost if we read ahead from there. */
 static bool same_server(struct pg_store *st)
 {
     static const char sql[] =
@@ -253,9 +253,8 @@ static const char trouble_sql[] =
     "WHERE c.oid = '@schema@.event'::regclass";
 /* clang-format on */
 
-/* Checks that the role can be held to the tenant that the URL names: row-level security applies to
- * it, and it acts for no other tenant. It also notes whether this role may choose the ids of its
- * events. */
+/* Checks that the role can be limited to the URL's tenant: row-level security applies to it, and it
+ * acts for no other tenant. It also notes whether this role may choose the ids of its events. */
 static int check_tenant(struct pg_store *st, struct error *err)
 {
     if (st->tenant && st->pooled)
@@ -285,9 +284,9 @@ static int check_tenant(struct pg_store *st, struct error *err)
     return result;
 }
 
-/* Finds out whether the outbox was restored from another cluster, or its numbers began again, and
- * puts it right before anything is read from it. Every claim checks that as well, but other
- * commands may come first. A role that may only emit cannot know, and need not. */
+/* Checks whether the outbox was restored from another cluster, or its numbers started over, and
+ * repairs it before anything is read from it. Every claim checks that as well, but other commands
+ * may come first. A role that may only emit cannot tell, and need not. */
 static int check_moved(struct pg_store *st, struct error *err)
 {
     struct error why;
@@ -303,7 +302,7 @@ static int check_moved(struct pg_store *st, struct error *err)
     if (!moved)
         return 0;
 
-    /* rebaseline goes through all events. If it were given up half-way, it would begin again. */
+    /* rebaseline goes through all events. If it timed out half-way, it would have to start over. */
     bool was = st->patient;
     st->patient = true;
     int result = pg_exec(st, err, NULL, "SELECT @schema@.rebaseline()", "");
@@ -314,7 +313,7 @@ static int check_moved(struct pg_store *st, struct error *err)
         err, "the outbox was moved, or its numbers began again, and must be made right first");
 }
 
-/* Pg_check for a handle that has not seen the outbox before. */
+/* pg_check for a handle that has not seen the outbox before. */
 static int check(struct pg_store *st, struct error *err)
 {
     int64_t version;
@@ -334,7 +333,7 @@ static int check(struct pg_store *st, struct error *err)
     return check_moved(st, err);
 }
 
-/* Takes an outbox that worked before and is missing now, or incomplete, for one that is being
+/* If an outbox that worked before is now missing or incomplete, assumes that it is being
  * restored. */
 int pg_check(struct pg_store *st, struct error *err)
 {

@@ -1,4 +1,4 @@
-/* consumers.c: registering consumers, and listing them with how they are doing. */
+/* consumers.c: registering consumers, and listing them with their state. */
 #include <stdio.h>
 
 #include "base/num.h"
@@ -10,7 +10,7 @@
 
 /* ---- registering ---- */
 
-/* Registers a consumer. A transaction that has it locked is usually about to end; if not, the error
+/* Registers a consumer. A transaction that has locked it is usually about to end; if not, the error
  * names it. */
 static PGresult *consumer_register(struct pg_store *st, const struct consumer_spec *c,
                                    struct error *err)
@@ -79,7 +79,7 @@ int pg_consumer_report(struct store *base, const char *name, const char *text, s
 int pg_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
 {
     struct pg_store *st = pg_of(base);
-    st->patient = true; /* it may have many receipts */
+    st->patient = true; /* it may have many receipts to delete */
     PGresult *r = pg_query(st, err, "SELECT known, dead, parked, live FROM @schema@.remove($1, $2)",
                            "sb", name, force);
     st->patient = false;
@@ -121,7 +121,7 @@ enum {
     L_NOW
 };
 
-/* Reads a row of list_sql. Returns false if there is no room. */
+/* Reads a row of list_sql. False: out of memory. */
 static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer_info *c)
 {
     bool ok = true;
@@ -157,8 +157,8 @@ static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer
                                            .due_at = pg_int(r, i, L_FIRST + 2),
                                            .error = pg_copy(r, i, L_FIRST + 3, a, &ok),
                                            .since = pg_int(r, i, L_FIRST + 4)};
-    /* The last report of a worker is the last error, unless an event has failed since. That a sink
-     * is down is shown in any case. */
+    /* The last report of a worker is the last error, unless an event has failed since. A report
+     * that the sink is down is shown in any case. */
     bool newest = !c->last_error || c->report_at >= c->last_error_at;
     if (c->report && (newest || c->down)) {
         c->last_error = c->report;
@@ -167,7 +167,7 @@ static bool read_info(const PGresult *r, int i, struct arena *a, struct consumer
     return ok;
 }
 
-/* ---- what a predicate leaves of a count ---- */
+/* ---- counts with a predicate ---- */
 
 /* clang-format off */
 static const char waiting_sql[] =
@@ -178,8 +178,8 @@ static const char waiting_sql[] =
     "WHERE NOT w.held "
     "ORDER BY w.seq";
 
-/* A parked event was wanted by the worker that parked it. It counts without a look at its payload,
- * which is NULL here, unless a worker left it behind and vanished. */
+/* A parked event matched the filter of the worker that parked it. It counts without checking its
+ * payload, which is NULL here, unless it was parked because a worker vanished. */
 static const char claimed_sql[] =
     "SELECT e.seq, false, true, " PG_MS("e.created_at") ", "
            PG_MS("greatest(e.created_at, e.not_before)") ", "
@@ -191,15 +191,15 @@ static const char claimed_sql[] =
 /* The columns of both. */
 enum { W_SEQ, W_FRESH, W_WAITS, W_CREATED, W_DUE, W_PAYLOAD };
 
-/* What a predicate wants of the events that were looked at: fresh ones, which no claim has had yet,
- * and the others. */
+/* How many of the examined events match a predicate: fresh ones, which were never claimed, and the
+ * others. */
 struct probe {
-    int64_t scanned;     /* fresh events looked at, with seqs from first to last */
+    int64_t scanned;     /* fresh events examined, with seqs from first to last */
     int64_t first, last; /* 0: none */
     int64_t wanted;      /* of those */
-    int64_t rest;        /* wanted of the others */
+    int64_t rest;        /* wanted among the others */
     int64_t oldest_at;   /* of all that are wanted; 0: none */
-    int64_t overdue_at;  /* as in consumer_info, but may be still to come */
+    int64_t overdue_at;  /* as in consumer_info, but may be in the future */
 };
 
 /* Returns the earlier of two times; 0 is no time. */
@@ -235,7 +235,7 @@ static void probe_row(const struct filter *f, const PGresult *r, int i, struct p
     n->overdue_at = earlier(n->overdue_at, pg_int(r, i, W_DUE));
 }
 
-/* Counts the rows of an answer, and clears it. NULL: the query failed. */
+/* Counts the rows of a result, and clears it. NULL: the query failed. */
 static int probe_rows(const struct filter *f, PGresult *r, struct probe *ret)
 {
     struct probe n = {0};
@@ -248,8 +248,8 @@ static int probe_rows(const struct filter *f, PGresult *r, struct probe *ret)
     return 0;
 }
 
-/* Returns how many events no worker has: exactly, if all were looked at; else as many of the others
- * up to `head` are wanted as of those that were. */
+/* Returns the number of unclaimed events: exact if all were examined, otherwise extrapolated to
+ * `head`. */
 static int64_t unclaimed_of(const struct probe *n, int64_t head)
 {
     bool counted_all = n->scanned < STORE_PROBE_EVENTS;
@@ -260,9 +260,9 @@ static int64_t unclaimed_of(const struct probe *n, int64_t head)
     return n->rest + (int64_t)((double)n->wanted * seqs / looked_at);
 }
 
-/* Corrects the counts of a consumer with a predicate. The server counts what the type patterns let
- * through; the predicate is evaluated here. What claims have in hand is not looked at if it is too
- * much. `row` is the consumer's in the answer to list_sql. */
+/* Corrects the counts of a consumer with a predicate. The server counts the events that match the
+ * type patterns; the predicate is evaluated here. Claimed events are not examined if there are too
+ * many. `row` is the consumer's row in the result of list_sql. */
 static int probe_predicate(struct pg_store *st, const PGresult *list, int row,
                            struct consumer_info *c, struct error *err)
 {
@@ -271,7 +271,7 @@ static int probe_predicate(struct pg_store *st, const PGresult *list, int row,
     if (!*c->spec.where)
         return 0;
     if (filter_new(NULL, c->spec.where, &f, NULL) != 0)
-        return 0; /* of a worker in SQL, and no predicate of ours */
+        return 0; /* belongs to a worker in SQL, and is no predicate of ours */
 
     int result = 0;
     c->inflight_exact = c->inflight <= STORE_PROBE_EVENTS;
@@ -343,8 +343,8 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a,
     return 0;
 }
 
-/* Reads the rows of an answer, and clears it. NULL: the query failed. Where a consumer was asked
- * for by its name, it must be there. */
+/* Reads the rows of a result, and clears it. NULL: the query failed. A consumer that was named must
+ * be there. */
 static int take_specs(PGresult *r, const char *name, struct arena *a, struct consumer_spec **ret,
                       size_t *ret_n, struct error *err)
 {
@@ -422,7 +422,7 @@ int pg_consumer_history(struct store *base, const char *name, struct arena *a,
     return 0;
 }
 
-/* ---- how one is doing, at a cost that does not grow with the backlog ---- */
+/* ---- the state of a consumer, at a cost that does not grow with the backlog ---- */
 
 /* clang-format off */
 static const char state_sql[] =
@@ -441,8 +441,8 @@ static const char state_sql[] =
     "CROSS JOIN LATERAL @schema@._parked_summary(c.name) p "
     "WHERE c.name = $1";
 
-/* Rows are read in the order of seq and no further than the limit; payloads are not touched. The
- * places are those of enum topic_place. */
+/* Rows are read in seq order and no further than the limit; payloads are not touched. Places are
+ * those of enum topic_place. */
 static const char types_sql[] =
     "SELECT x.place, x.type, count(*), "
            PG_MS("min(x.created_at) FILTER (WHERE isfinite(x.created_at))") " "

@@ -1,5 +1,4 @@
-/* doctor.c: what can be wrong with an outbox in PostgreSQL. It only reads. doctor_server.c looks at
- * the server. */
+/* doctor.c: checks on an outbox in PostgreSQL. It only reads. doctor_server.c checks the server. */
 #include "store/postgres/doctor.h"
 
 #include <stdio.h>
@@ -55,7 +54,7 @@ static const struct part {
 } parts[] = {{"consumer", "`outbox grant consumer ROLE`", FINDING_PROBLEM},
              {"operator", "`outbox grant operator ROLE`, if it is to trim", FINDING_NOTE}};
 
-/* Finds out whether the role may use the schema at all, and reports if not. */
+/* Checks whether the role may use the schema at all, and reports if not. */
 static int check_usage(const struct look *l, bool *ret, struct error *err)
 {
     static const char sql[] =
@@ -71,7 +70,7 @@ static int check_usage(const struct look *l, bool *ret, struct error *err)
     return 0;
 }
 
-/* Finds out whether the role has all the rights of a part, and reports if not. */
+/* Checks whether the role has all the rights of a part, and reports if not. */
 static int check_part(const struct look *l, const struct part *p, bool *ret, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, lacking_sql, "s", p->name);
@@ -108,8 +107,8 @@ static int grants(const struct look *l, struct error *err)
                   "this role may do all that relays and operators do");
 }
 
-/* Looks for others who may create functions beside ours. What they create could be called in place
- * of ours, with the rights of the outbox's owner. */
+/* Reports other roles that may create functions in the schema. Such functions could be called in
+ * place of ours, with the rights of the outbox's owner. */
 static int strangers(const struct look *l, struct error *err)
 {
     PGresult *r = pg_strangers(l->st, err);
@@ -126,7 +125,7 @@ static int strangers(const struct look *l, struct error *err)
                "outbox's owner: %s",
                l->st->quoted, who);
     else
-        pg_say(l, FINDING_OK, "schema", NULL, "nobody else may create anything in schema %s",
+        pg_say(l, FINDING_OK, "schema", NULL, "no other role may create anything in schema %s",
                l->st->quoted);
     PQclear(r);
     return 0;
@@ -157,12 +156,13 @@ static int say_wakeup(const struct look *l, const PGresult *r)
                       "switched off by the setting outbox.wakeup: relays look every few "
                       "milliseconds instead");
     if (!works)
-        return pg_say(l, FINDING_NOTE, "wakeup",
-                      "set max_prepared_transactions to 0, or outbox.wakeup to on if nobody "
-                      "prepares a transaction that emits",
-                      "max_prepared_transactions is %lld, and a transaction that rang could not be "
-                      "prepared: relays look every few milliseconds instead",
-                      (long long)pg_int(r, 0, 2));
+        return pg_say(
+            l, FINDING_NOTE, "wakeup",
+            "set max_prepared_transactions to 0, or outbox.wakeup to on if no client "
+            "prepares a transaction that emits",
+            "max_prepared_transactions is %lld, and a transaction that notified could not be "
+            "prepared: relays look every few milliseconds instead",
+            (long long)pg_int(r, 0, 2));
     if (used >= QUEUE_PERCENT)
         return pg_say(
             l, FINDING_WARNING, "wakeup", "end the oldest transaction of a session that listens",
@@ -233,7 +233,7 @@ static int dead_rows(const struct look *l, struct error *err)
     bool vacuum_off = PQntuples(r) > 0 && strcmp(PQgetvalue(r, 0, 4), "off") == 0;
     if (vacuum_off)
         pg_say(l, FINDING_WARNING, "dead-rows", "switch autovacuum on",
-               "autovacuum is off: nobody removes dead rows");
+               "autovacuum is off: dead rows are not removed");
     else if (fine)
         pg_say(l, FINDING_OK, "dead-rows", NULL, "%lld dead rows", (long long)sum);
     PQclear(r);
@@ -269,7 +269,7 @@ static const char locks_sql[] =
     "ORDER BY c.name";
 /* clang-format on */
 
-/* Looks for claims whose lease ran out and which no worker has taken over. */
+/* Reports expired claims that no worker has taken over. */
 static int claims(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, claims_sql, "");
@@ -286,7 +286,7 @@ static int claims(const struct look *l, struct error *err)
         pg_say(l, FINDING_WARNING, "claim",
                "start a relay that runs this consumer: it takes them over",
                "consumer \"%s\": %s claim%s of workers that vanished, the oldest ran out %s ago "
-               "(%s), and nobody takes over",
+               "(%s), and no relay takes them over",
                PQgetvalue(r, i, 0), PQgetvalue(r, i, 1), plural, pg_say_age(ms, age),
                PQgetvalue(r, i, 3));
     }
@@ -296,8 +296,8 @@ static int claims(const struct look *l, struct error *err)
     return 0;
 }
 
-/* Looks for consumers that have lost rows of table lane, and with them their position; they may
- * have been deleted by hand. */
+/* Reports consumers that have lost rows of table lane, and so their position; they may have been
+ * deleted by hand. */
 static int positions(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, positions_sql, "");
@@ -329,8 +329,8 @@ static const char guards_sql[] =
       "AND t.tgname = 'insert_only' "
       "AND t.tgenabled IN ('O', 'A')";
 
-/* Events that wait for a retry and are gone: trim never deletes those, and a dead letter that was
- * sent back has its own copy. */
+/* Deleted events that wait for a retry: trim never deletes those, and a dead letter that was sent
+ * back has its own copy. */
 static const char lost_sql[] =
     "SELECT p.consumer, count(*), min(p.seq) "
     "FROM (SELECT x.consumer, x.seq FROM @schema@.parked x LIMIT 10000) p "
@@ -341,7 +341,7 @@ static const char lost_sql[] =
     "ORDER BY p.consumer";
 /* clang-format on */
 
-/* Looks whether events can be changed and deleted without a word. */
+/* Checks whether events can be changed and deleted silently. */
 static int insert_only(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, guards_sql, "");
@@ -355,11 +355,11 @@ static int insert_only(const struct look *l, struct error *err)
                   "ALTER TABLE event ENABLE TRIGGER insert_only, or create it again as `outbox "
                   "migrate gen` has it",
                   "the trigger insert_only on table event is off: UPDATE, DELETE and TRUNCATE can "
-                  "lose events without a word");
+                  "lose events silently");
 }
 
-/* Looks for events that were deleted before their time, as far as anything tells: sequences leave
- * gaps of their own. */
+/* Reports events that were deleted too early, as far as that can be detected: sequences leave gaps
+ * of their own. */
 static int lost(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, lost_sql, "");
@@ -373,7 +373,7 @@ static int lost(const struct look *l, struct error *err)
     return 0;
 }
 
-/* Looks for transactions that have had a consumer locked for long. A worker locks its consumer only
+/* Reports transactions that have had a consumer locked for long. A worker locks its consumer only
  * for a moment. */
 static int consumer_locks(const struct look *l, bool *fine, struct error *err)
 {
@@ -395,7 +395,7 @@ static int consumer_locks(const struct look *l, bool *fine, struct error *err)
     return 0;
 }
 
-/* Looks for strangers that hold a wake-up lock. */
+/* Reports unrelated sessions that hold a wake-up lock. */
 static int foreign_lock_holders(const struct look *l, bool *fine, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, "SELECT @schema@._wakeup_foreign_holders()", "");
@@ -405,8 +405,8 @@ static int foreign_lock_holders(const struct look *l, bool *fine, struct error *
     if (who) {
         *fine = false;
         pg_say(l, FINDING_WARNING, "lock", "end that session, and ask its role why",
-               "a wake-up lock is held by somebody who has no business with it, so relays "
-               "look every second instead of being woken: %s",
+               "a wake-up lock is held by an unrelated session, so relays "
+               "poll every second instead of being woken: %s",
                who);
     }
     PQclear(r);
@@ -422,7 +422,7 @@ static int locks(const struct look *l, struct error *err)
         return -1;
     if (!fine)
         return 0;
-    return pg_say(l, FINDING_OK, "lock", NULL, "nobody is in the way of relays");
+    return pg_say(l, FINDING_OK, "lock", NULL, "no lock is in the way of relays");
 }
 
 /* ---- restores ---- */
@@ -437,8 +437,8 @@ static const char restored_sql[] =
     "FROM @schema@._trouble() t";
 /* clang-format on */
 
-/* Finds out whether this is the outbox its consumers know. Positions are made of transaction ids,
- * which mean nothing in another cluster. */
+/* Checks whether positions are valid here. They consist of transaction ids, which mean nothing in
+ * another cluster. */
 static int restored(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, restored_sql, "");
@@ -494,7 +494,7 @@ static const char adopted_sql[] =
               "AND t.tgparentid = 0)";
 /* clang-format on */
 
-/* Reports what keeps rows of adopted tables from being marked. Events are delivered all the same,
+/* Reports what prevents rows of adopted tables from being marked. Their events are still delivered,
  * so no other check reports it. */
 static int marked(const struct look *l, struct error *err)
 {
@@ -511,8 +511,8 @@ static int marked(const struct look *l, struct error *err)
     return 0;
 }
 
-/* Looks for triggers that earlier versions made: they run casts of the table's owner with the
- * rights of the outbox's. */
+/* Reports triggers that earlier versions created: they run casts of the table's owner with the
+ * rights of the outbox's owner. */
 static int adopted(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, adopted_sql, "s", l->st->quoted);
@@ -552,7 +552,7 @@ static const struct check checks_outbox[] = {
     {NULL, NULL},
 };
 
-/* Makes all checks of a list. A check that fails is a finding as well; only a lost server ends the
+/* Runs all checks of a list. A check that fails is a finding as well; only a lost server ends the
  * run. */
 static int run(const struct look *l, const struct check *c, struct error *err)
 {
@@ -581,7 +581,7 @@ int pg_doctor(struct store *base, const struct doctor_request *req, struct error
         bool no_rights = why.code == ERR_READONLY; /* not even to read the version */
         if (no_rights)
             return grants(&l, err);
-        return 0; /* the caller has seen other failures itself */
+        return 0; /* the caller meets other failures itself */
     }
     if (s.there != s.known)
         return 0; /* as the caller has reported */

@@ -9,7 +9,7 @@ struct look {
     const struct doctor_request *req;
 };
 
-/* A check looks at one thing and reports what it finds. The last one of a list has no name. */
+/* A check examines one thing and reports its findings. The last one of a list has no name. */
 struct check {
     const char *name;
     int (*look)(const struct look *l, struct error *err);

@@ -1,4 +1,4 @@
-/* doctor_server.c: what can be wrong with a PostgreSQL server, with or without an outbox. */
+/* doctor_server.c: checks on a PostgreSQL server, with or without an outbox. */
 #include <stdio.h>
 
 #include "store/postgres/doctor.h"
@@ -43,8 +43,8 @@ static const char wraparound_sql[] =
     "ORDER BY age(datfrozenxid) DESC "
     "LIMIT 1";
 
-/* synchronous_commit here, and the roles for which it is off; what makes a crash dangerous; tables
- * of the schema that are unlogged. */
+/* synchronous_commit here, and the roles for which it is off; settings that make a crash dangerous;
+ * unlogged tables of the schema. */
 static const char durability_sql[] =
     "SELECT current_setting('synchronous_commit'), "
            "(SELECT string_agg(CASE WHEN s.setrole = 0 THEN 'every role' "
@@ -79,8 +79,8 @@ static int server(const struct look *l, struct error *err)
     return 0;
 }
 
-/* Asks pg_stat_database: from an ordinary role pg_stat_activity hides most of what others do, but
- * this tells that they are there. */
+/* Uses pg_stat_database: pg_stat_activity hides most sessions of others from an ordinary role, but
+ * this counts them. */
 static int connections(const struct look *l, struct error *err)
 {
     static const char text[] = "%lld of %lld connections are in use";
@@ -121,8 +121,8 @@ static void oldest(const struct look *l, const PGresult *r)
            PQgetvalue(r, 0, 3), PQgetvalue(r, 0, 4), has, consequence);
 }
 
-/* Looks for transactions that hold back VACUUM, and with it the removal of dead rows. An ordinary
- * role sees that others have one open, but not since when. */
+/* Reports transactions that hold back VACUUM, and so the removal of dead rows. An ordinary role
+ * sees that other sessions have one open, but not since when. */
 static int transactions(const struct look *l, struct error *err)
 {
     PGresult *r = pg_query(l->st, err, transactions_sql, "");
@@ -157,7 +157,7 @@ static void oldest_prepared(const struct look *l, const PGresult *r)
         level = FINDING_PROBLEM;
         advice = end;
         consequence =
-            "; it outlives every restart until somebody ends it, and what it has emitted waits";
+            "; it outlives every restart until it is ended, and what it has emitted waits";
     }
     pg_say(l, level, "prepared-transaction", advice,
            "%s prepared, the oldest %s ago: \"%s\" in database \"%s\" by role \"%s\"%s", how_many,
@@ -223,7 +223,7 @@ static int say_durability(const struct look *l, const PGresult *r)
         roles = "this role";
     if (roles)
         return pg_say(
-            l, FINDING_WARNING, "durability", "set synchronous_commit to on for whoever emits",
+            l, FINDING_WARNING, "durability", "set synchronous_commit to on for roles that emit",
             "synchronous_commit is off for %s: if the server crashes, what was committed "
             "in its last moments is lost, events with it (none that was delivered: relays "
             "commit to disk before they deliver)",

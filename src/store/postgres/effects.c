@@ -1,5 +1,4 @@
-/* effects.c: transactions in which the application's handlers work, and which settle their claim as
- * well. */
+/* effects.c: transactions that the application's handlers use, and that also settle their claim. */
 #include "base/buf.h"
 #include "store/postgres/postgres.h"
 
@@ -26,9 +25,9 @@ int pg_lend_settings(struct pg_store *st, struct error *err)
     return st->pooled ? 0 : pg_simple(st, reset_sql, err);
 }
 
-/* pg_lend resets what set_up in connect.c set for our own statements. Nothing is prepared from here
- * on, because a handler's DISCARD ALL would take it away. If it was lent before, the session
- * becomes as it was when it was new: others' handlers must not find what the last ones have left.
+/* Resets what set_up in connect.c set for our own statements. Nothing is prepared from here on,
+ * because a handler's DISCARD ALL would drop it. If the connection was exposed before, the session
+ * is reset: handlers must not find what those of another consumer have left.
  */
 int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
@@ -68,7 +67,7 @@ enum tx_state pg_tx_state(struct store *base)
     }
 }
 
-/* Recognises by its SQLSTATE that a handler ended the transaction: the message may be in any
+/* Recognises by the SQLSTATE that a handler ended the transaction: the message may be in any
  * language. */
 int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
 {
@@ -83,7 +82,7 @@ int pg_savepoint(struct store *base, enum savepoint what, struct error *err)
         ended = strcmp(st->state, "3B001") == 0; /* no such savepoint */
     }
     if (ended)
-        return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
+        return err_set(err, ERR_MISUSE, "the transaction was ended by a handler");
     if (err)
         *err = why;
     return -1;
@@ -112,7 +111,7 @@ struct arrays {
     size_t n;
 };
 
-/* Makes the arrays, without those that `skip` marks (NULL: none). arrays_release releases them,
+/* Builds the arrays, without the keys that `skip` marks (NULL: none). arrays_release releases them,
  * also after a failure. */
 static int arrays_of(struct arrays *a, const struct inbox_key *k, const bool *skip, size_t n,
                      struct error *err)

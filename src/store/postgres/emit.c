@@ -1,8 +1,8 @@
 /* emit.c: inserting events and inbox rows, on our connection or inside the caller's transaction.
  *
- * On our own connection ids are made here, and only grow: having the database make one and return
- * it costs half as much again as the event. On a connection of the application's the database makes
- * them. */
+ * On our own connection ids are generated here, and only grow: having the database generate and
+ * return one adds half the cost of the event. On the application's connection the database
+ * generates them. */
 #include <stdio.h>
 
 #include "store/postgres/postgres.h"
@@ -11,7 +11,7 @@
 
 /* ---- the statements ---- */
 
-/* They run in transactions of the application's as well, so every name has its schema. */
+/* They also run in the application's transactions, so every name has its schema. */
 /* clang-format off */
 #define NOT_BEFORE(n) \
     "pg_catalog.timestamptz 'epoch' OPERATOR(pg_catalog.+) " \
@@ -44,7 +44,7 @@ static const char allow_large_sql[] = PG_NAMED
     "SELECT pg_catalog.set_config('outbox.max_payload', $1, true)";
 /* clang-format on */
 
-/* Those that go through connections of the application's; pg_store.foreign has their texts. */
+/* Statements for the application's connections; pg_store.foreign has their texts. */
 enum { FOREIGN_EMIT, FOREIGN_ONCE, FOREIGN_HANDLE, FOREIGN_COUNT };
 static const char *const foreign_sql[FOREIGN_COUNT] = {emit_sql, once_sql, handle_sql};
 
@@ -78,9 +78,9 @@ static int check_transaction(PGconn *db, struct error *err)
     return err_set(err, ERR_MISUSE, "this connection is busy with another command, or was lost");
 }
 
-/* Refuses texts that the caller's connection would garble. The server takes what comes through a
- * connection to be in that connection's encoding. Ours is UTF-8; through another one it would be
- * stored as something else, without a word. */
+/* Refuses texts that the caller's connection would garble. The server assumes that text is in the
+ * connection's encoding. Ours is UTF-8; with another client_encoding something else would be
+ * stored, silently. */
 static int check_encoding(PGconn *db, const struct str *s, size_t n, struct error *err)
 {
     const char *name = "";
@@ -134,8 +134,9 @@ static void fill_row(struct row *w, const struct pg_store *st, const struct new_
         w->not_before = number_text(ev->not_before, w->not_before_text);
 }
 
-/* Makes an id as the database does (sql/postgres/internal/values.sql): 12 bits of the millisecond's
- * fraction follow the milliseconds, so that on one machine the ids of both are in order. */
+/* Generates an id like the database (sql/postgres/internal/values.sql): 12 bits of the
+ * millisecond's fraction follow the milliseconds, so that on one machine the ids of both are in
+ * order. */
 static void make_id(struct pg_store *st, char out[UUID_TEXT + 1])
 {
     int64_t now = clock_wall_ns(st->opt.clock);
@@ -161,7 +162,8 @@ static PGresult *emit_foreign(struct pg_store *st, PGconn *db, const struct row 
                        w->tenant, w->not_before);
 }
 
-/* Emits on our own connection. It writes the id if it makes one; otherwise the result has it. */
+/* Emits on our own connection. Writes the id if it is generated here; otherwise the result has
+ * it. */
 static PGresult *emit_own(struct pg_store *st, const struct row *w, char id[UUID_TEXT + 1],
                           struct error *err)
 {
@@ -180,8 +182,8 @@ static PGresult *emit_own(struct pg_store *st, const struct row *w, char id[UUID
                     id);
 }
 
-/* allow_large has this transaction take a payload of more than EVENT_PAYLOAD_MAX, which the
- * database refuses otherwise. */
+/* Lets this transaction emit a payload of more than EVENT_PAYLOAD_MAX, which the database otherwise
+ * refuses. */
 static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
 {
     char bytes[NUMBER_TEXT];

@@ -39,8 +39,8 @@ int pg_viewer_init(struct viewer *v, struct pg_store *st, const char *consumer, 
     return result;
 }
 
-/* Reads a state's name. An event that the predicate has to be asked about is "unknown" to the view:
- * if the predicate wants it, it was delivered. */
+/* Reads a state's name. "unknown": the predicate has to be evaluated; if it matches, the event was
+ * delivered. */
 static enum delivery_state state_of(const char *s)
 {
     for (int i = 0; i < STATE_COUNT; i++)
@@ -49,8 +49,7 @@ static enum delivery_state state_of(const char *s)
     return STATE_DELIVERED;
 }
 
-/* Finds out whether a predicate, which may be one that the consumer had before, leaves an event
- * out. */
+/* Whether a predicate, which may be a former one of the consumer, excludes an event. */
 static int excluded(const struct viewer *v, size_t i, const char *predicate, struct str payload,
                     bool *ret, struct error *err)
 {
@@ -115,7 +114,7 @@ static int read_state(struct viewer *v, const PGresult *r, int row, const struct
 {
     size_t i = consumer_index(v, PQgetvalue(r, row, 1));
     if (i == v->n)
-        return 0; /* made just now */
+        return 0; /* registered just now */
     struct delivery_info *d = &v->d[i];
     bool ok = true;
     d->state = state_of(PQgetvalue(r, row, 2));

@@ -4,14 +4,14 @@
 
 #include "store/postgres/postgres.h"
 
-/* What a listing needs to tell the state of an event for each of n consumers. */
+/* What a listing needs to decide the state of an event for each of n consumers. */
 struct viewer {
     struct pg_store *st;
     const char *consumer; /* the only one; NULL: all */
     struct arena a;       /* for the whole listing */
     struct consumer_spec *list;
     struct filter **filters;
-    struct delivery_info *d; /* of the event at hand */
+    struct delivery_info *d; /* of the current event */
     size_t n;
     int64_t now; /* the server's clock, if the query depends on it */
 };
@@ -21,15 +21,15 @@ struct viewer {
 int pg_viewer_init(struct viewer *v, struct pg_store *st, const char *consumer, struct error *err);
 void pg_viewer_release(struct viewer *v);
 
-/* pg_viewer_ask asks the server for the states of the events of a page, by which pg_viewer_tell
- * goes; the caller clears *ret. It is NULL if there is no consumer, or no event. */
+/* pg_viewer_ask queries the states of the events of a page, for pg_viewer_tell; the caller clears
+ * *ret. It is NULL if there is no consumer, or no event. */
 int pg_viewer_ask(struct viewer *v, const struct event *page, size_t n, PGresult **ret,
                   struct error *err);
 /* pg_viewer_tell fills in v->d for one event of the page. Its strings live in the arena. */
 int pg_viewer_tell(struct viewer *v, const PGresult *states, const struct event *ev,
                    struct arena *a, struct error *err);
-/* pg_viewer_shows says whether that event is in the state that the query asks for, for some
- * consumer. If there is none, every event is pending. */
+/* pg_viewer_shows returns whether that event is in the requested state for some consumer. Without
+ * consumers, every event is pending. */
 bool pg_viewer_shows(const struct viewer *v, const struct event_query *q);
 
 #endif

@@ -1,8 +1,8 @@
 /* events.c: listing events with their states.
  *
- * Millions of events may be kept, and few of them match. What is recorded about single events is
- * found by that (_exceptional). Everything else is looked for: from one end, a range of numbers at
- * a time, and no further than the query says. */
+ * Millions of events may be kept, and few of them match. Events with records of their own are found
+ * by those (_exceptional). All others are searched for: from one end, a range of numbers at a time,
+ * and no further than the query's bound. */
 #include <stdlib.h>
 
 #include "store/postgres/event_states.h"
@@ -10,10 +10,10 @@
 #define PAGE 500 /* events per query, so that a listing of millions fits in memory */
 #define PAGE_LEAST 10
 #define LIMIT_DEFAULT 100
-/* To look for a state takes twice as long as to look for a type, and longer the more consumers
- * there are: three times with so many. */
+/* Searching by state takes twice as long as by type, and longer with more consumers: three times as
+ * long with this many. */
 #define CHEAP_CONSUMERS 8
-/* To tell a state costs as much as to look at so many numbers. */
+/* Deciding one state costs as much as examining this many numbers. */
 #define STATE_COST 20
 
 /* ---- pages ---- */
@@ -24,8 +24,8 @@
     "AND ($4::text IS NULL OR e.aggregate_type = $4) " \
     "AND ($5::text IS NULL OR e.aggregate_id = $5) "
 
-/* What a look has to know of each consumer, a row for each. Lanes are in arrays, in their order;
- * one may be lost. changed: an event was perhaps judged by another filter. */
+/* The data of each consumer that a search needs, a row for each. Lanes are in arrays, in order; one
+ * may be missing. changed: a former filter may apply to an event. */
 #define CONSUMERS \
     "WITH c AS MATERIALIZED (" \
         "SELECT x.*, l.*, " \
@@ -41,9 +41,9 @@
                       "WHERE y.lane >= 0) l " \
         "WHERE $7::text IS NULL OR x.name = $7) "
 
-/* Of the events in a range, all, or those that may be in a state: what positions and filters say of
- * them costs little to find out, and _exceptional has the exceptions. The fences (OFFSET 0) keep
- * expressions simple, so that the functions they are given to are inlined. */
+/* The events in a range, all or those that may be in a state: checking positions and filters is
+ * cheap, and _exceptional has the exceptions. The fences (OFFSET 0) keep expressions simple, so
+ * that functions with them as arguments are inlined. */
 #define LOOK \
     CONSUMERS \
     "SELECT " PG_EVENT_SHOWN " " \
@@ -102,19 +102,19 @@ struct range {
     int64_t from, to;
 };
 
-/* Where a listing is. */
+/* The progress of a listing. */
 struct listing {
     struct viewer *v;
     const struct event_query *q;
     event_visit *visit;
     void *ctx;
 
-    const char *state; /* as _exceptional knows it; NULL: any */
+    const char *state; /* as named in _exceptional; NULL: any */
     int64_t low;       /* up to here only _exceptional has events in that state */
     struct event_look looked;
-    int64_t budget; /* numbers that may still be looked at in vain */
-    int64_t step;   /* numbers to look at in one query */
-    int64_t states; /* states that may still be told in vain */
+    int64_t budget; /* numbers that may still be examined without a match */
+    int64_t step;   /* numbers to examine in one query */
+    int64_t states; /* states that may still be decided without a match */
 
     struct arena a; /* of a page */
     size_t left;    /* events to show */
@@ -140,7 +140,7 @@ static int read_page(struct pg_store *st, struct arena *a, struct event *page, s
     return more;
 }
 
-/* Shows an event if it is in the state asked for. */
+/* Shows an event if it is in the requested state. */
 static int show_event(struct listing *l, const PGresult *states, const struct event *ev,
                       struct error *err)
 {
@@ -169,7 +169,7 @@ static int show_page(struct listing *l, const struct event *page, size_t n, stru
     return result;
 }
 
-/* Shows the page that was asked for, and says how many events it had, and the last. */
+/* Shows the requested page, and returns how many events it had, and the last seq. */
 static int show_answer(struct listing *l, size_t *ret_n, int64_t *ret_last, struct error *err)
 {
     *ret_n = 0;
@@ -185,15 +185,15 @@ static int show_answer(struct listing *l, size_t *ret_n, int64_t *ret_last, stru
     return show_page(l, page, *ret_n, err);
 }
 
-/* Shows the next page of a range, and takes what it has covered off the range. */
+/* Shows the next page of a range, and removes the covered part from the range. */
 static int show_next(struct listing *l, const char *sql, struct range *r, struct error *err)
 {
     const struct event_query *q = l->q;
     size_t n;
     int64_t last;
 
-    /* As many as will be shown, if all of them will, and else no more than there are states left to
-     * tell. */
+    /* As many as will be shown, if all will be; otherwise no more than there are states left to
+     * decide. */
     int64_t wanted = (int64_t)l->left;
     if (l->state)
         wanted = l->states / (int64_t)l->v->n + PAGE_LEAST;
@@ -214,10 +214,10 @@ static int show_next(struct listing *l, const char *sql, struct range *r, struct
     return 0;
 }
 
-/* ---- how far to look ---- */
+/* ---- how far to search ---- */
 
-/* Shows what is recorded about single events that are in the state asked for, in a range. All of it
- * is found. */
+/* Shows the events in a range whose own records put them in the requested state. All of them are
+ * found. */
 static int list_exceptional(struct listing *l, struct range r, struct error *err)
 {
     if (!l->state)
@@ -229,7 +229,7 @@ static int list_exceptional(struct listing *l, struct range r, struct error *err
         result = show_next(l, sql, &r, err);
         arena_reset(&l->a);
     }
-    l->states = states; /* they are not what a look pays for */
+    l->states = states; /* these do not count against the budget */
     return result;
 }
 
@@ -261,7 +261,7 @@ static int first_event(struct listing *l, struct range r, int64_t *ret, struct e
     return 0;
 }
 
-/* Returns the next numbers of a range to look at, from its first event on. */
+/* Returns the next numbers of a range to examine, from its first event on. */
 static struct range next_step(const struct listing *l, struct range r, int64_t first)
 {
     int64_t most = l->budget < l->step ? l->budget : l->step;
@@ -276,7 +276,7 @@ static struct range next_step(const struct listing *l, struct range r, int64_t f
     return step;
 }
 
-/* Adds numbers to those that were looked at. */
+/* Adds to the examined numbers. */
 static void note_looked(struct listing *l, struct range r)
 {
     struct event_look *k = &l->looked;
@@ -289,8 +289,8 @@ static void note_looked(struct listing *l, struct range r)
         l->q->looking(l->ctx, k->to - k->from + 1);
 }
 
-/* Looks at the next step of a range, takes it off the range, and pays for what was looked at in
- * vain. */
+/* Examines the next step of a range, removes it from the range, and charges numbers without a match
+ * to the budget. */
 static int look_at_step(struct listing *l, struct range *r, int64_t first, struct error *err)
 {
     struct range step = next_step(l, *r, first);
@@ -315,7 +315,7 @@ static int look_at_step(struct listing *l, struct range *r, int64_t first, struc
     return 0;
 }
 
-/* Looks at a range as far as the query says. */
+/* Examines a range as far as the budget allows. */
 static int look_at_range(struct listing *l, struct range r, struct error *err)
 {
     while (!l->done && r.from < r.to) {
@@ -336,11 +336,11 @@ static int look_at_range(struct listing *l, struct range r, struct error *err)
     return 0;
 }
 
-/* Shows what is recorded about events up to l->low, and looks at those past it. */
+/* Shows events with records of their own up to l->low, and searches those past it. */
 static int list_events(struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
-    struct range all = {.from = 0, .to = INT64_MAX}; /* behind q->after, in this order */
+    struct range all = {.from = 0, .to = INT64_MAX}; /* after q->after, in the listing's order */
     if (!q->newest_first)
         all.from = q->after;
     else if (q->after)
@@ -349,7 +349,7 @@ static int list_events(struct listing *l, struct error *err)
     bool any_key = !q->aggregate_type.p && !q->aggregate_id.p;
     bool everything = !l->state && !q->type && any_key;
     if (everything)
-        return show_range(l, &all, err); /* none is looked at in vain */
+        return show_range(l, &all, err); /* every event matches */
 
     struct range low = all, high = all;
     if (low.to > l->low)
@@ -367,9 +367,9 @@ static int list_events(struct listing *l, struct error *err)
     return look_at_range(l, high, err);
 }
 
-/* ---- what is asked for ---- */
+/* ---- the request ---- */
 
-/* Asks for a number that bounds the look. */
+/* Queries a bound of the search. */
 static int ask_low(struct listing *l, const char *sql, struct error *err)
 {
     PGresult *r = pg_query(l->v->st, err, sql, "s", l->v->consumer);
@@ -380,8 +380,8 @@ static int ask_low(struct listing *l, const char *sql, struct error *err)
     return 0;
 }
 
-/* Finds out up to where nothing has to be looked at, since only _exceptional has events in the
- * state asked for. */
+/* Finds the number up to which no search is needed, because only _exceptional has events in the
+ * requested state. */
 static int find_low(struct listing *l, struct error *err)
 {
     static const char passed_sql[] =
@@ -405,8 +405,7 @@ static int find_low(struct listing *l, struct error *err)
     }
 }
 
-/* Finds out which events can be in the state asked for. Without a consumer all are pending, and
- * none is anything else. */
+/* Decides which events can be in the requested state. Without consumers all events are pending. */
 static int find_scope(struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
@@ -441,7 +440,7 @@ static int read_now(struct viewer *v, const struct event_query *q, struct error 
     return 0;
 }
 
-/* Notes that an id was looked for only among the newest events, if there are more. */
+/* Notes that only the newest events were searched for an id, if there are more. */
 static int note_newest(struct listing *l, struct error *err)
 {
     if (l->budget == LOOK_ALL)
@@ -468,7 +467,7 @@ static int list_one(struct listing *l, struct error *err)
     else if (uuid7_valid(str_of(id)))
         sent = pg_send(l->v->st, PG_MAIN, err, by_id, "si", id, l->budget);
     else
-        return 0; /* it is no id of any event */
+        return 0; /* no event has this id */
     if (sent != 0)
         return -1;
     if (show_answer(l, &n, &last, err) != 0)

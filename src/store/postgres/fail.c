@@ -1,11 +1,10 @@
-/* fail.c: what PostgreSQL's errors mean to us. */
+/* fail.c: mapping PostgreSQL's errors to ours. */
 #include <stdio.h>
 
 #include "base/text.h"
 #include "store/postgres/postgres.h"
 
-/* What a SQLSTATE means to us. The first entry that matches counts. OB is our own class
- * (docs/sql.md). */
+/* The meaning of a SQLSTATE. The first match counts. OB is our own class (docs/sql.md). */
 static const struct meaning {
     const char *state; /* a prefix of the SQLSTATE */
     enum err_code code;
@@ -16,7 +15,7 @@ static const struct meaning {
     {"OB003", ERR_NOTFOUND, CLASS_FATAL}, /* no such consumer, table or role */
     {"OB004", ERR_CONFIG, CLASS_FATAL},   /* a bad argument, or a wrong tenant */
     {"OB005", ERR_NEWER, CLASS_FATAL},    /* the outbox has another version */
-    {"OB006", ERR_CONFIG, CLASS_RETRY},   /* the outbox has to be put right first */
+    {"OB006", ERR_CONFIG, CLASS_RETRY},   /* the outbox has to be repaired first */
     {"2200H", ERR_CONFIG, CLASS_RETRY},   /* a sequence has no number left */
     {"42P01", ERR_NOTOURS, CLASS_FATAL},  /* no such table */
     {"3F000", ERR_NOTOURS, CLASS_FATAL},  /* no such schema */
@@ -25,7 +24,7 @@ static const struct meaning {
     {"25006", ERR_READONLY, CLASS_RETRY}, /* the transaction is read-only */
     {"40001", ERR_BUSY, CLASS_RETRY},     /* serialization failure */
     {"40P01", ERR_BUSY, CLASS_RETRY},     /* deadlock */
-    {"55P03", ERR_BUSY, CLASS_RETRY},     /* a lock was not to be had in time */
+    {"55P03", ERR_BUSY, CLASS_RETRY},     /* a lock could not be acquired in time */
     {"57014", ERR_BUSY, CLASS_RETRY},     /* the statement was cancelled, or took too long */
     {"53100", ERR_FULL, CLASS_RETRY},     /* the disk is full */
     {"53", ERR_UNAVAILABLE, CLASS_RETRY}, /* resources of the server */
@@ -38,7 +37,6 @@ static const struct meaning {
     {"25", ERR_MISUSE, CLASS_RETRY},      /* the state of the transaction */
 };
 
-/* Returns what a SQLSTATE means to us. */
 static struct meaning meaning_of(const char *state)
 {
     for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
@@ -58,11 +56,11 @@ static void one_line(const char *from, char *to, size_t size)
     to[n] = '\0';
 }
 
-/* Returns what to do about an error whose message does not say it. */
+/* Returns advice for errors whose message has none. */
 static const char *advice_for(const char *state)
 {
     if (strcmp(state, "2200H") == 0)
-        return "run `outbox status` as the outbox's owner: it puts the sequence right";
+        return "run `outbox status` as the outbox's owner: it repairs the sequence";
     if (strcmp(state, "42501") == 0)
         return "grant the role its part (docs/sql.md, `allow`)";
     if (strcmp(state, "25006") == 0)
@@ -119,9 +117,10 @@ static int fail_lost(const struct pg_store *st, const PGconn *db, const PGresult
 }
 
 /* Whether the error is about something that the session has prepared or cached: a plan for tables
- * that were made anew, a statement that no longer exists, the row of a table to which a column was
- * added. PostgreSQL plans anew a cached query whose tables have changed, but not one that sees them
- * only through a function, and that ends in an internal error. A new session has cached nothing. */
+ * that were recreated, a statement that no longer exists, the row of a table to which a column was
+ * added. PostgreSQL replans a cached query whose tables have changed, but not one that accesses
+ * them only through a function, which ends in an internal error. A new session has an empty
+ * cache. */
 static bool session_outdated(const char *state)
 {
     static const char *const states[] = {"0A000", "26000", "42703", "42804", "42P13", "XX000"};

@@ -48,7 +48,7 @@ int pg_info(struct store *base, struct store_info *ret, struct error *err)
     if (span == 0 || !ret->events_exact)
         return 0;
 
-    /* The range of their numbers has gaps. */
+    /* The range of seqs has gaps. */
     r = pg_query(st, err, "SELECT count(*) FROM @schema@.event", "");
     if (!r)
         return -1;
@@ -75,8 +75,8 @@ static const char dead_sql[] =
     "ORDER BY d.consumer, d.seq "
     "LIMIT $5::bigint";
 
-/* Only what is not on its way already is sent back or dropped. Both functions lock the consumers
- * that the letters belong to. */
+/* Only letters that are not already being retried are sent back or dropped. Both functions lock the
+ * letters' consumers. */
 static const char redrive_sql[] =
     "SELECT coalesce(sum(@schema@._redrive(y.consumer, y.seqs)), 0) "
     "FROM (SELECT x.consumer, array_agg(x.seq) AS seqs "
@@ -190,8 +190,8 @@ int pg_retry_now(struct store *base, const char *consumer, int64_t seq, bool *re
 
 /* ---- marks ---- */
 
-/* Asked for one stream, it leaves out the marks of other tenants' consumers, which could say
- * anything: see functions/hwm.sql. */
+/* For a single stream, it leaves out the marks of other tenants' consumers, which cannot be
+ * trusted: see functions/hwm.sql. */
 /* clang-format off */
 static const char marks_sql[] =
     "SELECT m.stream, m.consumer, m.hi, m.lo, floor(extract(epoch FROM m.at) * 1000)::bigint "

@@ -1,6 +1,6 @@
-/* install.c: functions and views. They are not migrations. What this program carries is put in
- * place whenever something else is there, which a fingerprint in table meta tells. What an earlier
- * version had and this one has not is dropped, so that no call has two functions to choose from. */
+/* install.c: functions and views. They are not migrations. This program's versions are installed
+ * whenever the fingerprint in table meta differs. Those of earlier versions that no longer exist
+ * are dropped, so that no call is ambiguous. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ extern const char postgres_statement_close[], postgres_statement_drop_strays[],
 #define FINGERPRINT 17  /* 16 digits and a NUL */
 #define FORMER_MAX "64" /* fingerprints that were replaced, and are remembered */
 
-/* Names the functions and views that this program carries. */
+/* The fingerprint of this program's functions and views. */
 static void fingerprint(char out[FINGERPRINT])
 {
     uint64_t h = HASH_INIT;
@@ -27,8 +27,8 @@ static void fingerprint(char out[FINGERPRINT])
     snprintf(out, FINGERPRINT, "%016" PRIx64, hash_end(h));
 }
 
-/* In a schema that was renamed, functions still name the one they were made for: they do not count
- * as the same, and are put in place anew. */
+/* In a renamed schema, functions still name the schema they were created for: they do not count as
+ * the same, and are installed again. */
 /* clang-format off */
 static const char status_sql[] =
     "SELECT coalesce(bool_or(name = 'functions' AND value = $1), false) "
@@ -87,7 +87,7 @@ static void all_names(const char *mark, struct buf *to)
         each_name(postgres_function[i], mark, to);
 }
 
-/* Appends the functions that migrations make, because tables depend on them. */
+/* Appends the functions that migrations create, because tables depend on them. */
 static void names_in_migrations(struct buf *to)
 {
     for (int v = 0; v < PG_SCHEMA_VERSION; v++)
@@ -96,7 +96,7 @@ static void names_in_migrations(struct buf *to)
 
 /* ---- filling in ---- */
 
-/* A mark in one of our statements and what stands for it; the last one has a NULL. */
+/* A mark in our statements and its replacement; the last one has a NULL. */
 struct mark {
     const char *mark, *text;
 };
@@ -126,8 +126,8 @@ static void add_filled(struct buf *b, const char *sql, const struct mark *marks)
 
 /* ---- one text ---- */
 
-/* Appends what drops the functions and views that a text makes. Views may depend on any function,
- * so for a function all views go; they are made last. */
+/* Appends DROP statements for the functions and views that a text creates. Views may depend on any
+ * function, so a function drops all views; they are created last. */
 static void add_make_way(struct buf *sql, const char *text)
 {
     struct buf views, functions;
@@ -150,7 +150,7 @@ static void add_make_way(struct buf *sql, const char *text)
     buf_release(&views);
 }
 
-/* Drops what a text makes but cannot replace, because its columns are others now. */
+/* Drops what a text creates but cannot replace, because its columns have changed. */
 static int make_way(struct pg_store *st, const char *text, struct error *err)
 {
     struct buf sql;
@@ -192,8 +192,8 @@ static int install_or_replace(struct pg_store *st, const char *text, bool *ret_o
     return pg_simple(st, "RELEASE SAVEPOINT outbox_install", err);
 }
 
-/* Installs each function or view of a text separately, so that only those go that cannot be
- * replaced. Others may have a table or a policy depend on them. */
+/* Installs each function or view of a text separately, so that only those that cannot be replaced
+ * are dropped. Tables or policies may depend on others. */
 static int install_one_by_one(struct pg_store *st, const char *text, struct error *err)
 {
     static const char create[] = "\nCREATE OR REPLACE ";
@@ -224,10 +224,10 @@ static int install_text(struct pg_store *st, const char *text, struct error *err
     return other_columns ? install_one_by_one(st, text, err) : 0;
 }
 
-/* ---- all of them ---- */
+/* ---- installing ---- */
 
-/* Appends what follows the functions: their search_paths and grants, and the record of what is in
- * place. With drop_strays, functions of earlier versions are dropped first, while nothing has
+/* Appends what follows the functions: their search_paths and grants, and the record of what is
+ * installed. With drop_strays, functions of earlier versions are dropped first, while nothing has
  * touched them. */
 static void add_finish(struct buf *b, bool drop_strays)
 {

@@ -1,10 +1,9 @@
 /* migrate.c: the tables, in numbered steps.
  *
- * Producers and workers may be at work while an outbox is brought up to date. ALTER TABLE needs a
- * lock that no other session may share, and every session that comes meanwhile waits behind it: one
- * long transaction would stop all of them. So each lock is waited for no longer than LOCK_WAIT,
- * that of the events last. If the locks cannot be had, everything is undone, and tried again
- * later. */
+ * Producers and workers may be active while an outbox is migrated. ALTER TABLE needs an exclusive
+ * lock, and every session that arrives meanwhile queues behind it: one long transaction would stop
+ * all of them. So each lock is waited for no longer than LOCK_WAIT, that of table event last. If
+ * the locks cannot be acquired, everything is rolled back, and retried later. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -25,7 +24,7 @@ extern const char postgres_statement_lock_meta[], postgres_statement_lock_tables
 #define PAUSE_MAX_MS 5000
 #define TELL_EVERY_MS 10000
 
-/* ---- what is there ---- */
+/* ---- the current version ---- */
 
 /* clang-format off */
 static const char tables_sql[] =
@@ -36,7 +35,7 @@ static const char tables_sql[] =
     "WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')";
 /* clang-format on */
 
-/* Finds out whether the schema has an outbox. ERR_NOTOURS: it has something else. */
+/* Checks whether the schema has an outbox. ERR_NOTOURS: it has something else. */
 static int find_outbox(struct pg_store *st, bool *ret, struct error *err)
 {
     PGresult *r = pg_query(st, err, tables_sql, "s", st->schema);
@@ -54,7 +53,7 @@ static int find_outbox(struct pg_store *st, bool *ret, struct error *err)
     return 0;
 }
 
-/* Reads the version of the outbox there, whatever it is; 0: there is none. */
+/* Reads the version of the outbox, even an unknown one; 0: there is none. */
 static int read_version(struct pg_store *st, int64_t *ret, struct error *err)
 {
     bool there = false;
@@ -101,10 +100,10 @@ PGresult *pg_strangers(struct pg_store *st, struct error *err)
     return pg_query(st, err, postgres_statement_strangers, "s", st->schema);
 }
 
-/* ---- making it ---- */
+/* ---- migrating ---- */
 
-/* Makes the schema unless it is there. A role that may not create schemas can use one that was made
- * for it, but not one in which others may create functions. */
+/* Creates the schema unless it exists. A role that may not create schemas can use one created for
+ * it, but not one in which other roles may create functions. */
 static int make_schema(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_strangers(st, err);
@@ -128,12 +127,12 @@ static int make_schema(struct pg_store *st, struct error *err)
 
 /* clang-format off */
 
-/* Functions may name each other, whatever their order. */
+/* Functions may refer to each other in any order. */
 static const char settings_sql[] =
     "SET LOCAL check_function_bodies = off; "
     "SET LOCAL client_min_messages = warning;\n";
 
-/* A text for other tools looks names up as we do, and leaves the search_path as it was. */
+/* A text for other tools uses our search_path, and restores the previous one. */
 static const char path_ours_sql[] =
     "SELECT pg_catalog.set_config('outbox.search_path', "
                                  "pg_catalog.current_setting('search_path'), true);\n"
@@ -143,8 +142,8 @@ static const char path_back_sql[] =
 
 /* clang-format on */
 
-/* Runs one migration. What stands before its mark `-- @locked@` takes time, and runs before the
- * tables are locked. at_work: there may be others at work, so lock them out. */
+/* Runs one migration. The part before its mark `-- @locked@` takes time, and runs before the tables
+ * are locked. at_work: other sessions may be using the tables, so lock them out. */
 static int migration_run(struct pg_store *st, const char *sql, bool at_work, struct error *err)
 {
     static const char mark[] = "-- @locked@\n";
@@ -178,8 +177,8 @@ int pg_install(struct pg_store *st, int64_t from, struct error *err)
 
 struct migrating {
     struct pg_store *st;
-    int64_t from;                    /* the version that was there */
-    enum functions_status functions; /* if it is the one we know */
+    int64_t from;                    /* the version found */
+    enum functions_status functions; /* if that is our version */
     bool changed;                    /* something had to be done */
 };
 
@@ -194,8 +193,8 @@ static const char owner_sql[] =
     "WHERE n.nspname = $1 AND c.relname = 'meta'";
 /* clang-format on */
 
-/* Takes the role of the outbox's owner: what a superuser, or a member of that role, makes has to be
- * the owner's as well. */
+/* Switches to the role of the outbox's owner: objects created by a superuser, or by a member of
+ * that role, have to belong to the owner too. */
 static int become_owner(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_query(st, err, owner_sql, "s", st->schema);
@@ -222,7 +221,7 @@ static int become_owner(struct pg_store *st, struct error *err)
     return result;
 }
 
-/* Makes an outbox, or changes one step by step to the version that we know. */
+/* Creates an outbox, or migrates one step by step to our version. */
 static int bring_up(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
@@ -237,7 +236,7 @@ static int bring_up(struct migrating *m, struct error *err)
         return -1;
     if (pg_install(st, m->from, err) != 0)
         return -1;
-    /* Workers of an older version that sleep must learn of it now. */
+    /* Sleeping workers of an older version must learn of it now. */
     return pg_script(st, "SELECT @schema@._wakeup_notify_all()", err);
 }
 
@@ -248,8 +247,8 @@ static const char no_limits_sql[] =
     "SET LOCAL idle_in_transaction_session_timeout = 0";
 /* clang-format on */
 
-/* One transaction: all of it, or nothing. It lets one program at a time through; those that come
- * later find the work done. */
+/* One transaction, all or nothing. Concurrent runs are serialised; the later ones find the work
+ * done. */
 static int bring_up_once(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
@@ -299,7 +298,7 @@ static const char users_sql[] =
     "LIMIT 1";
 /* clang-format on */
 
-/* Names the oldest transaction among those that use the tables. */
+/* Reports the oldest transaction among those that use the tables. */
 static void report_users(const struct migrating *m, int64_t left_ms)
 {
     struct pg_store *st = m->st;
@@ -322,7 +321,7 @@ static void report_users(const struct migrating *m, int64_t left_ms)
     st->opt.progress(st->opt.progress_ctx, text);
 }
 
-/* Whether an outbox that was not there when we looked is there now. */
+/* Whether another process has created the outbox since we looked. */
 static bool made_by_another(const struct migrating *m)
 {
     int64_t there;
@@ -331,14 +330,14 @@ static bool made_by_another(const struct migrating *m)
     return read_version(m->st, &there, NULL) == 0 && there > 0;
 }
 
-/* Goes by the machine's own clock: this waits for real transactions. */
+/* Uses the system clock, since this waits for real transactions. */
 static int64_t now_ms(void)
 {
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* Tries until the work is done, cannot be done, or has taken too long. Between the attempts
- * producers make progress. */
+/* Tries until the work is done, cannot be done, or has taken too long. Between attempts producers
+ * make progress. */
 static int bring_up_patiently(struct migrating *m, struct error *err)
 {
     int64_t patience = m->st->opt.lock_ms ? m->st->opt.lock_ms : LOCK_PATIENCE_MS;

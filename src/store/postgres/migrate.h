@@ -1,5 +1,5 @@
-/* migrate.h: bringing an outbox up to date: its tables step by step (migrate.c), its functions and
- * views all at once (install.c). */
+/* migrate.h: upgrading an outbox: its tables step by step (migrate.c), its functions and views all
+ * at once (install.c). */
 #ifndef STORE_POSTGRES_MIGRATE_H
 #define STORE_POSTGRES_MIGRATE_H
 
@@ -8,16 +8,16 @@
 struct pg_store;
 struct buf;
 
-/* pg_install makes everything after version `from` in st's schema, inside the open transaction. */
+/* pg_install creates everything after version `from` in st's schema, inside the open
+ * transaction. */
 int pg_install(struct pg_store *st, int64_t from, struct error *err);
 
-/* pg_functions_install puts functions and views in place, inside the open transaction.
- * pg_functions_ddl appends the SQL that does so, with its marks. */
+/* pg_functions_install installs functions and views, inside the open transaction. pg_functions_ddl
+ * appends the SQL that does so, with its marks. */
 int pg_functions_install(struct pg_store *st, struct error *err);
 void pg_functions_ddl(struct buf *to);
 
-/* pg_functions_status compares the functions and views in place with those that this program
- * carries. */
+/* pg_functions_status compares the installed functions and views with this program's. */
 int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct error *err);
 
 #endif

@@ -72,7 +72,7 @@ struct pg_store *pg_new(const char *url, const char *schema, const struct store_
     return NULL;
 }
 
-/* Connects a handle that has its settings, and hands it over or frees it. */
+/* Connects a handle that has its settings, and returns or frees it. */
 static int start(struct pg_store *st, struct store **ret, struct error *err)
 {
     if (pg_emit_texts(st, err) == 0 && pg_ready(st, err) == 0) {
@@ -92,7 +92,7 @@ static int pg_open(const char *url, const struct store_options *opt, struct stor
     return start(st, ret, err);
 }
 
-/* Copies what the URL of another handle said. */
+/* Copies the URL settings of another handle. */
 static int copy_settings(struct pg_store *st, const struct pg_store *from)
 {
     const struct {
@@ -113,7 +113,7 @@ static int copy_settings(struct pg_store *st, const struct pg_store *from)
     return 0;
 }
 
-/* Opens another handle on the same outbox, with a connection of its own. */
+/* Opens another handle on the same outbox, with its own connection. */
 static int pg_dup(struct store *base, struct store **ret, struct error *err)
 {
     const struct pg_store *from = pg_of(base);
@@ -153,8 +153,8 @@ int pg_begin(struct store *base, struct error *err)
     return 0;
 }
 
-/* Restores the search_path that the application's statements would have on a connection of its own.
- * A connection that is lent or pooled has it already. */
+/* Restores the search_path that the application's statements would have on their own connection. An
+ * exposed or pooled connection has it already. */
 int pg_begin_shared(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);
@@ -174,7 +174,7 @@ int pg_begin_shared(struct store *base, struct error *err)
     return 0;
 }
 
-/* Looks first whether a statement has failed: then the server would answer COMMIT with a rollback,
+/* Checks first whether a statement has failed: the server would then answer COMMIT with a rollback,
  * and no error. */
 int pg_commit(struct store *base, struct error *err)
 {

@@ -1,6 +1,6 @@
-/* outcomes.c: what a turn says, as JSON: outcomes, marks and known claims. For outcomes see
- * sql/postgres/functions/settle.sql. New events that failed alike, or wait behind those, go as a
- * set with their keys: then the server looks nothing up to park them
+/* outcomes.c: the arguments of a turn as JSON: outcomes, marks and known claims. For outcomes see
+ * sql/postgres/functions/settle.sql. Fresh events that failed in the same way, or wait behind
+ * those, are sent as a set with their keys: then the server can park them without a lookup
  * (sql/postgres/internal/settle.sql). */
 #include "base/json.h"
 #include "base/text.h"
@@ -8,7 +8,7 @@
 
 #define SETS_MAX 8
 
-/* Adds a text that a sink said. It need not be UTF-8, nor short; what is stored must be both. */
+/* Adds a text from a sink. It may be invalid UTF-8, and long; the stored text must be neither. */
 static void add_text(struct buf *b, const char *name, const char *text)
 {
     char kept[TEXT_KEPT_MAX];
@@ -20,7 +20,7 @@ static void add_text(struct buf *b, const char *name, const char *text)
 
 /* ---- one by one ---- */
 
-/* Adds what outcomes of a set have in common. */
+/* Adds the common part of the outcomes of a set. */
 static void add_how(struct buf *b, const struct outcome *o)
 {
     static const char *const kinds[] = {"delivered", "retry", "dead", "behind", "delay"};
@@ -63,7 +63,7 @@ static bool alike(const struct outcome *a, const struct outcome *b)
     return strcmp(a->error, b->error) == 0;
 }
 
-/* Finds the set of an outcome; NULL: there is none. */
+/* Finds the set of an outcome; NULL: none. */
 static struct set *set_of(struct sets *all, const struct outcome *o)
 {
     for (size_t i = 0; i < all->n; i++) {
@@ -73,7 +73,7 @@ static struct set *set_of(struct sets *all, const struct outcome *o)
     return NULL;
 }
 
-/* Finds out which sets the outcomes make. Returns false if they have to go one by one. */
+/* Groups the outcomes into sets. False: they have to be sent one by one. */
 static bool sort_out(const struct settlement *s, struct sets *all)
 {
     all->n = 0;
@@ -98,7 +98,7 @@ static bool sort_out(const struct settlement *s, struct sets *all)
 
 enum set_column { SET_SEQS, SET_KEYS, SET_DELAYS, SET_COLUMNS };
 
-/* Adds an array of the server's with a number of each outcome of a set. */
+/* Adds a PostgreSQL array with a number from each outcome of a set. */
 static void add_numbers(struct buf *b, const struct settlement *s, const struct set *set,
                         enum set_column column)
 {

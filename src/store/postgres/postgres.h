@@ -1,7 +1,7 @@
 /* postgres.h: the inside of the PostgreSQL store, shared by its files. The protocol itself is in
  * sql/postgres; this is a thin, fast caller of it.
  *
- *   url.c          what a URL says
+ *   url.c          parsing URLs
  *   connect.c      connecting and reconnecting, and whether the outbox there is one to work with
  *   open.c         handles, transactions, and the table of operations
  *   statement.c    sending statements and reading their rows
@@ -51,11 +51,11 @@
 #define PG_NAMED_MARK "-- Every name has its schema"
 #define PG_NAMED PG_NAMED_MARK ".\n"
 
-/* Our two connections. The second exists while there is a backlog: the server reads ahead there
- * while the first one settles and claims. */
+/* Our two connections. The second exists during a backlog: it reads ahead while the first one
+ * settles and claims. */
 enum pg_link { PG_MAIN, PG_READER, PG_LINKS };
 
-/* A window is where events are: committed between two snapshots (as text), with a seq in
+/* A window is a set of events: those committed between two snapshots (as text), with a seq in
  * (from, to]. None has a seq past `end`. */
 struct pg_window {
     const char *seen, *target;
@@ -69,7 +69,7 @@ struct pg_chunk {
     size_t scanned, bytes;
     size_t passed_bytes; /* of payloads that the filter did not want */
     int64_t last;        /* seq of the last row read */
-    bool cut;            /* there were more */
+    bool cut;            /* there are more */
 };
 
 /* A chunk is full if it has reached one of these. */
@@ -77,15 +77,15 @@ struct pg_chunk_limits {
     size_t bytes, events, scanned, passed_bytes;
 };
 
-/* What is being read ahead: events that the next claims are likely to take. The server reads them
- * while this side delivers and makes its turn. Reading claims nothing. Events do not change, and
- * the claim checks that the lane still stands where it did. */
+/* Reading ahead: events that the next claims are likely to take. The server reads them during
+ * deliveries and turns. Reading claims nothing. Events do not change, and the claim checks that the
+ * lane's position is still the same. */
 struct pg_ahead {
-    bool on; /* the rest has a meaning */
+    bool on; /* the other fields are valid */
     char consumer[STORE_NAME_MAX + 1];
     const struct filter *filter;
     int lane;
-    int64_t members; /* the lanes whose events they are, a bit for each */
+    int64_t members; /* the lanes of the events, a bit for each */
 
     /* the window */
     char *seen, *target;
@@ -94,18 +94,18 @@ struct pg_ahead {
     /* what the server is sending, on the second connection */
     struct {
         bool open;
-        int64_t to; /* it ends here, or when nothing is left of the rows that were asked for */
+        int64_t to; /* it ends here, or at the last of the requested rows */
         size_t left;
-        size_t claims; /* so many claims long is the next one */
+        size_t claims; /* length of the next stream, in claims */
         int64_t sent_at;
     } stream;
 
-    /* the chunk that is being read: events in (from, to]. The stream goes on behind it */
+    /* the chunk that is being read: events in (from, to]. The stream continues after it */
     struct arena a;
     struct pg_chunk c;
     int64_t from, to;
 
-    /* taken for a claim that then was of parked events; comes before the chunk */
+    /* taken for a claim that turned out to be of parked events; precedes the chunk */
     struct {
         bool there;
         struct arena a;
@@ -114,8 +114,7 @@ struct pg_ahead {
     } kept;
 };
 
-/* A statement and its text. It is prepared on a connection if its generation there is the
- * connection's. */
+/* A statement and its text. It is prepared on a connection if both have the same generation. */
 struct pg_cached {
     const char *sql; /* a constant, compared by address */
     char *text;      /* with the schema in it */
@@ -143,35 +142,35 @@ struct pg_store {
     PGconn *db;                    /* PG_MAIN */
     PGconn *reader;                /* PG_READER */
     unsigned generation[PG_LINKS]; /* grows with each connection */
-    bool pooled;       /* a pooler stands between: no state of a session can be relied on */
-    bool worked;       /* there was an outbox once: if it is gone now, it may come back */
-    unsigned brief_at; /* the generation that was told to be brief: see pg_be_brief */
-    bool stale;        /* what is prepared on this connection is outdated: reconnect */
-    bool patient;      /* the statement may take long: no limit on the answer */
-    bool silent;       /* a connection was given up because nothing came for answer_ms */
+    bool pooled;       /* there is a pooler in between: session state cannot be relied on */
+    bool worked;       /* an outbox was seen: if it is gone now, it may come back */
+    unsigned brief_at; /* the generation that pg_be_brief was set on */
+    bool stale;        /* prepared statements of this connection are outdated: reconnect */
+    bool patient;      /* the statement may take long: no answer timeout */
+    bool silent;       /* a connection was dropped because nothing arrived for answer_ms */
     char state[6];     /* SQLSTATE of the last error */
     struct pg_cached cached[PG_STATEMENTS_MAX];
     size_t n_cached;
 
     /* The transaction (open.c, effects.c). */
     bool in_tx;
-    bool tx_shared;  /* the application's statements are in it as well */
-    char *path_was;  /* its search_path, while a statement of ours has another */
-    bool lent;       /* handlers use the connection: see pg_lend */
-    int64_t idle_ms; /* how long a transaction may idle, if lent */
+    bool tx_shared;  /* the application's statements run in it too */
+    char *path_was;  /* its search_path, while a statement of ours uses another */
+    bool lent;       /* exposed to handlers: see pg_lend */
+    int64_t idle_ms; /* how long a transaction may idle, if exposed */
 
     /* Emitting (emit.c). */
     struct uuid7 uuid;
     struct rng rng;
-    bool given_ids;   /* this role is held to a tenant and may not choose the ids of its events */
-    char *foreign[3]; /* statements for connections of the application's */
+    bool given_ids;   /* this role is limited to a tenant, and may not choose event ids */
+    char *foreign[3]; /* statements for the application's connections */
 
     struct pg_wakeup wakeup;
 
     /* Claiming and reading (turn.c, read.c, ahead.c). */
-    struct turn_cache cache; /* for requests that bring none */
+    struct turn_cache cache; /* for requests without one */
     struct pg_ahead ahead;
-    size_t row_bytes; /* size of an event, a recent average */
+    size_t row_bytes; /* moving average of the size of an event */
 };
 
 static inline struct pg_store *pg_of(struct store *st)
@@ -181,9 +180,9 @@ static inline struct pg_store *pg_of(struct store *st)
 
 /* ---- url.c ---- */
 
-/* pg_url_read fills in what a URL says: conninfo, shown, schema, quoted, literal, tenant,
- * answer_ms. st->schema must be set, and counts if the URL names none. ERR_CONFIG: the URL is
- * wrong, which libpq has checked as well; the message never quotes a password. Does not connect. */
+/* pg_url_read parses a URL into conninfo, shown, schema, quoted, literal, tenant and answer_ms.
+ * st->schema must be set, and is kept if the URL names none. ERR_CONFIG: the URL is invalid, also
+ * by libpq's checks; the message never quotes a password. Does not connect. */
 int pg_url_read(struct pg_store *st, const char *url, struct error *err);
 
 /* ---- connect.c ---- */
@@ -191,27 +190,26 @@ int pg_url_read(struct pg_store *st, const char *url, struct error *err);
 /* pg_ready connects if there is no connection, or if the last one broke or went stale.
  * ERR_UNAVAILABLE: no connection, or the open transaction was lost with it. Others as pg_check. */
 int pg_ready(struct pg_store *st, struct error *err);
-/* pg_reader_ready does the same for the connection that reads ahead, which must lead to the server
- * of the main one. pg_reader_close gives it up. */
+/* pg_reader_ready does the same for the connection that reads ahead, which must lead to the same
+ * server as the main one. pg_reader_close closes it. */
 int pg_reader_ready(struct pg_store *st, struct error *err);
 void pg_reader_close(struct pg_store *st);
-/* pg_be_brief tells the session that others wait for it: it is not to wait long for a consumer that
- * somebody has locked. */
+/* pg_be_brief tells the session that others wait for it, so that it does not wait long for a
+ * consumer locked by another session. */
 int pg_be_brief(struct pg_store *st, struct error *err);
-/* pg_check looks whether the outbox there is one to work with, and puts right what a restore left
- * wrong. ERR_NOTOURS: there is none, or an older one; ERR_NEWER; ERR_CONFIG: the tenant does not
- * fit the role. */
+/* pg_check checks that the outbox is usable, and repairs it after a restore. ERR_NOTOURS: there is
+ * none, or an older one; ERR_NEWER; ERR_CONFIG: the tenant does not fit the role. */
 int pg_check(struct pg_store *st, struct error *err);
 
 /* ---- open.c ---- */
 
-/* pg_new makes a handle without connecting. `schema` counts if the URL names none. Returns NULL on
- * failure; pg_close frees the handle. */
+/* pg_new creates a handle without connecting. `schema` is used if the URL names none. Returns NULL
+ * on failure; pg_close frees the handle. */
 struct pg_store *pg_new(const char *url, const char *schema, const struct store_options *opt,
                         struct error *err);
 void pg_close(struct store *st);
-/* pg_begin opens a transaction for our own statements alone, pg_begin_shared one in which the
- * application works as well. ERR_MISUSE: one is open already. */
+/* pg_begin opens a transaction for our own statements only; pg_begin_shared, one that the
+ * application uses too. ERR_MISUSE: one is open already. */
 int pg_begin(struct store *st, struct error *err);
 int pg_begin_shared(struct store *st, struct error *err);
 /* pg_commit fails with ERR_MISUSE, having rolled back, if a statement of the transaction failed. */
@@ -225,8 +223,7 @@ void pg_rollback(struct store *st);
  * most 32: s const char * (may be NULL), t struct str (p == NULL is SQL's NULL), i int64_t, b int
  * (boolean). */
 PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
-/* pg_query_on runs an expanded text on a connection of the caller's, and leaves nothing behind on
- * it. */
+/* pg_query_on runs an expanded text on the caller's connection, and leaves nothing behind on it. */
 PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *text,
                       const char *fmt, ...);
 /* pg_exec is pg_query without rows. *ret_n (ret_n may be NULL) is how many rows it changed. */
@@ -234,8 +231,8 @@ int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *
             const char *fmt, ...);
 /* pg_rows is pg_query with rows in binary form. */
 PGresult *pg_rows(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
-/* pg_start sends a statement as pg_query does, and pg_finish waits for its rows. In between the
- * caller can do something else. */
+/* pg_start sends a statement as pg_query does, and pg_finish waits for its rows. The caller can do
+ * other work in between. */
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
 PGresult *pg_finish(struct pg_store *st, struct error *err);
 
@@ -250,10 +247,9 @@ void pg_stop(struct pg_store *st, enum pg_link link);
  * out of memory. */
 char *pg_expand(const struct pg_store *st, const char *sql);
 
-/* pg_ask sends commands without parameters, which may be several, on any of our connections, and
- * returns the last result, whatever it is; NULL: nothing came. pg_command checks that it went well.
- * pg_simple is pg_command on the main connection, pg_script is pg_simple of a text that still has
- * marks in it. */
+/* pg_ask sends one or more commands without parameters on any of our connections, and returns the
+ * last result, even an error; NULL: there was none. pg_command checks that it succeeded. pg_simple
+ * is pg_command on the main connection; pg_script is pg_simple for a text that still has marks. */
 PGresult *pg_ask(struct pg_store *st, PGconn *db, const char *text);
 int pg_command(struct pg_store *st, PGconn *db, const char *text, struct error *err);
 int pg_simple(struct pg_store *st, const char *text, struct error *err);
@@ -261,25 +257,24 @@ int pg_script(struct pg_store *st, const char *sql, struct error *err);
 
 /* ---- result.c ---- */
 
-/* pg_result is PQgetResult with a limit: if nothing comes for answer_ms the connection is given up,
- * and the result says so. pg_last_result returns the last result of what was sent and clears the
- * others. The caller clears what it gets. */
+/* pg_result is PQgetResult with a timeout: if nothing arrives for answer_ms the connection is
+ * dropped, and the result is an error. pg_last_result returns the last result and clears the
+ * others. The caller clears the returned result. */
 PGresult *pg_result(struct pg_store *st, PGconn *db);
 PGresult *pg_last_result(struct pg_store *st, PGconn *db);
-/* pg_next_result is pg_result without the end of a pipeline. pg_went_well says whether a result is
- * rows, or a command that was carried out. */
+/* pg_next_result is pg_result without the end of a pipeline. pg_went_well returns whether a result
+ * is rows or a successful command. */
 PGresult *pg_next_result(struct pg_store *st, PGconn *db);
 bool pg_went_well(const PGresult *r);
-/* pg_clear_results discards what a handler, to whom the connection was lent, sent and did not read
- * to its end. */
+/* pg_clear_results discards results that a handler on an exposed connection did not read. */
 void pg_clear_results(PGconn *db);
 
 /* PG_MS is a timestamp in milliseconds; NULL if it is infinite. */
 #define PG_MS(column) \
     "CASE WHEN isfinite(" column ") THEN floor(extract(epoch FROM " column ") * 1000)::bigint END"
 
-/* A value of a row that came as text. pg_copy copies it into an arena; it returns NULL for NULL,
- * and also if there is no room, and then clears *ok. */
+/* A value of a row in text format. pg_copy copies it into an arena; it returns NULL for NULL, and
+ * if memory runs out, when it clears *ok. */
 int64_t pg_int(const PGresult *r, int row, int col);     /* 0 for NULL */
 bool pg_true(const PGresult *r, int row, int col);       /* false for NULL */
 const char *pg_str(const PGresult *r, int row, int col); /* NULL for NULL */
@@ -287,18 +282,19 @@ const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *
 
 /* ---- fail.c ---- */
 
-/* pg_fail turns what a result (r may be NULL) or the connection says into our error. Returns -1. */
+/* pg_fail converts the error of a result (r may be NULL) or of the connection into ours. Returns
+ * -1. */
 int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *err);
 
 /* ---- migrate.c ---- */
 
-/* pg_init makes an outbox or brings one up to date. *ret_created: something was changed. */
+/* pg_init creates or upgrades an outbox. *ret_created: something was changed. */
 int pg_init(struct store *st, bool *ret_created, struct error *err);
-/* pg_version reads the version of the outbox there; 0: there is none. ERR_NEWER: this program does
- * not know it. ERR_NOTOURS: the schema has a table event that is not ours. */
+/* pg_version reads the version of the outbox; 0: there is none. ERR_NEWER: this program does not
+ * know it. ERR_NOTOURS: the schema has a table event that is not ours. */
 int pg_version(struct pg_store *st, int64_t *ret, struct error *err);
-/* pg_strangers asks who else may create functions in the schema. No row: there is no such schema. A
- * row with NULL: nobody. */
+/* pg_strangers queries which other roles may create functions in the schema. No row: there is no
+ * such schema. A row with NULL: no others. */
 PGresult *pg_strangers(struct pg_store *st, struct error *err);
 int pg_schema_status(struct store *st, struct schema_status *ret, struct error *err);
 int pg_ddl(const struct ddl_request *req, struct error *err);
@@ -310,8 +306,8 @@ int pg_doctor(struct store *st, const struct doctor_request *req, struct error *
 
 /* ---- emit.c ---- */
 
-/* pg_emit_texts makes the texts that go through connections of the application's. They are made
- * once and only read afterwards, so that several threads may emit. */
+/* pg_emit_texts builds the statements for the application's connections. They are built once and
+ * only read afterwards, so that several threads may emit. */
 int pg_emit_texts(struct pg_store *st, struct error *err);
 int pg_emit(struct store *st, void *foreign, const struct new_event *ev, char ret_id[UUID_TEXT + 1],
             bool *ret_duplicate, struct error *err);
@@ -328,42 +324,42 @@ int pg_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, str
 int pg_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
               size_t *ret_n, struct error *err);
 
-/* pg_check_open connects, and refuses a turn inside a transaction, ours or one that was begun
- * by hand: its claim would not be durable. */
+/* pg_check_open connects, and refuses a turn inside a transaction, whether ours or begun by hand:
+ * its claim would not be durable. */
 int pg_check_open(struct pg_store *st, struct error *err);
-/* pg_memo returns what is remembered of the consumer's turns: the request's, or the handle's. */
+/* pg_memo returns the turn cache of the consumer: the request's, or the handle's. */
 struct turn_cache *pg_memo(struct pg_store *st, const struct claim_request *req);
-/* pg_unread makes an answer say that the settlement was recorded, and the claim could not be read.
- * An error would say that nothing was done. */
+/* pg_unread sets the result to: settlement recorded, claim not readable. An error would mean that
+ * nothing was done. */
 void pg_unread(struct batch *b, struct claim_hint *hint);
 /* pg_add_outcomes adds the outcomes of a settlement, as JSON; outcomes.c. */
 void pg_add_outcomes(struct buf *b, const struct settlement *s);
-/* pg_add_marks adds the marks of a settlement, as JSON; pg_add_known the epochs of the claims that
- * the worker has in hand, as an array of JSON or of the server's, by its brackets. */
+/* pg_add_marks adds the marks of a settlement, as JSON; pg_add_known, the epochs of the claims that
+ * the worker holds, as a JSON or PostgreSQL array, depending on the brackets. */
 void pg_add_marks(struct buf *b, const struct settlement *s);
 void pg_add_known(struct buf *b, const struct claim_request *req, const char brackets[2]);
-/* pg_pulls_in says whether it is time to look at all parked events, whenever they are due. */
+/* pg_pulls_in returns whether clock repair is due, which examines all parked events. */
 bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
-/* pg_forget_claim settles a claim of which the filter wanted nothing, and empties *b. passed_over:
- * the seq of a parked event that is recorded as skipped; 0: none. */
+/* pg_forget_claim settles a claim without wanted events, and empties *b. passed_over: the seq of a
+ * parked event to record as skipped; 0: none. */
 int pg_forget_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,
                     int64_t passed_over, struct error *err);
-/* pg_put_back gives a claim back whose events could not be read, for want of memory for instance:
- * no worker has tried them, and a lease that runs out would count as an attempt. */
+/* pg_put_back releases a claim whose events could not be read, for example for lack of memory: no
+ * worker has tried them, and an expired lease would count as an attempt. */
 void pg_put_back(struct pg_store *st, const struct claim_request *req, struct batch *b);
-/* pg_shrink ends a claim behind `last`: the rest did not fit into memory, and is claimed again. */
+/* pg_shrink ends a claim after `last`: the rest did not fit into memory, and is claimed again. */
 int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
               struct error *err);
 
 /* ---- waiting.c ---- */
 
-/* pg_key is the number that the server keeps the order of a key by (_key); 0: no key. */
+/* pg_key returns the server's hash of a key (_key), which orders events; 0: no key. */
 int64_t pg_key(struct str aggregate_type, struct str aggregate_id);
-/* pg_key_sample is the one of an event that the server knows as well (_knows_keys). */
+/* pg_key_sample returns the hash of a sample key, which the server checks (_knows_keys). */
 int64_t pg_key_sample(void);
-/* pg_mark_waiting flags the events that may not be delivered now: those whose time has not come,
- * and those that wait behind others. held lists some of the latter as {seq,seq,...}, in any order;
- * keys lists keys of which every event waits. Either may be NULL. */
+/* pg_mark_waiting flags the events that may not be delivered now: those whose not_before has not
+ * come, and those that wait behind others. `held` lists some of the latter as {seq,seq,...}, in any
+ * order; `keys` lists keys whose events all wait. Either may be NULL. */
 int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t now,
                     struct error *err);
 
@@ -373,7 +369,7 @@ int pg_turns(struct store *st, struct batched_turn *t, size_t n, struct error *e
 
 /* ---- read.c ---- */
 
-/* pg_read_all sends the query for all events of a window, whoever wants them; pg_next_row gives
+/* pg_read_all sends the query for all events of a window, for any consumer; pg_next_row returns
  * them. */
 int pg_read_all(struct pg_store *st, const struct pg_window *w, size_t max, struct error *err);
 
@@ -383,23 +379,23 @@ int pg_read_window(struct pg_store *st, const struct claim_request *req, int64_t
                    struct error *err);
 int pg_read_parked(struct pg_store *st, const struct claim_request *req, int64_t epoch,
                    struct arena *a, struct pg_chunk *ret, struct error *err);
-/* Parked events that the answer to a turn lists: their seqs, and what each has been through. Both
- * are arrays, as text. */
+/* Parked events in the result of a turn: their seqs, and the history of each. Both are arrays, as
+ * text. */
 struct pg_listed {
     const char *seqs, *past;
 };
-/* pg_read_listed reads such events. An event that was trimmed is left out. */
+/* pg_read_listed reads such events. Trimmed events are left out. */
 int pg_read_listed(struct pg_store *st, const struct claim_request *req,
                    const struct pg_listed *listed, struct arena *a, struct pg_chunk *ret,
                    struct error *err);
-/* pg_window_send asks for the events of a window, at most max of them. members are the lanes that
- * are meant, bit n for lane n; pg_all_lanes says whether that is all of them. */
+/* pg_window_send requests the events of a window, at most max of them. `members` are the lanes, bit
+ * n for lane n; pg_all_lanes returns whether that is all of them. */
 int pg_window_send(struct pg_store *st, enum pg_link link, const struct claim_request *req,
                    int64_t members, const struct pg_window *w, size_t max, struct error *err);
 bool pg_all_lanes(int64_t members, int lanes);
-/* pg_read_chunk adds rows of what was asked for to a chunk, until it is full. Returns 1 then, and
- * the rest can be read later; 0 at the end; -1 on failure. pg_note_size keeps a running average of
- * what an event takes. */
+/* pg_read_chunk adds requested rows to a chunk. 1: the chunk is full, and the rest can be read
+ * later; 0: the end; -1: it failed. pg_note_size updates the moving average of the size of an
+ * event. */
 int pg_read_chunk(struct pg_store *st, enum pg_link link, const struct filter *f,
                   const struct pg_chunk_limits *max, struct arena *a, struct pg_chunk *c,
                   struct error *err);
@@ -411,10 +407,10 @@ void pg_note_size(struct pg_store *st, const struct pg_chunk *c);
 
 /* ---- ahead.c ---- */
 
-/* pg_ahead_start asks for what follows w. pg_ahead_fill reads on until the chunk is as large as a
- * claim may be. pg_ahead_take hands it over, by exchanging the arenas, if it is what the request
- * may want. pg_ahead_keep takes it back, for the next claim, if this one was of parked events.
- * pg_ahead_forget drops all of it. */
+/* pg_ahead_start requests what follows w. pg_ahead_fill reads until the chunk is as large as a
+ * claim may be. pg_ahead_take hands it over, by swapping the arenas, if the request can use it.
+ * pg_ahead_keep takes it back for the next claim, if this one was of parked events. pg_ahead_forget
+ * drops all of it. */
 void pg_ahead_start(struct pg_store *st, const struct claim_request *req, const struct batch *b,
                     int64_t members, const struct pg_window *w);
 void pg_ahead_fill(struct pg_store *st, const struct claim_request *req);
@@ -426,9 +422,9 @@ void pg_ahead_forget(struct pg_store *st);
 
 /* ---- events, in result.c ---- */
 
-/* The columns that every reader of whole events selects, in the order pg_event_row takes them. A
- * reader that delivers selects the key by which the inbox knows the event (PG_EVENT_COLUMNS); one
- * that shows events selects their own key. */
+/* The columns that every reader of whole events selects, in pg_event_row's order. A reader that
+ * delivers selects the event's key in the inbox (PG_EVENT_COLUMNS); one that shows events selects
+ * their own key. */
 #define PG_EVENT_COLUMNS PG_EVENT_FACTS("e") PG_INBOX_KEY("e") " AS idempotency_key"
 #define PG_EVENT_SHOWN PG_EVENT_FACTS("e") "e.idempotency_key"
 #define PG_DEAD_SHOWN PG_EVENT_FACTS("d") "d.idempotency_key"
@@ -439,8 +435,8 @@ void pg_ahead_forget(struct pg_store *st);
     row ".aggregate_type, " row ".aggregate_id, " row ".version, " \
     row ".payload, " row ".headers, " row ".tenant, " \
     row ".created_at, " row ".not_before, "
-/* Two tenants may use the same key, and the platform's inbox deals with both: there the event goes
- * by its id. */
+/* Two tenants may use the same key, and the platform's inbox handles both: there the event is
+ * identified by its id. */
 #define PG_INBOX_KEY(row) \
     "CASE WHEN " row ".tenant IS NULL " \
            "OR " row ".tenant OPERATOR(pg_catalog.=) " \
@@ -448,19 +444,19 @@ void pg_ahead_forget(struct pg_store *st);
          "THEN " row ".idempotency_key END"
 /* clang-format on */
 
-/* pg_event_row copies a binary row into *ev. Returns false if there is no room. */
+/* pg_event_row copies a binary row into *ev. False: out of memory. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev);
 int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
 
 /* ---- effects.c ---- */
 
-/* pg_lend undoes, for good, what the settings for our own statements would do to those of handlers,
- * and ends the use of prepared statements. */
+/* pg_lend permanently resets our session settings for the statements of handlers, and stops the use
+ * of prepared statements. */
 int pg_lend(struct store *st, int64_t idle_ms, struct error *err);
-/* pg_lend_settings does so on a new connection. pg_renew makes a session as a new one is. */
+/* pg_lend_settings does so on a new connection. pg_renew resets a session to a new one's state. */
 int pg_lend_settings(struct pg_store *st, struct error *err);
 int pg_renew(struct pg_store *st, struct error *err);
-/* pg_speak_utf8 sets the encoding back that a handler changed on a connection it was lent. */
+/* pg_speak_utf8 resets the encoding after a handler changed it on an exposed connection. */
 int pg_speak_utf8(struct pg_store *st, struct error *err);
 int pg_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state pg_tx_state(struct store *st);
@@ -474,8 +470,8 @@ int pg_consumer_put(struct store *st, const struct consumer_spec *spec, bool *re
                     struct error *err);
 int pg_consumer_specs(struct store *, const char *name, struct arena *, struct consumer_spec **ret,
                       size_t *ret_n, struct error *);
-/* pg_consumer_all_specs lists the settings of all consumers, whoever may claim for them, or of the
- * one named, in the order of their names. */
+/* pg_consumer_all_specs lists the settings of all consumers, or of the named one, by name,
+ * regardless of the right to claim for them. */
 int pg_consumer_all_specs(struct pg_store *st, const char *name, struct arena *a,
                           struct consumer_spec **ret, size_t *ret_n, struct error *err);
 int pg_consumer_history(struct store *st, const char *name, struct arena *a,

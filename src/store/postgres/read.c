@@ -4,9 +4,9 @@
 #define TYPE_COLUMN 2 /* of PG_EVENT_COLUMNS */
 #define PAYLOAD_COLUMN 6
 
-/* What window_events gives, written out: with order and limit in each branch the server merges them
- * as they come, off two indexes, and reads no row too many. Mostly there is no late branch: no
- * transaction was running at the older snapshot. */
+/* window_events, written out: with order and limit in each branch the server merges the rows of two
+ * indexes, and reads no row too many. Mostly there is no late branch, because no transaction was
+ * running at the older snapshot. */
 #define FRESH \
     "SELECT " PG_EVENT_COLUMNS \
     " FROM @schema@.event e WHERE e.seq > greatest($4::bigint, $2::bigint) AND e.seq <= " \
@@ -35,8 +35,8 @@ static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
                                  "coalesce(e.failing_ms, 0), e.proven::int::bigint "
                                  "FROM @schema@._claimed($1, $2::bigint) e ORDER BY e.seq";
 
-/* What an event has been through comes as a number, see sql/postgres/internal/claim_parked.sql. A
- * nested loop, as nothing else can be made of it, gives the events in the order of the array. */
+/* An event's history comes as a number, see sql/postgres/internal/claim_parked.sql. The query can
+ * only be planned as a nested loop, which returns events in the order of the array. */
 static const char listed_sql[] =
     "SELECT " PG_EVENT_COLUMNS ", (o.past >> 1) & 8388607, 0::bigint, o.past >> 24, o.past & 1 "
     "FROM unnest($1::bigint[], $2::bigint[]) AS o (seq, past), "
@@ -98,9 +98,9 @@ int pg_chunk_add(struct pg_chunk *c, const PGresult *r, int row, struct arena *a
     return 0;
 }
 
-/* Adds one row to the chunk if the filter wants it, and copies nothing if not. An event that was
- * parked by a worker that had it in hand was wanted then, whatever the filter is now. Only what a
- * worker left that vanished has not been looked at: the server cannot apply a predicate. */
+/* Adds one row to the chunk if the filter matches, and copies nothing if not. An event parked by
+ * its worker matched at that time, whatever the filter is now. Only events of vanished workers are
+ * unchecked, because the server cannot evaluate a predicate. */
 static int take_row(const struct filter *f, const PGresult *r, struct arena *a, struct pg_chunk *c,
                     struct error *err)
 {
@@ -166,7 +166,7 @@ void pg_note_size(struct pg_store *st, const struct pg_chunk *c)
         st->row_bytes = (st->row_bytes + c->bytes / c->n) / 2;
 }
 
-/* Reads what was asked for, until its end or max_bytes. If there is more, the chunk is cut. */
+/* Reads the requested rows, up to max_bytes. If there are more, the chunk is cut. */
 static int read_claim(struct pg_store *st, const struct claim_request *req, struct arena *a,
                       struct pg_chunk *c, struct error *err)
 {

@@ -14,7 +14,7 @@
 
 /* ---- waiting ---- */
 
-/* Returns for how many milliseconds the server may be silent; 0: no limit. */
+/* Returns the answer timeout in ms; 0: none. */
 static int64_t answer_limit(const struct pg_store *st, const PGconn *db)
 {
     if (st->patient || st->opt.any_version)
@@ -24,12 +24,11 @@ static int64_t answer_limit(const struct pg_store *st, const PGconn *db)
     return st->answer_ms;
 }
 
-/* wait_for waits until a result can be had without waiting. Returns false if nothing came for too
- * long: a connection whose other end vanished never says anything, and TCP does not notice.
+/* Waits until a result is available. Returns false on timeout: a connection whose peer vanished
+ * stays silent, and TCP does not notice.
  *
- * It goes by the machine's own clock, whatever clock the store is given, because the socket is
- * real. With TLS it asks libpq now and then: what TLS has read already no longer shows on the
- * socket. */
+ * Uses the system clock, whatever the store's clock, because the socket is real. With TLS it checks
+ * libpq now and then: data that TLS has already read no longer makes the socket readable. */
 static bool wait_for(const struct pg_store *st, PGconn *db)
 {
     int64_t limit = answer_limit(st, db);
@@ -49,7 +48,7 @@ static bool wait_for(const struct pg_store *st, PGconn *db)
         int n = poll(&fd, 1, (int)wait);
         bool broken = n < 0 && errno != EINTR;
         if (broken || !PQconsumeInput(db))
-            return true; /* PQgetResult knows what to say */
+            return true; /* PQgetResult reports the error */
         if (n > 0)
             since = clock_mono(&clock_system);
     }
@@ -60,13 +59,13 @@ PGresult *pg_next_result(struct pg_store *st, PGconn *db)
 {
     if (!wait_for(st, db)) {
         st->silent = true;
-        shutdown(PQsocket(db), SHUT_RDWR); /* to libpq it looks as if the server had gone */
+        shutdown(PQsocket(db), SHUT_RDWR); /* to libpq the server seems to be gone */
     }
     return PQgetResult(db);
 }
 
-/* pg_result also ends the pipeline that send_with_path in statement.c began. After the rows comes
- * the mark that ends it, or first an error, if the commit failed. */
+/* Also ends the pipeline that send_with_path in statement.c began. The rows are followed by its end
+ * mark, preceded by an error if the commit failed. */
 PGresult *pg_result(struct pg_store *st, PGconn *db)
 {
     PGresult *r = pg_next_result(st, db);
@@ -137,9 +136,9 @@ const char *pg_copy(const PGresult *r, int row, int col, struct arena *a, bool *
 
 /* ---- events ----
  *
- * Of the time that a drain spends on our side, most is spent here. */
+ * A drain spends most of its client-side time here. */
 
-/* Reads a number as it comes over the network. */
+/* Reads a number in network byte order. */
 static int64_t be64(const char *p)
 {
     uint64_t v;
@@ -193,12 +192,12 @@ static struct str keep(const PGresult *r, int row, int col, char **at)
     if (PQgetisnull(r, row, col))
         return (struct str){NULL, 0};
     struct str s = {*at, (size_t)PQgetlength(r, row, col)};
-    memcpy(*at, PQgetvalue(r, row, col), s.n + 1); /* libpq puts a NUL behind every value */
+    memcpy(*at, PQgetvalue(r, row, col), s.n + 1); /* libpq NUL-terminates every value */
     *at += s.n + 1;
     return s;
 }
 
-/* Takes all the room at once, for the id and the texts. */
+/* One allocation for the id and all texts. */
 bool pg_event_row(const PGresult *r, int row, struct arena *a, struct event *ev)
 {
     static const int columns[TEXTS] = {2, 3, 4, 6, 7, 8, 11};

@@ -11,7 +11,7 @@
 
 /* ---- the marks in our SQL ---- */
 
-/* Writes what the mark at p stands for, and returns the length of the mark; 0: there is none. */
+/* Writes the replacement of the mark at p, and returns the length of the mark; 0: there is none. */
 static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
 {
     static const char schema[] = "@schema@", version[] = "@version@";
@@ -26,9 +26,8 @@ static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal
     return 0;
 }
 
-/* Doubles the single quotes of the schema's name inside a literal. A literal begins and ends with a
- * single quote, so the two that stand for one inside it make no difference. In a comment quotes
- * mean nothing. */
+/* Doubles the single quotes of the schema's name inside a literal. A doubled quote inside a literal
+ * toggles twice, so it needs no special case. Quotes in comments are skipped. */
 char *pg_expand(const struct pg_store *st, const char *sql)
 {
     struct buf b;
@@ -91,8 +90,8 @@ int pg_script(struct pg_store *st, const char *sql, struct error *err)
 
 /* ---- the search_path ---- */
 
-/* Our statements write most names without a schema, and mean the server's own. If the search_path
- * were another role's, whoever may create objects there could have them run in place of the
+/* Our statements write most names without a schema, and mean the server's own. With another
+ * search_path, a role that may create objects in its schemas could have them run in place of the
  * server's, with our rights. There are three cases:
  *
  *   PATH_IS_OURS     a connection of our own: set_up in connect.c has set the path. A statement
@@ -138,8 +137,8 @@ static int path_change(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* Puts the application's back, if path_change changed it. In a transaction that has failed this is
- * impossible, and the end of the transaction does it. */
+/* Restores the application's, if path_change changed it. In a failed transaction this is
+ * impossible, and its end restores it. */
 static void path_restore(struct pg_store *st)
 {
     const char *path = st->path_was;
@@ -184,8 +183,8 @@ struct params {
     int n;
 };
 
-/* A struct str is sent in binary form, which for text, json and the like is the bytes themselves.
- * So they need no NUL behind them. */
+/* A struct str is sent in binary format, which for text, json and the like is the bytes themselves,
+ * so it needs no NUL. */
 static void params_collect(struct params *p, const char *fmt, va_list ap)
 {
     p->n = 0;
@@ -216,7 +215,7 @@ static PGconn *conn_of(const struct pg_store *st, enum pg_link link)
     return link == PG_MAIN ? st->db : st->reader;
 }
 
-/* Connects one of our connections if need be. */
+/* Opens one of our connections if need be. */
 static int link_ready(struct pg_store *st, enum pg_link link, struct error *err)
 {
     if (link == PG_READER)
@@ -299,7 +298,7 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     return sent ? 0 : pg_fail(st, db, NULL, err);
 }
 
-/* Returns a result that went well, and clears one that did not. */
+/* Returns a successful result; clears a failed one, and reports it. */
 static PGresult *checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
 {
     if (pg_went_well(r))
@@ -352,8 +351,8 @@ int pg_start(struct pg_store *st, struct error *err, const char *sql, const char
     return send_statement(st, PG_MAIN, sql, &p, 0, err);
 }
 
-/* Reads to the end. The rows come before the commit; if the commit fails, or its outcome is
- * unknown, that is said after them. */
+/* Reads to the end: the rows come before the commit, whose failure, or unknown outcome, is reported
+ * after them. */
 PGresult *pg_finish(struct pg_store *st, struct error *err)
 {
     PGresult *said = pg_result(st, st->db);
@@ -455,7 +454,7 @@ static size_t row_size(const PGresult *r)
     return bytes;
 }
 
-/* cancel_rows has the server stop, and discards what it has sent. */
+/* Cancels the statement, and discards what the server has sent. */
 static void cancel_rows(struct pg_store *st, PGconn *db)
 {
     char why[256];
@@ -467,7 +466,7 @@ static void cancel_rows(struct pg_store *st, PGconn *db)
         PQclear(r);
 }
 
-/* Reads what is left. Mostly that is little, and reading it is cheaper than cancelling. */
+/* Reads the rest. That is usually little, and cheaper to read than to cancel. */
 void pg_stop(struct pg_store *st, enum pg_link link)
 {
     PGconn *db = conn_of(st, link);
@@ -482,5 +481,5 @@ void pg_stop(struct pg_store *st, enum pg_link link)
     }
     if (link == PG_MAIN)
         path_restore(st);
-    st->silent = false; /* what became of it is not asked */
+    st->silent = false; /* its outcome does not matter */
 }

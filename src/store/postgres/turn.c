@@ -1,6 +1,6 @@
-/* turn.c: a turn in which anything may have to be considered. What happens is decided in
- * sql/postgres/internal/turn.sql; this file has the call's parameters, its answer, and the events
- * that belong to it, read ahead where possible. turns.c has turns with little to consider. */
+/* turn.c: a turn in the general case. The decisions are made in sql/postgres/internal/turn.sql;
+ * this file has the parameters and the result of the call, and reads its events, ahead of the claim
+ * where possible. turns.c has simple turns. */
 #include <stdlib.h>
 
 #include "base/buf.h"
@@ -13,7 +13,7 @@
 #define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
 #define KNOWN_BYTES (1 << 12)
 
-/* Everything that belongs to one turn. */
+/* The state of one turn. */
 struct turning {
     struct pg_store *st;
     const struct claim_request *req;
@@ -24,7 +24,7 @@ struct turning {
     bool have; /* the events in c were read ahead, in the window `in` */
     struct pg_chunk c;
     struct pg_window in;
-    int64_t passed_over; /* seq of a parked event that the filter does not want; 0: none */
+    int64_t passed_over; /* seq of a parked event that the filter excludes; 0: none */
 };
 
 /* ---- the call ---- */
@@ -71,7 +71,7 @@ bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
 enum { ANSWER(ANSWER_NUMBER) A_end };
 
 /* A parameter for each attribute of the types _settlement, _request and _ahead, in their order.
- * Where effects of the application are settled, its search_path is in force, so every name has its
+ * When effects of the application are settled, its search_path is in force, so every name has its
  * schema. */
 #define TURN_TYPES "ss" SETTLEMENT_TYPES REQUEST_TYPES AHEAD_TYPES
 #define SETTLEMENT_TYPES "iisis"
@@ -85,8 +85,8 @@ static const char turn_sql[] = PG_NAMED
                                   "ROW($8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19), "
                                   "ROW($20, $21, $22, $23, $24, $25, $26)) t";
 
-/* Counts the events that were not given back. The server cannot count them: it does not know what
- * the predicate excludes. */
+/* Counts the events that were not released. The server cannot count them: it does not know which
+ * ones the predicate excludes. */
 static int64_t tried_in(const struct settlement *s)
 {
     int64_t n = 0;
@@ -101,7 +101,7 @@ static int64_t tried_in(const struct settlement *s)
 static int send_turn(struct turning *t, const struct settlement *s, const struct claim_request *req,
                      struct error *err)
 {
-    /* A settlement alone asks for nothing: max_events 0, and max_attempts 0 takes over nothing. */
+    /* A settlement alone requests nothing: max_events 0, and max_attempts 0 takes over nothing. */
     static const struct claim_request nothing;
     const struct claim_request *q = req ? req : &nothing;
     struct pg_store *st = t->st;
@@ -158,8 +158,7 @@ static int send_turn(struct turning *t, const struct settlement *s, const struct
     return result;
 }
 
-/* Makes the call. While the server works on it, this side reads what comes after the events that
- * were read ahead. */
+/* Makes the call. While the server works on it, reads on ahead. */
 static PGresult *make_turn(struct turning *t, const struct settlement *s,
                            const struct claim_request *req, struct error *err)
 {
@@ -172,8 +171,8 @@ static PGresult *make_turn(struct turning *t, const struct settlement *s,
 
 /* ---- the answer ---- */
 
-/* Notes when parked events are pulled in again that a wrong clock made wait too long. If that was
- * due, the turn has just done it. Otherwise whoever waits comes back when it is. */
+/* Schedules the next repair of waits that a wrong clock made too long. If one was due, the turn has
+ * just made it. Otherwise the wait of the caller is limited to the next one. */
 static void pull_next(struct turning *t, int64_t *wait_ms)
 {
     struct clock_repair *pull = &pg_memo(t->st, t->req)->repair;
@@ -217,8 +216,8 @@ int pg_forget_claim(struct pg_store *st, const struct claim_request *req, struct
     return 0;
 }
 
-/* Only a few times in a row: an event there is never memory for would hold up all the others. After
- * that the lease runs out, the event comes alone, and ends as a dead letter. */
+/* Only a few times in a row: an event that never fits into memory would hold up all others. After
+ * that the lease expires, the event is handed out alone, and ends as a dead letter. */
 void pg_put_back(struct pg_store *st, const struct claim_request *req, struct batch *b)
 {
     struct error ignored;
@@ -232,7 +231,7 @@ void pg_put_back(struct pg_store *st, const struct claim_request *req, struct ba
     settle_made(st, req, b, b->parked ? 1 : b->from + 1, 0, &ignored);
 }
 
-/* ---- from the answer to a batch ---- */
+/* ---- from the result to a batch ---- */
 
 /* Counts the numbers up to `last` in {seq,seq,...}, which is in order. */
 static size_t listed_up_to(const char *seqs, int64_t last)
@@ -249,8 +248,8 @@ static size_t listed_up_to(const char *seqs, int64_t last)
     return n;
 }
 
-/* Reads parked events, by the answer's list if there is one. A dead letter that was sent back may
- * have been trimmed, and is found only by the claim. */
+/* Reads parked events, by the result's list if there is one. A dead letter that was sent back may
+ * have been trimmed, and is then found only through the claim. */
 static int fetch_parked(struct turning *t, const PGresult *r, struct error *err)
 {
     struct pg_listed listed = {pg_str(r, 0, A_held), pg_str(r, 0, A_keys)};
@@ -266,8 +265,8 @@ static int fetch_parked(struct turning *t, const PGresult *r, struct error *err)
     return pg_read_parked(t->st, t->req, t->b->epoch, t->a, &t->c, err);
 }
 
-/* Reads the events of a claim that was not read ahead. Where memory ends, the claim ends as
- * well. */
+/* Reads the events of a claim that was not read ahead. If memory runs out, the claim is cut
+ * there. */
 static int fetch_events(struct turning *t, const PGresult *r, const struct pg_window *w,
                         struct error *err)
 {
@@ -285,8 +284,8 @@ static int fetch_events(struct turning *t, const PGresult *r, const struct pg_wi
     return pg_shrink(t->st, t->req, t->b->epoch, t->c.last, err);
 }
 
-/* Sees to it that the events of the claim are in t->c: they were read ahead, or are read now. Then
- * reading ahead begins behind them. */
+/* Makes sure that the events of the claim are in t->c, read ahead or now. Then starts reading ahead
+ * after them. */
 static int get_events(struct turning *t, const PGresult *r, struct error *err)
 {
     struct batch *b = t->b;
@@ -322,7 +321,7 @@ static int get_events(struct turning *t, const PGresult *r, struct error *err)
     return 0;
 }
 
-/* Makes a batch of an answer that has one. */
+/* Builds the batch from a result that has one. */
 static int take_batch(struct turning *t, const PGresult *r, struct error *err)
 {
     struct batch *b = t->b;
@@ -344,8 +343,8 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     b->n = t->c.n;
     t->hint->skipped += t->c.scanned - t->c.n;
     if (b->n == 0) {
-        /* A parked event that the filter does not want comes alone. It is recorded as skipped,
-         * because it may have been claimed under another filter. */
+        /* A parked event that the filter excludes comes alone. It is recorded as skipped, because
+         * it may have been claimed under another filter. */
         return pg_forget_claim(t->st, t->req, b, parked ? t->c.last : 0, err);
     }
 
@@ -358,13 +357,14 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     }
     bool that_is_all = pg_true(r, 0, A_quiet);
     if (t->req->no_listen)
-        t->hint->quiet = that_is_all; /* the caller is rung for whatever comes next */
+        t->hint->quiet = that_is_all; /* the caller is woken for whatever comes next */
     else if (pg_wakeup_found(t->st, b->n, that_is_all, &t->hint->quiet, err) != 0)
         return -1;
     return 0;
 }
 
-/* What happens when nothing was found. *ret_again: look once more, now that producers will ring. */
+/* Goes to sleep when nothing was found. *ret_again: look once more, now that producers will
+ * notify. */
 static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
 {
     struct claim_hint *h = t->hint;
@@ -395,7 +395,7 @@ int pg_check_open(struct pg_store *st, struct error *err)
                    "a claim inside an open transaction would not be durable: refused");
 }
 
-/* Takes what a call answered. *ret_again: it has to be made once more. */
+/* Handles the result of a call. *ret_again: the call has to be repeated. */
 static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool *ret_again,
                        struct error *err)
 {
@@ -417,7 +417,7 @@ static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool
     if (claimed && take_batch(t, r, err) != 0)
         return -1;
     if (t->have && !claimed && !pg_true(r, 0, A_skipped))
-        pg_ahead_forget(t->st); /* the lane does not stand where it was read on */
+        pg_ahead_forget(t->st); /* the lane's position is not where reading ahead began */
 
     bool found_nothing = claiming && t->b->n == 0;
     return found_nothing ? go_to_rest(t, ret_again, err) : 0;
@@ -457,7 +457,7 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
             if (s)
                 lost = pg_true(r, 0, A_lost);
             settled = settled || s;
-            s = NULL; /* it is settled, should the call be made again */
+            s = NULL; /* settled already, should the call be repeated */
             result = take_answer(&t, r, claiming, &again, err);
             PQclear(r);
         }
@@ -494,7 +494,7 @@ int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, st
     return 0;
 }
 
-/* ---- claims that are there ---- */
+/* ---- existing claims ---- */
 
 int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
               struct error *err)

@@ -1,7 +1,7 @@
-/* turns.c: simple turns, of one consumer or of several at once. Which of them are simple is decided
- * in sql/postgres/internal/simple_turns.sql, which makes those; this file has the call, and hands
- * each consumer its share of the events. They come with the answer, or are read, once for all
- * consumers that stand at the same place. */
+/* turns.c: simple turns, of one consumer or of several at once.
+ * sql/postgres/internal/simple_turns.sql decides which are simple, and makes those; this file makes
+ * the call, and hands each consumer its share of the events. They come with the result, or are read
+ * once for all consumers at the same position. */
 #include <stdlib.h>
 
 #include "base/buf.h"
@@ -12,7 +12,7 @@
 #define ASK_BYTES (16 << 20)
 #define PAYLOAD_COLUMN 6 /* of PG_EVENT_COLUMNS */
 
-/* The columns of the answer, behind those of an event. */
+/* The columns of the result, after those of an event. */
 enum {
     A_PLACE = PG_EVENT_COLUMN_COUNT,
     A_EPOCH,
@@ -38,23 +38,23 @@ static const char many_sql[] = PG_NAMED ANSWERS
     "(ARRAY(SELECT x FROM pg_catalog.json_populate_recordset(NULL::@schema@._simple, "
     "$1::pg_catalog.json) x), @version@) e";
 
-/* In the order of names, so that two relays do not wait for each other. */
+/* In name order, so that two relays do not deadlock. */
 static const char shrink_sql[] = PG_NAMED
     "SELECT pg_catalog.count(@schema@._shrink(x.consumer, x.owner, x.epoch, x.last)) FROM "
     "(SELECT * FROM pg_catalog.json_to_recordset($1::pg_catalog.json) AS y (consumer text, "
     "owner text, epoch bigint, last bigint) ORDER BY y.consumer OFFSET 0) x";
 
-/* What the server says of a turn that it made. The claim has what its consumer wants of the events
- * in (from, to] of a window. The texts belong to the result. */
+/* The server's result for one turn. The claim has those events in (from, to] of a window that its
+ * consumer wants. The texts belong to the result. */
 struct answer {
     int64_t epoch; /* of the new claim */
     int64_t n;     /* its events; 0: there is no claim */
     bool more;     /* the consumer has other claims */
-    bool quiet;    /* nothing was new beyond them */
+    bool quiet;    /* there was nothing new besides them */
     const char *seen, *target;
     int64_t floor, from, to;
     int64_t now_ms;  /* the database's clock */
-    int row, rows;   /* its rows of the result */
+    int row, rows;   /* its rows in the result */
     bool has_events; /* they are in these rows */
 };
 
@@ -62,19 +62,21 @@ struct answer {
 struct part {
     struct batched_turn *turn;
     struct answer answer;
-    struct pg_chunk c; /* its events. cut: max_bytes was reached, and the rest is claimed again */
-    bool shrunk;       /* and the claim ends there */
+    struct pg_chunk
+        c;       /* its events. cut: max_bytes was reached, and the rest will be claimed again */
+    bool shrunk; /* and the claim ends there */
 };
 
-/* The claims of a call, and a place to look at events before it is known who wants them. */
+/* The claims of a call, and scratch space for an event before it is known which consumers want
+ * it. */
 struct reading {
     struct pg_store *st;
     const PGresult *r;
     struct part *part;
     size_t n;
-    const struct part *first; /* of those at the place that is read: says which window */
+    const struct part *first; /* of those at the current position, which gives the window */
     struct arena look;
-    struct pg_chunk looked; /* how many events that were, and their size */
+    struct pg_chunk looked; /* the number and size of the examined events */
 };
 
 /* ---- the call ---- */
@@ -91,8 +93,8 @@ static bool may_be_simple(const struct batched_turn *t)
     return whole && !s->b->parked && !s->b->suspect;
 }
 
-/* Whether an earlier turn is of the same consumer: one of several workers. Only the first of them
- * can be made, since both would move the lane on. */
+/* Whether an earlier turn is of the same consumer, by another worker. Only the first of them can be
+ * made, since both would advance the lane. */
 static bool asked_before(const struct batched_turn *t, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -102,8 +104,8 @@ static bool asked_before(const struct batched_turn *t, size_t i)
     return false;
 }
 
-/* Returns how many events a turn asks for: no more than will fit, by the size of those that came
- * last. What does not fit after all is given back, in a statement of its own. */
+/* Returns how many events to request for a turn: no more than will fit, by the average size of
+ * recent ones. Those that do not fit after all are released, in a separate statement. */
 static size_t max_events_of(const struct pg_store *st, const struct claim_request *req)
 {
     if (st->row_bytes == 0)
@@ -111,7 +113,7 @@ static size_t max_events_of(const struct pg_store *st, const struct claim_reques
     return min_size(req->max_bytes / st->row_bytes + 1, req->max_events);
 }
 
-/* Whether a turn that claims has company neither in this call nor among its own claims. */
+/* Whether a claiming turn is the only one of this call, and its worker holds no other claim. */
 static bool is_single(const struct batched_turn *t, size_t n)
 {
     size_t own = t->s ? 1 : 0;
@@ -146,7 +148,7 @@ static void add_name(struct buf *b, const char *name, const char *text)
     json_quote(b, str_of(text ? text : ""));
 }
 
-/* Adds what one turn asks for. */
+/* Adds the request of one turn. */
 static void add_turn(struct pg_store *st, struct buf *b, size_t place, const struct batched_turn *t)
 {
     const struct claim_request *req = t->req;
@@ -205,7 +207,7 @@ static bool has_flag(const PGresult *r, int row, int col)
     return PQgetlength(r, row, col) == 1 && *PQgetvalue(r, row, col);
 }
 
-/* Reads what the server said of one turn, in rows from `row` on. */
+/* Reads the result of one turn, in rows from `row` on. */
 static struct answer read_answer(const PGresult *r, int row)
 {
     struct answer a = {.epoch = pg_binary_int8(r, row, A_EPOCH),
@@ -230,7 +232,7 @@ static struct answer read_answer(const PGresult *r, int row)
     return a;
 }
 
-/* Fills in what the server said of one turn; the events come later. */
+/* Fills in the result of one turn, except for the events. */
 static void take_answer(struct pg_store *st, struct part *p)
 {
     struct batched_turn *t = p->turn;
@@ -251,7 +253,7 @@ static void take_answer(struct pg_store *st, struct part *p)
 
 /* ---- events ---- */
 
-/* Whether two claims begin at the same place of the same window. */
+/* Whether two claims begin at the same position of the same window. */
 static bool same_place(const struct part *a, const struct part *b)
 {
     const struct answer *x = &a->answer, *y = &b->answer;
@@ -260,13 +262,14 @@ static bool same_place(const struct part *a, const struct part *b)
     return strcmp(x->seen, y->seen) == 0 && strcmp(x->target, y->target) == 0;
 }
 
-/* Whether a part has a claim at the place that is read. */
+/* Whether a part has a claim at the current position. */
 static bool has_claim_here(const struct reading *g, const struct part *p)
 {
     return p->answer.n > 0 && same_place(p, g->first);
 }
 
-/* Returns a consumer the event in a row, if it wants it. ev is the same event, to look at. */
+/* Adds the event in a row to a consumer's chunk, if it wants it. ev is the same event, for the
+ * filter. */
 static int offer_event(struct part *p, const PGresult *r, int row, const struct event *ev,
                        struct error *err)
 {
@@ -290,7 +293,7 @@ static int offer_event(struct part *p, const PGresult *r, int row, const struct 
     return 0;
 }
 
-/* Offers an event to every consumer that stands there. */
+/* Offers an event to every consumer at this position. */
 static int offer_row(struct reading *g, const PGresult *r, int row, struct error *err)
 {
     struct event ev;
@@ -307,7 +310,7 @@ static int offer_row(struct reading *g, const PGresult *r, int row, struct error
     return 0;
 }
 
-/* Whether no consumer at this place has room for more. */
+/* Whether no consumer at this position has room for more. */
 static bool all_cut(const struct reading *g)
 {
     for (size_t i = 0; i < g->n; i++) {
@@ -317,7 +320,7 @@ static bool all_cut(const struct reading *g)
     return true;
 }
 
-/* Reads the events of one window for all that have claimed in it. */
+/* Reads the events of one window for all consumers that have claimed in it. */
 static int read_place(struct reading *g, struct error *err)
 {
     const struct answer *at = &g->first->answer;
@@ -343,7 +346,7 @@ static int read_place(struct reading *g, struct error *err)
     return more;
 }
 
-/* Whether an earlier claim stands at the same place, whose events are read. */
+/* Whether the events of an earlier claim at the same position have been read. */
 static bool read_before(const struct reading *g, size_t i)
 {
     for (size_t k = 0; k < i; k++) {
@@ -353,7 +356,7 @@ static bool read_before(const struct reading *g, size_t i)
     return false;
 }
 
-/* Gets the events of all claims: out of the answer, or by a query. */
+/* Gets the events of all claims, from the result or by a query. */
 static int read_events(struct reading *g, struct error *err)
 {
     for (size_t i = 0; i < g->n; i++) {
@@ -374,9 +377,10 @@ static int read_events(struct reading *g, struct error *err)
     return 0;
 }
 
-/* ---- claims that are not handed out as they were made ---- */
+/* ---- claims that are not handed out as made ---- */
 
-/* Ends the claims where memory did, in one transaction. If that fails, each is ended separately. */
+/* Cuts the claims whose events did not fit into memory, in one transaction. If that fails, each
+ * separately. */
 static void shrink_all(struct pg_store *st, struct part *part, size_t n)
 {
     struct error ignored;
@@ -406,8 +410,8 @@ static void shrink_all(struct pg_store *st, struct part *part, size_t n)
     buf_release(&b);
 }
 
-/* Makes a batch of a claim whose events were read. It ends the claim where memory did, and forgets
- * one that the predicate left nothing of. */
+/* Builds a batch from a claim whose events were read. Cuts the claim if memory ran out, and drops
+ * one in which the predicate matched nothing. */
 static int finish_claim(struct pg_store *st, struct part *p, struct error *err)
 {
     struct batched_turn *t = p->turn;
@@ -425,7 +429,7 @@ static int finish_claim(struct pg_store *st, struct part *p, struct error *err)
     return b->n > 0 ? 0 : pg_forget_claim(st, t->req, b, 0, err);
 }
 
-/* Hands out the events of all claims. Whatever happens, what was settled is settled, so there is no
+/* Hands out the events of all claims. The settlements are recorded whatever happens, so there is no
  * error here: see claim_hint.unread. */
 static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGresult *r)
 {

@@ -1,4 +1,4 @@
-/* url.c: what a postgres: URL says. Three parameters of its query part are ours (schema, tenant,
+/* url.c: parsing a postgres: URL. Three parameters of its query part are ours (schema, tenant,
  * answer_timeout); everything else is libpq's. */
 #include <ctype.h>
 #include <stdio.h>
@@ -74,7 +74,7 @@ static char *copy_of(struct buf *b)
     return text ? strdup(text) : NULL;
 }
 
-/* Takes our parameters and appends the others to b. Returns false if a value of ours is empty or
+/* Takes our parameters and appends the others to b. False: a value of ours is empty or
  * malformed. */
 static bool split_query(struct pg_store *st, const char *query, struct buf *b)
 {
@@ -94,7 +94,7 @@ static bool split_query(struct pg_store *st, const char *query, struct buf *b)
     return ok;
 }
 
-/* Separates what is ours from what is libpq's. */
+/* Separates our parameters from libpq's. */
 static int split_url(struct pg_store *st, const char *url, struct error *err)
 {
     struct buf b;
@@ -148,9 +148,9 @@ static void add_nowhere(const PQconninfoOption *opts, struct buf *b)
         buf_adds(b, "," NOWHERE);
 }
 
-/* check_options has libpq check its own options, which it does before it connects. So it is sent
- * nowhere, and anything it says that is not about this socket is a mistake in the URL: trying again
- * would be of no use. */
+/* Makes libpq check its own options, which it does before it connects. So the hosts are replaced by
+ * ones that do not exist, and any error that is not about these sockets is a mistake in the URL,
+ * for which a retry would be useless. */
 static int check_options(const struct pg_store *st, const PQconninfoOption *opts, struct error *err)
 {
     struct buf b;
@@ -176,7 +176,7 @@ static int check_options(const struct pg_store *st, const PQconninfoOption *opts
     return result;
 }
 
-/* Makes the name that messages give this database: never with the password. */
+/* Makes the database's name for messages, never with the password. */
 static char *name_store(const PQconninfoOption *opts)
 {
     const char *host = NULL;
@@ -198,7 +198,7 @@ static char *name_store(const PQconninfoOption *opts)
     return strdup(text);
 }
 
-/* read_conninfo has libpq parse its part, and names the store. */
+/* Makes libpq parse its part, and names the store. */
 static int read_conninfo(struct pg_store *st, struct error *err)
 {
     char *why = NULL;
@@ -229,9 +229,8 @@ static void add_doubled(struct buf *b, const char *text, char quote)
     }
 }
 
-/* Makes the two forms of the schema's name that statements are written with. It refuses names that
- * our texts could not carry: a line's end would end a comment, and what follows it would be read as
- * SQL. */
+/* Makes the two forms of the schema's name for statements. It refuses names that are unsafe in our
+ * texts: a newline would end a comment, and the rest would be read as SQL. */
 static int quote_schema(struct pg_store *st, struct error *err)
 {
     bool usable = strlen(st->schema) <= NAME_MAX_BYTES && strncmp(st->schema, "pg_", 3) != 0 &&

@@ -1,7 +1,7 @@
-/* validate.c: whether the outbox is what this program would make. To find out it makes one, in a
- * schema of its own and a transaction that is rolled back, and has PostgreSQL describe both
- * (sql/postgres/statements/describe.sql). So nothing here knows what tables look like, and however
- * this server writes a definition, it writes it the same way for both. */
+/* validate.c: compares the outbox with what this program would create. It creates one, in a
+ * separate schema and a transaction that is rolled back, and has PostgreSQL describe both
+ * (sql/postgres/statements/describe.sql). So nothing here knows what tables look like, and the
+ * server formats both definitions in the same way. */
 #include <stdio.h>
 
 #include "store/postgres/migrate.h"
@@ -55,7 +55,7 @@ static const struct {
 static void report_difference(const PGresult *r, int row, enum difference d, finding_visit *visit,
                               void *ctx)
 {
-    /* An extra one of these cannot interfere with ours. */
+    /* Extra objects of these kinds cannot interfere with ours. */
     static const char *const harmless[] = {"table", "view", "sequence", "index", "function"};
     char text[300];
     snprintf(text, sizeof text, "%s %s %s", kind_of(r, row), name_of(r, row), differences[d].text);
@@ -102,7 +102,7 @@ static bool has_object(const PGresult *r, const char *kind, const char *name, si
     return false;
 }
 
-/* Whether a function that we did not make has the name of one that we did. */
+/* Whether a foreign function has the name of one of ours. */
 static bool shadows(const PGresult *there, int row, const PGresult *ours)
 {
     const char *name = name_of(there, row);
@@ -112,8 +112,8 @@ static bool shadows(const PGresult *there, int row, const PGresult *ours)
     return has_object(ours, "function", name, up_to_arguments, false);
 }
 
-/* Whether a column, an index or the like belongs to a table that the other side does not have. Then
- * it is enough to report the table. */
+/* Whether a column, an index or the like belongs to a table that the other side lacks. Then
+ * reporting the table is enough. */
 static bool of_other_table(const PGresult *r, int row, const PGresult *other)
 {
     const char *name = name_of(r, row);
@@ -124,7 +124,7 @@ static bool of_other_table(const PGresult *r, int row, const PGresult *other)
 }
 
 /* Whether a view of ours is missing because a table of the application has its name. In that case
- * we make none. */
+ * we do not create it. */
 static bool taken(const PGresult *ours, int row, const PGresult *there)
 {
     const char *name = name_of(ours, row);
@@ -133,7 +133,7 @@ static bool taken(const PGresult *ours, int row, const PGresult *there)
     return has_object(there, "table", name, strlen(name), true);
 }
 
-/* Orders rows by kind and name. What is past the end comes last. */
+/* Orders rows by kind and name; a row past the end comes last. */
 static int compare_rows(const PGresult *a, int i, const PGresult *b, int j)
 {
     if (i >= PQntuples(a))
@@ -177,7 +177,8 @@ static void compare_outboxes(const PGresult *there, const PGresult *ours, findin
 
 /* ---- the outbox to compare with ---- */
 
-/* Describes the outbox there and one that this program makes. On success the caller clears both. */
+/* Describes the existing outbox and one that this program creates. On success the caller clears
+ * both. */
 static int describe_both(struct pg_store *st, PGresult **ret_there, PGresult **ret_ours,
                          struct error *err)
 {

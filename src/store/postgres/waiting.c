@@ -1,15 +1,15 @@
-/* waiting.c: which events of a claim may not be delivered now, because their time has not come or
- * because a parked event of their key holds them up. The server says either which these are, or
- * which keys are held up: it has those at hand, and we have the events. */
+/* waiting.c: which events of a claim may not be delivered now, because their not_before has not
+ * come or because a parked event of their key holds them up. The server reports either these events
+ * or the held keys, whichever it has at hand. */
 #include <stdlib.h>
 
 #include "store/postgres/postgres.h"
 
-/* ---- keys as the server has them ---- */
+/* ---- keys as hashed by the server ---- */
 
 /* hashtextextended is what sql/postgres/internal/values.sql hashes a key with: Bob Jenkins's
- * lookup3, with a length of its own mixed in, on three words. It can never change, as partitions of
- * tables depend on it; the server asks for a sample all the same. */
+ * lookup3, with a length of its own mixed in, on three words. It can never change, because hash
+ * partitions depend on it; the server still checks a sample. */
 struct words {
     uint32_t a, b, c;
 };
@@ -40,7 +40,7 @@ static uint64_t finish(struct words *w)
     return (uint64_t)w->a << 32 | w->b;
 }
 
-/* A text that comes in pieces, twelve bytes of which are hashed at a time. */
+/* A text that arrives in pieces, hashed twelve bytes at a time. */
 struct hashing {
     struct words w;
     unsigned char held[12];
@@ -70,7 +70,7 @@ static void hash_piece(struct hashing *h, struct str s)
     }
 }
 
-/* Takes what is left, less than a block. The lowest byte of c stands for the length. */
+/* Hashes the rest, less than a block. The lowest byte of c is for the length. */
 static uint64_t hash_rest(struct hashing *h)
 {
     memset(h->held + h->n, 0, sizeof h->held - h->n);
@@ -101,7 +101,7 @@ int64_t pg_key_sample(void)
 
 /* ---- a set of keys ---- */
 
-/* A table of at least twice as many places as there are keys; 0 is a free one. The keys are hashes
+/* A hash table with at least twice as many slots as keys; 0 is a free one. The keys are hashes
  * already. */
 struct keys {
     int64_t *at;
@@ -121,7 +121,7 @@ static bool before_a_number(char c)
     return c == '{' || c == ',';
 }
 
-/* Reads {key,key,...}. An event without a key holds up nothing: 0 is left out. */
+/* Reads {key,key,...}. An event without a key holds up no others: 0 is left out. */
 static int read_keys(const char *text, struct keys *k, struct error *err)
 {
     size_t places = 2;
@@ -161,7 +161,7 @@ static int mark_by_keys(struct batch *b, const char *text, struct error *err)
 
 /* ---- events by their seq ---- */
 
-/* Finds an event by its seq, in which a batch is ordered; NULL: the filter did not want it. */
+/* Finds an event by seq, by which a batch is ordered; NULL: the filter excluded it. */
 static struct event *find_event(const struct batch *b, int64_t seq)
 {
     size_t low = 0;

@@ -13,7 +13,7 @@
 /* Events were found this recently: more may be coming, so producers need not notify yet. */
 #define SLEEP_AFTER (2 * MS_NS)
 /* Up to this many events at once, a worker keeps the lock, and producers notify: that costs less
- * than to give it up, find nothing else, and ask for it again. */
+ * than giving it up, finding nothing else, and requesting it again. */
 #define FEW_EVENTS 8
 #define BACKOFF_MAX 50 /* ms, while a transaction that has emitted stays open */
 /* ms; an unrelated session may hold the lock indefinitely, and no notifications come until it
@@ -51,8 +51,8 @@ const char *pg_wakeup_blocker(const struct pg_store *st)
 
 /* ---- notifications ---- */
 
-/* Takes notifications out of libpq's hands. It may have read one along with an answer; then the
- * socket does not become readable. */
+/* Takes notifications from libpq. It may have read one along with a result; then the socket does
+ * not become readable. */
 static void take_notices(struct pg_store *st)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -91,7 +91,7 @@ void pg_wake_clear(struct store *base)
 }
 
 /* Begins to listen, once per connection. If the former connection broke while it held the lock, its
- * listeners are told now. */
+ * listeners are notified now. */
 static int listen_once(struct pg_store *st, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -116,7 +116,7 @@ static int listen_once(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* ---- going to sleep and getting up ---- */
+/* ---- sleeping and waking up ---- */
 
 static int find_foreign_lock_holder(struct pg_store *st, struct error *err)
 {
@@ -129,9 +129,9 @@ static int find_foreign_lock_holder(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* Notes that notifications will come. Returns whether to look once more: the lock is new to this
- * session, so an emit that committed just before did not notify; or the holder got up, which may
- * have found by its sweep what no producer notified of. */
+/* Notes that notifications will come. Returns whether to look once more: either the lock is new to
+ * this session, so an emit that committed just before did not notify; or the holder woke up, whose
+ * sweep may have found something that no producer notified of. */
 static bool note_asleep(struct pg_wakeup *w, bool state_is_new)
 {
     bool again = state_is_new || w->holder_moved;
@@ -140,9 +140,9 @@ static bool note_asleep(struct pg_wakeup *w, bool state_is_new)
     return again;
 }
 
-/* Asks for the lock. A relay with a long sweep looks once more when it starts, when it reconnects,
- * and whenever the holder beside it gets up. A listener that was notified, or has waited for its
- * time, asks again: the former holder may have got up. */
+/* Requests the lock. A relay with a long sweep looks once more when it starts, when it reconnects,
+ * and whenever another relay that holds the lock wakes up. A listener that was notified, or whose
+ * wait has ended, requests the lock again: the former holder may have woken up. */
 int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -190,9 +190,9 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
     return 0;
 }
 
-/* Keeps the lock only if it has had it since before it looked, and was notified: then producers
- * notify for whatever they have committed since. What no producer notified of, the listeners do not
- * know of either: they are told by giving up the lock. */
+/* Keeps the lock only if it held it before it looked, and was notified: then producers notify for
+ * all later commits. What no producer notified of is unknown to the listeners too: giving up the
+ * lock tells them. */
 int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -214,33 +214,34 @@ int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, st
 
 /* ---- polling for new events, on behalf of many consumers ----
  *
- * One poll tells which consumers a commit concerns; only those make a turn. It writes nothing and
- * takes no lock. It covers what its snapshot shows and that of the poll before did not, so each
- * commit is in exactly one. That needs neither numbers nor positions: it holds whatever becomes of
- * those. */
+ * One poll tells which consumers want the events of a commit; only those make a turn. It writes
+ * nothing and takes no lock. It covers what its snapshot shows and the previous poll's did not, so
+ * each commit is in exactly one. That depends neither on seqs nor on positions, so it holds
+ * whatever happens to those. */
 
 #define POLL_EVENTS 64 /* if more are new at once, all consumers are woken */
 /* ms between polls while producers need not notify: polling is cheaper than waiting for a
  * notification at this rate */
 #define POLL_AWAKE 2
-/* the same while more than so many events come in a millisecond: each poll leads to a turn, and
- * both take time of the server that producers need */
+/* the same while more than this many events arrive per ms: each poll leads to a turn, and both take
+ * server time that producers need */
 #define POLL_BUSY 6
 #define BUSY_PER_MS 4
-/* Where producers need not notify, and a poll finds nothing, they may just be waiting for the disk.
- * To ask for the lock in vain, because one of them shares it, costs more than a few polls. */
+/* If a poll finds nothing while producers need not notify, they may just be waiting for the disk.
+ * Requesting the lock in vain, because one of them shares it, costs more than a few polls. */
 #define STAY_AWAKE (10 * MS_NS)
-/* Notifications within this time are many if there are more than a worker gives up the lock for. */
+/* Notifications are counted over this time, to compare with the number for which a worker gives up
+ * the lock. */
 #define COUNT_TOGETHER (10 * MS_NS)
-/* ms between polls where producers cannot notify. Half of it is what a commit waits on average. The
- * longer time is for when nothing has come for a while */
+/* ms between polls where producers cannot notify. On average a commit waits for half of it. The
+ * longer time applies when nothing has come for a while */
 #define POLL_ALONE 12
 #define POLL_ALONE_IDLE 40
 #define IDLE_AFTER (1000 * MS_NS)
 
-/* The events of transactions that had not begun when the last poll was made, and of those that were
- * running then. A payload that is left out counts as one that every consumer may want. Its size is
- * compared twice, because a small one may be compressed. */
+/* The events of transactions that had not begun at the last poll, and of those running then. A
+ * payload that is left out counts as one that every consumer may want. Its size is compared twice,
+ * because a small one may be compressed. */
 #define POLL_COLUMNS \
     "e.type, CASE WHEN $2 AND pg_column_size(e.payload) < 2000 " \
     "THEN CASE WHEN octet_length(e.payload::text) < 8192 THEN e.payload END END AS payload"
@@ -277,7 +278,7 @@ static void visit_rows(const PGresult *r, new_event_visit *visit, void *ctx,
     }
 }
 
-/* Remembers where it ended. */
+/* Notes where the poll ended. */
 static int poll_events(struct pg_store *st, bool payloads, new_event_visit *visit, void *ctx,
                        struct watch_result *ret, struct error *err)
 {
@@ -299,8 +300,7 @@ static int poll_events(struct pg_store *st, bool payloads, new_event_visit *visi
     return now ? 0 : err_nomem(err);
 }
 
-/* Finds out whether anything was written since the last poll, which takes the server a fraction of
- * a poll. */
+/* Checks whether anything was written since the last poll, at a fraction of the cost of a poll. */
 static int check_snapshot(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_query(st, err, snapshot_sql, "");
@@ -311,8 +311,8 @@ static int check_snapshot(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* Takes notifications for news, without a query. Those that come within a moment are counted
- * together: producers that are so busy should not have to notify. */
+/* Treats notifications as new events, without a query. Those within a short time are counted
+ * together: busy producers should not have to notify. */
 static void count_notices(struct pg_store *st, struct watch_result *ret)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -333,7 +333,7 @@ static int plan_next(struct pg_store *st, struct watch_result *ret, struct error
     struct pg_wakeup *w = &st->wakeup;
     int64_t since_found = clock_mono(st->opt.clock) - w->found_at;
     if (ret->n > 0) {
-        /* What came together after a pause is not many. */
+        /* Events that arrived together after a pause are not many. */
         bool busy = (int64_t)ret->n * MS_NS > BUSY_PER_MS * since_found;
         bool quiet;
         if (pg_wakeup_found(st, ret->n, true, &quiet, err) != 0)
@@ -366,7 +366,7 @@ int pg_poll_new(struct store *base, bool skip_query, bool payloads, new_event_vi
     if (pg_ready(st, err) != 0)
         return -1;
     if (w->generation != st->generation[PG_MAIN]) {
-        /* This may be another server, to which the snapshot means nothing. */
+        /* This may be another server, where the snapshot means nothing. */
         free(w->snapshot);
         w->snapshot = NULL;
         w->unchanged = false;
@@ -377,7 +377,7 @@ int pg_poll_new(struct store *base, bool skip_query, bool payloads, new_event_vi
     if (skip_query && all_notify) {
         count_notices(st, &found);
     } else {
-        /* While nothing is written, the snapshot is all that an idle relay asks for. */
+        /* While nothing is written, an idle relay queries only the snapshot. */
         bool may_be_unchanged = w->unchanged && w->taken.n == 0;
         if (may_be_unchanged && check_snapshot(st, err) != 0)
             return -1;

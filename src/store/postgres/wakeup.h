@@ -1,8 +1,8 @@
 /* wakeup.h: how a handle learns that events were committed, without polling and without making
- * commits wait. See sql/postgres/functions/wakeup.sql: a session that sleeps holds an advisory
- * lock, and producers notify while it is held. Sessions that sleep beside the holder are its
- * listeners. None of this works through a transaction pooler, nor where transactions are prepared
- * for two-phase commit: there the engine polls. */
+ * commits wait. See sql/postgres/functions/wakeup.sql: a sleeping session holds an advisory lock,
+ * and producers notify while it is held. Other sleeping sessions are the holder's listeners. None
+ * of this works through a transaction pooler, nor where transactions are prepared for two-phase
+ * commit: there the engine polls. */
 #ifndef STORE_POSTGRES_WAKEUP_H
 #define STORE_POSTGRES_WAKEUP_H
 
@@ -21,24 +21,24 @@ struct pg_notices {
     bool for_all;
 };
 
-/* Only wakeup.c reads or writes it. Zeros, but for readable_fd, are the beginning. */
+/* Private to wakeup.c. All zeros at the start, except readable_fd. */
 struct pg_wakeup {
     enum { WAKEUP_AWAKE, WAKEUP_HOLDER, WAKEUP_LISTENER } state;
-    bool possible;      /* producers of this database notify */
-    bool listening;     /* this connection has begun to */
-    bool lock_lost;     /* the connection broke while it was the holder: listeners were not told */
-    bool holder_moved;  /* a listener was notified: the holder may have got up */
+    bool possible;  /* producers of this database notify */
+    bool listening; /* this connection listens */
+    bool lock_lost; /* the connection broke while it was the holder: listeners were not notified */
+    bool holder_moved;  /* a listener was notified: the holder may have woken up */
     int64_t found_at;   /* when events were last found, monotonic */
     int64_t backoff_ms; /* how long to wait while a producer is about to commit; 0: not at all */
-    char foreign_lock_holder[200]; /* a session that has no business with the lock; "": none */
+    char foreign_lock_holder[200]; /* the unrelated session that holds the lock; "": none */
 
-    struct pg_notices pending; /* they came since wake_clear */
-    struct pg_notices taken;   /* they came before the last one */
+    struct pg_notices pending; /* arrived since wake_clear */
+    struct pg_notices taken;   /* arrived before the last wake_clear */
     int readable_fd;           /* always readable; -1: not opened yet */
 
     /* Of poll_new. */
-    char *snapshot;       /* the last poll covers what it shows; NULL: there was none */
-    unsigned generation;  /* of the connection that it is from; see pg_store */
+    char *snapshot;       /* of the last poll; NULL: there was none */
+    unsigned generation;  /* of the snapshot's connection; see pg_store */
     bool unchanged;       /* nothing was written between the last two polls */
     int64_t counted_from; /* since when notifications are counted together, monotonic */
     size_t counted;

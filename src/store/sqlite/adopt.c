@@ -1,7 +1,6 @@
-/* adopt.c: turning rows of an application's table into events: the trigger for rows to come, a copy
- * of the existing ones, and marking rows once a consumer has had them. The statements name the
- * application's table and columns, so they are put together here. Everything runs inside a
- * transaction. */
+/* adopt.c: turning rows of an application's table into events: the trigger for new rows, a copy of
+ * the existing ones, and marking rows once a consumer has received them. The statements name the
+ * application's table and columns, so they are built here. Everything runs inside a transaction. */
 #include "store/db/adopt.h"
 
 #include <stdio.h>
@@ -14,7 +13,7 @@
 #define NOW_MS "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 #define IDS_MAX ((size_t)1 << 24) /* bytes of the ids that one settlement marks */
 
-/* ---- running what was put together ---- */
+/* ---- running built statements ---- */
 
 /* Prepares the statement in q, which it frees; the caller finalizes it. NULL on failure. */
 static sqlite3_stmt *prepare_text(struct sqlite_store *st, sqlite3_str *q, struct error *err)
@@ -45,7 +44,7 @@ static int run(struct sqlite_store *st, sqlite3_str *q, struct error *err)
 
 /* ---- how a row becomes an event ---- */
 
-/* Appends what a field is in row r, which is NEW or s. */
+/* Appends the value of a field in row r, which is NEW or s. */
 static void add_value(sqlite3_str *q, const struct source *s, enum field f, const char *r)
 {
     const char *of = s->of[f];
@@ -57,8 +56,8 @@ static void add_value(sqlite3_str *q, const struct source *s, enum field f, cons
         sqlite3_str_appendf(q, "%s.\"%w\"", r, of);
 }
 
-/* Appends the condition that row r is not processed yet; column is its flag, a time or a truth
- * value, or NULL: no row is. */
+/* Appends the condition that row r is unprocessed; `column` is its flag, a time or a boolean, or
+ * NULL: no row is ever processed. */
 static void add_open(sqlite3_str *q, const char *column, const char *r)
 {
     if (!column)
@@ -72,13 +71,13 @@ static void add_open(sqlite3_str *q, const char *column, const char *r)
     "typeof(id) = 'text' AND length(id) = 36 AND lower(id) GLOB '" HEX4 HEX4 "-" HEX4 "-" HEX4 \
     "-" HEX4 "-" HEX4 HEX4 HEX4 "'"
 
-/* A GLOB for text with a control character or white space of Unicode in it, as bytes. */
+/* A GLOB that matches text with a control character or Unicode white space, as bytes. */
 #define HAS_SPACE \
     "CAST(x'2a5b012d207f2dc2a0e19a80e280802de2808ae280a8e280a9e280afe2819fe380805d2a' AS TEXT)"
 
-/* What an event is made of, from the columns below: the usual types are made to fit, and text that
- * is no JSON becomes a JSON string. uuid is NULL if the row's id is none; key is the row's own id.
- * A Julian day has no whole milliseconds, so a time is rounded. */
+/* The values of an event, from the columns below: the usual types are converted, and text that is
+ * not JSON becomes a JSON string. uuid is NULL if the row's id is not one; key is the row's id. A
+ * Julian day is not a whole number of milliseconds, so it is rounded. */
 static const char event_of_row[] =
     "SELECT CASE WHEN " IS_UUID " THEN lower(id) END AS uuid, "
 
@@ -110,15 +109,15 @@ static const char event_of_row[] =
     "CAST(tenant AS TEXT) AS tenant, "
     "id AS key ";
 
-/* The columns of event_of_row in their place: `from` has them by the names of their fields. A type
- * that is too long is cut, by bytes where it is ASCII. */
+/* The source of event_of_row's columns, which `from` provides under the names of their fields. A
+ * type that is too long is cut, by bytes if it is ASCII. */
 static const char cut_type[] =
     "FROM (SELECT *, CASE WHEN length(CAST(type AS BLOB)) <= 255 THEN type"
     " WHEN type NOT GLOB '*[^!-~]*' THEN substr(type, 1, 255)"
     " ELSE substr(type, 1, 63) END AS cut ";
 
-/* Appends a query for what an event is made of, for row r. `from` says where r comes from;
- * it is empty in a trigger. */
+/* Appends a query for the values of an event of row r. `from` is the source of r; it is empty in a
+ * trigger. */
 static void add_row(sqlite3_str *q, const struct source *s, const char *r, const char *from)
 {
     static const enum field rest[] = {F_ID, F_CREATED, F_AGG_TYPE, F_AGG_ID, F_TENANT};
@@ -142,8 +141,8 @@ static void add_row(sqlite3_str *q, const struct source *s, const char *r, const
 
 /* ---- the trigger ---- */
 
-/* Appends the trigger. An id that is a UUID becomes the event's, unless one has it
- * already; otherwise the table gives the event one. */
+/* Appends the trigger. An id that is a UUID becomes the event's id, unless an event has it already;
+ * otherwise the table's default supplies one. */
 static void add_trigger(sqlite3_str *q, const struct source *s, bool marked)
 {
     sqlite3_str_appendf(q, "CREATE TRIGGER \"" TRIGGER "%w\" AFTER INSERT ON \"%w\" WHEN ", s->name,
@@ -180,7 +179,8 @@ static int drop_trigger(const struct source *s, struct error *err)
     return run(sqlite_of(s->st), q, err);
 }
 
-/* Makes the trigger as the record now says. Marked: it also notes which row became which event. */
+/* Creates the trigger by the current record. If rows are marked, it also notes which row became
+ * which event. */
 static int make_trigger(const struct source *s, struct error *err)
 {
     bool marked;
@@ -193,9 +193,9 @@ static int make_trigger(const struct source *s, struct error *err)
     return run(sqlite_of(s->st), q, err);
 }
 
-/* ---- rows there are ---- */
+/* ---- existing rows ---- */
 
-/* Says whether the table can be sorted by its rowid. */
+/* Returns whether the table can be sorted by its rowid. */
 static int has_rowid(const struct source *s, bool *ret, struct error *err)
 {
     int64_t without = 0;
@@ -205,8 +205,7 @@ static int has_rowid(const struct source *s, bool *ret, struct error *err)
     return 0;
 }
 
-/* Appends where the rows come from, in the order in which they seem to have been
- * written. */
+/* Appends the source of the rows, in the order in which they seem to have been written. */
 static void add_from(sqlite3_str *q, const struct source *s, bool rowid)
 {
     int id = s->of[F_ID] ? db_source_column(s, s->of[F_ID]) : -1;
@@ -244,7 +243,7 @@ static int count_rows(const struct source *s, int64_t *ret, struct error *err)
 /* The columns of event_of_row. */
 enum { UUID, TYPE, PAYLOAD, CREATED_AT, HEADERS, AGGREGATE_TYPE, AGGREGATE_ID, TENANT, KEY };
 
-/* Makes an event of the row that q is at, unless there is one with its id. */
+/* Makes an event of q's current row, unless there is one with its id. */
 static int copy_row(const struct source *s, sqlite3_stmt *q, bool *ret_made, struct error *err)
 {
     struct str uuid = sqlite_text(q, UUID);
@@ -275,7 +274,7 @@ static int copy_row(const struct source *s, sqlite3_stmt *q, bool *ret_made, str
     return db_run(s->st, err, &sql_copy_row_as, &row);
 }
 
-/* Remembers which row the last event was made of. */
+/* Notes which row the last event was made of. */
 static int note_row(const struct source *s, sqlite3_stmt *row, struct error *err)
 {
     struct db_rows q = db_rows(s->st, err, SQL(note_row, .source = s->name));
@@ -286,7 +285,7 @@ static int note_row(const struct source *s, sqlite3_stmt *row, struct error *err
     return db_step(&q, err) < 0 ? -1 : 0;
 }
 
-/* Copies the row that q is at, and notes which it was if it is to be marked. */
+/* Copies q's current row, and notes it if it is to be marked. */
 static int copy_one(const struct source *s, sqlite3_stmt *q, bool marked, int64_t *ret,
                     struct error *err)
 {
@@ -300,7 +299,7 @@ static int copy_one(const struct source *s, sqlite3_stmt *q, bool marked, int64_
     return noted ? note_row(s, q, err) : 0;
 }
 
-/* Prepares the query for all rows that are not processed. */
+/* Prepares the query for all unprocessed rows. */
 static sqlite3_stmt *select_rows(const struct source *s, struct error *err)
 {
     bool rowid;
@@ -334,7 +333,7 @@ static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct e
 
 /* ---- how to mark ---- */
 
-/* How a processed row may look. */
+/* The formats of the mark of a processed row. */
 enum stamp { STAMP_TIME, STAMP_RFC3339, STAMP_TRUE, STAMP_SECONDS, STAMP_MS, STAMP_JULIAN };
 static const char *const stamps[] = {
     [STAMP_TIME] = "datetime('now')",
@@ -354,8 +353,8 @@ static enum stamp stamp_of_type(const char *type)
     return STAMP_TIME;
 }
 
-/* Prepares a query for the stamp that a processed row of the table has; `usual` if
- * its type tells nothing. */
+/* Prepares a query for the stamp of a processed row of the table; `usual` if its type does not
+ * tell. */
 static sqlite3_stmt *select_stamp(const struct source *s, const char *column, enum stamp usual,
                                   struct error *err)
 {
@@ -375,9 +374,8 @@ static sqlite3_stmt *select_stamp(const struct source *s, const char *column, en
     return prepare_text(sqlite_of(s->st), q, err);
 }
 
-/* mark_stamp takes a row that is marked already for an example. If there is none, it goes by
- * the declared type of the column. */
-/* Gives the SQL expression that marks a row; it is a string constant. */
+/* Returns the SQL expression that marks a row, a string constant. It follows the example of a
+ * marked row or, if there is none, the declared type of the column. */
 static int mark_stamp(const struct source *s, const char *column, const char **ret,
                       struct error *err)
 {
@@ -410,7 +408,7 @@ static int run_mark(struct sqlite_store *st, sqlite3_str *q, const char *ids, st
     return rc == SQLITE_DONE ? 0 : sqlite_fail(st, st->db, rc, err);
 }
 
-/* Marks the rows of one table, which is a row of marked_tables, with one UPDATE. */
+/* Marks the rows of one table, given by a row of marked_tables, with one UPDATE. */
 static int mark_rows(struct sqlite_store *st, const struct db_rows *table, const char *ids,
                      struct error *err)
 {
@@ -426,12 +424,12 @@ static int mark_rows(struct sqlite_store *st, const struct db_rows *table, const
                         source, mark, stamp, key, source);
     add_open(q, mark, "s");
     if (run_mark(st, q, ids, err) != 0)
-        return err_prefix(err, "could not mark rows of %.100s (outbox adopt --drop-mark ends that)",
-                          source);
+        return err_prefix(
+            err, "could not mark rows of %.100s (outbox adopt --drop-mark stops that)", source);
     return 0;
 }
 
-/* Marks rows in each of the tables that q lists, which is at its first row. */
+/* Marks rows in each of the tables that q lists; q is at its first row. */
 static int mark_tables(struct sqlite_store *st, struct db_rows *q, const char *ids,
                        struct error *err)
 {

@@ -1,4 +1,4 @@
-/* doctor.c: what can be wrong with a SQLite file and the outbox in it. It only reads. */
+/* doctor.c: checks on a SQLite file and the outbox in it. It only reads. */
 #include <stdio.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -9,7 +9,7 @@
 #include "store_sql.h"
 
 #define SPACE_MIN (INT64_C(256) << 20) /* free bytes below which somebody should look */
-/* bytes of the write-ahead log, which has a few MiB where all is well */
+/* bytes of the write-ahead log, which is normally a few MiB */
 #define LOG_MAX (INT64_C(256) << 20)
 
 /* ---- the file ---- */
@@ -62,8 +62,8 @@ static void file(struct sqlite_store *st, const struct doctor_request *req)
                   "give this user the right to write the file and its folder");
 }
 
-/* Warns of hard links. SQLite finds the write-ahead log by the file's name: whoever opens the
- * file by another name does not see what is in the log, and ruins the file. */
+/* Warns of hard links. SQLite finds the write-ahead log by the file's name: a process that opens
+ * the file by another name does not see what is in the log, and corrupts the file. */
 static void links(struct sqlite_store *st, const struct doctor_request *req)
 {
     const char *path = sqlite3_db_filename(st->db, "main");
@@ -72,8 +72,8 @@ static void links(struct sqlite_store *st, const struct doctor_request *req)
         return;
     db_doctor_say(
         req, FINDING_WARNING, "file",
-        "the file has more than one name (hard links); whoever opens it by another one ruins it",
-        "make a copy in place of the link: with `sqlite3 FILE '.backup COPY'`, or VACUUM INTO");
+        "the file has more than one name (hard links); opening it by another one corrupts it",
+        "replace the link by a copy: with `sqlite3 FILE '.backup COPY'`, or VACUUM INTO");
 }
 
 static void disk(const char *path, const struct doctor_request *req)
@@ -100,7 +100,7 @@ static void log_size(const char *path, const struct doctor_request *req)
         return;
     snprintf(text, sizeof text, "the write-ahead log has %lld MiB", (long long)(s.st_size >> 20));
     db_doctor_say(req, FINDING_WARNING, "space", text,
-                  "find and end the process that keeps a read transaction open on the file");
+                  "find and stop the process that keeps a read transaction open on the file");
 }
 
 static void space(struct sqlite_store *st, const struct doctor_request *req)
@@ -129,7 +129,7 @@ static int guards(struct sqlite_store *st, const struct doctor_request *req, str
         db_doctor_say(
             req, FINDING_PROBLEM, "insert-only",
             "a trigger on outbox_event is missing: INSERT OR REPLACE, UPDATE or DELETE can lose "
-            "events without a word",
+            "events silently",
             "create it again as `outbox migrate gen` has it");
     if (allowed > 0)
         db_doctor_say(req, FINDING_PROBLEM, "insert-only",
@@ -138,7 +138,7 @@ static int guards(struct sqlite_store *st, const struct doctor_request *req, str
     return 0;
 }
 
-/* Reports events that were deleted before their time, as far as anything tells. */
+/* Reports events that were deleted too early, as far as that can be detected. */
 static int lost_events(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t keyed = 0;
@@ -170,7 +170,7 @@ static void say_renumbered(const struct doctor_request *req, int64_t at)
                   "never empty sqlite_sequence: events that are delivered are removed by `trim`");
 }
 
-/* Reports numbers that began again, now or before; see turn.c. */
+/* Reports event numbers that started over, now or earlier; see turn.c. */
 static int numbers(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t broken = 0, at = 0;
@@ -202,7 +202,7 @@ int sqlite_doctor(struct store *base, const struct doctor_request *req, struct e
     links(st, req);
     space(st, req);
     if (base->ops->schema_status(base, &s, NULL) != 0)
-        return 0; /* the caller has seen that, too */
+        return 0; /* the caller has reported that */
     if (journal(st, req, err) != 0)
         return -1;
     if (s.there != s.known)

@@ -16,8 +16,8 @@ static bool same_path(const char *a, const char *b)
     return a && b && *b && strcmp(a, b) == 0;
 }
 
-/* Gives the name under which the caller's connection has an outbox. If it has several,
- * that of our file wins; if it has none, the statement on "main" will say so. */
+/* Returns the schema name of the outbox on the caller's connection. If there are several, the one
+ * in our file wins; if there is none, the statement on "main" will fail. */
 static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
 {
     const char *ours = sqlite3_db_filename(st->db, "main");
@@ -34,7 +34,7 @@ static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
     return first ? first : "main";
 }
 
-/* Refuses a file that nobody else can see, because it was deleted or replaced. */
+/* Refuses a file that other processes cannot see, because it was deleted or replaced. */
 static int check_place(const struct db_target *t, struct error *err)
 {
     int moved = 0;
@@ -64,8 +64,8 @@ int sqlite_target(struct store *base, void *foreign, struct db_target *t, struct
     t->schema = find_outbox(st, foreign);
     if (check_place(t, err) != 0)
         return -1;
-    /* For want of memory SQLite rolls the caller's transaction back while it looks: an event would
-     * then commit by itself. */
+    /* If memory runs out, SQLite rolls the caller's transaction back during the lookup: the event
+     * would then commit on its own. */
     if (sqlite3_get_autocommit(foreign))
         return err_nomem(err);
     return 0;
@@ -74,7 +74,7 @@ int sqlite_target(struct store *base, void *foreign, struct db_target *t, struct
 /* ---- statements on a target ---- */
 
 /* Prepares a statement that the caller finalizes, with the target's schema instead of "main", which
- * some name twice. NULL on failure. */
+ * a statement may name twice. NULL on failure. */
 static sqlite3_stmt *target_prepare(const struct db_target *t, const char *sql, struct error *err)
 {
     static const char main_dot[] = "main.";
@@ -114,7 +114,7 @@ int64_t sqlite_target_changed(const struct db_target *t)
     return sqlite3_changes64(t->db);
 }
 
-/* Runs q to its end, over rows as well: with `PRAGMA count_changes` an INSERT gives one. */
+/* Runs q to its end, skipping rows: with `PRAGMA count_changes` an INSERT returns one. */
 static int run_to_end(struct db_rows *q, struct error *err)
 {
     int r;
@@ -170,7 +170,7 @@ static int64_t content_hash(const struct new_event *ev)
 }
 
 /* Inserts the event and its key. If the key was used before, id becomes that of the first event,
- * and *ret_duplicate says whether it was the same. */
+ * and *ret_duplicate says whether that has the same content. */
 static int insert_keyed(const struct db_target *t, const struct new_event *ev,
                         char id[UUID_TEXT + 1], int64_t now, bool *ret_duplicate, struct error *err)
 {
@@ -198,7 +198,7 @@ static int insert_keyed(const struct db_target *t, const struct new_event *ev,
     return run_to_end(&q, err);
 }
 
-/* Does both inserts or none, inside whatever transaction is open. */
+/* Does both inserts or none, inside the open transaction. */
 static int emit_keyed(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                       int64_t now, bool *ret_duplicate, struct error *err)
 {
@@ -224,7 +224,7 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
     int64_t now = db_now(base);
     bool alone = !t->foreign && !st->base.in_tx, keyed = ev->idempotency_key.p != NULL;
 
-    /* A plain INSERT on this connection counts by the same number, so ids of both only grow. */
+    /* A plain INSERT on this connection uses the same counter, so the ids of both only grow. */
     uuid7_next(&st->uuid, now, (uint64_t)sqlite3_total_changes(t->db), &st->base.rng, id);
     if (keyed && alone && sqlite_begin(base, err) != 0)
         return -1;
@@ -240,6 +240,6 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
         return sqlite_commit(base, err);
     if (keyed)
         sqlite_rollback(base);
-    /* A commit into a file that is gone did not happen. */
+    /* A commit to a file that is gone counts as failed. */
     return r == 0 ? sqlite_file_check(st, err) : -1;
 }

@@ -1,6 +1,6 @@
 /* file_identity.c: is the file at our path still the one we have open? When a backup is moved onto
- * the path, a folder is swapped or the file is deleted, SQLite goes on with a file that nobody else
- * can see. */
+ * the path, a folder is swapped or the file is deleted, SQLite goes on with a file that no other
+ * process can see. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +19,8 @@
 #define PATH_SIZE 4200
 #define LOCKS_MAX 32 /* processes looked at */
 #define SECOND 1000000000LL
-/* File systems keep the time of a change in ticks of the kernel, 10 ms at most, in seconds, or in
- * steps of two seconds. */
+/* File systems keep change times in kernel ticks of at most 10 ms, in seconds, or in steps of two
+ * seconds. */
 #define FINE (SECOND / 10)
 #define COARSE (3 * SECOND)
 
@@ -29,23 +29,23 @@ static const char *db_file(const struct sqlite_store *st)
     return sqlite3_db_filename(st->db, "main");
 }
 
-/* Names a file that SQLite keeps beside the database: "-wal" or "-shm". */
+/* The path of a file that SQLite keeps beside the database: "-wal" or "-shm". */
 static bool beside(const char *db, const char *suffix, char out[PATH_SIZE])
 {
     int n = snprintf(out, PATH_SIZE, "%s%s", db, suffix);
     return n > 0 && n < PATH_SIZE;
 }
 
-/* Looks at such a file; false if it is not there. */
+/* Stats such a file; false if it does not exist. */
 static bool look_beside(const char *db, const char *suffix, struct stat *ret)
 {
     char path[PATH_SIZE];
     return beside(db, suffix, path) && stat(path, ret) == 0;
 }
 
-/* ---- who else has a file open ---- */
+/* ---- other processes that have a file open ---- */
 
-/* Reads a line of /proc/locks: the process that holds a lock on the file; 0: it is about
+/* Reads the process that holds a lock on the file from a line of /proc/locks; 0: the line is for
  * another file, or our own lock. */
 static pid_t locker(const char *line, const struct stat *file)
 {
@@ -78,9 +78,9 @@ static bool add_lockers(const struct stat *file, pid_t out[LOCKS_MAX], size_t *n
     return true;
 }
 
-/* Lists the processes that hold a lock on a file. It asks /proc/locks, because closing a
- * descriptor of our own would release our locks. A pass may miss a line while others lock and
- * unlock, so there are several; where the list cannot be read, it is empty. */
+/* Lists the processes that hold a lock on a file. It reads /proc/locks, because opening and closing
+ * the file would release our own locks. A pass may miss a line while locks change, so there are
+ * several; if /proc/locks cannot be read, the list is empty. */
 static size_t lockers(const struct stat *file, pid_t out[LOCKS_MAX])
 {
     size_t n = 0;
@@ -95,7 +95,7 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
 }
 
-/* Says whether a process certainly does not have a file open. */
+/* Whether a process certainly does not have a file open. */
 static bool lacks(pid_t pid, const struct stat *file)
 {
     char path[64];
@@ -112,8 +112,8 @@ static bool lacks(pid_t pid, const struct stat *file)
     return !found;
 }
 
-/* Gives a process that uses the log beside this database but does not have the database
- * open: it has the one that was there before, and would mix the two up. 0: there is none. */
+/* Returns a process that uses the log beside this database but does not have the database open: it
+ * has the previous file open, and would mix the two up. 0: there is none. */
 static pid_t former_user(const char *db)
 {
     struct stat file, index;
@@ -140,7 +140,7 @@ int sqlite_file_paired(struct sqlite_store *st, struct error *err)
         pid = former_user(db);
         if (pid == 0)
             return 0;
-        nanosleep(&little, NULL); /* a relay notices at once, and makes way */
+        nanosleep(&little, NULL); /* a relay notices at once, and closes the former file */
     }
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_CANTOPEN,
                      "%s: process %d still uses the file that was here before, and its write-ahead "
@@ -148,10 +148,10 @@ int sqlite_file_paired(struct sqlite_store *st, struct error *err)
                      st->base.shown, (int)pid, st->base.shown, st->base.shown);
 }
 
-/* ---- where we are ---- */
+/* ---- which file we have open ---- */
 
-/* Notes the folder that holds the database and its log. Behind a link they are in
- * another folder, and the link can be changed: then each file is looked at by itself. */
+/* Notes the folder that holds the database and its log. If the path is a symbolic link, they are in
+ * another folder, and the link can be changed: then each file is checked separately. */
 static void note_folder(struct sqlite_store *st)
 {
     struct stat s;
@@ -161,7 +161,7 @@ static void note_folder(struct sqlite_store *st)
         return;
     char *folder = strdup(st->path);
     if (!folder)
-        return; /* each file is looked at by itself then */
+        return; /* each file is checked separately then */
     folder[slash - st->path + 1] = '\0';
     st->file.folder = folder;
 }
@@ -177,8 +177,8 @@ static void note_file(struct sqlite_store *st)
     st->file.ino = s.st_ino;
 }
 
-/* Notes the log and its index. We have read from the database, so they are open, and stay
- * the same for as long as we are connected. */
+/* Notes the log and its index. We have read from the database, so they are open, and stay the same
+ * while we are connected. */
 static void note_log(struct sqlite_store *st, const char *db)
 {
     struct stat s;
@@ -212,9 +212,9 @@ void sqlite_file_leave(struct sqlite_store *st)
     st->file.noisy = 0;
 }
 
-/* ---- whether we are still there ---- */
+/* ---- whether it is still there ---- */
 
-/* Says whether our database is at a path. */
+/* Whether our database is at a path. */
 static bool is_our_file(const struct sqlite_store *st, const char *path)
 {
     struct stat s;
@@ -226,9 +226,9 @@ static bool file_at_home(const struct sqlite_store *st)
     return is_our_file(st, st->path);
 }
 
-/* Says whether the log and its index are still ours. Only people and their scripts
- * delete those of a database in use. Whoever opens the database then begins new ones, and neither
- * side sees what the other commits. */
+/* Whether the log and its index are still ours. Only people and their scripts delete those of a
+ * database in use. The next process to open the database then creates new ones, and neither side
+ * sees what the other commits. */
 static bool log_at_home(const struct sqlite_store *st)
 {
     struct stat s;
@@ -245,7 +245,7 @@ static int64_t in_ns(const struct timespec *t)
     return (int64_t)t->tv_sec * SECOND + t->tv_nsec;
 }
 
-/* The clock that file systems take the time of a change from. */
+/* The clock that file systems use for change times. */
 static int64_t file_clock(void)
 {
     struct timespec now;
@@ -253,7 +253,7 @@ static int64_t file_clock(void)
     return in_ns(&now);
 }
 
-/* Looks at the folder; false if that is not possible. */
+/* Stats the folder; false on failure. */
 static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret)
 {
     struct stat s;
@@ -263,17 +263,17 @@ static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret
     return true;
 }
 
-/* Says whether nothing was made, deleted or renamed in the folder: each of these
- * changes its time, which nobody can set back. So if the folder has the time that it had when all
- * our files were there, they still are. */
+/* Whether nothing was created, deleted or renamed in the folder: each of these changes its ctime,
+ * which cannot be set back. So if the folder's time is the same as when all our files were seen
+ * there, they still are. */
 static bool folder_unchanged(const struct sqlite_file *h, const struct sqlite_folder *now)
 {
     bool same = now->ino == h->quiet.ino && now->dev == h->quiet.dev;
     return h->quiet.ino && same && now->changed == h->quiet.changed;
 }
 
-/* Notes that all files were there after the folder was looked at. That is relied on
- * only if the folder's last change is so long ago that the next one will have another time. */
+/* Notes that all files were there after the stat of the folder. That is relied on only if the
+ * folder's last change is long enough ago for the next one to have a different time. */
 static void folder_note(struct sqlite_file *h, const struct sqlite_folder *folder, int64_t now)
 {
     bool fine = folder->changed % SECOND != 0;
@@ -283,8 +283,8 @@ static void folder_note(struct sqlite_file *h, const struct sqlite_folder *folde
         h->quiet = *folder;
 }
 
-/* What every transaction pays for: one system call as long as nothing changes in the folder,
- * otherwise three, and now and then four. The folder is looked at before the files, so a change in
+/* Every transaction pays for this: one system call as long as nothing changes in the folder,
+ * otherwise three, and now and then four. The folder is checked before the files, so a change in
  * between is seen the next time. */
 static bool at_home(struct sqlite_store *st)
 {
@@ -325,8 +325,8 @@ static int say_gone(const struct sqlite_store *st, int why, struct error *err)
     return -1;
 }
 
-/* Says whether the log beside the path is that of the file we have open, which is no
- * longer at this path. */
+/* Whether the log beside the path is that of the file we have open, which is no longer at this
+ * path. */
 static bool log_is_former(const struct sqlite_store *st, const char *db)
 {
     struct stat log;
@@ -342,7 +342,7 @@ static bool checkpoint(struct sqlite_store *st)
            SQLITE_OK;
 }
 
-/* Copies what is in the log into the former file, if that still has a name. */
+/* Checkpoints the log into the former file, if that still has a name. */
 static int save_former(struct sqlite_store *st, struct error *err)
 {
     struct stat former;
@@ -350,13 +350,12 @@ static int save_former(struct sqlite_store *st, struct error *err)
     if (!kept || checkpoint(st))
         return 0;
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, sqlite3_extended_errcode(st->db),
-                     "%s was replaced, and another process is at work in the former file, whose "
+                     "%s was replaced, and another process still uses the former file, whose "
                      "write-ahead log is in the way: end that process",
                      st->base.shown);
 }
 
-/* Takes the former file's log out of the way of the new file: SQLite would take it for
- * the new one's and mix the two. */
+/* Removes the former file's log: SQLite would take it for the new file's, and mix the two. */
 static int clear_log(struct sqlite_store *st, struct error *err)
 {
     char wal[PATH_SIZE], shm[PATH_SIZE];
@@ -382,17 +381,17 @@ static int clear_log(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* Says whether a file beside the database exists, or cannot be ruled out. */
+/* Whether a file beside the database exists, or may exist. */
 static bool may_exist(const char *db, const char *suffix)
 {
     char path[PATH_SIZE];
     return !db || !beside(db, suffix, path) || access(path, F_OK) == 0;
 }
 
-/* Handles a log that was deleted under us. Connections of this process share its index, so
- * none can be made beside the others: the process has to end. If nobody has begun a new log
- * yet, what is in ours is copied into the file first; otherwise not a byte more is written, not
- * even when we close. */
+/* Handles a log that was deleted while in use. Connections of this process share its index, so no
+ * new connection can be made while the others exist: the process has to be restarted. If no new log
+ * exists yet, ours is first copied into the file; otherwise not one more byte is written, not even
+ * on close. */
 static int log_gone(struct sqlite_store *st, struct error *err)
 {
     static const char saved_text[] = "all that was committed is in the file";
@@ -409,7 +408,7 @@ static int log_gone(struct sqlite_store *st, struct error *err)
                      st->base.shown, st->base.shown, saved ? saved_text : lost_text);
 }
 
-/* Connects to what is at the path now. If that fails, the former connection stays. */
+/* Connects to the file that is at the path now. If that fails, the former connection stays. */
 static int go_over(struct sqlite_store *st, struct error *err)
 {
     struct sqlite_store former = *st;
@@ -421,7 +420,7 @@ static int go_over(struct sqlite_store *st, struct error *err)
         sqlite_disconnect(st);
         *st = former;
         if (err)
-            err->retry_class = CLASS_RETRY; /* the right file may still come */
+            err->retry_class = CLASS_RETRY; /* the right file may still be put there */
         return err_prefix(err, "the file was replaced");
     }
     sqlite_disconnect(&former);
@@ -432,8 +431,8 @@ static int go_over(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* Registers a consumer of ours in a copy from before it was registered, as a relay
- * that is started again would. */
+/* Registers one of our consumers in a copy from before it was registered, as a restarted relay
+ * would. */
 static int register_one(struct sqlite_store *st, const struct sqlite_registration *m,
                         struct error *err)
 {
@@ -456,7 +455,7 @@ static int register_again(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* Goes over to the file that is at the path now, and always fails. */
+/* Switches to the file that is at the path now, and always fails. */
 static int move(struct sqlite_store *st, struct error *err)
 {
     struct stat s;
@@ -480,11 +479,11 @@ static int move(struct sqlite_store *st, struct error *err)
                      st->base.shown, same ? "a copy of the same outbox" : "another outbox");
 }
 
-/* Handles of this process go over one after the other: while one takes the former file's log out of
- * the way, another must not have begun the new file's log under the same name. */
+/* Handles of this process switch one after the other: while one removes the former file's log,
+ * another must not yet have created the new file's log under the same name. */
 static pthread_mutex_t one_moves = PTHREAD_MUTEX_INITIALIZER;
 
-/* Says whether a statement is in the middle of its rows: it would lose the connection. */
+/* Whether a statement is being stepped: it would lose the connection. */
 static bool reading(const struct sqlite_store *st)
 {
     for (size_t i = 0; i < st->n_cached; i++)

@@ -6,8 +6,8 @@
 
 struct sqlite3;
 
-/* sqlite_handle gives the connection of a SQLite store, which stays the store's; NULL for a store
- * of another kind. It may change when the file is replaced, so ask for it each time. */
+/* sqlite_handle returns the connection of a SQLite store, which keeps it; NULL for any other store.
+ * It may change when the file is replaced, so get it each time. */
 struct sqlite3 *sqlite_handle(struct store *st);
 
 #endif

@@ -1,8 +1,8 @@
-/* lanes.c: lanes that stand together. A worker that is alone and whose lanes all stand at one place
- * claims from all of them at once: many lanes then cost as much as one. Another worker that comes
- * and finds all lanes taken has one set aside. From then on each claims from single lanes, until
- * the others are gone and the lanes stand together again: at the end of the events at the
- * latest. */
+/* lanes.c: claiming from all lanes at once. The only worker of a consumer, if all lanes are at the
+ * same position, claims from all of them at once: many lanes then cost as much as one. A second
+ * worker that finds all lanes taken reserves one. From then on each worker claims from single
+ * lanes, until the others are gone and the lanes are at one position again: at the end of the
+ * events at the latest. */
 #include "store/sqlite/sqlite.h"
 #include "store/sqlite/window.h"
 #include "store_sql.h"
@@ -32,9 +32,8 @@ int sqlite_claim_all_lanes(struct turn *t, bool *ret_done, struct error *err)
     return db_fresh_claim_after(t, STORE_ALL_LANES, position, err);
 }
 
-/* For a worker that has found nothing. If another one has claimed from all lanes at once and there
- * is more to do, a lane is set aside for this one, and the other claims from single lanes from then
- * on. */
+/* For a worker that has found nothing: if another one has claimed from all lanes at once and there
+ * is more to do, reserves a lane for this worker; the other then claims from single lanes. */
 static int set_lane_aside(struct turn *t, struct error *err)
 {
     struct sqlite_registration *m = sqlite_registration(t->st, t->consumer);
@@ -54,8 +53,7 @@ static int set_lane_aside(struct turn *t, struct error *err)
     return db_run(t->st, err, SQL(put_progress, .consumer = t->consumer, .epoch = t->epoch));
 }
 
-/* Forgets what was set aside, once the worker has found something to do, or no other is in its
- * way. */
+/* Drops the reservation once the worker has found something to do, or no other worker blocks it. */
 static int drop_lane_aside(struct turn *t, struct error *err)
 {
     struct sqlite_registration *m = sqlite_registration(t->st, t->consumer);
@@ -70,15 +68,15 @@ static int drop_lane_aside(struct turn *t, struct error *err)
         bool aside = !c->others && !c->parked && c->from == c->to;
         c->over = c->over || aside;
     }
-    /* What is left may be another worker's, on the same handle. */
+    /* The remaining ones may belong to another worker on the same handle. */
     if (n > 0)
         m->asked = false;
     return 0;
 }
 
-/* Also has the hint say that there is nothing beside the batch: it has the last event of all,
- * nothing is parked, and a watcher wakes the worker, which looks again after every commit. A worker
- * that listens is woken by its own commit as well. */
+/* Also sets hint.quiet if there is nothing besides the batch: it has the last event of all, nothing
+ * is parked, and a watcher, which polls after every commit, wakes the worker. A worker that listens
+ * would be woken by its own commit. */
 int sqlite_claimed(struct turn *t, struct error *err)
 {
     bool blocked = t->b->n == 0 && t->hint->busy;

@@ -1,4 +1,4 @@
-/* open.c: connecting to a file or to memory, and the table of what this store can do. */
+/* open.c: connecting to a file or to memory, and the table of operations. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -18,8 +18,7 @@ extern const struct store_ops store_sqlite;
 
 #define FILE_MODE 0640 /* of a database that we create, less the umask */
 
-/* set_up makes a connection independent of how SQLite was compiled and of what the process has set
- * for all its connections. */
+/* Makes a connection independent of SQLite's compile-time options and of process-wide settings. */
 static const char set_up[] = "PRAGMA synchronous = FULL;"
                              "PRAGMA foreign_keys = OFF;"
                              "PRAGMA recursive_triggers = OFF;"
@@ -29,8 +28,8 @@ static const char set_up[] = "PRAGMA synchronous = FULL;"
                              "PRAGMA trusted_schema = ON;"
                              "PRAGMA count_changes = OFF";
 
-/* Waits a little longer each time. The first steps are short enough for a commit on a fast
- * disk: a relay that a commit's first write has woken waits here for that commit to finish. */
+/* Backs off. The first steps are short enough for a commit on a fast disk: a relay woken by a
+ * commit's first write waits here for that commit to finish. */
 static int on_busy(void *ctx, int count)
 {
     struct sqlite_store *st = ctx;
@@ -70,9 +69,8 @@ int sqlite_url_check(const char *url, struct error *err)
     return 0;
 }
 
-/* Creates the file before SQLite does, which would make it readable for everybody and
- * follow a link wherever it leads. What SQLite keeps beside it (-wal, -shm) gets its
- * permissions. */
+/* Creates the file before SQLite does, which would make it world-readable and follow any link.
+ * SQLite's files beside it (-wal, -shm) get its permissions. */
 static int make_file(const struct sqlite_store *st, const struct place *at, struct error *err)
 {
     struct stat s;
@@ -83,7 +81,7 @@ static int make_file(const struct sqlite_store *st, const struct place *at, stru
         return 0;
     }
     if (errno != EEXIST)
-        return 0; /* SQLite will say why */
+        return 0; /* SQLite will report why */
 
     bool nowhere = fstatat(at->dir, at->name, &s, 0) != 0 && errno == ENOENT;
     if (!nowhere)
@@ -94,8 +92,8 @@ static int make_file(const struct sqlite_store *st, const struct place *at, stru
                    st->base.shown);
 }
 
-/* Refuses a file that somebody else has put into a folder where everybody may put one.
- * If the folder does not exist, SQLite says so. */
+/* Refuses a file that another user has created in a world-writable folder. If the folder does not
+ * exist, SQLite reports that. */
 static int check_place(const struct sqlite_store *st, bool create, struct error *err)
 {
     static const char *const beside[] = {"", "-wal", "-shm", "-journal"};
@@ -170,7 +168,8 @@ int sqlite_connect(struct sqlite_store *st, struct error *err)
     if (!as_it_is) {
         if (db_schema_check(&st->base.store, err) != 0)
             return -1;
-        sqlite_script(st, "PRAGMA journal_mode = WAL", NULL); /* fails if we may only read */
+        sqlite_script(st, "PRAGMA journal_mode = WAL",
+                      NULL); /* fails if the file is read-only for us */
     }
     sqlite_identity_read(st);
     sqlite_file_settle(st);
@@ -182,7 +181,7 @@ void sqlite_disconnect(struct sqlite_store *st)
     for (size_t i = 0; i < st->n_cached; i++)
         sqlite3_finalize(st->cached[i].stmt);
     st->n_cached = 0;
-    sqlite3_close_v2(st->db); /* the host may have left a statement of its own on it */
+    sqlite3_close_v2(st->db); /* the application may have left a statement on it */
     st->db = NULL;
     if (st->wake >= 0)
         close(st->wake);
@@ -218,7 +217,7 @@ static void sqlite_close_store(struct store *base)
     free(st);
 }
 
-/* Connects st, which becomes a relative of `from`, or the first of a family if that is NULL. */
+/* Connects st, which joins the family of `from`, or starts one if that is NULL. */
 static int connect_handle(struct sqlite_store *st, const struct sqlite_store *from,
                           struct error *err)
 {
@@ -234,7 +233,7 @@ static int connect_handle(struct sqlite_store *st, const struct sqlite_store *fr
         return sqlite_connect(st, err);
 
     /* The database may have to be created. One in memory gets its tables at once: no other process
-     * could make them. */
+     * could create them. */
     bool created;
     if (connect_db(st, true, err) != 0)
         return -1;
@@ -245,7 +244,7 @@ static int connect_handle(struct sqlite_store *st, const struct sqlite_store *fr
     return 0;
 }
 
-/* Connects st and hands it out. On failure it closes st. */
+/* Connects st and returns it; on failure closes it. */
 static int finish_open(struct sqlite_store *st, const struct sqlite_store *from, struct store **ret,
                        struct error *err)
 {
@@ -288,7 +287,7 @@ static int sqlite_open(const char *url, const struct store_options *opt, struct 
                  (unsigned long long)rng_next(&st->base.rng));
         st->path = strdup(name);
     } else {
-        st->path = absolute(path); /* nor is a name like file:x taken for a URI then */
+        st->path = absolute(path); /* and a name like file:x is not taken for a URI */
     }
     return finish_open(st, NULL, ret, err);
 }

@@ -1,5 +1,5 @@
-/* registrations.c: the consumers that were registered through a handle, which are registered again
- * if another file takes the place of ours. */
+/* registrations.c: the consumers registered through a handle, which are registered again if another
+ * file replaces ours. */
 #include <stdlib.h>
 
 #include "store/db/held_keys.h"
@@ -47,7 +47,7 @@ void sqlite_registrations_moved(struct sqlite_store *st)
 {
     for (struct sqlite_registration *m = st->registrations; m; m = m->next)
         m->epoch_seen = 0;
-    sqlite_window_forget(st); /* it was read from the other file, as the keys were */
+    sqlite_window_forget(st); /* it was read from the former file, as were the keys */
     held_keys_release(&st->base.store);
 }
 
@@ -71,8 +71,8 @@ void sqlite_registrations_forget(struct sqlite_store *st)
         sqlite_consumer_forget(&st->base.store, st->registrations->spec.name);
 }
 
-/* Remembers what was registered, because the next file at this path may not know the consumer.
- * Without memory nothing is remembered, and the consumer is not registered again. */
+/* Remembers the registration, because the next file at this path may not have the consumer. If
+ * memory runs out, the consumer is not remembered, and not registered again. */
 int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret_created,
                         struct error *err)
 {
@@ -80,7 +80,7 @@ int sqlite_consumer_put(struct store *base, const struct consumer_spec *c, bool 
     if (db_consumer_put(base, c, ret_created, err) != 0)
         return -1;
     if (st->file.moving)
-        return 0; /* it is one that we remember */
+        return 0; /* remembered already */
     struct sqlite_registration *m = registration_new(c);
     sqlite_consumer_forget(base, c->name);
     if (!m)

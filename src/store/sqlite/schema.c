@@ -1,4 +1,4 @@
-/* schema.c: the tables of an outbox: which version is there, and bringing it up to ours. */
+/* schema.c: the tables of an outbox: their version, and migrating them to ours. */
 #include <stdio.h>
 #include <time.h>
 
@@ -21,8 +21,7 @@ int sqlite_schema_status(struct store *base, struct schema_status *ret, struct e
     return 0;
 }
 
-/* sqlite_identity_read does not cache its statement: in an outbox of another version preparing it
- * may fail. */
+/* The statement is not cached: in an outbox of another version preparing it may fail. */
 void sqlite_identity_read(struct sqlite_store *st)
 {
     sqlite3_stmt *q;
@@ -34,7 +33,7 @@ void sqlite_identity_read(struct sqlite_store *st)
     sqlite3_finalize(q);
 }
 
-/* ---- making and unmaking ---- */
+/* ---- creating and dropping ---- */
 
 /* Appends a DROP for each object of a kind that a migration creates. IF EXISTS covers
  * those that a later migration renamed or dropped. */
@@ -67,8 +66,7 @@ int sqlite_ddl(const struct ddl_request *req, struct error *err)
     return failed ? err_nomem(err) : 0;
 }
 
-/* Refuses a database of UTF-16, in which the tables' own checks would not mean what
- * they say. */
+/* Refuses a UTF-16 database, in which the tables' checks would not mean what they say. */
 static int check_encoding(struct sqlite_store *st, struct error *err)
 {
     sqlite3_stmt *q = sqlite_plain(st, "PRAGMA encoding", err);
@@ -85,8 +83,8 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
                    st->base.shown);
 }
 
-/* Runs the migrations that are missing. It reads the version again under the write lock: another
- * process may have been first. */
+/* Runs the missing migrations. It reads the version again under the write lock: another process may
+ * have been first. */
 static int migrate(struct store *base, bool *ret_created, struct error *err)
 {
     int64_t version;
@@ -102,7 +100,7 @@ static int migrate(struct store *base, bool *ret_created, struct error *err)
     return -1;
 }
 
-/* Makes the tables, or brings them up to our version. */
+/* Creates the tables, or migrates them to our version. */
 static int init_once(struct store *base, bool *ret_created, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
@@ -122,8 +120,7 @@ static int init_once(struct store *base, bool *ret_created, struct error *err)
     return 0;
 }
 
-/* Tries again for opt.lock_ms, because SQLite does not wait for the lock that a switch to WAL needs
- * as it waits for others. */
+/* Retries for opt.lock_ms, because SQLite does not wait for the lock that a switch to WAL needs. */
 int sqlite_init(struct store *base, bool *ret_created, struct error *err)
 {
     const struct store_options *opt = &db_of(base)->opt;
@@ -142,8 +139,9 @@ int sqlite_init(struct store *base, bool *ret_created, struct error *err)
         }
         bool tell = opt->progress && now - told >= INIT_TELL;
         if (tell) {
-            opt->progress(opt->progress_ctx, "the database is written to all the time; nothing is "
-                                             "changed yet, trying again");
+            opt->progress(opt->progress_ctx,
+                          "the database is being written to constantly; nothing is "
+                          "changed yet, trying again");
             told = now;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20 * MS_NS}, NULL);

@@ -1,5 +1,4 @@
-/* sqlite.h: what the files of the SQLite store share. A function's comment names the file it is
- * in. */
+/* sqlite.h: internals of the SQLite store. Headings name the files. */
 #ifndef STORE_SQLITE_SQLITE_H
 #define STORE_SQLITE_SQLITE_H
 
@@ -20,17 +19,17 @@ struct sqlite_file {
     int pin; /* O_PATH descriptor that keeps the inode from being reused; -1: none yet */
     dev_t dev;
     ino_t ino;
-    ino_t log;   /* inode of the write-ahead log, "-wal"; 0: not known */
-    ino_t index; /* inode of the log's index, "-shm"; 0: not known */
-    /* the folder that holds all three; NULL: the path is a link, or there was no memory */
+    ino_t log;   /* inode of the write-ahead log, "-wal"; 0: unknown */
+    ino_t index; /* inode of the log's index, "-shm"; 0: unknown */
+    /* the folder of all three; NULL: the path is a link, or memory ran out */
     char *folder;
-    /* the folder as it was when all three were last seen in it and it had been quiet for a while */
+    /* the folder's state when all three were last seen in it and it had not changed for a while */
     struct sqlite_folder {
         dev_t dev;
         ino_t ino;       /* 0: not known */
         int64_t changed; /* ns since 1970 */
     } quiet;
-    int64_t noisy; /* until then the folder's time is too recent to rely on, ns since 1970 */
+    int64_t noisy; /* until then the folder's change time is too recent to rely on, ns since 1970 */
     bool moving;   /* we are moving to another file already: do not check again */
     bool unknown;  /* another outbox is in the file: our consumer may not be registered there */
 };
@@ -39,46 +38,47 @@ struct sqlite_file {
 struct sqlite_registration {
     struct consumer_spec spec; /* owns its strings */
     int64_t epoch_seen;        /* of the last claim; 0: none */
-    bool asked;                /* a lane may be set aside for it, see lanes.c */
+    bool asked;                /* a lane may be reserved for it, see lanes.c */
     struct sqlite_registration *next;
 };
 
-/* What a handle and its duplicates have in common. */
+/* State shared by a handle and its duplicates. */
 struct sqlite_family {
     atomic_uint handles;
-    /* Commits that our own consumers need not be woken for, see watch.c. It is changed under the
-     * write lock only. */
+    /* Commits for which our own consumers need not be woken, see watch.c. Changed only under the
+     * write lock. */
     atomic_uint quiet_commits;
-    atomic_uint registrations; /* consumers that its handles remember */
+    atomic_uint registrations; /* consumers that the handles remember */
 };
 
 struct sqlite_window;
 
-/* Up to where a handle has looked, see watch.c. */
+/* How far a handle has polled, see watch.c. */
 struct sqlite_watch {
     bool known;
     int64_t seq;
     uint32_t commits, quiet_commits;
-    bool doubt;      /* a commit may have been anything, and not all were told yet */
-    int64_t told_at; /* when all were told last because of a doubt, monotonic */
+    bool
+        doubt; /* a commit of unknown content was seen, and not all consumers have been woken yet */
+    int64_t told_at; /* when all were last woken because of a doubt, monotonic */
 };
 
 /* (1) cached[i].sql is the text of a struct sql or a string literal, and is compared by address. */
 struct sqlite_store {
     struct db_store base;
     sqlite3 *db;
-    char *path; /* what sqlite3_open_v2 was given: an absolute path, or a URI for memory */
+    char *path; /* for sqlite3_open_v2: an absolute path, or a URI for memory */
     struct sqlite_file file;
-    char identity[SQLITE_IDENTITY];            /* of the outbox in the file; "": not known */
+    char identity[SQLITE_IDENTITY];            /* of the outbox in the file; "": unknown */
     struct sqlite_registration *registrations; /* made through this handle */
     struct sqlite_family *family;
     struct sqlite_watch watch;
-    struct sqlite_window *window;            /* see window.h; NULL: none */
-    bool synced;                             /* the database file was, in this life of the log */
+    struct sqlite_window *window; /* see window.h; NULL: none */
+    bool synced; /* the database file was synced since the log was last restarted */
     unsigned char log_life[SQLITE_LOG_LIFE]; /* see turn.c */
     bool memory;
-    bool stuck;             /* a ROLLBACK failed for want of memory; see sqlite_unstick */
-    bool committing;        /* the COMMIT that runs is ours */
+    bool stuck;             /* a ROLLBACK failed for lack of memory; see sqlite_unstick */
+    bool committing;        /* the running COMMIT is ours */
     int64_t changes_before; /* the open transaction */
     struct uuid7 uuid;
     int wake; /* inotify descriptor; -1: none yet */
@@ -108,8 +108,9 @@ int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err);
 /* sqlite_bind binds the arguments to a statement that was prepared elsewhere from sql. */
 void sqlite_bind(sqlite3_stmt *q, const struct sql *sql, const void *args);
 
-/* sqlite_plain prepares a string literal without parameters, once per handle: a pragma, a BEGIN. It
- * is reset, to be passed to sqlite_step; NULL on failure. sqlite_exec runs it to its end. */
+/* sqlite_plain prepares a string literal without parameters, such as a pragma or BEGIN, once per
+ * handle. It is returned reset, for sqlite_step; NULL on failure. sqlite_exec runs it to its
+ * end. */
 sqlite3_stmt *sqlite_plain(struct sqlite_store *st, const char *sql, struct error *err);
 int sqlite_exec(struct sqlite_store *st, const char *sql, struct error *err);
 
@@ -122,12 +123,12 @@ static inline struct str sqlite_text(sqlite3_stmt *q, int col)
 
 /* ---- open.c: connecting ---- */
 
-/* sqlite_connect opens st->path, checks what is there, and notes which file and outbox it is.
- * sqlite_disconnect undoes that, even if it was only half done. */
+/* sqlite_connect opens st->path, checks its content, and notes which file and outbox it is.
+ * sqlite_disconnect undoes that, even if only part of it was done. */
 int sqlite_connect(struct sqlite_store *st, struct error *err);
 void sqlite_disconnect(struct sqlite_store *st);
 /* sqlite_url_check refuses a URL that names no file, and parameters that only PostgreSQL's URLs
- * have: taken as part of a file name, ?tenant= would separate nobody. */
+ * have: taken as part of a file name, ?tenant= would isolate nothing. */
 int sqlite_url_check(const char *url, struct error *err);
 /* sqlite_script runs any number of statements, none of which is cached. */
 int sqlite_script(struct sqlite_store *st, const char *sql, struct error *err);
@@ -151,8 +152,8 @@ int sqlite_tx_prepare(struct sqlite_store *st, struct error *err);
 /* sqlite_unstick ends a transaction whose ROLLBACK failed. Until it succeeds nothing else may run
  * on the connection: it would become part of that transaction and be reported as committed. */
 int sqlite_unstick(struct sqlite_store *st, struct error *err);
-/* sqlite_tx_gone fails if SQLite has rolled back, by itself, the transaction that sqlite_begin
- * opened, as it does when the disk is full: each further statement would commit on its own. */
+/* sqlite_tx_gone fails if SQLite has rolled back the transaction that sqlite_begin opened, as it
+ * does when the disk is full: each further statement would commit on its own. */
 int sqlite_tx_gone(struct store *st, struct error *err);
 int sqlite_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
 void sqlite_snapshot_end(struct store *st, bool own);
@@ -172,15 +173,15 @@ int sqlite_poll_new(struct store *st, bool skip_query, bool payloads, new_event_
 /* sqlite_file_settle notes which file was opened; sqlite_file_leave forgets it. */
 void sqlite_file_settle(struct sqlite_store *st);
 void sqlite_file_leave(struct sqlite_store *st);
-/* sqlite_file_check looks, outside of a transaction, whether our file is still at the path. If not,
- * it connects to what is there now and fails even so, with ERR_UNAVAILABLE and a fate of retry, so
- * that the caller learns that what it had begun is gone. */
+/* sqlite_file_check checks, outside of a transaction, that our file is still at the path. If not,
+ * it connects to the file that is there now and still fails, with ERR_UNAVAILABLE and CLASS_RETRY,
+ * so that the caller learns that its unfinished work is lost. */
 int sqlite_file_check(struct sqlite_store *st, struct error *err);
 /* sqlite_file_adopt registers our consumer in an outbox that was restored into the file, if it is
  * missing there. */
 int sqlite_file_adopt(struct sqlite_store *st, struct error *err);
-/* sqlite_file_paired refuses a file beside which another process still uses the write-ahead log of
- * the file that was there before. */
+/* sqlite_file_paired refuses a file if another process still uses the write-ahead log of the
+ * previous file at this path. */
 int sqlite_file_paired(struct sqlite_store *st, struct error *err);
 
 /* ---- turn.c, lanes.c, window.c: the driver's part of a turn, see db.h ---- */
@@ -194,10 +195,10 @@ int sqlite_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *
 int sqlite_claim_all_lanes(struct turn *t, bool *ret_done, struct error *err);
 int sqlite_claimed(struct turn *t, struct error *err);
 int sqlite_after_turns(struct turn *t, size_t n, struct error *err);
-/* sqlite_numbers_keep gives all events new numbers if numbers began again, inside a transaction. */
+/* sqlite_numbers_keep renumbers all events if event numbers started over, inside a transaction. */
 int sqlite_numbers_keep(struct store *st, struct error *err);
-/* sqlite_lanes_together finds where all lanes of the consumer stand, if this worker may claim from
- * them as from one; -1 if not. Another worker may have one of them all the same. */
+/* sqlite_lanes_together returns the common position of all lanes of the consumer, if this worker
+ * may claim from all at once; -1 if not. Another worker may still hold one of them. */
 int sqlite_lanes_together(struct turn *t, int64_t *ret, struct error *err);
 
 /* ---- emit.c ---- */
@@ -211,9 +212,9 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
 
 /* ---- registrations.c ---- */
 
-/* sqlite_registration finds a consumer that was registered through this handle; NULL: it was not.
- * sqlite_registrations_forget forgets them all; sqlite_registrations_moved forgets their claims
- * only: those were made in another file. */
+/* sqlite_registration finds a consumer registered through this handle; NULL: none.
+ * sqlite_registrations_forget forgets all; sqlite_registrations_moved forgets only their claims,
+ * which were made in another file. */
 struct sqlite_registration *sqlite_registration(struct store *st, const char *name);
 void sqlite_registrations_forget(struct sqlite_store *st);
 void sqlite_registrations_moved(struct sqlite_store *st);

@@ -1,7 +1,7 @@
 /* statement.c: prepared statements, result codes, and the driver that store/db works with. */
 #include "store/sqlite/sqlite.h"
 
-/* A missing table is an error in SQL to SQLite; to us it means that there is no outbox. */
+/* To SQLite a missing table is an error in the SQL; to us it means that there is no outbox. */
 static enum err_code code_of(int rc, const char *message)
 {
     static const struct {
@@ -128,7 +128,7 @@ int sqlite_step(struct sqlite_store *st, sqlite3_stmt *q, struct error *err)
     int rc = sqlite3_step(q);
     if (rc == SQLITE_ROW)
         return 1;
-    if (rc != SQLITE_DONE) /* before the reset: that forgets the message */
+    if (rc != SQLITE_DONE) /* before the reset, which clears the message */
         sqlite_fail(st, sqlite3_db_handle(q), rc, err);
     sqlite3_reset(q);
     return rc == SQLITE_DONE ? 0 : -1;

@@ -1,5 +1,5 @@
-/* transaction.c: beginning and ending transactions, also where memory or the disk gives out, or
- * where handlers of the application work in them. */
+/* transaction.c: beginning and ending transactions, including when memory or disk space runs out,
+ * and transactions that the application's handlers use. */
 #include "store/sqlite/sqlite.h"
 
 /* The cache compares addresses, so each text stands here once. */
@@ -73,7 +73,7 @@ int sqlite_commit(struct store *base, struct error *err)
     struct sqlite_store *st = sqlite_of(base);
     if (!st->base.in_tx)
         return err_set(err, ERR_MISUSE, "no transaction is open");
-    /* The counter is set back before the write lock is let go, if it can be. If not, a relay is
+    /* If possible, the counter is corrected before the write lock is released. If not, a relay is
      * woken for nothing. */
     if (st->base.own_commit)
         atomic_fetch_add(&st->family->quiet_commits, 1);
@@ -84,7 +84,7 @@ int sqlite_commit(struct store *base, struct error *err)
         return -1;
     }
     st->base.in_tx = false;
-    return sqlite_file_check(st, err); /* a commit into a file that is gone did not happen */
+    return sqlite_file_check(st, err); /* a commit to a file that is gone counts as failed */
 }
 
 void sqlite_rollback(struct store *base)
@@ -115,8 +115,8 @@ void sqlite_snapshot_end(struct store *base, bool own)
 
 /* ---- handlers ---- */
 
-/* The commit hook. Only we may end a transaction that we opened: a handler's COMMIT becomes a
- * rollback, so that no effect is kept without the record of it. */
+/* The commit hook. Only we may commit a transaction that we opened: a handler's COMMIT becomes a
+ * rollback, so that no effect is kept without its record. */
 static int refuse_commit(void *ctx)
 {
     const struct sqlite_store *st = ctx;
@@ -126,7 +126,7 @@ static int refuse_commit(void *ctx)
 int sqlite_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    (void)idle_ms; /* no server could end the transaction of a process that stands still */
+    (void)idle_ms; /* there is no server to end the transaction of a hung process */
     (void)err;
     st->base.lent = true;
     sqlite3_commit_hook(st->db, refuse_commit, st);
@@ -135,7 +135,7 @@ int sqlite_lend(struct store *base, int64_t idle_ms, struct error *err)
 
 static int not_ours(struct error *err)
 {
-    return err_set(err, ERR_MISUSE, "the transaction was ended by somebody else");
+    return err_set(err, ERR_MISUSE, "the transaction was ended by a handler");
 }
 
 int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)

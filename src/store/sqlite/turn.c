@@ -1,5 +1,6 @@
-/* turn.c: what a turn in SQLite has to see to: that the file holds the outbox it knows, that event
- * numbers did not begin again, and that what it hands out is on disk. */
+/* turn.c: SQLite's part of a turn: checking that the file still holds the same outbox and that
+ * event numbers did not start over, and making sure that events are on disk before they are handed
+ * out. */
 #include <stdio.h>
 
 #include "store/sqlite/sqlite.h"
@@ -10,8 +11,8 @@
 
 /* ---- which outbox it is ---- */
 
-/* Makes the outbox that was restored into the file the one we know, and fails, so that the caller
- * drops what it has in hand. */
+/* Switches to the outbox that was restored into the file, and fails, so that the caller drops the
+ * claims it holds. */
 static int move_in(struct sqlite_store *st, struct error *err)
 {
     sqlite_identity_read(st);
@@ -42,7 +43,7 @@ int sqlite_check_outbox(struct turn *t, bool there, struct str identity, int64_t
                          st->base.shown);
     }
 
-    /* The consumer is not there: it was removed, or the file holds another outbox now. */
+    /* The consumer is missing: it was removed, or the file holds another outbox now. */
     struct db_rows q;
     int r = db_row(t->st, &q, err, SQL(identity));
     if (r < 0)
@@ -52,13 +53,12 @@ int sqlite_check_outbox(struct turn *t, bool there, struct str identity, int64_t
     return other && m ? move_in(st, err) : 0;
 }
 
-/* ---- event numbers that began again ---- */
+/* ---- event numbers that started over ---- */
 
-/* Positions rely on each number being given once. A table that was emptied together with
- * sqlite_sequence, or copied by a tool that leaves that out, gives numbers again that consumers
- * have passed. Those events would never be handed out, or be taken for others that are parked or
- * dead under the same number. So all events get new numbers: *ret_events of them, from *ret_from
- * on. */
+/* Positions rely on each number being assigned once. A table that was emptied together with
+ * sqlite_sequence, or copied by a tool that omits it, assigns numbers that consumers have already
+ * passed. Those events would never be handed out, or be mistaken for parked or dead events of the
+ * same number. So all events are renumbered: *ret_events of them, from *ret_from on. */
 static int repair_numbers(struct store *st, int64_t *ret_events, int64_t *ret_from,
                           struct error *err)
 {
@@ -98,9 +98,9 @@ int sqlite_numbers_keep(struct store *st, struct error *err)
     return broken ? repair_numbers(st, &events, &from, err) : 0;
 }
 
-/* What is handed out has numbers that this consumer has not passed. A repair commits, and the turn
- * fails, so that it is reported. A batched turn repairs nothing: that would commit the turns of
- * others. */
+/* Makes sure that this consumer has not passed the numbers of events still to come. A repair
+ * commits, and the turn fails, so that it is reported. A batched turn repairs nothing, since that
+ * would commit the turns of others. */
 int sqlite_check_numbers(struct turn *t, struct error *err)
 {
     int64_t broken = 0, events, from;
@@ -122,7 +122,7 @@ int sqlite_check_numbers(struct turn *t, struct error *err)
                      shown, (long long)events, (long long)from);
 }
 
-/* ---- what is handed out is on disk first ---- */
+/* ---- events are on disk before they are handed out ---- */
 
 static sqlite3_file *file_of(struct sqlite_store *st, int which)
 {
@@ -132,11 +132,10 @@ static sqlite3_file *file_of(struct sqlite_store *st, int which)
     return open ? f : NULL;
 }
 
-/* A producer may have set `PRAGMA synchronous = OFF`, so its commit may be in the kernel's memory
- * only. The commit of our claim syncs the write-ahead log, and with it everything before it in the
- * log. That is enough as long as the producer's commit still is in the log. If a process that does
- * not sync has copied the log into the database and started it over, the commit is in the database,
- * unsynced. */
+/* A producer may have set `PRAGMA synchronous = OFF`, so its commit may only be in the page cache.
+ * The commit of our claim syncs the write-ahead log, and with it everything before it in the log.
+ * That is enough while the producer's commit is still in the log. If a process that does not sync
+ * has checkpointed and restarted the log, the commit is in the database file, unsynced. */
 static int make_durable(struct sqlite_store *st, struct error *err)
 {
     unsigned char life[SQLITE_LOG_LIFE] = {0};
@@ -145,7 +144,7 @@ static int make_durable(struct sqlite_store *st, struct error *err)
     sqlite3_file *log = file_of(st, SQLITE_FCNTL_JOURNAL_POINTER);
     sqlite3_file *db = file_of(st, SQLITE_FCNTL_FILE_POINTER);
     if (!log || !db)
-        return 0; /* without a log each commit of ours syncs the database */
+        return 0; /* without a log each of our commits syncs the database */
     if (log->pMethods->xRead(log, life, sizeof life, LIFE_AT) != SQLITE_OK)
         memset(life, 0, sizeof life);
     bool same_life = memcmp(life, st->log_life, sizeof life) == 0;
@@ -165,7 +164,7 @@ static int make_durable(struct sqlite_store *st, struct error *err)
 
 /* ---- before and after ---- */
 
-/* Reads what will probably be claimed: the turn wants fresh events, and no parked one comes
+/* Reads what will probably be claimed, if the turn wants fresh events and no parked one comes
  * first. */
 static int prefetch_turn(struct turn *t, struct error *err)
 {

@@ -1,13 +1,13 @@
-/* look.c: what is new, for a relay of many consumers. One look tells which of them a commit
- * concerns; only those make a turn.
+/* watch.c: polling for new events on behalf of many consumers. One poll tells which of them want
+ * the events of a commit; only those make a turn.
  *
- * A wake-up comes before a commit is visible, so a look takes the write lock, which the committer
- * holds until it is done. seq is commit order: whatever is past the number of the last look is new.
- * A commit without an event may be anything, a consumer that was resumed or a letter that was sent
- * back, and concerns everybody; except what the relay does for its own consumers. To tell them
- * apart, commits are counted: SQLite counts all, at the beginning of the log's index (see
- * "WAL-index file format" in its manual), and the family its quiet ones, those of turns and of
- * handlers' transactions. */
+ * A wake-up comes before the commit is visible, so a poll takes the write lock, which the committer
+ * holds until it is done. seq is commit order: everything past the last seq of the previous poll is
+ * new. A commit without an event may be anything, such as a resumed consumer or a dead letter sent
+ * back, and wakes all consumers, except for the relay's own commits. To tell them apart, commits
+ * are counted: SQLite counts all of them, at the beginning of the log's index (see "WAL-index file
+ * format" in its manual); the family counts its quiet ones, those of turns and of handlers'
+ * transactions. */
 #include <stdio.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
@@ -19,19 +19,19 @@
 
 #define PATH_SIZE 4096
 
-#define LOOK_EVENTS 64    /* more than that at once are everybody's business */
+#define LOOK_EVENTS 64    /* if there are more at once, all consumers are woken */
 #define LOOK_PAYLOAD 8192 /* bytes: larger payloads are not read */
-#define LOOK_UNWOKEN 100  /* ms between looks where there are no wake-ups */
-/* ms from one time that all are told of a doubt to the next, at least, and for each consumer */
+#define LOOK_UNWOKEN 100  /* ms between polls where there are no wake-ups */
+/* minimum ms between waking all consumers because of a doubt, plus ms per consumer */
 #define DOUBT_WAIT 250
 #define DOUBT_WAIT_EACH 1
 #define INDEX_PART 32768 /* bytes: the log's index is mapped in parts of this size */
 #define INDEX_COMMITS 2  /* in words of 32 bits: the counter of commits */
 
-/* ---- being woken ---- */
+/* ---- wake-ups ---- */
 
-/* Watches the write-ahead log and its index. IN_ATTRIB tells that a file we have open was
- * deleted. */
+/* Watches the write-ahead log and its index. IN_ATTRIB reports the deletion of a file that we have
+ * open. */
 static int watch_log(const struct sqlite_store *st, const char *db)
 {
     char path[PATH_SIZE];
@@ -46,7 +46,7 @@ static int watch_log(const struct sqlite_store *st, const char *db)
     return 0;
 }
 
-/* Wakes when the file is deleted, or when another file or folder takes its place. */
+/* Watches for the file being deleted, or replaced by another file or folder. */
 static void watch_place(const struct sqlite_store *st, const char *db)
 {
     char folder[PATH_SIZE];
@@ -57,7 +57,7 @@ static void watch_place(const struct sqlite_store *st, const char *db)
     char *slash = strrchr(folder, '/');
     if (!slash)
         return;
-    slash[slash == folder] = '\0'; /* "/" itself keeps its slash */
+    slash[slash == folder] = '\0'; /* "/" keeps its slash */
 
     uint32_t mask = IN_MOVE_SELF | IN_DELETE_SELF | IN_ONLYDIR;
     bool link = lstat(st->path, &s) == 0 && S_ISLNK(s.st_mode);
@@ -66,9 +66,8 @@ static void watch_place(const struct sqlite_store *st, const char *db)
     inotify_add_watch(st->wake, folder, mask);
 }
 
-/* Watches the write-ahead log. A write to it comes before the commit is visible, so whoever is
- * woken must look under the write lock, which the committer holds until it is done. db_turn
- * does. */
+/* Watches the write-ahead log. A write to it comes before the commit is visible, so a woken worker
+ * must read under the write lock, which the committer holds until it is done. db_turn does. */
 int sqlite_wake_fd(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
@@ -77,7 +76,8 @@ int sqlite_wake_fd(struct store *base)
     if (st->wake >= 0)
         return st->wake;
 
-    int64_t ignored = 0; /* once we have read, nobody deletes the log while we are connected */
+    int64_t ignored =
+        0; /* once we have read, SQLite does not delete the log while we are connected */
     db_value(&st->base.store, NULL, &ignored, SQL(touch_log));
     const char *db = sqlite3_db_filename(st->db, "main");
     st->wake = fd_above_stdio(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
@@ -103,10 +103,10 @@ void sqlite_wake_clear(struct store *base)
         continue;
 }
 
-/* ---- what is new ---- */
+/* ---- polling ---- */
 
-/* Reads how often anybody has committed. Under the write lock. False: that is not
- * known, because there is no log. */
+/* Reads the number of commits by all processes, under the write lock. False: unknown, because there
+ * is no log. */
 static bool count_commits(struct sqlite_store *st, uint32_t *ret)
 {
     sqlite3_file *f = NULL;
@@ -121,8 +121,8 @@ static bool count_commits(struct sqlite_store *st, uint32_t *ret)
     return true;
 }
 
-/* Shows the events after the last look, up to LOOK_EVENTS of them. *ret_n counts them, and
- * is greater than that if there are more. *seq becomes that of the last one. */
+/* Visits the events after the last poll, up to LOOK_EVENTS of them. *ret_n counts them, and is
+ * greater than that if there are more. *seq becomes that of the last one. */
 static int show_new(struct sqlite_store *st, bool payloads, new_event_visit *visit, void *ctx,
                     int64_t *seq, size_t *ret_n, struct error *err)
 {
@@ -140,7 +140,7 @@ static int show_new(struct sqlite_store *st, bool payloads, new_event_visit *vis
     return r;
 }
 
-/* Says whether another outbox was restored into the file since this handle last looked. */
+/* Whether another outbox was restored into the file since this handle last polled. */
 static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
 {
     struct db_rows q;
@@ -154,17 +154,17 @@ static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
     return 0;
 }
 
-/* Gives the time from one telling to the next, in ms. The more there are to tell, the
- * longer it is: a turn takes about a tenth of a millisecond. */
+/* The ms between waking all consumers. It grows with their number, since a turn takes about a tenth
+ * of a millisecond. */
 static int64_t doubt_wait(const struct sqlite_store *st)
 {
     int64_t ms = (int64_t)atomic_load(&st->family->registrations) * DOUBT_WAIT_EACH;
     return ms > DOUBT_WAIT ? ms : DOUBT_WAIT;
 }
 
-/* Has all told that a commit may have been anything, but not every time: where producers
- * are busy, nearly every look finds several commits, and a thousand turns take longer than the next
- * ones do to come. */
+/* Wakes all consumers because of a commit of unknown content, but not every time: with busy
+ * producers nearly every poll finds several commits, and a thousand turns take longer than the next
+ * commits take to arrive. */
 static void tell_doubt(const struct sqlite_store *st, struct sqlite_watch *now,
                        struct watch_result *ret)
 {
@@ -180,7 +180,7 @@ static void tell_doubt(const struct sqlite_store *st, struct sqlite_watch *now,
     ret->all = true;
 }
 
-/* Makes the look, under the write lock. */
+/* Polls, under the write lock. */
 static int look_here(struct sqlite_store *st, bool payloads, new_event_visit *visit, void *ctx,
                      struct watch_result *ret, struct error *err)
 {
@@ -198,8 +198,8 @@ static int look_here(struct sqlite_store *st, bool payloads, new_event_visit *vi
     if (many && db_value(&st->base.store, err, &now.seq, SQL(last_event)) != 0)
         return -1;
 
-    /* One commit with an event is that of a producer. Of several, one may be anything, and of more
-     * than there are events one is. */
+    /* A single commit with an event is a producer's. Of several commits, one may have unknown
+     * content; if there are more commits than events, one certainly has. */
     uint32_t others = (now.commits - was.commits) - (now.quiet_commits - was.quiet_commits);
     ret->all = many || !now.known || others > ret->n;
     bool doubt = was.doubt || others > 1;

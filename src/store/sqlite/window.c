@@ -16,13 +16,13 @@
 /* An event of the window. */
 struct row {
     struct event ev;
-    struct row *next; /* of its lane, in the same piece */
-    size_t rank;      /* rows of the piece up to this one, unwanted ones included */
+    struct row *next; /* in the same lane and piece */
+    size_t rank;      /* number of rows of the piece up to this one, including unwanted ones */
 };
 
-/* Rows that were read together. (1) They are those of (from, to] that the filter and one of `lanes`
- * want, in order. (2) Those of a lane are chained, from `first` on: to look at all rows for each
- * lane would take longer than to read them. */
+/* Rows that were read together. (1) They are those in (from, to] that match the filter and one of
+ * `lanes`, in order. (2) The rows of each lane are chained from `first` on: scanning all rows for
+ * each lane would take longer than reading them. */
 struct piece {
     struct piece *next;
     struct arena a;
@@ -40,12 +40,12 @@ struct piece {
 struct sqlite_window {
     char *consumer, *events, *where;
     int n_lanes;
-    uint64_t lanes;        /* those that no other worker has */
-    int64_t at[LANES_MAX]; /* up to where each of them was read; 0: it was not yet */
+    uint64_t lanes;        /* lanes that no other worker has */
+    int64_t at[LANES_MAX]; /* how far each lane was read; 0: not yet */
     struct piece *first, *last;
     size_t bytes;
     bool behind; /* there is a backlog to read */
-    bool astray; /* the numbers of events are others than when it was read */
+    bool astray; /* events were renumbered since it was read */
 };
 
 static uint64_t bit(int lane)
@@ -61,7 +61,7 @@ static void piece_free(struct piece *p)
     free(p);
 }
 
-/* Drops pieces that nothing after `seq` is in, as long as there are more than `most` bytes. */
+/* Drops pieces that end at or before `seq`, while there are more than `most` bytes. */
 static void drop_past(struct sqlite_window *w, int64_t seq, size_t most)
 {
     while (w->bytes >= most && w->first && w->first->to <= seq) {
@@ -106,7 +106,7 @@ static bool piece_row(struct piece *p, const struct claim_request *req, const st
     return true;
 }
 
-/* Keeps the id of a row; "" if it is none. */
+/* Keeps the id of a row; "" if it is not an id. */
 static void keep_id(char out[UUID_TEXT + 1], const struct db_rows *q)
 {
     struct str id = db_text(q, EVENT_ID);
@@ -116,8 +116,8 @@ static void keep_id(char out[UUID_TEXT + 1], const struct db_rows *q)
     out[n] = '\0';
 }
 
-/* Reads rows into a piece until it is full or there are no more. `before` is the piece before it,
- * NULL if there is none; p->astray says that its end is not there any more. */
+/* Reads rows into a piece until it is full or there are no more. `before` is the previous piece,
+ * NULL if there is none; p->astray: its last event is no longer there. */
 static int piece_fill(struct turn *t, struct piece *p, const struct piece *before,
                       struct error *err)
 {
@@ -144,7 +144,7 @@ static int piece_fill(struct turn *t, struct piece *p, const struct piece *befor
     return r < 0 ? -1 : 0;
 }
 
-/* Appends what comes after `from` to the window. *ret is NULL if there is nothing. */
+/* Appends a piece with the rows after `from` to the window. *ret is NULL if there are none. */
 static int read_piece(struct turn *t, struct sqlite_window *w, int64_t from, struct piece **ret,
                       struct error *err)
 {
@@ -216,8 +216,8 @@ static struct sqlite_window *window_new(const struct claim_request *req)
     return NULL;
 }
 
-/* Gives the handle's window if it is for this request, or a new one. NULL: there is none for such a
- * request, or no memory. */
+/* Returns the handle's window if it is for this request, or a new one. NULL: such a request has
+ * none, or memory ran out. */
 static struct sqlite_window *window_of(const struct turn *t)
 {
     struct sqlite_store *st = sqlite_of(t->st);
@@ -244,9 +244,9 @@ static void note_lanes(struct turn *t)
                 w->lanes &= ~bit(lane);
 }
 
-/* ---- taking events out of it ---- */
+/* ---- reading from it ---- */
 
-/* What is taken for one claim. */
+/* The state of reading for one claim. */
 struct taking {
     struct turn *t;
     struct sqlite_window *w;
@@ -273,8 +273,7 @@ static void ends_at(struct chunk *c, int64_t seq, const char *id)
     snprintf(c->to_id, sizeof c->to_id, "%s", id);
 }
 
-/* How many rows of a piece there are up to `seq`, as far as is known: up to the last one that is
- * wanted. */
+/* The number of rows of a piece up to `seq`, as far as known: up to the last wanted one. */
 static size_t rank_at(const struct piece *p, int64_t seq)
 {
     size_t low = 0, high = p->n;
@@ -288,7 +287,7 @@ static size_t rank_at(const struct piece *p, int64_t seq)
     return low > 0 ? p->rows[low - 1].rank : 0;
 }
 
-/* Takes the lane's events of a piece that are after the chunk's end so far. */
+/* Adds the lane's events in a piece that are after the current end of the chunk. */
 static int take_piece(struct taking *k, const struct piece *p, struct error *err)
 {
     size_t begun = k->c->from > p->from ? rank_at(p, k->c->from) : 0;
@@ -309,7 +308,7 @@ static int take_piece(struct taking *k, const struct piece *p, struct error *err
     return 0;
 }
 
-/* Where the last of the lanes is that the window is for. */
+/* The lowest position of the lanes that the window is for. */
 static int64_t lowest(const struct sqlite_window *w)
 {
     int64_t low = INT64_MAX;
@@ -321,9 +320,10 @@ static int64_t lowest(const struct sqlite_window *w)
     return low;
 }
 
-/* Reads another piece, if there is room for one. What all lanes are past may go. If others are
- * behind, a lane that is at the end reads on all the same, up to twice as far; then what it is past
- * may go. *ret is NULL if there is no room, or no more. */
+/* Reads another piece, if there is room for one. Pieces that all lanes have passed may be dropped.
+ * If other lanes are behind, a lane at the end of the window still reads on, up to twice as far;
+ * then pieces that it has passed may be dropped. *ret is NULL if there is no room, or there are no
+ * more rows. */
 static int read_on(struct taking *k, struct piece **ret, struct error *err)
 {
     struct sqlite_window *w = k->w;
@@ -345,7 +345,7 @@ static int read_on(struct taking *k, struct piece **ret, struct error *err)
     return 0;
 }
 
-/* Takes what the window has for the lane, and reads on until there is enough. */
+/* Adds what the window has for the lane, and reads on until there is enough. */
 static int take(struct taking *k, struct error *err)
 {
     struct piece *p = k->w->first;
@@ -364,10 +364,10 @@ static int take(struct taking *k, struct error *err)
     return 0;
 }
 
-/* Reads events of one lane after `from` out of the window, or through it. *ret_read is false, and
- * nothing is read, if the window is not for this lane or this place. What was read is true only if
- * the event with the number ret->to still has the id ret->to_id: the numbers may have been given
- * anew since the window was read. */
+/* Reads events of one lane after `from` from the window, extending it as needed. *ret_read is
+ * false, and nothing is read, if the window is not for this lane or this position. The result is
+ * valid only if the event with seq ret->to still has the id ret->to_id: events may have been
+ * renumbered since the window was read. */
 static int window_read(struct turn *t, int lane, int64_t from, struct chunk *ret, bool *ret_read,
                        struct error *err)
 {
@@ -446,8 +446,8 @@ int sqlite_prefetch(struct turn *t, struct error *err)
     return 0;
 }
 
-/* Says whether a chunk that was read before the lock was taken is what a read would give now: the
- * position is the same, and if it was read long before, its numbers are. */
+/* Whether a chunk read before the lock was taken is what a read would return now: the position is
+ * the same and, if it was read earlier, so are the numbers. */
 static int is_right(struct turn *t, const struct chunk *ahead, int64_t position, bool *ret,
                     struct error *err)
 {
@@ -465,7 +465,7 @@ static int is_right(struct turn *t, const struct chunk *ahead, int64_t position,
     return 0;
 }
 
-/* Gives what was prefetched, or what the window has, if that is right, or what there is. */
+/* Returns the prefetched chunk or the window's, if still valid; otherwise reads. */
 int sqlite_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret,
                       struct error *err)
 {

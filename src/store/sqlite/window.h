@@ -1,12 +1,12 @@
-/* window.h: reading fresh events, and keeping those that were read once for several lanes.
+/* window.h: reading fresh events, and keeping them for several lanes.
  *
  * A turn reads before it takes the write lock, so that producers need not wait for it. Events never
- * change and seq is commit order, so what was read is still right if the position is still the same
- * under the lock.
+ * change and seq is commit order, so the result is still valid if the position is unchanged under
+ * the lock.
  *
- * Lanes go through the same events, and each wants its share of them. A worker that has several
- * lanes keeps what it has read on its way, as long as that is little memory: the claims of the
- * other lanes find their events there. Events of lanes that other workers have are not kept. */
+ * All lanes go through the same events, and each wants its share of them. A worker with several
+ * lanes keeps what it has read, within a bound on memory, so that the claims of the other lanes
+ * find their events there. Events of lanes that other workers hold are not kept. */
 #ifndef STORE_SQLITE_WINDOW_H
 #define STORE_SQLITE_WINDOW_H
 
