@@ -5,7 +5,7 @@
 #include "pg.h"
 #include "pg_tests.h"
 
-static bool rings(struct store *st, int ms)
+static bool notified(struct store *st, int ms)
 {
     struct pollfd fd = {.fd = st->ops->wake_fd(st), .events = POLLIN};
     assert_true(fd.fd >= 0);
@@ -39,11 +39,11 @@ static struct store *another(struct store *st)
     return other;
 }
 
-/* Two handles of consumers a and b that have found nothing and sleep. The holder has the lock of
- * the bell, so that commits notify; the listener sleeps behind it. */
+/* Two handles of consumers a and b that have found nothing and sleep. The holder has the
+ * wake-up lock, so that commits notify; the listener sleeps behind it. */
 struct sleepers {
     struct store *holder, *listener;
-    PGconn *db;                       /* of somebody who emits */
+    PGconn *db;                       /* of a producer */
     int64_t holder_nap, listener_nap; /* how soon they must look again */
 };
 
@@ -82,11 +82,11 @@ static void commit_notifies_sleeping_but_not_waking_workers(void **state)
     put(g->st, "a");
     pass(10);
     assert_int_equal(look_on(g, g->st, "a", NULL), 0);
-    assert_false(rings(g->st, 0));
+    assert_false(notified(g->st, 0));
     pg_do(db, "BEGIN; INSERT INTO event (type) SELECT 'x' FROM generate_series(1, 9)");
-    assert_false(rings(g->st, 0));
+    assert_false(notified(g->st, 0));
     pg_do(db, "COMMIT");
-    assert_true(rings(g->st, 10000));
+    assert_true(notified(g->st, 10000));
     assert_int_equal(look_on(g, g->st, "a", NULL), 9);
     assert_false(g->hint.quiet);
     pg_do(db, "INSERT INTO event (type) VALUES ('x')");
@@ -94,8 +94,7 @@ static void commit_notifies_sleeping_but_not_waking_workers(void **state)
     PQfinish(db);
 }
 
-/* Where events trickle in, to get up and go to sleep again for each would cost more than the ring.
- */
+/* At a low rate, releasing and retaking the lock for each event would cost more than notifying. */
 static void sleeper_finding_few_events_keeps_notifications_on(void **state)
 {
     struct store_rig *g = *state;
@@ -105,11 +104,11 @@ static void sleeper_finding_few_events_keeps_notifications_on(void **state)
     assert_int_equal(look_on(g, g->st, "a", NULL), 0);
     for (int i = 0; i < 3; i++) {
         pg_do(db, "INSERT INTO event (type) VALUES ('x')");
-        assert_true(rings(g->st, 10000));
+        assert_true(notified(g->st, 10000));
         assert_int_equal(look_on(g, g->st, "a", NULL), 1);
         assert_true(g->hint.quiet);
         assert_int_equal(wakeup_locks(db), 1);
-        assert_false(rings(g->st, 0));
+        assert_false(notified(g->st, 0));
     }
     PQfinish(db);
 }
@@ -168,27 +167,27 @@ static void notification_arriving_with_an_answer_is_noticed(void **state)
     pg_do(db, "INSERT INTO event (type) VALUES ('x')");
     pg_do(gate, "COMMIT");
     pthread_join(thread, NULL);
-    assert_true(t.n == 1 || rings(g->st, 10000));
+    assert_true(t.n == 1 || notified(g->st, 10000));
     assert_int_equal(t.n == 1 ? 1 : look_on(g, g->st, "a", NULL), 1);
     PQfinish(db);
     PQfinish(gate);
 }
 
-/* The holder gets up and takes its event. Unless the listener takes the lock, nobody makes the next
- * producer ring. */
+/* The holder wakes and takes its event. Unless the listener takes the lock, the next producer does
+ * not notify. */
 static void listener_replaces_a_lock_holder_that_woke_up(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
     pg_do(s.db, "INSERT INTO event (type) VALUES ('x')");
-    assert_true(rings(s.holder, 10000));
+    assert_true(notified(s.holder, 10000));
     assert_int_equal(look_on(g, s.holder, "a", NULL), 1);
-    assert_true(rings(s.listener, 10000));
+    assert_true(notified(s.listener, 10000));
     assert_int_equal(look_on(g, s.listener, "b", NULL), 1);
     pass(10);
     assert_int_equal(look_on(g, s.listener, "b", NULL), 0); /* holds the lock now */
     pg_do(s.db, "INSERT INTO event (type) VALUES ('y')");
-    assert_true(rings(s.listener, 10000));
+    assert_true(notified(s.listener, 10000));
     assert_int_equal(look_on(g, s.listener, "b", NULL), 1);
     sleepers_release(&s);
 }
@@ -200,27 +199,27 @@ static void notified_listener_without_events_does_not_lose_its_lock(void **state
     /* Paused, it finds nothing where there is something. */
     pg_do(s.db, "UPDATE consumer SET paused = true WHERE name = 'b'");
     pg_do(s.db, "INSERT INTO event (type) VALUES ('x')");
-    assert_true(rings(s.holder, 10000));
+    assert_true(notified(s.holder, 10000));
     assert_int_equal(look_on(g, s.holder, "a", NULL), 1); /* it has got up, and said so */
-    assert_true(rings(s.listener, 10000));
+    assert_true(notified(s.listener, 10000));
     assert_int_equal(look_on(g, s.listener, "b", NULL), 0);
     pg_do(s.db, "UPDATE consumer SET paused = false WHERE name = 'b'");
     pg_do(s.db, "INSERT INTO event (type) VALUES ('y')");
-    assert_true(rings(s.listener, 5000));
+    assert_true(notified(s.listener, 5000));
     assert_int_equal(look_on(g, s.listener, "b", NULL), 2);
     sleepers_release(&s);
 }
 
-/* The event comes without a ring, as when a retry falls due: only the one that gets up can tell the
- * others. Whoever gives the xid by hand rings nobody. */
+/* The event comes without a notification, as when a retry falls due: only the worker that wakes can
+ * tell the others. An INSERT with an explicit xid notifies no worker. */
 static void lock_holder_waking_early_notifies_the_listeners(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
     pg_do(s.db, "INSERT INTO event (xid, type) VALUES (pg_current_xact_id(), 'x')");
-    assert_false(rings(s.listener, 0));
+    assert_false(notified(s.listener, 0));
     assert_int_equal(look_on(g, s.holder, "a", NULL), 1);
-    assert_true(rings(s.listener, 10000));
+    assert_true(notified(s.listener, 10000));
     assert_int_equal(look_on(g, s.listener, "b", NULL), 1);
     sleepers_release(&s);
 }
@@ -230,7 +229,7 @@ static void emit_without_triggers_notifies_too(void **state)
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
     pg_do(s.db, "SET session_replication_role = replica; INSERT INTO event (type) VALUES ('x')");
-    assert_true(rings(s.holder, 10000));
+    assert_true(notified(s.holder, 10000));
     assert_int_equal(look_on(g, s.holder, "a", NULL), 1);
     sleepers_release(&s);
 }
@@ -248,7 +247,7 @@ static void listener_replaces_a_dead_lock_holder_after_its_timeout(void **state)
     assert_int_equal(look_on(g, s.listener, "b", &nap), 0);
     assert_int_equal(nap, 0);
     pg_do(s.db, "INSERT INTO event (type) VALUES ('y')");
-    assert_true(rings(s.listener, 10000));
+    assert_true(notified(s.listener, 10000));
     sleepers_release(&s);
 }
 
