@@ -1,4 +1,4 @@
-/* pg_bell.c: the doorbell. Each test attacks one way in which a ring could be missed. */
+/* pg_bell.c: wake-ups. Each test attacks one way in which a notification could be missed. */
 #include <poll.h>
 #include <pthread.h>
 
@@ -12,8 +12,8 @@ static bool rings(struct store *st, int ms)
     return poll(&fd, 1, ms) == 1;
 }
 
-/* look_on claims and settles on a handle, and returns how many events there were. *nap, if it is
- * not NULL, is how soon the handle must look again. */
+/* look_on claims and settles on a handle, and returns how many events there were. *nap, if not
+ * NULL, is the time until the handle must poll again. */
 static size_t look_on(struct store_rig *g, struct store *st, const char *consumer, int64_t *nap)
 {
     struct error err;
@@ -39,11 +39,11 @@ static struct store *another(struct store *st)
     return other;
 }
 
-/* Two handles of consumers a and b that have found nothing and sleep. The holder has the lock of
+/* Two handles of consumers a and b that found nothing and sleep. The holder has the lock of
  * the bell, so that commits notify; the listener sleeps behind it. */
 struct sleepers {
     struct store *holder, *listener;
-    PGconn *db;                       /* of somebody who emits */
+    PGconn *db;                       /* of a producer */
     int64_t holder_nap, listener_nap; /* how soon they must look again */
 };
 
@@ -94,8 +94,8 @@ static void commit_notifies_sleeping_but_not_waking_workers(void **state)
     PQfinish(db);
 }
 
-/* Where events trickle in, to get up and go to sleep again for each would cost more than the ring.
- */
+/* With a trickle of events, releasing and retaking the lock for each would cost more than the
+ * notification. */
 static void sleeper_finding_few_events_keeps_notifications_on(void **state)
 {
     struct store_rig *g = *state;
@@ -174,8 +174,8 @@ static void notification_arriving_with_an_answer_is_noticed(void **state)
     PQfinish(gate);
 }
 
-/* The holder gets up and takes its event. Unless the listener takes the lock, nobody makes the next
- * producer ring. */
+/* The holder wakes and takes its event. Unless the listener takes the lock, the next producer does
+ * not notify. */
 static void listener_replaces_a_lock_holder_that_woke_up(void **state)
 {
     struct store_rig *g = *state;
@@ -211,8 +211,8 @@ static void notified_listener_without_events_does_not_lose_its_lock(void **state
     sleepers_release(&s);
 }
 
-/* The event comes without a ring, as when a retry falls due: only the one that gets up can tell the
- * others. Whoever gives the xid by hand rings nobody. */
+/* The event comes without a notification, as when a retry falls due: only the waking worker can
+ * tell the others. An INSERT with an explicit xid notifies no worker. */
 static void lock_holder_waking_early_notifies_the_listeners(void **state)
 {
     struct store_rig *g = *state;
@@ -241,7 +241,7 @@ static void listener_replaces_a_dead_lock_holder_after_its_timeout(void **state)
     struct sleepers s = two_sleepers(g);
     int64_t nap;
     assert_int_equal(s.holder_nap, 0);
-    assert_in_range(s.listener_nap, 1000, 10000); /* if the holder dies, nobody tells */
+    assert_in_range(s.listener_nap, 1000, 10000); /* if the holder dies, no notification is sent */
     store_close(s.holder);
     s.holder = NULL;
     while (bell_locks(s.db) > 0) {}

@@ -1,5 +1,6 @@
-"""The doorbell with real relays: whoever sleeps hears of every commit at once, also when another sleeper dies. Nobody looks
-by itself here for longer than a test would wait, but where a holder died: then a listener, after ten seconds."""
+"""Wake-ups with real relays: every sleeper notices every commit at once, also when another sleeper dies. No relay polls on
+its own within the time a test would wait, except where a lock holder died: then a
+listener does, after ten seconds."""
 # quick: no
 import random
 import threading
@@ -9,12 +10,12 @@ import servers
 from sessions_postgres import ExactAlone, Session
 from support import SOAK, wait_until
 
-SOON = 20  # seconds, on a busy machine; a relay that missed the bell would look after ten minutes
+SOON = 20  # seconds, on a busy machine; a relay that missed the wake-up would poll after ten minutes
 LISTENER = 10
 
 
 class Bell(ExactAlone):
-    """The run's own server may allow prepared transactions, and then nobody rings."""
+    """The run's own server may allow prepared transactions, and then no commit notifies."""
 
     def sleepers(self, names):
         return {name: self.relay("--consumer", name, "--sink", f"file:{self.path(name)}", "--sweep", "10m") for name in names}
@@ -28,7 +29,7 @@ class Bell(ExactAlone):
         return time.monotonic() - start
 
     def holder(self):
-        """holder is the backend that holds the lock of a sleeper; None if nobody does."""
+        """holder is the backend that holds a sleeper's lock; None if there is none."""
         found = self.reader.do("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
                                "AND ((classid::bigint << 32) | objid::bigint) = @._bell_key()")
         return found[0][0] if found else None
@@ -38,7 +39,7 @@ class Bell(ExactAlone):
                               "AND ((classid::bigint << 32) | objid::bigint) = @._bell_key() # 1")[0][0]
 
     def test_emit_only_role_can_notify_a_sleeper(self):
-        """The trigger runs with the rights of whoever emits, so everything it calls must be open to producers."""
+        """The trigger runs with the emitting role's rights, so everything it calls must be open to producers."""
         role = f"rings_{self.dbname}"[:60]
         servers.execute(self.store, f'CREATE ROLE "{role}" LOGIN')
         self.addCleanup(servers.execute, self.postgres.url("postgres"), f'DROP ROLE "{role}"')
@@ -52,7 +53,7 @@ class Bell(ExactAlone):
         self.all_have(["a"], 1, SOON)
 
     def test_producer_checks_for_sleepers_once_a_second(self):
-        """Who holds a lock is dear to know. A session that found a worker there rings for its next events without looking."""
+        """Finding a lock's holder is expensive. A session that found a worker notifies for its next events without checking."""
         relays = self.sleepers(["a"])
         wait_until(self.holder)
         writer = self.session()

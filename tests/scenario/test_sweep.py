@@ -1,5 +1,5 @@
-"""What a wake-up missed is found by the next sweep, on each store, with the bell cut off: PostgreSQL's triggers do not ring for an
-emit, and a relay on SQLite hears nothing from inotify."""
+"""What a wake-up missed is found by the next sweep, on each store, with wake-ups cut off: PostgreSQL's triggers do not notify for
+an emit, and a relay on SQLite hears nothing from inotify."""
 # build: plain
 import subprocess
 import unittest
@@ -41,11 +41,11 @@ class Postgres(Sweep, PgCase):
         return self.relay(*args)
 
     def emit_unheard(self, n):
-        """Whoever gives the xid by hand rings nobody."""
+        """An INSERT with an explicit xid notifies no worker."""
         self.sql(f"INSERT INTO outbox.event (xid, type) VALUES (pg_current_xact_id(), 't{n}')")
 
     def holder(self):
-        """holder gives who holds the bell's lock: its process, and when it last asked anything."""
+        """holder returns the process that holds the wake-up lock, and the time of its last query."""
         return self.sql("SELECT a.pid, a.query_start FROM outbox._bell_locks() b JOIN pg_stat_activity a USING (pid) WHERE b.alone "
                         "AND NOT b.second AND a.state = 'idle'")
 
