@@ -1,6 +1,6 @@
 """cases.py FILE [NAME...]: runs one file of unittest cases (those whose name contains a NAME) and reports them as TAP.
 
-TAP goes to the standard output alone; whatever the tests themselves print goes to the standard error output."""
+TAP goes to the standard output alone; everything the tests print goes to standard error."""
 import importlib.util
 import os
 import pathlib
@@ -17,7 +17,7 @@ import signal_defaults  # noqa: E402
 
 
 def spent():
-    """spent gives the time, and what we and the children that we have waited for have computed, in seconds."""
+    """spent returns the time, and the CPU seconds of this process and its reaped children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used)
 

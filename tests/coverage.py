@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def read(tree):
-    """read gives {source: {line: (count, branches taken, branches)}}, over all objects a source was compiled into."""
+    """read returns {source: {line: (count, branches taken, branches)}}, over all objects a source was compiled into."""
     lines = collections.defaultdict(dict)
     for data in sorted(tree.rglob("*.gcda")):
         said = subprocess.run(["gcov", "--json-format", "--branch-probabilities", "--stdout", data], cwd=tree,

@@ -18,19 +18,19 @@ SIMULATOR = "random_histories_break_no_guarantee"
 
 
 def guarantees():
-    """guarantees gives [(name, what it says, [(file, test)])] as tests/guarantees.md has them."""
+    """guarantees returns [(name, what it says, [(file, test)])] as tests/guarantees.md has them."""
     parts = HEAD.split(GUARANTEES.read_text())[1:]
     named = [(re.match(r"(G\d+) (.*)", head), body) for head, body in zip(parts[::2], parts[1::2])]
     return [(head[1], head[2], TEST.findall(body)) for head, body in named if head]
 
 
 def documents():
-    """documents gives the pages that may name tests."""
+    """documents returns the pages that may name tests."""
     return sorted(ROOT.glob("docs/*.md")) + sorted(ROOT.glob("tests/*.md"))
 
 
 def unrun(jobs):
-    """unrun gives the tests that a document names and that were neither run nor skipped. That they are written down somewhere
+    """unrun returns the tests that a document names and that were neither run nor skipped. That they are written down somewhere
     is not enough: a suite can forget them."""
     found = outcomes(jobs)
     named = {test for path in documents() for test in TEST.findall(path.read_text())}
@@ -38,14 +38,14 @@ def unrun(jobs):
 
 
 def unattacked(jobs):
-    """unattacked gives the guarantees that no test was run against."""
+    """unattacked returns the guarantees that no test was run against."""
     found = outcomes(jobs)
     return [name for name, _, tests in guarantees() if not any(found[test][0] for _, test in tests if test in found)]
 
 
 def select(jobs):
-    """select keeps the C programs, and of the Python files the cases that attack a guarantee. Which program a C file is part
-    of nobody says, and all of them together take less than a minute."""
+    """select keeps the C programs, and of the Python files the cases that attack a guarantee. The program of a C file is
+    not recorded, and all of them together take less than a minute."""
     wanted = collections.defaultdict(set)
     for _, _, tests in guarantees():
         for file, test in tests: wanted[file].add(test)
@@ -58,7 +58,7 @@ def select(jobs):
 
 
 def outcomes(jobs):
-    """outcomes gives {test: [passed, not]}, where one of the C suites may have been run against several stores."""
+    """outcomes returns {test: [passed, not]}, where one of the C suites may have been run against several stores."""
     found = collections.defaultdict(lambda: [0, 0])
     for job in jobs:
         for name in job.names: found[name.split(".")[-1]][0] += 1

@@ -5,7 +5,7 @@ is a gap that is known. The tests stand behind the stores that they are said to 
 
     all: `contract/store_lease.c:live_claim_is_never_stolen` PostgreSQL: `isolation/test_claims.py:test_late` no store: `unit/test_x.c:y`
 
-Nothing of that is believed. On which stores a test ran is seen in the run: a C program says it by its name or by that of the
+None of that is taken on trust. The stores a test ran on come from the run: a C program says it by its name or by that of the
 group (store_of), a Python test by the stores it used (cases.py). A test that was skipped has not run."""
 import collections
 import functools
@@ -57,7 +57,7 @@ class Row:
 
 
 def named(cell):
-    """named gives {(file, test): stores} of a cell. What stands before the first group is on no store."""
+    """named returns {(file, test): stores} of a cell. What stands before the first group is on no store."""
     found, on = {}, ()
     for part in re.finditer(f"{GROUP.pattern}|{TEST.pattern}", cell):
         if part[1]: on = GROUPS[part[1]]
@@ -66,7 +66,7 @@ def named(cell):
 
 
 def rows(names=()):
-    """rows gives the rows whose name begins with one of names (C2: all of that part, but C1.1 not C1.10); all without names."""
+    """rows returns the rows whose name begins with one of names (C2: all of that part, but C1.1 not C1.10); all without names."""
     found = []
     for name, rest in ROW.findall(CONFORMANCE.read_text()):
         cells = [cell.strip() for cell in rest.split(" | ")]
@@ -79,7 +79,7 @@ def rows(names=()):
 
 @functools.cache
 def programs():
-    """programs gives {label of a test that meson knows: the files it is made of, below tests/}."""
+    """programs returns {label of a test that meson knows: the files it is made of, below tests/}."""
     def ask(what):
         said = subprocess.run(["meson", "introspect", what, "build"], cwd=ROOT, check=True, capture_output=True)
         return json.loads(said.stdout)
@@ -94,7 +94,7 @@ def programs():
 
 
 def linked_with(libraries):
-    """linked_with gives {program: those of the libraries that it is linked with}: a suite for several programs is one."""
+    """linked_with returns {program: those of the libraries that it is linked with}: a suite for several programs is one."""
     found, build = {}, ROOT / "build"
     for line in (build / "build.ninja").read_text().splitlines():
         program = re.match(r"build (\S+): c_LINKER ", line)
@@ -116,7 +116,7 @@ def select(jobs, wanted):
 # ---- what came of them ----
 
 def store_of(label, group):
-    """store_of gives the stores that a group of a C program ran on."""
+    """store_of returns the stores that a group of a C program ran on."""
     kind = KINDS.get(group.split(",")[0])
     return [kind] if kind else [store for store, labels in PROGRAMS.items() if label in labels]
 
@@ -126,7 +126,7 @@ LINE = re.compile(r"^(?P<bad>not )?ok \d+(?: - (?P<name>.*?))?(?: # SKIP ?(?P<wh
 
 
 def results(job):
-    """results gives [(test, "passed" | "failed" | "skipped", stores)] of a job. cmocka names a group behind its tests."""
+    """results returns [(test, "passed" | "failed" | "skipped", stores)] of a job. cmocka names a group behind its tests."""
     found, group, stores = [], [], []
     for line in filter(None, map(LINE.match, job.output.splitlines())):
         if line["group"] is not None:
@@ -160,7 +160,7 @@ class Outcome:
 
 
 def outcomes(jobs):
-    """outcomes gives {(file, test): Outcome}."""
+    """outcomes returns {(file, test): Outcome}."""
     found = collections.defaultdict(Outcome)
     for job in jobs:
         files = [job.label] if job.label.endswith(".py") else programs().get(job.label, ())
@@ -199,7 +199,7 @@ def show(wanted, jobs):
 
 
 def misplaced(jobs):
-    """misplaced gives the tests that passed in a whole run, but not on a store that the document says."""
+    """misplaced returns the tests that passed in a whole run, but not on a store that the document says."""
     found = outcomes(jobs)
     return [f"{row.name} {test}" for row in rows() for (file, test), on in row.tests.items()
             if found[file, test].word() == "passed" and not set(on) <= set(found[file, test].stores)]

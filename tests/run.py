@@ -8,7 +8,7 @@ servers of a kind and breaks them. What is about PostgreSQL runs on the versions
 a part of it on the newest in every whole run.
 
 The run has one PostgreSQL for all of them. $OUTBOX_TEST_PG is its address for libpq, without a database; a test adds
-`&dbname=NAME` to it, makes a database of its own through `&dbname=postgres`, and drops it. $OUTBOX_TEST_MARIADB is the same for
+`&dbname=NAME` to it, creates a database of its own through `&dbname=postgres`, and drops it. $OUTBOX_TEST_MARIADB is the same for
 MariaDB.
 """
 import argparse
@@ -99,19 +99,19 @@ def in_suite(test, suite):
 
 
 def made(tree, wanted):
-    """made gives the files of those targets that are wanted."""
+    """made returns the files of those targets that are wanted."""
     said = subprocess.run(["meson", "introspect", "--targets", tree], cwd=ROOT, check=True, capture_output=True)
     return [os.path.relpath(name, ROOT / tree) for target in json.loads(said.stdout) if wanted(target) for name in target["filename"]]
 
 
 def needs(tree, suite):
-    """needs gives the files that the tests of a suite run, themselves among them."""
+    """needs returns the files that the tests of a suite run, themselves among them."""
     ids = {id for test in introspect(tree) if in_suite(test, suite) for id in test["depends"]}
     return made(tree, lambda target: target["id"] in ids)
 
 
 def needed(tree):
-    """needed gives what a tree is for that nothing is installed from: the binary and all that belongs to tests."""
+    """needed returns what a tree is for that nothing is installed from: the binary and all that belongs to tests."""
     return made(tree, lambda target: target["name"] == "outbox" or "/tests/" in target["defined_in"])
 
 
@@ -145,7 +145,7 @@ def python_jobs(tree, plain, quick):
 
 
 def version_jobs(tree, args):
-    """version_jobs gives what runs on other versions of PostgreSQL than the installed one; one that cannot be had is skipped."""
+    """version_jobs returns what runs on other versions of PostgreSQL than the installed one; one that cannot be had is skipped."""
     jobs = []
     for major, env in args.others.items():
         wanted = lambda label: postgres_versions.about_postgres(ROOT, label) if args.versions else label in postgres_versions.IN_EVERY_RUN
@@ -168,7 +168,7 @@ def lint_jobs(tree):
 
 
 def with_suites(path):
-    """with_suites gives the text of a Python test and of the files it imports, which may have cases for it."""
+    """with_suites returns the text of a Python test and of the files it imports, which may have cases for it."""
     names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
     files = [folder / f"{name}.py" for name in names for folder in (ROOT / "tests" / "lib", path.parent)]
     return "".join(file.read_text() for file in (path, *files) if file.exists())
@@ -196,7 +196,7 @@ running_lock = threading.Lock()
 
 
 def group_members(group):
-    """group_members gives the live processes of a process group: [(pid, command)]."""
+    """group_members returns the live processes of a process group: [(pid, command)]."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit(): continue
@@ -210,7 +210,7 @@ def group_members(group):
 
 
 def end_group(group):
-    """end_group gives what was left of a group, and ends it. What is just about to end gets a second to do so."""
+    """end_group returns what was left of a group, and ends it. What is just about to end gets a second to do so."""
     deadline = time.monotonic() + 1
     while (left := group_members(group)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -223,8 +223,8 @@ def end_group(group):
 
 
 def reader(pipe):
-    """reader collects a pipe in the background: (thread, chunks). Whoever inherits the pipe may outlive the child, so
-    nobody can wait for its end."""
+    """reader collects a pipe in the background: (thread, chunks). Processes that inherit the pipe may outlive the
+    child, so its end cannot be awaited."""
     chunks = []
     thread = threading.Thread(target=lambda: chunks.extend(iter(lambda: pipe.read1(65536), b"")), daemon=True)
     thread.start()
@@ -232,7 +232,7 @@ def reader(pipe):
 
 
 def wait_for(child, limit):
-    """wait_for gives the seconds of processor time that a child and those it has waited for took; None if it does not end in
+    """wait_for returns the seconds of processor time that a child and those it has waited for took; None if it does not end in
     time."""
     handle = os.pidfd_open(child.pid)
     try:
@@ -320,7 +320,7 @@ def read_seconds(path):
 
 def longest_first(jobs):
     """longest_first orders jobs by how long they took the last time, here or where tests/seconds.json comes from, so that no
-    long one is left alone at the end. One that nobody knows may be long."""
+    long one is left alone at the end. An unknown one may be long."""
     elsewhere = read_seconds(ROOT / "tests" / "seconds.json")
     known = {tree: {**elsewhere.get(tree, {}), **read_seconds(ROOT / tree / ".seconds")} for tree in {job.tree for job in jobs}}
     return sorted(jobs, key=lambda job: -known[job.tree].get(job.title, UNKNOWN))
@@ -333,7 +333,7 @@ def remember_seconds(jobs):
         try:
             path.write_text(json.dumps({**read_seconds(path), **took}))
         except OSError:
-            pass  # a tree that is somebody else's
+            pass  # a tree owned by another user
 
 
 def run_all(jobs, limit):
@@ -363,7 +363,7 @@ def may_be_chance(job):
 
 def second_chance(jobs, limit):
     """second_chance runs the few files that failed once more, alone. A case that passes then is no failure, but unsteady: it
-    depends on the time that something takes, and its name is printed with the result until somebody mends it."""
+    depends on the time that something takes, and its name is printed with the result until it is fixed."""
     failed = [job for job in jobs if job.failed]
     if len(failed) > UNSTEADY_AT_MOST: return
     for job in filter(may_be_chance, failed):
@@ -489,7 +489,7 @@ DEAREST = 40
 
 def show_times(jobs):
     """show_times prints what each file took, and the dearest cases of the Python files. What a server computes that a file did
-    not start itself is nobody's; the last line has all of it."""
+    not start itself is attributed to no file; the last line has the total."""
     print("\n  wall s   cpu s  file")
     for job in sorted(jobs, key=lambda job: -job.seconds):
         print(f"  {job.seconds:6.1f}  {job.cpu:6.1f}  {job.tree} {job.title}")
@@ -529,7 +529,7 @@ def start_others(args, stack):
 
 
 def rows_of(parser, names):
-    """rows_of gives the rows that were asked for, and refuses a name that is none."""
+    """rows_of returns the rows that were asked for, and refuses a name that is none."""
     wanted = rows.rows(names)
     known = {part for row in wanted for part in (row.name, row.name.split(".")[0])}
     unknown = [name for name in names if name not in known]

@@ -8,12 +8,12 @@
 
 #include "outbox.h"
 
-extern const bool db_one_writer; /* a handler's transaction keeps everybody else from writing */
+extern const bool db_one_writer; /* a handler's transaction blocks every other writer */
 extern const bool db_goes_on;    /* a failed statement undoes nothing but itself */
 extern const bool db_defers;     /* a constraint can be checked by the COMMIT */
 
 /* db_fresh makes an outbox, and beside it a table effect (handler, key, at) in which `at` tells the
- * order. db_open opens it once more. Where the tests cannot go on, these functions abort. */
+ * order. db_open opens it once more. They abort if the test cannot continue. */
 outbox *db_fresh(const outbox_options *o);
 outbox *db_open(const outbox_options *o);
 void db_clean(void);
@@ -27,9 +27,9 @@ int db_tx(outbox_tx *tx, const char *fmt, ...) __attribute__((format(printf, 2, 
 int db_tx_run(outbox_tx *tx, const char *sql);
 void db_give_up(const char *what, const char *why) __attribute__((noreturn));
 
-/* db_once is an application that got a message by another way. On a connection of its own it asks
- * the inbox, takes effect if the message is new, and commits if `keep` is set. db_once_bare asks
- * without a transaction. */
+/* db_once is an application that received a message by other means. On a connection of its own it
+ * asks the inbox, takes effect if the message is new, and commits if `keep` is set. db_once_bare
+ * asks without a transaction. */
 int db_once(outbox *ob, const char *key, const char *payload, bool keep, int *ret_first,
             outbox_error *err);
 int db_once_bare(outbox *ob, const char *key, int *ret_first, outbox_error *err);

@@ -67,7 +67,7 @@ void through(outbox *ob);
 /* exact checks that each of n events has taken effect once for a handler, except event `but`, which
  * has not (-1: all have). */
 void exact(const char *name, int n, int but);
-/* forget_positions deletes all consumers, as if nobody had ever read anything. */
+/* forget_positions deletes all consumers, as if no consumer had ever read anything. */
 void forget_positions(void);
 
 extern const struct suite_part handlers_several_tests, handlers_outside_tests, handlers_time_tests;

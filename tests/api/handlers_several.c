@@ -1,4 +1,4 @@
-/* handlers_several.c: several handlers of one consumer, each with a fate of its own or all with a
+/* handlers_several.c: several handlers of one consumer, each with its own fate or all with a
  * shared one. */
 #include "handlers_rig.h"
 
@@ -96,7 +96,7 @@ static void redelivery_runs_only_uncommitted_handlers(void **state)
             OK(outbox_consumer_set(c, "fate", fates[f], &err));
             handler(c, &stock);
             if (round == 1)
-                handler(c, &mail); /* the one that has yet to commit */
+                handler(c, &mail); /* has yet to commit */
             through(ob);
             outbox_close(ob);
             assert_int_equal(stock.calls, round == 0 ? 10 : 0);
@@ -127,7 +127,7 @@ static void partial_failure_retries_only_the_failed_handlers(void **state)
         handler(c, &bad);
         if (f == 0)
             emit(ob, 1);
-        assert_int_equal(outbox_step(ob, NULL, &err), -1); /* which tells of the failure */
+        assert_int_equal(outbox_step(ob, NULL, &err), -1); /* which reports the failure */
         assert_int_equal(
             db_number("SELECT count(*) FROM @delivery WHERE state = 'failed' AND attempts = 1"), 1);
         assert_int_equal(db_number("SELECT count(*) FROM @parked WHERE due_at IS NOT NULL"), 1);
@@ -163,7 +163,7 @@ static void with_shared_fate_the_other_handlers_are_not_called_again(void **stat
     exact("first", 10, -1);
     exact("flaky", 10, -1);
     exact("last", 10, -1);
-    /* Both had succeeded then, the first and the one behind the one that failed. */
+    /* By then the first and the one behind the failure had both succeeded. */
     assert_int_equal(first.last_attempt, 1);
     assert_int_equal(last.last_attempt, 1);
     assert_true(flaky.last_attempt > 1);
@@ -172,8 +172,8 @@ static void with_shared_fate_the_other_handlers_are_not_called_again(void **stat
     assert_true(logged("told to fail"));
 }
 
-/* One handler fails for `fail_for` attempts and looks at what is held meanwhile; the other one
- * succeeds. */
+/* One handler fails for `fail_for` attempts and inspects what is held meanwhile; the other
+ * one succeeds. */
 struct held {
     int fail_for;
     /* others_after counts calls of the good one after the first attempt. */
@@ -189,7 +189,7 @@ static outbox_verdict fail_for_long(const outbox_event *ev, outbox_tx *tx, void 
         return effect(tx, "bad", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
     h->calls++;
     h->dead += db_number("SELECT count(*) FROM @dead");
-    /* What is behind it waits, for all handlers: none has taken effect for the second event of its
+    /* Later events wait, for all handlers: none has taken effect for the second event of its
      * key. */
     h->delivered_behind += db_number("SELECT count(*) FROM @effect WHERE key = '100'");
     return outbox_fail(tx, OUTBOX_RETRY, "not yet");
@@ -218,12 +218,12 @@ static void with_shared_fate_one_failure_holds_the_event_for_all(void **state)
     assert_true(h.calls >= 40);
     assert_int_equal(h.dead, 0);
     assert_int_equal(h.delivered_behind, 0);
-    assert_int_equal(h.others_after, 0); /* whoever had succeeded is not called again */
+    assert_int_equal(h.others_after, 0); /* handlers that succeeded are not called again */
     exact("good", 11, -1);
     exact("bad", 11, -1);
     assert_int_equal(db_number("SELECT count(*) FROM @dead"), 0);
     assert_true(logged("is held until it succeeds: not yet"));
-    /* In the order of its key: the one that was held, then the one behind it. */
+    /* In key order: first the held event, then its follower. */
     assert_int_equal(
         db_number(
             "SELECT count(*) FROM @effect a, @effect b WHERE a.handler = 'bad' AND a.key = '4' AND "

@@ -116,7 +116,7 @@ static void call_hanging_past_its_time_limit_is_abandoned(void **state)
         OK(outbox_consumer_stats(c[i], &stats, &err));
         assert_int_equal(stats.given_up, i == 0);
         assert_int_equal(stats.lost, i == 0);
-        /* A handler that acts outside has acted all the same. */
+        /* An external handler has acted nevertheless. */
         assert_int_equal(stats.delivered, i == 1 || db_one_writer);
         outbox_close(r[i].ob);
     }

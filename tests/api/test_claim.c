@@ -212,7 +212,7 @@ static void every_verdict_is_recorded(void **state)
     say(b, ev[3], OUTBOX_DOWN);
     OK(outbox_batch_settle(b, &err));
     outbox_batch_free(b);
-    /* Three come again. The one that failed has used an attempt, which was its last. */
+    /* Three are redelivered. The failed one has used its last attempt. */
     int seen = 0;
     while (seen < 3) {
         b = wait_for(ob, "w", "c");
@@ -354,8 +354,8 @@ static void claim_inside_a_transaction_is_refused(void **state)
     assert_int_equal(deliver(claim(ob, "w", "c")), 1);
 }
 
-/* by_hand runs a statement on the handle's own connection, which nobody should do outside of
- * outbox_begin. */
+/* by_hand runs a statement on the handle's own connection, which callers should only do
+ * inside outbox_begin. */
 static void by_hand(outbox *ob, const char *sql)
 {
     if (outbox_sqlite(ob))

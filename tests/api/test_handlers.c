@@ -1,4 +1,4 @@
-/* Handlers with names: what they do in their transaction takes effect once, whatever they do. */
+/* Handlers with names: their transactional effects happen exactly once, however they behave. */
 #include "handlers_rig.h"
 
 static void effect_record_and_outcome_are_atomic(void **state)
@@ -53,7 +53,7 @@ static void effect_is_recorded_under_the_idempotency_key(void **state)
         db_number("SELECT count(*) FROM @handled WHERE key IN (SELECT CAST(id AS text) FROM @event "
                   "WHERE idempotency_key IS NULL)"),
         2);
-    /* Event and key are trimmed, so the key makes another event. It takes no second effect. */
+    /* Event and key are trimmed, so the key makes another event. It has no second effect. */
     db_do("DELETE FROM @event WHERE idempotency_key IS NOT NULL");
     db_do("DELETE FROM @idempotency");
     emit_once(*state, "order-42 paid");
@@ -118,7 +118,7 @@ static void handler_that_ends_its_transaction_is_refused(void **state)
         snprintf(sql, sizeof sql, "SELECT count(*) FROM @effect WHERE handler = '%s' AND key > '6'",
                  name);
         assert_int_equal(db_number(sql), 3);
-        if (db_one_writer) { /* its COMMIT is refused, so that nothing is there twice */
+        if (db_one_writer) { /* its COMMIT is refused, so nothing is stored twice */
             snprintf(sql, sizeof sql, "SELECT count(*) FROM @effect WHERE handler = '%s'", name);
             assert_int_equal(db_number(sql), 11);
         }

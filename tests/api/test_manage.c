@@ -46,8 +46,8 @@ static void on_started(void *ctx)
     atomic_store(&g->started, 1);
 }
 
-/* on_reload makes the guest come or go. It is not in the thread of the test, so it only counts what
- * goes wrong. */
+/* on_reload makes the guest come or go. It is not in the thread of the test, so it only counts
+ * errors. */
 static void on_reload(void *ctx)
 {
     struct rig *g = ctx;

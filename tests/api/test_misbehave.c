@@ -1,5 +1,5 @@
 /* Handlers, or their database, misbehave. The event fails alone, as if the handler had said so, and
- * nothing is done twice, left out or repeated for ever. */
+ * nothing is done twice, left out or repeated forever. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -498,7 +498,7 @@ static void consumer_that_cannot_start_prevents_the_run(void **state)
     assert_int_equal(good.n, 0);
 }
 
-/* remove_other removes consumer "b" at its first event, and goes on until that has stopped, and a
+/* remove_other removes consumer "b" at its first event, and continues until b has stopped, and a
  * little longer. */
 static outbox_verdict remove_other(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {

@@ -92,7 +92,7 @@ static outbox_verdict leaves_something(const outbox_event *ev, outbox_tx *tx, vo
     return OUTBOX_DONE;
 }
 
-/* stands_still comes back when all others have got what they want. */
+/* stands_still returns when all others are done. */
 static outbox_verdict stands_still(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct guest *g = ctx;

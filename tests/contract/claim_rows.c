@@ -87,8 +87,7 @@ static void remove_files(const struct rig *g)
 
 static PGconn *open_postgres(const char *dbname)
 {
-    /* A lock that a failed test has left behind makes the next one fail, instead of waiting for
-     * ever. */
+    /* A lock left behind by a failed test makes the next one fail instead of hanging. */
     static const char options[] = "-c%20lock_timeout%3D30s%20-c%20client_min_messages%3Dwarning";
     char url[512];
     snprintf(url, sizeof url, "%s&dbname=%s&options=%s", getenv("OUTBOX_TEST_PG"), dbname, options);

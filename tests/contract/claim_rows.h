@@ -45,7 +45,7 @@ int rig_mariadb(void **state); /* on the server that $OUTBOX_TEST_MARIADB names 
 int rig_mariadb_portable(void **state);
 int rig_end(void **state);
 
-/* rig_jobs runs before each test, and makes a table `jobs` with the rows 1 to 9. */
+/* rig_jobs runs before each test, and creates a table `jobs` with the rows 1 to 9. */
 int rig_jobs(void **state);
 /* rig_of is a test's rig; it skips the test where there is no PostgreSQL. */
 struct rig *rig_of(void **state);
@@ -60,7 +60,7 @@ int64_t rig_number(const struct rig *g, const char *sql);
 
 /* rig_database is the name of the database on a server. */
 const char *rig_database(void);
-/* rig_dialect is that of the rig's database. rig_idle says whether no transaction is open. */
+/* rig_dialect is that of the rig's database. rig_idle tells whether no transaction is open. */
 const struct rows_dialect *rig_dialect(const struct rig *g);
 bool rig_idle(const struct rig *g);
 /* rig_claim claims by the rig's path. */

@@ -52,7 +52,7 @@ static void *claim_all(void *arg)
         pthread_barrier_wait(me->race->line);
     int n = claim_batch(me);
     if (me->race->line)
-        /* nobody takes all rows before the others have started */
+        /* so that no claimer takes all rows before the others have started */
         pthread_barrier_wait(me->race->line);
     while (n > 0)
         n = claim_batch(me);
@@ -73,8 +73,8 @@ static void fill(const struct rig *g, const struct race *race)
     rig_exec(g, sql);
 }
 
-/* look_again waits for SQLite's lock only for a moment, so that everybody gets a turn. SQLite
- * itself would sleep longer and longer, and whoever came first would get all rows. */
+/* look_again waits only briefly for SQLite's lock, so every claimer gets a turn. SQLite
+ * itself would back off longer and longer, and the first claimer would get all rows. */
 static int look_again(void *ctx, int times)
 {
     (void)ctx;

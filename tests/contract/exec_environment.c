@@ -18,7 +18,7 @@ static void assert_env(const char *env, const char *entry)
         fail_msg("%s is missing in%s", entry, env);
 }
 
-/* A relay's environment holds passwords, and other things that are meant for it alone. */
+/* A relay's environment holds passwords, and other private settings. */
 static void command_gets_only_the_listed_variables(void **state)
 {
     static const char *const names[] = {

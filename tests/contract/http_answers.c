@@ -1,5 +1,4 @@
-/* http_answers.c: what the webhook sink makes of an endpoint's answers, of silence and of
- * connections that break. */
+/* http_answers.c: how the webhook sink judges responses, silence and broken connections. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>

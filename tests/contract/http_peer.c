@@ -75,7 +75,7 @@ static enum MHD_Result reply(struct MHD_Connection *conn, const struct http_repl
     return ok;
 }
 
-/* keep records a whole request, and tells what to answer. */
+/* keep records a complete request and returns the response. */
 static struct http_reply keep(struct http_peer *p, struct seen *s, struct MHD_Connection *conn)
 {
     pthread_mutex_lock(&p->lock);
@@ -105,7 +105,7 @@ static enum MHD_Result take(void *peer, struct MHD_Connection *conn, const char 
         return MHD_YES;
     }
     if (s->body.max == 0)
-        return MHD_NO; /* it hung, and goes on now: end it */
+        return MHD_NO; /* it hung and is being resumed: close it */
     struct http_reply r = keep(peer, s, conn);
     if (!r.hang)
         return reply(conn, &r);

@@ -1,5 +1,5 @@
-/* http_peer.h: a real HTTP server for the webhook sink's tests. It records requests and answers as
- * it is told. */
+/* http_peer.h: a real HTTP server for the webhook sink's tests. It records requests and answers
+ * as configured. */
 #ifndef TESTS_CONTRACT_HTTP_PEER_H
 #define TESTS_CONTRACT_HTTP_PEER_H
 

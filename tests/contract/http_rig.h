@@ -29,8 +29,8 @@ void open_here(struct fixture *f);
 /* deliver sends one more event and returns it with its answer. */
 struct sink_item *deliver(struct fixture *f, const char *payload);
 
-/* refuses checks that the sink does not open with these options, says why, and does not give away
- * `secret`, unless that is NULL. */
+/* refuses checks that the sink does not open with these options, reports why, and does not
+ * reveal `secret`, unless that is NULL. */
 void refuses(struct http_options *o, const char *url, const char *why, const char *secret);
 
 /* The head of request i has this text, or does not have it. */

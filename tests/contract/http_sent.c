@@ -106,7 +106,7 @@ static void event_with_too_many_headers_is_rejected_alone(void **state)
     assert_int_equal(good->status, SINK_DELIVERED);
 }
 
-/* What is too long for a header fits into JSON. */
+/* A value too long for a header fits into JSON. */
 static void long_key_is_not_truncated_in_structured_mode(void **state)
 {
     struct fixture *f = *state;
@@ -155,7 +155,7 @@ static void headers_within_the_event_limits_are_sent(void **state)
     it->ev.headers = str_of(headers);
     it->ev.aggregate_id = it->ev.aggregate_type = it->ev.tenant = (struct str){key, sizeof key};
     sink_rig_run(&f->rig);
-    /* The server of this test has 32 KiB for a head, and says so if that is not enough. */
+    /* The server of this test accepts 32 KiB of headers and answers with an error beyond that. */
     if (it->status != SINK_DELIVERED && it->status != SINK_RETRY)
         fail_msg("%d %s", it->status, it->text);
     free(headers);

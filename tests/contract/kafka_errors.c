@@ -165,8 +165,8 @@ static void silent_broker_is_down_in_time_and_blocks_no_call(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-/* A request of the library's own, for metadata, was on its way before the events were taken: that
- * it times out, and with it the connection, says nothing about them yet. */
+/* A request of the library's own, for metadata, was in flight before the events were taken: its
+ * timeout, which also closes the connection, is no verdict on them. */
 static void timeout_of_an_earlier_request_fails_no_event(void **state)
 {
     struct peer *p = *state;

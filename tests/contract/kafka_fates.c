@@ -5,8 +5,8 @@
 #include "kafka_peer.h"
 #include "sink/kafka_impl.h"
 
-/* tried says whether a broker can give such an answer to a produce request and the library hands it
- * to us. Some it deals with itself (it asks for the leader, or waits) until our time is up. */
+/* tried tells whether a broker can give such an answer to a produce request and the library hands
+ * it to us. Some it handles itself (by asking for the leader, or waiting) until our time limit. */
 static bool is_final(rd_kafka_resp_err_t code)
 {
     switch (code) {
@@ -59,7 +59,7 @@ static void every_error_code_has_the_documented_outcome(void **state)
     assert_int_equal(run_one(p, "\"last\"")->status, SINK_DELIVERED);
 }
 
-/* Nothing is buried for a reason that nobody has thought of. */
+/* No event is buried for an unforeseen error. */
 static void unknown_error_code_is_down(void **state)
 {
     struct peer *p = *state;

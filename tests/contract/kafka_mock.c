@@ -1,9 +1,9 @@
-/* kafka_mock.c: librdkafka's mock cluster in a process of its own, for answers that a real broker
+/* kafka_mock.c: librdkafka's mock cluster in a process of its own, for answers a real broker
  * cannot be made to give. It takes commands on its standard input, one per line, and answers each
  * with a line:
  *
  *     kafka_mock BROKERS             prints the addresses: 127.0.0.1:1234,127.0.0.1:1235
- *     topic NAME PARTITIONS          makes a topic
+ *     topic NAME PARTITIONS          creates a topic
  *     topic-error NAME CODE          metadata requests say this of it; 0: all is well
  *     errors APIKEY CODE...          the next requests of this kind are answered so; -195: cut off
  *     clear APIKEY
@@ -13,8 +13,7 @@
  *     leader TOPIC PARTITION BROKER
  *
  * It ends with its input. The mock ignores acks, min.insync.replicas and the sizes of messages, and
- * looks at sequence numbers only in transactions: what depends on those is tested with a real
- * Kafka. */
+ * looks at sequence numbers only in transactions: those are tested with a real Kafka. */
 #include <librdkafka/rdkafka.h>
 #include <librdkafka/rdkafka_mock.h>
 #include <signal.h>

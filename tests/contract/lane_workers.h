@@ -15,22 +15,22 @@ struct worker {
     bool sole;
     struct store *st;
     struct arena a;
-    struct batch b; /* what it has in hand; n == 0: nothing */
+    struct batch b; /* the batch it holds; n == 0: none */
     struct claim_hint hint;
 };
 
-/* What has come of the events, by all workers. */
+/* Outcomes of the events, over all workers. */
 struct book {
     int64_t last[KEYS]; /* seq of the last event of each key */
     bool seen[EVENTS + 1];
     size_t n;
 };
 
-/* hire makes a worker with a handle of its own, dismiss ends it. */
+/* hire starts a worker with its own handle, dismiss stops it. */
 struct worker hire(struct store_rig *g, const char *name, int lanes, size_t max);
 void dismiss(struct worker *w);
-/* step settles what the worker has in hand, from `release` on as not tried (0: all of it was
- * delivered), and claims. Returns how many events it has then. */
+/* step settles the worker's batch, from `release` on as not tried (0: all delivered), and
+ * claims the next. Returns its size. */
 size_t step(struct worker *w, int64_t release);
 /* enter notes a batch that will be settled as delivered: nothing comes twice, and each key in
  * order. */

@@ -6,7 +6,7 @@
 
 #include "store/store.h"
 
-/* maria_fresh makes a database with an outbox in it and opens that. maria_clean drops it. */
+/* maria_fresh creates a database with an outbox in it and opens that. maria_clean drops it. */
 struct store *maria_fresh(const struct store_options *opt);
 void maria_clean(void);
 /* maria_again does the same, but quicker: if there is an outbox already, it empties that. */

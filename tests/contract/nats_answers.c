@@ -43,7 +43,7 @@ static void missing_stream_refuses_until_created(void **state)
     refused_until_stream(p, "has no stream S", "{\"subjects\":[\"s\"]}");
 }
 
-/* At first it looks like one that has no leader. Then the stream is looked for. */
+/* At first it looks as if there were no leader. Then the stream is looked up. */
 static void deleted_stream_refuses_until_recreated(void **state)
 {
     struct peer *p = *state;
@@ -307,7 +307,7 @@ static void user_without_read_rights_delivers_with_a_warning(void **state)
 
     setenv("OUTBOX_NATS_PASSWORD", "narrow", 1);
     open_timed(p, "s", "stream=S&user=narrow", 2000);
-    p->rig.frozen_ns = 1; /* the time limit of the delivery is not what is tested */
+    p->rig.frozen_ns = 1; /* the delivery time limit is not under test */
     sink_rig_add(&p->rig, "1", 0);
     assert_int_equal(run_one(p, "2")->status, SINK_DELIVERED);
     assert_non_null(strstr(p->rig.sk->ops->caution(p->rig.sk), "cannot be read"));

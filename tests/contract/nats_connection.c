@@ -196,7 +196,7 @@ static void closed_idle_connection_is_no_failure(void **state)
     assert_int_equal(run_one(p, "2")->status, SINK_DELIVERED);
 }
 
-/* A server that greets, wants TLS, and then says nothing: libnats has no time limit for that. */
+/* A server that greets, requires TLS, and then falls silent: libnats has no time limit for that. */
 struct mute {
     int listener, client[16], port;
     size_t n;
@@ -213,7 +213,7 @@ static void mute_open(struct mute *m)
     m->port = ntohs(sa.sin_port);
 }
 
-/* mute_greet says hello to whoever has come. */
+/* mute_greet greets each client that has connected. */
 static void mute_greet(struct mute *m)
 {
     static const char info[] =

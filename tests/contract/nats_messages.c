@@ -49,8 +49,7 @@ static void plain_message_has_payload_and_headers(void **state)
     header_is(1, "Nats-Expected-Last-Msg-Id", NULL);
 }
 
-/* An event comes from somebody who may only emit. What it says must not steer the server, nor end
- * a line. */
+/* The producer may only emit: an event's content must not control the server or end a line. */
 static void event_headers_cannot_set_nats_headers(void **state)
 {
     struct peer *p = *state;

@@ -20,7 +20,7 @@ static const char *config(void)
     return text;
 }
 
-/* start makes the folder first, because the configuration names it. */
+/* start creates the folder first, because the configuration names it. */
 static void start(void)
 {
     bool fresh = !server.dir[0];

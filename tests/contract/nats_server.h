@@ -17,8 +17,8 @@ struct nats_server {
     jsCtx *js;
 };
 
-/* nats_server_start makes the folder, and certificates in it, if there is none. `more` is added to
- * its configuration; whoever logs in as admin with the password "admin" may do everything. */
+/* nats_server_start creates the folder, and certificates in it, if there is none. `more` is added
+ * to its configuration; the user admin with the password "admin" may do everything. */
 void nats_server_start(struct nats_server *s, const char *more);
 /* nats_server_start_open is for a server that has a token instead of users. */
 void nats_server_start_open(struct nats_server *s, const char *more, const char *token);
@@ -27,7 +27,7 @@ void nats_server_kill(struct nats_server *s);
 void nats_server_reload(struct nats_server *s, const char *more);
 void nats_server_remove(struct nats_server *s);
 
-/* nats_server_stream makes a stream from JSON such as {"max_msgs":1}, after it was removed if it
+/* nats_server_stream creates a stream from JSON such as {"max_msgs":1}, after it was removed if it
  * was there. */
 void nats_server_stream(struct nats_server *s, const char *name, const char *json);
 /* nats_server_count is how many messages a stream has. */

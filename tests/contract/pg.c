@@ -103,7 +103,7 @@ static void forget_clock(void)
     unlink(clock_path);
 }
 
-/* share_clock moves the suite's clock into a file, and makes the database read it there. */
+/* share_clock moves the suite's clock into a file, and creates the database read it there. */
 static void share_clock(PGconn *db)
 {
     if (!*clock_path) {

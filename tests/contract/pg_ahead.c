@@ -1,11 +1,11 @@
-/* pg_ahead.c: reading ahead of the claims. What it costs is counted by the server, not timed. */
+/* pg_ahead.c: reading ahead of the claims. Its cost is counted by the server, not timed. */
 #include "pg.h"
 #include "pg_tests.h"
 
 #define PAYLOAD 100000
 #define LARGE 200 /* events of that size: some ten times what a claim may hold */
 
-/* turn settles the batch in hand, if there is one, and claims the next. */
+/* turn settles the current batch, if any, and claims the next. */
 static size_t turn(struct store_rig *g, struct store *st, const struct claim_request *req)
 {
     struct error err;
@@ -62,7 +62,7 @@ static int64_t blocks_read(PGconn *db)
                          "WHERE relid = 'event'::regclass");
 }
 
-/* read_apart lets another session read what it likes, and returns how many blocks that took. */
+/* read_apart lets another session read freely, and returns how many blocks that took. */
 static int64_t read_apart(PGconn *db, const char *query)
 {
     int64_t before = blocks_read(db);
@@ -89,8 +89,8 @@ static void large_events_are_read_once(void **state)
           "INSERT INTO event (type, payload) SELECT 'x', to_json((SELECT string_agg(md5(n || '/' "
           "|| i), '') FROM generate_series(1, %d / 32) AS i)) FROM generate_series(1, %d) AS n",
           PAYLOAD, LARGE);
-    /* A session says at most once a second what it has read and written. What this one wrote must
-     * not be counted later, with what others read. */
+    /* A session reports its reads and writes at most once a second. The writes of this one must
+     * not be counted later, together with the reads of others. */
     pg_do(db, "SELECT pg_stat_force_next_flush()");
     int64_t once = read_apart(db, "SELECT sum(length(payload::text)) FROM event");
     assert_true(once > LARGE);

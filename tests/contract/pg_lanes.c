@@ -6,7 +6,7 @@
 
 #define ALONE 20 /* turns of a worker, until its lanes have met */
 
-/* has_key says whether a batch has an event of this key. */
+/* has_key tells whether a batch has an event of this key. */
 static bool has_key(const struct batch *b, struct str key)
 {
     for (size_t i = 0; i < b->n; i++) {
@@ -76,7 +76,7 @@ static void sole_worker_of_a_new_consumer_gets_all_lanes_at_once(void **state)
     assert_int_equal(lanes_of(&a), 64);
     enter(&k, &a.b);
 
-    /* One that comes later gets its part as ever. */
+    /* A later worker gets its share as usual. */
     assert_int_equal(step(&b, 0), 0);
     assert_true(b.hint.busy);
     assert_int_equal(step(&a, 0), 100);
@@ -115,7 +115,7 @@ static void sole_worker_keeps_the_lanes_of_an_older_consumer(void **state)
     struct store_rig *g = *state;
     fill(g, 4);
     struct worker a = hire(g, "a", 4, EVENTS);
-    for (int i = 0; i < 4; i++) { /* each lane by itself */
+    for (int i = 0; i < 4; i++) { /* each lane on its own */
         assert_true(step(&a, 0) > 0);
         a.max = 0;
         step(&a, 0);
@@ -203,7 +203,7 @@ static void events_released_from_split_lanes_are_not_lost(void **state)
         enter(&k, &a.b);
     assert_true(k.n < EVENTS);
     assert_false(a.hint.through); /* some lanes are kept for b */
-    pass(10000);                  /* what is kept for b is kept no longer */
+    pass(10000);                  /* the lanes reserved for b no longer are */
     for (int i = 0; i < 1000 && k.n < EVENTS; i++) {
         step(&a, 0);
         enter(&k, &a.b);

@@ -214,7 +214,7 @@ static void drop_oldest(struct worker *x)
     x->a[--x->n] = a;
 }
 
-/* in_company makes a turn the way a relay of many consumers does. Returns whether it was simple. */
+/* in_company makes a turn as a relay with many consumers does. Returns whether it was simple. */
 static bool in_company(struct worker *x, const struct settlement *s, struct claim_request *req,
                        struct batch *b, struct claim_hint *hint)
 {
@@ -267,7 +267,7 @@ static size_t turn(struct world *w, struct worker *x, bool settling, bool claimi
     return b.n + settling + hint.skipped;
 }
 
-/* crash lets every lease run out. Nobody settles what is in flight, and some of it may have been
+/* crash lets every lease run out. The events in flight are not settled, and some may have been
  * delivered. */
 static void crash(struct world *w)
 {

@@ -18,7 +18,7 @@ struct worker {
     size_t n_out;
 };
 
-/* turn settles what the worker has in hand, with its outcomes, and claims the next batch. */
+/* turn settles the worker's batch with its outcomes and claims the next. */
 static size_t turn(struct worker *w, bool parked_first)
 {
     struct store_rig *g = w->g;
@@ -134,7 +134,7 @@ static void event_behind_its_key_is_parked_without_a_retry_time(void **state)
     end(w);
 }
 
-/* So it is for a server that makes something else of keys: it looks them up. */
+/* A server with another hash function behaves like this: it looks the keys up. */
 static void keys_unknown_to_the_server_are_looked_up(void **state)
 {
     struct worker *w = start(*state);
@@ -200,7 +200,7 @@ static void parked_events_are_retried_between_new_ones(void **state)
     assert_true(w->g->b.ev[0].proven);
     assert_int_equal(look(w->g, "c").claims, 1);
 
-    /* It is delivered. What waited behind it is due, and new events go on where they were. */
+    /* It is delivered. Its followers are due, and new events continue where they were. */
     assert_int_equal(turn(w, false), BATCH);
     assert_false(w->g->b.parked);
     assert_int_equal(w->g->b.from, to);
@@ -278,7 +278,7 @@ static void suspect_event_is_left_to_the_full_turn(void **state)
     end(w);
 }
 
-/* A dead letter that was sent back is whole, though its event is gone. */
+/* A retried dead letter is complete, although its event was trimmed. */
 static void trimmed_event_is_read_from_its_dead_letter(void **state)
 {
     struct worker *w = start(*state);

@@ -1,5 +1,5 @@
-/* pg_turns.c: turns that are made together, and the looks that tell who needs one. What a turn of
- * its own would say is the measure: a simple turn says the same, and any other is left alone. */
+/* pg_turns.c: batched turns, and the polls that find out which consumers need one. A batched
+ * turn must return what a single turn would; a turn that is not simple is left out. */
 #include <poll.h>
 
 #include "pg.h"
@@ -19,7 +19,7 @@ struct company {
     bool apart; /* their turns are made one by one */
 };
 
-/* The next company makes its turns one by one: what is said of all holds for each. */
+/* The next batch makes its turns one by one: what holds for all holds for each. */
 static bool next_apart;
 
 static struct company *assemble(struct store_rig *g)
@@ -45,8 +45,8 @@ static void dismiss(struct company *c)
     free(c);
 }
 
-/* all_turn makes the turns of all, each of which settles what it has in hand. Returns how many were
- * simple. */
+/* all_turn makes the turns of all members, each settling its batch. Returns how many were simple.
+ * */
 static size_t all_turn(struct company *c)
 {
     struct error err;
@@ -168,7 +168,7 @@ static void time_of_the_next_delayed_event_is_reported(void **state)
     dismiss(c);
 }
 
-/* Whatever has to be considered is left to a turn of its own, and holds nobody else up. */
+/* Any special case is left to a separate turn and blocks no other consumer. */
 static void complex_turn_is_left_out_of_the_batch(void **state)
 {
     struct company *c = warm_up(*state);
@@ -176,7 +176,8 @@ static void complex_turn_is_left_out_of_the_batch(void **state)
     PGconn *db = pg_connect();
     emit(c->g->st, "a");
 
-    /* c0 has an event parked, c1 is paused, c2 is locked by somebody, of c3 another has a claim */
+    /* c0 has an event parked, c1 is paused, c2 is locked by another session, and another worker has
+     * a claim of c3 */
     assert_int_equal(claim(c->g, "c0"), 1);
     struct outcome o = failed(c->g, 0, 1, 60000);
     assert_true(settle(c->g, "c0", &o, 1));
@@ -209,7 +210,7 @@ static void settlement_with_failures_is_left_to_a_single_turn(void **state)
     dismiss(c);
 }
 
-/* new_to_all says that a turn of all gave each of them n events, from the number first on. */
+/* new_to_all asserts that a batched turn gave each consumer n events, starting at `first`. */
 static void new_to_all(struct company *c, size_t n, int64_t first, bool quiet)
 {
     assert_int_equal(all_turn(c), MANY);
@@ -221,7 +222,7 @@ static void new_to_all(struct company *c, size_t n, int64_t first, bool quiet)
     }
 }
 
-/* What commits while a window is gone through comes after it, however low its number. */
+/* An event that commits while a window is processed comes after it, however low its number. */
 static void backlog_is_claimed_in_batched_turns(void **state)
 {
     struct company *c = warm_up(*state);
@@ -443,8 +444,7 @@ static bool settle_alone(struct company *c, struct claim_request *req)
     return t.made;
 }
 
-/* A claim is its owner's, who alone settles it; with something new to claim in the same turn, or
- * nothing. */
+/* Only its owner settles a claim, with or without new events to claim in the same turn. */
 static void single_turn_does_not_settle_anothers_claim(void **state)
 {
     next_apart = true;

@@ -1,5 +1,5 @@
-/* pg_waiting.c: events that have to wait behind parked ones of their key, as the server finds them,
- * and as a worker does that is told the keys. */
+/* pg_waiting.c: events that must wait behind parked ones of their key: found by the server, or by
+ * a worker that was told the keys. */
 #include "pg.h"
 #include "pg_tests.h"
 #include "store/postgres/postgres.h"

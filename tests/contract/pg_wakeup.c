@@ -12,8 +12,8 @@ static bool notified(struct store *st, int ms)
     return poll(&fd, 1, ms) == 1;
 }
 
-/* look_on claims and settles on a handle, and returns how many events there were. *nap, if it is
- * not NULL, is how soon the handle must look again. */
+/* look_on claims and settles on a handle, and returns how many events there were. *nap, if not
+ * NULL, is the time until the handle must poll again. */
 static size_t look_on(struct store_rig *g, struct store *st, const char *consumer, int64_t *nap)
 {
     struct error err;
@@ -240,7 +240,7 @@ static void listener_replaces_a_dead_lock_holder_after_its_timeout(void **state)
     struct sleepers s = two_sleepers(g);
     int64_t nap;
     assert_int_equal(s.holder_nap, 0);
-    assert_in_range(s.listener_nap, 1000, 10000); /* if the holder dies, nobody tells */
+    assert_in_range(s.listener_nap, 1000, 10000); /* if the holder dies, no notification is sent */
     store_close(s.holder);
     s.holder = NULL;
     while (wakeup_locks(s.db) > 0) {}

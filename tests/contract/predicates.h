@@ -1,4 +1,4 @@
-/* predicates.h: what a predicate says in SQL is what it says in C. */
+/* predicates.h: a predicate gives the same result in SQL and in C. */
 #ifndef TESTS_CONTRACT_PREDICATES_H
 #define TESTS_CONTRACT_PREDICATES_H
 
@@ -9,10 +9,10 @@ struct predicates_sql {
     /* ask gives 0 or 1; 2: it cannot tell */
     int (*ask)(void *db, const char *predicate, const char *payload);
     void *db;
-    /* cannot says whether SQL need not be able to tell; NULL: it must always be */
+    /* cannot tells whether SQL need not be able to tell; NULL: it must always be */
     bool (*cannot)(const char *predicate);
     bool deep;   /* it can be given payloads that are nested too deep for a relay */
-    bool parses; /* it says 2 of a text that is no predicate */
+    bool parses; /* it returns 2 for a text that is no predicate */
 };
 
 /* predicates_compare asks both about random predicates and payloads, and fails the test where they

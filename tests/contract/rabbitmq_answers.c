@@ -80,7 +80,7 @@ static void missing_exchange_refuses_until_it_is_declared(void **state)
     rabbitmq_server_delete(&broker, "absent", NULL);
 }
 
-/* The broker tells by closing the channel; the connection stays. */
+/* The broker reports it by closing the channel; the connection stays open. */
 static void exchange_deleted_while_running_refuses_until_recreated(void **state)
 {
     struct peer *p = *state;
@@ -156,7 +156,7 @@ static int64_t now_ms(void)
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* is_blocked says whether the sink has heard of the alarm. */
+/* is_blocked tells whether the sink has been notified of the alarm. */
 static bool is_blocked(const struct peer *p)
 {
     return ((struct rabbitmq_sink *)p->rig.sk)->conn.blocked;
@@ -227,7 +227,7 @@ static void event_in_flight_at_an_alarm_is_returned_in_time(void **state)
     sink_assert_says(it, "low on memory");
     alarm_ends(p);
     sink_rig_passes_again(&p->rig);
-    assert_int_equal(messages("q"), 2); /* the one that was given back arrived after all */
+    assert_int_equal(messages("q"), 2); /* the event given back arrived after all */
 }
 
 /* The broker closes the channel over a message that is too large, and does not say which one. */
@@ -286,7 +286,7 @@ static void topic_without_write_permission_blocks_no_other(void **state)
         assert_int_equal(p->rig.items[i]->status, i == 7 ? SINK_REFUSED : SINK_DELIVERED);
 }
 
-/* A queue that is there and whose node is away is no reason to give its events up. */
+/* A queue whose node is down is no reason to give up its events. */
 static void setup_refuses_only_missing_objects(void **state)
 {
     static const struct {

@@ -55,7 +55,7 @@ static struct str text_of(amqp_bytes_t b)
     return (struct str){b.bytes, b.len};
 }
 
-/* peer_arrived takes what is new out of the queue, and gives everything so far. */
+/* peer_arrived drains the queue and returns everything received so far. */
 static void peer_arrived(void *peer, struct sink_arrivals *got)
 {
     struct peer *p = peer;

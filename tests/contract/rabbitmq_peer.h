@@ -14,7 +14,7 @@ extern bool secured; /* the test runs over TLS */
 struct peer {
     char url[512];
     struct sink_rig rig;
-    struct sink_arrivals got; /* what was taken out of the queue so far */
+    struct sink_arrivals got; /* messages taken out of the queue so far */
 };
 
 extern const struct sink_case rabbitmq_case;

@@ -26,7 +26,7 @@ const char *rabbitmq_server_tell(struct rabbitmq_server *s, const char *fmt, ...
 
 /* These use one connection, which is made when it is needed. */
 void rabbitmq_server_declare(struct rabbitmq_server *s, const char *exchange, bool durable);
-/* rabbitmq_server_queue makes a queue; max > 0: it refuses more messages than that. */
+/* rabbitmq_server_queue creates a queue; max > 0: it refuses more messages than that. */
 void rabbitmq_server_queue(struct rabbitmq_server *s, const char *queue, int max);
 void rabbitmq_server_bind(struct rabbitmq_server *s, const char *queue, const char *exchange,
                           const char *key);

@@ -52,7 +52,7 @@ static size_t run_chain(struct peer *p)
     return good;
 }
 
-/* again queues what was not delivered once more, as a chain. */
+/* again requeues the undelivered events as a chain. */
 static void again(struct peer *p)
 {
     sink_rig_again(&p->rig);
@@ -119,7 +119,7 @@ static void short_chain_and_single_events_need_no_script(void **state)
     first_arrivals_are_in_order(p);
 }
 
-/* The stream has five ids left, so the sixth event is to blame. By itself, it is told why. */
+/* The stream has five ids left, so the sixth event fails. Sent alone, it gets the reason. */
 static void chain_stops_at_the_event_that_fails(void **state)
 {
     struct peer *p = *state;

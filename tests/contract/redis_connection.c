@@ -33,7 +33,7 @@ static void idle_connection_closed_by_the_server_fails_no_event(void **state)
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 }
 
-/* A server that ends the connection at one event must not be taken for one that is down, for ever.
+/* A server that closes the connection at one event must not be taken for down forever.
  * */
 static void assert_held_against_it(struct peer *p, const char *query)
 {

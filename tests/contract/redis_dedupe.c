@@ -1,4 +1,4 @@
-/* redis_dedupe.c: dedupe=on. What was appended and not settled is not appended again. */
+/* redis_dedupe.c: dedupe=on. Entries appended but not settled are not appended again. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 #define SEEN "outbox:seen:{s}:search:s"
 
-/* start_over opens the sink anew, as another relay would that knows nothing of the first. Events
+/* start_over reopens the sink, as another relay without knowledge of the first would. Events
  * get the same ids again. */
 static void start_over(struct peer *p, const char *query)
 {
@@ -70,7 +70,7 @@ static void ids_of_settled_events_are_forgotten(void **state)
     settle_all(p);
     while (remembered() > 0)
         p->rig.sk->ops->drive(p->rig.sk);
-    /* A replay is meant. */
+    /* The replay is intended. */
     start_over(p, "stream=s&dedupe=on");
     send_all(p, 300);
     assert_int_equal(entries("s"), 600);
@@ -104,7 +104,7 @@ static void ids_are_remembered_per_stream(void **state)
         p->rig.sk->ops->drive(p->rig.sk);
 }
 
-/* Whoever has crashed cannot say what is settled. */
+/* A crashed relay cannot report what is settled. */
 static void unsettled_ids_expire(void **state)
 {
     struct peer *p = *state;

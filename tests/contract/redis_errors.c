@@ -173,7 +173,7 @@ static void out_of_memory_is_down(void **state)
     down_until(p, "OOM", "CONFIG SET maxmemory 0");
 }
 
-/* After a failover the name leads to another server, which is reached only by connecting anew. */
+/* After a failover the name leads to another server, which is reached only by reconnecting. */
 static void replica_is_down_until_it_is_master(void **state)
 {
     struct peer *p = *state;
@@ -186,8 +186,8 @@ static void replica_is_down_until_it_is_master(void **state)
     assert_true(connection_number() > before);
 }
 
-/* What the server says to all is no sign that this event ends connections, however often it says
- * so: also if it refuses the last thing it is told before it is ready. */
+/* An error sent to every client is no sign that this event breaks connections, however often it
+ * is repeated, even if the server refuses the last command of the handshake. */
 static void refused_handshake_fails_no_event(void **state)
 {
     struct peer *p = *state;

@@ -17,7 +17,7 @@
 #define CLIENTS 8
 
 struct client {
-    int fd; /* -1: nobody */
+    int fd; /* -1: none */
     redisReader *reader;
 };
 

@@ -18,8 +18,8 @@ struct redis_server {
     redisContext *db; /* as an administrator */
 };
 
-/* redis_server_start makes the folder if there is none. With tls, it also makes certificates there
- * (ca.crt, server.crt, server.key), and listens on a port of the loopback interface. */
+/* redis_server_start creates the folder if there is none. With tls, it also makes certificates
+ * there (ca.crt, server.crt, server.key), and listens on a port of the loopback interface. */
 void redis_server_start(struct redis_server *s, bool tls);
 void redis_server_kill(struct redis_server *s);
 void redis_server_remove(struct redis_server *s);

@@ -179,7 +179,7 @@ static void overlong_stream_name_rejects_only_its_event(void **state)
     assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
 }
 
-/* An event over the limit of the server is rejected by itself, with hundreds before and behind it.
+/* An event over the limit of the server is rejected on its own, with hundreds before and behind it.
  * */
 static void event_over_the_servers_limit_is_rejected_alone(void **state)
 {

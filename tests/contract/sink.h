@@ -65,8 +65,8 @@ struct sink_case {
  * returns the number of failures. */
 int sink_suite_run(const struct sink_case *c, const struct suite_part *own, size_t n_own);
 
-/* One event, and all we know about its delivery. d comes first, so that done finds the item by it.
- * */
+/* One event and all that is known about its delivery. d comes first, so that done finds the item by
+ * it. */
 struct sink_item {
     struct delivery d;
     struct event ev;
@@ -81,7 +81,7 @@ struct sink_item {
     char text[768], receipt[64];
 };
 
-/* A sink with an engine in front of it that does just what the contract says.
+/* A sink driven by an engine that does exactly what the contract says.
  * (1) items[0..accepted) were taken. (2) answered counts calls of done. */
 struct sink_rig {
     struct sink *sk;

@@ -160,7 +160,7 @@ static bool has_arrived(const struct sink_arrivals *got, const char *id)
 }
 
 /* An event that can never pass must not look like a sink that is down: it would hold up its
- * consumer for ever. */
+ * consumer forever. */
 static void event_the_sink_cannot_express_is_rejected_alone(void **state)
 {
     struct fixture *f = *state;

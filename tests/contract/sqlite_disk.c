@@ -1,4 +1,4 @@
-/* sqlite_disk.c: what is claimed is on the disk before it is delivered. */
+/* sqlite_disk.c: claimed events are on disk before they are delivered. */
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -58,8 +58,8 @@ static void claimed_events_are_on_disk_whatever_synchronous_says(void **state)
         assert_true(was_synced("t.db-wal"));
         assert_true(settle(g, "c", NULL, 0));
 
-        /* The producer copies the log into the database without syncing that. The next writer
-         * starts the log anew. */
+        /* The producer copies the log into the database without syncing that. The next
+         * writer restarts the log. */
         lite_do(db, "INSERT INTO outbox_event (type) VALUES ('b')");
         synced.n = 0;
         lite_do(db, "PRAGMA wal_checkpoint(RESTART)");
@@ -90,8 +90,8 @@ static void claimed_events_are_on_disk_without_wal_too(void **state)
         char mode[64];
         store_close(g->st);
         snprintf(mode, sizeof mode, "PRAGMA journal_mode = %s; PRAGMA synchronous = OFF", modes[i]);
-        /* Nobody else has the file open, so this takes effect, and lasts in those modes that can.
-         * */
+        /* No other process has the file open, so this takes effect, and lasts in those modes that
+         * can. */
         lite_do(db, mode);
         lite_do(db, "INSERT INTO outbox_event (type) VALUES ('a')");
         lite_do(db, "BEGIN; SELECT * FROM outbox_meta"); /* keeps us from correcting the mode */

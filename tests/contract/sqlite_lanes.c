@@ -91,7 +91,7 @@ static void worker_without_a_lane_gets_one_at_the_next_turn(void **state)
     dismiss(&b);
 }
 
-/* Whoever has everything there is need not be asked to share it. */
+/* A worker that holds every lane is not asked to share. */
 static void worker_without_work_requests_no_lane(void **state)
 {
     struct store_rig *g = *state;
@@ -151,7 +151,7 @@ static void events_released_from_all_lanes_return_to_all_lanes(void **state)
     dismiss(&a);
 }
 
-/* Once lanes went on by themselves, the place of all of them is not one that all go back to. */
+/* Once lanes advanced separately, they cannot all return to one common position. */
 static void events_released_from_advanced_lanes_are_parked(void **state)
 {
     struct store_rig *g = *state;
@@ -182,7 +182,7 @@ static void expired_claim_of_all_lanes_is_taken_over(void **state)
     struct worker a = hire_sole(g, "a", 4), b = hire_sole(g, "b", 4);
     assert_int_equal(step(&a, 0), 100);
     pass(LEASE + 1);
-    assert_int_equal(step(&b, 0), 1); /* careful, alone */
+    assert_int_equal(step(&b, 0), 1); /* suspect, delivered alone */
     assert_true(b.b.suspect);
     assert_int_equal(b.hint.crashed, 100);
     assert_int_equal(

@@ -1,4 +1,4 @@
-/* sqlite_moved.c: a database that was set back, replaced, or whose numbers began again. */
+/* sqlite_moved.c: a database that was set back, replaced, or whose sequence restarted. */
 #include "lite.h"
 #include "sqlite_tests.h"
 
@@ -43,7 +43,8 @@ static void claim_from_before_a_restore_has_no_effect_after_it(void **state)
         restore(copy);
         struct error err;
         if (i % 2) {
-            assert_int_equal(lite_take(g, &err), -1); /* it tells that the database was set back */
+            assert_int_equal(lite_take(g, &err),
+                             -1); /* it reports that the database was set back */
             assert_non_null(strstr(err.text, "older copy"));
         } else {
             struct store *other;
@@ -84,8 +85,8 @@ static void replaced_outbox_is_reported_and_gets_the_consumer(void **state)
     sqlite3_close(db);
 }
 
-/* Numbers begin again in every way there is. What is emitted then is delivered, in order, and is
- * not mistaken for earlier events. */
+/* Every way in which the sequence can restart. Events emitted afterwards are delivered in order
+ * and not mistaken for earlier ones. */
 static void restarted_sequence_loses_nothing(void **state)
 {
     struct store_rig *g = *state;
@@ -127,7 +128,7 @@ static void restarted_sequence_loses_nothing(void **state)
         assert_true(settle(g, "c", NULL, 0));
 
         lite_force(db, ways[i]);
-        /* More than there ever were, while nobody looks. */
+        /* More than there ever were, while no worker polls. */
         for (int j = 0; j < 20; j++)
             lite_do(db, three);
         size_t n = 0;
@@ -163,8 +164,7 @@ static void continuing_sequence_is_left_alone(void **state)
         lite_force(db, harmless[i]);
         assert_string_equal(lite_taken(g, NULL), "");
     }
-    /* A consumer that was told to start further ahead than events have come: no event ever had that
-     * number. */
+    /* A consumer that starts beyond the last event: no event ever had that number. */
     struct consumer_spec far = spec_of("far");
     far.start = START_SEQ;
     far.start_seq = 1000;

@@ -1,5 +1,5 @@
-/* sqlite_turns.c: turns that are made together on one handle, and the looks that tell who needs
- * one. */
+/* sqlite_turns.c: batched turns on one handle, and the polls that find out which consumers
+ * need one. */
 #include "lite.h"
 #include "sqlite_tests.h"
 
@@ -123,7 +123,8 @@ static void count_shown(void *ctx, const struct event *ev)
     ++*(int *)ctx;
 }
 
-/* look_at makes a look, and returns how many events it shows; *ret_all: it may be anything. */
+/* look_at polls and returns how many events it shows; *ret_all: any consumer may have new events.
+ * */
 static int look_at(struct store *st, bool *ret_all)
 {
     struct error err;
@@ -168,8 +169,8 @@ static void watcher_reports_new_events_once_or_wakes_all(void **state)
     store_close(lookout);
 }
 
-/* Two commits with an event each, or one with both and one with anything? All are told, but not
- * at every look. */
+/* Two commits with an event each, or one with both and one with something else? All consumers
+ * are woken, but not at every poll. */
 static void unexplained_commits_wake_all_consumers_at_a_bounded_rate(void **state)
 {
     struct store_rig *g = *state;
@@ -194,13 +195,13 @@ static void unexplained_commits_wake_all_consumers_at_a_bounded_rate(void **stat
     assert_false(all);
 
     emit(g->st, "1");
-    put(g->st, "c"); /* and what is certain is told at once */
+    put(g->st, "c"); /* and what is certain is reported at once */
     assert_int_equal(look_at(lookout, &all), 1);
     assert_true(all);
     store_close(lookout);
 }
 
-/* With many consumers to tell, it is told less often. */
+/* With many consumers to wake, this happens less often. */
 static void wake_ups_of_all_get_rarer_with_more_consumers(void **state)
 {
     struct store_rig *g = *state;
@@ -228,7 +229,7 @@ static void wake_ups_of_all_get_rarer_with_more_consumers(void **state)
     look_at(lookout, &all);
     assert_true(all);
 
-    /* Those that are gone count no more. */
+    /* Removed consumers no longer count. */
     for (int i = 0; i < 400; i++) {
         snprintf(name, sizeof name, "c%d", i);
         g->st->ops->consumer_forget(g->st, name);
@@ -254,7 +255,7 @@ static void handle_forgets_a_consumer_no_longer_used(void **state)
     sqlite3_close(db);
     struct claim_request req = request("d", "me");
     struct claim_hint hint;
-    for (int i = 0; i < 3; i++) /* it says that another outbox is there, and registers d */
+    for (int i = 0; i < 3; i++) /* it reports another outbox, and registers d */
         if (g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &hint, &err) == 0)
             break;
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_consumer WHERE name = 'd'"), 1);

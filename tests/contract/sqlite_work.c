@@ -174,7 +174,7 @@ static void lanes_of_one_worker_read_each_event_once(void **state)
         fail_msg("one lane takes %lld steps, 8 take %lld", (long long)one, (long long)many);
 }
 
-/* What was read for other lanes belongs to numbers that were given again. */
+/* Events read ahead for other lanes have numbers that were reused. */
 static void events_with_reused_numbers_are_told_apart(void **state)
 {
     struct store_rig *g = *state;

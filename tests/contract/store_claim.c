@@ -19,12 +19,12 @@ static void claimed_events_are_invisible_to_other_workers(void **state)
     assert_in_range(g->hint.wait_ms, 1, LEASE);
 }
 
-/* A race: many claimers of one consumer without order, each with a connection of its own. */
+/* A race: many claimers of one consumer without order, each with its own connection. */
 #define RACERS 8
 #define RACE_EVENTS 1000
 
 struct race {
-    int64_t seq[2 * RACE_EVENTS]; /* what anybody got, with room for what was given twice */
+    int64_t seq[2 * RACE_EVENTS]; /* what all claimers got, with room for duplicates */
     size_t n;
     pthread_mutex_t lock;
 };
@@ -135,7 +135,7 @@ static void one_owner_may_hold_several_claims_on_a_lane(void **state)
     req.max_events = 2;
     assert_int_equal(claim_by(g, req), 2);
     int64_t epoch = g->b.epoch;
-    /* A claim that its owner does not know of, because the answer got lost, is in the way. */
+    /* A claim unknown to its owner, because the answer got lost, blocks the lane. */
     assert_int_equal(claim_by(g, req), 0);
     assert_true(g->hint.busy);
     req.known = &epoch;
@@ -156,7 +156,7 @@ static void claim_inside_a_transaction_is_refused(void **state)
     g->st->ops->rollback(g->st);
 }
 
-/* Nobody has tried these events. If they stayed claimed, the lease that runs out would count as an
+/* These events were not tried. If they stayed claimed, the expired lease would count as an
  * attempt. */
 static void events_that_do_not_fit_in_memory_are_not_claimed(void **state)
 {

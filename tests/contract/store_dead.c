@@ -1,4 +1,4 @@
-/* store_dead.c: dead letters, and events that are told to try again. */
+/* store_dead.c: dead letters, and events retried on request. */
 #include "store_impl.h"
 
 static void dead_letter_is_kept_whole_and_survives_trimming(void **state)

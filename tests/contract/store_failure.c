@@ -109,8 +109,8 @@ static void followers_stay_behind_when_the_first_fails_again(void **state)
     assert_int_equal(look(g, "c").parked, 0);
 }
 
-/* The first is delivered, or buried, in the same settlement in which the second fails. It is out of
- * the way then, but the second still waits for as long as it was told to. */
+/* The first is delivered, or buried, in the same settlement in which the second fails. It no
+ * longer blocks the key, but the second still waits for its own delay. */
 static void follower_failing_in_the_same_claim_waits_for_its_time(void **state)
 {
     struct store_rig *g = *state;
@@ -222,8 +222,8 @@ static void global_order_stops_at_a_failure_until_it_passes(void **state)
 }
 
 /* Another worker has three claims: the first has failed, the second is alive, and the third, which
- * it forgot, has run out but must wait for the second. Whoever looks must wait as well, instead of
- * looking again and again. */
+ * it forgot, has run out but must wait for the second. Other workers must wait too, instead of
+ * polling in a loop. */
 static void claim_expired_behind_a_live_one_causes_no_busy_polling(void **state)
 {
     struct store_rig *g = *state;
@@ -409,15 +409,15 @@ static void due_delayed_event_counts_as_outstanding(void **state)
     put(g->st, "c");
     emit_with(g->st, "x", NULL, "{}", store_now.wall + LEASE + 5000);
     assert_int_equal(claim(g, "c"), 1);
-    pass(LEASE); /* its worker is gone */
+    pass(LEASE); /* its worker has died */
     struct claim_request req = request("c", "you");
     req.suspect = SUSPECT_SKIP;
-    /* Taken over before its time, it is careful and delayed. */
+    /* Taken over early, it is both suspect and delayed. */
     assert_int_equal(claim_by(g, req), 0);
     assert_int_equal(g->hint.crashed, 1);
     assert_true(g->hint.through);
     pass(5000);
-    /* It is due, but the request leaves careful events alone. */
+    /* It is due, but the request excludes suspect events. */
     assert_int_equal(claim_by(g, req), 0);
     assert_false(g->hint.through);
     assert_int_equal(claim(g, "c"), 1);

@@ -192,7 +192,7 @@ static void delayed_event_is_counted_but_not_overdue(void **state)
     assert_int_equal(of_type(&c, "planned").oldest_at, i.oldest_at);
     assert_int_equal(c.overdue_at, 0);
 
-    /* An event behind it in age that fails is found all the same. */
+    /* A younger failing event is found nevertheless. */
     emit_with(g->st, "fails", "2", "1", 0);
     assert_int_equal(claim(g, "c"), 1);
     int64_t seq = g->b.ev[0].seq;
@@ -227,7 +227,7 @@ static void retried_dead_letter_is_counted_again(void **state)
     assert_int_equal(of_type(&c, "a").n, 1);
 }
 
-/* Payloads of a predicate's consumer are looked at; what it skips is not behind, wherever it is. */
+/* For a consumer with a predicate payloads are read; events it skips are not counted as behind. */
 static void events_the_predicate_skips_are_not_behind(void **state)
 {
     struct store_rig *g = *state;

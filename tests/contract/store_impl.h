@@ -39,7 +39,7 @@ void put_as(struct store *st, const char *name, enum order order, int lanes);
  * caller frees *ret_f, which the request borrows. */
 struct claim_request refilter(struct store_rig *g, const char *events, const char *where,
                               struct filter **ret_f);
-/* look tells how the consumer is. Its texts live in g->a. */
+/* look returns the consumer's state. Its texts live in g->a. */
 struct consumer_info look(struct store_rig *g, const char *name);
 
 struct claim_request request(const char *consumer, const char *owner);
@@ -70,7 +70,7 @@ struct outcome failed(const struct store_rig *g, size_t i, int attempts, int64_t
 struct outcome behind(const struct store_rig *g, size_t i);
 struct outcome dead(const struct store_rig *g, size_t i, int attempts);
 
-/* The dead letters of consumer c: how many there are, and what the last one says. */
+/* The dead letters of consumer c: how many there are, and the last one. */
 struct letters {
     size_t n;
     char id[UUID_TEXT + 1], error[64], payload[64];

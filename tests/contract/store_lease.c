@@ -1,7 +1,7 @@
 /* store_lease.c: leases, claims that are taken over, and clocks that jump (G5, G6, G9). */
 #include "store_impl.h"
 
-/* A worker that could not reach the store for longer than its lease still knows what it delivered.
+/* A worker cut off from the store for longer than its lease still knows what it delivered.
  * */
 static void expired_claim_is_settled_late_if_it_was_not_taken_over(void **state)
 {
@@ -16,8 +16,8 @@ static void expired_claim_is_settled_late_if_it_was_not_taken_over(void **state)
     assert_true(g->hint.through);
 }
 
-/* A worker's own turn does not take over what it has in hand, even if that has run out; another
- * worker's does. */
+/* A worker's turn does not take over its own claim, even an expired one; another worker's
+ * does. */
 static void owner_does_not_take_over_its_own_expired_claims(void **state)
 {
     struct store_rig *g = *state;
@@ -123,7 +123,7 @@ static void live_claim_can_be_extended_and_a_lost_one_cannot(void **state)
     pass(LEASE - 1);
     must(extend_by(g, "you", &g->b, &lost, &err), &err);
     assert_true(lost);
-    pass(1000); /* it has run out, and nobody has claimed it */
+    pass(1000); /* it has expired, and no worker has claimed it */
     must(extend_by(g, "me", &g->b, &lost, &err), &err);
     assert_false(lost);
     struct batch old = g->b;

@@ -1,4 +1,4 @@
-/* store_retention.c: what trimming takes, and what it leaves (G10). */
+/* store_retention.c: what trimming deletes and what it keeps (G10). */
 #include "store_impl.h"
 
 static struct trim_result trim(struct store_rig *g, bool dry)
@@ -100,7 +100,7 @@ static void first_trim_deletes_nothing_before_the_retention_time(void **state)
     put(g->st, "c");
     emit(g->st, "1");
     deliver(g, "c", 1);
-    pass(100000); /* nobody has looked, so it is unknown when it was delivered */
+    pass(100000); /* no sample was taken, so the time of delivery is unknown */
     assert_int_equal(trim(g, true).events, 0);
     assert_int_equal(trim(g, false).events, 0);
     pass(1000);
@@ -259,7 +259,7 @@ static void idempotency_key_lives_as_long_as_its_event(void **state)
     bool dup;
     put(g->st, "c");
     must(keyed(g->st, "k", "1", id, &dup, &err), &err);
-    pass(8000); /* an outage: nobody could deliver it */
+    pass(8000); /* an outage: it could not be delivered */
     assert_int_equal(trim(g, true).keys, 0);
     assert_int_equal(trim(g, false).keys, 0);
     must(keyed(g->st, "k", "1", again, &dup, &err), &err);
@@ -267,7 +267,7 @@ static void idempotency_key_lives_as_long_as_its_event(void **state)
     assert_string_equal(again, id);
 }
 
-/* dry_run says what would go, from at most `most` of each kind. */
+/* dry_run counts what would be deleted, at most `most` of each kind. */
 static struct trim_result dry_run(struct store_rig *g, size_t most)
 {
     struct error err;
@@ -338,7 +338,7 @@ static void week_old_events_are_trimmed_within_a_minute(void **state)
     }
 }
 
-/* What all were done with before a consumer was there says nothing about that one. */
+/* Events finished before a consumer existed say nothing about that consumer. */
 static void recreated_consumer_holds_events_others_already_had(void **state)
 {
     struct store_rig *g = *state;

@@ -81,7 +81,7 @@ static void replaced_settings_do_not_come_back_on_their_own(void **state)
     refused(g, &old, "events \"a.*, b.*\"", "outbox consumers revert c --to 1");
     assert_string_equal(look(g, "c").spec.events, "a.*, b.*");
     put_spec(g->st, &new);
-    /* Settings that nobody has had before are accepted. */
+    /* Settings that were never used before are accepted. */
     put_spec(g->st, &third);
     refused(g, &new, "events \"c.*\"", "--to 2");
     refused(g, &old, "events \"c.*\"", "--to 1");

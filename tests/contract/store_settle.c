@@ -1,4 +1,4 @@
-/* store_settle.c: what a settlement does with a claim: what it releases, and what it keeps. */
+/* store_settle.c: what a settlement does with a claim: released events, receipts and marks. */
 #include "store_impl.h"
 
 static void settled_events_are_never_claimed_again(void **state)
@@ -94,8 +94,8 @@ static struct claim_request selective(struct store_rig *g, struct filter **ret_f
     return req;
 }
 
-/* Events that are given back while later ones are in hand are parked: those as well that the
- * predicate excludes, where only a worker can apply it. */
+/* Events given back while later ones are claimed are parked, including those the predicate
+ * excludes where only a worker can apply it. */
 static void released_event_is_still_excluded_by_the_predicate(void **state)
 {
     struct store_rig *g = *state;
@@ -264,8 +264,7 @@ static void marks_commit_with_the_settlement_and_never_go_back(void **state)
     assert_marks(g, "b", "c/b=5-1 ");
     assert_marks(g, "none", "");
 
-    /* A claim that is lost moves a mark as well, since the entry was written. But no mark goes
-     * back. */
+    /* A lost claim also moves a mark, since the entry was written. But no mark goes back. */
     assert_int_equal(claim(g, "d"), 3);
     const struct hwm further[] = {{STR("b"), 5, 3}};
     assert_false(settle_with(g, "d", "another", further, 1));

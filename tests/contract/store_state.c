@@ -77,7 +77,8 @@ static void dropped_dead_letter_is_shown_as_dropped(void **state)
     assert_int_equal(state_of_nth(g, 2), STATE_DROPPED);
     assert_int_equal(state_of_nth(g, 3), STATE_DELIVERED);
     assert_int_equal(events(g, (struct event_query){.state = STATE_DROPPED + 1}).n, 1);
-    assert_int_equal(retry_dead(g, (struct dead_query){0}), 1); /* the dropped one is gone */
+    assert_int_equal(retry_dead(g, (struct dead_query){0}),
+                     1); /* the dropped letter no longer counts */
     assert_int_equal(state_of_nth(g, 1), STATE_PENDING);
     assert_int_equal(claim(g, "c"), 1);
     assert_true(settle(g, "c", NULL, 0));
@@ -135,7 +136,7 @@ static void events_from_before_the_start_are_shown_as_such(void **state)
     for (int i = 0; i < 2; i++)
         emit(g->st, "1");
     assert_int_equal(state_of_nth(g, 4), STATE_BEFORE_START);
-    /* it is told to start further ahead */
+    /* it is configured to start further ahead */
     assert_int_equal(state_of_nth(g, 5), STATE_BEFORE_START);
     assert_int_equal(state_of_nth(g, 6), STATE_PENDING);
     assert_int_equal(events(g, (struct event_query){.state = STATE_BEFORE_START + 1}).n, 5);
@@ -235,7 +236,7 @@ static void claim_taken_over_under_another_filter_shows_its_outcome(void **state
     assert_string_equal(g->b.ev[0].type.p, "b.x");
     assert_int_equal(state_of_nth(g, 2), STATE_INFLIGHT);
     assert_true(settle_by(g, "c", "other", NULL, 0));
-    /* Nobody knows whether it was delivered, and nobody will deliver it. */
+    /* It is unknown whether it was delivered, and it never will be. */
     assert_int_equal(state_of_nth(g, 1), STATE_SKIPPED);
     assert_int_equal(state_of_nth(g, 2), STATE_DELIVERED);
     assert_int_equal(state_of_nth(g, 3), STATE_SKIPPED);

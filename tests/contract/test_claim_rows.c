@@ -38,7 +38,7 @@ static void expect(const struct rig *g, outbox_row_claim c, const char *ids)
     outbox_rows_free(rig_expect(g, c, ids));
 }
 
-/* ---- what is claimed, and what comes back ---- */
+/* ---- claimed rows and their values ---- */
 
 static void rows_come_in_order_and_as_updated_by_the_claim(void **state)
 {
@@ -226,7 +226,7 @@ static void lease_in_milliseconds_uses_the_database_clock(void **state)
     expect(g, c, "2");
 }
 
-/* ---- what is refused ---- */
+/* ---- refused claims ---- */
 
 static void refused(const struct rig *g, outbox_row_claim c, int code, const char *text)
 {
@@ -372,7 +372,7 @@ static void failed_claim_claims_no_row(void **state)
 
 /* ---- the portable path ---- */
 
-/* A dialect that lets somebody else go first before each update. */
+/* A dialect that lets another session go first before each update. */
 static struct {
     const struct rows_dialect *real;
     const struct rig *other;

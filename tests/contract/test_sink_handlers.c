@@ -59,7 +59,7 @@ static void peer_heal(void *peer)
     ((struct peer *)peer)->away = false;
 }
 
-/* A script says what each handler returns. trace tells who was called. */
+/* A script sets what each handler returns. trace records the calls. */
 struct script {
     struct script_step {
         char name;

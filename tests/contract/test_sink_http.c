@@ -8,7 +8,7 @@
 static void name_resolving_to_loopback_is_not_connected_to(void **state)
 {
     struct fixture *f = *state;
-    open_at(f, "inside.localhost"); /* which curl resolves to 127.0.0.1 by itself */
+    open_at(f, "inside.localhost"); /* which curl resolves to 127.0.0.1 on its own */
     struct sink_item *it = deliver(f, "{}");
     assert_int_equal(it->status, SINK_DOWN);
     sink_assert_says(it, "will not connect to");

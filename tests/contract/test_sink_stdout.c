@@ -266,7 +266,7 @@ static void reader_stalled_past_the_time_limit_is_an_outage(void **state)
     assert_int_equal(p->rig.items[99]->status, SINK_DOWN);
     assert_string_equal(p->rig.items[99]->text, "standard output was not read for 30s");
 
-    /* Then somebody reads again. The line that was half out is ended, and comes once more. */
+    /* Then the reader resumes. The half-written line is completed, and written once more. */
     char *first = read_all(p, &n);
     size_t whole = lines_in(first, n);
     sink_rig_again(&p->rig);

@@ -6,7 +6,7 @@
 #include "store/mariadb/handle.h"
 #include "store_impl.h"
 
-/* A statement that an application puts together from what strangers sent it must not become two. */
+/* A statement built from untrusted input must not become two. */
 static void application_connection_runs_one_statement_at_a_time(void **state)
 {
     struct store_rig *g = *state;
@@ -26,7 +26,7 @@ static int emit_one(struct store *st, const struct new_event *ev, char id[UUID_T
     return st->ops->emit(st, NULL, ev, id, &duplicate, err);
 }
 
-/* stored_as says whether the event is stored as it was emitted. */
+/* stored_as tells whether the event is stored as it was emitted. */
 static bool stored_as(MYSQL *db, const char *id, const struct new_event *ev)
 {
     char key[128] = "NULL", version[32] = "NULL";

@@ -38,7 +38,7 @@ static void emit_through(struct store *st, PGconn *db, const char *key)
     assert_false(dup);
 }
 
-/* Ids are made from the clock in microseconds, so they grow from one session to the next as well.
+/* Ids are based on the clock in microseconds, so they ascend across sessions too.
  * */
 static void ids_ascend_within_a_millisecond_however_emitted(void **state)
 {
@@ -107,7 +107,7 @@ static int wants(void *db, const char *predicate, const char *payload)
     return said;
 }
 
-/* has_no_text says whether a predicate has what no text in PostgreSQL can have, see _wants. */
+/* has_no_text tells whether a predicate has what no text in PostgreSQL can have, see _wants. */
 static bool has_no_text(const char *predicate)
 {
     return strcasestr(predicate, "\\u0000") || strcasestr(predicate, "\\ufdd0") ||

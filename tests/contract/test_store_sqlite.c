@@ -29,7 +29,7 @@ static void delivery_view_shows_the_states(void **state)
                                 .lease_ms = 1000,
                                 .max_attempts = 3};
     assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), 0);
-    /* The view goes by the machine's clock, the store in this test by one that stands still. */
+    /* The view uses the machine's clock; the store in this test uses a frozen one. */
     lite_do(db, "UPDATE outbox_claim SET lease = locked_until, locked_until = 9000000000000000");
     assert_int_equal(
         lite_count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'in-flight'"), 2);
@@ -52,7 +52,7 @@ static void delivery_view_shows_the_states(void **state)
         lite_count(g->st,
                    "SELECT count(*) FROM outbox_delivery WHERE state = 'expired' AND error = 'd'"),
         1);
-    lite_do(db, "DELETE FROM outbox_dead"); /* deleting it by hand is dropping it as well */
+    lite_do(db, "DELETE FROM outbox_dead"); /* deleting it by hand also counts as dropping */
     assert_int_equal(
         lite_count(g->st, "SELECT count(*) FROM outbox_delivery WHERE state = 'dropped'"), 1);
     lite_do(db, "UPDATE outbox_consumer SET start = 2");

@@ -1,4 +1,4 @@
-/* pipeline_store.c: a store that fails, and a bell that does not ring. */
+/* pipeline_store.c: a failing store and missed wake-ups. */
 #include <malloc.h>
 #include <unistd.h>
 
@@ -45,7 +45,8 @@ static int broken_bell_fd(struct store *st)
     return broken_bell[0];
 }
 
-/* break_bell gives a worker a bell that rings only when the test writes to broken_bell[1]. */
+/* break_bell gives a worker a wake-up descriptor that fires only when the test writes to
+ * broken_bell[1]. */
 static void break_bell(struct worker *w)
 {
     make_flaky(w);
@@ -59,7 +60,7 @@ static void sweep_finds_events_without_a_wake_up(void **state)
     struct worker *w = rig_worker(g, 0, NULL);
     struct pollfd fds[4];
     int64_t deadline;
-    break_bell(w); /* nobody ever writes to it */
+    break_bell(w); /* never written to */
     rig_step(g, 0);
     rig_emit(g, "a");
     turns = 0;
@@ -84,7 +85,7 @@ static void dispatcher_preset_has_the_documented_values(void **state)
     assert_true(w->c.receipts);
     make_flaky(w);
     flaky.wake_fd = broken_bell_fd;
-    assert_int_equal(pipe(broken_bell), 0); /* nobody ever writes to it */
+    assert_int_equal(pipe(broken_bell), 0); /* never written to */
 
     /* poll 500 ms */
     rig_step(g, 0);
@@ -197,7 +198,7 @@ static void lost_claim_answer_delays_events_but_loses_none(void **state)
     rig_emit(g, "a");
     rig_emit(g, "a");
     fail_after = 1;
-    assert_true(rig_run(g, 0, 20000)); /* the claim that nobody knows of runs out */
+    assert_true(rig_run(g, 0, 20000)); /* the unknown claim expires */
     SAW(1, 2);
 }
 
@@ -271,15 +272,15 @@ static void followers_proceed_if_a_lost_event_returns_untried(void **state)
     rig_emit(g, "a");
     rig_step(g, 0);
     assert_int_equal(pipeline_stats(w->p)->lost, 1);
-    assert_int_equal(w->sk->n, 1); /* the second waits for the first, which still flies */
+    assert_int_equal(w->sk->n, 1); /* the second waits for the first, which is still in flight */
     rig_end(g, 0, 0, SINK_CANCELLED);
     w->sk->hold = false;
     assert_true(rig_run(g, 0, 60000));
     SAW(1, 2);
 }
 
-/* What is given back before a claim that we do not know of is parked, and could be handed out at
- * once; but not before what precedes it is settled. The simulator found this. */
+/* Events given back before an unknown claim are parked and could be handed out at once, but not
+ * before their predecessors are settled. The simulator found this. */
 static void lost_claim_answer_lets_no_released_event_overtake(void **state)
 {
     struct rig *g = *state;
@@ -314,7 +315,7 @@ static void wake_ups_are_ignored_while_the_store_is_unreachable(void **state)
     struct pollfd fds[4];
     int64_t deadline;
     break_bell(w);
-    assert_int_equal(write(broken_bell[1], "x", 1), 1); /* somebody writes all the time */
+    assert_int_equal(write(broken_bell[1], "x", 1), 1); /* another process writes all the time */
     fail_before = 1;
     rig_step(g, 0);
     assert_int_equal(pipeline_wait(w->p, fds, 4, &deadline), 0);
@@ -351,7 +352,7 @@ static struct sink_ops marking;
 static size_t moved; /* how many marks the sink has to tell */
 static int marks_recorded;
 
-/* some_marks tells of as many as have moved. */
+/* some_marks reports as many marks as have moved. */
 static size_t some_marks(struct sink *sk, const struct hwm **ret)
 {
     static struct hwm list[100];

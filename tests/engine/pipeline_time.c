@@ -144,7 +144,7 @@ static void without_wake_ups_it_polls_every_20_ms(void **state)
     int64_t deadline;
     rig_step(g, 0);
     pipeline_wait(w->p, fds, 4, &deadline);
-    /* A store in memory has no bell, so it polls. */
+    /* A store in memory has no wake-ups, so it polls. */
     assert_int_equal((deadline - g->mono) / MS_NS, 20);
 }
 
@@ -333,8 +333,8 @@ static void crash_before_the_settlement_repeats_what_waited(void **state)
     assert_int_equal(rig_look(g).delivered, 1);
 }
 
-/* What a sink has asked for may come when everything is delivered. It is heard and told then, not
- * with the next event; and nobody listens any longer. */
+/* An answer a sink has requested may arrive after everything is delivered. It is handled then,
+ * not with the next event; afterwards the sink is no longer polled. */
 static void sink_requesting_polls_is_polled_until_done(void **state)
 {
     struct rig *g = *state;

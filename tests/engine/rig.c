@@ -75,7 +75,7 @@ static int64_t model_deadline(struct sink *sk)
     return m->hold || m->n == 0 ? CLOCK_NEVER : 0;
 }
 
-/* model_caution tells what the sink has found out. */
+/* model_caution returns the sink's warning. */
 static const char *model_caution(struct sink *sk)
 {
     return ((struct model *)sk)->told;

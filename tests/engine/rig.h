@@ -1,5 +1,4 @@
-/* rig.h: pipelines on a store in memory, with a clock that the test moves and a sink that does as
- * it is told. */
+/* rig.h: pipelines on a store in memory, with a clock that the test moves and a scripted sink. */
 #ifndef TESTS_ENGINE_RIG_H
 #define TESTS_ENGINE_RIG_H
 
@@ -28,11 +27,11 @@ struct model {
     bool hold; /* the test ends deliveries itself */
     enum sink_status (*answer)(struct model *m, const struct delivery *d);
     int64_t answer_ctx;
-    bool unasked;    /* the sink knows what `answer` says without asking anybody */
+    bool unasked;    /* the sink knows the answer without asking its peer */
     int64_t busy_ms; /* it answers from within submit, after this long, as handlers do */
-    bool attended;   /* it has asked somebody, and the answer will come to `asked_fd` */
+    bool attended;   /* it has asked its peer; the answer arrives on `asked_fd` */
     int asked_fd;
-    const char *finds; /* the answer: with the next drive it is told */
+    const char *finds; /* the answer, passed on at the next drive */
     const char *told;
 };
 
@@ -97,7 +96,7 @@ void rig_end(struct rig *g, int i, size_t k, enum sink_status status);
 /* rig_run steps worker i and moves the clock until it is through, for at most `ms`. It returns
  * whether it is. */
 bool rig_run(struct rig *g, int i, int64_t ms);
-/* rig_look tells how consumer c is. Its texts live until the next call. */
+/* rig_look returns the state of consumer c. Its texts live until the next call. */
 struct consumer_info rig_look(struct rig *g);
 
 /* rig_assert_seen checks which events have arrived, by their numbers; SAW(1, 2) does so for a test

@@ -203,7 +203,7 @@ static void take_effect(sqlite3 *db, int handler, const struct event *ev)
         fail_msg("%s: %s", sql, sqlite3_errmsg(db));
 }
 
-/* Events that never pass, by what is wrong with them. */
+/* Events that never pass, by kind of error. */
 static bool poison(const struct event *ev, int handler)
 {
     return ev->seq % 17 == 5 && handler == 0;
@@ -329,8 +329,8 @@ static void step(int i)
     }
 }
 
-/* work_late lets the lease of worker st run out between its claim and its transaction, while all
- * others do what they can. */
+/* work_late lets the lease of worker st run out between its claim and its transaction, while
+ * all others keep working. */
 static void work_late(struct store *st)
 {
     script.late = false;

@@ -1,5 +1,5 @@
-/* Handlers that share a transaction with their settlement, on a store whose commit fails when told
- * to. Each test is a history that the simulator found. */
+/* Handlers that share a transaction with their settlement, on a store whose commit fails on
+ * demand. Each test is a history that the simulator found. */
 #include <string.h>
 
 #include "rig.h"

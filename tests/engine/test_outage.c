@@ -1,4 +1,4 @@
-/* Whose fault is it? A sink that fails everything is out and buries nothing, whatever it answers;
+/* Sink or event? A sink that fails everything is out and buries nothing, whatever it answers;
  * an event that fails among others that get through ends as a dead letter. */
 #include "rig.h"
 
@@ -108,8 +108,8 @@ static void end_of_a_long_outage_buries_nothing(void **state)
     assert_all_delivered_once(g, 600);
 }
 
-/* The sink cannot express every fifth event, and knows so without asking anybody. That proves
- * nothing about the others. */
+/* The sink cannot express every fifth event, and knows that without asking its peer. That
+ * proves nothing about the others. */
 static enum sink_status some_are_inexpressible(struct model *m, const struct delivery *d)
 {
     m->unasked = d->ev->seq % 5 == 0;
@@ -135,7 +135,7 @@ static void local_rejection_says_nothing_about_the_peer(void **state)
     assert_int_equal(rig_look(g).dead, 100);
 }
 
-/* Every fifth event goes to a stream that takes nothing, and the others to one that is out. */
+/* Every fifth event goes to a stream that refuses everything, the others to one that is out. */
 static enum sink_status some_have_to_wait(struct model *m, const struct delivery *d)
 {
     if (m->g->mono >= out_until)
@@ -330,8 +330,8 @@ static void consecutive_outages_bury_nothing(void **state)
     assert_all_delivered_once(g, 400);
 }
 
-/* The event failed once by its own fault, which is remembered. Its failures in an outage are the
- * sink's fault all the same. */
+/* The event failed once by its own fault, which is remembered. Its failures in an outage are
+ * still the sink's fault. */
 static void outage_adds_no_attempt_to_an_earlier_failure(void **state)
 {
     struct rig *g = *state;
@@ -463,7 +463,7 @@ static void healthy_events_proceed_beside_a_failing_type(void **state)
     }
 }
 
-/* Nobody can know whose fault it is. But it is not tried for ever. */
+/* It cannot be known whose fault it is, but the event is not retried forever. */
 static void event_failing_alone_is_finally_buried(void **state)
 {
     struct rig *g = *state;
@@ -501,8 +501,8 @@ static void event_failing_among_rare_others_is_finally_buried(void **state)
     assert_int_equal(g->n_seen, n);
 }
 
-/* answers_by_hand starts a worker whose deliveries the test ends itself. Each event has a claim of
- * its own, and what failed is not tried again before an hour has passed. */
+/* answers_by_hand starts a worker whose deliveries the test ends itself. Each event has its own
+ * claim, and a failed one is not retried within an hour. */
 static struct worker *answers_by_hand(struct rig *g, const char *attempts)
 {
     char retry[64];
@@ -535,7 +535,7 @@ static void late_failure_starts_no_outage(void **state)
 {
     struct rig *g = *state;
     answers_by_hand(g, "1");
-    send_after(g, 0); /* event 1, whose answer takes its time */
+    send_after(g, 0); /* event 1, whose answer is slow */
     send_after(g, 100);
     answer_to(g, 1, SINK_DELIVERED);
     rig_pass(g, 2900);
@@ -747,7 +747,7 @@ static void events_handed_over_are_not_overtaken(void **state)
     assert_each_key_in_order(g);
 }
 
-/* Another worker has the event by then, or the consumer was made anew. The simulator found this. */
+/* Another worker has the event by then, or the consumer was recreated. The simulator found this. */
 static void failure_of_a_lost_claim_does_not_count(void **state)
 {
     struct rig *g = *state;
@@ -768,7 +768,7 @@ static void failure_of_a_lost_claim_does_not_count(void **state)
     assert_false(failure_is_events(&w->p->detector, 1));
 }
 
-/* Between its attempts it has nothing in hand. It has work all the same, and gets none done. */
+/* Between attempts it holds no event. It still has work, and makes no progress. */
 static void outage_in_global_order_makes_no_progress(void **state)
 {
     struct rig *g = *state;

@@ -1,4 +1,5 @@
-/* The engine by itself: in which order it delivers, and what it does with each answer of a sink. */
+/* The engine on its own: in which order it delivers, and what it does with each answer of a sink.
+ * */
 #include <stdio.h>
 
 #include "pipeline_tests.h"
@@ -313,8 +314,8 @@ static enum sink_status fail_every_tenth_once(struct model *m, const struct deli
     return SINK_DELIVERED;
 }
 
-/* A claim of two retries costs as much as one of a whole batch. But until it is made, whatever else
- * comes of their keys has to be parked as well. */
+/* A claim of two retries costs as much as one of a whole batch. But until it is made, later events
+ * of their keys have to be parked too. */
 static void few_retries_wait_20_ms_to_be_batched(void **state)
 {
     struct rig *g = *state;

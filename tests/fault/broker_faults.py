@@ -1,5 +1,5 @@
-"""What every broker can do to a relay, one suite for all of them: nothing is lost, the order of a key is kept, no attempt is counted
-against an event for what the broker does, and what comes again stays within its bound.
+"""Broker failures, one suite for all brokers: nothing is lost, the order of a key is kept, no attempt is counted against an event
+for a failure of the broker, and repeats stay within their bound.
 
     @on_each_store
     class Crashes(broker_faults.Crashes, RedisCase): ...
@@ -38,7 +38,7 @@ class BrokerCase(Numbers):
         self.earlier = []  # what came to destinations that are no more
 
     def make_broker(self):
-        """make_broker starts one that ends with the test."""
+        """make_broker starts a broker that ends with the test."""
         broker = self.BROKER()
         self.addCleanup(broker.close)
         self.addCleanup(self._end_children)
@@ -70,7 +70,7 @@ class BrokerCase(Numbers):
         wait_until(lambda: re.search(f"failed, attempt 1 of .*{words}", relay.output()), what=relay.output)
 
     def silent(self, timeout):
-        """silent is what a relay says of a broker that does not answer."""
+        """silent is what a relay reports about a broker that does not answer."""
         number, unit = re.fullmatch(r"(\d+)(m?s)", timeout).groups()
         return self.broker.SILENT.format(f"{int(number) * (1 if unit == 'ms' else 1000)} ms")
 
@@ -108,7 +108,7 @@ class LostAnswers:
                 wait_until(lambda: net.blown > cuts, what=relay.output)
                 self.fault("answer lost")
                 self.arrived(relay)
-                self.wait_let_go()  # what was in doubt has been asked about again
+                self.wait_let_go()  # unconfirmed messages have been queried again
         # It had been stored, the relay did not know, and sent it again.
         if self.broker.LOSES_ANSWERS and not self.EXACTLY_ONCE: self.assertGreater(len(self.got()), self.sent)
         self.reckon(3)
@@ -116,7 +116,7 @@ class LostAnswers:
 
 class Stopped:
     def test_broker_stopped_and_resumed_by_signals(self):
-        """A broker that stands still for longer than the time limit gets everything, in order, once it goes on."""
+        """A broker stalled for longer than the time limit gets everything, in order, once it resumes."""
         with self.start("--timeout", self.broker.TIMEOUT) as relay:
             self.send(100)
             self.wait_all(relay)
@@ -136,11 +136,11 @@ class Crashes(Killed, Stopped, LostAnswers):
 
 
 class RelayKilled:
-    """What a killed relay had published and not settled comes again, at most all that it held, in order; and not at all where the sink
-    promises that."""
+    """Events a killed relay had published but not settled are repeated in order, at most all that it held, and not at all where the
+    sink promises that."""
 
     def test_relay_killed_between_publish_and_settle(self):
-        """A relay that has published what it cannot settle, because the database is locked, is killed: the next one delivers the rest."""
+        """A relay that has published events but cannot settle them, because the database is locked, is killed: the next one delivers the rest."""
         self.send(10)
         relay = self.start("--lease", "1s", "--busy-timeout", "30s")
         self.wait_all(relay)
@@ -183,7 +183,7 @@ class RelaysKilled:
 
 class Zombies:
     def test_relay_past_its_lease_changes_nothing(self):
-        """A relay that goes on after its lease loses nothing and brings nothing out of order; what it held comes again, at most."""
+        """A relay that continues past its lease loses and reorders nothing; at most the events it held are repeated."""
         start = lambda: self.start("--lease", "500ms", "--batch", "50")
         self.send(1000)
         zombie = start()
@@ -228,7 +228,7 @@ class Outages:
         self.reckon(self.broker.seen(relay, cuts))
 
     def test_half_open_network(self):
-        """A network that swallows answers, or what is sent, while connections stay open, costs time alone."""
+        """A network that drops responses or requests while connections stay open costs only time."""
         timeout = self.broker.TIMEOUT
         words = self.silent(timeout)
         with self.broker.network() as net, self.start("--timeout", timeout, url=self.url(net=net)) as relay:
@@ -265,7 +265,7 @@ class Outages:
         self.reckon(self.broker.LOGIN)
 
     def test_destination_deleted_and_recreated(self):
-        """What is deleted and made again gets everything from then on. What was in it is gone with it, which is what deleting means."""
+        """A destination that is deleted and recreated gets everything from then on. Its former content is lost, as deletion implies."""
         with self.start() as relay:
             self.send(100)
             self.wait_all(relay)

@@ -19,7 +19,7 @@ class Broker:
     """(1) make() comes first. (2) What a destination had when it was deleted is no longer in got()."""
 
     SILENT = "has not confirmed for {}"  # in what time
-    TIMEOUT = "300ms"          # of a relay whose broker stands still
+    TIMEOUT = "300ms"          # reported by a relay whose broker stalls
     FUSES = (0, 1, 3, 7, 30, 60, 200, 560)  # bytes of answers after which a connection breaks
     CUT_FIRST = False          # whether the login is to be among these bytes
     ZOMBIE = 1                 # in repeats(): what a relay that was stopped for longer than its lease may bring again
@@ -37,18 +37,18 @@ class Broker:
         self.server.close()
 
     def network(self):
-        """network stands between the broker and whoever is given its port."""
+        """network is a proxy between the broker and clients that use its port."""
         return Net(("127.0.0.1", self.server.port))
 
     def repeats(self, sent):
-        """repeats gives what may come again after one fault: all that was on its way."""
+        """repeats returns what may come again after one fault: all that was on its way."""
         return sent
 
     def restore(self):
         """restore undoes what a test changed for all destinations, where a server serves several tests."""
 
     def seen(self, relay, faults):
-        """seen gives how many of these cuts the relay could not bridge."""
+        """seen returns how many of these cuts the relay could not bridge."""
         return faults
 
 
@@ -234,7 +234,7 @@ class Detour(Net):
 
 class KafkaBroker(Broker):
     """A topic with three partitions. The broker serves all tests of a file. Its producer is idempotent: it sends again what was not
-    confirmed, and the broker knows what it has. What our own time limit ended, or a second without any broker, may come again."""
+    confirmed, and the broker knows what it has. Messages ended by our own time limit, or by a second without any broker, may be repeated."""
 
     AWAY, TIMEOUT, TOO_LARGE, LOGGED_OUT = "kafka at", "2s", "too large", "uthentication"
     FUSES = (0, 1, 3, 7, 30, 60, 200)

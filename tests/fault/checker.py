@@ -1,13 +1,14 @@
-"""The one checker of the fault suite. It is told what producers know, what the store holds when all is over, what each
-consumer got, in order, and what was buried; it says what is wrong, all of it, and counts.
+"""The one checker of the fault suite. Its input is what producers know, what the store holds at the end, what each
+consumer got, in order, and what was buried; it reports and counts every violation.
 
     c = Checker(told={1: COMMITTED, 2: ROLLED_BACK, 3: UNKNOWN}, stored=[(1, Fact("k/1", 1, b"..."))])
     c.consumer("mail", got=[(1, b"...")], dead=(), bound=0)
     c.left("outbox_claim", [])
     c.verdict()  # raises Broken unless all is well
 
-An event has a name (anything hashable that it carries with it), and a Fact. What a producer was cut off from may be there
-or not (UNKNOWN); the store decides, and from then on it counts like the others: for every consumer, or for none."""
+An event has a name (anything hashable that it carries) and a Fact. An event whose commit got no answer may exist or not
+(UNKNOWN); the store decides, and from then on it counts like the others: for every
+consumer, or for none."""
 import collections
 import json
 import pathlib
@@ -90,7 +91,7 @@ class Checker:
 
 
 def whole_lines(path):
-    """whole_lines gives the lines of a file sink as [(event, the bytes of its payload)]; [] if there is none yet. A line
+    """whole_lines returns the lines of a file sink as [(event, the bytes of its payload)]; [] if there is none yet. A line
     whose end has not been written is left out."""
     try:
         data = pathlib.Path(path).read_bytes()

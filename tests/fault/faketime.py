@@ -1,4 +1,4 @@
-"""Clocks that lie: programs under libfaketime, which reads what to add to the time from a file whenever it is asked, so that
+"""Wrong clocks: programs under libfaketime, which reads what to add to the time from a file whenever it is asked, so that
 the clock of a program can be made to jump while it runs. Only the wall clock: what CLOCK_MONOTONIC tells stays true.
 
     clock = Clock(folder / "clock")

@@ -33,7 +33,7 @@ static _Noreturn void give_up(const char *what, const char *why)
     exit(1);
 }
 
-/* die_if kills the process if this is the step to die at, and nobody has before. */
+/* die_if kills the process if this is the step to die at, and no process has before. */
 static void die_if(const char *here, const outbox_event *ev)
 {
     char mark[4096];

@@ -46,7 +46,7 @@ class Link:
             while data := source.recv(1 << 16): to.sendall(passed(data))
         except OSError:
             pass
-        # Nobody hears of the other's end in a network that swallows.
+        # In a network that drops packets neither side notices that the other closed.
         if not (self.up or self.down): self.close()
 
     def close(self):
@@ -55,7 +55,7 @@ class Link:
             self.gone = True
         for s in (self.client, self.server):
             try:
-                s.shutdown(socket.SHUT_RD)  # wakes whoever reads from it
+                s.shutdown(socket.SHUT_RD)  # wakes its reader
             except OSError:
                 pass
             s.close()
@@ -124,7 +124,7 @@ class Net:
         with self.lock: self.left = n
 
     def burn(self, link, data):
-        """burn gives what of an answer is passed on; the fuse resets the connection in the middle of it."""
+        """burn returns what of an answer is passed on; the fuse resets the connection in the middle of it."""
         with self.lock:
             if self.drop and self.drop(data): data, self.left, self.drop = b"", 0, None
             if self.left is None: return data

@@ -1,11 +1,11 @@
-/* producer.c: an application that is killed again and again, and keeps a diary of what it knows.
+/* producer.c: an application that is killed repeatedly and keeps a diary of what it knows.
  *
  *     fault_producer DATABASE DIARY NAME SEED
  *
  * Until SIGTERM it writes transactions: a row in its own table ledger, and one to three events that
  * say the same. Before and after each it writes a line into DIARY and syncs it: "i N COUNT"
  * (intends transaction N of COUNT events), then "c N COUNT" (committed) or "r N COUNT" (rolled
- * back, on purpose). Who reads the diary knows of every transaction what must have become of it;
+ * back, on purpose). The diary tells what must have become of every transaction;
  * only after a bare "i" either is right. */
 #include <errno.h>
 #include <fcntl.h>

@@ -5,7 +5,7 @@ look, and prints one line of figures to the TAP output:
 
     class Storm(Scenario, Case):
         def test_repeated_kills_lose_nothing(self):
-            '''Whoever is killed whenever: what was committed is delivered, in order.'''
+            '''Whichever process is killed: committed events are delivered, in order.'''
             self.rounds(self.storm)
 
 The docstring's first paragraph is the invariant. heal_s is the time from the end of the last fault until everything that
@@ -26,7 +26,7 @@ CLAIMS = 4  # the most a relay holds at once for one consumer
 KEYS = 5
 
 APPEND = "exec 9>>{out}; flock 9; cat >&9"
-# Says "later" to every ninth event twice, and "never" to every fortieth.
+# Defers every ninth event twice, and rejects every fortieth.
 FLAKY = ("exec:[ $((OUTBOX_SEQ % 40)) -ne 0 ] || exit 65; "
          "[ $((OUTBOX_SEQ % 9)) -ne 0 ] || [ $OUTBOX_ATTEMPT -gt 2 ] || exit 75; " + APPEND)
 
@@ -53,7 +53,7 @@ class Scenario:
         finally:
             if self.checkers: self.print_figures()
 
-    # ---- what is done to them ----
+    # ---- faults ----
 
     def fault(self, kind, n=1):
         """fault counts one that was injected, and is over."""
@@ -71,12 +71,12 @@ class Scenario:
     # ---- what came of it ----
 
     def checker(self, told, stored):
-        """checker makes the one that will say what is wrong; its counts become figures."""
+        """checker creates the checker; its counts become figures."""
         self.checkers.append(Checker(told, stored))
         return self.checkers[-1]
 
     def held(self):
-        """held gives the claims and the parked events that are left."""
+        """held returns the claims and the parked events that are left."""
         return [row for name in ("claim", "parked") for row in self.sql(f"SELECT * FROM {self.PREFIX}{name}")]
 
     def wait_let_go(self):
@@ -84,7 +84,7 @@ class Scenario:
         wait_until(lambda: not self.held(), what=lambda: f"left: {self.held()}")
 
     def check_left(self, checker):
-        """check_left: whatever a relay still holds it lets go in a moment."""
+        """check_left: a relay releases what it still holds within a moment."""
         for _ in range(200):
             if not self.held(): break
             time.sleep(0.05)
@@ -193,7 +193,7 @@ class Numbers(Scenario):
         self.outbox("emit", "--ndjson", "-", "--store", store or self.store, input=lines)
 
     def got(self):
-        """got gives [(number, id)] as they came."""
+        """got returns [(number, id)] as they came."""
         return [(ev["payload"], ev["id"]) for ev, _ in whole_lines(self.out)]
 
     def missing(self):
@@ -217,6 +217,6 @@ class Numbers(Scenario):
         return c
 
     def stored(self):
-        """stored gives [(number, id)] of the outbox itself."""
+        """stored returns [(number, id)] of the outbox itself."""
         rows = self.ask("SELECT CAST(payload AS text), CAST(id AS text) FROM @event ORDER BY seq")
         return [(int(payload), id) for payload, id in rows]

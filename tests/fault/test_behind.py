@@ -41,9 +41,9 @@ class Behind(Case):
         for name, most in found.items(): self.assertLess(most, CEILING, name)
 
     def test_unreachable_broker_uses_little_memory(self):
-        """Nobody listens where the broker should be."""
+        """No process listens where the broker should be."""
         self.hold(1)
 
     def test_silent_broker_uses_little_memory(self):
-        """Somebody takes connections, and says nothing."""
+        """A server that accepts connections and stays silent."""
         with socket.create_server(("127.0.0.1", 0)) as deaf: self.hold(deaf.getsockname()[1])

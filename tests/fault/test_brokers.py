@@ -48,7 +48,7 @@ class Brokers(Numbers, Case):
         return path
 
     def behind(self, brokers):
-        """behind gives the consumers of these brokers that have not delivered everything, with what they have."""
+        """behind returns the consumers of these brokers that have not delivered everything, with their counts."""
         done = dict(self.sql("SELECT name, delivered FROM outbox_consumer"))
         return {f"{p.name}-{n}": done.get(f"{p.name}-{n}") for p in brokers for n in range(EACH)
                 if done.get(f"{p.name}-{n}", 0) < self.sent}
@@ -57,7 +57,7 @@ class Brokers(Numbers, Case):
         wait_until(lambda: not self.behind(brokers), timeout, lambda: (self.sent, self.behind(brokers), relay.output()[-6000:]))
 
     def hurt_two(self, killed, stopped, relay):
-        """hurt_two: two brokers are gone for a while, with events in flight before and after; the others are served meanwhile."""
+        """hurt_two: two brokers are down for a while, with events in flight before and after; the others are served meanwhile."""
         two = [killed, stopped]
         self.send(100)
         killed.server.kill()
@@ -82,7 +82,7 @@ class Brokers(Numbers, Case):
             key = {"key": lambda i: i % KEYS, "none": lambda i: None, "global": lambda i: 0}[way["order"]]
             c = self.checker(told, [(i, Fact(key(i), i, id)) for i, id in stored.items()])
             for broker in self.brokers:
-                # What was in flight when the broker went may come again, and what was tried while it stood still.
+                # Events in flight when the broker went down may be repeated, and those tried while it was stalled.
                 c.consumer(f"{broker.name}-{n}", broker.got(f"s{n}"), bound=self.hurt[broker.name] * CLAIMS * BATCH)
             c.verdict()
         self.assertEqual(self.held(), [])

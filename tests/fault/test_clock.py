@@ -1,6 +1,6 @@
 """Clocks that are wrong, and clocks that jump: those of relays and emitters, and that of the server. Leases, retries
 and positions go by the store's clock, which is the server's, or in SQLite that of each program; durations by one that never
-jumps. What must hold whatever the clocks say: nothing is lost, the order of a key is kept, and nobody waits for an hour.
+jumps. What must hold whatever the clocks say: nothing is lost, the order of a key is kept, and no event waits for an hour.
 
 # build: plain
 # quick: no
@@ -67,7 +67,7 @@ class Clocks(Numbers):
 
     def jump(self, clock, own, emit):
         """jump sets a clock to and fro, under two relays that go by the clock `own`. Every second time they are killed just
-        before, so that their leases, and what waits for its retry, are of a time that is not any more."""
+        before, so that their leases, and what waits for its retry, are of a time that no longer applies."""
         relays = [self.start(own), self.start(own)]
         for n in range(ROUNDS):
             emit(15)
@@ -123,7 +123,7 @@ class OnSqlite(Clocks, Case):
         return path.read_text().split("\n").count(type) if path.exists() else 0
 
     def test_process_with_a_wrong_clock_steals_no_live_claim(self):
-        """Neither by one that is ahead nor by one that is behind, nor after the clock of all was set; but once its owner is dead."""
+        """Neither by a process whose clock is ahead or behind, nor after the clock of all was set; only once its owner is dead."""
         machine = self.clock("machine")
         owner = self.hold(machine)
         self.emit("hang")
@@ -131,7 +131,7 @@ class OnSqlite(Clocks, Case):
         others = [self.hold(self.clock("ahead", HOUR)), self.hold(self.clock("behind", -HOUR)), self.hold(machine)]
         for n, jump in enumerate((0, HOUR, -HOUR, 0)):
             machine.set(jump)
-            for i in range(10): self.emit(f"t{n}-{i}")  # each makes the others look what can be claimed
+            for i in range(10): self.emit(f"t{n}-{i}")  # each makes the others poll
             # All but those that the owner has claimed ahead.
             wait_until(lambda: sum(self.calls(f"t{n}-{i}") for i in range(10)) > 5, what=lambda: [relay.output() for relay in others])
             self.assertEqual(self.calls("hang"), 1, [relay.output() for relay in others])

@@ -24,7 +24,7 @@ LEASE = 300  # ms
 
 
 def diary(folder):
-    """diary gives what the producers know: {(producer, n): (fate, number of events)}, of each transaction."""
+    """diary returns what the producers know: {(producer, n): (fate, number of events)}, of each transaction."""
     fates, states = {}, {"c": COMMITTED, "r": ROLLED_BACK, "i": UNKNOWN}
     for path in sorted(folder.glob("diary-*")):
         for state, n, count in (line.split() for line in path.read_text().splitlines()):
@@ -157,18 +157,18 @@ class Directed:
         return self.sql("SELECT epoch, locked_until FROM outbox_claim ORDER BY epoch")
 
     def two_claims(self, *more):
-        """two_claims gives a relay that holds 1 and 2 in one claim, with 1 on its way, and 3 and 4 in a later one."""
+        """two_claims returns a relay that holds 1 and 2 in one claim, with 1 on its way, and 3 and 4 in a later one."""
         self.emit_numbers(1, 4)
         relay = self.held_relay(*more)
         wait_until(lambda: len(self.claims()) == 2, what=self.claims)
         return relay
 
     def freeze(self, relay):
-        """freeze has a relay stand still. SQLite has one lock for all; elsewhere a turn that stands still is ended by the server."""
+        """freeze has a relay stand still. SQLite has one lock for all; elsewhere a turn that stalls is ended by the server."""
         relay.freeze(self.db if self.store.startswith("sqlite:") else None)
 
     def lock(self):
-        """lock gives a session that has what a claim waits for, in a transaction."""
+        """lock returns a session that has what a claim waits for, in a transaction."""
         if self.store.startswith("sqlite:"):
             db = sqlite3.connect(self.db, isolation_level=None)
             self.addCleanup(db.close)
@@ -180,7 +180,7 @@ class Directed:
         return cursor
 
     def expire(self, epoch):
-        """expire does what time does: the lease of that claim is over, for everybody."""
+        """expire ends the lease of that claim for all workers, as time would."""
         self.ask("UPDATE @claim SET locked_until = 1 WHERE epoch = ?", epoch)
 
     def got(self):
@@ -224,7 +224,7 @@ class Directed:
     def test_relay_with_an_expired_later_claim_keeps_the_order(self):
         relay = self.two_claims()
         self.expire(self.claims()[1][0])
-        wait_until(lambda: self.claims()[1][1] > 1, what=relay.output)  # nobody else wanted it
+        wait_until(lambda: self.claims()[1][1] > 1, what=relay.output)  # no other consumer wanted it
         self.hold.unlink()
         wait_until(lambda: set(self.got()) == {1, 2, 3, 4}, what=lambda: (self.got(), relay.output()))
         self.assertEqual(self.first(), [1, 2, 3, 4])
@@ -271,7 +271,7 @@ class Directed:
         self.assert_clean(2)
 
     def test_relay_stopped_past_its_lease_changes_nothing(self):
-        """G5: the zombie's claim is lost, it says so, and what the other did stays as it is."""
+        """G5: the stalled relay's claim is lost, it reports that, and the other relay's work stands."""
         zombie = self.two_claims()
         self.freeze(zombie)
         self.drain(*self.plain())
@@ -328,7 +328,7 @@ class Poison(Scenario):
                          "aggregate_id": str(n % self.KEYS)} for n in range(1, total + 1)])
 
     def test_poison_event_becomes_a_dead_letter_alone(self):
-        """An event that kills whoever handles it ends as a dead letter, and takes nobody along."""
+        """An event that kills its worker becomes a dead letter, and no other event with it."""
         self.emit_with({20}, 40)
         deaths = self.run_until_through()
         self.check([20], 40, bound=40)
@@ -337,14 +337,14 @@ class Poison(Scenario):
         self.assertIn(deaths, range(2 if self.remote else 4, 10))
 
     def test_poison_events_of_two_keys_do_not_harm_others(self):
-        """Several events that kill whoever handles them end as dead letters, and take nobody along."""
+        """Several events that kill their workers become dead letters, and no other event with them."""
         self.emit_with({7, 12, 18}, 40)
         deaths = self.run_until_through()
         self.check([7, 12, 18], 40, bound=3 * 40)
         self.assertLessEqual(deaths, 9 * 3)
 
     def test_events_emitted_during_poison_attempts_are_delivered(self):
-        """What is emitted while a poison event is being tried arrives all the same."""
+        """Events emitted while a poison event is being tried still arrive."""
         self.emit_with({3}, 5)
         first = self.spawn(PROGRAMS / "fault_poison", self.store, self.path("out"))
         first.wait(expect=-signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What is delivered is on disk first, whatever the database's settings; and settings of a role or database stop nobody."""
+"""Delivered events are on disk first, whatever the database's settings; and settings of a role or database stop no worker."""
 # build: plain
 import psycopg2
 
@@ -9,7 +9,7 @@ from support import PgCase, wait_until
 class Durable(PgCase):
     def setUp(self):
         super().setUp()
-        # Nobody writes to the log but who commits: not even what a standby would have to know now and then.
+        # Only committing sessions write to the log: no periodic records for standbys.
         self.postgres = servers.Postgres({"wal_writer_delay": "10s", "autovacuum": "off", "wal_level": "minimal", "max_wal_senders": 0})
         self.postgres.start()
         self.addCleanup(self.postgres.close)
@@ -69,7 +69,7 @@ class Durable(PgCase):
         self.assertIsNone(self.mode(self.on_disk()), "a standby may not have it")
 
     def relay_that_stands_still(self):
-        """A relay whose sink stands still with each event in hand until it may go on: nothing is settled then."""
+        """A relay whose sink blocks on each event until released: nothing is settled meanwhile."""
         self.out, self.go = self.path("out"), self.path("go")
         relay = self.relay("--consumer", "c", "--lease", "1s", "--sink",
                            f"exec:echo $OUTBOX_AGGREGATE_ID >>{self.out}; until [ -e {self.go} ] || [ ! -e {self.out} ]; do sleep 0.01; done")
@@ -171,7 +171,7 @@ class Settings(PgCase):
             wait_until(lambda: len(self.ndjson(out)) == 1)
             self.assertNotIn("canceling", relay.output())
 
-    # Those that workers refuse, and say so (see below), and those that are no settings.
+    # Settings that workers refuse with an error (see below), and parameters that are not settings.
     NOT_SWEPT = {"default_transaction_isolation", "default_transaction_read_only", "transaction_isolation", "transaction_read_only",
                  "transaction_deferrable", "role", "session_authorization", "seed", "client_encoding"}
     TEXTS = {"DateStyle": ["German", "SQL, DMY", "Postgres, YMD", "ISO, YMD"], "search_path": ["pg_temp", "nowhere", "pg_temp, public"],
@@ -182,7 +182,7 @@ class Settings(PgCase):
     rows = None
 
     def sweep(self, nth):
-        """sweep gives every setting that a session may have, with the nth of its odd values."""
+        """sweep returns every setting that a session may have, with the nth of its odd values."""
         self.rows = self.rows or self.sql("SELECT name, vartype, ARRAY[min_val, max_val], enumvals, setting FROM pg_settings WHERE context IN ('user', "
                         "'superuser') ORDER BY name = 'exit_on_error', name")
         for name, kind, ends, words, now in self.rows:

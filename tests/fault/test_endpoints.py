@@ -1,5 +1,5 @@
-"""Endpoints that change while a relay delivers to them: certificates that are renewed, replaced and run out, and HTTP/2 connections
-that say GOAWAY. Nothing is lost, keys keep their order, and no attempt is counted for what is not an event's fault."""
+"""Endpoints that change while a relay delivers to them: certificates that are renewed, replaced and run out, and HTTP/2
+connections closed by GOAWAY. Nothing is lost, keys keep their order, and no attempt is counted for what is not an event's fault."""
 # build: plain
 # quick: no
 from checker import COMMITTED, Fact
@@ -54,7 +54,7 @@ class Certificates(Delivered):
         return self.start(self.receiver.url, "--webhook-ca-file", self.authority)
 
     def refused(self, relay, words):
-        """refused: what is sent now waits, because the sink is down for this reason."""
+        """refused: events sent now wait, because the sink is down for this reason."""
         said = relay.output().count("sink is down")
         self.send(50)
         wait_until(lambda: relay.output().count("sink is down") > said, what=relay.output)
@@ -75,8 +75,8 @@ class Certificates(Delivered):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
     def test_untrusted_certificate_stops_the_sink(self):
-        """A certificate of another authority, or one that has run out, is a sink that is down: no event is sent, none is blamed,
-        and all are delivered, in order, once there is a good one."""
+        """A certificate of another authority, or one that has run out, makes the sink down: no event is sent, none is blamed,
+        and all are delivered, in order, once the certificate is valid."""
         good = self.path("first") / "end.pem", self.path("first") / "end.key"
         bad = {"of a stranger": self.made("stranger")[1:], "that has run out": self.made("old", authority=self.path("first"), days=-1)[1:]}
         words = {"of a stranger": "certificate", "that has run out": "certificate has expired"}

@@ -1,4 +1,4 @@
-"""Handlers that die at each step, and connections cut in the middle of what they do: the crash table of docs/c.md.
+"""Handlers that die at each step, and connections cut in between: the crash table of docs/c.md.
 What a handler does in its transaction takes effect once; what one does outside may come twice, where the table says so."""
 # build: plain
 import pathlib

@@ -41,7 +41,7 @@ class FaultsOnce(broker_faults.RelayKilled, KafkaCase, Case):
 
 class Outages(KafkaCase, Case):
     def test_write_permission_revoked_and_restored(self):
-        """A user who may not write to the topic any more: attempts are counted, and everything arrives once the right is back."""
+        """A user who may no longer write to the topic: attempts are counted, and everything arrives once the right is back."""
         with self.start(url=self.broker.let_in(self.name, self.path("password"))) as relay:
             self.send(100)
             self.wait_all(relay)
@@ -66,7 +66,7 @@ class Outages(KafkaCase, Case):
             self.arrived(relay)
             took = time.monotonic() - began
         self.reckon()
-        # Two seconds' worth is let through at once, and what was on its way by then; an event is 150 bytes at least.
+        # Two seconds' worth passes at once, plus what was in flight by then; an event has at least 150 bytes.
         self.assertGreater(took, (self.sent - CLAIMS * self.BATCH) * 150 / rate - 2)
 
     def test_partitions_added(self):
@@ -80,8 +80,8 @@ class Outages(KafkaCase, Case):
             self.arrived(relay)
 
     def test_relay_past_its_lease_with_unsent_messages(self):
-        """Nothing fences a relay that goes on after its lease with messages in its hands: they come again, behind newer ones of their
-        keys, at most all that it held. What comes first is in order."""
+        """Nothing fences a relay that continues past its lease with unsent messages: they are repeated, behind newer ones of their
+        keys, at most all that it held. First deliveries are in order."""
         self.send(10)
         zombie = self.start("--lease", "1s")
         self.wait_all(zombie)

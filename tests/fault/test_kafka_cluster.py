@@ -79,7 +79,7 @@ class Brokers(Numbers, Case):
             self.wait_all(relay)
             self.load(self.each_killed)
             self.arrived(relay)
-        # Idempotence covers a new leader; only a producer that gave up repeats what was on its way.
+        # Idempotence covers a new leader; only a producer that gave up repeats messages in flight.
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
     def test_all_killed_and_restarted_with_their_data(self):
@@ -97,7 +97,7 @@ class Brokers(Numbers, Case):
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
     def test_broker_stopped_and_continued(self):
-        """A broker that stands still under load, and goes on as a former leader: everything arrives, in order."""
+        """A broker that stalls under load and resumes as a former leader: everything arrives, in order."""
         with self.start("--timeout", "20s") as relay:
             self.send(500)
             self.wait_all(relay)

@@ -24,7 +24,7 @@ UNAVAILABLE = 69
 
 
 def small_disks():
-    """small_disks lets this process mount what only it and its children see; False where it may not. Each file of tests is a
+    """small_disks lets this process mount file systems visible only to it and its children; False where it may not. Each file of tests is a
     process of its own."""
     libc, uid, gid = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
     if libc.unshare(NEWNS) != 0:
@@ -140,7 +140,7 @@ class Memory(Scenario):
                           "--lease", "1s", "--log-hold", "0s", "--retry", "base=100ms,cap=1s,attempts=6,outage=0s", log=f"relay-{len(self.children)}.log")
 
     def got(self):
-        """got gives each event's number and its bytes."""
+        """got returns each event's number and its bytes."""
         return [(int(raw[1:].split(" ", 1)[0]), raw) for _, raw in whole_lines(self.out)]
 
     def wait_all(self, relay):

@@ -1,5 +1,5 @@
-"""An administrator at work on the outbox's tables while producers emit and relays deliver: tables and indexes that are written anew, moved
-to another tablespace, given further columns. Everybody waits for a moment, and nothing is lost."""
+"""An administrator at work on the outbox's tables while producers emit and relays deliver: tables and indexes that are rewritten, moved
+to another tablespace, given further columns. Every session waits for a moment, and nothing is lost."""
 # build: plain
 # quick: no
 import contextlib
@@ -18,13 +18,13 @@ class Maintenance(Load):
     lease = "2s"
 
     def tables(self):
-        """tables gives the outbox's tables, each with an index by which it can be ordered."""
+        """tables returns the outbox's tables, each with an index by which it can be ordered."""
         return self.sql("SELECT c.relname, min(i.indexrelid::regclass::text) FROM pg_class c JOIN pg_index i ON i.indrelid = c.oid "
                         "WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'r' AND i.indpred IS NULL AND "
                         "(SELECT amname FROM pg_am m, pg_class x WHERE x.oid = i.indexrelid AND m.oid = x.relam) = 'btree' GROUP BY 1")
 
     def statements(self):
-        """statements gives [(kind, statements)] for all that an administrator may do to a table."""
+        """statements returns [(kind, statements)] for all that an administrator may do to a table."""
         every = [("schema reindexed", ["REINDEX SCHEMA outbox"]), ("schema reindexed concurrently", ["REINDEX SCHEMA CONCURRENTLY outbox"]),
                  ("index added and dropped", EXTRA), ("vacuumed and analyzed", ["VACUUM (FREEZE, ANALYZE)"])]
         for table, index in self.tables():
@@ -37,7 +37,7 @@ class Maintenance(Load):
         return every
 
     def do(self, statement):
-        """do gives whether it went through: a deadlock with somebody at work ends one of the two."""
+        """do returns whether it succeeded: a deadlock with another session ends one of the two."""
         with contextlib.closing(psycopg2.connect(self.store)) as db:
             db.autocommit = True
             try:
@@ -52,7 +52,7 @@ class Maintenance(Load):
             self.sql(f"CREATE TABLESPACE other LOCATION '{self.server.dir / 'other'}'")
 
     def standstill(self, statement, crew):
-        """standstill says what there is to be seen when nothing gets on."""
+        """standstill describes the state when nothing makes progress."""
         doing = self.sql("SELECT pid, application_name, state, wait_event, now() - query_start, left(query, 100) FROM pg_stat_activity "
                          "WHERE datname = current_database()")
         relays = [[line for line in crew[place].output().splitlines() if "flaky" not in line][-20:] for place in crew if place[0] == "relay"]
@@ -93,7 +93,7 @@ class Maintenance(Load):
 
 
 class Altered(PgCase):
-    """A column of somebody else's, in every table."""
+    """A foreign column in every table."""
 
     def test_column_added_to_every_table_changes_nothing(self):
         self.init()

@@ -1,4 +1,4 @@
-"""What MariaDB does differently, one trap at a time: each would lose an event, change it, or stop everybody, if it were not known."""
+"""What MariaDB does differently, one trap at a time: each would lose an event, change it, or stop every worker, if it were not handled."""
 # build: plain
 # quick: no
 import contextlib
@@ -29,7 +29,7 @@ class Traps(MariaCase):
     def refused(self, db, why, statement, *params):
         with db.cursor() as cursor, self.assertRaisesRegex(pymysql.err.MySQLError, why): cursor.execute(statement, params or None)
 
-    # ---- what is stored is what was given ----
+    # ---- values are stored as given ----
 
     def test_keys_differing_in_case_accents_or_spaces_are_distinct(self):
         keys = ["a", "a ", "A", "\u00e4", "a\u0308", "\u00df", "ss", " a"]
@@ -179,7 +179,7 @@ class Traps(MariaCase):
             wait_until(lambda: len(self.ids()) == 2, what=relay.output)
 
     def test_deadlocks_are_retried_and_lose_nothing(self):
-        """Somebody locks what turns lock, in another order."""
+        """Another session takes the locks of a turn in another order."""
         stop = threading.Event()
 
         def get_in_the_way():
@@ -303,7 +303,7 @@ class Traps(MariaCase):
         self.store = None
 
     def test_changing_a_relays_clock_has_no_effect(self):
-        """Leases and retries go by the server's clock: a relay whose own is a day ahead takes nothing from anybody."""
+        """Leases and retries go by the server's clock: a relay whose own clock is a day ahead steals no claim."""
         self.emit("a", "k/1")
         slow = self.relay("--consumer", "c", "--sink", f"exec:sleep 3; cat >> {self.out}; echo >> {self.path('times')}", "--lease", "10s")
         wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") == [(1,)], what=slow.output)

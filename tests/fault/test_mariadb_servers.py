@@ -1,5 +1,5 @@
-"""MariaDB servers that die, come back or hand over to a replica, and relays that are killed -9: nothing lost, order kept, and nobody
-has to start a relay again.
+"""MariaDB servers that die, come back or hand over to a replica, and relays that are killed -9: nothing lost, order kept, and no
+relay has to be restarted.
 
 # build: plain
 # quick: no
@@ -61,7 +61,7 @@ class Crash(workload.ServerCrashes, Load):
 
 
 class Failover(Load):
-    """Everybody goes to one address, which leads to the primary, and to the replica after its promotion; by an account that a server
+    """All clients use one address, which leads to the primary, and to the replica after its promotion; by an account that a server
     which is read-only refuses."""
     lease = "1s"
 
@@ -95,7 +95,7 @@ class Failover(Load):
         self.store = near
 
     def hand_over(self):
-        """hand_over: the address leads to the replica, which is the one that the test asks from now on."""
+        """hand_over points the address at the replica, which the test queries from now on."""
         self.replica.promote()
         self.server, self.net.server = self.replica, str(self.replica.socket)
         self.fault_over()
@@ -229,7 +229,7 @@ class DiskFull(Numbers, Case):
 
     def test_relay_recovers_after_a_full_disk(self):
         """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
-        without anybody's help but for the room."""
+        with no help but free space."""
         self.begin()
         with self.start() as relay:
             for _ in range(2):
@@ -245,7 +245,7 @@ class DiskFull(Numbers, Case):
 
     def test_server_aborting_on_a_full_disk_loses_nothing(self):
         """A value that is stored on pages of its own takes room also to be rolled back: without any the server ends itself. Started
-        again, with room, it has all that was committed, and relays go on by themselves."""
+        again, with room, it has all that was committed, and relays continue on their own."""
         self.begin()
         self.fill()
         large = f'"{os.urandom(400000).hex()}"'

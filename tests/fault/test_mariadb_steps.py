@@ -1,5 +1,5 @@
-"""A turn on MariaDB is several statements in one transaction. Whoever dies, is cut off or stands still between any two of them:
-nothing is lost, and nobody waits for long.
+"""A turn on MariaDB is several statements in one transaction. Whichever process dies, is cut off or stalls between any two of
+them: nothing is lost, and no other waits for long.
 
 # build: plain
 # quick: no
@@ -30,7 +30,7 @@ class Steps(Numbers, MariaCase):
                           "--log-hold", "0s", **kw)
 
     def some(self):
-        """some gives the steps to break at: all in a soak, else every eighth, from one that the seed chooses."""
+        """some returns the steps to break at: all in a soak, else every eighth, from one that the seed chooses."""
         return range(1 + SEED % EVERY, STEPS + 1, EVERY)
 
     def send_until(self, stop):
@@ -50,7 +50,7 @@ class Steps(Numbers, MariaCase):
         return self.reckon((CLAIMS * self.faults[f"cut off, {when}"] + self.lost_claims("out")) * BATCH)
 
     def test_connection_cut_before_any_statement_is_harmless(self):
-        """A connection that ends before any statement of a turn: nothing is lost, and the relay goes on by itself."""
+        """A connection that ends before any statement of a turn: nothing is lost, and the relay continues on its own."""
         self.cut_at(UNSENT)
 
     def test_connection_cut_within_any_statement_is_harmless(self):
@@ -74,7 +74,7 @@ class Steps(Numbers, MariaCase):
         self.reckon((CLAIMS * self.faults["relay killed"] + self.lost_claims("out")) * BATCH)
 
     def test_relay_stalled_at_any_statement_blocks_no_other(self):
-        """A relay that stands still between two statements of a turn, with what it has locked: another one goes on within seconds,
+        """A relay that stalls between two statements of a turn, with what it has locked: another one goes on within seconds,
         nothing is lost, and the first one goes on when it is back."""
         for n in self.some() if SOAK else (12 + SEED % 5,):
             relay = self.start()

@@ -1,5 +1,5 @@
 """A SQLite outbox that is replaced, taken away, restored or swapped under running relays and producers: nothing that is in the
-file at the path is lost, nobody goes on in a file that is gone without a word, and two files are never mixed up (G1, G2, G5)."""
+file at the path is lost, no process silently continues in a deleted file, and two files are never mixed up (G1, G2, G5)."""
 # build: plain
 # quick: no
 import contextlib
@@ -239,8 +239,8 @@ class Moved(Case):
         else: self.assertIn(b"was replaced", err)
 
     def test_reader_of_the_old_file_causes_no_mixed_files(self):
-        """A process that knows nothing of us has the former file open. Whoever opened the new one now would get the log of
-        the former: we refuse, name the process, and work as soon as it has ended."""
+        """A process that knows nothing of us has the former file open. Opening the new file now would attach the former
+        file's log: we refuse, name the process, and continue as soon as it has ended."""
         with contextlib.closing(sqlite3.connect(self.db)) as db, db:
             db.execute("INSERT INTO outbox_event (type) VALUES ('former')")
         copy = backup(self.db, self.path("copy.db"))
@@ -280,7 +280,7 @@ class Moved(Case):
         for relay in relays: relay.stop()
 
     def test_restore_into_the_same_file_is_reported_and_continued(self):
-        """`.restore` writes the copy into the file that all have open: nobody has to open it anew."""
+        """`.restore` writes the copy into the file that all have open: no process has to reopen it."""
         with self.start() as relay:
             self.emit("before")
             self.delivered("before", relay)
@@ -305,14 +305,14 @@ class Moved(Case):
             self.delivered("after", relay)
             self.assertIn("the numbers of events began again", relay.output())
         self.alter_events(*empty)
-        for n in range(20): self.emit(f"later{n}")  # as many as to pass the position, with nobody looking
+        for n in range(20): self.emit(f"later{n}")  # as many as to pass the position, with no worker polling
         self.assertIn("began again below what consumers have had", self.outbox("doctor", status=None).stdout)
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.assertEqual([t for t in self.got() if t.startswith("later")], [f"later{n}" for n in range(20)])
         self.assertIn("the numbers of events had begun again", self.outbox("doctor", status=None).stdout)
 
     def log_deleted(self, *suffixes, quiet=False):
-        """Somebody deletes the log, or its index, under a relay: it says so and ends, and nothing that was committed is lost."""
+        """The log or its index is deleted under a relay: it reports that and exits, and nothing that was committed is lost."""
         types = ["before", "second", "third"] if quiet else ["before"]
         with contextlib.closing(sqlite3.connect(self.db, isolation_level=None)) as other:  # keeps the log from being emptied
             relay = self.start()

@@ -1,4 +1,4 @@
-"""A cluster of three NATS servers under load: a leader killed, every server in turn, all of them, one that stands still; with one event
+"""A cluster of three NATS servers under load: a leader killed, every server in turn, all of them, one that stalls; with one event
 of a key in flight, and with exclusive=on. And the scale that docs/proof.md speaks of: four relays, 16 lanes, three servers, any one of
 the seven killed in turn."""
 # build: plain
@@ -26,7 +26,7 @@ class OnCluster(Numbers):
         return self.relay("--consumer", "out", "--sink", self.cluster.url("s", f"stream=S{self.MODE}"), "--timeout", "3s", *more)
 
     def got(self):
-        """got reads again, for a while, what has become less: a server that has just come back may answer with what it had."""
+        """got reads again, for a while, if there are fewer: a server that has just restarted may answer with stale data."""
         deadline = time.monotonic() + 30
         while True:
             found = [(int(m.data), m.headers["id"]) for m in self.cluster.messages("S")]
@@ -41,7 +41,7 @@ class OnCluster(Numbers):
 
 class Killed(OnCluster, Case):
     def test_each_server_killed_in_turn(self):
-        """Whichever server is killed, the two that are left go on, in order, and nothing comes twice."""
+        """Whichever server is killed, the remaining two continue, in order, and nothing comes twice."""
         with self.start() as relay:
             for node in self.cluster.nodes:
                 self.send(800)
@@ -72,7 +72,7 @@ class Killed(OnCluster, Case):
         self.reckon(0)
 
     def test_stalled_leader(self):
-        """A leader that stands still is replaced, and what it still has when it goes on is stored once."""
+        """A stalled leader is replaced, and messages it still holds when it resumes are stored once."""
         with self.start() as relay:
             self.send(300)
             self.wait_all(relay)

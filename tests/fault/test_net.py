@@ -34,7 +34,7 @@ class Network(Numbers):
         self.addCleanup(self.stack.close)
 
     def some(self):
-        """some gives the ways to be half-open: all in a soak, else one."""
+        """some returns the ways to be half-open: all in a soak, else one."""
         return list(DIRECTIONS) if SOAK else [self.rng.choice(list(DIRECTIONS))]
 
     def cut_often(self, relay):
@@ -83,12 +83,12 @@ class ToStore(Network):
         return (CLAIMS * vanished + self.lost_claims("out")) * BATCH
 
     def test_connections_reset_under_load_lose_nothing(self):
-        """A relay whose connections to its store are reset goes on by itself; nothing is lost, order is kept."""
+        """A relay whose connections to its store are reset continues on its own; nothing is lost, order is kept."""
         with self.start() as relay: self.cut_often(relay)
         self.reckon(self.bound(self.faults["connections reset"]))
 
     def test_answer_cut_off_at_any_byte_loses_nothing(self):
-        """A relay whose connection ends at any byte of its store's answer goes on by itself; nothing is lost."""
+        """A relay whose connection ends at any byte of its store's answer continues on its own; nothing is lost."""
         with self.start() as relay: self.blow_fuses(relay, 6000)
         self.reckon(self.bound(self.faults["answer cut off"]))
 
@@ -103,7 +103,7 @@ class ToStore(Network):
                 self.wait_all(near)  # the claims of the other one have run out
                 self.send(20)
                 self.wait_all(near)
-            # Although its network is still gone, it does not wait for ever: it says so, and tries anew.
+            # Although its network is still down, it does not wait forever: it reports that and retries.
             wait_until(lambda: self.GONE in far.output() and self.net.made > asked,
                        what=far.output)
             self.net.heal()
@@ -114,13 +114,13 @@ class ToStore(Network):
 
     def test_relay_recovers_from_a_half_open_connection(self):
         """A connection to a store that stays open while its bytes vanish: another relay takes over after the lease, and
-        the one that was cut off gets on by itself, within its limit for an answer."""
+        the one cut off recovers on its own, within its answer timeout."""
         for kind in self.some():
             with self.subTest(kind): self.half_open(kind, DIRECTIONS[kind])
             self.anew()
 
     def test_emitter_reports_a_half_open_connection(self):
-        """An emitter whose answer vanishes ends with a clear error; whether it was stored is told by its idempotency key."""
+        """An emitter whose answer vanishes ends with a clear error; its idempotency key tells whether it was stored."""
         self.send(1)
         for _ in range(6 if SOAK else 1):
             self.net.swallow(down=True)
@@ -185,18 +185,18 @@ class ToRedis(Network, Case):
         super().reckon((CLAIMS * faults + self.lost_claims("out")) * BATCH)
 
     def test_connections_reset_under_load_lose_nothing(self):
-        """A relay whose connections to Redis are reset goes on by itself; nothing is lost, order is kept."""
+        """A relay whose connections to Redis are reset continues on its own; nothing is lost, order is kept."""
         with self.start() as relay: self.cut_often(relay)
         self.reckon(self.faults["connections reset"])
 
     def test_answer_cut_off_at_any_byte_loses_nothing(self):
-        """A relay whose connection ends at any byte of Redis's answer goes on by itself; nothing is lost."""
+        """A relay whose connection ends at any byte of Redis's answer continues on its own; nothing is lost."""
         with self.start() as relay: self.blow_fuses(relay, 300)
         self.reckon(self.faults["answer cut off"])
 
     def test_half_open_connection_is_dropped_after_the_timeout(self):
         """A connection to Redis that stays open while its bytes vanish is given up after the timeout, and so are those made
-        meanwhile; when the network is back the relay gets on by itself."""
+        meanwhile; when the network is back the relay recovers on its own."""
         with self.start() as relay:
             for kind, directions in DIRECTIONS.items():
                 self.send(30)
@@ -212,7 +212,7 @@ class ToRedis(Network, Case):
         self.reckon(3)
 
     def test_reader_recovers_from_a_half_open_connection(self):
-        """A reader of a stream whose connection stays open while its bytes vanish gets on by itself; each event takes effect
+        """A reader of a stream whose connection stays open while its bytes vanish recovers on its own; each event takes effect
         once, in order."""
         b = self.path("b.db")
         self.outbox("init", "--store", f"sqlite:{b}")
@@ -261,18 +261,18 @@ class ToWebhook(Network, Case):
         super().reckon(log.count("failed, attempt") + log.count("sink is down") + 4 * sum(self.faults.values()))
 
     def test_connections_reset_under_load_lose_nothing(self):
-        """A relay whose connections to an endpoint are reset goes on by itself; nothing is lost, order is kept."""
+        """A relay whose connections to an endpoint are reset continues on its own; nothing is lost, order is kept."""
         with self.start() as relay: self.cut_often(relay)
         self.reckon(relay)
 
     def test_answer_cut_off_at_any_byte_loses_nothing(self):
-        """A relay whose connection ends at any byte of an endpoint's answer goes on by itself; nothing is lost."""
+        """A relay whose connection ends at any byte of an endpoint's answer continues on its own; nothing is lost."""
         with self.start() as relay: self.blow_fuses(relay, 100)
         self.reckon(relay)
 
     def test_half_open_connection_is_dropped_after_the_timeout(self):
         """A connection to an endpoint that stays open while its bytes vanish is given up after the timeout; when the network
-        is back the relay gets on by itself."""
+        is back the relay recovers on its own."""
         with self.start() as relay:
             for kind, directions in DIRECTIONS.items():
                 self.send(30)

@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode between everybody and the server, while all of them are killed: the pooler, relays, producers, backends
+"""PgBouncer in transaction mode between all clients and the server, while all of them are killed: the pooler, relays, producers, backends
 of the server, and what an operator does to a pool."""
 # build: plain
 # quick: no
@@ -17,7 +17,7 @@ HEAL = 30  # seconds from the end of a fault until relays deliver again
 
 
 class Pooled(Load):
-    """Everybody goes through a pooler with fewer connections than they have; the test goes past it."""
+    """All clients go through a pooler with fewer connections than clients; the test connects directly."""
 
     lease = "1s"
     POOL = 6
@@ -32,7 +32,7 @@ class Pooled(Load):
         self.store = self.pooler.url(self.dbname)
 
     def console(self, *commands):
-        """console has the pooler do what an operator tells it."""
+        """console runs an operator's command on the pooler."""
         with contextlib.closing(psycopg2.connect(self.pooler.url("pgbouncer"))) as db:
             db.autocommit = True
             with db.cursor() as cursor:
@@ -80,14 +80,14 @@ class Pooled(Load):
         self.console("RECONNECT")
 
     def pool_paused(self, crew):
-        """PAUSE returns once nobody is in a transaction; all wait then, for longer than a lease."""
+        """PAUSE returns once no session is in a transaction; then all wait for longer than a lease."""
         self.console("PAUSE")
         time.sleep(self.random.uniform(0.5, 1.5))
         self.console("RESUME")
-        self.vanished += 2  # what was in hand meanwhile has expired
+        self.vanished += 2  # claims held meanwhile have expired
 
     def pool_dropped(self, crew):
-        """KILL closes everybody's connection at once."""
+        """KILL closes every connection at once."""
         self.console(f"KILL {self.dbname}", f"RESUME {self.dbname}")
         self.vanished += 2
 

@@ -71,7 +71,7 @@ class Faults(PgCase):
                                          "application_name = 'outbox'")]
 
     def sleepers(self):
-        """sleepers counts those who hold the bell's lock, or stand by for it."""
+        """sleepers counts the sessions that hold the wake-up lock or wait for it."""
         return self.sql("SELECT count(*) FROM pg_locks l, pg_database d WHERE d.oid = l.database AND l.locktype = "
                         "'advisory' AND d.datname = current_database() AND l.objsubid = 1 AND l.granted")[0][0]
 
@@ -114,7 +114,7 @@ class Cut(Numbers, PgCase):
     PREFIX = "outbox."
 
     def cut_and_recover(self, make):
-        """make gives the rule of a proxy that breaks a connection."""
+        """make returns the rule of a proxy that breaks a connection."""
         self.init()
         with Proxy(self.store) as proxy:
             with self.relay("--store", proxy.url, "--consumer", "out", "--sink", f"file:{self.out}", "--lease", LEASE,
@@ -142,7 +142,7 @@ class Cut(Numbers, PgCase):
         return twice
 
     def test_claim_cut_off_at_any_point_loses_nothing(self):
-        """A claim whose connection breaks at any point: nothing is lost, and nothing comes twice, since nobody got it."""
+        """A claim whose connection breaks at any point: nothing is lost, and nothing comes twice, since no worker got it."""
         self.assertEqual(self.cut(claiming, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED), 0)
 
     def test_settlement_cut_off_at_any_point_loses_nothing(self):
@@ -193,8 +193,8 @@ class Asleep(Faults):
         self.check_settled()
 
     def test_sleeping_relays_wake_without_the_lock_holder(self):
-        """Consumers of their own in relays of their own, so that each must wake. The backend that holds the lock is the
-        one for which producers ring."""
+        """Consumers of their own in relays of their own, so that each must wake. Producers notify because this backend
+        holds the lock."""
         names = ("a", "b", "c")
         relays = [self.relay("--consumer", name, "--sink", f"file:{self.path(name)}", *SWEEP) for name in names]
         count = 0
@@ -204,7 +204,7 @@ class Asleep(Faults):
             for relay in relays: relay.signal(signal.SIGSTOP)
             self.sql("SELECT pg_terminate_backend(%s)", holder)
             wait_until(lambda: holder not in self.backends())
-            self.emit("a")  # nobody holds the lock, so it does not ring
+            self.emit("a")  # no session holds the lock, so it does not notify
             for relay in relays: relay.signal(signal.SIGCONT)
             count += 1
             for name in names:
@@ -266,7 +266,7 @@ class Asleep(Faults):
 
 
 class Impatient(Faults):
-    """Time limits and isolation levels that somebody set for everybody."""
+    """Time limits and isolation levels set for the whole database."""
 
     def setUp(self):
         super().setUp()
@@ -338,7 +338,7 @@ class Impatient(Faults):
                                     f"AND {condition}", *params), what=lambda: self.sql("SELECT * FROM pg_stat_activity"))
 
     # PostgreSQL looks for a deadlock once, when a wait has lasted for deadlock_timeout. So that the victim finds it however
-    # slow everybody is, the others close the cycle while the victim waits for a third one, u, who then lets go.
+    # slow all sessions are, the others close the cycle while the victim waits for a third one, u, who then lets go.
 
     @contextlib.contextmanager
     def asking(self, t, statement, *params):

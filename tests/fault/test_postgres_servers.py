@@ -1,5 +1,5 @@
 """PostgreSQL servers that die, come back or run out of space, and relays that are killed -9:
-nothing lost, order kept, and nobody has to start a relay again.
+nothing lost, order kept, and no relay has to be restarted.
 
 # build: plain
 # quick: no
@@ -50,8 +50,8 @@ class Crash(workload.ServerCrashes, Load):
 
 
 class Trickle(Numbers, ServerCase):
-    """The server dies while one event comes after the other: the turns of a relay don't wait for the disk then, and nobody else writes
-    the log for it."""
+    """The server dies while one event comes after the other: the turns of a relay don't wait for the disk then, and no other process
+    writes the log for it."""
     PREFIX = "outbox."
     settings = {"wal_writer_delay": "10s", "wal_level": "minimal", "max_wal_senders": 0}
 
@@ -81,7 +81,7 @@ class Trickle(Numbers, ServerCase):
 
 
 class Pooled(Load):
-    """Everybody goes through a PgBouncer, which is killed and comes back."""
+    """All clients go through a PgBouncer, which is killed and comes back."""
     lease = "1s"
 
     def sql(self, statement, *params):
@@ -188,7 +188,7 @@ class DiskFull(Numbers, ServerCase):
 
     def test_relay_recovers_after_a_full_disk(self):
         """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
-        without anybody's help but for the room."""
+        with no help but free space."""
         self.init()
         with self.mail("--batch", 1) as relay:
             for n in range(2):
@@ -231,8 +231,8 @@ class LogFull(Numbers, ServerCase):
         cls.addClassCleanup(cls.server.close)
 
     def test_server_aborting_on_a_full_disk_loses_nothing(self):
-        """Without room for its log the server ends itself. Started again, with room, it has all that was committed, and relays go on
-        by themselves."""
+        """Without room for its log the server ends itself. Started again, with room, it has all that was committed, and relays continue
+        on their own."""
         self.init()
         with self.mail("--batch", BATCH) as relay:
             self.send(200)
@@ -255,8 +255,8 @@ class LogFull(Numbers, ServerCase):
 
 
 class TwoPhase(ServerCase):
-    """Where transactions may be prepared for two-phase commit nobody rings, because such a transaction could not be
-    prepared; the relay looks by itself."""
+    """Where two-phase commit is enabled no transaction notifies, because one that did could not be prepared; the
+    relay polls."""
 
     settings = {"max_prepared_transactions": 5}
 

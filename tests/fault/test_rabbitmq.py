@@ -45,7 +45,7 @@ class Outages(OnQuorumQueues, Case):
     """Whatever the broker refuses, and why: everything arrives, in order, and no attempt is counted against an event."""
 
     def alarmed(self, alarm, words):
-        """alarmed has the broker block whoever publishes, for a while."""
+        """alarmed has the broker block publishers for a while."""
         with self.start("--timeout", "2s") as relay:
             self.send(50)
             self.wait_all(relay)

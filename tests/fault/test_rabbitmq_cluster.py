@@ -79,7 +79,7 @@ class Clustered(Numbers, Case):
         return super().reckon(bound=faults * self.sent)
 
     def test_leader_of_the_queue_killed_under_load(self):
-        """Whichever node leads the queue is killed in the middle: the others go on, and everything arrives, in order."""
+        """The node that leads the queue is killed midway: the others continue, and everything arrives, in order."""
         with self.start() as relay:
             self.send(500)
             wait_until(lambda: len(self.got()) > 100, what=relay.output)

@@ -45,7 +45,7 @@ class Faults(broker_faults.Faults, broker_faults.Full, RedisCase, Case):
 
 
 class FaultsOnce(broker_faults.RelayKilled, broker_faults.Zombies, RedisCase, Case):
-    """dedupe=on. What another relay has settled a zombie may bring again, but no more than it held."""
+    """dedupe=on. A relay past its lease may repeat what another relay has settled, but no more than it held."""
 
     QUERY, EXACTLY_ONCE = "dedupe=on", True
 

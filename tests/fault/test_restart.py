@@ -9,21 +9,21 @@ import time
 from http_endpoint import Endpoint, answer
 from support import Case, MariaCase, PgCase, wait_until
 
-SLACK = 10  # seconds until everybody is served: a third of the lease. On a quiet machine it takes 0.3 to 2
+SLACK = 10  # seconds until every consumer is served: a third of the lease. On a quiet machine it takes 0.3 to 2
 
 
 class Restart:
     consumers, events = (400, 2) if os.environ.get("OUTBOX_SOAK") else (40, 20)  # the endpoint, in Python, answers some thousand a second
 
     def relay_args(self):
-        """relay_args gives a relay that has a consumer for each path of the endpoint."""
+        """relay_args returns a relay that has a consumer for each path of the endpoint."""
         args = []
         for n in range(self.consumers):
             args += ["--consumer", f"c{n}", "--sink", f"{self.endpoint.url}/c{n}"]
         return args
 
     def counts(self):
-        """counts gives how many events each consumer was served."""
+        """counts returns how many events each consumer was served."""
         served = {(r.path, r.id) for r in list(self.endpoint.requests) if r.answered}
         by_path = collections.Counter(path for path, _ in served)
         return [by_path[f"/hook/c{n}"] for n in range(self.consumers)]

@@ -1,5 +1,5 @@
 """Past one machine: four relays share sixteen lanes of a consumer on PostgreSQL, in front of a Redis Cluster of three masters with a
-replica each. Whoever of these seven is killed: all keys stay in order, and nothing is lost."""
+replica each. Whichever of these seven is killed, all keys stay in order, and nothing is lost."""
 # build: plain
 # quick: no
 # clusters: yes

@@ -1,4 +1,4 @@
-"""Sinks that fail in ordinary ways, through the CLI: whose fault it is, and that nobody waits for ever."""
+"""Sinks that fail in ordinary ways, through the CLI: whose fault it is, and that no process waits forever."""
 # build: plain
 import fcntl
 import time
@@ -16,7 +16,7 @@ class FileSink(Numbers, Case):
         return self.relay("--log-level", "debug", "--consumer", "out", "--sink", f"file:{self.out}", *more)
 
     def lock(self):
-        """lock holds the lock of the file, as somebody else would."""
+        """lock holds the file's lock, as another process would."""
         f = open(self.out, "ab")
         self.addCleanup(f.close)
         fcntl.flock(f, fcntl.LOCK_EX)

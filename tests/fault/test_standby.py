@@ -1,5 +1,6 @@
-"""A primary and its streaming standby, which change places under load: with a synchronous one nothing is lost; with one that lags, what
-the new primary has never heard of is gone with its data, and what it has is delivered."""
+"""A primary and its streaming standby, which change places under load: with a synchronous one nothing is lost; with a lagging one,
+events the new primary never received are lost with its data, and the events it has
+are delivered."""
 # build: plain
 # quick: no
 import json
@@ -60,7 +61,7 @@ class Pair(Load):
         self.primary, self.standby = self.standby, self.primary
 
     def rebuild(self):
-        """rebuild makes what was the primary a standby of the one that took over, in its own folder."""
+        """rebuild turns the former primary into a standby of its successor, in its own folder."""
         shutil.rmtree(self.standby.dir / "data")
         anew = servers.Copy(self.primary, standby="other")
         anew.dir = self.standby.dir
@@ -99,7 +100,7 @@ class Synchronous(Pair):
         self.promote()
 
     def frozen(self, crew):
-        """The primary stands still, is given up, and goes on for a while beside the new one. No standby confirms what it commits."""
+        """The primary stalls, is given up, and runs on for a while beside the new one. No standby confirms what it commits."""
         family = [self.primary.popen.pid, *servers.children(self.primary.popen.pid)]
         for pid in family: os.kill(pid, signal.SIGSTOP)
         self.promote()
@@ -109,13 +110,13 @@ class Synchronous(Pair):
         self.standby.kill()
 
     def alone(self, crew):
-        """The standby is away for a while: nobody's commit returns, and all goes on when it is back."""
+        """The standby is away for a while: no commit returns, and everything continues when it is back."""
         self.standby.kill()
         time.sleep(1)
         self.standby.start()
 
     def move_producers(self, crew):
-        """move_producers starts others in the place of those that wait for a server that stands still."""
+        """move_producers starts others in the place of those that wait for a server that stalls."""
         for place in [place for place in crew if place[0] == "producer"]:
             self.kill(place, crew[place])
             crew[place] = self.start("producer")
@@ -183,7 +184,7 @@ class Asynchronous(Pair):
             for who in self.sinks:
                 self.again[who] = self.again.get(who, 0) + len(whole_lines(self.path(who))) - before[who]
             self.vanished += 2
-            # The old primary had events of which nobody has read the name before it died.
+            # The old primary had events whose names were never read before it died.
             self.standby.start()
             gone |= {id: n for id, in servers.execute(self.standby.url(self.dbname), "SELECT id::text FROM outbox.event")}
             servers.forget_connections()
@@ -195,7 +196,7 @@ class Asynchronous(Pair):
         self.reckon(gone)
 
     def reckon(self, gone):
-        """reckon: what is there was delivered, in order; what was not there was once on a primary that is no more."""
+        """reckon: every existing event was delivered, in order; any other delivery was of an event lost with the old primary."""
         rows = self.events()
         facts = {id: (json.loads(text), (id, key, text)) for id, key, text in rows}
         told = {id: COMMITTED for id in facts}

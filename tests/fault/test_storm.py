@@ -1,5 +1,5 @@
 """Handlers that are killed between effect and commit, stopped past their leases, cut off from their database: each event
-takes effect once for each of them, in the order of its key; what one cannot do is a dead letter of its own.
+takes effect once for each of them, in the order of its key; an event one of them cannot handle is its own dead letter.
 
 OUTBOX_SOAK=1 kills 200 times, over both stores; otherwise 40. OUTBOX_SEED=N plays the timing again."""
 # build: plain
@@ -56,12 +56,12 @@ class Handlers(Scenario):
         return effects == 2 * self.count and len(set(self.posted())) == self.count and self.left() == [(0,)]
 
     def handled(self, handler):
-        """handled gives the keys in the inbox of a handler."""
+        """handled returns the keys in the inbox of a handler."""
         rows = self.ask(f"SELECT CAST({self.KEY} AS text) FROM @handled WHERE handler = ?", f"shop.{handler}")
         return sorted(rows)
 
     def left(self):
-        """left counts what somebody has in hand, or has to do again."""
+        """left counts events in flight or parked."""
         return self.sql(f"SELECT (SELECT count(*) FROM {self.PREFIX}claim) + (SELECT count(*) FROM {self.PREFIX}parked)")
 
     def check(self, dead=(), kills=0):
@@ -86,7 +86,7 @@ class Handlers(Scenario):
     # ---- the cases ----
 
     def test_kills_between_effect_and_commit_apply_it_once(self):
-        """Whoever is killed between effect and commit: each handler takes effect once for each event, in the order of its
+        """Wherever the process is killed between effect and commit: each handler takes effect once for each event, in the order of its
         key; the external one acts again once for each kill at most."""
         rng, kills, own = random.Random(SEED), 0, 0
         while kills < KILLS:
@@ -103,7 +103,7 @@ class Handlers(Scenario):
         self.check(kills=kills)
 
     def test_process_stopped_past_its_lease_adds_nothing(self):
-        """A process stopped in a handler for longer than its lease: each handler takes effect once, whoever commits."""
+        """A process stopped in a handler for longer than its lease: each handler takes effect once, whichever process commits."""
         hold = self.path("hold")
         hold.touch()
         self.emit_numbers(12)
@@ -156,13 +156,13 @@ class Handlers(Scenario):
     def test_two_processes_share_the_work_and_none_starves(self):
         """Two processes with the same handlers share the work; when one is killed the other does it all."""
         self.path("stay").touch()
-        self.path("patient").touch()  # who has to wait for the processor is not taken for dead
+        self.path("patient").touch()  # a process waiting for the CPU is not taken for dead
         both = [self.start(), self.start()]
         for child in both: wait_until(lambda: "started" in child.output(), what=child.output)
         pids = lambda: {pid for pid, in self.sql("SELECT DISTINCT pid FROM effect")}
         wait_until(lambda: self.emit_numbers(24) or len(pids()) == 2, what=lambda: [c.output() for c in both])
         wait_until(self.all_done, what=lambda: [c.output() for c in both])
-        both[0].kill()  # what it holds goes to the other
+        both[0].kill()  # its claims go to the other process
         self.fault("handlers killed")
         self.emit_numbers(24)
         wait_until(self.all_done, what=both[1].output)

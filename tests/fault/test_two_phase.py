@@ -20,7 +20,7 @@ class Prepared(Load):
     lease = "1s"
 
     def prepare(self):
-        """prepare leaves a transaction with a new account, and an event for each of its changes, to whoever decides about it."""
+        """prepare leaves a transaction with a new account, and an event for each of its changes, to be decided later."""
         self.made += 1
         name, key, last = f"t{self.made}", KEYS_FROM + self.made, self.random.randint(1, 5)
         with contextlib.closing(psycopg2.connect(self.store)) as db, db.cursor() as cursor:
@@ -76,7 +76,7 @@ class Prepared(Load):
 
 
 class Held(Load):
-    """One that nobody decides about holds up nothing but itself."""
+    """A transaction that is never decided blocks nothing else."""
     settings = {"max_prepared_transactions": 5}
     prepare = Prepared.prepare
 

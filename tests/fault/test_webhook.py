@@ -104,7 +104,7 @@ class Broken(Numbers, WebhookCase):
                 self.receiver.start()
                 self.fault("endpoint restarted")
             self.heal(relay)
-        self.reckon(bound=16 * 3)  # what was under way
+        self.reckon(bound=16 * 3)  # events in flight
         self.assertEqual(self.consumer()["dead"], 0)
 
     def test_relay_killed_midway_repeats_with_the_same_ids(self):

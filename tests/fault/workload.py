@@ -52,16 +52,16 @@ class Workload(Crew, Scenario):
         return len(self.ndjson(self.path("books")))
 
     def wait_books(self, more, crew):
-        """wait_books: they all go on by themselves, each with its own connections."""
+        """wait_books: all continue on their own, each with its own connections."""
         before = self.books()
         wait_until(lambda: self.books() > before + more, what=lambda: "".join(p.output()[-2000:] for p in crew.values()))
 
     def versions(self):
-        """versions gives how often each account has changed, for certain."""
+        """versions returns how often each account has changed, for certain."""
         return dict(self.sql(self.VERSIONS))
 
     def told(self):
-        """told is what was committed: what the diaries say, and what the accounts say, which are part of it."""
+        """told is what was committed, according to the diaries and to the accounts."""
         told = {(key, v): COMMITTED for key, last in self.versions().items() for v in range(1, last + 1)}
         for path in self.dir.glob("diary-*"):
             told |= {tuple(map(int, line.split())): COMMITTED for line in path.read_text().splitlines()}
@@ -101,15 +101,15 @@ class Storms:
         self.rounds(play, STORM)
 
     def test_repeated_kills_lose_invent_and_reorder_nothing(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, and nothing else is."""
+        """Whichever process is killed or stopped, at any moment: what was committed is delivered, in order, and nothing else is."""
         self.storm(lanes=1)
 
     def test_repeated_kills_with_lanes_lose_nothing(self):
-        """Whoever is killed or stopped whenever: what was committed is delivered, in order, also in several lanes."""
+        """Whichever process is killed or stopped, at any moment: what was committed is delivered, in order, also in several lanes."""
         self.storm(lanes=4)
 
     def test_repeated_kills_with_shared_lanes_lose_nothing(self):
-        """Whoever is killed or stopped whenever: lanes that relays join, split and take over lose and reorder nothing."""
+        """Whichever process is killed or stopped, at any moment: lanes that relays join, split and take over lose and reorder nothing."""
         self.storm(lanes=16, producers=3)
 
 
@@ -139,6 +139,6 @@ class ServerCrashes:
         self.check()
 
     def test_server_dying_under_load_loses_nothing(self):
-        """A server that ends without a word, or orderly, and comes back: what was committed is delivered, in order, and no relay has
+        """A server that crashes or shuts down, and comes back: what was committed is delivered, in order, and no relay has
         to be started again."""
         self.rounds(self.crashes, STORM)

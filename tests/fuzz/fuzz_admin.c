@@ -112,8 +112,8 @@ static bool has(const char *p, size_t n, const char *word)
 }
 
 /* head_of is the length of the head: up to the first empty line after those in front. A line that
- * begins with a NUL is empty to the server. That lets nobody in who would not get in anyway, since
- * no browser sends such lines. */
+ * begins with a NUL is empty to the server. That admits no additional client, since no browser
+ * sends such lines. */
 static size_t head_of(const char *p, size_t n)
 {
     for (size_t at = in_front(p, n); at + 1 < n; at++) {

@@ -1,4 +1,4 @@
-/* Envelopes. Those of strangers are read or refused. What we write for an event is JSON and keeps
+/* Envelopes. Foreign ones are parsed or refused. What we write for an event is JSON and keeps
  * the payload byte for byte, and no attribute of a CloudEvent can end its header line. The input is
  * an envelope and, as a line of NDJSON, an event. */
 #include "base/json.h"

@@ -1,6 +1,6 @@
-/* A file that somebody else has left; the input is its content before the sink appends. Whole lines
+/* A file left by another process; the input is its content before the sink appends. Whole lines
  * stay as they are, byte for byte. What follows them is cut off if it is the beginning of a line of
- * ours or zeros; otherwise it is the last line of somebody else, and gets its line feed. Our line
+ * ours or zeros; otherwise it is another writer's last line, and gets its line feed. Our line
  * comes whole behind that, and a second one behind the first. */
 #include <sys/stat.h>
 #include <unistd.h>

@@ -18,7 +18,7 @@ static bool is_legal(const char *name)
     return n > 0 && n <= KAFKA_TOPIC_MAX && strspn(name, legal) == n;
 }
 
-/* name_topics makes names of what a stranger may put into an event. */
+/* name_topics builds topic names from untrusted event fields. */
 static void name_topics(struct kafka_sink *k, const char *text)
 {
     struct error err = {0};

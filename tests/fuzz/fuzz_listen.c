@@ -1,8 +1,8 @@
-/* Requests to the real receiver of `webhook listen`: one prints text and believes everybody, one
- * prints JSON and asks for a signature. The input is all that a client sends. If there is an
- * answer, it is a whole one; nobody who cannot sign is told that the message was taken; what is
- * printed is text that is safe for a terminal, or one JSON document per line; and the receiver goes
- * on. */
+/* Requests to the real receiver of `webhook listen`: one prints text and accepts every request, one
+ * prints JSON and requires a signature. The input is all that a client sends. If there is an
+ * answer, it is a whole one; no client that cannot sign is told that the message was accepted; what
+ * is printed is text that is safe for a terminal, or one JSON document per line; and the receiver
+ * goes on. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -37,7 +37,7 @@ static void *serve(void *peer)
     struct peer *p = peer;
     struct error err = {0};
     listen_run(&p->cli, &err);
-    abort(); /* nobody told it to stop */
+    abort(); /* no stop was requested */
 }
 
 /* read_printed adds what was printed meanwhile to what is not judged yet. */

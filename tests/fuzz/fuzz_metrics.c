@@ -1,4 +1,4 @@
-/* Metrics. Names of consumers, types and streams come from strangers. Whatever they are, each line
+/* Metrics. Names of consumers, types and streams are untrusted. Whatever they are, each line
  * of the page is in Prometheus' text format, and each label has the name that was given. The input
  * is three names with a NUL between them. */
 #include <ctype.h>

@@ -49,7 +49,7 @@ static void place(const char *text)
     (void)nats_reply_token(text);
 }
 
-/* is_subject says whether it has no wildcards, no blanks, and no empty tokens. */
+/* is_subject tells whether it has no wildcards, no blanks, and no empty tokens. */
 static bool is_subject(struct str s)
 {
     char last = '.';

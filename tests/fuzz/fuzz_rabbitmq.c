@@ -105,7 +105,7 @@ static void add_login(struct buf *b)
     add(b, 0, AMQP_CONNECTION_OPEN_OK_METHOD, &ok);
 }
 
-/* say_setup answers each step by itself: one that comes before it was asked for is out of turn. */
+/* say_setup answers each step on its own: one that comes before it was asked for is out of turn. */
 static void say_setup(struct sink *sk)
 {
     struct buf b;

@@ -136,7 +136,8 @@ static void compare(const struct fuzzed *f, const struct said *s, bool replicas)
     }
 }
 
-/* With a lease: nobody submits before it is held, and it is held only if somebody said so. */
+/* With a lease: nothing is submitted before it is held, and it is held only if the server said so.
+ * */
 static void leased(struct sink *sk, struct fuzzed *f, const struct said *s, const char *p, size_t n,
                    bool in_pieces)
 {
@@ -253,7 +254,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     healed(sk, &f, how & WITH_LEASE);
     for (size_t i = 0; i < s.n; i++)
         freeReplyObject(s.reply[i]);
-    /* Nobody answers what the sink asks for when it closes. */
+    /* The sink's requests at close get no answer. */
     peer_expect(&(struct peer_script){0});
     sk->ops->close(sk);
     return 0;

@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         redis_sentinel_drive(&s, i * MS_NS);
         is_sound(&s);
     }
-    redis_sentinel_drive(&s, 3600000 * MS_NS); /* whoever has not answered by then never will */
+    redis_sentinel_drive(&s, 3600000 * MS_NS); /* a peer that has not answered by then never will */
     MUST(s.state != SENTINEL_ASKING);
     is_sound(&s);
 

@@ -1,7 +1,7 @@
 /* Secrets, keys and signatures of webhooks. The input is three parts with a NUL between them:
  * secrets, the header of a request, and its body. Secrets are read, or refused without being
  * repeated. We believe what we signed and nothing else: not a body with one bit changed, not
- * another id or time, and not what a stranger writes into the header. */
+ * another id or time, and not what an attacker writes into the header. */
 #include "fuzz.h"
 #include "sink/signature.h"
 
@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         snprintf(back, sizeof back, "%lld", (long long)time);
         MUST(strcmp(back, text) == 0);
     }
-    /* A stranger does not know our secret, whatever they write. */
+    /* An attacker does not know our secret, whatever they write. */
     MUST(signature_check(good, &m, (struct str){words < n ? text + words + 1 : text, header},
                          NOW) != NULL);
     signature_keys_free(keys);

@@ -1,8 +1,8 @@
 /* Answers to webhooks. The first byte of the input says how the sink is set up; if it asks for
  * that, a file of headers up to a NUL follows; the rest is what the endpoint says. Every event gets
- * one answer; it is delivered only if the endpoint said 2xx; nobody can silence us for more than an
- * hour; the reason is one line of text without the token we were given; and the request is one
- * request, in which no header ends another. */
+ * one answer; it is delivered only if the endpoint said 2xx; no endpoint can silence us for more
+ * than an hour; the reason is one line of text without the token we were given; and the request is
+ * one request, in which no header ends another. */
 #include <sys/mman.h>
 #include <unistd.h>
 

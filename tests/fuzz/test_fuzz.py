@@ -16,7 +16,7 @@ TREE = ROOT / "build-fuzz"
 SECONDS = int(os.environ.get("OUTBOX_FUZZ_SECONDS", "60"))
 CLANG = shutil.which("clang")
 DICTIONARIES = {"admin": "http.dict", "consume": "redis.dict", "listen": "http.dict", "redis": "redis.dict", "redis_sentinel": "redis.dict", "webhook": "http.dict"}
-# What the sanitizers see ends the run, as everywhere; without this, undefined behaviour is a line on stderr that nobody reads.
+# What the sanitizers see ends the run, as everywhere; without this, undefined behaviour is only an unread line on stderr.
 ENV = {**os.environ, "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
 
 

@@ -73,7 +73,7 @@ class Reader:
         self.seen, self.crashed, self.buried, self.in_hand, self.workers = [], set(), set(), [], 0
 
     def step(self, dice, world):
-        """step settles a claim that is in hand, or claims once; it says whether there was anything."""
+        """step settles a claim that is in hand, or claims once; it tells whether there was anything."""
         if self.in_hand and (not self.trouble or dice.random() < 0.4):
             self.settle(dice, world, *self.in_hand.pop(0))
             return True
@@ -218,6 +218,6 @@ class World(Exact):
         wait_until(through)
 
     def check_trim(self):
-        """What everybody has may go, all of it; and nothing went before (or somebody would have lost it)."""
+        """Events every consumer has had may be trimmed, all of them; and none was trimmed earlier (or a consumer would have lost it)."""
         while self.boss.do("SELECT more FROM @.trim('0', 1000)")[0][0]: pass
         self.assertEqual(self.boss.do("SELECT count(*) FROM @.event"), [(0,)])

@@ -32,7 +32,7 @@ class Ahead(MariaCase):
 
     @contextlib.contextmanager
     def counted(self):
-        """counted gives a proxy, which counts packets with statements."""
+        """counted returns a proxy, which counts packets with statements."""
         path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
         with Proxy(path) as proxy: yield proxy
 

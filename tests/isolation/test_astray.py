@@ -16,7 +16,7 @@ class Astray(Exact):
         self.app = self.session()
 
     def emit(self, n, key="a/1"):
-        """emit gives the ids of n new events."""
+        """emit returns the ids of n new events."""
         return [self.app.do("SELECT id FROM @.event WHERE seq = %s", self.app.emit(key))[0][0] for _ in range(n)]
 
     def taken(self, consumer="c"):
@@ -155,7 +155,7 @@ class Astray(Exact):
         self.assertEqual(to, at + 1, "the long way: the test shows nothing")
         self.assertGreater(again, epoch)
 
-    # ---- somebody else writes here ----
+    # ---- foreign writers ----
 
     def test_outbox_written_by_a_subscription_is_refused(self):
         self.register("c")

@@ -15,7 +15,7 @@ class ClaimBatch(Exact):
         self.writer = self.session()
 
     def batch(self, session=None, worker="w", limit=100, target=None):
-        """batch gives {consumer: [seq, ...]} and {consumer: epoch}."""
+        """batch returns {consumer: [seq, ...]} and {consumer: epoch}."""
         rows = (session or self.reader).do("SELECT consumer, epoch, seq FROM @.claim_batch(%s, %s, %s)", worker, limit, target)
         seqs, epochs = collections.defaultdict(list), {}
         for consumer, epoch, seq in rows:
@@ -120,7 +120,7 @@ class ClaimBatch(Exact):
         self.reader.do("BEGIN")
         self.assertEqual(self.batch()[0], everything)
         other = self.session()
-        self.assertEqual(self.batch(other, "other")[0], {})  # not committed, and nobody else's all the same
+        self.assertEqual(self.batch(other, "other")[0], {})  # not committed, and still reserved
         self.reader.do("ROLLBACK")
         other.do("BEGIN")
         self.assertEqual(self.batch(other, "other")[0], everything)

@@ -22,11 +22,11 @@ class Claims(Exact):
         return [event[0] for event in events]
 
     def expire(self, consumer):
-        """expire makes every lease of a consumer a thing of the past."""
+        """expire ends every lease of a consumer."""
         self.reader.do("UPDATE @.claim SET locked_until = '-infinity' WHERE consumer = %s", consumer)
 
     def carefully(self, consumer, worker):
-        """carefully takes what was taken over: one at a time, in claims of one."""
+        """carefully drains a taken-over claim in claims of one event."""
         seen = []
         while True:
             epoch, events = self.reader.claim(consumer, worker, 100)

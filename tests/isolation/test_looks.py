@@ -17,7 +17,7 @@ class Looks(Exact):
                        "SELECT %s, 'a', (i %% 100)::text, '{}' FROM generate_series(1, %s) i", type, n)
 
     def find(self, name, most=100, target=None, after=0, look=200000):
-        """find gives what was found, and up to where it was looked for; None: everywhere."""
+        """find returns what was found, and up to where it was looked for; None: everywhere."""
         self.reader.db.notices.clear()
         rows = self.reader.do(FIND.format(name), most, target, after, look)
         said = PARTIAL.search("".join(self.reader.db.notices))
@@ -30,7 +30,7 @@ class Looks(Exact):
 
     def test_empty_lookup_costs_the_same_for_any_backlog(self):
         self.register("rare", "x.*")  # none has this type
-        self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")  # without receipts nobody can tell what it was given
+        self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")  # without receipts it is unknown what it was given
         costs = []
         for n in 10000, 40000:
             self.fill(n)
@@ -128,7 +128,7 @@ class Looks(Exact):
             self.assertTrue(self.truth(states, None))
 
     def entries(self):
-        """entries gives how many entries of the index of events were read so far, by everybody who has left."""
+        """entries returns how many entries of the index of events were read so far, by everybody who has left."""
         others = ("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
                   "AND backend_type = 'client backend'")
         wait_until(lambda: self.reader.do(others) == [(0,)])

@@ -97,7 +97,7 @@ class Changed(Exact):
         self.assertLessEqual({*old, *new}, got)
 
     def test_sequence_set_back_is_repaired_by_an_idle_relay(self):
-        """Nothing can commit meanwhile, so nothing rings: the relay's sweep finds it."""
+        """Nothing can commit meanwhile, so nothing notifies: the relay's sweep finds it."""
         self.emit(20)
         self.register("c")
         while self.take("c"): pass
@@ -314,7 +314,7 @@ class Changed(Exact):
         worker.do(f"SET ROLE {role}")
         self.assertEqual(len(worker.drain("c")), 3)
 
-    # ---- what is rare ----
+    # ---- rare cases ----
 
     def test_rarely_matching_filter_progresses_within_any_limit(self):
         self.register("c", "rare.*")

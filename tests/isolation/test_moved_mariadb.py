@@ -98,7 +98,7 @@ class Replayed(Moved):
 
 class Restored(Moved):
     def prepare(self):
-        """prepare has one consumer that got 10 of 20, with a claim in the hand of a relay that was killed, and one that got none."""
+        """prepare has one consumer that got 10 of 20, with a claim of a killed relay, and one that got none."""
         self.init()
         self.drain(*self.consumer("idle", "--events", "none.*"))
         self.send(10)
@@ -149,7 +149,7 @@ class Restored(Moved):
         self.go_on()
 
     def test_dump_loaded_over_the_outbox_sets_it_back(self):
-        """Its tables are dropped and made anew; a relay that was stopped meanwhile had an epoch and a position from after the dump."""
+        """Its tables are dropped and recreated; a relay that was stopped meanwhile had an epoch and a position from after the dump."""
         self.prepare()
         self.drain(*self.consumer())
         dump = self.dump()
@@ -180,7 +180,7 @@ class Restored(Moved):
         self.go_on()
 
     def test_dump_by_a_missing_account_is_named_and_repaired(self):
-        """A trigger runs as who made it. Where that account is missing, each INSERT fails: doctor says so, and init puts it right."""
+        """A trigger runs as its creator. Where that account is missing, each INSERT fails: doctor says so, and init puts it right."""
         mariadb_server.execute(self.server.url(""), "CREATE USER founder@localhost")
         mariadb_server.execute(self.server.url(""), "GRANT ALL ON shop.* TO founder@localhost")
         self.store = self.store.replace("root@", "founder@")
@@ -274,7 +274,7 @@ class Galera(mariadb_server.MariaDB):
 
 
 class MySQL(threading.Thread):
-    """Something that says it is MySQL 8, lets everybody in, and knows no statement."""
+    """A server that claims to be MySQL 8, accepts every login, and knows no statement."""
 
     def __init__(self):
         super().__init__(daemon=True)

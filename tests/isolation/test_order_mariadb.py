@@ -45,7 +45,7 @@ class Order:
         return [line["payload"] for line in self.ndjson(self.path("c"))]
 
     def waits(self, thread_id):
-        time.sleep(0.11)  # the server shows the same picture again to whoever asks more often than ten times a second
+        time.sleep(0.11)  # the server repeats the same snapshot when asked more often than ten times a second
         return self.sql("SELECT 1 FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = %s AND trx_state = 'LOCK WAIT' UNION ALL "
                         "SELECT 1 FROM information_schema.processlist WHERE id = %s AND state = 'User lock'", thread_id, thread_id)
 
@@ -102,7 +102,7 @@ class Order:
         holder.do("BEGIN")
         self.emit(holder, 0, idempotency_key="once")
         waiting = self.start(EMIT.replace("payload", "payload, idempotency_key") + "VALUES ('t', 'k', '1', 2, 'once')")
-        if self.MODE > 0:  # else the server gives nobody a number while that statement is at work
+        if self.MODE > 0:  # else the server assigns no other number while that statement runs
             self.emit(self.session(), 9)
         holder.do("ROLLBACK")
         self.end(waiting)

@@ -14,7 +14,7 @@ PLAN = re.compile(r"LOG:  duration: .*?  plan:\n\t(\{.*?\n\t\})", re.DOTALL)
 
 
 def nodes(plan):
-    """nodes gives a plan's nodes, the root first."""
+    """nodes returns a plan's nodes, the root first."""
     yield plan
     for child in plan.get("Plans", []): yield from nodes(child)
 
@@ -32,7 +32,7 @@ class Plans(ExactAlone):
         self.base = self.store
 
     def plans(self, work):
-        """plans gives what the server did while `work` ran: [(statement, plan)]."""
+        """plans returns what the server did while `work` ran: [(statement, plan)]."""
         start = len(self.postgres.log())
         work()
         found = []
@@ -104,10 +104,10 @@ class Plans(ExactAlone):
 
 class Costs(ExactAlone):
     """Pages looked at, counted by the server. It is one of its own: a claim has to look at all that came since the oldest transaction
-    of the whole cluster began, whosever that is."""
+    of the whole cluster began, in any database."""
 
     def claim(self, name, n=100):
-        """claim gives how many pages a claim looks at, and settles it."""
+        """claim returns how many pages a claim looks at, and settles it."""
         plan = self.reader.do("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM @.claim(%s, 'w', %s)", name, n)
         top = plan[0][0][0]["Plan"]
         self.assertEqual(top["Actual Rows"], n)
@@ -189,7 +189,7 @@ class Costs(ExactAlone):
         self.assertEqual([found(look) for look in (1000, 1700, 1800, None)], [None, None, 300, 300])
 
     def entries(self, *indexes):
-        """entries gives how many entries of these indexes were read so far; of those of lanes and claims, if none is named."""
+        """entries returns how many entries of these indexes were read so far; of those of lanes and claims, if none is named."""
         self.reader.do("SELECT pg_stat_force_next_flush()")
         return self.session().do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelname = ANY (%s)",
                                  list(indexes or ("claim_pkey", "lane_pkey")))[0][0]
@@ -268,7 +268,7 @@ class Costs(ExactAlone):
         self.assertEqual(self.reader.do("SELECT version FROM @.lane WHERE lane = 0"), before)
 
     def looks(self, name):
-        """looks gives the pages and the milliseconds of what status and a scrape ask about a consumer."""
+        """looks returns the pages and the milliseconds of what status and a scrape ask about a consumer."""
         cost = {}
         for what in ("@.consumer_status WHERE name = %s", "@._backlog(%s, 1000)", "@._parked_summary(%s)", "@._parked_events(%s, 1000)",
                      "@._waiting(%s, 1000)"):

@@ -18,7 +18,7 @@ class Steady(ExactAlone):
         self.writer = self.session()
 
     def said(self):
-        """said gives what relays have asked the server for so far."""
+        """said returns what relays have asked the server for so far."""
         return re.findall(r"^outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)", self.postgres.log(), re.MULTILINE)
 
     def test_single_event_costs_one_turn_and_one_read(self):

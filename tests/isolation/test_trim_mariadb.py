@@ -21,16 +21,16 @@ class Beside(MariaCase):
         self.far = f"mariadb://root@127.0.0.1:{self.proxy.port}/{self.dbname}"
 
     def deliver(self, consumer):
-        """deliver gives how many events the consumer has got in all."""
+        """deliver returns how many events the consumer has got in all."""
         self.drain("--consumer", consumer, "--sink", f"file:{self.path(consumer)}")
         return len(self.ndjson(self.path(consumer)))
 
     def there(self, consumer):
-        """there gives how many events there are, once the consumer is."""
+        """there returns how many events there are, once the consumer is."""
         return self.sql("SELECT count(*) FROM outbox_consumer c, outbox_event e WHERE c.name = %s", consumer)[0][0]
 
     def waits(self):
-        """waits says whether somebody waits for a trim to end."""
+        """waits tells whether a session waits for a trim to end."""
         return self.sql("SELECT 1 FROM information_schema.processlist WHERE id <> connection_id() AND info LIKE %s",
                         f"%{self.dbname}%.outbox_meta%FOR UPDATE")
 
@@ -53,7 +53,7 @@ class Beside(MariaCase):
         wait_until(lambda: stop.done() or not trim.running())
         if not stop.done(): return None, 0
         there = self.add(f"late{n}", stop)
-        trim.wait(expect=None)  # the server ends a transaction that stands still for long
+        trim.wait(expect=None)  # the server ends a transaction that stalls for long
         return stop.text, there
 
     def test_consumer_added_during_a_trim_gets_every_event(self):

@@ -1,5 +1,5 @@
-"""G1, G2, G3 and G4 on PostgreSQL, one way to lose or misorder an event at a time: who commits when, and what the reader
-has looked at in between."""
+"""G1, G2, G3 and G4 on PostgreSQL, one way to lose or misorder an event at a time: the order of commits, and what the
+reader has seen in between."""
 # build: plain
 import io
 import json
@@ -275,7 +275,7 @@ class Ways(Exact):
             self.drain("--store", self.store + "&schema=" + servers.urllib.parse.quote(name, safe=""), "--consumer", "r",
                        "--sink", f"file:{out}")
             self.assertEqual(len(self.ndjson(out)), i + 1, name)
-        # A claim of one waits for nobody who claims in another.
+        # A claim in one schema waits for no claim in another.
         sessions["outbox"].do("BEGIN")
         sessions["outbox"].do("SELECT @._lock_consumer('c')")
         sessions["it's"].do("SET lock_timeout = '5s'")

@@ -64,7 +64,7 @@ class Late(LateCommits, Exact):
         return int(self.sql("SHOW GLOBAL STATUS LIKE 'Com_select'")[0][1])
 
     def test_producer_in_any_isolation_level_loses_nothing(self):
-        self.sql("CREATE TABLE shop (nr int)")  # a table of ours would do, but who reads in SERIALIZABLE locks what it reads
+        self.sql("CREATE TABLE shop (nr int)")  # one of our tables would do, but a SERIALIZABLE reader locks what it reads
         for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
             writer = self.session()
             writer.do(f"SET TRANSACTION ISOLATION LEVEL {level}")

@@ -38,7 +38,7 @@ class Wakeup(ExactAlone):
                               "AND ((classid::bigint << 32) | objid::bigint) = @._wakeup_key() # 1")[0][0]
 
     def test_emit_only_role_can_notify_a_sleeper(self):
-        """The trigger runs with the rights of whoever emits, so everything it calls must be open to producers."""
+        """The trigger runs with the emitting role's rights, so everything it calls must be open to producers."""
         role = f"rings_{self.dbname}"[:60]
         servers.execute(self.store, f'CREATE ROLE "{role}" LOGIN')
         self.addCleanup(servers.execute, self.postgres.url("postgres"), f'DROP ROLE "{role}"')

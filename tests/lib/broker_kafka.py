@@ -1,4 +1,4 @@
-"""Apache Kafka for tests: private, in KRaft mode, one broker or several, gone with whoever started them.
+"""Apache Kafka for tests: private, in KRaft mode, one broker or several, ended with the process that started them.
 
     with Kafka() as kafka:
         kafka.create("orders", partitions=3)
@@ -36,7 +36,7 @@ BIN = pathlib.Path(os.environ.get("OUTBOX_BIN", ROOT / "build" / "outbox")).reso
 TOOL = BIN.parent / "tests" / "contract" / "kafka_tool"
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
 USER, PASSWORD = "relay", "s3cret-of-kafka"
-# Settings of a broker that keeps to rules about who may write where. Who does not log in may do everything.
+# Settings of a broker with ACLs. Anonymous clients may do everything.
 RULES = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
          "allow.everyone.if.no.acl.found": "true", "super.users": "User:ANONYMOUS"}
 # A test broker lives for seconds: no compiler that takes its time, no garbage collector with threads.
@@ -44,7 +44,7 @@ JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Dorg.sl
 
 
 def unavailable():
-    """unavailable says why there is no Kafka here; None: there is one."""
+    """unavailable returns why there is no Kafka here; None: there is one."""
     if not shutil.which("java"): return "Java is not here: install default-jre-headless"
     if not JARS.is_dir(): return f"Apache Kafka {VERSION} is not in {CACHE}: ./test gets it, if Maven Central can be reached"
     if not TOOL.exists(): return f"{TOOL} is not built: it takes librdkafka-dev"

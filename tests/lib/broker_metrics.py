@@ -17,7 +17,7 @@ class BrokerView:
         return relay
 
     def shown(self, relay):
-        """shown gives the labels of the broker, and the numbers about it."""
+        """shown returns the labels of the broker, and the numbers about it."""
         with urllib.request.urlopen(relay.url + "/metrics", timeout=30) as answer: text = answer.read().decode()
         found = {name: (dict(LABEL.findall(labels)), float(value)) for name, labels, value in SAMPLE.findall(text)}
         if "broker_info" not in found: return None
@@ -33,7 +33,7 @@ class BrokerView:
         return wait_until(fits, what=lambda: f"{want}\nbut {self.shown(relay)}\n{relay.output()}")
 
     def check_view(self, args, freeze, thaw, **want):
-        """check_view: a relay shows the broker and its leader; of one that stands still, what is unconfirmed, and for how long;
+        """check_view: a relay shows the broker and its leader; of one that stalls, what is unconfirmed, and for how long;
         and the doctor names it, too. The settings must have room for seconds without an answer."""
         done = self.outbox("doctor", "--connect", *args, status=None)
         self.assertIn(f"{want['kind']} at {want['broker']} answered within", done.stdout)

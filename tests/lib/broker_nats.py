@@ -52,7 +52,7 @@ class Client:
         self.socket.sendall(line.encode() + b"\r\n" + (b"" if data is None else data + b"\r\n"))
 
     def next(self):
-        """next gives (subject, reply, headers, data) of the next message."""
+        """next returns (subject, reply, headers, data) of the next message."""
         while line := self.file.readline():
             words = line.decode().split()
             if words[0] == "PING": self.send("PONG")
@@ -65,7 +65,7 @@ class Client:
         raise ConnectionError("the server has closed the connection")
 
     def request(self, subject, body=b""):
-        """request gives what was answered, (headers, data)."""
+        """request returns what was answered, (headers, data)."""
         self.asked += 1
         inbox = f"{self.inbox}.{self.asked}"
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -86,7 +86,7 @@ class Client:
         return answer
 
     def messages(self, stream, first=1):
-        """messages gives all of a stream, by a consumer that is gone afterwards."""
+        """messages returns all of a stream, by a consumer that is gone afterwards."""
         self.asked += 1
         subject = f"{self.inbox}-{self.asked}"
         self.send(f"SUB {subject} {self.asked}")
@@ -164,7 +164,7 @@ class Nats(Server):
         with self.client() as c: return c.api(what, body)
 
     def stream(self, name, **config):
-        """stream makes a stream, which must not be there."""
+        """stream creates a stream, which must not be there."""
         return self.api(f"STREAM.CREATE.{name}", {"name": name, **config})
 
     def update(self, name, **config):
@@ -195,7 +195,7 @@ class Cluster:
             for node, port in zip(self.nodes, self.routes):
                 routes = ", ".join(f"nats://127.0.0.1:{other}" for other in self.routes if other != port)
                 node.cluster = f"cluster {{ name: c, listen: 127.0.0.1:{port}, routes: [{routes}] }}"
-                node.patience = 1  # what nobody leads is not answered at all
+                node.patience = 1  # requests to a stream without a leader get no answer
                 node.start()
             self.wait_leader()
         except BaseException:

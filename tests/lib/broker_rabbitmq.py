@@ -26,7 +26,7 @@ ERLANG = "+S 1:1 +SDcpu 1:1 +SDio 2 +A 2 +sbwt none +sbwtdcpu none +sbwtdio none
 
 
 class Epmd:
-    """The port mapper that the nodes find each other by. Erlang would start one that stays for ever."""
+    """The port mapper that the nodes find each other by. Erlang would start one that stays forever."""
 
     def __init__(self):
         self.port = free_port()
@@ -130,7 +130,7 @@ class Rabbit(Server):
         return self.eval("[proplists:get_value(client_properties, I) || I <- rabbit_networking:connection_info_all([client_properties])].")
 
     def alarm(self, on=True):
-        """alarm is what `rabbitmqctl set_vm_memory_high_watermark` does: at almost nothing, the broker blocks whoever publishes."""
+        """alarm is what `rabbitmqctl set_vm_memory_high_watermark` does: close to zero, the broker blocks publishers."""
         self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({'0.0000001' if on else '0.6'}), vm_memory_monitor ! update.")
 
     def disk_alarm(self, on=True):
@@ -153,7 +153,7 @@ class Rabbit(Server):
             with contextlib.suppress(Exception): connection.close()
 
     def declare(self, exchange="orders", queue="q", kind="topic", binding="#", **arguments):
-        """declare makes an exchange and a quorum queue bound to it; arguments are the queue's, with _ for -."""
+        """declare creates an exchange and a quorum queue bound to it; arguments are the queue's, with _ for -."""
         arguments = {"x-queue-type": "quorum", **{name.replace("_", "-"): value for name, value in arguments.items()}}
         with self.channel() as ch:
             ch.exchange_declare(exchange, kind, durable=True)

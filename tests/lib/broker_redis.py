@@ -62,7 +62,7 @@ class Node(servers.Redis):
         with open(f"/proc/{self.popen.pid}/stat") as f: return f.read().rpartition(")")[2].split()[0] == "T"
 
     def try_ask(self, *args):
-        """try_ask gives None if the server is away, stands still, or refuses."""
+        """try_ask returns None if the server is away, stands still, or refuses."""
         try:
             if not self.running() or self.frozen(): return None
             return self(*args)
@@ -233,7 +233,7 @@ class Cluster(Several):
         return next(node for node in self.nodes if node.port == int(port))
 
     def slots(self):
-        """slots gives [(first, last, node)], as a server that answers says."""
+        """slots returns [(first, last, node)], as a server that answers says."""
         for node in self.nodes:
             if answer := node.try_ask("CLUSTER", "SLOTS"):
                 return [(first, last, self.at(where[1])) for first, last, where, *_ in answer]
@@ -250,11 +250,11 @@ class Cluster(Several):
         return list({id(node): node for _, _, node in self.slots()}.values())
 
     def entries(self, stream):
-        """entries gives [(id, [name, value, ...])] of a stream, wherever it is."""
+        """entries returns [(id, [name, value, ...])] of a stream, wherever it is."""
         return self.owner(stream)("XRANGE", stream, "-", "+")
 
     def streams(self):
-        """streams gives the names of all streams."""
+        """streams returns the names of all streams."""
         return sorted(key for node in self.masters() for key in node("KEYS", "*") if node("TYPE", key) == "stream")
 
     def migrate(self, slot, to):

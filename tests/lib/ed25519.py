@@ -32,7 +32,7 @@ def same(a, b):
 
 
 def point_of(data):
-    """point_of gives the point that 32 bytes stand for; ValueError if there is none."""
+    """point_of returns the point that 32 bytes stand for; ValueError if there is none."""
     y = int.from_bytes(data, "little")
     odd, y = y >> 255, y & (1 << 255) - 1
     if y >= P: raise ValueError("not a point")

@@ -67,7 +67,7 @@ class FlagTable:
         return [n for n, in self.sql(f"SELECT {self.n} FROM outbox WHERE processed_at IS NOT NULL ORDER BY id")]
 
     def session(self):
-        """session gives do(statement) on a connection of its own, on which nothing begins or commits but what it is told to."""
+        """session returns do(statement) on a connection of its own, on which nothing begins or commits but what it is told to."""
         if self.postgres:
             db = psycopg2.connect(self.store)
             db.autocommit = True

@@ -36,7 +36,7 @@ class Request:
 
 
 class Endpoint:
-    """(1) requests are in the order they came; `answered` of each says whether its answer went out whole."""
+    """(1) requests are in the order they came; `answered` of each tells whether its answer went out whole."""
 
     def __init__(self, behave=None, tls=None):
         self.behave = behave or (lambda request: answer())

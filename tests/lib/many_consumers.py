@@ -38,7 +38,7 @@ class ManyConsumers:
         return not self.ask("SELECT 1 FROM @claim")
 
     def are_woken(self, trace):
-        """Whoever is woken leaves a trace in its lane. The others stay where they are until the sweep, and miss nothing."""
+        """A woken consumer leaves a trace in its lane. The others do not move until the sweep, and miss nothing."""
         with self.many(12, events=lambda i: f"k{i}.*") as relay:
             for i in range(12): self.emit(f"k{i}.first")
             for i in range(12): wait_until(lambda: self.got(i) == [f"k{i}.first"], what=relay.output)
@@ -53,7 +53,7 @@ class ManyConsumers:
 
 
 class OneRelay(ManyConsumers):
-    """Consumers that share what they can, and do not touch each other all the same."""
+    """Consumers that share resources without affecting each other."""
 
     def test_supervising_thread_is_not_woken_by_events(self):
         """It would be woken by each event and consumer, and would wake up for nothing. The kernel counts that."""

@@ -62,7 +62,7 @@ class MariaDB(servers.Server):
         return f"mariadb://root@/{name}?socket={self.socket}"
 
     def create_database(self, name):
-        """create_database makes a database and gives its url."""
+        """create_database creates a database and gives its url."""
         execute(self.url(""), f"CREATE DATABASE `{name}`")
         return self.url(name)
 
@@ -78,7 +78,7 @@ _kept = threading.local()
 
 
 def execute(url, statement, *params):
-    """execute runs one statement by itself and gives its rows. Its connection is kept for the next one."""
+    """execute runs one statement on its own and gives its rows. Its connection is kept for the next one."""
     import pymysql
     if not hasattr(_kept, "all"): _kept.all = {}
     for last in (False, True):
@@ -136,7 +136,7 @@ class Replica(MariaDB):
         return self
 
     def applied(self):
-        """applied says whether all that came is done."""
+        """applied tells whether all that came is done."""
         db = connect(self.url(""))
         with contextlib.closing(db), db.cursor() as cursor:
             cursor.execute("SHOW SLAVE STATUS")
@@ -145,7 +145,7 @@ class Replica(MariaDB):
             return row[names.index("Gtid_IO_Pos")] == cursor.fetchone()[0]
 
     def caught_up(self):
-        """caught_up says whether it has all that its primary has, which has to live."""
+        """caught_up tells whether it has all that its primary has, which has to live."""
         there = execute(self.primary.url(""), "SELECT @@gtid_binlog_pos")
         return execute(self.url(""), "SELECT @@gtid_slave_pos") == there
 

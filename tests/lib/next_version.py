@@ -36,7 +36,7 @@ INSERT INTO @schema@.made_up SELECT seq, type FROM @schema@.event;
 ALTER TABLE @schema@.consumer ADD COLUMN made_up text NOT NULL DEFAULT 'none';
 UPDATE @schema@.meta SET value = '{NEXT}' WHERE name = 'schema_version';
 """,
-    # MariaDB commits each of these by itself: it can break off anywhere, and is begun again.
+    # MariaDB commits each of these on its own: it can break off anywhere, and is begun again.
     "mariadb/mariadb_schema": """
 ALTER TABLE outbox_consumer ADD COLUMN IF NOT EXISTS made_up varchar(20) NOT NULL DEFAULT 'none';
 CREATE TABLE IF NOT EXISTS outbox_made_up (nr bigint PRIMARY KEY, type varchar(255) NOT NULL) ENGINE = InnoDB;
@@ -46,7 +46,7 @@ INSERT IGNORE INTO outbox_made_up SELECT nr, type FROM outbox_event;
 
 
 def with_number(path):
-    """with_number gives the text of a source in which the version is the next one."""
+    """with_number returns the text of a source in which the version is the next one."""
     text = path.read_text()
     names = set(re.findall(r"\b[A-Z]+_SCHEMA_VERSION\b", text))
     define = "".join(f"#undef {name}\n#define {name} {NEXT}\n" for name in sorted(names))
@@ -55,7 +55,7 @@ def with_number(path):
 
 
 def embedded(tree, folder, name, sql):
-    """embedded gives the path, below the build tree, of the C that has the migrations of a store in it, and its text with one more."""
+    """embedded returns the path, below the build tree, of the C that has the migrations of a store in it, and its text with one more."""
     is_made = lambda word: word.endswith(f"/{name}.c")
     command, = [line for line in tree.commands("outbox") if line[0].endswith("/embed") and any(map(is_made, line))]
     out = next(i for i, word in enumerate(command) if is_made(word))

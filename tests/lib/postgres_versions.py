@@ -37,7 +37,7 @@ def about_postgres(root, label):
 
 @contextlib.contextmanager
 def programs(major):
-    """programs gives the folder of a version's programs. Servers run as nobody if we are root, and nobody may look into root's
+    """programs returns the folder of a version's programs. Servers run as user nobody if we are root, who may not read root's
     cache: then it is a copy."""
     with contextlib.ExitStack() as stack:
         folder = cached(major)

@@ -6,7 +6,7 @@ transaction when its client is gone.
         ... a client of 127.0.0.1:proxy.port does its work ...
         wait_until(stop.done)
 
-No encryption. A statement is one packet with the command COM_QUERY; what a relay asks on the connection of its bell is not counted."""
+No encryption. A statement is one packet with the command COM_QUERY; what a relay asks on its wake-up connection is not counted."""
 import contextlib
 import socket
 import struct
@@ -15,7 +15,7 @@ import threading
 UNSENT = "unsent"      # the server never gets the statement
 SENT = "sent"          # it does, and the client is gone at once
 ANSWERED = "answered"  # it has answered, and nothing of that arrives
-STALLED = "stalled"    # the server gets it only when it is let go, and the connection stays
+STALLED = "stalled"    # the server gets it only when released, and the connection stays open
 QUERY = 3
 
 
@@ -60,7 +60,7 @@ class Link:
         self.close()
 
     def pass_on(self, packet):
-        """pass_on gives whether the connection goes on."""
+        """pass_on returns whether the connection goes on."""
         stop = None
         if packet[4:5] == bytes([QUERY]) and packet[3] == 0: stop = self.proxy.next(packet[5:].decode(errors="replace"))
         if not stop:

@@ -34,7 +34,7 @@ class Request:
 
 
 class Rule:
-    """What is to happen to the first request that matches; done() says whether it did."""
+    """What is to happen to the first request that matches; done() tells whether it did."""
 
     def __init__(self, match, act):
         self.match, self.act = match, act
@@ -61,7 +61,7 @@ def text_at(message, at):
 
 
 def bound(message):
-    """bound gives the name and the parameters of a Bind message."""
+    """bound returns the name and the parameters of a Bind message."""
     _, at = text_at(message, 5)
     name, at = text_at(message, at)
     formats, = struct.unpack_from("!H", message, at)
@@ -113,7 +113,7 @@ class Link(threading.Thread):
         return self.read(self.server, (b"Z", b"E"))
 
     def read(self, s, ends):
-        """read gives everything up to a message of one of these types."""
+        """read returns everything up to a message of one of these types."""
         data = b""
         while True:
             if any(kind in ends for kind, _ in messages(data)[0]): return data

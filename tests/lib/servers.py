@@ -1,11 +1,11 @@
-"""Private servers for tests: each in a short folder of its own, unprivileged, gone with whoever started it.
+"""Private servers for tests: each in a short folder of its own, unprivileged, ended with the process that started it.
 
     with Postgres() as pg:
         pg.create_database("shop")
         with PgBouncer(pg) as pooler:
             psycopg2.connect(pooler.url("shop"))
 
-Whoever dies without a word takes its servers along (a parent-death signal), though not their folders. The signal comes
+If that process crashes, its servers end too (by a parent-death signal), though their folders stay. The signal comes
 when the *thread* that started them ends: start servers from the main thread.
 """
 import atexit
@@ -45,7 +45,7 @@ def clean_env():
     return {**env, "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 
-PORTS = range(10000, 32000)  # below those that the kernel gives to whoever connects: nobody gets one of them by chance
+PORTS = range(10000, 32000)  # below the ephemeral ports, so no client is assigned one by chance
 
 
 def free_port():
@@ -72,7 +72,7 @@ def in_memory():
 
 
 def make_folder(prefix):
-    """make_folder makes a folder for a server, in $OUTBOX_TEST_SERVERS if that is set.
+    """make_folder creates a folder for a server, in $OUTBOX_TEST_SERVERS if that is set.
 
     It is in memory where that is possible. A database is some 300 files, and a test makes and drops one or more: ext4 hands out
     no inode that was freed a moment ago, and looking for others took it 0.2 s of processor time per database, ten times as
@@ -102,18 +102,18 @@ def folder_for_all():
 
 
 def remove_abandoned(parent):
-    """remove_abandoned removes what folder_for_all has made there for those who are gone."""
+    """remove_abandoned removes what folder_for_all has made there for runs that have ended."""
     for folder in parent.glob("obrun*"):
         try:
             with open(folder / "lock") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            continue  # somebody's who lives, or whom we may not touch
+            continue  # owned by a live process, or not ours to touch
 
 
 def children(parent):
-    """children gives the live processes whose parent is `parent`."""
+    """children returns the live processes whose parent is `parent`."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit(): continue
@@ -182,7 +182,7 @@ class Server:
     def kill(self):
         """kill is kill -9 of the server and of every process it had, like the end of its machine."""
         if not self.running(): return
-        # Stopped, the server starts nobody while we count its children; the kernel still lets us kill it.
+        # Stopped, the server starts no process while we count its children; the kernel still lets us kill it.
         self.popen.send_signal(signal.SIGSTOP)
         family = children(self.popen.pid)
         for pid in family: _signal(pid, signal.SIGKILL)
@@ -191,7 +191,7 @@ class Server:
         while any(_alive(pid) for pid in family): time.sleep(0.005)
 
     def freeze(self):
-        """freeze makes it stand still, until thaw(): connections stay open, and nothing answers."""
+        """freeze stops it until thaw(): connections stay open, and nothing answers."""
         self.popen.send_signal(signal.SIGSTOP)
 
     def thaw(self):
@@ -319,7 +319,7 @@ class Postgres(Server):
         return f"host='{self.dir}' port={self.port} user={USER} dbname='{dbname}'"
 
     def create_database(self, name):
-        """create_database makes a database and gives its url."""
+        """create_database creates a database and gives its url."""
         create_database(self.url(""), name)
         return self.url(name)
 
@@ -438,11 +438,11 @@ def _run(db, statement, params):
 
 
 def execute(url, statement, *params):
-    """execute runs one statement by itself (no transaction around it) and gives its rows, [] if it has none. Its connection is
-    kept for the next one, since whoever waits for something asks often; if it broke meanwhile, another is made."""
+    """execute runs one statement on its own (no transaction around it) and gives its rows, [] if it has none. Its connection is
+    kept for the next one, since polling tests query often; if it broke meanwhile, another is made."""
     if not hasattr(_kept, "all"): _kept.all = {}
     db = _kept.all.pop(url, None)
-    if " DATABASE " in statement[:20]: forget_connections()  # what it names may be a template, where nobody may be
+    if " DATABASE " in statement[:20]: forget_connections()  # it may name a template, which must have no sessions
     rows = None
     if db:
         try:
@@ -484,7 +484,7 @@ def create_database(server, name, template="template1"):
 
 
 def made_database(server, key, make):
-    """made_database gives the name of a database that make(url) has filled, once for all who ask for this key; to be a template."""
+    """made_database returns the name of a database that make(url) has filled, once for all who ask for this key; to be a template."""
     name = "made_" + hashlib.sha256(key.encode()).hexdigest()[:16]
     there = lambda: execute(server + "&dbname=postgres", "SELECT 1 FROM pg_database WHERE datname = %s", name)
     if there(): return name
@@ -542,7 +542,7 @@ class Redis(Server):
             with s.makefile("rb") as f: return _redis_reply(f)
 
     def entries(self, stream):
-        """entries gives [(id, envelope as an object)] of a stream, in its order."""
+        """entries returns [(id, envelope as an object)] of a stream, in its order."""
         import json
         return [(i, json.loads(fields[1])) for i, fields in self("XRANGE", stream, "-", "+") or []]
 

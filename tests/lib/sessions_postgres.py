@@ -53,7 +53,7 @@ class Session:
                        "(%s, %s, %s, %s) RETURNING seq", type, aggregate, name, payload)[0][0]
 
     def claim(self, consumer, worker="w", max_events=100, lease_ms=3600000, max_attempts=5):
-        """claim gives (epoch, [(seq, type, key, held)]); (None, []) if there is nothing."""
+        """claim returns (epoch, [(seq, type, key, held)]); (None, []) if there is nothing."""
         rows = self.do("SELECT epoch, seq, type, aggregate_type, aggregate_id, held FROM @.claim"
                        "(%s, %s, %s, %s, %s)", consumer, worker, max_events, lease_ms, max_attempts)
         key = lambda r: None if r[3] is None else f"{r[3]}/{r[4]}"

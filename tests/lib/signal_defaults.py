@@ -1,4 +1,4 @@
-"""What a test must not inherit from whoever started it.
+"""Signal state a test must not inherit from its caller.
 
 `nohup ./test` begins with SIGHUP ignored, `./test &` in a script with SIGINT ignored, and a caller may have signals blocked. All
 of that passes through exec to every program a test starts, where a signal that was sent to stop it would do nothing.

@@ -57,7 +57,7 @@ SANITIZER = ("ERROR: AddressSanitizer", "ERROR: LeakSanitizer", "WARNING: Thread
 
 
 def is_locked(path):
-    """is_locked says whether somebody writes to an SQLite database."""
+    """is_locked tells whether a process is writing to an SQLite database."""
     with contextlib.closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as db:
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -84,7 +84,7 @@ def wait_until(predicate, timeout=TIMEOUT, what=None):
 
 
 def read_ndjson(path):
-    """read_ndjson gives the whole lines of a file as objects; [] if it is not there yet. A line whose end has not been
+    """read_ndjson returns the whole lines of a file as objects; [] if it is not there yet. A line whose end has not been
     written is left out."""
     try:
         data = pathlib.Path(path).read_bytes()
@@ -138,7 +138,7 @@ class Process:
 
     def freeze(self, db=None):
         """freeze is SIGSTOP, and waits until each thread stands: on a busy machine some go on for a while. With the path of
-        an SQLite database, not while it has that locked: then nobody else could go on."""
+        an SQLite database, not while it has that locked: then no other process could continue."""
         while True:
             self.signal(signal.SIGSTOP)
             states = lambda: [task.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()[0]
@@ -148,7 +148,7 @@ class Process:
             self.signal(signal.SIGCONT)
 
     def wait(self, expect=0, timeout=TIMEOUT):
-        """wait gives the exit status (negative: the signal) and fails if it is not `expect`; None accepts any."""
+        """wait returns the exit status (negative: the signal) and fails if it is not `expect`; None accepts any."""
         try:
             status = self.popen.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -185,7 +185,7 @@ def make(store):
 
 
 def made_sqlite():
-    """made_sqlite is the path of an SQLite outbox that nobody has used, to be copied."""
+    """made_sqlite is the path of an unused SQLite outbox, to be copied."""
     if not _made:
         folder = tempfile.mkdtemp(prefix="ob")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -266,7 +266,7 @@ class Case(unittest.TestCase):
         else: self.outbox("init")
 
     def emit(self, type, key=None, payload=None, *more, **kw):
-        """emit gives the new event's id; payload is any object."""
+        """emit returns the new event's id; payload is any object."""
         args = ["emit", type]
         if key is not None:
             args += ["--key", key]
@@ -412,7 +412,7 @@ class PgCase(Case):
         pass  # a server looks after its own
 
     def role(self, *parts):
-        """role makes a role with these parts in the outbox, gone with the test, and gives the store as it connects."""
+        """role creates a role with these parts in the outbox, gone with the test, and gives the store as it connects."""
         name = f"r_{uuid.uuid4().hex}"
         self.sql(f"CREATE ROLE {name} LOGIN")
         self.addCleanup(self.sql, f"DROP OWNED BY {name}; DROP ROLE {name}")
@@ -466,13 +466,13 @@ class MariaCase(Case):
             self.sql("SET @outbox_change_events = NULL, foreign_key_checks = 1")
 
     def connect(self, **more):
-        """connect gives a connection of the test's own, closed at its end."""
+        """connect returns a connection of the test's own, closed at its end."""
         db = mariadb_server.connect(self.store, **more)
         self.addCleanup(lambda: db.open and db.close())
         return db
 
     def ask(self, statement, *params):
-        """ask reads and changes events through a view that has their seq; those that nobody has looked at have their number."""
+        """ask reads and changes events through a view that has their seq; events not yet numbered have their insertion number."""
         names = {}
         if "@event" in statement and "INTO @event" not in statement:
             self.sql("CREATE OR REPLACE VIEW asked_event AS SELECT coalesce(o.seq, e.nr) AS seq, e.id, e.type, e.aggregate_type,"
@@ -490,7 +490,7 @@ class MariaCase(Case):
         pass  # a server looks after its own
 
 
-# Who stands for which store. Under a sanitizer, and with --quick, servers are left to the files and suites that are about them.
+# The base class of each store. Under a sanitizer, and with --quick, servers are left to the files and suites that are about them.
 STORE_CASES = {"OnSqlite": Case} if SANITIZED or QUICK else {"OnSqlite": Case, "OnPostgres": PgCase, "OnMariadb": MariaCase}
 
 

@@ -90,7 +90,7 @@ def check(folder, *args, **env):
 
 
 def found(name, places):
-    """found gives what the checker said, and the way it found."""
+    """found returns what the checker said, and the way it found."""
     verdict = BUGS[name][1]
     where = places["live" if verdict == CYCLE else "two" if name in TWO_CLAIMS else "one"]
     env = {"STOPS": "0", "LOST_REPLIES": "0", **NEEDS.get(name, {}), "BUG": NUMBERS[name]}

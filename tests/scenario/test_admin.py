@@ -1,4 +1,4 @@
-"""Who may ask a relay's own HTTP server what: tokens, unix sockets, names it is asked under, and clients that mean no good."""
+"""Access to a relay's HTTP server: tokens, unix sockets, host names, and hostile clients."""
 import contextlib
 import os
 import pathlib
@@ -57,7 +57,7 @@ class AdminCase(Case):
         return connection
 
     def send(self, relay, data):
-        """send gives the answer to raw bytes."""
+        """send returns the answer to raw bytes."""
         with contextlib.closing(self.connect(relay)) as connection:
             with contextlib.suppress(ConnectionError): connection.sendall(data)
             got = b""
@@ -247,7 +247,7 @@ class Requests(AdminCase):
             slow = [self.connect(relay) for _ in range(100)]
             for connection in slow:
                 with contextlib.suppress(ConnectionError): connection.sendall(b"GET /metrics HTTP/1.1\r\nHo")
-            # Without waiting for their time to be up: those who came first have to make room.
+            # Without waiting for their timeout: the oldest connections have to make room.
             answers = [wait_until(lambda: self.status(relay, "/metrics"), timeout=4) for _ in range(10)]
             self.assertEqual(answers, [200] * 10)
 

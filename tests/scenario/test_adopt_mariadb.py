@@ -1,4 +1,4 @@
-"""Adopting a table of a MariaDB database: MariaDB commits by itself when a trigger is made, so this is the store where it can break off
+"""Adopting a table of a MariaDB database: MariaDB commits on its own when a trigger is made, so this is the store where it can break off
 half-way; and what becomes of values of its types."""
 # build: plain
 # quick: no
@@ -176,7 +176,7 @@ class Beside(FlagTable, MariaCase):
         self.check()
 
     def stall(self, words):
-        """stall gives a stop at the statement with these words, of what adopts the table, and that process."""
+        """stall returns a stop at the statement with these words, of what adopts the table, and that process."""
         stops = [self.proxy.at(n, STALLED) for n in range(1, MOST)]
         adopt = self.spawn(BIN, "adopt", "outbox", "--store", self.far)
         for stop in stops:

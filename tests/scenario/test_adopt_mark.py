@@ -1,4 +1,4 @@
-"""Rows of an adopted table are marked once a consumer has had them, so that what delivered before can run beside it, and then go."""
+"""Rows of an adopted table are marked once a consumer has had them, so that the former poller can run beside it and then be retired."""
 # quick: no
 import unittest
 import uuid

@@ -61,7 +61,7 @@ class Adoption(FlagTable, PgCase):
         self.sql(f"CREATE OR REPLACE FUNCTION outbox.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$" + first +
                  "\nBEGIN RETURN NULL; END$$")
         self.sql("UPDATE outbox.meta SET value = 'another' WHERE name = 'functions'")
-        writer = psycopg2.connect(self.store)  # nobody's table is locked for that
+        writer = psycopg2.connect(self.store)  # no table is locked for that
         self.addCleanup(writer.close)
         with writer.cursor() as cursor: cursor.execute("INSERT INTO orders VALUES (1, 1, '1')")
         self.init()
@@ -162,8 +162,8 @@ class Adoption(FlagTable, PgCase):
 
 
 class Hostile(PgCase):
-    """The table's owner is nobody's friend, and the outbox belongs to a superuser. Whatever he brings along must run with his own
-    rights, or not at all: mallory.ran says as whom it did."""
+    """The table's owner is hostile, and the outbox belongs to a superuser. The owner's code must run with the owner's rights, or
+    not at all: mallory.ran records the role it ran as."""
 
     def setUp(self):
         super().setUp()
@@ -174,7 +174,7 @@ class Hostile(PgCase):
                  "CREATE TABLE mallory.ran (who text, what text); GRANT INSERT ON mallory.ran TO PUBLIC; "
                  "GRANT USAGE ON SCHEMA mallory TO PUBLIC")
         self.addCleanup(self.sql, "DROP SCHEMA mallory CASCADE")
-        # A function that says it is immutable, and does what it likes.
+        # A function declared immutable that has side effects.
         self.act("CREATE FUNCTION mallory.note(what text) RETURNS void LANGUAGE plpgsql AS "
                  "'BEGIN INSERT INTO mallory.ran VALUES (current_user, what); END'",
                  "CREATE FUNCTION mallory.odd(x int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS "
@@ -254,7 +254,7 @@ class Hostile(PgCase):
         self.assertEqual(self.sql("SELECT type FROM outbox.event ORDER BY seq"), [("a",), ("b",)])
 
     def test_reading_rows_runs_no_owner_code_as_the_adopter(self):
-        """A function of his runs with his own rights; but a setting, a cursor or a trigger of it can outlive it."""
+        """The owner's function runs with the owner's rights; but a setting, a cursor or a trigger of it can outlive it."""
         self.table()
         things = {
             "search_path": "PERFORM set_config('search_path', 'mallory, pg_catalog', false)",
@@ -328,7 +328,7 @@ class Hostile(PgCase):
         said = self.outbox("adopt", "mallory.old", *mark, status=CONFIG).stderr
         self.assertIn(f'belongs to role "{self.name}", which could have code of its own run with the rights of', said)
         self.assertEqual(self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'mallory.old'::regclass"), [(0,)])
-        # A table of ours that he may put triggers on, or that becomes his later.
+        # A table of ours that mallory may put triggers on, or comes to own later.
         self.sql(f"CREATE TABLE ours (LIKE mallory.old INCLUDING ALL); GRANT TRIGGER ON ours TO {self.name}")
         self.outbox("adopt", "ours", *mark)
         self.act("CREATE FUNCTION mallory.tell() RETURNS trigger LANGUAGE plpgsql AS "

@@ -1,5 +1,5 @@
-"""Bringing an outbox up to date while it is in use: producers are not kept waiting, a long transaction is waited for, whoever is
-killed half-way leaves what was there whole, and several at once do it once."""
+"""Bringing an outbox up to date while it is in use: producers are not kept waiting, a long transaction is waited for, a process
+killed half-way leaves the outbox intact, and concurrent runs do it once."""
 # build: plain
 # quick: no
 import contextlib
@@ -121,7 +121,7 @@ class OnPostgres(KilledHalfWay, PgCase):
         self.assertEqual(self.installed(), self.functions)
         took.sort()
         self.figures(took[-1], emitted[0])
-        self.assertLess(took[-5], 2.0, "producers waited")  # a busy machine may be late by itself, but not again and again
+        self.assertLess(took[-5], 2.0, "producers waited")  # a busy machine may be late on its own, but not again and again
         self.assertEqual(len(self.events()), emitted[0] + 1)
 
     def figures(self, slowest, emitted):

@@ -29,7 +29,7 @@ class CliCase:
         return done.stderr
 
     def stored(self):
-        """stored gives the number of events, after a look at the database's health."""
+        """stored returns the number of events, after a look at the database's health."""
         self.assert_sound()
         return self.ask("SELECT count(*) FROM @event")[0][0]
 
@@ -418,7 +418,7 @@ class Files(CliCase, Case):
         self.assertFalse(self.path("none.db").exists())
 
     def as_nobody(self, *args, **kw):
-        """as_nobody runs the CLI without the rights of root, who is stopped by nothing."""
+        """as_nobody runs the CLI without the rights of root, whom no permission stops."""
         if os.geteuid() != 0:
             return self.outbox(*args, **kw)
         if not shutil.which("setpriv"):
@@ -469,7 +469,7 @@ class Files(CliCase, Case):
         self.refused(AGAIN, "emit", "a", env=quick, says="locked")
         self.refused(AGAIN, "emit", "--ndjson", input='{"type":"a"}\n', env=quick, says=["locked", "nothing is stored"])
         self.refused(AGAIN, "trim", "--busy-timeout", "100ms", says="locked")
-        self.json("status", env=quick)  # readers are not in the way
+        self.json("status", env=quick)  # readers do not block it
         db.execute("ROLLBACK")
         self.assertEqual(self.stored(), 0)
         self.outbox("emit", "a", env=quick)
@@ -516,7 +516,7 @@ lease = 20s
 """
 
     def config(self, *args, **kw):
-        """config gives {(section, name): (value, origin, where)}."""
+        """config returns {(section, name): (value, origin, where)}."""
         rows = self.json("config", "show", *args, **kw)
         return {(r["section"], r["name"]): (r["value"], r["origin"], r["where"]) for r in rows}
 
@@ -792,7 +792,7 @@ class Relay(CliCase):
 
     def test_second_signal_ends_it_at_once(self):
         self.emit("a")
-        # A delivery that lasts as long as the relay does, and leaves nobody behind.
+        # A delivery that lasts as long as the relay does, and leaves no process behind.
         relay = self.relay("--consumer", "c", "--sink", "exec:touch busy; while kill -0 $PPID; do sleep 0.01; done")
         wait_until(self.path("busy").exists)
 

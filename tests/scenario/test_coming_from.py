@@ -1,4 +1,4 @@
-"""Whoever comes from another outbox finds it by its names: docs/coming-from.md, and the views under those names."""
+"""Users of another outbox find familiar names: docs/coming-from.md, and the views under those names."""
 # build: plain
 import json
 import re
@@ -132,7 +132,7 @@ class NamedOnPostgres(Named, PgCase):
         self.assertEqual(may, {"producer": set(), "consumer": everything, "operator": everything | {"event_handled"}})
         name = roles["operator"].split("user=")[1].split("&")[0]
         self.outbox("revoke", "operator", name, "--yes")
-        # Two views say to everybody what he himself was given, and nothing else.
+        # Two views show every role only its own grants.
         self.assertEqual(self.sql("SELECT relname FROM pg_class WHERE has_table_privilege(%s, oid, 'SELECT') AND relnamespace = "
                                   "'outbox'::regnamespace ORDER BY relname", name), [("held_here",), ("works_here",)])
 
@@ -171,13 +171,13 @@ WORDS = {
 
 
 def sections():
-    """sections gives the page's parts by their headings."""
+    """sections returns the page's parts by their headings."""
     parts = re.split(r"^## +(.*)\n", PAGE.read_text(), flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2]))
 
 
 def rows(text):
-    """rows gives what stands on both sides of the arrows of a section: (there, here)."""
+    """rows returns what stands on both sides of the arrows of a section: (there, here)."""
     return [tuple(item.split(" → ", 1)) for item in items(text) if " → " in item]
 
 
@@ -237,7 +237,7 @@ class Names(PgCase):
         return name in option
 
     def is_taken(self, name, value):
-        """is_taken says whether a config file may say that."""
+        """is_taken tells whether a config file may say that."""
         config = self.path("outbox.conf")
         scope = next((o["scope"] for o in self.options if o["name"] == name and o["file"]), None)
         lines = ["[outbox]", f"store = {self.store}", "[consumer c]", "sink = stdout:"]

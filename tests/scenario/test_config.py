@@ -1,4 +1,4 @@
-"""config check says what a relay would, and all of it; consumers from the environment alone."""
+"""config check reports what a relay would, and all errors at once; consumers from the environment alone."""
 import os
 import re
 
@@ -20,7 +20,7 @@ class ConfigCase(Case):
         return path
 
     def problems(self, *args, **kw):
-        """problems gives what config check has to say, as (where, text)."""
+        """problems returns what config check has to say, as (where, text)."""
         got = self.json("config", "check", *args, status=CONFIG, **kw)
         self.assertFalse(got["ok"])
         return [(p["where"], p["text"]) for p in got["problems"]]

@@ -68,7 +68,7 @@ class Old(Case):
                 with guest:
                     guest.recv(4096)
                     guest.sendall(hello)
-                    while guest.recv(4096): pass  # nobody asks it anything before the end
+                    while guest.recv(4096): pass  # it gets no query before the end
 
     def test_too_old_server_is_refused_before_any_query(self):
         for args in (["init"], ["status"], ["doctor"], ["relay", "--consumer", "mail", "--sink", "stdout:"]):

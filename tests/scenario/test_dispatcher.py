@@ -66,7 +66,7 @@ class Dispatcher(Configured):
         return self.redis.url(query)
 
     def receipts(self):
-        """receipts gives {event id: (stream id, seconds since 1970)}."""
+        """receipts returns {event id: (stream id, seconds since 1970)}."""
         return {str(event): (sink, at) for event, sink, at in self.sql(self.RECEIPTS)}
 
     def ids(self):

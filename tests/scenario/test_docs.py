@@ -30,14 +30,14 @@ TEST_NAME = re.compile(r"`(\w+/\w+\.(?:c|py)):(\w+)`")
 
 
 def documents():
-    """documents gives every .md file of the project."""
+    """documents returns every .md file of the project."""
     found = [path for path in ROOT.rglob("*.md") if not re.match(r"build|\.", str(path.relative_to(ROOT)))]
     assert README in found
     return sorted(found)
 
 
 def blocks(path):
-    """blocks gives the fenced blocks as (language, text, whether nothing but white space stands before it since the
+    """blocks returns the fenced blocks as (language, text, whether nothing but white space stands before it since the
     last one)."""
     text, end, found = path.read_text(), 0, []
     for block in FENCE.finditer(text):
@@ -47,7 +47,7 @@ def blocks(path):
 
 
 def shell_blocks(path):
-    """shell_blocks gives what to run, each with what it must print; None: that does not matter."""
+    """shell_blocks returns what to run, each with what it must print; None: that does not matter."""
     found = []
     for language, text, follows in blocks(path):
         if language == "sh": found.append([text, None])
@@ -67,12 +67,12 @@ def plain(text):
 
 
 def prose(path):
-    """prose gives a document without its fenced blocks."""
+    """prose returns a document without its fenced blocks."""
     return FENCE.sub("", path.read_text())
 
 
 def anchors(path):
-    """anchors gives the names under which GitHub makes a document's headings reachable."""
+    """anchors returns the names under which GitHub makes a document's headings reachable."""
     heads = re.findall(r"^#+ +(.*)$", prose(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
@@ -83,7 +83,7 @@ def options():
 
 
 def shared_cases(path):
-    """shared_cases gives the suites that a Python test takes cases from: files of tests/lib or of its own folder."""
+    """shared_cases returns the suites that a Python test takes cases from: files of tests/lib or of its own folder."""
     names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
     paths = [folder / f"{name}.py" for name in names for folder in (ROOT / "tests" / "lib", path.parent)]
     return [path.read_text() for path in paths if path.exists()]
@@ -105,7 +105,7 @@ SECRETS = {"OUTBOX_CONSUMERS", "OUTBOX_MARIADB_PASSWORD", "OUTBOX_REDIS_PASSWORD
 
 
 class Runs:
-    """Whoever has a folder, self.dir, and runs the examples of a document there."""
+    """A mixin for cases with a folder, self.dir, that run a document's examples there."""
 
     def run_blocks(self, path, **addresses):
         """run_blocks runs a document's examples in order, in one shell, in a folder of its own; with our address in place of one
@@ -414,7 +414,7 @@ class Numbers(unittest.TestCase):
               r"(\d+) mib at most": ("EVENT_PAYLOAD_CEILING", MIB), r"ten years \((\d+) days\)": ("EVENT_AHEAD_MAX_MS", 24 * 3600 * 1000)}
 
     def constant(self, folder, name):
-        """constant gives the value of a #define in a folder of src; it may be in any of the folder's files."""
+        """constant returns the value of a #define in a folder of src; it may be in any of the folder's files."""
         said = {text for path in (ROOT / "src" / folder).glob("*.[ch]")
                 for text in re.findall(rf"^#define {name} (.*?)(?:\s*/\*.*)?$", path.read_text(), re.MULTILINE)}
         self.assertEqual(len(said), 1, f"#define {name} in src/{folder}")

@@ -14,7 +14,7 @@ SERVERS = {}
 
 
 def server(name, **settings):
-    """server gives the one of that name, started when first asked for; it ends with this file."""
+    """server returns the one of that name, started when first asked for; it ends with this file."""
     if name not in SERVERS:
         SERVERS[name] = servers.Postgres({"fsync": "on", **settings}).start()
     return SERVERS[name]
@@ -29,7 +29,7 @@ class Doctor:
     """What the cases on both stores share."""
 
     def doctor(self, *args, status=0, **kw):
-        """doctor gives what it says, by level and name: [(level, name, text, advice)]."""
+        """doctor returns what it says, by level and name: [(level, name, text, advice)]."""
         said = self.json("doctor", *args, status=status, **kw)
         self.assertEqual(said["ok"], status == 0)
         found = [(f["level"], f["name"], f["text"], f["advice"]) for f in said["findings"]]
@@ -38,7 +38,7 @@ class Doctor:
         return found
 
     def bad(self, *args, **kw):
-        """bad gives the warnings and problems, of which there must be one."""
+        """bad returns the warnings and problems, of which there must be one."""
         return [f for f in self.doctor(*args, status=FOUND, **kw) if f[0] in ("warning", "problem")]
 
     def one(self, level, name, *texts, args=(), **kw):
@@ -114,7 +114,7 @@ class Server(PgDoctor):
         pid = db.info.backend_pid
         self.one("warning", "transaction", f"pid {pid}", 'application "forgetful"', "idle in transaction", "has written",
                  f"pg_terminate_backend({pid})", args=("--patience", "0s"))
-        self.doctor()  # it is not old enough to be a warning by itself
+        self.doctor()  # it is not old enough to be a warning on its own
         db.rollback()
         self.doctor("--patience", "0s")
 

@@ -193,7 +193,7 @@ class Claims:
             pid = wait_until(lambda: self.sql(waits), what=worker.output)[0][0]
             self.sql("SELECT pg_terminate_backend(%s)", pid)
         db.close()
-        if self.language == "psql":  # which cannot go on with a batch: somebody takes it over when its lease is over
+        if self.language == "psql":  # which cannot go on with a batch: another worker takes it over when its lease expires
             self.sql("UPDATE outbox.claim SET locked_until = now()")
         wait_until(lambda: self.revenue_if_any() == {"ada": 10}, what=worker.output)
         wait_until(lambda: self.status("parked + inflight") == 0, what=worker.output)
@@ -298,7 +298,7 @@ class Together(ExampleCase):
         self.assertEqual(self.sql("SELECT payload::text FROM outbox.event"), [(given.decode(),)] * 2)
 
     def test_workers_in_several_languages_at_once_take_effect_once(self):
-        self.consume("psql")  # makes the table: PostgreSQL does not like it to be made by several at once
+        self.consume("psql")  # creates the table: PostgreSQL does not like it to be made by several at once
         self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload)"
                  " SELECT 'order.created', 'order', i::text, json_build_object('customer', 'c' || i %% 7, 'total', i)"
                  " FROM generate_series(1, %s) AS i", 1000)
@@ -354,7 +354,7 @@ class Shop:
         return self.sql(f"SELECT count(*) FROM {what}")[0][0]
 
     def exact(self, count):
-        """exact: everything that was ordered has left the shelf, once, and everybody was told."""
+        """exact: everything that was ordered has left the shelf, once, and every notification was sent."""
         kept = [i for i in range(1, count + 1) if i % 7]
         self.assertEqual(self.sql("SELECT id FROM orders ORDER BY id"), [(i,) for i in kept])
         for k, item in enumerate(("apple", "pear", "plum")):
@@ -408,7 +408,7 @@ class ShopOnPostgres(Shop, PgCase):
 
 
 class Worker:
-    """The worker in C that claims, delivers and settles by itself, on either store."""
+    """The worker in C that claims, delivers and settles on its own, on either store."""
 
     def work(self, *target):
         done = subprocess.run([WORKER, self.store, *target], cwd=self.dir, env=self.env(), capture_output=True, text=True,

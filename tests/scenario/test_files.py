@@ -1,4 +1,4 @@
-"""Files: who may read what we make, links that strangers put in our way, and secrets that others can see."""
+"""Files: permissions of those we create, links planted by other users, and secrets visible to others."""
 import os
 import pathlib
 import stat
@@ -88,7 +88,7 @@ class Made(Case):
 
 @as_root
 class Shared(Case):
-    """A folder that everybody can write to, and a stranger who was there first."""
+    """A world-writable folder in which another user has created files first."""
 
     def setUp(self):
         super().setUp()

@@ -10,7 +10,7 @@ DATA, UNAVAILABLE = 65, 69
 REFUSED = "42501"
 PRODUCER, CONSUMER, OPERATOR = "producer", "consumer", "operator"
 
-# What somebody tries, and who may. %(epoch)s is a live claim of the worker "w".
+# Operations, and the roles allowed to run them. %(epoch)s is a live claim of the worker "w".
 RULES = [
     ("SELECT outbox.emit('a', 'k', '1', '1')", {PRODUCER}),
     ("SELECT outbox.emit('a', 'k', '1', '1', idempotency_key => 'new')", {PRODUCER}),
@@ -89,7 +89,7 @@ class Grants(PgCase):
         return epoch
 
     def attempt(self, store, statement, params):
-        """attempt gives whether a role may do it, and undoes what it did."""
+        """attempt returns whether a role may do it, and undoes what it did."""
         db = psycopg2.connect(store)
         try:
             with db.cursor() as cursor:

@@ -11,7 +11,7 @@ DATA, UNAVAILABLE = 65, 69
 REFUSED = {1044, 1142, 1143, 1227, 1370}  # by database, table, column, privilege and routine
 PRODUCER, CONSUMER, OPERATOR = "producer", "consumer", "operator"
 
-# What somebody tries, and who may.
+# Operations, and the roles allowed to run them.
 RULES = [
     ("INSERT INTO outbox_event (type, payload) VALUES ('a', '1')", {PRODUCER}),
     ("INSERT INTO outbox_event (type, id) VALUES ('a', '01a1e144-ba7a-7541-824e-a17ad541ace3') RETURNING id", {PRODUCER}),
@@ -85,7 +85,7 @@ class Grants(MariaCase):
         return re.match(r"mariadb://(\w+)@", store)[1] + "@localhost"
 
     def attempt(self, store, statement):
-        """attempt gives whether an account may do it, and undoes what it did."""
+        """attempt returns whether an account may do it, and undoes what it did."""
         try:
             db = mariadb_server.connect(store)
         except pymysql.Error as error:
@@ -202,7 +202,7 @@ class Grants(MariaCase):
         self.assertEqual([e["payload"] for e in self.ndjson(out)], [*range(1, 301), None, *range(1, 301)])
 
     def session_of_a_producer(self):
-        """session_of_a_producer gives one of an account that may also insert into two tables with triggers, and call pick()."""
+        """session_of_a_producer returns one of an account that may also insert into two tables with triggers, and call pick()."""
         store = self.account(PRODUCER)
         for table in ("shop (n INT)", "numbered (n BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY)"):
             name = table.split()[0]

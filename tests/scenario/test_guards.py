@@ -13,7 +13,7 @@ BODY = "{\n    return 0;\n}\n"
 
 
 def layered(top):
-    """layered gives the folders of src that have a layer: those at its top, and in extra those below."""
+    """layered returns the folders of src that have a layer: those at its top, and in extra those below."""
     for path in top.iterdir():
         if not path.is_dir(): continue
         if path.name == "extra": yield from (f"extra/{part.name}" for part in path.iterdir() if part.is_dir())

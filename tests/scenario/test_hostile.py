@@ -1,5 +1,5 @@
-"""Fields of strangers, around every check: what a database was made to take, and what somebody else wrote into a stream, becomes
-no variable of a command, no header line and no path."""
+"""Hostile fields that bypass every check: values forced into a database or written into a stream by others become no variable
+of a command, no header line and no path."""
 import json
 import os
 import pathlib
@@ -25,7 +25,7 @@ class Hostile(Case):
         self.init()
 
     def without_checks(self):
-        """without_checks takes every CHECK out of the table, as whoever may write the file can."""
+        """without_checks takes every CHECK out of the table, as anyone with write access to the file can."""
         db = sqlite3.connect(self.db)
         db.execute("PRAGMA writable_schema = ON")
         with db:

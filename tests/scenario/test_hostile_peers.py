@@ -12,7 +12,7 @@ from support import BIN, Case, wait_until
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 LINE = b"X-Filler: " + b"a" * 1000 + b"\r\n"
-ENOUGH = 64 << 20  # bytes: nobody who has read so much has a limit below
+ENOUGH = 64 << 20  # bytes: a reader that got so far has no lower limit
 PASSWORD = "correct-horse-battery-staple"
 
 

@@ -115,9 +115,9 @@ def tearDownModule():
     lair.close()
 
 
-# ---- everything, by everybody ----
+# ---- every statement, by every role ----
 
-# attempt runs a statement with the rights of whoever calls, undoes it, and says how that went: the error's SQLSTATE and text, or
+# attempt runs a statement with the caller's rights, undoes it, and says how that went: the error's SQLSTATE and text, or
 # 'done', what it returned, and what is in the tables then.
 ATTEMPT = """
 CREATE FUNCTION lair.state() RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER AS $$
@@ -186,7 +186,7 @@ class Matrix:
         self.before = lair.do("SELECT lair.state()")[0][0]
 
     def attempts(self, role, statements, rows=False):
-        """attempts gives (SQLSTATE or 'done', text or the tables after, rows) of each statement, tried by the role."""
+        """attempts returns (SQLSTATE or 'done', text or the tables after, rows) of each statement, tried by the role."""
         self.lair.do("SELECT set_config('outbox.tenant', %s, false)", "a" if role.endswith(" of a") else "")
         self.lair.do(f"SET SESSION AUTHORIZATION {self.roles[role]}")
         try:
@@ -216,7 +216,7 @@ class Matrix:
     # ---- tables ----
 
     def relations(self):
-        """relations gives each table, view and sequence with its columns."""
+        """relations returns each table, view and sequence with its columns."""
         return self.lair.do("SELECT c.relname, c.relkind::text, array_agg(a.attname::text ORDER BY a.attnum) FROM pg_class c JOIN "
                             "pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped WHERE c.relnamespace = "
                             "'outbox'::regnamespace AND c.relkind IN ('r', 'v', 'S') GROUP BY c.relname, c.relkind ORDER BY "
@@ -296,7 +296,7 @@ class Matrix:
         return f"SELECT * FROM outbox.{name}({', '.join(given)})"
 
     def of_function(self, role, name, names, types):
-        """of_function says what calling it did: '' refused; for a consumer of its own, or for anybody's."""
+        """of_function says what calling it did: '' refused; for its own consumers, or for any."""
         targets = [self.own.get(role, "mail"), "b.mail"]
         calls = [self.call(name, names, types, role, target) for target in targets]
         own, other = [self.alone(role, c) for c in calls] if name in CLAIMS else self.attempts(role, calls)
@@ -323,14 +323,14 @@ def in_table(head, rows):
 
 
 def alike(cells_of):
-    """alike gives {cells: names}: what the same roles may do the same with."""
+    """alike returns {cells: names}: what the same roles may do the same with."""
     groups = {}
     for name, cells in cells_of.items(): groups.setdefault(tuple(cells.values()), []).append(name)
     return groups
 
 
 def rows(groups):
-    """rows gives rows of a table, those that the fewest may use first."""
+    """rows returns rows of a table, those that the fewest may use first."""
     ordered = sorted(groups.items(), key=lambda item: (sum(map(bool, item[0])), item[1]))
     return [[", ".join(f"`{name}`" for name in names), *(cell or "-" for cell in cells[2:])] for cells, names in ordered if any(cells)]
 
@@ -461,7 +461,7 @@ class Consumers(Hostile):
         self.run_on(db, "ROLLBACK")
 
     def test_cannot_exhaust_claim_numbers_by_false_statements(self):
-        """Epochs are everybody's, and setval is not undone: past their end nobody could claim or settle any more."""
+        """Epochs are shared, and setval is not rolled back: past their end no worker could claim or settle."""
         db, name = self.as_role(lair.role("consumer {} --consumer known")), "known"
         lair.do("SELECT outbox.emit('t', NULL, NULL, '1') FROM generate_series(1, 4)")
         self.run_on(db, f"SELECT outbox.register('{name}')")
@@ -549,7 +549,7 @@ class Readers(Hostile):
 
 
 class Schemas(Hostile):
-    """A schema that is there before the outbox, in which somebody else may create functions, or has made what looks like ours."""
+    """A schema that is there before the outbox, in which another role may create functions, or has created look-alikes."""
 
     def init(self, schema):
         return subprocess.run([BIN, "init", "--store", f"{lair.url}&schema={schema}"], capture_output=True, text=True, check=False)
@@ -699,7 +699,7 @@ class Tenants(Hostile):
             self.refused(db, "INSERT INTO outbox.handled (handler, key, hash) VALUES ('mail', 'x', 0)")
 
     def test_cannot_learn_what_others_received(self):
-        """Who is held to which tenant, and works on which consumer, is for those it was given to, and for operators. A function of
+        """A role's tenant and consumers are visible only to that role and to operators. A function of
         the reader's own, cheap enough to be run first, is shown no row of others either."""
         other = lair.role("consumer {} --consumer b.mail --tenant b")
         leak = "CREATE FUNCTION pg_temp.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$BEGIN RAISE NOTICE '%', $1; RETURN true; END$$"
@@ -713,7 +713,7 @@ class Tenants(Hostile):
             self.assertEqual([said.split()[-1] for said in db.notices], own)
 
     def test_keeps_its_identity_in_a_foreign_function(self):
-        """An application's function that runs as its owner emits for its owner's tenant, whoever calls it."""
+        """An application's function that runs as its owner emits for its owner's tenant, whatever the caller."""
         schema = f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.producer}; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
         self.run_on(self.as_role(self.producer), f"CREATE FUNCTION {schema}.order_paid() RETURNS uuid LANGUAGE sql SECURITY DEFINER "

@@ -1,4 +1,4 @@
-"""Events are insert-only: whoever tries to change, delete or replace one is refused and told what to do, and the first event is
+"""Events are insert-only: every attempt to change, delete or replace one is refused with advice, and the first event is
 delivered as it was. trim still deletes, a restore still restores, and doctor says what is lost or unguarded, where it can."""
 # build: plain
 import contextlib

@@ -156,7 +156,7 @@ class Maria(Asked, MariaCase):
 
 
 class Ranges:
-    """Where inspections are views, whoever reads them says how far to look: a range of seq costs what is in it."""
+    """Where inspections are views, the reader gives the range to search: a range of seq costs what is in it."""
 
     def test_cost_of_a_view_range_does_not_grow_with_the_events(self):
         self.init()

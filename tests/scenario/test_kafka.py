@@ -1,4 +1,4 @@
-"""Kafka from end to end, through the CLI, on a real broker: what a message looks like to clients nobody here wrote, partitions,
+"""Kafka from end to end, through the CLI, on a real broker: what a message looks like to third-party clients, partitions,
 logging in, TLS, topics that are missing, refused events."""
 # build: plain
 # quick: no
@@ -87,7 +87,7 @@ class Messages(OnKafka):
 
 
 class Strangers(OnKafka, Case):
-    """Clients that nobody here wrote."""
+    """Third-party clients."""
 
     def test_java_console_consumer_reads_our_messages(self):
         kafka.create(self.topic, 1)

@@ -21,7 +21,7 @@ class Keyed:
         return "" if isinstance(self, PgCase) else "IGNORE" if isinstance(self, MariaCase) else "OR IGNORE"
 
     def insert(self, key, payload="1", type="order.paid", how=None):
-        """insert gives the ids of what was stored: one, or none."""
+        """insert returns the ids of what was stored: one, or none."""
         if how is None: how = self.ignoring()
         return [str(id) for id, in self.ask(INSERT.replace("INTO", f"{how} INTO"), type, payload, key)]
 

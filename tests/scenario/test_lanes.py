@@ -35,7 +35,7 @@ class Evenly(PgCase):
         self.relays.append(relay)
 
     def delivered(self):
-        """delivered gives how many events each relay has delivered so far."""
+        """delivered returns how many events each relay has delivered so far."""
         counts = []
         for relay in self.relays:
             with urllib.request.urlopen(relay.url + "/metrics", timeout=30) as page: text = page.read().decode()
@@ -48,7 +48,7 @@ class Evenly(PgCase):
             lanes[owner].update(lane for lane in range(LANES) if members >> lane & 1)
 
     def look(self):
-        """look gives the relays' shares of the next deliveries, and the lanes that each worker had meanwhile."""
+        """look returns the relays' shares of the next deliveries, and the lanes that each worker had meanwhile."""
         before, lanes = self.delivered(), collections.defaultdict(set)
 
         def enough():
@@ -59,7 +59,7 @@ class Evenly(PgCase):
         return [n / sum(made) for n in made], list(lanes.values())
 
     def is_even(self, shares, lanes):
-        """is_even: nobody has less than half of what it should, and whoever is there has all lanes."""
+        """is_even: no relay has less than half its share, and together they have all lanes."""
         fair = 1 / len(self.relays)
         return min(shares) >= fair / 2 and len(lanes) == len(self.relays) and len(set().union(*lanes)) == LANES
 

@@ -188,7 +188,7 @@ class WaysIn:
         return {"cli": self.by_cli, "ndjson": self.by_ndjson, "c": self.by_c, **self.own_ways()}
 
     def time_of(self, value):
-        """time_of gives milliseconds since 1970 of a time that is written as so many ahead, or is negative."""
+        """time_of returns milliseconds since 1970 of a time that is written as so many ahead, or is negative."""
         if value == "earliest": return 1
         return value if value < 0 else now() + value
 
@@ -308,7 +308,7 @@ class WaysIn:
                 if "headers" in ev: self.assertEqual(sent["headers"], json.loads(ev["headers"]))
 
     def delivered(self, seq, later):
-        """delivered gives the line that a relay made of it; None of one whose time has not come."""
+        """delivered returns the line that a relay made of it; None of one whose time has not come."""
         out = self.path("out.ndjson")
         self.drain("--consumer", "c", "--order", "none", "--sink", f"file:{out}")
         lines = [line for line in out.read_bytes().split(b"\n") if f'"seq":{seq},'.encode() in line[:80]] if out.exists() else []

@@ -19,7 +19,7 @@ class Listings:
         self.emit_many([{"type": type} for type in types])
 
     def listed(self, *args):
-        """listed gives the numbers of the events that are listed, and how far was looked; None: at everything."""
+        """listed returns the numbers of the events that are listed, and how far was looked; None: at everything."""
         rows = self.json("events", "list", *args)
         told = rows.pop() if rows and "partial" in rows[-1] else None
         return [row["seq"] for row in rows], told and (told["partial"], told["looked_from"], told["looked_to"], told["after"])

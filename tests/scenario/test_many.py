@@ -1,5 +1,5 @@
-"""Many consumers in one relay on PostgreSQL: they share a few connections, a listener and their transactions, and do not touch each
-other all the same. What it costs is counted by the server, never timed."""
+"""Many consumers in one relay on PostgreSQL: they share a few connections, a listener and their transactions, without affecting
+each other. What it costs is counted by the server, never timed."""
 # build: plain
 # quick: no
 import contextlib
@@ -56,7 +56,7 @@ class Many(OneRelay, PgCase):
             self.wait_for(8, ["first", "second"], relay)
 
     def lock(self, *names):
-        """lock has a stranger lock the rows of consumers, until the session is closed."""
+        """lock has an unrelated session lock rows of consumers until it is closed."""
         stranger = Session(self.store, "outbox")
         stranger.do("BEGIN")
         stranger.do("SELECT 1 FROM outbox.consumer WHERE name = ANY (%s) FOR UPDATE", list(names))
@@ -232,7 +232,7 @@ class Cost(PgCase):
             said = self.said()[before:]
         alone = [text for text in said if "._turn(" in text]
         together = [text for text in said if "json_populate_recordset" in text]
-        # Twenty turns by themselves would be 40 for each event. How many share one depends on which threads run when.
+        # Twenty separate turns would be 40 for each event. How many share one depends on which threads run when.
         self.assertLess(len(alone) + len(together), 14 * self.EVENTS, said[-20:])
         self.assertLess(len(alone), 2 * self.EVENTS, alone[-5:])
 
@@ -261,7 +261,7 @@ class Cost(PgCase):
             said = self.said()[before:]
         alone = [text for text in said if "._turn(" in text]
         together = [text for text in said if "json_populate_recordset" in text]
-        # It was 172 while one that nobody happened to wait with went on by itself.
+        # It was 172 when a consumer without others waiting still made a separate turn.
         self.assertLess(len(alone), 40, alone[-5:])
         self.assertGreater(len(together), 10)
 

@@ -1,4 +1,4 @@
-"""Many consumers in one relay on SQLite: they share a handle, a bell and their transactions, and do not touch each other all the same.
+"""Many consumers in one relay on SQLite: they share a handle, wake-ups and their transactions, without affecting each other.
 What it costs is counted, in the tables and by SQLite, never timed."""
 # build: plain
 # quick: no
@@ -17,11 +17,11 @@ class Many(OneRelay, Case):
 
 class Cost(ManyConsumers, Case):
     def test_only_consumers_matching_an_event_are_woken(self):
-        """Whoever is woken passes over what it does not want. Nor does what c3 writes wake anybody else."""
+        """A woken consumer skips events it does not want. Nor do writes of c3 wake the others."""
         self.assertEqual(self.are_woken("position"), {"c3"})
 
     def test_event_for_fifty_consumers_has_few_commits(self):
-        """The log's index counts commits. Fifty turns by themselves would be 100 for each event."""
+        """The log's index counts commits. Fifty separate turns would be 100 for each event."""
         def commits():
             return struct.unpack_from("=I", pathlib.Path(f"{self.db}-shm").read_bytes(), 8)[0]
         with self.many(50) as relay:

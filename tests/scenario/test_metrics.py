@@ -47,7 +47,7 @@ class Page:
         return sum(found) if found else None
 
     def labels(self, name):
-        """labels gives the names of a metric's labels, those of histograms' buckets left out."""
+        """labels returns the names of a metric's labels, those of histograms' buckets left out."""
         names = (name, f"{name}_bucket")
         found = {tuple(label for label, _ in have if label != "le") for n, have in self.samples if n in names}
         assert len(found) == 1, (name, found)
@@ -63,7 +63,7 @@ class Outside:
         return relay
 
     def fetch(self, relay, path, method="GET"):
-        """fetch gives (status, text)."""
+        """fetch returns (status, text)."""
         request = urllib.request.Request(relay.url + path, method=method)
         try:
             with urllib.request.urlopen(request, timeout=30) as answer: return answer.status, answer.read().decode()
@@ -264,7 +264,7 @@ class Undelivered(Outside):
         return {c["name"]: c for c in self.json("status")["consumers"]}["mail"]
 
     def findings(self, name, *args):
-        """findings gives [(level, text)] of what doctor says about the consumer."""
+        """findings returns [(level, text)] of what doctor says about the consumer."""
         return [(f["level"], f["text"]) for f in self.json("doctor", *args, status=None)["findings"]
                 if f["name"] == name and '"mail"' in f["text"]]
 
@@ -518,7 +518,7 @@ class Served(OutsideCase):
                     return self.fetch(relay, "/livez")[0] == 200
                 except (OSError, http.client.HTTPException):
                     return False
-            wait_until(answers)  # those that say nothing for five seconds are shown the door
+            wait_until(answers)  # clients silent for five seconds are disconnected
 
     def test_externally_reachable_address_is_warned_about(self):
         warning = "warning --listen 0.0.0.0:0: other machines may reach it, and no token is set"
@@ -549,7 +549,7 @@ class OfPostgres(Outside, PgCase):
         self.init()
 
     def rests(self, proxy):
-        """rests says whether nothing was asked for a while: the look after the lock was taken is over."""
+        """rests tells whether nothing was asked for a while: the look after the lock was taken is over."""
         before = proxy.asked
         time.sleep(0.3)
         return proxy.asked == before
@@ -558,7 +558,7 @@ class OfPostgres(Outside, PgCase):
         with Proxy(self.store) as proxy, self.serve("--store", proxy.url, "--sweep", "1h", *self.file_sink()) as relay:
             self.emit("a", payload=1)
             self.wait_metric(relay, 1, "outbox_dispatched_total")
-            # It sleeps once it holds the bell's lock, has looked once more, and has settled what it delivered.
+            # It sleeps once it holds the wake-up lock, has polled once more, and has settled what it delivered.
             wait_until(lambda: self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock'"
                                         " AND (classid::bigint << 32 | objid::bigint) = outbox._wakeup_key()"
                                         " AND NOT EXISTS (SELECT 1 FROM outbox.claim)"),

@@ -22,7 +22,7 @@ class Up(PgCase):
 
     def test_concurrent_migrations_run_once(self):
         db = psycopg2.connect(self.store)
-        db.cursor().execute("CREATE SCHEMA outbox")  # not committed: whoever makes the outbox waits, until all are there
+        db.cursor().execute("CREATE SCHEMA outbox")  # not committed: the creator waits until all are there
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(8)]
         wait_until(lambda: self.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
                                     "wait_event_type = 'Lock'") == [(8,)])
@@ -85,7 +85,7 @@ class Functions(PgCase):
         said = self.json("migrate", "validate")
         self.assertEqual([f["text"] for f in said["findings"]],
                          ["function mine(a integer) was not made by this program"])
-        # A role's part is whole again: the view it may read was made anew.
+        # A role's part is whole again: the view it may read was recreated.
         self.assertEqual(self.json("migrate", "status")["functions"], "same")
         self.emit("t")
         self.drain("--consumer", "a", "--sink", f"file:{self.path('out')}", "--store", consumer)

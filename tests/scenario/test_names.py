@@ -1,9 +1,8 @@
-"""Whose names are meant. Whoever may create things where somebody else's names are looked up (search_path) must not have them run
-with that one's rights: every function of ours means the server's own functions, operators, types and tables, and so does every
+"""Name resolution. A role that may create objects in another role's search_path must not have them run with that role's rights: every function of ours means the server's own functions, operators, types and tables, and so does every
 statement that we send, whatever the search_path is.
 
-The trap: look-alikes of everything in pg_catalog that could be called, in a schema that comes before pg_catalog. Whatever is
-looked up by its bare name finds them, and they tell."""
+The trap: look-alikes of everything in pg_catalog that could be called, in a schema that comes before pg_catalog. Any
+unqualified name finds them, and they report it."""
 # build: plain
 # quick: no
 import io
@@ -102,7 +101,7 @@ def setUpModule():
 
 
 class Names(PgCase):
-    """Roles with each part, an owner who is no superuser, and the trap in everybody's way."""
+    """Roles with each part, an owner who is no superuser, and the trap in every search_path."""
 
     def setUp(self):
         super().setUp()
@@ -116,7 +115,7 @@ class Names(PgCase):
         self.outbox("init")
 
     def role(self):
-        """role makes a role, gone with the test, and gives the store as it connects."""
+        """role creates a role, gone with the test, and gives the store as it connects."""
         name = f"r_{uuid.uuid4().hex}"
         self.as_boss(f"CREATE ROLE {name} LOGIN")
         self.addCleanup(self.as_boss, f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")
@@ -129,7 +128,7 @@ class Names(PgCase):
         return servers.execute(self.boss, statement, *params)
 
     def grant(self, *parts):
-        """grant gives a new role these parts, as the owner."""
+        """grant returns a new role these parts, as the owner."""
         store = self.role()
         for part in parts: self.outbox("grant", part, self.name(store))
         return store
@@ -153,7 +152,7 @@ class Trapped(Names):
         with self.assertRaises(AssertionError): self.assert_unsprung()
 
     def do(self, store, *statements):
-        """do runs each statement as somebody, in a session with look-alikes in pg_temp besides."""
+        """do runs each statement as a role, in a session that also has look-alikes in pg_temp."""
         db = psycopg2.connect(store)
         db.autocommit = True
         with db.cursor() as cursor:
@@ -278,7 +277,7 @@ class Trapped(Names):
 
 
 class Pooled(Names):
-    """Behind a pooler no session is one's own: each statement says what its names mean."""
+    """Behind a pooler sessions are shared: each statement qualifies its names."""
 
     def test_no_foreign_code_runs_through_a_pooler(self):
         folder = re.search(r"host=([^&]*)", self.boss).group(1)

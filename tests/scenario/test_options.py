@@ -119,7 +119,7 @@ class Members(Case):
         return [r["member"] for r in self.rows if (r["command"], r["when"]) == (command, when)]
 
     def paths(self, documented, value, before=""):
-        """paths gives the members of a value as `help --members` writes them; what is in a payload or a map is nobody's member."""
+        """paths returns the members of a value as `help --members` writes them; keys within a payload or a map are not members."""
         for name, inner in value.items():
             yield before + name
             one = inner[0] if isinstance(inner, list) and inner else inner

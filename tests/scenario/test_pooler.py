@@ -1,5 +1,5 @@
-"""Everything through PgBouncer in transaction mode, where no session is one's own: no LISTEN, no prepared names, no
-session locks, no settings. The relay looks by itself instead of being woken."""
+"""Everything through PgBouncer in transaction mode, where sessions are shared: no LISTEN, no prepared names, no
+session locks, no settings. The relay polls instead of being woken."""
 # build: plain
 # quick: no
 import time
@@ -20,7 +20,7 @@ class Pooler(Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = servers.Postgres({"jit": "on"}).start()  # so that whoever leaves it off is seen
+        cls.server = servers.Postgres({"jit": "on"}).start()  # so that a missing one is noticed
         cls.addClassCleanup(cls.server.close)
         cls.pooler = servers.PgBouncer(cls.server, {"default_pool_size": cls.POOL}).start()
         cls.addClassCleanup(cls.pooler.close)
@@ -54,7 +54,7 @@ class Pooler(Case):
                                          "pid <> pg_backend_pid() AND backend_type = 'client backend'")}
 
     def check_sessions(self):
-        """check_sessions looks into every connection of the pool for things that somebody left there."""
+        """check_sessions looks into every connection of the pool for leftovers."""
         locks = self.sql("SELECT pid, mode FROM pg_locks l, pg_database d WHERE d.oid = l.database AND d.datname = "
                          "current_database() AND l.locktype = 'advisory'")
         self.assertEqual(locks, [], "advisory locks")
@@ -129,7 +129,7 @@ class Pooler(Case):
             self.wait_for(10, relay)
 
     def test_unusable_isolation_level_is_reported(self):
-        """Past a pooler the relay sets its own; here a session's settings would be somebody else's tomorrow."""
+        """Past a pooler the relay sets its own; here a session's settings would leak to other clients."""
         self.sql(f'ALTER DATABASE "{self.dbname}" SET default_transaction_isolation = serializable')
         self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "
                  "pid <> pg_backend_pid()")

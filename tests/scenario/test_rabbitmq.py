@@ -1,4 +1,4 @@
-"""RabbitMQ from end to end, through the CLI: every format as clients nobody here wrote read it, topology, receive, secrets."""
+"""RabbitMQ from end to end, through the CLI: every format as read by third-party clients, topology, receive, secrets."""
 # sanitizers: soak
 # build: plain
 # quick: no
@@ -61,7 +61,7 @@ class Broker:
 
 class Shown(Broker, BrokerView, Case):
     def test_status_shows_node_and_unconfirmed_events(self):
-        """Who leads a queue is nothing that AMQP tells."""
+        """AMQP does not tell which node leads a queue."""
         self.check_view(["--consumer", "out", "--sink", self.url()], self.rabbit.freeze, self.rabbit.thaw, kind="rabbitmq",
                         broker=f"127.0.0.1:{self.rabbit.port}", leader="")
 
@@ -99,7 +99,7 @@ class Refused(Broker, Refusals):
                                  lambda: self.rabbit.declare(self.name, self.name), self.arrivals())
 
     def arrivals(self):
-        """arrivals counts what was taken out of the queue so far."""
+        """arrivals counts messages taken out of the queue so far."""
         taken = []
         def count():
             taken.extend(self.rabbit.take(self.name))
@@ -197,7 +197,7 @@ class Running(Broker, Case):
         self.assertNotIn("no exchange", said.stdout + said.stderr)
 
     def test_memory_stays_small_while_the_broker_is_down(self):
-        """With nobody there and many events behind, nothing is read ahead."""
+        """With the broker down and a large backlog, nothing is read ahead."""
         self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(i), "payload": "x" * 400} for i in range(20000)])
         relay = self.relay("--consumer", "out", "--sink", "amqp://127.0.0.1:1/%2F/x")
         wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
@@ -243,7 +243,7 @@ class Impostor:
 
 class Hostile(Case):
     def test_hostile_broker_uses_bounded_resources(self):
-        """Whatever a stranger says on the port, the relay takes it for a broker that is away, and stays small."""
+        """Whatever an unknown server sends, the relay treats it as a broker that is down, and stays small."""
         heartbeat = struct.pack(">BHI", 8, 0, 0) + b"\xce"
         says = {"text": (b"SSH-2.0-OpenSSH_9.2\r\n", False, "does not speak AMQP"),
                 "another version": (b"AMQP\x01\x01\x00\x0a", False, "another version of AMQP"),

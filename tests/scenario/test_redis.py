@@ -306,7 +306,7 @@ class Streams(Redis):
         wait_until(lambda: self.arrived() == 12, what=two.output)
         if token == first:  # where all have to wait for the processor, the second may have had it already
             self.assertNotEqual(self.redis("GET", "lock:outbox:shop"), token)
-        # Somebody takes it away: no new work, until it is free again; and nobody's lease is released but one's own.
+        # Another relay takes it: no new work until it is free again; and only its own lease is released.
         self.redis("SET", "lock:outbox:shop", "thief")
         wait_until(lambda: self.ask("SELECT count(*) FROM @claim") == [(0,)])
         wait_until(lambda: self.redis("GET", "lock:outbox:shop") == "thief")

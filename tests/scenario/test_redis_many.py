@@ -166,7 +166,7 @@ class BySentinels(Many):
 
 
 class BySentinelsWithPasswords(Many):
-    """Servers and Sentinels have passwords of their own, which come from files or the environment and are never told."""
+    """Servers and Sentinels have separate passwords, which come from files or the environment and are never shown."""
 
     def test_sentinel_and_master_logins_both_work(self):
         with broker_redis.Sentinels(replicas=1, sentinels=1, password="s3cret-data", sentinel_password="s3cret-watch") as group:

@@ -12,7 +12,7 @@ from support import Case, on_each_store, wait_until
 APPEND = "exec 9>>{out}; flock 9; cat >&9"
 QUICK = "base=20ms,cap=50ms,attempts=1000,outage=0s"
 DATA = 65
-AT_ONCE = 30  # seconds, on the busiest of machines; what would look by itself does so after ten minutes
+AT_ONCE = 30  # seconds, on the busiest of machines; the sweep runs only after ten minutes
 
 
 class RelayCase:
@@ -54,7 +54,7 @@ class RelayCase:
         return self.exec_sink(f"if [ -e {self.broken} ] && {test}; then echo broken >&2; exit 1; fi; ", *more, **kw)
 
     def state(self, seq, consumer="mail"):
-        """state gives an event's (state, attempts) for a consumer."""
+        """state returns an event's (state, attempts) for a consumer."""
         for delivery in self.json("events", "show", seq)["deliveries"]:
             if delivery["consumer"] == consumer: return delivery["state"], delivery["attempts"]
 
@@ -167,7 +167,7 @@ class Failing(RelayCase):
         self.assert_settled(0)
 
     def test_latest_error_is_stored_and_all_are_logged(self):
-        """C2.6, and C4.4: what a dead letter says."""
+        """C2.6, and C4.4: the fields of a dead letter."""
         event = self.emit("a", "k/1", 1)
         begun = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
         sink = self.exec_sink("echo reason $OUTBOX_ATTEMPT >&2; exit 1; ", "--retry", "base=1h,cap=1h,attempts=3,outage=0s")
@@ -312,7 +312,7 @@ class Choosing(RelayCase):
 @on_each_store
 class Delay(RelayCase):
     def arrivals(self):
-        """arrivals gives {seq: when it arrived last}, in milliseconds."""
+        """arrivals returns {seq: when it arrived last}, in milliseconds."""
         lines = self.path("times").read_text().splitlines()
         return {int(seq): int(at) / 1e6 for seq, at in map(str.split, lines)}
 
@@ -364,7 +364,7 @@ class Operating(RelayCase):
             self.assertEqual(self.consumer()["state"], "paused")
             self.number(2)
             self.number(3)
-            self.drain(*self.file_sink("other", out=self.path("other")))  # somebody works meanwhile
+            self.drain(*self.file_sink("other", out=self.path("other")))  # another session works meanwhile
             self.assertEqual(self.got(), [1])
             self.outbox("consumers", "resume", "mail")
             wait_until(lambda: self.got() == [1, 2, 3], timeout=AT_ONCE, what=relay.output)
@@ -475,7 +475,7 @@ class Retention(RelayCase):
         return [seq for seq, in self.ask("SELECT seq FROM @event ORDER BY seq")]
 
     def age(self, seq):
-        """age makes the events up to seq two hours older, and how far everybody has got as of two hours ago."""
+        """age makes the events up to seq two hours older, and every consumer's position as of two hours ago."""
         self.assertEqual(self.json("trim", "--older-than", "1h", "--yes")["events"], 0)
         older = lambda column: self.time_of(f"({self.millis(column)} - 7200000)")
         self.ask(f"UPDATE @event SET created_at = {older('created_at')} WHERE seq <= ?", seq)

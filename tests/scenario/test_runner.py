@@ -74,7 +74,7 @@ class SecondChance(unittest.TestCase):
         return run.run(run.Job("build", "test_file.py", [run.PYTHON, "tests/cases.py", str(path)]), 60)
 
     def outcome(self, jobs):
-        """outcome gives the exit status and what is printed of jobs that got their second chance."""
+        """outcome returns the exit status and what is printed of jobs that got their second chance."""
         run.second_chance(jobs, 60)
         with contextlib.redirect_stdout(io.StringIO()) as out: status = run.total(jobs)
         return status, out.getvalue()

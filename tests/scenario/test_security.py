@@ -41,7 +41,7 @@ class TenCommands(Case):
         cls.root = pathlib.Path(tempfile.mkdtemp(prefix="ob"))
         cls.addClassCleanup(shutil.rmtree, cls.root, ignore_errors=True)
         cls.etc, cls.run_dir, cls.state, cls.drop_in, cls.bin = (cls.root / name for name in ("etc", "run", "state", "unit.d", "bin"))
-        for folder in (cls.etc, cls.run_dir, cls.state, cls.bin): folder.mkdir(mode=0o755)  # no folder of drop-ins: nobody has one yet
+        for folder in (cls.etc, cls.run_dir, cls.state, cls.bin): folder.mkdir(mode=0o755)  # no folder of drop-ins: none exists yet
         cls.server = Encrypted(cls.root)
         cls.addClassCleanup(cls.server.close)
         cls.server.start()
@@ -103,7 +103,7 @@ class TenCommands(Case):
         self.assertEqual(self.scrape(token), 200)
         relay.stop()
 
-        # Nobody can do what is another's.
+        # No role can do what belongs to another.
         for role, statement in (("app", "SELECT * FROM outbox.event"), ("app", "SELECT * FROM outbox.claim('mail', 'me')"),
                                 ("relay", "SELECT outbox.emit('a', 'k', '1', '1')"), ("relay", "SELECT outbox.trim('0s')"),
                                 ("relay", "SELECT outbox.pause('mail')"), ("relay", "SELECT outbox.register('audit')"),
@@ -122,7 +122,7 @@ class TenCommands(Case):
         self.assertIn("certificate verify failed", done.stderr)
 
     def scrape(self, token):
-        """scrape gives the status of /metrics at the relay's socket."""
+        """scrape returns the status of /metrics at the relay's socket."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(str(self.run_dir / "admin.sock"))
             more = f"Authorization: Bearer {token}\r\n" if token else ""
@@ -146,7 +146,7 @@ class Document(unittest.TestCase):
            "a client of the admin port", "a web page", "an attacker with an overflow", "an attacker on the network path"]
 
     def stated(self):
-        """stated gives {who: {what they can try: what stops them}} as docs/security.md says it."""
+        """stated returns {who: {what they can try: what stops them}} as docs/security.md says it."""
         parts = re.split(r"^\*\*(.*?)\*\*.*:$", section(DOCUMENT, "## Who may be hostile"), flags=re.MULTILINE)
         return {who: dict(re.match(r"(.*): \*(.*)\*$", item).groups() for item in items(text)) for who, text in zip(parts[1::2], parts[2::2])}
 

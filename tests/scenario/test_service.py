@@ -213,7 +213,7 @@ class Manager:
             pass
 
     def hungry(self, seconds):
-        """hungry says whether the watchdog is not fed for that long from now on."""
+        """hungry tells whether the watchdog is not fed for that long from now on."""
         self.hush()
         try:
             self.hear("WATCHDOG=1", seconds)
@@ -335,7 +335,7 @@ class Early(Case):
 
 
 class Locked(Case):
-    """A relay that starts while somebody else has locked its store waits, says so, and goes to work afterwards."""
+    """A relay that starts while another process has locked its store waits, reports that, and then works."""
 
     def test_relay_waits_for_the_store_lock(self):
         self.init()

@@ -1,4 +1,4 @@
-"""Settings that change while several relays run: a rolling deploy converges by itself, and going back is an operator's act."""
+"""Settings that change while several relays run: a rolling deploy converges on its own, and going back is an operator's act."""
 # build: plain
 import re
 import signal

@@ -118,7 +118,7 @@ class Consumer:
         return calls
 
     def ready(self, events):
-        """ready gives the parked events whose turn it is: those that are due, and those that waited behind one that has ended."""
+        """ready returns the parked events whose turn it is: those that are due, and those that waited behind one that has ended."""
         heads, found = set(), []
         for e in (e for e in events if e.n in self.parked):
             key = self.key(e)
@@ -134,7 +134,7 @@ class Consumer:
         return "pending" if self.wants(e) else "skipped"
 
     def waits(self, e):
-        """waits: nobody has claimed it."""
+        """waits: no worker has claimed it."""
         return self.of(e) == "pending" and e.n not in self.parked
 
 
@@ -231,7 +231,7 @@ class Shown:
                 c.end(e, "dropped")
 
     def trim(self):
-        """trim: what it said it would delete is what it said it has deleted is what is gone, and nobody needed any of it."""
+        """trim: what it said it would delete is what it said it has deleted is what is gone, and no consumer needed any of it."""
         said = [self.json("trim", "--older-than", "0s", *how, env={"OUTBOX_INBOX_RETENTION": "1ms"}) for how in (["--dry-run"], ["--yes"])]
         seqs = {seq for seq, in self.sql(f"SELECT seq FROM {self.PREFIX}event")}
         gone = [e for e in self.there() if e.seq not in seqs]
@@ -376,14 +376,14 @@ class Shown:
                 if state in ("failed", "expired"): self.assertEqual(attempts, c.attempts[e.n], (name, e.n))
 
     def undelivered(self, name, typed=False):
-        """undelivered: nobody has claimed it, it is in flight, or it is parked; typed: without a look at payloads."""
+        """undelivered: no worker has claimed it, it is in flight, or it is parked; typed: without a look at payloads."""
         c = self.model[name]
         unclaimed = (lambda e: e.n not in c.state and c.typed(e) and not c.vanished) if typed else c.waits
         there = [e for e in self.there() if unclaimed(e) or c.waits(e) or c.of(e) == "in-flight"]
         return there + [e for e in self.events if e.n in c.parked and e not in there]
 
     def numbers(self, name):
-        """numbers gives what must be shown of a consumer."""
+        """numbers returns what must be shown of a consumer."""
         c = self.model[name]
         counts = lambda *states: sum(c.of(e) in states for e in self.there())
         claims = self.sql(f"SELECT count(*) FROM {self.PREFIX}claim WHERE consumer = '{name}'")[0][0] if c.vanished == "in-flight" else 0
@@ -494,7 +494,7 @@ class Shown:
     # ---- from outside ----
 
     def check_metrics(self):
-        """check_metrics: everybody is paused, so that a relay that runs them all changes nothing. Then they go on, and what the relay
+        """check_metrics: every consumer is paused, so that a relay that runs them all changes nothing. Then they go on, and what the relay
         has counted is what its sinks were asked."""
         names = [name for name in self.registered if name in SETTINGS]
         for name in names:
@@ -521,7 +521,7 @@ class Shown:
             self.assertEqual(self.json("status")["store"]["events"], len(self.there()), relay.output())
 
     def scrape(self, port):
-        """scrape gives {(name, label, ...): value}."""
+        """scrape returns {(name, label, ...): value}."""
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT) as page: text = page.read().decode()
         series = {}
         for name, labels, value in re.findall(r"(?m)^(outbox_\w+)(?:\{(.*)\})? (\S+)$", text):

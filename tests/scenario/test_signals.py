@@ -1,4 +1,4 @@
-"""Signals that whoever started us had ignored or blocked: for the relay, and for the tests themselves."""
+"""Signals the caller had ignored or blocked: for the relay, and for the tests themselves."""
 # build: plain
 import os
 import pathlib

@@ -1,5 +1,6 @@
-"""Locks that anybody can take. A role without any right in the outbox can hold any advisory lock there is, and sees in pg_locks
-which are in use: it must cost nobody more than a look now and then, and log and doctor say who it is."""
+"""Locks any role can take. A role without rights in the outbox can hold any advisory lock, and sees in pg_locks which are in
+use: that must cost no more than an occasional poll, and log and doctor name the
+session."""
 # build: plain
 # quick: no
 import re
@@ -34,7 +35,7 @@ class Strangers(PgCase):
         return {key for key, in [*seen, *made]} | {key ^ 1 for key, in [*seen, *made]}
 
     def squat(self, how, keys=None):
-        """squat has the stranger take all of them, if he gets them."""
+        """squat has the unrelated session take all of them it can get."""
         with self.stranger.cursor() as cursor:
             for key in keys or self.keys(): cursor.execute(f"SELECT pg_try_advisory_lock{how}(%s)", (key,))
 

@@ -1,5 +1,5 @@
-"""What a wake-up missed is found by the next sweep, on each store, with the bell cut off: PostgreSQL's triggers do not ring for an
-emit, and a relay on SQLite hears nothing from inotify."""
+"""What a wake-up missed is found by the next sweep, on each store, with wake-ups cut off: PostgreSQL's triggers do not notify for
+an emit, and a relay on SQLite hears nothing from inotify."""
 # build: plain
 import subprocess
 import unittest
@@ -41,7 +41,7 @@ class Postgres(Sweep, PgCase):
         return self.relay(*args)
 
     def emit_unheard(self, n):
-        """Whoever gives the xid by hand rings nobody."""
+        """An INSERT with an explicit xid notifies no worker."""
         self.sql(f"INSERT INTO outbox.event (xid, type) VALUES (pg_current_xact_id(), 't{n}')")
 
     def holder(self):

@@ -112,7 +112,7 @@ class Tenants(PgCase):
         self.assertEqual([e["payload"] for e in self.ndjson(out)], ["a1", "a2"])
 
     def leave_traces(self, tenant, first):
-        """leave_traces makes a consumer with a row of everything, out of the two events of its tenant."""
+        """leave_traces creates a consumer with a row of everything, out of the two events of its tenant."""
         db, name = self.connect(tenant), f"{tenant}-mail"
         self.emit("a", None, f"{tenant}3", "--idempotency-key", "key", "--store", self.of(tenant, self.producer))
         self.run_on(db, "SELECT outbox.register(%s)", name)
@@ -224,7 +224,7 @@ class Tenants(PgCase):
         self.drained("a-second", "a")
 
     def test_every_write_runs_in_its_tenants_context(self):
-        """A trigger on each table notes the context of each statement that changes it, whoever's function that is in."""
+        """A trigger on each table notes the context of each statement that changes it, in any owner's function."""
         self.sql("CREATE TABLE seen (tab text, tenant text); GRANT INSERT ON seen TO PUBLIC")
         self.sql("CREATE FUNCTION see() RETURNS trigger SECURITY DEFINER LANGUAGE plpgsql AS $$ BEGIN "
                  "INSERT INTO public.seen VALUES (TG_TABLE_NAME, coalesce(current_setting('outbox.tenant', true), '')); "

@@ -32,7 +32,7 @@ IGNORED = {*map(chr, (0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x2065, 0x2800, 0x3
 
 
 def unfit(c):
-    """unfit says whether a terminal does not show this character as itself."""
+    """unfit tells whether a terminal does not show this character literally."""
     return unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") or c in IGNORED or ord(c) & 0xfffe == 0xfffe
 
 
@@ -119,7 +119,7 @@ class Events(Terminal):
         self.assertIn(id, self.tty("events", "list", width=200))
 
     def tty(self, *args, width=0):
-        """tty gives what a command writes to a terminal of that many columns; 0: it does not say."""
+        """tty returns what a command writes to a terminal of that many columns; 0: it does not say."""
         outer, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
         child = subprocess.Popen([BIN, *args], stdin=subprocess.DEVNULL, stdout=inner, stderr=subprocess.DEVNULL, cwd=self.dir,
@@ -155,7 +155,7 @@ class Tables(Terminal):
              ["consumers", "history", "c"], ["hwm"], ["trim", "--dry-run"], ["doctor"])
 
     def test_no_column_reaches_a_terminal_unescaped(self):
-        """Whoever can write to the file puts it into each column in turn."""
+        """An attacker with write access to the file puts it into each column in turn."""
         for _ in range(4): self.emit("t", "a/1", {"a": 1}, "--header", "h=v", "--idempotency-key", os.urandom(4).hex(), "--tenant", "n")
         self.drain("--consumer", "c", "--sink", 'exec:[ "$OUTBOX_SEQ" != 2 ] || exit 65', "--receipts", "--order", "none")
         self.outbox("consumers", "set", "c", "--events", "t, u", status=None)

@@ -44,7 +44,7 @@ class Upgrade:
         return [event["payload"] for event in self.ndjson(self.out)]
 
     def connect_any(self):
-        """connect_any gives a connection like that of an application, and how it emits the n-th event."""
+        """connect_any returns a connection like that of an application, and how it emits the n-th event."""
         if isinstance(self, PgCase):
             db = psycopg2.connect(self.store)
             db.autocommit = True

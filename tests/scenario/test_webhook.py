@@ -31,7 +31,7 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser(
 
 
 def official_python():
-    """official_python gives the official library's class for Python, or None."""
+    """official_python returns the official library's class for Python, or None."""
     sys.path.append(str(CACHE / "webhooks" / "python"))
     try:
         return importlib.import_module("standardwebhooks").Webhook
@@ -144,7 +144,7 @@ class Asymmetric(WebhookCase):
     vector of another implementation is in unit/test_signature.c."""
 
     def sent(self, text):
-        """sent gives what an endpoint gets, signed with these keys."""
+        """sent returns what an endpoint gets, signed with these keys."""
         self.secrets.write_text(text)
         self.emit("order.paid", "order/42", {"total": 99, "é": "ü"})
         with Endpoint() as endpoint:

@@ -168,7 +168,7 @@ static void trim(struct sim *w)
     struct trim_result t;
     struct store_info i;
     struct error err;
-    /* 0: everything that nobody needs */
+    /* 0: everything no longer needed */
     int64_t age = sim_one_in(w, 2) ? 0 : 1 + (int64_t)sim_below(w, 2000);
     struct trim_request req = {.older_than_ms = age,
                                .inbox_ms = INT64_C(1000) * 86400 * 365,
@@ -209,7 +209,7 @@ static void letters(struct sim *w, int c)
         check_redriven(w, c);
 }
 
-/* remove_it removes a consumer; whoever starts it next makes it anew. */
+/* remove_it removes a consumer; the next relay to start it recreates it. */
 static void remove_it(struct sim *w, struct subject *s)
 {
     struct error err;
@@ -263,7 +263,7 @@ static struct relay *some_relay(struct sim *w, const struct relay *except)
     return r == except || r->crash ? NULL : r;
 }
 
-/* work steps a pipeline that is up. Bells ring twice, late, or not at all. */
+/* work steps a pipeline that is up. Wake-ups come twice, late, or not at all. */
 static void work(struct sim *w, struct relay *r, int c)
 {
     struct pipe *q = &r->pipe[c];

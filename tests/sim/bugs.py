@@ -23,7 +23,7 @@ LIBRARIES = ("src/liboutbox-internal.a.p/", "tests/librigs.a.p/")
 # What a bug may be seen by, and where a tree has it.
 PROGRAMS = {"sim": "tests/sim/sim", "store_sqlite": "tests/contract/test_store_sqlite", "pipeline": "tests/engine/test_pipeline",
             "outbox": "outbox"}
-# To compile well takes longer than to run; a bug may leave a function that nobody calls, which is no matter here.
+# To compile well takes longer than to run; a bug may leave an unused function, which does not matter here.
 QUICKLY = ["-O1", "-g0", "-w"]
 
 # A change in `path`, within `function` ("": anywhere): `old` becomes `new`.
@@ -37,7 +37,7 @@ class Stale(Exception):
 
 
 def read(path):
-    """read gives the bug that a file describes."""
+    """read returns the bug that a file describes."""
     head, *parts = re.split(r"(?m)^@@ *", path.read_text())
     said = re.fullmatch(r"(?s)(.+?)\nSeen by: (.+?)\s*", head)
     if not said or said[2].split()[0] not in PROGRAMS or not parts:
@@ -60,7 +60,7 @@ def all_bugs():
 
 
 def extent(text, function):
-    """extent gives where a function of C begins and ends: from the line with its name to the next brace in the first column."""
+    """extent returns where a function of C begins and ends: from the line with its name to the next brace in the first column."""
     if not function: return 0, len(text)
     head = re.search(rf"(?m)^\w[^;{{}}=]*\b{re.escape(function)}\([^;{{}}]*\)\n\{{$", text)
     if not head: raise Stale(f"no function {function}")
@@ -68,7 +68,7 @@ def extent(text, function):
 
 
 def change(text, it):
-    """change gives the text with one change made. How lines are broken and indented does not matter."""
+    """change returns the text with one change made. How lines are broken and indented does not matter."""
     begin, end = extent(text, it.function)
     pattern = r"\s+".join(re.escape(word) for word in it.old.split())
     there = list(re.compile(pattern).finditer(text, begin, end))
@@ -77,7 +77,7 @@ def change(text, it):
 
 
 def mutate(bug):
-    """mutate gives {path: text} of the sources that a bug changes."""
+    """mutate returns {path: text} of the sources that a bug changes."""
     texts = {}
     for it in bug.changes:
         source = ROOT / it.path
@@ -102,13 +102,13 @@ class Tree:
 
     @functools.cached_property
     def compilers(self):
-        """compilers gives {object: (source, how it is compiled)}."""
+        """compilers returns {object: (source, how it is compiled)}."""
         known = json.loads((self.build / "compile_commands.json").read_text())
         return {one["output"]: ((self.build / one["file"]).resolve(), shlex.split(one["command"])) for one in known}
 
     @functools.cached_property
     def includes(self):
-        """includes gives {object: the files it is made of}."""
+        """includes returns {object: the files it is made of}."""
         made_of = collections.defaultdict(set)
         for line in self.ninja("deps").splitlines():
             if line and not line.startswith(" "): current = made_of[line.split(":")[0]]
@@ -117,7 +117,7 @@ class Tree:
 
     @functools.lru_cache
     def commands(self, program):
-        """commands gives what makes a program out of nothing; the last one links it."""
+        """commands returns what makes a program out of nothing; the last one links it."""
         return [shlex.split(line) for line in self.ninja("commands", PROGRAMS[program]).splitlines()]
 
     def embed(self, program, path, folder):
@@ -135,7 +135,7 @@ class Tree:
         return path
 
     def concerned(self, program, paths):
-        """concerned gives the objects, of the libraries and of a program, that files go into."""
+        """concerned returns the objects, of the libraries and of a program, that files go into."""
         changed = {(ROOT / path).resolve() for path in paths}
         ours = (*LIBRARIES, PROGRAMS[program] + ".p/")
         return [made for made in self.compilers if made.startswith(ours) and changed & self.includes[made]]

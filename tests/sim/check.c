@@ -127,7 +127,7 @@ void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order orde
 {
     struct subject *s = &w->subject[c];
     w->totals->arrivals++;
-    /* The consumer is gone, so nobody minds; but the inbox remembers. */
+    /* The consumer was removed, so this is allowed; but the inbox remembers. */
     if (k->life != s->life || !s->there) {
         if (s->kind == KIND_EACH && !s->t[n].first)
             s->t[n].first = ++w->arrivals;
@@ -140,7 +140,7 @@ void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order orde
     }
     s->t[n].first = ++w->arrivals;
     if (s->t[n].was_dead)
-        return; /* sent back, or delivered by a zombie: it has no turn */
+        return; /* retried, or delivered past its lease: it has no place in the order */
     for (int a = 0; a < w->n_facts; a++) {
         const struct track *t = &s->t[a];
         if (a == n || t->first || t->was_dead || !same_order(&w->fact[a], &w->fact[n], order))
@@ -151,7 +151,7 @@ void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order orde
     }
 }
 
-/* continues_chain says whether the last delivery in flight is one that event n may be chained
+/* continues_chain tells whether the last delivery in flight is one that event n may be chained
  * to. */
 static bool continues_chain(const struct sim *w, const struct model *m, int n, enum order order)
 {
@@ -180,7 +180,7 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
         int a = check_number_in(m->d[i]->ev);
         if (m->k[i]->suspect)
             sim_fail(w, "%s event %d is submitted beside careful event %d", s->name, n, a);
-        /* A zombie's delivery may still arrive, as a repeat. */
+        /* A delivery past its lease may still arrive, as a repeat. */
         if (m->k[i]->state == CLAIM_SUPERSEDED)
             continue;
         bool in_a_row = s->kind == KIND_FAILSTOP || d->chained;

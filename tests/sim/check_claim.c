@@ -1,4 +1,5 @@
-/* check_claim.c: the checker on claims: who has which events, and for how long (G5, G9). */
+/* check_claim.c: the checker on claims: which worker has which events, and for how long (G5, G9).
+ * */
 #include "check_impl.h"
 #include "engine/inflight.h"
 
@@ -30,7 +31,7 @@ int check_place(const struct claim *k, int n)
     return -1;
 }
 
-/* An event may be in two claims of one relay, if the consumer was removed and made anew meanwhile;
+/* An event may be in two claims of one relay, if the consumer was removed and recreated meanwhile;
  * so the claim is found by its epoch, not by the event. */
 struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d)
 {

@@ -1,5 +1,5 @@
-/* check_settle.c: the checker on settlements: what is recorded is what the sink said, and a failure
- * counts only if it was the event's (G2, G9). */
+/* check_settle.c: the checker on settlements: outcomes are recorded as the sink reported them, and
+ * a failure counts only if the event caused it (G2, G9). */
 #include "check_impl.h"
 #include "engine/failure.h"
 
@@ -64,14 +64,14 @@ static bool was_out(const struct subject *s, const struct sending *sent)
     return goes_on || s->outage_end[sent->outage] > sent->at + FAILURE_NEAR;
 }
 
-/* guilty: it has failed at least once while the sink was not out. Asked only now: by now it is
- * known how long an outage was. */
+/* guilty: it has failed at least once while the sink was not out. Decided only now, because
+ * the length of an outage is known by now. */
 static bool guilty(const struct subject *s, const struct track *t)
 {
     for (int i = 0; i < SIM_FAILURES && i < t->failures; i++)
         if (!was_out(s, &t->failed[i]))
             return true;
-    return t->failures > SIM_FAILURES; /* who knows what the others were */
+    return t->failures > SIM_FAILURES; /* the others are unknown */
 }
 
 /* passed_before is when the last was sent, before that time, that got through. */

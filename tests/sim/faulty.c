@@ -1,11 +1,11 @@
-/* faulty.c: the store as relays see it. Calls fail, take long, get no answer, or are the last thing
- * that a process does. The checker is told what really happened. */
+/* faulty.c: the store as relays see it. Calls fail, take long, get no answer, or are the last
+ * thing a process does. The checker learns what really happened. */
 #include <string.h>
 
 #include "sim.h"
 #include "store/sqlite/sqlite.h"
 
-static struct sim *world; /* operations do not know whose they are */
+static struct sim *world; /* operations do not know their relay */
 static const struct store_ops *real;
 static struct store_ops faulty;
 
@@ -84,7 +84,7 @@ static int leave(const struct from *f, int r, struct error *err)
 
 /* ---- claims ---- */
 
-/* in_company makes a turn as a relay of many consumers does, in half of the cases where the store
+/* in_company makes a turn as a relay with many consumers does, in half of the cases where the store
  * can: by turns, and by turn if it is not simple. A store of many writers has one way for a single
  * turn and another for several; so half of these are asked for twice, and it makes one of them. */
 static int in_company(struct store *st, const struct settlement *s, bool *ret_lost,

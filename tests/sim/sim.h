@@ -85,7 +85,7 @@ struct claim {
     /* a settlement was tried, when so many deliveries had got through */
     bool judged;
     size_t passed;
-    int64_t until_least; /* wall ms: nobody else may have it before that */
+    int64_t until_least; /* wall ms: no other worker may have it before that */
     int64_t mono_until;  /* the latest that the relay may rely on */
 };
 
@@ -249,7 +249,7 @@ struct sim {
 enum numbers {
     NUMBERED_AT_COMMIT, /* there is one writer */
     NUMBERED_AT_INSERT,
-    NUMBERED_LATER, /* when somebody looks */
+    NUMBERED_LATER, /* when a worker polls */
 };
 
 typedef void effect_visit(struct sim *w, int handler, int consumer, int n);
@@ -305,7 +305,7 @@ void actors_audit(struct sim *w);
 /* relay.c, and faulty.c: the store as relays see it */
 /* relay_up starts c in r, if it is not up. It returns false if that is impossible now; w->why says
  * why. */
-/* relay_deadly says whether such a consumer's events can kill their relay. */
+/* relay_deadly tells whether such a consumer's events can kill their relay. */
 bool relay_deadly(enum kind k);
 bool relay_up(struct sim *w, struct relay *r, int c);
 void relay_down(struct sim *w, struct relay *r);
@@ -335,8 +335,8 @@ int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n
 /* effect_each calls back in the order in which they took effect. */
 void effect_each(struct sim *w, effect_visit *visit);
 
-/* The checker. Each function is told of something that has happened, by whoever knows of it, and
- * fails the run if it must not be. */
+/* The checker. Each function records something that has happened, and fails the run if it must
+ * not happen. */
 
 /* check.c: the producers' log, consumers, and sinks.
  * check_payload writes what the payload of event n is, and returns its length. */
@@ -351,8 +351,8 @@ void check_created(struct sim *w, int c);
 /* check_version: from now on c has this filter. */
 void check_version(struct sim *w, int c, int filter);
 /* check_submitted: a relay hands an event to its sink. The claim must be its own, and not past what
- * the relay knows of its lease; only one event of a key flies at a time, and a careful one alone
- * (G4, G5, G9). It returns the claim. */
+ * the relay knows of its lease; only one event of a key is in flight at a time, and a suspect one
+ * alone (G4, G5, G9). It returns the claim. */
 struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
 /* check_arrived: an event is on the other side. First arrivals of a key come in order (G4). */
 void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
@@ -391,12 +391,13 @@ void check_buried(struct sim *w, struct store *st, int c, size_t n);
 void check_jumped(struct sim *w, int64_t back_ms);
 void check_redriven(struct sim *w, int c);
 void check_dropped(struct sim *w, int c);
-/* check_trimmed: events below tail are gone, and nobody may have needed them (G10); 0: all are. */
+/* check_trimmed: events below tail are gone, and no consumer may have needed them (G10); 0: all
+ * are. */
 void check_trimmed(struct sim *w, int64_t tail);
-/* check_info: this is how the store says a consumer is. Nothing below its floor is needed, and the
+/* check_info: this is the store's report on a consumer. Nothing below its floor is needed, and the
  * floor never goes back. */
 void check_info(struct sim *w, int c, const struct consumer_info *i);
-/* check_end: c is through, and nobody does anything any more. */
+/* check_end: c has caught up, and nothing is running any more. */
 void check_end(struct sim *w, int c, const struct consumer_info *i);
 
 #endif

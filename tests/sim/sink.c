@@ -1,5 +1,5 @@
-/* sink.c: where events go. A sink, with SINK_FAILSTOP, SINK_CHAINS or neither, that keeps what it
- * takes until the scheduler ends it; and handlers that write to the application's table. */
+/* sink.c: the destination of events. A sink, with SINK_FAILSTOP, SINK_CHAINS or neither, that keeps
+ * what it takes until the scheduler ends it; and handlers that write to the application's table. */
 #include <stdlib.h>
 #include <string.h>
 

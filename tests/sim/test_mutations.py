@@ -1,4 +1,4 @@
-"""Would the tests see a bug? Each of tests/sim/bugs is put into a copy of the code, and the program it names must fail. Prints
+"""Would the tests find a bug? Each of tests/sim/bugs is put into a copy of the code, and the program it names must fail. Prints
 what was seen, by which seed, and how long that took."""
 # build: plain
 # quick: no
@@ -28,7 +28,7 @@ def run(program, *args):
 
 
 def seen(bug):
-    """seen gives what the program says that must see a bug; "" if it sees nothing."""
+    """seen returns what the program says that must see a bug; "" if it sees nothing."""
     program, *args = bug.seen_by
     tries = [args or ["--seeds", str(SEEDS)]]
     if bug.name in SEEN_AT: tries.insert(0, ["--seed", str(SEEN_AT[bug.name]), "--seeds", "1"])

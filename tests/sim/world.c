@@ -181,7 +181,7 @@ static void settle_down(struct sim *w, int c)
         bool again = relay_step(w, r, c);
         w->tick++;
         if (!r->pipe[c].up)
-            continue; /* it died, or was told to stop */
+            continue; /* it died or was stopped */
         if (through(w, c))
             return;
         pipeline_wait(r->pipe[c].p, fds, 8, &deadline);

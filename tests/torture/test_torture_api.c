@@ -1,5 +1,5 @@
-/* Every allocation of a scenario fails in turn, first by itself and then with all that follow it.
- * Whatever fails, the library says so in words or goes on without; nothing leaks; exactly what was
+/* Every allocation of a scenario fails in turn, first alone and then with all that follow it.
+ * Whatever fails, the library reports it or does without; nothing leaks; exactly what was
  * emitted is there; and afterwards everything is delivered, each effect once, byte for byte. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@
     "\"a text that is long enough to need memory of its own: " \
     "0123456789012345678901234567890123456789\""
 
-/* What a scenario did, and the events that exist as far as the library told. */
+/* What a scenario did, and the events that exist according to the library. */
 struct deeds {
     char id[EVENTS_MAX][37];
     int n;
@@ -359,7 +359,7 @@ static void claiming(void)
 
 /* ---- afterwards ---- */
 
-/* What was settled does not come again, and all the rest does. */
+/* Settled events are not repeated, all others are. */
 static void what_was_not_settled_comes_again(void)
 {
     outbox *ob;
@@ -452,7 +452,7 @@ struct scenario {
     enum fail_mode last_mode;
 };
 
-/* make makes a database with what the scenario needs, and notes what was emitted. */
+/* make creates a database with what the scenario needs, and notes what was emitted. */
 static void make(const struct scenario *s)
 {
     remove_db();
@@ -486,8 +486,8 @@ static void copy_file(const char *from, const char *to)
     assert_int_equal(fclose(out), 0);
 }
 
-/* prepare makes the database once, and each round gets a copy: making it takes as long as a round.
- * */
+/* prepare creates the database once, and each round gets a copy: making it takes as long as a
+ * round. */
 static void prepare(const struct scenario *s)
 {
     static const struct scenario *made;

@@ -38,7 +38,7 @@ class Torture:
     SAYS_SO = ("doctor", "migrate")  # one makes a finding of it, the other a shorter name
 
     def run_failing(self, args, at, whose="all", lasting=False, input=b""):
-        """run_failing gives (process, number of allocations, whether one failed)."""
+        """run_failing returns (process, number of allocations, whether one failed)."""
         report = self.path("report")
         report.unlink(missing_ok=True)
         env = {"LD_PRELOAD": str(SHIM), "FAIL_AT": str(at), "FAIL_WHOSE": whose, "FAIL_REPORT": str(report),

@@ -1,4 +1,4 @@
-/* The engine by itself, with every allocation failing in turn: batches are delivered, retried,
+/* The engine on its own, with every allocation failing in turn: batches are delivered, retried,
  * buried, and taken over from a worker that vanished. The clock is moved by hand, so leases cost no
  * time. */
 #include "../engine/rig.h"

@@ -80,7 +80,7 @@ static void memory_kept_by_a_consumer_is_not_counted_twice(void **state)
     assert_int_equal(claim_quota_reserve(&p, 200 * 1024, false), 100 * 1024);
     assert_int_equal(p.held, 300 * 1024);
 
-    /* That holds where there is nothing left. What it has not got is another matter. */
+    /* That applies once nothing is left, not to memory it never had. */
     claim_quota_hold(&rich, 5 * MIB);
     assert_int_equal(claim_quota_reserve(&p, 200 * 1024, false), 100 * 1024);
     assert_int_equal(p.held, 300 * 1024);

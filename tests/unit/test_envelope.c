@@ -106,7 +106,7 @@ static void envelope_round_trips(void **state)
     buf_release(&text);
 }
 
-/* Anybody may write to a stream. */
+/* Any client may write to a stream. */
 static void invalid_event_fields_are_refused(void **state)
 {
     static const char *const fields[] = {

@@ -53,7 +53,7 @@ static void counts_burials_by_type_and_reason(void **state)
     assert_int_equal(m.type[METER_TYPES].buried[BURIAL_CRASHED], 3);
 }
 
-/* Whoever may write to the table can date an event to 1970, or to any time. */
+/* A role that may write to the table can date an event to 1970, or to any time. */
 static void sums_of_ages_saturate(void **state)
 {
     static struct meter m;

@@ -1,4 +1,4 @@
-/* test_owner.c: whether the process of a worker is gone. */
+/* test_owner.c: whether a worker's process has ended. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

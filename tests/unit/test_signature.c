@@ -147,7 +147,7 @@ static void accepts_only_the_matching_public_key(void **state)
     assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
     m = example, m.timestamp++;
     assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
-    /* A long header must not keep us busy for ever. */
+    /* A long header must not keep us busy forever. */
     m = example;
     for (int i = 0; i < SIGNATURES_MAX; i++)
         strcat(flood, "v1a,"

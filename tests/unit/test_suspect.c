@@ -19,7 +19,7 @@ static void suspect_waits_for_other_batches_of_its_pipeline(void **state)
     struct suspect s = {.due = true};
     assert_int_equal(suspect_ask(&s, 1), SUSPECT_WAIT);
     assert_int_equal(suspect_ask(&s, 0), SUSPECT_TAKE);
-    s.due = false; /* nobody knows of one: look whether there is */
+    s.due = false; /* none is known: check whether there is one */
     assert_int_equal(suspect_ask(&s, 0), SUSPECT_WAIT);
 }
 

@@ -55,7 +55,7 @@ static void step_continues_where_the_last_one_ended(void **state)
     assert_int_equal(t.after, 0);
 }
 
-/* Somebody holds a transaction open: each look at all events walks over all that are gone. */
+/* A session holds a transaction open: each full scan walks over all deleted rows. */
 static void slow_full_scans_are_made_rarely(void **state)
 {
     (void)state;
