@@ -257,7 +257,7 @@ static void invalid_handler_definitions_are_refused(void **state)
     refused(outbox_add_handler(c, "a b", "x", play, &s, 0, &err), "a b");
     refused(outbox_add_handler(c, "i", "", play, &s, 0, &err), "no pattern");
     refused(outbox_add_handler(c, "i", "a,,b", play, &s, 0, &err), "expected a pattern");
-    refused(outbox_on(c, "x", play, &s, &err), "give this one a name");
+    refused(outbox_on(c, "x", play, &s, &err), "name this one, too");
     OK(outbox_on(d, "x", play, &s, &err));
     refused(outbox_add_handler(d, "i", "x", play, &s, 0, &err), "without names");
     refused(outbox_consumer_set(c, "fate", "none", &err), "own or shared");
