@@ -184,8 +184,8 @@ static int set_file_mode(void *field, const char *value, const struct option_def
     if (!usable)
         return err_set(
             err, ERR_CONFIG,
-            "\"%s\" is not a mode such as 0640: the owner must have read and write access, "
-            "must not write",
+            "\"%s\" is not a mode such as 0640: the owner must have read and write access, and "
+            "others must not write",
             value);
     *(int *)field = (int)mode;
     return 0;

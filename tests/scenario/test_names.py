@@ -311,6 +311,15 @@ class Catalog(PgCase):
                 own = "search_path=pg_catalog, pg_temp" in (config or [])
                 self.assertTrue(bound or own or NAMED in body, "it looks names up where its caller does")
 
+    def test_hot_functions_are_called_without_changing_a_setting(self):
+        """A `SET search_path` is done and undone at each call. Every emit and every claimed event passes through these."""
+        self.outbox("init")
+        free = {name for name, in self.sql("SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace "
+                                           "GROUP BY 1 HAVING bool_and(proconfig IS NULL)")}
+        hot = {"_acting_for", "_candidates", "_headers_fit", "_insert_only", "_keeps_id", "_lanes", "_not_before_fits", "_payload_fits",
+               "_places", "_sees", "_take_key", "_tenant_fits", "_wakeup_notify", "_window_events", "emit", "emit_once"}
+        self.assertEqual(hot - free, set())
+
     def test_check_for_qualified_names_is_reliable(self):
         """Nothing is left that would be looked up: neither a bare operator, nor a bare function, nor a bare type."""
         self.outbox("init")

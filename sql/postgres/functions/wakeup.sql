@@ -133,7 +133,7 @@ COMMENT ON FUNCTION @schema@._wakeup_wanted() IS 'whether a worker sleeps and ne
 -- therefore read here first.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_notify(mine xid8) RETURNS xid8
 LANGUAGE plpgsql VOLATILE AS $outbox$
-DECLARE -- Every name is qualified.
+DECLARE -- Every name has its schema.
     notified pg_catalog.bool;
 BEGIN
     IF @schema@.wakeup_works()
