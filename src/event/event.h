@@ -15,10 +15,9 @@
 #define EVENT_TYPE_MAX 255
 #define EVENT_KEY_MAX 1024 /* aggregate type, aggregate id, idempotency key, tenant: each */
 #define EVENT_HEADERS_MAX 65536
-#define EVENT_HEADERS_COUNT 64          /* entries; repeated names count */
-#define EVENT_PAYLOAD_MAX (1024 * 1024) /* the default */
-#define EVENT_PAYLOAD_CEILING \
-    ((int64_t)64 * 1024 * 1024) /* the highest limit that can be configured */
+#define EVENT_HEADERS_COUNT 64                            /* entries; repeated names count */
+#define EVENT_PAYLOAD_MAX (1024 * 1024)                   /* the default */
+#define EVENT_PAYLOAD_CEILING ((int64_t)64 * 1024 * 1024) /* the highest limit allowed */
 #define EVENT_AHEAD_MAX_MS ((int64_t)3653 * 24 * 3600000) /* for not_before: ten years */
 
 /* An event to emit. Everything is borrowed for the call. Absent strings have p == NULL. */
