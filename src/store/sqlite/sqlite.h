@@ -10,7 +10,7 @@
 #include "store/db/turn.h"
 
 #define SQLITE_SCHEMA_VERSION 1
-#define STATEMENTS_MAX 200 /* all of sql_all, and a dozen for transactions and pragmas */
+#define STATEMENTS_MAX 224 /* all of sql_all, and a dozen for transactions and pragmas */
 #define SQLITE_IDENTITY 33 /* 32 digits and the NUL */
 #define SQLITE_LOG_LIFE 12 /* bytes */
 
