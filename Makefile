@@ -17,7 +17,7 @@ bench:
 	@bench/run
 
 format:
-	@find include src tests bench examples -name '*.[ch]' -exec clang-format -i {} +
+	@find include src extra tests bench examples -name '*.[ch]' -exec clang-format -i {} +
 
 lint:
 	@scripts/lint

@@ -14,10 +14,10 @@ import sys
 
 COLUMNS = 100
 
-# From the bottom up. A folder may include only folders of lower layers. Each folder of src/extra
+# From the bottom up. A folder may include only folders of lower layers. Each folder of extra
 # has its own layer: claims of rows and the reader of streams are part of the library, the others
 # are commands.
-LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "receive"], ["engine", "extra/rows", "extra/streams", "listing"],
+LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool"], ["engine", "extra/rows", "extra/streams", "listing"],
           ["api"], ["admin"], ["cli"],
           ["extra/consume", "extra/gen", "extra/receive", "extra/webhook"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
@@ -26,7 +26,7 @@ SHARED = pathlib.PurePath("src/store/db")  # except this one, on which several o
 
 # Folders that are one module, by what their exports begin with. CONTRIBUTING.md has the same list.
 FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/store/mariadb": "mdb_", "src/store/db": "db_", "src/redis": "redis_",
-                 "src/rabbit": "rabbit_", "src/extra/rows": "rows_", "src/pool": "pool_",
+                 "src/rabbit": "rabbit_", "extra/rows": "rows_", "src/pool": "pool_",
                  "src/admin": "admin_", "src/api": "api_"}
 
 # Migrations, which are never edited after their release.
@@ -45,8 +45,8 @@ def lines(path):
 # ---- includes ----
 
 def folder(path):
-    """Returns the folder of src that a file is in, which determines its layer."""
-    return "/".join(path.parts[1:3]) if path.parts[1] == "extra" else path.parts[1]
+    """Returns the folder of src, or below extra, that a file is in, which determines its layer."""
+    return "/".join(path.parts[:2]) if path.parts[0] == "extra" else path.parts[1]
 
 
 def forbidden(path, target):
@@ -62,11 +62,16 @@ def forbidden(path, target):
     return None
 
 
+def header(name):
+    """Returns the path of a header from how it is included: extra stands beside src."""
+    return pathlib.Path(name) if name.startswith("extra/") else pathlib.Path("src", name)
+
+
 def includes():
-    for path in files(["src"], "*.[ch]"):
+    for path in files(["src", "extra"], "*.[ch]"):
         for number, line in enumerate(lines(path), 1):
             named = re.match(r'#include "(\w+/.+)"', line)
-            why = named and forbidden(path, pathlib.Path("src") / named.group(1))
+            why = named and forbidden(path, header(named.group(1)))
             if why: yield path, number, f'includes "{named.group(1)}", but {why}'
 
 
@@ -80,7 +85,7 @@ def is_shell(path):
 
 def narrow():
     """Returns the files subject to the width limit. Python has its own."""
-    yield from files(["include", "src", "tests", "bench", "examples"], "*.[ch]")
+    yield from files(["include", "src", "extra", "tests", "bench", "examples"], "*.[ch]")
     yield from (path for path in files(["sql", "examples", "tests"], "*.sql") if not FOREIGN_SQL.match(path.as_posix()))
     scripts = [path for folder in (".", ".ci") for path in pathlib.Path(folder).glob("*") if path.is_file()]
     yield from (path for path in sorted(scripts) + files(["scripts", "bench", "examples", "packaging"], "*") if is_shell(path))
@@ -141,7 +146,7 @@ def prefixes(path):
 
 
 def exports():
-    for path in files(["src"], "*.c"):
+    for path in files(["src", "extra"], "*.c"):
         allowed = tuple(prefixes(path))
         for first, name, static in functions(lines(path)):
             if static or name == "main" or name + "_" == allowed[0] or name.startswith(allowed): continue
@@ -151,7 +156,7 @@ def exports():
 # ---- named ----
 
 # By its path from the top, or by its folder below sql/STORE.
-FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:docs|(?:src|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
+FILE_NAMED = re.compile(r"(?<![\w/.>*-])(?:docs|(?:src|extra|sql|tests|scripts|include|docs|bench)(?:/[\w-]+)+|functions|internal|views|statements)/[\w-]+\.(?:c|h|sql|py|md)\b")
 FIRST_MIGRATION = re.compile(r"sql/\w+/0001_\w+\.sql$")  # released: not edited when a file moves
 
 
@@ -163,7 +168,7 @@ def candidates(path, name):
 
 
 def named():
-    for path in files(["src", "include"], "*.[ch]") + files(["sql"], "*.sql"):
+    for path in files(["src", "extra", "include"], "*.[ch]") + files(["sql"], "*.sql"):
         if FIRST_MIGRATION.match(path.as_posix()): continue
         for number, line in enumerate(lines(path), 1):
             for name in FILE_NAMED.findall(line):
@@ -178,7 +183,7 @@ PRINTERS = {"output.c", "cmd_help.c"}
 
 
 def printed():
-    for path in files(["src/cli", "src/extra"], "*.c"):
+    for path in files(["src/cli", "extra"], "*.c"):
         if path.name in PRINTERS: continue
         for number, line in enumerate(lines(path), 1):
             if PRINTS.search(re.sub(r'"(?:[^"\\]|\\.)*"', '"', line)):

@@ -1,4 +1,4 @@
-"""coverage.py TREE: lines and branches that the tests have gone through, per folder of src, out of what gcov says of a tree
+"""coverage.py TREE: lines and branches that the tests have gone through, per folder of src and extra, out of what gcov says of a tree
 that was built with -Db_coverage=true. With names of folders behind it (engine store), their lines that were not, by file."""
 import collections
 import json
@@ -18,8 +18,10 @@ def read(tree):
         for text in said.splitlines():
             for file in json.loads(text)["files"]:
                 path = (tree / file["file"]).resolve()
-                if not path.is_relative_to(ROOT / "src"): continue
-                known = lines[str(path.relative_to(ROOT / "src"))]
+                if path.is_relative_to(ROOT / "src"): name = path.relative_to(ROOT / "src")
+                elif path.is_relative_to(ROOT / "extra"): name = path.relative_to(ROOT)
+                else: continue
+                known = lines[str(name)]
                 for line in file["lines"]:
                     taken = [branch["count"] > 0 for branch in line["branches"]]
                     count, before = known.get(line["line_number"], (0, []))
@@ -52,7 +54,7 @@ def missing(lines, names):
     for source in sorted(lines):
         if not any(source.startswith(name + "/") for name in names): continue
         left = sorted(number for number, (count, _) in lines[source].items() if not count)
-        if left: print(f"src/{source}: {' '.join(map(str, left))}")
+        if left: print(f"{source}: {' '.join(map(str, left))}")
 
 
 def main(tree, *names):

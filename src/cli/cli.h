@@ -224,7 +224,7 @@ void report_say(struct report *r, enum finding_level level, const char *name, co
  * problem among them. */
 int report_end(struct report *r, struct error *err);
 
-/* ---- a part of a command that is in src/extra ---- */
+/* ---- a part of a command that is in extra ---- */
 
 extern const struct option_def gen_options[]; /* set fields of struct gen_args */
 extern const struct listing_field fields_gen[];

@@ -311,7 +311,7 @@ class Program(unittest.TestCase):
     def test_every_name_with_our_prefix_exists(self):
         """A function or constant of the library, a table, view or trigger of SQLite or MariaDB, a metric."""
         known = SECRETS | {option["env"] for option in options()}
-        for pattern, files in ((r"\b(?:outbox|OUTBOX)_\w+", ("include/*.h", "examples/*.c", "src/sink/exec_env.c", "src/extra/streams/stream_reader.c")),
+        for pattern, files in ((r"\b(?:outbox|OUTBOX)_\w+", ("include/*.h", "examples/*.c", "src/sink/exec_env.c", "extra/streams/stream_reader.c")),
                                (r"\boutbox_\w+", ("sql/sqlite/*.sql", "sql/mariadb/*.sql", "src/admin/*.c"))):
             for path in [path for glob in files for path in ROOT.glob(glob)]: known |= set(re.findall(pattern, path.read_text()))
         for path in documents():

@@ -13,11 +13,9 @@ BODY = "{\n    return 0;\n}\n"
 
 
 def layered(top):
-    """layered returns the folders of src that have a layer: those at its top, and in extra those below."""
-    for path in top.iterdir():
-        if not path.is_dir(): continue
-        if path.name == "extra": yield from (f"extra/{part.name}" for part in path.iterdir() if part.is_dir())
-        else: yield path.name
+    """layered returns the folders of src that have a layer: and those beside it in extra."""
+    yield from (path.name for path in (top / "src").iterdir() if path.is_dir())
+    yield from (f"extra/{path.name}" for path in (top / "extra").iterdir() if path.is_dir())
 
 
 class Guards(unittest.TestCase):
@@ -126,7 +124,7 @@ class Guards(unittest.TestCase):
         for folder, prefix in guards.FOLDER_PREFIX.items():
             self.assertIn(f"`{prefix}*`", guide, folder)
         for folder in guards.FOLDER_PREFIX: self.assertTrue((ROOT / folder).is_dir(), folder)
-        self.assertEqual(sorted(guards.LEVEL), sorted(layered(ROOT / "src")))
+        self.assertEqual(sorted(guards.LEVEL), sorted(layered(ROOT)))
 
     def test_lint_runs_the_guards(self):
         done = subprocess.run([ROOT / "scripts" / "lint", "includes"], capture_output=True, text=True)

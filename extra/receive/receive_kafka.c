@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/text.h"
-#include "receive/receive.h"
+#include "extra/receive/receive.h"
 #include "sink/kafka_impl.h"
 
 #define PATTERN_MAX ((size_t)4 << 10)

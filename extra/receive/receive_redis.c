@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/num.h"
-#include "receive/receive.h"
+#include "extra/receive/receive.h"
 #include "redis/reply.h"
 #include "sink/redis_impl.h"
 

@@ -8,7 +8,7 @@
 #include "base/arena.h"
 #include "base/num.h"
 #include "base/text.h"
-#include "receive/receive.h"
+#include "extra/receive/receive.h"
 #include "sink/rabbitmq_impl.h"
 
 #define BODY_MAX ((uint64_t)512 << 20)

@@ -1,4 +1,4 @@
-#include "receive/receive.h"
+#include "extra/receive/receive.h"
 
 #include <poll.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 
 #include "base/char.h"
 #include "base/text.h"
-#include "receive/receive.h"
+#include "extra/receive/receive.h"
 #include "sink/nats_impl.h"
 #include "sink/nats_link_impl.h"
 

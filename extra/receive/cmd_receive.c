@@ -13,7 +13,7 @@
 #include "cli/cli.h"
 #include "event/message.h"
 #include "extra/receive/receive_check.h"
-#include "receive/receive.h"
+#include "extra/receive/receive.h"
 
 #define STEP_MS 200        /* how long one call of next may wait */
 #define CHECK_IDLE_MS 2000 /* of --check, unless --idle says otherwise */
