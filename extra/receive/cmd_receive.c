@@ -12,8 +12,8 @@
 #include "base/text.h"
 #include "cli/cli.h"
 #include "event/message.h"
-#include "extra/receive/receive_check.h"
 #include "extra/receive/receive.h"
+#include "extra/receive/receive_check.h"
 
 #define STEP_MS 200        /* how long one call of next may wait */
 #define CHECK_IDLE_MS 2000 /* of --check, unless --idle says otherwise */
