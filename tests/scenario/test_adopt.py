@@ -144,9 +144,10 @@ class Adoption(FlagTable):
         self.sql("INSERT INTO orders VALUES (4, 8, '4', NULL)")
         self.assertEqual(self.types()[-1], "order.changed")
         given = {"aggregate_type": "'order'", "aggregate_id": "order_id", "type": "'t'"}
-        column = "has to be a column" if self.postgres else "is for type, aggregate_type or tenant"
+        column = "only type, aggregate_type and tenant may be text in single quotes"
         wrong = [("payload", "'x'", column), ("id", "'7'", column)]
-        if self.postgres: wrong += [("aggregate_type", text, "cannot be the aggregate_type") for text in ("'a/b'", "''")]
+        wrong += [(field, text, f"{text} is not a valid {field}") for field, text in (
+            ("aggregate_type", "''"), ("aggregate_type", "'a/b'"), ("type", "''"), ("type", "'a b'"), ("tenant", "''"))]
         for field, text, says in wrong:
             with self.subTest(field=field, text=text):
                 args = [word for item in {**given, field: text}.items() for word in ("--column", "=".join(item))]

@@ -238,13 +238,29 @@ static const struct shape *find_shape(const struct source *s)
     return guess_shape(s);
 }
 
-/* Uses a text in single quotes as the value for every row, where that makes sense. */
+/* Uses a text in single quotes as the value for every row. A value that no event may have would
+ * fail every INSERT of the application. */
 static int take_literal(struct source *s, enum field f, const char *text, struct error *err)
 {
-    bool may_be = f == F_TYPE || f == F_AGG_TYPE || f == F_TENANT;
-    if (!may_be)
+    const struct str value = {text + 1, strlen(text) - 2};
+    const struct event_limits limits = {.payload_max = EVENT_PAYLOAD_MAX};
+    struct new_event ev = {.type = STR("any")};
+    struct error why;
+    switch (f) {
+    case F_TYPE: ev.type = value; break;
+    case F_TENANT: ev.tenant = value; break;
+    case F_AGG_TYPE:
+        ev.aggregate_type = value;
+        ev.aggregate_id = STR("any");
+        break;
+    default:
         return err_set(err, ERR_CONFIG,
-                       "%s: a text in single quotes is for type, aggregate_type or tenant", text);
+                       "%s: only type, aggregate_type and tenant may be text in single quotes",
+                       text);
+    }
+    if (event_check(&ev, &limits, &why) != 0)
+        return err_set(err, ERR_CONFIG, "%s is not a valid %s: %s", text, db_source_fields[f],
+                       why.text);
     s->of[f] = text;
     return 0;
 }
