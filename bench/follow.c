@@ -91,23 +91,23 @@ static void follow_postgres(const char *url, int every_ms)
 
 /* ---- SQLite ---- */
 
-static void wait_for_log(int bell, int ms)
+static void wait_for_log(int watch_fd, int ms)
 {
     char events[4096];
-    struct pollfd fd = {.fd = bell, .events = POLLIN};
+    struct pollfd fd = {.fd = watch_fd, .events = POLLIN};
     poll(&fd, 1, ms);
-    while (read(bell, events, sizeof events) > 0)
+    while (read(watch_fd, events, sizeof events) > 0)
         continue;
 }
 
-static int open_bell(const char *file)
+static int open_watch(const char *file)
 {
     char log[4096];
-    int bell = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    int watch_fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     snprintf(log, sizeof log, "%s-wal", file);
-    if (bell < 0 || inotify_add_watch(bell, log, IN_MODIFY) < 0)
+    if (watch_fd < 0 || inotify_add_watch(watch_fd, log, IN_MODIFY) < 0)
         bench_die("%s: %m", log);
-    return bell;
+    return watch_fd;
 }
 
 static bool read_rows(sqlite3 *db, sqlite3_stmt *q, sqlite3_stmt *commit)
@@ -138,13 +138,13 @@ static void follow_sqlite(const char *file)
         "SELECT seq, payload, id, type, aggregate_type, aggregate_id, version, headers, "
         "tenant, created_at, not_before FROM bench_event WHERE seq > ? ORDER BY seq LIMIT 1000");
     sqlite3_stmt *commit = bench_prepare(db, "UPDATE bench_position SET position = ?");
-    int bell = open_bell(file);
+    int watch_fd = open_watch(file);
     sqlite3_bind_int64(q, 1, 0);
     for (int idle = 0;; idle++) {
         if (read_rows(db, q, commit))
             idle = 0;
         /* The log grows shortly before a commit becomes visible, so retry a few times. */
-        wait_for_log(bell, idle < 5 ? 1 : 1000);
+        wait_for_log(watch_fd, idle < 5 ? 1 : 1000);
     }
 }
 

@@ -283,38 +283,38 @@ def section_emit(b):
     psql(b, "postgres", "DROP DATABASE emit")
 
 
-def section_doorbell(b):
-    """Beside a relay that is busy with a backlog, in small batches, all the time; and beside one that has nothing else
-    to do, so that it sleeps and is woken again and again. Without a doorbell that one polls."""
-    db, n = fresh_db(b, "bell"), 5_000 if b.quick else 40_000
+def section_notify(b):
+    """Emits beside a relay that is always busy with a backlog, in small batches; and beside an idle one, which sleeps and is
+    woken again and again. With wake-ups off, the idle relay polls."""
+    db, n = fresh_db(b, "notify"), 5_000 if b.quick else 40_000
     fill(b, db, 10 * n)
 
-    def beside(start, bell, mode, producers):
+    def beside(start, wakeup, mode, producers):
         def run():
-            psql(b, db, f"ALTER DATABASE bell SET outbox.wakeup = '{'on' if bell else 'off'}'")
+            psql(b, db, f"ALTER DATABASE notify SET outbox.wakeup = '{'on' if wakeup else 'off'}'")
             name = b.name("bench")
             with Relay(b, url_of(b, db), *consumer_args(name, "/dev/null", "--from", start, "--batch", "10")):
                 if start == "beginning": await_delivered(b, db, name, 1)
                 else: time.sleep(0.5)  # until it has come to rest
                 found = emitted(b, db, mode, producers, n)()
                 if start == "beginning" and delivered(b, db, name) > 9 * n:
-                    print("doorbell: the backlog was too short for the emits", file=sys.stderr)
+                    print("notify: the backlog was too short for the emits", file=sys.stderr)
             return found
         return run
     for producers in (16,) if b.quick else (16, 32):
-        m = compete(b, {(start, mode, bell): beside(start, bell, mode, producers) for start, mode, bell in (
+        m = compete(b, {(start, mode, wakeup): beside(start, wakeup, mode, producers) for start, mode, wakeup in (
             ("beginning", "insert", False), ("beginning", "insert", True), ("beginning", "emit", True),
             ("end", "insert", False), ("end", "insert", True))})
         busy, lazy = m["beginning", "insert", False], m["end", "insert", False]
-        b.row(f"{producers} producers, busy relay, no doorbell", median(busy, "rate"), "events/s")
+        b.row(f"{producers} producers, busy relay, wake-ups off", median(busy, "rate"), "events/s")
         for mode, label in (("insert", "INSERT"), ("emit", "outbox.emit()")):
             share = ratio(m["beginning", mode, True], busy, "rate")
-            b.row(f"  doorbell, {label}", median(m["beginning", mode, True], "rate"), "events/s", "of none", share,
+            b.row(f"  wake-ups on, {label}", median(m["beginning", mode, True], "rate"), "events/s", "of off", share,
                   ">= 0.90" if mode == "insert" else "", share >= 0.90 if mode == "insert" else None)
-        b.row(f"{producers} producers, idle relay, no doorbell", median(lazy, "rate"), "events/s")
-        b.row("  doorbell, INSERT", median(m["end", "insert", True], "rate"), "events/s", "of none",
+        b.row(f"{producers} producers, idle relay, wake-ups off", median(lazy, "rate"), "events/s")
+        b.row("  wake-ups on, INSERT", median(m["end", "insert", True], "rate"), "events/s", "of off",
               ratio(m["end", "insert", True], lazy, "rate"))
-    psql(b, "postgres", "DROP DATABASE bell WITH (FORCE)")
+    psql(b, "postgres", "DROP DATABASE notify WITH (FORCE)")
 
 
 TPCB = r"""\set aid random(1, 100000 * :scale)
@@ -444,7 +444,7 @@ def section_handlers(b):
 
 
 SECTIONS = {"drain": section_drain, "consumers": section_consumers, "kept": section_kept, "held": section_held,
-            "emit": section_emit, "doorbell": section_doorbell, "tpcb": section_tpcb, "memory": section_memory,
+            "emit": section_emit, "notify": section_notify, "tpcb": section_tpcb, "memory": section_memory,
             "wakeup": section_wakeup, "idle": section_idle, "redis": section_redis, "redis-cluster": section_redis_cluster,
             "handlers": section_handlers}
 

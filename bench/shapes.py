@@ -1,4 +1,4 @@
-"""shapes: the sections `payload`, `hotkey`, `nobell` and `beside` of bench/run: unusual workloads, in PostgreSQL."""
+"""shapes: the sections `payload`, `hotkey`, `polling` and `beside` of bench/run: unusual workloads, in PostgreSQL."""
 import contextlib
 import copy
 import subprocess
@@ -49,12 +49,12 @@ def section_hotkey(b):
     b.row("bare loop, one key", median(m["bare"], "rate"), "events/s", "one / bare", ratio(m["one"], m["bare"], "rate"))
 
 
-# ---- where the doorbell cannot ring ----
+# ---- where no notification can wake a relay ----
 
 def idle_cpu(b, store, url, seconds):
-    """Of a relay that has nothing to do, and of its server; in % of a core."""
+    """Returns the processor time of an idle relay and of its server, in % of a core."""
     with Relay(b, url, *consumer_args("idle", "/dev/null", "--from", "end")) as pid:
-        time.sleep(1)  # until it has come to rest
+        time.sleep(1)  # until the relay is idle
         mine, server = run_ns(pid), store.cpu()
         time.sleep(seconds)
         return {"relay": (run_ns(pid) - mine) / seconds / 1e7, "server": (store.cpu() - server) / seconds * 100}
@@ -62,31 +62,31 @@ def idle_cpu(b, store, url, seconds):
 
 @contextlib.contextmanager
 def places(b):
-    """Where a relay is rung, and where it cannot be: stores, and the URLs by which relays find them. One has a server of
-    its own, on which transactions may be prepared; one is behind a pooler."""
-    rung, pooled = fresh_db(b, "nobell"), fresh_db(b, "nobell_pooled")
+    """Where a relay is notified, and where it has to poll: the stores, and the URLs by which relays reach them. One store has
+    its own server, which allows prepared transactions; another is behind a pooler."""
+    direct, pooled = fresh_db(b, "polling"), fresh_db(b, "polling_pooled")
     other = copy.copy(b)
     with servers.Postgres({**on_postgres.SETTINGS, "max_prepared_transactions": 10}) as other.server:
-        fresh_db(other, rung)
+        fresh_db(other, direct)
         with servers.PgBouncer(on_postgres.server(b)) as pooler:
-            yield {"bell": (stores.Postgres(b), rung, url_of(b, rung)),
-                   "prepared transactions": (stores.Postgres(other), rung, url_of(other, rung)),
+            yield {"notified": (stores.Postgres(b), direct, url_of(b, direct)),
+                   "prepared transactions": (stores.Postgres(other), direct, url_of(other, direct)),
                    "pooler": (stores.Postgres(b), pooled, pooler.url(pooled))}
-    for name in (rung, pooled): psql(b, "postgres", f"DROP DATABASE {name} WITH (FORCE)")
+    for name in (direct, pooled): psql(b, "postgres", f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def nobell_rows(b, label, m, idle):
+def polling_rows(b, label, m, idle):
     for rate in (10, 200):
         found, p50 = m[label, rate], median(m[label, rate], "returned p50")
-        silent = label != "bell"
-        b.row(f"{label}, {rate}/s: commit -> handled, p50", p50, "ms", "of bell", ratio(found, m["bell", rate], "returned p50"),
-              "< 10" if silent else "", p50 < 10 if silent else None)
+        polls = label != "notified"
+        b.row(f"{label}, {rate}/s: commit -> handled, p50", p50, "ms", "of notified", ratio(found, m["notified", rate], "returned p50"),
+              "< 10" if polls else "", p50 < 10 if polls else None)
         b.row("    p99", median(found, "returned p99"), "ms")
     cpu = sum(idle[label].values())
     b.row(f"{label}, idle: relay and server", cpu, "% of a core", "relay", idle[label]["relay"], "< 1", cpu < 1)
 
 
-def section_nobell(b):
+def section_polling(b):
     seconds, rounds = (2, 1) if b.quick else (8, 3)
 
     def run(store, db, url, rate):
@@ -94,7 +94,7 @@ def section_nobell(b):
     with places(b) as there:
         m = compete(b, {(label, rate): run(*place, rate) for rate in (10, 200) for label, place in there.items()}, rounds)
         idle = {label: idle_cpu(b, store, url, 2 if b.quick else 10) for label, (store, _, url) in there.items()}
-    for label in idle: nobell_rows(b, label, m, idle)
+    for label in idle: polling_rows(b, label, m, idle)
 
 
 # ---- emitting beside a relay ----
@@ -116,7 +116,7 @@ def section_beside(b):
     for producers, n in ((1, 1_500), (16, 8_000), (32, 8_000)) if b.quick else ((1, 5_000), (16, 30_000), (32, 30_000)):
         def with_relay():
             with Relay(b, url_of(b, db), *consumer_args(b.name("bench"), "/dev/null", "--from", "end")):
-                time.sleep(0.5)  # until it has come to rest
+                time.sleep(0.5)  # until the relay is idle
                 return emitted(b, db, "insert", producers, n)()
 
         def with_follower():
@@ -140,4 +140,4 @@ def section_beside(b):
     psql(b, "postgres", "DROP DATABASE beside WITH (FORCE)")
 
 
-SECTIONS = {"payload": section_payload, "hotkey": section_hotkey, "nobell": section_nobell, "beside": section_beside}
+SECTIONS = {"payload": section_payload, "hotkey": section_hotkey, "polling": section_polling, "beside": section_beside}

@@ -47,7 +47,7 @@ static void emit_all(const char *url, struct times *t, size_t n, const int64_t a
 }
 
 struct watch {
-    int fd, bell;
+    int fd, log;
     char text[65536];
     size_t n;
 };
@@ -55,8 +55,8 @@ struct watch {
 static void open_watch(struct watch *w, const char *path)
 {
     w->fd = open(path, O_RDONLY | O_CREAT | O_CLOEXEC, 0644);
-    w->bell = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-    if (w->fd < 0 || w->bell < 0 || inotify_add_watch(w->bell, path, IN_MODIFY) < 0)
+    w->log = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (w->fd < 0 || w->log < 0 || inotify_add_watch(w->log, path, IN_MODIFY) < 0)
         bench_die("%s: %m", path);
     lseek(w->fd, 0, SEEK_END);
     w->n = 0;
@@ -66,10 +66,10 @@ static void open_watch(struct watch *w, const char *path)
 static void wait_for_more(struct watch *w)
 {
     char events[4096];
-    struct pollfd fd = {.fd = w->bell, .events = POLLIN};
+    struct pollfd fd = {.fd = w->log, .events = POLLIN};
     if (poll(&fd, 1, 10000) <= 0)
         bench_die("no line came within 10 s: is the relay running?");
-    while (read(w->bell, events, sizeof events) > 0)
+    while (read(w->log, events, sizeof events) > 0)
         continue;
 }
 

@@ -37,21 +37,21 @@ static void make_flaky(struct worker *w)
     w->st->ops = &flaky;
 }
 
-static int broken_bell[2];
+static int broken_wakeup[2];
 
-static int broken_bell_fd(struct store *st)
+static int broken_wake_fd(struct store *st)
 {
     (void)st;
-    return broken_bell[0];
+    return broken_wakeup[0];
 }
 
-/* break_bell gives a worker a wake-up descriptor that fires only when the test writes to
- * broken_bell[1]. */
-static void break_bell(struct worker *w)
+/* break_wakeup gives a worker a wake-up descriptor that fires only when the test writes to
+ * broken_wakeup[1]. */
+static void break_wakeup(struct worker *w)
 {
     make_flaky(w);
-    flaky.wake_fd = broken_bell_fd;
-    assert_int_equal(pipe(broken_bell), 0);
+    flaky.wake_fd = broken_wake_fd;
+    assert_int_equal(pipe(broken_wakeup), 0);
 }
 
 static void sweep_finds_events_without_a_wake_up(void **state)
@@ -60,7 +60,7 @@ static void sweep_finds_events_without_a_wake_up(void **state)
     struct worker *w = rig_worker(g, 0, NULL);
     struct pollfd fds[4];
     int64_t deadline;
-    break_bell(w); /* never written to */
+    break_wakeup(w); /* never written to */
     rig_step(g, 0);
     rig_emit(g, "a");
     turns = 0;
@@ -71,8 +71,8 @@ static void sweep_finds_events_without_a_wake_up(void **state)
     rig_pass(g, 30000);
     rig_step(g, 0);
     SAW(1);
-    close(broken_bell[0]);
-    close(broken_bell[1]);
+    close(broken_wakeup[0]);
+    close(broken_wakeup[1]);
 }
 
 /* The numbers are checked by what the pipeline does, on the rig's clock. */
@@ -84,8 +84,8 @@ static void dispatcher_preset_has_the_documented_values(void **state)
     int64_t deadline;
     assert_true(w->c.receipts);
     make_flaky(w);
-    flaky.wake_fd = broken_bell_fd;
-    assert_int_equal(pipe(broken_bell), 0); /* never written to */
+    flaky.wake_fd = broken_wake_fd;
+    assert_int_equal(pipe(broken_wakeup), 0); /* never written to */
 
     /* poll 500 ms */
     rig_step(g, 0);
@@ -130,8 +130,8 @@ static void dispatcher_preset_has_the_documented_values(void **state)
     assert_int_equal(rig_look(g).dead, 1);
     assert_int_equal(pipeline_stats(w->p)->retried, 7);
     assert_int_equal(pipeline_stats(w->p)->buried, 1);
-    close(broken_bell[0]);
-    close(broken_bell[1]);
+    close(broken_wakeup[0]);
+    close(broken_wakeup[1]);
 }
 
 static void claim_granted_after_its_lease_is_kept_if_still_valid(void **state)
@@ -314,14 +314,14 @@ static void wake_ups_are_ignored_while_the_store_is_unreachable(void **state)
     struct worker *w = rig_worker(g, 0, NULL);
     struct pollfd fds[4];
     int64_t deadline;
-    break_bell(w);
-    assert_int_equal(write(broken_bell[1], "x", 1), 1); /* another process writes all the time */
+    break_wakeup(w);
+    assert_int_equal(write(broken_wakeup[1], "x", 1), 1); /* another process writes all the time */
     fail_before = 1;
     rig_step(g, 0);
     assert_int_equal(pipeline_wait(w->p, fds, 4, &deadline), 0);
     assert_int_equal(deadline - g->mono, 100 * MS_NS);
-    close(broken_bell[0]);
-    close(broken_bell[1]);
+    close(broken_wakeup[0]);
+    close(broken_wakeup[1]);
 }
 
 static void repeated_settlements_do_not_grow_memory(void **state)

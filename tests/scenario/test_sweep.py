@@ -45,7 +45,7 @@ class Postgres(Sweep, PgCase):
         self.sql(f"INSERT INTO outbox.event (xid, type) VALUES (pg_current_xact_id(), 't{n}')")
 
     def holder(self):
-        """holder gives who holds the bell's lock: its process, and when it last asked anything."""
+        """holder returns the backend that holds the wake-up lock: its pid, and when it last sent a query."""
         return self.sql("SELECT a.pid, a.query_start FROM outbox._wakeup_locks() b JOIN pg_stat_activity a USING (pid) WHERE b.alone "
                         "AND NOT b.second AND a.state = 'idle'")
 
