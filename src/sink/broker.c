@@ -50,7 +50,14 @@ int broker_check_files(const char *kind, const char *const *files, size_t n, str
     return 0;
 }
 
-/* Reports to operators and the store */
+/* Reports to the engine, to operators and to the store */
+
+bool broker_unsent(struct broker *b, struct delivery *d, const struct error *err)
+{
+    struct sink_result res = sink_unsent(err);
+    sink_done(&b->base, d, &res);
+    return res.status == SINK_REJECT;
+}
 
 void broker_set_caution(struct broker *b, const char *fmt, ...)
 {

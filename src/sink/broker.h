@@ -33,6 +33,10 @@ int broker_open(const struct sink_config *cfg, size_t size,
 /* broker_close is the last step of a sink's close: it frees the base. */
 void broker_close(struct sink *sk);
 
+/* broker_unsent reports that an event could not be sent. Returns whether submit may take the events
+ * behind it: they may pass an event that is rejected, but not one that will be offered again. */
+bool broker_unsent(struct broker *b, struct delivery *d, const struct error *err);
+
 /* broker_set_caution replaces the line for operators; "" removes it. */
 void broker_set_caution(struct broker *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

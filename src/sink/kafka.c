@@ -96,6 +96,8 @@ static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
         return true;
     }
     rd_kafka_resp_err_t code = (rd_kafka_resp_err_t)err.native;
+    if (err.code == ERR_NOMEM)
+        code = RD_KAFKA_RESP_ERR__CRIT_SYS_RESOURCE;
     bool full = code == RD_KAFKA_RESP_ERR__QUEUE_FULL;
     if (full && k->out > 0)
         return false; /* retried when reports have made room */
@@ -197,9 +199,9 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
             break;
         const struct kafka_item *before = behind ? last : NULL;
         last = topic ? take_event(k, d[i], topic, before, &err) : NULL;
-        if (!last) {
-            struct sink_result res = sink_unsent(&err);
-            sink_done(sk, d[i], &res);
+        if (!last && !broker_unsent(&k->b, d[i], &err)) {
+            i++;
+            break;
         }
     }
     send_waiting(k);

@@ -36,8 +36,9 @@ static uint64_t new_token(struct nats_sink *n)
 }
 
 /* Hands an event to the link. It may be sent again with the same token: a reply to either will do.
- * The result of an event that could not be sent is reported. */
-static void send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
+ * The result of an event that could not be sent is reported. Returns whether the events behind it
+ * may be sent. */
+static bool send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
 {
     natsMsg *msg;
     struct error err;
@@ -50,7 +51,7 @@ static void send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
         it->token = token;
         it->asked = broker_now(&n->b);
         n->by_token[token & (NATS_WINDOW_MAX - 1)] = it;
-        return;
+        return true;
     }
 
     /* If memory runs out in the middle of a chain, the next message would miss its predecessor. */
@@ -61,6 +62,7 @@ static void send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
         struct sink_result res = sink_unsent(&err);
         nats_answer_end(n, it, &res);
     }
+    return err.code == ERR_INVALID;
 }
 
 /* Returns the sequence of an event that is among the stream's last messages from before we
@@ -85,33 +87,29 @@ static bool has_room(const struct nats_sink *n, const struct event *ev)
     return n->window.bytes + event_bytes(ev) <= BYTES_ENOUGH;
 }
 
-/* Accepts an event, and sends it if the link is ready; otherwise drive does. */
-static void submit_one(struct nats_sink *n, struct delivery *d)
+/* Accepts an event, and sends it if the link is ready; otherwise drive does. Returns whether the
+ * events behind it may be accepted. */
+static bool submit_one(struct nats_sink *n, struct delivery *d)
 {
     struct error err;
-    struct sink_result res;
     uint64_t seq = n->ready ? find_stored(n, d->ev) : 0;
     if (seq) {
         nats_answer_found(n, d, seq);
-        return;
+        return true;
     }
     bool refused = !n->link && broker_now(&n->b) < n->refused_until;
     if (refused) {
-        res = (struct sink_result){
+        struct sink_result res = {
             .status = SINK_REFUSED, .native = n->refused.native, .text = n->refused.text};
         sink_done(&n->b.base, d, &res);
-        return;
+        return false;
     }
-    if (!n->link && nats_link_start(n->plan, &n->link, &err) != 0) {
-        res = sink_unsent(&err);
-        sink_done(&n->b.base, d, &res);
-        return;
-    }
+    if (!n->link && nats_link_start(n->plan, &n->link, &err) != 0)
+        return broker_unsent(&n->b, d, &err);
     struct nats_item *it = (struct nats_item *)window_take(&n->window, d, NULL);
     it->token = 0;
     it->asked = 0;
-    if (n->ready)
-        send_item(n, it, new_token(n));
+    return !n->ready || send_item(n, it, new_token(n));
 }
 
 /* Driving */
@@ -166,8 +164,9 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
     bool idle = n->link && n->window.count == 0;
     if (idle)
         hear_link(n); /* an idle connection that was closed is not a failure: it is replaced */
-    while (i < count && has_room(n, d[i]->ev))
-        submit_one(n, d[i++]);
+    bool more = true;
+    while (more && i < count && has_room(n, d[i]->ev))
+        more = submit_one(n, d[i++]);
     if (n->ready)
         nats_link_flush(n->link);
     return i;

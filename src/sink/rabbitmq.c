@@ -96,13 +96,9 @@ static int blocked(const struct rabbitmq_sink *r, struct error *err)
 static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
 {
     struct error err;
-    struct sink_result res;
     struct stream *mark = rabbitmq_message_mark(r, d->ev, &err);
-    if (!mark) {
-        res = sink_unsent(&err);
-        sink_done(&r->b.base, d, &res);
-        return err.code == ERR_INVALID;
-    }
+    if (!mark)
+        return broker_unsent(&r->b, d, &err);
 
     int rc;
     if (r->conn.blocked)
@@ -110,8 +106,7 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
     else
         rc = connect_if_need_be(r, &err);
     if (rc != 0) {
-        res = sink_unsent(&err);
-        sink_done(&r->b.base, d, &res);
+        broker_unsent(&r->b, d, &err);
         if (r->conn.state == RABBIT_CLOSED)
             rabbitmq_answer_lost(r, &err); /* events that waited for a connection that failed */
         return false;

@@ -7,7 +7,9 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "../lib/rounds.h"
@@ -35,6 +37,18 @@ static void take_answer(void *ctx, struct delivery *d, const struct sink_result 
     a->n[i]++;
     a->status[i] = r->status;
     snprintf(a->text, sizeof a->text, "%s", r->text ? r->text : "");
+}
+
+/* A sink that keeps order takes no event behind one that it has returned: that event would overtake
+ * it. */
+static void nothing_behind_is_in_flight(const struct answers *a, size_t took, long at)
+{
+    bool returned = false;
+    for (size_t i = 0; i < took; i++) {
+        if (returned && a->n[i] == 0)
+            fail_msg("allocation %ld: event %zu was taken behind a returned one", at, i);
+        returned = returned || (a->n[i] > 0 && a->status[i] != SINK_DELIVERED);
+    }
 }
 
 /* deliver offers events to a sink, and ends what it took. Returns whether an allocation failed. */
@@ -66,6 +80,8 @@ static bool deliver(const char *url, long at)
 
     fail_arm(FAIL_OURS, at, FAIL_ONCE);
     size_t took = ops->submit(sk, d, EVENTS);
+    if (sink_caps(sk) & SINK_FAILSTOP)
+        nothing_behind_is_in_flight(&a, took, at);
     ops->drive(sk);
     bool hit = fail_disarm();
     ops->cancel(sk);
@@ -114,6 +130,7 @@ static void no_event_is_rejected_for_a_lack_of_memory(void **state)
 #endif
 #ifdef OUTBOX_NATS
         "nats://127.0.0.1:1/s.{tenant}?stream=S",
+        "nats://127.0.0.1:1/s?stream=S&exclusive=on",
 #endif
 #ifdef OUTBOX_HTTP
         "http://127.0.0.1:1/x",
@@ -162,6 +179,66 @@ static void no_nats_message_is_unfit_for_a_lack_of_memory(void **state)
         ops->close(sk);
     }
 }
+
+/* The sink of a test, ready on a connection that goes nowhere. */
+static struct nats_sink *open_ready(const struct sink_config *cfg, struct nats_link *nowhere,
+                                    const struct nats_stream *stream)
+{
+    const struct sink_ops *ops;
+    struct sink *sk;
+    struct error err;
+    assert_int_equal(sink_find(cfg->url, &ops, &err), 0);
+    assert_int_equal(ops->open(cfg, &sk, &err), 0);
+    struct nats_sink *n = (struct nats_sink *)sk;
+    n->link = nowhere;
+    n->stream = stream;
+    n->ready = true;
+    return n;
+}
+
+/* Memory runs out in the middle of a submit call, after which a new connection could be begun. */
+static void chain_cut_by_a_lack_of_memory_takes_no_later_event(void **state)
+{
+    (void)state;
+    struct nats_stream stream = {.last_seq = 1};
+    bool hit = true;
+    assert_int_equal(nats_Open(-1), NATS_OK);
+    for (long at = 1; hit; at++) {
+        struct nats_link nowhere = {.inbox = "_INBOX.x", .refs = 2, .fd = -1, .shaking = -1};
+        struct answers a = {0};
+        struct event ev[EVENTS];
+        struct delivery *d[EVENTS];
+        struct sink_config cfg = {.url = "nats://127.0.0.1:1/s?stream=S&exclusive=on",
+                                  .consumer = "c",
+                                  .lanes = 1,
+                                  .clock = &clock_system,
+                                  .done = take_answer,
+                                  .done_ctx = &a};
+        nowhere.news_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        nowhere.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        for (size_t i = 0; i < EVENTS; i++) {
+            ev[i] = full;
+            ev[i].seq = (int64_t)i + 1;
+            a.d[i] = (struct delivery){.ev = &ev[i], .attempt = 1};
+            d[i] = &a.d[i];
+        }
+        struct nats_sink *n = open_ready(&cfg, &nowhere, &stream);
+        struct sink *sk = &n->b.base;
+
+        fail_arm(FAIL_OURS, at, FAIL_ONCE);
+        size_t took = sk->ops->submit(sk, d, EVENTS);
+        hit = fail_disarm();
+        nothing_behind_is_in_flight(&a, took, at);
+
+        sk->ops->cancel(sk);
+        sk->ops->close(sk);
+        for (size_t i = 0; i < nowhere.outgoing.n; i++)
+            natsMsg_Destroy(nowhere.outgoing.at[i].msg);
+        free(nowhere.outgoing.at);
+        close(nowhere.news_fd);
+        close(nowhere.wake_fd);
+    }
+}
 #endif
 
 int main(void)
@@ -170,6 +247,7 @@ int main(void)
         cmocka_unit_test(no_event_is_rejected_for_a_lack_of_memory),
 #ifdef OUTBOX_NATS
         cmocka_unit_test(no_nats_message_is_unfit_for_a_lack_of_memory),
+        cmocka_unit_test(chain_cut_by_a_lack_of_memory_takes_no_later_event),
 #endif
     };
     fail_setup();
