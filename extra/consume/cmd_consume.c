@@ -346,12 +346,7 @@ static int consume_run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_consume[] = {
-    {.name = "consume",
-     .args = "URL",
-     .help = "read a Redis stream and run a command once for each event",
-     .options = options,
-     .min = 1,
-     .max = 1,
-     .run = consume_run},
-    {.name = NULL},
+    {"consume", NULL, "URL", "read a Redis stream and run a command once for each event",
+     .options = options, .min = 1, .max = 1, .run = consume_run},
+    {NULL},
 };

@@ -327,13 +327,8 @@ static const struct command_json receive_json[] = {
 };
 
 const struct command cmd_receive[] = {
-    {.name = "receive",
-     .args = "SINK-URL",
-     .help = "show what a sink has written to a broker, or check it against the store",
-     .options = options,
-     .min = 1,
-     .max = 1,
-     .json = receive_json,
-     .run = receive_run},
-    {.name = NULL},
+    {"receive", NULL, "SINK-URL",
+     "show what a sink has written to a broker, or check it against the store", .options = options,
+     .min = 1, .max = 1, .json = receive_json, .run = receive_run},
+    {NULL},
 };

@@ -238,13 +238,8 @@ static int adopt_run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_adopt[] = {
-    {.name = "adopt",
-     .args = "TABLE",
-     .help = "turn the rows of an existing outbox table into events",
-     .options = options,
-     .min = 1,
-     .max = 1,
-     .json = JSON_OBJECT(fields_adoption),
+    {"adopt", NULL, "TABLE", "turn the rows of an existing outbox table into events",
+     .options = options, .min = 1, .max = 1, .json = JSON_OBJECT(fields_adoption),
      .run = adopt_run},
-    {.name = NULL},
+    {NULL},
 };

@@ -410,11 +410,7 @@ static int doctor_run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_doctor[] = {
-    {.name = "doctor",
-     .help = "report problems and how to fix them; exit status 1 if there are any",
-     .options = options,
-     .consumers = true,
-     .json = JSON_OBJECT(fields_report),
-     .run = doctor_run},
-    {.name = NULL},
+    {"doctor", NULL, NULL, "report problems and how to fix them; exit status 1 if there are any",
+     .options = options, .consumers = true, .json = JSON_OBJECT(fields_report), .run = doctor_run},
+    {NULL},
 };

@@ -422,12 +422,7 @@ static const struct command_json emit_json[] = {
 };
 
 const struct command cmd_emit[] = {
-    {.name = "emit",
-     .args = "TYPE | --ndjson [FILE|-]",
-     .help = "store one event and print its id, or store many",
-     .options = options,
-     .max = 1,
-     .json = emit_json,
-     .run = emit_run},
-    {.name = NULL},
+    {"emit", NULL, "TYPE | --ndjson [FILE|-]", "store one event and print its id, or store many",
+     .options = options, .max = 1, .json = emit_json, .run = emit_run},
+    {NULL},
 };

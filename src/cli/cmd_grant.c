@@ -201,25 +201,15 @@ static int revoke_run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_grant[] = {
-    {.name = "grant",
-     .args = "producer|consumer|operator ROLE",
-     .help = "grant a database role producer, consumer or operator rights",
-     .options = grant_options,
-     .min = 2,
-     .max = 2,
-     .json = JSON_OBJECT(fields_granted),
-     .run = grant_run},
-    {.name = NULL},
+    {"grant", NULL, "producer|consumer|operator ROLE",
+     "grant a database role producer, consumer or operator rights", .options = grant_options,
+     .min = 2, .max = 2, .json = JSON_OBJECT(fields_granted), .run = grant_run},
+    {NULL},
 };
 
 const struct command cmd_revoke[] = {
-    {.name = "revoke",
-     .args = "producer|consumer|operator ROLE",
-     .help = "revoke producer, consumer or operator rights from a database role",
-     .options = revoke_options,
-     .min = 2,
-     .max = 2,
-     .json = JSON_OBJECT(fields_granted),
-     .run = revoke_run},
-    {.name = NULL},
+    {"revoke", NULL, "producer|consumer|operator ROLE",
+     "revoke producer, consumer or operator rights from a database role", .options = revoke_options,
+     .min = 2, .max = 2, .json = JSON_OBJECT(fields_granted), .run = revoke_run},
+    {NULL},
 };

@@ -561,22 +561,13 @@ static int version_run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_version[] = {
-    {.name = "version",
-     .help = "print the version",
-     .json = JSON_OBJECT(fields_version),
-     .options = version_options,
-     .bare = true,
-     .run = version_run},
-    {.name = NULL},
+    {"version", NULL, NULL, "print the version", .options = version_options, .bare = true,
+     .json = JSON_OBJECT(fields_version), .run = version_run},
+    {NULL},
 };
 
 const struct command cmd_help[] = {
-    {.name = "help",
-     .args = "[COMMAND [SUBCOMMAND]]",
-     .help = "show help for a command",
-     .options = help_options,
-     .max = 2,
-     .bare = true,
-     .run = help_run},
-    {.name = NULL},
+    {"help", NULL, "[COMMAND [SUBCOMMAND]]", "show help for a command", .options = help_options,
+     .max = 2, .bare = true, .run = help_run},
+    {NULL},
 };

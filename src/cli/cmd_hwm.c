@@ -73,12 +73,7 @@ static int hwm_run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_hwm[] = {
-    {.name = "hwm",
-     .args = "[STREAM]",
-     .help = "show the high-water mark of a stream: the last id written to it",
-     .options = options,
-     .max = 1,
-     .json = JSON_LINES(fields_mark),
-     .run = hwm_run},
-    {.name = NULL},
+    {"hwm", NULL, "[STREAM]", "show the high-water mark of a stream: the last id written to it",
+     .options = options, .max = 1, .json = JSON_LINES(fields_mark), .run = hwm_run},
+    {NULL},
 };

@@ -42,10 +42,7 @@ static int init_run(struct cli *cli, struct error *err)
 static const struct option_def options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON, OPTION_END};
 
 const struct command cmd_init[] = {
-    {.name = "init",
-     .help = "create the outbox tables, or upgrade them",
-     .options = options,
-     .json = JSON_OBJECT(fields_inited),
-     .run = init_run},
-    {.name = NULL},
+    {"init", NULL, NULL, "create the outbox tables, or upgrade them", .options = options,
+     .json = JSON_OBJECT(fields_inited), .run = init_run},
+    {NULL},
 };

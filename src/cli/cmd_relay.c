@@ -384,10 +384,7 @@ static int relay_run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_relay[] = {
-    {.name = "relay",
-     .help = "deliver events to consumers until stopped",
-     .options = options,
-     .consumers = true,
-     .run = relay_run},
-    {.name = NULL},
+    {"relay", NULL, NULL, "deliver events to consumers until stopped", .options = options,
+     .consumers = true, .run = relay_run},
+    {NULL},
 };

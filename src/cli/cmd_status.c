@@ -224,10 +224,7 @@ static int status_run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_status[] = {
-    {.name = "status",
-     .help = "show the state of the store and its consumers",
-     .options = options,
-     .json = JSON_OBJECT(fields_status),
-     .run = status_run},
-    {.name = NULL},
+    {"status", NULL, NULL, "show the state of the store and its consumers", .options = options,
+     .json = JSON_OBJECT(fields_status), .run = status_run},
+    {NULL},
 };

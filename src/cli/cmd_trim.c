@@ -196,10 +196,7 @@ static int trim_run(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_trim[] = {
-    {.name = "trim",
-     .help = "delete old events that every consumer has received",
-     .options = options,
-     .json = JSON_OBJECT(fields_trimmed),
-     .run = trim_run},
-    {.name = NULL},
+    {"trim", NULL, NULL, "delete old events that every consumer has received", .options = options,
+     .json = JSON_OBJECT(fields_trimmed), .run = trim_run},
+    {NULL},
 };
