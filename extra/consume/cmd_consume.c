@@ -319,12 +319,12 @@ static int open_all(struct cli *cli, struct reader *r, struct error *err)
         return -1;
     if (!cli->settings.store)
         return 0;
-    return commands_store(cli, &r->st, err);
+    r->st = commands_store(cli, err);
+    return r->st ? 0 : -1;
 }
 
 static void close_all(struct reader *r)
 {
-    store_close(r->st);
     if (r->sk)
         r->sk->ops->close(r->sk);
     buf_release(&r->sink_url);

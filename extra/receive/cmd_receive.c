@@ -263,12 +263,10 @@ static void verdict_text(struct buf *b, const void *row)
  */
 static int print_verdict(struct receiving *r, struct error *err)
 {
-    struct store *st;
-    if (commands_look(r->cli, &st, err) != 0)
+    struct store *st = commands_look(r->cli, err);
+    if (!st)
         return -1;
-    int rc = receive_check_store(r->check, st, r->cli->args.receive.consumer, err);
-    store_close(st);
-    if (rc != 0)
+    if (receive_check_store(r->check, st, r->cli->args.receive.consumer, err) != 0)
         return -1;
 
     const struct receive_counts *n = receive_check_counts(r->check);

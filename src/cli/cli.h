@@ -9,12 +9,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/option.h"
-#include "cli/args.h"
+#include "base/str.h"
 #include "cli/config.h"
 #include "engine/consumer.h"
+#include "event/event.h"
 #include "listing/fields.h"
 #include "listing/human.h"
 #include "listing/member.h"
@@ -39,6 +41,184 @@ enum {
 #define CLI_DECLINED 103 /* the user answered no; nothing was done, and a note has been printed */
 
 struct cli;
+
+/* ---- the options and arguments of one call ---- */
+
+/* Strings are borrowed from the arguments or the environment, and NULL if not given. */
+
+#define ARGS_MAX 100 /* positional arguments of any command */
+#define COLUMNS_MAX 8
+#define GRANTED_MAX 64
+
+/* For `adopt`. */
+struct adopt_args {
+    const char *shape, *existing, *mark, *consumer;
+    const char *columns[COLUMNS_MAX]; /* each FIELD=COLUMN */
+    size_t n_columns;
+    bool drop_mark, undo;
+};
+
+/* For `config check`. */
+struct check_args {
+    bool connect;
+    bool overflow; /* not an option: out of memory for a problem */
+};
+
+/* For `consume`. */
+struct consume_args {
+    const char *group, *exec, *exec_env, *name, *start, *snapshot;
+    int64_t claim_ms;
+    bool drain;
+};
+
+/* For `consumers set`, `consumers revert` and `consumers remove`. */
+struct consumers_args {
+    const char *events, *where, *order, *lanes; /* NULL: unchanged */
+    int64_t generation;                         /* 0 if not given */
+    bool force;
+};
+
+/* For `dead`. */
+struct dead_args {
+    const char *consumer, *type;
+    int64_t limit; /* 0: all */
+    bool all;
+};
+
+/* For `doctor`. */
+struct doctor_args {
+    int64_t patience_ms;
+    bool connect;
+};
+
+/* A key, split at its slash. */
+struct key_arg {
+    struct str aggregate_type, aggregate_id;
+};
+
+/* For `emit`. */
+struct emit_args {
+    struct key_arg key;
+    const char *payload, *idempotency_key, *tenant;
+    const char *headers[EVENT_HEADERS_COUNT]; /* each K=V */
+    size_t n_headers;
+    int64_t version, delay_ms;
+    bool has_version, ndjson, atomic;
+};
+
+/* For `events`. */
+struct events_args {
+    struct key_arg key;
+    const char *type, *consumer;
+    int64_t after, limit;
+    int state;        /* enum delivery_state + 1; 0: any */
+    bool unprocessed; /* instead of a state */
+    bool newest;
+    int64_t look;
+    bool all;
+};
+
+/* For `migrate gen`. */
+struct gen_args {
+    int tool; /* index into the tools of gen.c */
+    const char *service, *out_dir;
+};
+
+/* For `grant` and `revoke`. */
+struct grant_args {
+    const char *consumers[GRANTED_MAX];
+    size_t n_consumers;
+    const char *tenant;
+};
+
+/* For `help`. */
+struct help_args {
+    bool man, options, members;
+};
+
+/* For `hwm`. */
+struct hwm_args {
+    const char *consumer;
+};
+
+/* For `init` and `migrate up`. */
+struct init_args {
+    bool replace;
+    int64_t lock_ms;
+};
+
+/* For `receive`. */
+struct receive_args {
+    const char *from, *consumer;
+    int64_t count, idle_ms; /* 0 if not given */
+    bool check;
+};
+
+/* For `relay`. */
+struct relay_args {
+    bool drain;
+};
+
+/* For `status`. */
+struct status_args {
+    bool watch;
+    int64_t interval_ms;
+};
+
+/* For `trim`. */
+struct trim_args {
+    bool older_than; /* whether it was given */
+    int64_t older_than_ms;
+};
+
+/* An optional number. */
+struct number_arg {
+    bool given;
+    int64_t value;
+};
+
+/* For all subcommands of `webhook`. */
+struct webhook_args {
+    const char *secret_file, *secret_env, *id, *signature, *address;
+    int64_t timestamp, count; /* 0 if not given */
+    int64_t port, status, delay_ms, request_ms, body_max;
+    struct number_arg retry_after;
+    bool any_time, quiet, asymmetric;
+};
+
+/* (1) Of the union, only the struct of the command being run is valid. */
+struct args {
+    bool help, json;
+    bool yes;           /* do not ask for confirmation */
+    bool dry_run;       /* only report what would be done */
+    const char *config; /* -c */
+
+    const char *pos[ARGS_MAX]; /* positional arguments after command and subcommand */
+    int n_pos;
+
+    union {
+        struct adopt_args adopt;
+        struct check_args check;
+        struct consume_args consume;
+        struct consumers_args consumers;
+        struct dead_args dead;
+        struct doctor_args doctor;
+        struct emit_args emit;
+        struct events_args events;
+        struct gen_args gen;
+        struct grant_args grant;
+        struct help_args helping;
+        struct hwm_args hwm;
+        struct init_args init;
+        struct receive_args receive;
+        struct relay_args relay;
+        struct status_args status;
+        struct trim_args trim;
+        struct webhook_args webhook;
+    };
+};
+
+#define ARG(field) .at = offsetof(struct args, field)
 
 /* ---- commands ---- */
 
@@ -83,13 +263,14 @@ extern const struct command *const commands_all[]; /* ends with NULL */
 /* commands_need_store fails with ERR_CONFIG if the settings name no store; the message lists the
  * three ways to name one. */
 int commands_need_store(const struct cli *cli, struct error *err);
-/* commands_store opens the store that the settings name. The caller closes *ret. */
-int commands_store(struct cli *cli, struct store **ret, struct error *err);
+/* commands_store opens the store that the settings name and keeps it in cli->st; main closes it.
+ * NULL on failure. */
+struct store *commands_store(struct cli *cli, struct error *err);
 /* commands_create is commands_store for `init` and `migrate up`: it creates or upgrades the
  * outbox. */
-int commands_create(struct cli *cli, struct store **ret, struct error *err);
-/* commands_look opens an existing store for inspection, whatever its version. */
-int commands_look(struct cli *cli, struct store **ret, struct error *err);
+struct store *commands_create(struct cli *cli, struct error *err);
+/* commands_look is commands_store for inspection: it opens a store of any version. */
+struct store *commands_look(struct cli *cli, struct error *err);
 /* commands_find returns the rows of a command. If there is none, the usage error suggests the
  * nearest name. */
 int commands_find(const char *name, const struct command **ret, struct error *err);
@@ -100,13 +281,16 @@ int commands_sub(const struct command *rows, const char *sub, const struct comma
 
 /* ---- the arguments ---- */
 
-/* One call of the program: its arguments, and the settings in effect. */
+/* One call of the program: its arguments, the settings in effect, and what main releases once the
+ * command has run. */
 struct cli {
     struct args args;
     struct config config;
     struct settings settings;
     const struct command *rows; /* of the command; NULL if none was given */
     const struct command *cmd;  /* NULL if the subcommand is missing; only help allows that */
+    struct store *st;           /* NULL until commands_store or one like it opens it */
+    struct arena arena;
 };
 
 extern const struct option_def options_global[];   /* -c and -h, accepted by every command */
@@ -137,14 +321,6 @@ option_setter options_key;           /* struct key_arg */
     {"dry-run", NULL, "no", "only report what would be done", option_bool, ARG(dry_run)}
 #define OPTION_JSON \
     {"json", NULL, "no", "print JSON", option_bool, ARG(json), .env = true}
-#define OPTION_WAIT \
-    {"wait", "DURATION", "10m", \
-     "how long to keep trying while a long transaction is using the outbox", \
-     option_span, ARG(init.lock_ms)}
-#define OPTION_REPLACE \
-    {"replace", NULL, "no", \
-     "install this version's functions even if a later build replaced them", \
-     option_bool, ARG(init.replace)}
 #define OPTION_END {NULL}
 /* clang-format on */
 

@@ -198,16 +198,12 @@ static int adopt_table(struct cli *cli, struct adopt_result *ret, struct error *
     if (!req.shape)
         req.shape = shapes[0];
 
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
-    int r;
-    if (st->ops->adopt)
-        r = st->ops->adopt(st, &req, ret, err);
-    else
-        r = err_set(err, ERR_CONFIG, "a %s: store cannot adopt a table", st->ops->scheme);
-    store_close(st);
-    return r;
+    if (!st->ops->adopt)
+        return err_set(err, ERR_CONFIG, "a %s: store cannot adopt a table", st->ops->scheme);
+    return st->ops->adopt(st, &req, ret, err);
 }
 
 static int adopt_run(struct cli *cli, struct error *err)

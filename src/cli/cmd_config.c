@@ -40,13 +40,9 @@ static void check_store(struct cli *cli)
 {
     struct error err = {0};
     int r = commands_need_store(cli, &err);
-    if (r == 0 && cli->args.check.connect) {
-        struct store *st;
-        r = commands_store(cli, &st, &err);
-        if (r == 0)
-            store_close(st);
-    }
-    if (r == 0 && !cli->args.check.connect)
+    if (r == 0 && cli->args.check.connect)
+        r = commands_store(cli, &err) ? 0 : -1;
+    else if (r == 0)
         r = parse_store(cli->settings.store, &err);
     if (r == 0)
         return;

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/arena.h"
 #include "base/clock.h"
 #include "cli/cli.h"
 
@@ -41,23 +40,19 @@ static const struct option_def remove_options[] = {
     OPTION_END,
 };
 
-/* in_store opens the store and an arena, does the work and releases both. */
-typedef int store_work(struct cli *cli, struct store *st, struct arena *a, struct error *err);
-
-static int in_store(struct cli *cli, store_work *work, struct error *err)
-{
-    struct store *st;
-    struct arena a;
-    if (commands_store(cli, &st, err) != 0)
-        return -1;
-    arena_init(&a, 0);
-    int r = work(cli, st, &a, err);
-    arena_release(&a);
-    store_close(st);
-    return r;
-}
-
 /* ---- list and show ---- */
+
+/* Opens the store and reads its state and its consumers, or only the consumer `name`. */
+static int read_consumers(struct cli *cli, const char *name, struct store_info *ret_info,
+                          struct consumer_info **ret, size_t *ret_n, struct error *err)
+{
+    struct store *st = commands_store(cli, err);
+    if (!st)
+        return -1;
+    if (st->ops->info(st, ret_info, err) != 0)
+        return -1;
+    return st->ops->consumer_list(st, name, &cli->arena, ret, ret_n, err);
+}
 
 /* Ages are counted from the time of the store's clock. */
 static struct listed_consumer row_of(const struct consumer_info *c, int64_t now_ms)
@@ -66,15 +61,13 @@ static struct listed_consumer row_of(const struct consumer_info *c, int64_t now_
         .c = *c, .now_ms = now_ms, .delivered_per_s = -1, .read_per_s = -1};
 }
 
-static int list_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+static int consumers_list(struct cli *cli, struct error *err)
 {
     struct consumer_info *c;
     struct store_info info;
     struct listing l;
     size_t n;
-    if (st->ops->info(st, &info, err) != 0)
-        return -1;
-    if (st->ops->consumer_list(st, NULL, a, &c, &n, err) != 0)
+    if (read_consumers(cli, NULL, &info, &c, &n, err) != 0)
         return -1;
     if (output_listing(cli, &l, fields_consumer,
                        "name state events~ where~ order lanes retry~~ position in_flight dead",
@@ -91,20 +84,13 @@ static int list_in(struct cli *cli, struct store *st, struct arena *a, struct er
     return listing_end(&l, r, err);
 }
 
-static int consumers_list(struct cli *cli, struct error *err)
-{
-    return in_store(cli, list_in, err);
-}
-
-static int show_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+static int consumers_show(struct cli *cli, struct error *err)
 {
     const char *name = cli->args.pos[0];
     struct consumer_info *c;
     struct store_info info;
     size_t n;
-    if (st->ops->info(st, &info, err) != 0)
-        return -1;
-    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0)
+    if (read_consumers(cli, name, &info, &c, &n, err) != 0)
         return -1;
     if (n == 0)
         return err_set(err, ERR_NOTFOUND,
@@ -114,11 +100,6 @@ static int show_in(struct cli *cli, struct store *st, struct arena *a, struct er
     if (cli->args.json)
         return output_result(cli, fields_consumer, &row, NULL, err);
     return listing_pairs(stdout, fields_consumer, PAIRS_CONSUMER, &row, err);
-}
-
-static int consumers_show(struct cli *cli, struct error *err)
-{
-    return in_store(cli, show_in, err);
 }
 
 /* ---- pause, resume and remove ---- */
@@ -152,12 +133,10 @@ static int say_changed(const struct cli *cli, const char *now, struct error *err
 
 static int set_paused(struct cli *cli, bool paused, struct error *err)
 {
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
-    int r = st->ops->consumer_pause(st, cli->args.pos[0], paused, err);
-    store_close(st);
-    if (r != 0)
+    if (st->ops->consumer_pause(st, cli->args.pos[0], paused, err) != 0)
         return -1;
     return say_changed(cli, paused ? "paused" : "resumed", err);
 }
@@ -221,15 +200,17 @@ static int confirm_removal(const struct cli *cli, const struct consumer_info *c,
     return r;
 }
 
-/* remove_in removes the consumer in the arguments. A consumer that still has work to do needs
- * --force, also for a dry run. */
-static int remove_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+/* Removes a consumer. One that still has work to do needs --force, also for a dry run. */
+static int consumers_remove(struct cli *cli, struct error *err)
 {
     const char *name = cli->args.pos[0];
     bool force = cli->args.consumers.force, dry_run = cli->args.dry_run;
     struct consumer_info *c;
     size_t n;
-    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
+        return -1;
+    if (st->ops->consumer_list(st, name, &cli->arena, &c, &n, err) != 0)
         return -1;
     if (!force && store_removable(name, c->dead, c->parked, c->claims, err) != 0)
         return -1;
@@ -242,32 +223,29 @@ static int remove_in(struct cli *cli, struct store *st, struct arena *a, struct 
     return output_result(cli, fields_removed, &row, removed_text, err);
 }
 
-static int consumers_remove(struct cli *cli, struct error *err)
-{
-    return in_store(cli, remove_in, err);
-}
-
 /* ---- history ---- */
 
-/* The settings a consumer has had, newest first, and its spec, in the arena they were read into.
- * (1) n > 0. */
+/* The settings a consumer has had, newest first, and its spec. (1) n > 0. */
 struct history {
     struct consumer_settings *list;
     size_t n;
     struct consumer_spec spec;
 };
 
-/* Reads the history. A consumer whose settings never changed has none in the store: its present
- * settings are the only generation. */
-static int history_read(struct store *st, const char *name, struct arena *a, struct history *ret,
-                        struct error *err)
+/* Opens the store and reads the history of the consumer in the arguments. A consumer whose settings
+ * never changed has none in the store: its present settings are the only generation. */
+static int read_history(struct cli *cli, struct history *ret, struct error *err)
 {
+    const char *name = cli->args.pos[0];
     struct consumer_info *c;
     size_t n;
-    if (st->ops->consumer_list(st, name, a, &c, &n, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
+        return -1;
+    if (st->ops->consumer_list(st, name, &cli->arena, &c, &n, err) != 0)
         return -1;
     ret->spec = c->spec;
-    if (st->ops->consumer_history(st, name, a, &ret->list, &ret->n, err) != 0)
+    if (st->ops->consumer_history(st, name, &cli->arena, &ret->list, &ret->n, err) != 0)
         return -1;
     if (ret->n > 0)
         return 0;
@@ -284,11 +262,11 @@ static int history_read(struct store *st, const char *name, struct arena *a, str
     return 0;
 }
 
-static int history_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+static int consumers_history(struct cli *cli, struct error *err)
 {
     struct history h;
     struct listing l;
-    if (history_read(st, cli->args.pos[0], a, &h, err) != 0)
+    if (read_history(cli, &h, err) != 0)
         return -1;
     if (output_listing(cli, &l, fields_generation,
                        "generation counts events~ where~ order lanes since by~", err) != 0)
@@ -299,11 +277,6 @@ static int history_in(struct cli *cli, struct store *st, struct arena *a, struct
         r = listing_add(&l, &row, err);
     }
     return listing_end(&l, r, err);
-}
-
-static int consumers_history(struct cli *cli, struct error *err)
-{
-    return in_store(cli, history_in, err);
 }
 
 /* ---- set and revert ---- */
@@ -319,14 +292,13 @@ static void operator_name(char *out, size_t size)
 }
 
 /* Puts the settings of spec into effect, even if they were replaced before, and prints them. */
-static int put_settings(struct cli *cli, struct store *st, struct consumer_spec *spec,
-                        struct error *err)
+static int put_settings(const struct cli *cli, struct consumer_spec *spec, struct error *err)
 {
     char by[STORE_NAME_MAX + 80], now[1024];
     operator_name(by, sizeof(by));
     spec->how = PUT_PURPOSE;
     spec->by = by;
-    if (st->ops->consumer_put(st, spec, NULL, err) != 0)
+    if (cli->st->ops->consumer_put(cli->st, spec, NULL, err) != 0)
         return -1;
 
     snprintf(now, sizeof(now),
@@ -337,12 +309,6 @@ static int put_settings(struct cli *cli, struct store *st, struct consumer_spec 
     return say_changed(cli, now, err);
 }
 
-/* Returns the value given on the command line, else the present setting. */
-static const char *given_or(const char *given, const char *present)
-{
-    return given ? given : present;
-}
-
 /* Passes the settings through the option table of consumers into *c, so that nothing is accepted
  * here that a relay would refuse. */
 static int check_settings(const struct cli *cli, struct consumer *c,
@@ -351,10 +317,10 @@ static int check_settings(const struct cli *cli, struct consumer *c,
     const struct consumers_args *s = &cli->args.consumers;
     char lanes[HUMAN_INT];
     const char *const values[][2] = {
-        {"events", given_or(s->events, spec->events)},
-        {"where", given_or(s->where, spec->where)},
-        {"order", given_or(s->order, store_order_names[spec->order])},
-        {"lanes", given_or(s->lanes, human_int(spec->lanes, lanes))},
+        {"events", s->events ? s->events : spec->events},
+        {"where", s->where ? s->where : spec->where},
+        {"order", s->order ? s->order : store_order_names[spec->order]},
+        {"lanes", s->lanes ? s->lanes : human_int(spec->lanes, lanes)},
     };
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
         if (option_set(consumer_options, c, values[i][0], values[i][1], err) == 0)
@@ -370,13 +336,21 @@ static int check_settings(const struct cli *cli, struct consumer *c,
 }
 
 /* Changes the settings that were given and keeps the others. */
-static int set_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+static int consumers_set(struct cli *cli, struct error *err)
 {
+    const struct consumers_args *s = &cli->args.consumers;
     const char *name = cli->args.pos[0];
     struct consumer_info *info;
     struct consumer c;
     size_t n;
-    if (st->ops->consumer_list(st, name, a, &info, &n, err) != 0)
+    bool any = s->events || s->where || s->order || s->lanes;
+    if (!any)
+        return options_usage(err, "consumers set needs --events, --where, --order or --lanes");
+
+    struct store *st = commands_store(cli, err);
+    if (!st)
+        return -1;
+    if (st->ops->consumer_list(st, name, &cli->arena, &info, &n, err) != 0)
         return -1;
     if (consumer_init(&c, name, err) != 0)
         return -1;
@@ -388,19 +362,10 @@ static int set_in(struct cli *cli, struct store *st, struct arena *a, struct err
         spec.where = c.where;
         spec.order = c.order;
         spec.lanes = c.lanes;
-        r = put_settings(cli, st, &spec, err);
+        r = put_settings(cli, &spec, err);
     }
     consumer_release(&c);
     return r;
-}
-
-static int consumers_set(struct cli *cli, struct error *err)
-{
-    const struct consumers_args *s = &cli->args.consumers;
-    bool any = s->events || s->where || s->order || s->lanes;
-    if (!any)
-        return options_usage(err, "consumers set needs --events, --where, --order or --lanes");
-    return in_store(cli, set_in, err);
 }
 
 /* Returns the settings of a generation, or for 0 those before the current ones; NULL: there are
@@ -417,11 +382,11 @@ static const struct consumer_settings *earlier_settings(const struct history *h,
 }
 
 /* Makes an earlier generation the newest one again. */
-static int revert_in(struct cli *cli, struct store *st, struct arena *a, struct error *err)
+static int consumers_revert(struct cli *cli, struct error *err)
 {
     const char *name = cli->args.pos[0];
     struct history h;
-    if (history_read(st, name, a, &h, err) != 0)
+    if (read_history(cli, &h, err) != 0)
         return -1;
 
     const struct consumer_settings *to = earlier_settings(&h, cli->args.consumers.generation);
@@ -436,12 +401,7 @@ static int revert_in(struct cli *cli, struct store *st, struct arena *a, struct 
     spec.where = to->where;
     spec.order = to->order;
     spec.lanes = to->lanes;
-    return put_settings(cli, st, &spec, err);
-}
-
-static int consumers_revert(struct cli *cli, struct error *err)
-{
-    return in_store(cli, revert_in, err);
+    return put_settings(cli, &spec, err);
 }
 
 const struct command cmd_consumers[] = {

@@ -69,14 +69,13 @@ static int list_letter(void *ctx, const struct dead_letter *d)
 static int dead_list(struct cli *cli, struct error *err)
 {
     struct letters l = {.cli = cli, .err = err};
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
     int r = output_listing(cli, &l.listing, fields_dead_letter,
                            "consumer seq id~~ type key attempts dead_at retrying error~", err);
     if (r == 0)
         r = listing_end(&l.listing, visit_letters(st, &l, list_letter, err), err);
-    store_close(st);
 
     bool none = r == 0 && l.listing.n == 0;
     if (none && !cli->args.json)
@@ -113,11 +112,10 @@ static int letter_not_found(const struct args *a, struct error *err)
 static int dead_show(struct cli *cli, struct error *err)
 {
     struct letters l = {.cli = cli, .err = err};
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
     int r = visit_letters(st, &l, show_letter, err);
-    store_close(st);
     if (r == 0 && l.seen == 0)
         return letter_not_found(&cli->args, err);
     return r;
@@ -345,11 +343,10 @@ static int change_letters(struct cli *cli, const struct action *action, struct e
         return options_usage(err, "dead %s takes an ID or --all, not both", action->name);
 
     struct tally t = {0};
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
     int r = change_in(cli, st, action, &t, err);
-    store_close(st);
 
     struct outcome_of_action done = {action, &t, a->dry_run};
     bool missing = r == 0 && by_id && t.sum == 0;

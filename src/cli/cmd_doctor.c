@@ -29,7 +29,6 @@ struct visit {
     struct report report;
     int64_t patience_ms;
     struct store_info info;
-    struct arena arena;
     struct consumer_info *list;
     size_t n;
 };
@@ -240,7 +239,7 @@ static int examine_consumers(struct visit *v, struct error *err)
         return -1;
 
     compare_clocks(v, before, clock_wall(&clock_system));
-    if (v->st->ops->consumer_list(v->st, NULL, &v->arena, &v->list, &v->n, err) != 0)
+    if (v->st->ops->consumer_list(v->st, NULL, &v->cli->arena, &v->list, &v->n, err) != 0)
         return -1;
     if (v->n == 0)
         report_say(&v->report, FINDING_NOTE, "consumer", "a relay registers the consumers it runs",
@@ -393,19 +392,17 @@ static int examine(struct visit *v, struct error *err)
 static int doctor_run(struct cli *cli, struct error *err)
 {
     struct visit v = {.cli = cli, .patience_ms = cli->args.doctor.patience_ms};
-    if (commands_look(cli, &v.st, err) != 0)
+    v.st = commands_look(cli, err);
+    if (!v.st)
         return -1;
 
-    arena_init(&v.arena, 0);
     report_init(&v.report, cli);
     int r = examine(&v, err);
-    store_close(v.st);
     if (r == 0 && cli->args.doctor.connect)
         try_sinks(cli, &v.report);
     if (r == 0)
         r = report_end(&v.report, err);
     report_release(&v.report);
-    arena_release(&v.arena);
     return r;
 }
 

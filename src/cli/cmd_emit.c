@@ -163,17 +163,16 @@ static int report_one(const struct cli *cli, const char *id, bool duplicate, str
 /* Checks the event before opening the store, so that a bad one costs no connection. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
-    struct store *st;
     char id[UUID_TEXT + 1];
     bool duplicate = false;
     struct event_limits limits = {cli->settings.payload_max, clock_wall(&clock_system)};
     if (event_check(ev, &limits, err) != 0)
         return -1;
-    if (commands_store(cli, &st, err) != 0)
+
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
-    int r = st->ops->emit(st, NULL, ev, id, &duplicate, err);
-    store_close(st);
-    if (r != 0)
+    if (st->ops->emit(st, NULL, ev, id, &duplicate, err) != 0)
         return -1;
     return report_one(cli, id, duplicate, err);
 }
@@ -391,10 +390,10 @@ static int emit_many(struct cli *cli, struct error *err)
     if (fd < 0)
         return err_errno(err, ERR_INVALID, errno, "%s: could not open", path);
 
-    int r = commands_store(cli, &k.st, err);
-    if (r == 0)
+    int r = -1;
+    k.st = commands_store(cli, err);
+    if (k.st)
         r = bulk_run(&k, fd, err);
-    store_close(k.st);
     if (!is_stdin)
         close(fd);
     return r;

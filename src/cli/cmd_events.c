@@ -204,8 +204,8 @@ static int events_list(struct cli *cli, struct error *err)
     if (a->state == STATE_FAILED + 1)
         columns = "seq id~~ type key- states-~ next error~";
 
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
     int r = output_listing(cli, &g.listing, fields_listed_event, columns, err);
     if (r == 0)
@@ -214,7 +214,6 @@ static int events_list(struct cli *cli, struct error *err)
         r = output_end(err);
     if (r == 0)
         tell_rest(cli, &q, &g);
-    store_close(st);
     return r;
 }
 
@@ -289,12 +288,10 @@ static int events_show(struct cli *cli, struct error *err)
     if (cli->args.events.all)
         q.look = LOOK_ALL;
     struct shown s = {.cli = cli, .err = err};
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
     int r = st->ops->events(st, &q, visit_shown, &s, err);
-    store_close(st);
-
     if (r != 0 || s.failed)
         return -1;
     if (s.seen)
@@ -462,9 +459,9 @@ static int events_retry(struct cli *cli, struct error *err)
     struct error why[2]; /* the first failure, and others */
     int failures = 0;
     bool ends = false;
-    struct store *st;
+    struct store *st = commands_store(cli, err);
     struct buf b;
-    if (commands_store(cli, &st, err) != 0)
+    if (!st)
         return -1;
 
     buf_init(&b, OUTPUT_MAX);
@@ -479,7 +476,6 @@ static int events_retry(struct cli *cli, struct error *err)
     if (output_flush(&b, &why[failures > 0]) != 0)
         failures++;
     buf_release(&b);
-    store_close(st);
 
     if (failures == 0)
         return 0;

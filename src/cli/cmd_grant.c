@@ -173,19 +173,15 @@ static int change_rights(struct cli *cli, bool revoke, struct error *err)
                               g.req.part, g.req.role) != 0)
         return -1;
 
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
-    int r;
-    if (st->ops->grant)
-        r = st->ops->grant(st, &g.req, &g.changed, err);
-    else
-        r = err_set(err, ERR_CONFIG,
-                    "a %s: store has no roles: anyone who can write the file and its folder can "
-                    "do everything; set their permissions",
-                    st->ops->scheme);
-    store_close(st);
-    if (r != 0)
+    if (!st->ops->grant)
+        return err_set(err, ERR_CONFIG,
+                       "a %s: store has no roles: anyone who can write the file and its folder can "
+                       "do everything; set their permissions",
+                       st->ops->scheme);
+    if (st->ops->grant(st, &g.req, &g.changed, err) != 0)
         return -1;
     return output_result(cli, fields_granted, &g, granted_text, err);
 }

@@ -1,13 +1,65 @@
-/* cmd_migrate.c: outbox migrate, which upgrades the schema, compares it with this program's, and
- * generates it for other tools. */
+/* cmd_migrate.c: outbox init, which creates the outbox or upgrades it, and outbox migrate, which
+ * does the same, compares the schema with this program's, and generates it for other tools. */
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/cli.h"
 
 static const struct option_def json_options[] = {OPTION_JSON, OPTION_END};
-static const struct option_def up_options[] = {OPTION_WAIT, OPTION_REPLACE, OPTION_JSON,
-                                               OPTION_END};
+static const struct option_def up_options[] = {
+    {"wait", "DURATION", "10m", "how long to keep trying while a long transaction uses the outbox",
+     option_span, ARG(init.lock_ms)},
+    {"replace", NULL, "no",
+     "install this version's functions even if a later build has replaced them", option_bool,
+     ARG(init.replace)},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+/* ---- init ---- */
+
+/* The result of `init`. */
+struct inited {
+    const char *store;
+    bool created;
+};
+
+static const struct listing_field fields_inited[] = {
+    {"store", LISTING_TEXT, .at = offsetof(struct inited, store), "its URL, without the password"},
+    {"created", LISTING_BOOL, .at = offsetof(struct inited, created), "whether anything was done"},
+    {NULL},
+};
+
+static void inited_text(struct buf *b, const void *row)
+{
+    const struct inited *i = row;
+    if (i->created)
+        output_addf(b, "%s: the outbox is ready\n", i->store);
+    else
+        output_addf(b, "%s: already has an outbox of this version; nothing to do\n", i->store);
+}
+
+static int init_run(struct cli *cli, struct error *err)
+{
+    struct inited done = {.created = false};
+    struct store *st = commands_create(cli, err);
+    if (!st)
+        return -1;
+    if (st->ops->init(st, &done.created, err) != 0)
+        return -1;
+
+    struct buf url;
+    done.store = output_store(cli, &url);
+    int r = output_result(cli, fields_inited, &done, inited_text, err);
+    buf_release(&url);
+    return r;
+}
+
+const struct command cmd_init[] = {
+    {"init", NULL, NULL, "create the outbox tables, or upgrade them", .options = up_options,
+     .json = JSON_OBJECT(fields_inited), .run = init_run},
+    {NULL},
+};
 
 /* ---- up and status ---- */
 
@@ -82,24 +134,22 @@ static void up_text(struct buf *b, const void *row)
     buf_addc(b, '\n');
 }
 
-/* migrate_up does what init does, and says from which version to which. */
+/* Does what init does, and reports the versions before and after. */
 static int migrate_up(struct cli *cli, struct error *err)
 {
     struct migrated m = {.changed = false};
-    struct store *st;
-    struct buf url;
-    if (commands_create(cli, &st, err) != 0)
+    struct store *st = commands_create(cli, err);
+    if (!st)
         return -1;
-    int r = st->ops->schema_status(st, &m.s, err);
-    if (r == 0)
-        r = st->ops->init(st, &m.changed, err);
-    store_close(st);
-    if (r != 0)
+    if (st->ops->schema_status(st, &m.s, err) != 0)
+        return -1;
+    if (st->ops->init(st, &m.changed, err) != 0)
         return -1;
 
+    struct buf url;
     m.store = output_store(cli, &url);
     m.from = m.changed ? m.s.there : m.s.known;
-    r = output_result(cli, fields_up, &m, up_text, err);
+    int r = output_result(cli, fields_up, &m, up_text, err);
     buf_release(&url);
     return r;
 }
@@ -136,18 +186,17 @@ static void status_text(struct buf *b, const void *row)
 static int migrate_status(struct cli *cli, struct error *err)
 {
     struct migrated m = {.changed = false};
-    struct store *st;
+    struct store *st = commands_look(cli, err);
+    if (!st)
+        return -1;
+    if (st->ops->schema_status(st, &m.s, err) != 0)
+        return -1;
+
     struct buf url;
-    if (commands_look(cli, &st, err) != 0)
-        return -1;
-    int r = st->ops->schema_status(st, &m.s, err);
-    store_close(st);
-    if (r != 0)
-        return -1;
     m.store = output_store(cli, &url);
     if (m.s.there == m.s.known)
         m.functions = functions_names[m.s.functions];
-    r = output_result(cli, fields_migration, &m, status_text, err);
+    int r = output_result(cli, fields_migration, &m, status_text, err);
     buf_release(&url);
     return r;
 }
@@ -180,12 +229,11 @@ static int compare_schema(struct store *st, struct report *r, struct error *err)
 static int migrate_validate(struct cli *cli, struct error *err)
 {
     struct report r;
-    struct store *st;
-    if (commands_look(cli, &st, err) != 0)
+    struct store *st = commands_look(cli, err);
+    if (!st)
         return -1;
     report_init(&r, cli);
     int bad = compare_schema(st, &r, err);
-    store_close(st);
     if (bad == 0)
         bad = report_end(&r, err);
     report_release(&r);

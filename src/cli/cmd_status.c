@@ -1,4 +1,5 @@
-/* cmd_status.c: outbox status, which shows the store and its consumers, once or repeatedly. */
+/* cmd_status.c: outbox status, which shows the store and its consumers, once or repeatedly, and
+ * outbox hwm, which shows how far streams have been written. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,9 +32,8 @@ struct mark {
 /* The store at the latest update. (1) `before`, before_ns and before_head are from the update
  * before; at first n_before and before_ns are 0. */
 struct look {
-    const struct cli *cli;
+    struct cli *cli;
     struct store *st;
-    struct arena arena;
     struct store_info info;
     struct consumer_info *c;
     size_t n;
@@ -45,10 +45,10 @@ struct look {
 /* Reads the state of the store and of every consumer. */
 static int read_state(struct look *l, struct error *err)
 {
-    arena_reset(&l->arena);
+    arena_reset(&l->cli->arena);
     if (l->st->ops->info(l->st, &l->info, err) != 0)
         return -1;
-    if (l->st->ops->consumer_list(l->st, NULL, &l->arena, &l->c, &l->n, err) != 0)
+    if (l->st->ops->consumer_list(l->st, NULL, &l->cli->arena, &l->c, &l->n, err) != 0)
         return -1;
     l->now_ns = clock_mono(&clock_system);
     return 0;
@@ -142,7 +142,7 @@ static int print_text(const struct look *l, struct error *err)
 
 static int print_json(struct look *l, struct error *err)
 {
-    struct listed_consumer *rows = arena_alloc(&l->arena, (l->n + 1) * sizeof *rows);
+    struct listed_consumer *rows = arena_alloc(&l->cli->arena, (l->n + 1) * sizeof *rows);
     struct buf url;
     if (!rows)
         return err_nomem(err);
@@ -209,22 +209,91 @@ static int show_repeatedly(struct look *l, struct error *err)
 static int status_run(struct cli *cli, struct error *err)
 {
     struct look l = {.cli = cli};
-    if (commands_store(cli, &l.st, err) != 0)
+    l.st = commands_store(cli, err);
+    if (!l.st)
         return -1;
-
-    arena_init(&l.arena, 0);
-    int r;
     if (cli->args.status.watch)
-        r = show_repeatedly(&l, err);
-    else
-        r = show_once(&l, err);
-    arena_release(&l.arena);
-    store_close(l.st);
-    return r;
+        return show_repeatedly(&l, err);
+    return show_once(&l, err);
 }
 
 const struct command cmd_status[] = {
     {"status", NULL, NULL, "show the state of the store and its consumers", .options = options,
      .json = JSON_OBJECT(fields_status), .run = status_run},
+    {NULL},
+};
+
+/* ---- high-water marks ---- */
+
+static const struct option_def hwm_options[] = {
+    {"consumer", "NAME", NULL,
+     "only marks recorded by this consumer; if not given, the role of another consumer may have "
+     "recorded higher ones",
+     options_consumer_name, ARG(hwm.consumer)},
+    OPTION_JSON,
+    OPTION_END,
+};
+
+/* Marks being listed. The store visits the marks of a stream together, the furthest first. */
+struct high_marks {
+    const struct cli *cli;
+    struct buf b;
+    bool any;
+    char last[1024]; /* the stream of the previous mark */
+};
+
+/* Adds a mark: for a single stream only the furthest, as a bare id for scripts; else a row for
+ * each. */
+static int visit_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
+{
+    struct high_marks *l = ctx;
+    const struct args *a = &l->cli->args;
+    const char *wanted = a->hwm.consumer;
+    if (wanted && strcmp(wanted, consumer) != 0)
+        return 0;
+
+    char id[48];
+    bool one_stream = a->n_pos > 0;
+    bool furthest = !l->any || !str_eq(str_of(l->last), m->stream);
+    snprintf(id, sizeof id, "%lld-%lld", (long long)m->hi, (long long)m->lo);
+    snprintf(l->last, sizeof l->last, "%.*s", (int)m->stream.n, m->stream.p);
+    l->any = true;
+
+    if (a->json) {
+        struct listed_mark row = {l->last, id, consumer, at};
+        listing_object(&l->b, fields_mark, &row);
+        buf_addc(&l->b, '\n');
+    } else if (!one_stream) {
+        output_addf(&l->b, "%-24s %-32s %s\n", id, l->last, consumer);
+    } else if (furthest) {
+        buf_addf(&l->b, "%s\n", id);
+    }
+    return 0;
+}
+
+static int hwm_run(struct cli *cli, struct error *err)
+{
+    struct high_marks l = {.cli = cli};
+    const char *stream = cli->args.pos[0]; /* NULL: all */
+    struct store *st = commands_store(cli, err);
+    if (!st)
+        return -1;
+
+    buf_init(&l.b, (size_t)64 << 20);
+    int r = st->ops->marks(st, stream, visit_mark, &l, err);
+    if (r == 0 && stream && !l.any)
+        r = err_set(
+            err, ERR_NOTFOUND,
+            "nothing has been written to a stream \"%s\" yet; `outbox hwm` lists the streams",
+            stream);
+    if (r == 0)
+        r = output_flush(&l.b, err);
+    buf_release(&l.b);
+    return r;
+}
+
+const struct command cmd_hwm[] = {
+    {"hwm", NULL, "[STREAM]", "show the high-water mark of a stream: the last id written to it",
+     .options = hwm_options, .max = 1, .json = JSON_LINES(fields_mark), .run = hwm_run},
     {NULL},
 };

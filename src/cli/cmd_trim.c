@@ -173,13 +173,12 @@ static int trim_run(struct cli *cli, struct error *err)
             err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
 
     struct trimmed done = {.req = req};
-    struct store *st;
-    if (commands_store(cli, &st, err) != 0)
+    struct store *st = commands_store(cli, err);
+    if (!st)
         return -1;
     int r = ask_first(cli, st, &req, err);
     if (r == 0)
         r = trim_all(st, &req, &done.did, err);
-    store_close(st);
     if (r != 0)
         return -1;
     char age[32];

@@ -66,22 +66,23 @@ int commands_need_store(const struct cli *cli, struct error *err)
                    "...` into the [outbox] section of a config file and name that with -c");
 }
 
-int commands_look(struct cli *cli, struct store **ret, struct error *err)
-{
-    struct store_options opt = {
-        .clock = &clock_system, .busy_ms = cli->settings.busy_ms, .any_version = true};
-    if (commands_need_store(cli, err) != 0)
-        return -1;
-    return store_open(cli->settings.store, &opt, ret, err);
-}
-
 static void tell_progress(void *ctx, const char *text)
 {
     (void)ctx;
     output_error(text);
 }
 
-/* Returns the options with which every command opens the store. */
+/* Opens the store into cli->st and returns it. */
+static struct store *open_store(struct cli *cli, const struct store_options *opt, struct error *err)
+{
+    if (commands_need_store(cli, err) != 0)
+        return NULL;
+    if (store_open(cli->settings.store, opt, &cli->st, err) != 0)
+        return NULL;
+    return cli->st;
+}
+
+/* Returns the options for every command that needs a store of this program's version. */
 static struct store_options options_of(const struct settings *s)
 {
     return (struct store_options){
@@ -92,23 +93,26 @@ static struct store_options options_of(const struct settings *s)
     };
 }
 
-int commands_store(struct cli *cli, struct store **ret, struct error *err)
+struct store *commands_store(struct cli *cli, struct error *err)
 {
-    if (commands_need_store(cli, err) != 0)
-        return -1;
     struct store_options opt = options_of(&cli->settings);
-    return store_open(cli->settings.store, &opt, ret, err);
+    return open_store(cli, &opt, err);
 }
 
-int commands_create(struct cli *cli, struct store **ret, struct error *err)
+struct store *commands_look(struct cli *cli, struct error *err)
 {
-    if (commands_need_store(cli, err) != 0)
-        return -1;
+    struct store_options opt = {
+        .clock = &clock_system, .busy_ms = cli->settings.busy_ms, .any_version = true};
+    return open_store(cli, &opt, err);
+}
+
+struct store *commands_create(struct cli *cli, struct error *err)
+{
     struct store_options opt = options_of(&cli->settings);
     opt.create = true;
     opt.replace = cli->args.init.replace;
     opt.lock_ms = cli->args.init.lock_ms;
     if (opt.lock_ms == 0)
         opt.lock_ms = 1; /* --wait 0s tries once; to the store, 0 means its default */
-    return store_open(cli->settings.store, &opt, ret, err);
+    return open_store(cli, &opt, err);
 }

@@ -127,7 +127,10 @@ int main(int argc, char **argv)
 
     output_locale();
     config_init(&cli.config);
+    arena_init(&cli.arena, 0);
     int r = run_command(&cli, argc, argv, &err);
+    store_close(cli.st);
+    arena_release(&cli.arena);
     if (r == 0)
         r = output_end(&err);
     int status = 0;
