@@ -12,11 +12,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/fd.h"
+#include "base/num.h"
+#include "base/text.h"
 #include "event/ndjson.h"
-#include "sink/exec_impl.h"
+#include "sink/exec_env.h"
 #include "sink/kinds.h"
+#include "sink/sink.h"
 
+#define WORD_MAX 256                      /* bytes of a command's first word that are compared */
 #define BUFFER_MAX ((size_t)2 << 30)      /* limit on one line */
 #define READS_MAX 16                      /* per visit, of 4 KiB: a full pipe */
 #define GRACE_NS (INT64_C(2000) * MS_NS)  /* from SIGTERM to SIGKILL at the time limit */
@@ -24,7 +29,159 @@
 /* Upper bound for the environment of an event within its limits. */
 #define FACTS_MAX 8192
 
-/* Starting */
+#define TAIL_MAX 512 /* bytes kept of a command's stderr */
+#define WHY_MAX 64
+#define TEXT_MAX (WHY_MAX + TAIL_MAX + 4)
+#define BLANKS " \t\r\n"
+
+/* Signals sent to a command so far. */
+enum told {
+    TOLD_NOTHING,
+    TOLD_TO_END, /* SIGTERM */
+    KILLED,      /* SIGKILL */
+};
+
+/* A running command, the leader of its own process group. (1) d == NULL: the slot is free. (2)
+ * exited: the shell has ended but is not reaped yet, so its process group id cannot be reused. (3)
+ * `told` only grows. (4) errfd < 0: the other end is closed. */
+struct run {
+    struct delivery *d;
+    pid_t pid;
+    int pidfd, errfd;
+    bool exited;
+    enum told told;
+    int64_t due; /* when to send the next signal */
+    char tail[TAIL_MAX];
+    size_t tail_n;
+};
+
+/* (1) runs has `slots` entries, `running` of them in use. (2) epfd watches pidfd and errfd of every
+ * run; the data of an event is slot * 2, plus 1 for errfd. */
+struct exec {
+    struct sink base;
+    const char *command;
+    struct run *runs;
+    size_t slots, running;
+    int epfd;
+    bool cancelling;
+    struct buf line;
+    struct exec_env *env;
+};
+
+/* ---- the meaning of an exit ---- */
+
+/* The meaning of exit statuses; all others are SINK_RETRY. */
+static const struct {
+    int code;
+    enum sink_status status;
+} exit_codes[] = {
+    {0, SINK_DELIVERED}, {65, SINK_REJECT}, {75, SINK_RETRY}, {126, SINK_DOWN}, {127, SINK_DOWN},
+};
+
+/* Copies the last line of stderr, cleaned for printing. */
+static void last_words(const struct run *r, char out[TAIL_MAX + 1])
+{
+    size_t n = r->tail_n;
+    while (n && (unsigned char)r->tail[n - 1] <= ' ')
+        n--;
+
+    const char *line = r->tail, *end = r->tail + n;
+    const char *lf = memrchr(r->tail, '\n', n);
+    if (lf)
+        line = lf + 1;
+    text_clean(out, TAIL_MAX + 1, line, (size_t)(end - line));
+}
+
+/* Whether the shell reported, with exit status 126 or 127, that the command does not exist or may
+ * not be run. A program may exit with these as well, for one event, and so may a part of the
+ * command that only some events reach. So the message must come from the shell itself, and be about
+ * the first word of the command, which is the same for every event. */
+static bool is_missing(const struct exec *x, const char *words)
+{
+    static const char *const complaints[] = {"not found", "Permission denied",
+                                             "No such file or directory"};
+    const char *word = x->command + strspn(x->command, BLANKS), *ends = BLANKS;
+    if (*word == '"')
+        ends = "\"";
+    else if (*word == '\'')
+        ends = "'";
+    if (*word == *ends)
+        word++;
+
+    char about[WORD_MAX + 8];
+    size_t n = min_size(strcspn(word, ends), WORD_MAX);
+    snprintf(about, sizeof about, ": %.*s: ", (int)n, word);
+    bool from_shell = strncmp(words, "sh: ", 4) == 0 && strstr(words, about);
+    if (!from_shell)
+        return false;
+    for (size_t i = 0; i < sizeof complaints / sizeof complaints[0]; i++) {
+        size_t end = strlen(complaints[i]);
+        if (strlen(words) >= end && strcmp(words + strlen(words) - end, complaints[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static enum sink_status status_of(const struct exec *x, int code, const char *words)
+{
+    enum sink_status status = SINK_RETRY;
+    for (size_t i = 0; i < sizeof exit_codes / sizeof exit_codes[0]; i++) {
+        if (exit_codes[i].code == code)
+            status = exit_codes[i].status;
+    }
+    if (status == SINK_DOWN && !is_missing(x, words))
+        return SINK_RETRY;
+    return status;
+}
+
+/* Returns what the end of a command means, and writes the reason, without its last words. A command
+ * that was told to end has not delivered, even with exit status 0: many programs exit with that on
+ * SIGTERM, their work undone. Delivering again is safe; trusting that status is not. */
+static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si,
+                                const char *words, char why[WHY_MAX])
+{
+    struct sink_result res = {.status = SINK_RETRY, .native = si->si_status};
+    bool exited = si->si_code == CLD_EXITED;
+    bool succeeded = exited && si->si_status == 0 && r->told == TOLD_NOTHING;
+
+    if (si->si_code == 0) {
+        /* Retrying would deliver the event repeatedly without ever knowing. */
+        res.status = SINK_FATAL;
+        snprintf(why, WHY_MAX, "exit statuses are lost: this process ignores SIGCHLD");
+    } else if (succeeded) {
+        res.status = SINK_DELIVERED;
+    } else if (x->cancelling) {
+        res.status = SINK_CANCELLED;
+        snprintf(why, WHY_MAX, "cancelled");
+    } else if (r->told != TOLD_NOTHING) {
+        char limit[32];
+        text_duration_show(x->base.cfg.timeout_ms, limit);
+        snprintf(why, WHY_MAX, "timed out after %s", limit);
+    } else if (exited) {
+        res.status = status_of(x, si->si_status, words);
+        snprintf(why, WHY_MAX, "exit status %d", si->si_status);
+    } else {
+        snprintf(why, WHY_MAX, "killed by signal %d", si->si_status);
+    }
+    return res;
+}
+
+/* Returns the result of a command, given the siginfo of waitid. The result borrows the reason,
+ * which is written to text. */
+static struct sink_result judge_exit(const struct exec *x, const struct run *r, const siginfo_t *si,
+                                     char text[TEXT_MAX])
+{
+    char why[WHY_MAX] = "", words[TAIL_MAX + 1];
+    last_words(r, words);
+    struct sink_result res = judge(x, r, si, words, why);
+    if (res.status == SINK_DELIVERED)
+        return res;
+    snprintf(text, TEXT_MAX, "%s%s%s", why, words[0] ? ": " : "", words);
+    res.text = text;
+    return res;
+}
+
+/* ---- starting ---- */
 
 /* Reports why a command could not start, with errno. The event is not to blame. */
 static int not_started(struct error *err, const char *what)
@@ -33,23 +190,8 @@ static int not_started(struct error *err, const char *what)
                      what, strerror(errno));
 }
 
-/* Reports why the line could not be written. The file size limit also applies to an unnamed file; a
- * longer line can never be delivered. */
-static int line_failed(const struct exec *x, struct error *err)
-{
-    struct rlimit limit;
-    if (errno != EFBIG)
-        return not_started(err, "could not write its input");
-    bool too_long = getrlimit(RLIMIT_FSIZE, &limit) == 0 && x->line.n > limit.rlim_cur;
-    if (!too_long)
-        return not_started(err, "could not write its input");
-    return err_class(
-        err, ERR_INVALID, CLASS_REJECT, EFBIG,
-        "its line of %zu bytes is more than this process may write to a file: %llu (ulimit -f)",
-        x->line.n, (unsigned long long)limit.rlim_cur);
-}
-
-/* Writes the line to fd and rewinds it. */
+/* Writes the line to fd and rewinds it. The file size limit applies even to an unnamed file: a line
+ * beyond that limit can never be delivered. */
 static int write_line(const struct exec *x, int fd, struct error *err)
 {
     struct str rest = {x->line.p, x->line.n};
@@ -57,10 +199,20 @@ static int write_line(const struct exec *x, int fd, struct error *err)
         ssize_t k = fd_write(fd, rest.p, rest.n);
         if (k < 0 && errno == EINTR)
             continue;
-        if (k <= 0)
-            return line_failed(x, err);
-        rest.p += k;
-        rest.n -= (size_t)k;
+        if (k > 0) {
+            rest.p += k;
+            rest.n -= (size_t)k;
+            continue;
+        }
+
+        struct rlimit limit;
+        bool limited = errno == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0;
+        if (limited && x->line.n > limit.rlim_cur)
+            return err_class(err, ERR_INVALID, CLASS_REJECT, EFBIG,
+                             "its line of %zu bytes is more than this process may write to a "
+                             "file: %llu (ulimit -f)",
+                             x->line.n, (unsigned long long)limit.rlim_cur);
+        return not_started(err, "could not write its input");
     }
     if (lseek(fd, 0, SEEK_SET) != 0)
         return not_started(err, "could not rewind its input");
@@ -118,23 +270,8 @@ static int watch_run(struct exec *x, const struct run *r)
     return epoll_ctl(x->epfd, EPOLL_CTL_ADD, r->errfd, &err);
 }
 
-/* Reports why the shell was not started, with errno. If the environment is too large, that may be
- * due to the event, or to the variables that this process passes on. */
-static int not_spawned(const struct exec *x, struct error *err)
-{
-    if (errno != E2BIG)
-        return not_started(err, "/bin/sh");
-    size_t facts = exec_env_bytes(x->env);
-    if (facts > FACTS_MAX)
-        return err_class(
-            err, ERR_INVALID, CLASS_REJECT, E2BIG,
-            "it takes %zu bytes of environment, more than the system lets a command have", facts);
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, E2BIG,
-                     "could not start the command: the environment of this process takes all the "
-                     "room that the system lets a command have");
-}
-
-/* Starts the shell and watches it. A shell that cannot be watched is killed. */
+/* Starts the shell and watches it. A shell that cannot be watched is killed. If the environment is
+ * too large, the reason may be the event, or the variables that this process passes on. */
 static int start_shell(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
 {
     s->command = x->command;
@@ -143,8 +280,17 @@ static int start_shell(struct exec *x, struct run *r, struct exec_start *s, stru
     errno = ENOMEM;
     if (s->env)
         errno = exec_start(s, &r->pid);
+    size_t facts = exec_env_bytes(x->env);
+    if (errno == E2BIG && facts > FACTS_MAX)
+        return err_class(
+            err, ERR_INVALID, CLASS_REJECT, E2BIG,
+            "it takes %zu bytes of environment, more than the system lets a command have", facts);
+    if (errno == E2BIG)
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, E2BIG,
+                         "could not start the command: the environment of this process takes all "
+                         "the room that the system lets a command have");
     if (errno != 0)
-        return not_spawned(x, err);
+        return not_started(err, "/bin/sh");
 
     r->pidfd = pidfd_open(r->pid, 0);
     if (r->pidfd >= 0 && watch_run(x, r) == 0)
@@ -220,16 +366,16 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Ending */
 
-/* Appends to the tail, which keeps only the last EXEC_TAIL bytes. */
+/* Appends to the tail, which keeps only the last TAIL_MAX bytes. */
 static void keep_tail(struct run *r, const char *p, size_t n)
 {
-    if (n > EXEC_TAIL) {
-        p += n - EXEC_TAIL;
-        n = EXEC_TAIL;
+    if (n > TAIL_MAX) {
+        p += n - TAIL_MAX;
+        n = TAIL_MAX;
     }
     size_t over = 0;
-    if (r->tail_n + n > EXEC_TAIL)
-        over = r->tail_n + n - EXEC_TAIL;
+    if (r->tail_n + n > TAIL_MAX)
+        over = r->tail_n + n - TAIL_MAX;
     memmove(r->tail, r->tail + over, r->tail_n - over);
     memcpy(r->tail + r->tail_n - over, p, n);
     r->tail_n += n - over;
@@ -266,7 +412,7 @@ static void read_stderr(struct exec *x, struct run *r)
  * killed, since this waits for it. */
 static void finish_run(struct exec *x, struct run *r)
 {
-    char text[EXEC_TEXT];
+    char text[TEXT_MAX];
     siginfo_t si = {0};
     struct delivery *d = r->d;
     /* What remains of a group that was told to end must be gone before the event is retried. */
@@ -275,7 +421,7 @@ static void finish_run(struct exec *x, struct run *r)
     while (waitid(P_PIDFD, (id_t)r->pidfd, &si, WEXITED) != 0 && errno == EINTR) {}
     read_stderr(x, r);
 
-    struct sink_result res = exec_judge(x, r, &si, text);
+    struct sink_result res = judge_exit(x, r, &si, text);
     close_stderr(x, r);
     if (!r->exited)
         epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
@@ -287,7 +433,7 @@ static void finish_run(struct exec *x, struct run *r)
 
 /* Finishes a run that is over. A group that got SIGTERM is over once none of its processes holds
  * its stderr: until SIGKILL they may clean up, even if the shell has already exited. Otherwise only
- * the end of the shell counts; background processes that it left are none of our business. */
+ * the end of the shell counts; background processes that it left are ignored. */
 static void finish_if_over(struct exec *x, struct run *r)
 {
     bool tidying_up = r->told == TOLD_TO_END && r->errfd >= 0;
@@ -412,7 +558,7 @@ static void exec_close(struct sink *sk)
 static int check_command(const char *command, struct error *err)
 {
     size_t n = strlen(command), max = exec_env_string_max() - 1;
-    bool empty = command[strspn(command, EXEC_BLANKS)] == '\0';
+    bool empty = command[strspn(command, BLANKS)] == '\0';
     /* If SIGCHLD is ignored, the kernel reaps children and their exit statuses are lost. */
     struct sigaction child;
     bool asked = sigaction(SIGCHLD, NULL, &child) == 0;

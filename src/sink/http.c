@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -40,29 +41,27 @@ static void end_request(struct request *r, const struct sink_result *res)
 }
 
 /* Builds the request and gives it to curl. */
-static int hand_over(struct http *h, struct request *r, struct error *err)
+static void start_request(struct http *h, struct request *r)
 {
+    struct error err;
+    r->start_at = 0;
     r->got = r->got_headers = 0;
     r->said = 0;
     r->refused = NULL;
     r->no_socket = 0;
     r->why[0] = '\0';
+    int rc = 0;
     if (!r->easy && !http_setup_easy(r))
-        return err_nomem(err);
-    if (http_request_make(r, err) != 0)
-        return -1;
-    curl_easy_setopt(r->easy, CURLOPT_FRESH_CONNECT, (long)(h->no_reuse || r->resent));
-    CURLMcode rc = curl_multi_add_handle(h->multi, r->easy);
-    if (rc != CURLM_OK)
-        return err_set(err, ERR_UNAVAILABLE, "%s", curl_multi_strerror(rc));
-    return 0;
-}
-
-static void start_request(struct http *h, struct request *r)
-{
-    struct error err;
-    r->start_at = 0;
-    if (hand_over(h, r, &err) != 0) {
+        rc = err_nomem(&err);
+    if (rc == 0)
+        rc = http_request_make(r, &err);
+    if (rc == 0) {
+        curl_easy_setopt(r->easy, CURLOPT_FRESH_CONNECT, (long)(h->no_reuse || r->resent));
+        CURLMcode added = curl_multi_add_handle(h->multi, r->easy);
+        if (added != CURLM_OK)
+            rc = err_set(&err, ERR_UNAVAILABLE, "%s", curl_multi_strerror(added));
+    }
+    if (rc != 0) {
         struct sink_result res = sink_unsent(&err);
         end_request(r, &res);
         return;
@@ -82,20 +81,7 @@ static void take_back(struct http *h, struct request *r, const struct sink_resul
     end_request(r, res);
 }
 
-/* Submitting */
-
-/* Returns when the next request may be sent. Requests are spaced evenly, except for bursts of up to
- * a tenth of a second's worth. */
-static int64_t rate_turn(const struct http *h, int64_t now)
-{
-    if (!h->o->rate)
-        return now;
-    int64_t every = SECOND_NS / h->o->rate, slack = 0;
-    if (every < BURST_NS)
-        slack = BURST_NS - every;
-    int64_t turn = h->rate_next - slack;
-    return turn > now ? turn : now;
-}
+/* ---- submitting ---- */
 
 /* Reports a result for the first delivery instead of sending it, if nothing is in flight: an idle
  * sink must accept one. Returns how many it accepted. */
@@ -109,23 +95,27 @@ static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
 }
 
 /* Starts a request. If the rate limit does not allow it yet, it waits if it is the only one, since
- * an idle sink must accept it; otherwise it is not accepted: false. */
+ * an idle sink must accept it; otherwise it is not accepted: false. Requests are spaced evenly,
+ * except for bursts of up to a tenth of a second's worth. */
 static bool take_event(struct http *h, struct delivery *d, int64_t now)
 {
-    int64_t turn = rate_turn(h, now);
-    bool early = turn > now;
-    if (early && h->window.count > 0) {
-        h->rate_again = turn;
-        return false;
+    int64_t turn = now;
+    if (h->o->rate) {
+        int64_t every = SECOND_NS / h->o->rate;
+        int64_t slack = max_i64(0, BURST_NS - every);
+        turn = max_i64(now, h->rate_next - slack);
+        if (turn > now && h->window.count > 0) {
+            h->rate_again = turn;
+            return false;
+        }
+        h->rate_next = max_i64(h->rate_next, now) + every;
     }
-    if (h->o->rate)
-        h->rate_next = max_i64(h->rate_next, now) + SECOND_NS / h->o->rate;
 
     struct request *r = (struct request *)window_take(&h->window, d, NULL);
     r->h = h;
     r->resent = false;
-    r->start_at = early ? turn : 0;
-    if (!early)
+    r->start_at = turn > now ? turn : 0;
+    if (turn == now)
         start_request(h, r);
     return true;
 }
@@ -136,7 +126,7 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
     int64_t now = clock_mono(sk->cfg.clock);
     struct error err;
     char text[HTTP_TEXT];
-    if (http_files_refresh(h, &err) != 0) {
+    if (http_setup_refresh(h, &err) != 0) {
         struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
         return answer_one(h, d, n, &res);
     }
@@ -157,7 +147,7 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
     return k;
 }
 
-/* Driving */
+/* ---- driving ---- */
 
 /* Whether a request failed because of a connection that it may have shared with others. An endpoint
  * that shuts down (GOAWAY) refuses requests that it has not processed. curl resends most of these,
@@ -197,7 +187,7 @@ static void collect_answers(struct http *h)
             start_request(h, r);
             continue;
         }
-        struct sink_result res = http_judge(r, rc, text);
+        struct sink_result res = http_request_result(r, rc, text);
         take_back(h, r, &res);
     }
 }
@@ -242,7 +232,7 @@ static void http_drive(struct sink *sk)
         return;
     work_on_sockets(h, now);
     while (now >= window_due(&h->window)) {
-        struct sink_result res = http_late(first_request(h), text);
+        struct sink_result res = http_request_late(first_request(h), text);
         take_back(h, first_request(h), &res);
     }
 
@@ -284,7 +274,7 @@ static int64_t http_deadline(struct sink *sk)
     return min_i64(h->rate_again, min_i64(h->timer, window_due(&h->window)));
 }
 
-/* Opening and closing */
+/* ---- opening and closing ---- */
 
 static void http_close(struct sink *sk)
 {
@@ -302,48 +292,38 @@ static void http_close(struct sink *sk)
     free(h);
 }
 
-static int set_up(struct http *h, struct error *err)
+static int http_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
 {
-    size_t max = max_size(1, (size_t)max_i64(0, h->base.cfg.concurrency));
+    const bool tls = strncmp(cfg->url, "https:", 6) == 0;
+    size_t max = max_size(1, (size_t)max_i64(0, cfg->concurrency));
+    struct http *h = calloc(1, sizeof *h);
+    if (!h)
+        return err_nomem(err);
+    h->base = (struct sink){.ops = tls ? &https_ops : &http_ops, .cfg = *cfg};
+    h->tls = tls;
+    h->epfd = -1;
+    h->rate_again = CLOCK_NEVER;
     if (window_init(&h->window, &h->base, max, sizeof(struct request), err) != 0)
-        return -1;
+        goto fail;
     struct request *all = (struct request *)(void *)h->window.items;
     for (size_t i = 0; i < max; i++) {
         all[i].h = h;
         buf_init(&all[i].head, HTTP_HEAD_MAX);
         buf_init(&all[i].body, HTTP_BODY_MAX);
     }
-    h->epfd = fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
-    if (h->epfd < 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready for webhooks");
-    return http_setup(h, err);
-}
 
-static int open_with(const struct sink_ops *ops, const struct sink_config *cfg, struct sink **ret,
-                     struct error *err)
-{
-    struct http *h = calloc(1, sizeof *h);
-    if (!h)
-        return err_nomem(err);
-    h->base = (struct sink){.ops = ops, .cfg = *cfg};
-    h->epfd = -1;
-    h->rate_again = CLOCK_NEVER;
-    if (set_up(h, err) != 0) {
-        http_close(&h->base);
-        return -1;
+    h->epfd = fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
+    if (h->epfd < 0) {
+        err_errno(err, ERR_UNAVAILABLE, errno, "could not create an epoll for webhooks");
+        goto fail;
     }
+    if (http_setup(h, err) != 0)
+        goto fail;
     *ret = &h->base;
     return 0;
-}
-
-static int http_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
-{
-    return open_with(&http_ops, cfg, ret, err);
-}
-
-static int https_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
-{
-    return open_with(&https_ops, cfg, ret, err);
+fail:
+    http_close(&h->base);
+    return -1;
 }
 
 static int http_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
@@ -357,35 +337,26 @@ static int http_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     CURLcode rc = curl_easy_perform(r->easy);
     if (rc == CURLE_OK)
         return 0;
-    http_judge(r, rc, text);
+    http_request_result(r, rc, text);
     return err_set(err, ERR_UNAVAILABLE, "%s", text);
 }
 
-const struct sink_ops https_ops = {
-    .scheme = "https",
-    .synopsis = "https://HOST/PATH",
-    .help =
-        "POSTs each event as a CloudEvent, signed with webhook-secret-file; 2xx means delivered",
-    .open = https_open,
-    .close = http_close,
-    .submit = http_submit,
-    .drive = http_drive,
-    .fds = http_fds,
-    .deadline = http_deadline,
-    .cancel = http_cancel,
-    .probe = http_probe,
-};
+#define HTTP_OPS(name, scheme_, synopsis_, help_) \
+    const struct sink_ops name = { \
+        .scheme = scheme_, \
+        .synopsis = synopsis_, \
+        .help = help_, \
+        .open = http_open, \
+        .close = http_close, \
+        .submit = http_submit, \
+        .drive = http_drive, \
+        .fds = http_fds, \
+        .deadline = http_deadline, \
+        .cancel = http_cancel, \
+        .probe = http_probe, \
+    }
 
-const struct sink_ops http_ops = {
-    .scheme = "http",
-    .synopsis = "http://HOST/PATH",
-    .help = "the same without encryption, for this machine and for networks you trust",
-    .open = http_open,
-    .close = http_close,
-    .submit = http_submit,
-    .drive = http_drive,
-    .fds = http_fds,
-    .deadline = http_deadline,
-    .cancel = http_cancel,
-    .probe = http_probe,
-};
+HTTP_OPS(https_ops, "https", "https://HOST/PATH",
+         "POSTs each event as a CloudEvent, signed with webhook-secret-file; 2xx means delivered");
+HTTP_OPS(http_ops, "http", "http://HOST/PATH",
+         "the same without encryption, for this machine and for networks you trust");

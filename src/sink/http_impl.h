@@ -1,6 +1,5 @@
-/* http_impl.h: private to the webhook sink: http.c (requests in flight), http_setup.c (setup, and
- * access control), http_files.c (secrets and headers), http_request.c (building requests),
- * http_answer.c (the meaning of responses). */
+/* http_impl.h: private to the webhook sink: http.c (requests in flight), http_setup.c (setup,
+ * access control, secrets and headers), http_request.c (a request, and what its end means). */
 #ifndef SINK_HTTP_IMPL_H
 #define SINK_HTTP_IMPL_H
 
@@ -91,21 +90,18 @@ void http_teardown(struct http *h);
 /* http_setup_easy makes a request's handle; false if out of memory. */
 bool http_setup_easy(struct request *r);
 
-void http_files_init(struct http *h);
-/* http_files_refresh rereads secrets and headers if their files have changed, checking at most once
+/* http_setup_refresh rereads secrets and headers if their files have changed, checking at most once
  * a second. As long as it fails, nothing can be sent. */
-int http_files_refresh(struct http *h, struct error *err);
-/* http_files_release wipes and frees the secrets and headers. */
-void http_files_release(struct http *h);
+int http_setup_refresh(struct http *h, struct error *err);
 
 /* http_request_make builds the request of r->f.d in r->easy. ERR_INVALID: no request can ever
  * express this event. ERR_NOMEM. */
 int http_request_make(struct request *r, struct error *err);
 
-/* http_judge returns what the end of a request means. The reason is written to text, which the
- * result borrows. */
-struct sink_result http_judge(const struct request *r, CURLcode rc, char text[HTTP_TEXT]);
-/* http_late does the same for a request that has timed out. */
-struct sink_result http_late(const struct request *r, char text[HTTP_TEXT]);
+/* http_request_result returns the result of a request that has ended. The result borrows its
+ * reason, which is written to text. */
+struct sink_result http_request_result(const struct request *r, CURLcode rc, char text[HTTP_TEXT]);
+/* http_request_late returns the result of a request that has timed out. */
+struct sink_result http_request_late(const struct request *r, char text[HTTP_TEXT]);
 
 #endif

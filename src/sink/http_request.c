@@ -1,16 +1,64 @@
-/* http_request.c: builds requests: header lines, signature and body. */
+/* http_request.c: a request from its event to its result: header lines, signature and body, and
+ * what the response, or the lack of one, means for the event. */
+#include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/json.h"
+#include "base/num.h"
+#include "base/text.h"
 #include "event/cloudevents.h"
 #include "sink/http_impl.h"
 
-#define ID_MAX 255 /* bytes; a UUID has 36 */
+#define ID_MAX 255   /* bytes; a UUID has 36 */
+#define PATH_PART 12 /* from this length on, a part of the path may be a token */
+#define QUERY_PART 4 /* the same for a part of the query */
+/* No endpoint may pause us for longer with one header. */
+#define RETRY_AFTER_MAX_S 3600
 
-/* Writes the header lines of a request, each ending with a NUL. */
-static void add_lines(struct http *h, struct request *r, const struct cloudevents_headers *more,
-                      struct str body)
+/* ---- building the request ---- */
+
+/* Refuses, with ERR_INVALID, events that no request can express. Header values are limited to the
+ * sizes allowed in events; values in JSON must be UTF-8 instead. */
+static int check_event(const struct http *h, const struct event *ev, struct error *err)
 {
+    static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";
+    const struct {
+        const char *name;
+        struct str text;
+        size_t max;
+    } texts[] = {
+        {"type", ev->type, EVENT_TYPE_MAX},
+        {"aggregate_type", ev->aggregate_type, EVENT_KEY_MAX},
+        {"aggregate_id", ev->aggregate_id, EVENT_KEY_MAX},
+        {"tenant", ev->tenant, EVENT_KEY_MAX},
+    };
+    /* An id consists of characters that need no encoding in a header line. */
+    bool sound = ev->id.n > 0 && ev->id.n <= ID_MAX;
+    for (size_t i = 0; sound && i < ev->id.n; i++)
+        sound = memchr(plain, ev->id.p[i], sizeof plain - 1);
+    if (!sound)
+        return err_set(err, ERR_INVALID, "its id cannot be written in a header line");
+
+    bool binary = h->o->mode == HTTP_BINARY;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct str text = texts[i].text;
+        if (binary && text.n > texts[i].max)
+            return err_set(err, ERR_INVALID,
+                           "its %s has %zu bytes; a header line may have %zu of it", texts[i].name,
+                           text.n, texts[i].max);
+        if (!binary && text.n > 0 && !utf8_valid(text, NULL))
+            return err_set(err, ERR_INVALID, "its %s is not UTF-8", texts[i].name);
+    }
+    return 0;
+}
+
+/* Writes the header lines into r->head, each ending with a NUL, and links them into the list that
+ * curl takes: r->lines. Fails with ERR_INVALID if they are too many or too long. */
+static int make_lines(struct request *r, const struct cloudevents_headers *more, struct str body,
+                      struct error *err)
+{
+    struct http *h = r->h;
     const struct event *ev = r->f.d->ev;
     struct buf *b = &r->head;
     struct signature_message m = {ev->id, clock_wall(h->base.cfg.clock) / 1000, body};
@@ -34,65 +82,19 @@ static void add_lines(struct http *h, struct request *r, const struct cloudevent
         cloudevents_binary(b, ev, h->source, more);
     cloudevents_trace(b, more);
     buf_add(b, h->extra.p, h->extra.n);
-}
+    if (b->full)
+        return err_set(err, ERR_INVALID, "its headers take more than %zu bytes", HTTP_HEAD_MAX);
+    if (b->failed)
+        return err_nomem(err);
 
-/* Builds curl's list; false if there are too many lines. */
-static bool link_lines(struct request *r)
-{
-    const struct buf *b = &r->head;
-    size_t n = 0, at = 0;
-    while (at < b->n) {
+    size_t n = 0;
+    for (char *line = b->p; line < b->p + b->n; line += strlen(line) + 1) {
         if (n == HTTP_LINES_MAX)
-            return false;
-        char *line = b->p + at;
+            return err_set(err, ERR_INVALID, "the event has too many headers for a request");
         r->lines[n] = (struct curl_slist){line, NULL};
         if (n > 0)
             r->lines[n - 1].next = &r->lines[n];
         n++;
-        at += strlen(line) + 1;
-    }
-    return true;
-}
-
-/* Limits header values to the sizes allowed in events. Values in JSON must be UTF-8 instead. */
-static int check_text(const struct http *h, const char *name, struct str s, size_t max,
-                      struct error *err)
-{
-    if (h->o->mode == HTTP_BINARY) {
-        if (s.n > max)
-            return err_set(err, ERR_INVALID,
-                           "its %s has %zu bytes; a header line may have %zu of it", name, s.n,
-                           max);
-        return 0;
-    }
-    if (s.n && !utf8_valid(s, NULL))
-        return err_set(err, ERR_INVALID, "its %s is not UTF-8", name);
-    return 0;
-}
-
-/* Refuses, with ERR_INVALID, events that no request can express. */
-static int check_event(const struct http *h, const struct event *ev, struct error *err)
-{
-    static const char plain[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.";
-    const struct {
-        const char *name;
-        struct str text;
-        size_t max;
-    } texts[] = {
-        {"type", ev->type, EVENT_TYPE_MAX},
-        {"aggregate_type", ev->aggregate_type, EVENT_KEY_MAX},
-        {"aggregate_id", ev->aggregate_id, EVENT_KEY_MAX},
-        {"tenant", ev->tenant, EVENT_KEY_MAX},
-    };
-    /* An id consists of characters that need no encoding in a header line. */
-    bool sound = ev->id.n > 0 && ev->id.n <= ID_MAX;
-    for (size_t i = 0; sound && i < ev->id.n; i++)
-        sound = memchr(plain, ev->id.p[i], sizeof plain - 1);
-    if (!sound)
-        return err_set(err, ERR_INVALID, "its id cannot be put into a header line");
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        if (check_text(h, texts[i].name, texts[i].text, texts[i].max, err) != 0)
-            return -1;
     }
     return 0;
 }
@@ -114,18 +116,187 @@ int http_request_make(struct request *r, struct error *err)
         cloudevents_structured(&r->body, ev, h->source, &more);
         body = (struct str){r->body.p, r->body.n};
     }
-    add_lines(h, r, &more, body);
-    if (r->head.full)
-        return err_set(err, ERR_INVALID, "its headers take more than %zu bytes", HTTP_HEAD_MAX);
     if (r->body.full)
         return err_set(err, ERR_INVALID, "it takes more than %zu bytes", HTTP_BODY_MAX);
-    if (r->head.failed || r->body.failed)
+    if (r->body.failed)
         return err_nomem(err);
-    if (!link_lines(r))
-        return err_set(err, ERR_INVALID, "the event has too many headers for a request");
+    if (make_lines(r, &more, body, err) != 0)
+        return -1;
 
     curl_easy_setopt(r->easy, CURLOPT_HTTPHEADER, r->lines);
     curl_easy_setopt(r->easy, CURLOPT_POSTFIELDS, body.p);
     curl_easy_setopt(r->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body.n);
     return 0;
+}
+
+/* ---- what its end means ---- */
+
+/* The meaning of statuses; the first matching row counts. SINK_REJECT marks a status that is about
+ * the request itself, and is a retry unless webhook-client-errors is set. All other 4xx are about
+ * the endpoint or our setup: whatever that option is, they never make an event a dead letter at
+ * once. docs/webhooks.md has the same table. */
+static const struct {
+    long from, to;
+    enum sink_status status;
+    const char *more;
+} meanings[] = {
+    {200, 299, SINK_DELIVERED, ""},
+    {300, 399, SINK_RETRY, "; redirects are not followed, so use the URL it leads to"},
+    {400, 400, SINK_REJECT, ""},
+    {401, 401, SINK_RETRY,
+     "; it wants credentials: see webhook-header-file and webhook-secret-file"},
+    {406, 406, SINK_REJECT, ""},
+    {407, 407, SINK_RETRY, "; the proxy wants credentials"},
+    {409, 409, SINK_REJECT, ""},
+    {410, 410, SINK_PAUSE, "; the endpoint wants no more"},
+    {411, 412, SINK_REJECT, ""},
+    {413, 413, SINK_REJECT, "; the event is too large for it"},
+    {414, 416, SINK_REJECT, ""},
+    {422, 422, SINK_REJECT, ""},
+    {429, 429, SINK_DOWN, ""},
+    {431, 431, SINK_REJECT, "; its headers are too large for it"},
+    {503, 503, SINK_DOWN, ""},
+    {0, 999, SINK_RETRY, ""},
+};
+
+/* Whether any part of the request was sent, so that the other side may have seen it. */
+static bool was_sent(const struct request *r)
+{
+    curl_off_t us = 0;
+    curl_easy_getinfo(r->easy, CURLINFO_PRETRANSFER_TIME_T, &us);
+    return us > 0;
+}
+
+/* Whether a text repeats a secret: the value of a header from webhook-header-file, or the part of
+ * the URL after the host, where many endpoints have their tokens: the path, a long part of it, or a
+ * value of the query. */
+static bool repeats_secret(const struct http *h, const char *text)
+{
+    for (size_t at = 0; at < h->extra.n; at += strlen(h->extra.p + at) + 1) {
+        const char *value = strstr(h->extra.p + at, ": ") + 2;
+        const char *word = strrchr(value, ' '); /* "Bearer TOKEN": check the token */
+        if (strstr(text, value) || (word && word[1] && strstr(text, word + 1)))
+            return true;
+    }
+
+    const char *host = strstr(h->base.cfg.url, "://") + 3;
+    const char *path = host + strcspn(host, "/?#"), *query = path + strcspn(path, "?#");
+    size_t n = (size_t)(query - path);
+    if (n > 1 && memmem(text, strlen(text), path, n))
+        return true;
+    for (const char *p = path; *p;) {
+        size_t skip = strspn(p, "/?#&="), part = strcspn(p + skip, "/?#&=");
+        size_t enough = p < query ? PATH_PART : QUERY_PART;
+        if (part >= enough && memmem(text, strlen(text), p + skip, part))
+            return true;
+        p += skip + part;
+    }
+    return false;
+}
+
+/* Makes one clean line of the beginning of a response; empty if it must not be shown. More is
+ * searched than shown, because half of a secret might be at the end of what is shown. */
+static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
+{
+    char heard[HTTP_HEARD + 1];
+    size_t n = r->got < HTTP_HEARD ? r->got : HTTP_HEARD;
+    n = text_clean(heard, sizeof heard, r->heard, n);
+    if (repeats_secret(r->h, heard))
+        n = 0;
+    text_clean(out, HTTP_EXCERPT, heard, n);
+}
+
+/* Returns the result that a status of a response stands for. */
+static struct sink_result judge_status(const struct request *r, long code, char text[HTTP_TEXT])
+{
+    size_t i = 0;
+    char said[HTTP_EXCERPT];
+    while (code < meanings[i].from || code > meanings[i].to)
+        i++;
+    struct sink_result res = {.status = meanings[i].status, .native = (int)code};
+    if (res.status == SINK_DELIVERED)
+        return res;
+    if (res.status == SINK_REJECT && !r->h->o->reject_4xx)
+        res.status = SINK_RETRY;
+    if (res.status == SINK_DOWN || res.status == SINK_RETRY) {
+        curl_off_t s = 0;
+        curl_easy_getinfo(r->easy, CURLINFO_RETRY_AFTER, &s); /* in seconds or as a date */
+        res.retry_after_ms = min_i64(max_i64(0, s), RETRY_AFTER_MAX_S) * 1000;
+    }
+    excerpt(r, said);
+    snprintf(text, HTTP_TEXT, "%s: HTTP %ld%s%s%s", r->h->where, code, meanings[i].more,
+             said[0] ? ": " : "", said);
+    res.text = text;
+    return res;
+}
+
+/* Writes why there is no response. curl's own text comes last: ours says what to do. */
+static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
+{
+    const char *said = curl_easy_strerror(rc);
+    if (r->why[0])
+        said = r->why;
+    char why[CURL_ERROR_SIZE];
+    text_clean(why, sizeof why, said, strlen(said));
+
+    /* curl also reports out of memory if a header line is too long for it. */
+    bool long_header = rc == CURLE_OUT_OF_MEMORY && was_sent(r);
+    if (r->refused)
+        snprintf(text, HTTP_TEXT,
+                 "%s: will not connect to %s, a %s address; webhook-allow can permit it",
+                 r->h->where, r->address, r->refused);
+    else if (r->no_socket)
+        snprintf(text, HTTP_TEXT,
+                 "%s: no socket: %s; this process may have too many files open for its concurrency",
+                 r->h->where, strerror(r->no_socket));
+    else if (r->got_headers > HTTP_HEADERS_MAX)
+        snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in a response", r->h->where,
+                 HTTP_HEADERS_MAX / 1024);
+    else if (long_header)
+        snprintf(text, HTTP_TEXT, "%s: out of memory, or a header of its answer is too long",
+                 r->h->where);
+    else
+        snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);
+}
+
+/* Returns the result of a request without a response. If the request was never sent, the event is
+ * not to blame. If it was, the event may have crashed the other side, so it counts as an attempt;
+ * otherwise one event could block all others forever. */
+static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
+{
+    struct sink_result res = {.status = SINK_RETRY, .native = (int)rc, .text = text};
+    if (!was_sent(r) || rc == CURLE_OUT_OF_MEMORY)
+        res.status = SINK_DOWN;
+#if LIBCURL_VERSION_NUM >= 0x080600
+    if (rc == CURLE_TOO_LARGE)
+        res.status = SINK_REJECT;
+#endif
+    explain_failure(r, rc, text);
+    return res;
+}
+
+struct sink_result http_request_result(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
+{
+    long code = 0;
+    curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &code);
+    /* A response that is longer than we read is still a response. */
+    bool cut = rc == CURLE_WRITE_ERROR && r->got >= HTTP_ANSWER_MAX;
+    bool complete = rc == CURLE_OK || cut;
+    bool understood = code >= 200 && code == r->said;
+    if (complete && understood)
+        return judge_status(r, code, text);
+    if (complete)
+        rc = CURLE_WEIRD_SERVER_REPLY;
+    return judge_failure(r, rc, text);
+}
+
+struct sink_result http_request_late(const struct request *r, char text[HTTP_TEXT])
+{
+    char limit[32];
+    struct sink_result res = {.status = was_sent(r) ? SINK_RETRY : SINK_DOWN, .text = text};
+    res.native = CURLE_OPERATION_TIMEDOUT;
+    text_duration_show(r->h->base.cfg.timeout_ms, limit);
+    snprintf(text, HTTP_TEXT, "%s: %s within %s", r->h->where,
+             was_sent(r) ? "no complete response" : "no connection", limit);
+    return res;
 }

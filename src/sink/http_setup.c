@@ -1,5 +1,5 @@
-/* http_setup.c: sets up a webhook sink: its URL, the addresses it may connect to, and the curl
- * handles. */
+/* http_setup.c: sets up a webhook sink: its URL, the addresses it may connect to, the curl handles,
+ * and the files that may change at runtime: secrets, and extra headers. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
@@ -7,19 +7,194 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/char.h"
 #include "base/fd.h"
+#include "base/small_file.h"
 #include "sink/http_impl.h"
 
+#define EXTRA_MAX 16384
+#define EXTRA_LINES 32 /* of webhook-header-file */
+#define LOOK_NS (INT64_C(1000) * MS_NS)
 #define CONNECT_MS 10000
 /* How long an idle connection is reused; after that, a firewall may have dropped its state. */
 #define KEEP_S 60L
 #define SOURCE "/outbox"
 
+/* ---- extra headers ---- */
+
+/* Whether a header is reserved: we write it ourselves, or it decides where a request ends. A name
+ * with a dash at its end stands for all names with that prefix. */
+static bool is_ours(struct str name)
+{
+    static const char *const names[] = {
+        "ce-",  "webhook-",   "content-type", "content-length", "transfer-encoding",
+        "host", "connection", "expect",       "traceparent",    "tracestate",
+        "te",   "upgrade"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        size_t n = strlen(names[i]);
+        bool prefix = names[i][n - 1] == '-';
+        bool fits = prefix ? name.n > n : name.n == n;
+        if (fits && strncasecmp(name.p, names[i], n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Adds one line, "Name: value". Its errors repeat at most the name, never the value. */
+static int add_header(struct buf *b, struct str line, struct error *err)
+{
+    const char *colon = memchr(line.p, ':', line.n);
+    struct str name = {line.p, colon ? (size_t)(colon - line.p) : 0};
+    bool is_token = name.n > 0;
+    for (size_t i = 0; i < name.n; i++) {
+        bool separator = strchr("()<>@,;:\\\"/[]?={}", name.p[i]) != NULL;
+        if (separator || !char_is_visible(name.p[i]))
+            is_token = false;
+    }
+    if (!is_token)
+        return err_set(err, ERR_CONFIG, "this is not Name: value");
+    if (is_ours(name))
+        return err_set(err, ERR_CONFIG, "%.*s cannot be set here", (int)name.n, name.p);
+
+    struct str value = {colon + 1, line.n - name.n - 1};
+    while (value.n && char_is_blank(value.p[0])) {
+        value.p++;
+        value.n--;
+    }
+    while (value.n && (char_is_blank(value.p[value.n - 1]) || value.p[value.n - 1] == '\r'))
+        value.n--;
+    if (value.n == 0)
+        return err_set(err, ERR_CONFIG, "%.*s has no value", (int)name.n, name.p);
+    for (size_t i = 0; i < value.n; i++) {
+        if (char_is_control(value.p[i]))
+            return err_set(err, ERR_CONFIG, "the value has a control character in it");
+    }
+    buf_addstr(b, name);
+    buf_adds(b, ": ");
+    buf_addstr(b, value);
+    buf_addc(b, '\0');
+    if (b->failed)
+        return err_nomem(err);
+    return 0;
+}
+
+/* Skips empty lines and comments. */
+static int add_headers(struct buf *b, struct str text, struct error *err)
+{
+    for (int number = 1; text.n > 0; number++) {
+        const char *eol = memchr(text.p, '\n', text.n);
+        struct str line = {text.p, eol ? (size_t)(eol - text.p) : text.n};
+        size_t past = eol ? line.n + 1 : line.n;
+        text = (struct str){text.p + past, text.n - past};
+        if (number > EXTRA_LINES)
+            return err_set(err, ERR_CONFIG, "more than %d lines", EXTRA_LINES);
+        bool counts = line.n > 0 && line.p[0] != '#' && line.p[0] != '\r';
+        if (counts && add_header(b, line, err) != 0)
+            return err_prefix(err, "line %d", number);
+    }
+    return 0;
+}
+
+static int read_headers(struct buf *b, const char *path, struct error *err)
+{
+    char text[EXTRA_MAX];
+    ssize_t n = small_file_read(path, text, sizeof text);
+    if (n < 0)
+        return err_errno(err, ERR_CONFIG, errno, "%s: could not read the headers", path);
+    int r;
+    if (n == sizeof text)
+        r = err_set(err, ERR_CONFIG, "over 16 KiB");
+    else
+        r = add_headers(b, (struct str){text, (size_t)n}, err);
+    explicit_bzero(text, sizeof text);
+    if (r != 0)
+        return err_prefix(err, "%s", path);
+    return 0;
+}
+
+/* Wipes and frees a buffer of secrets. */
+static void wipe(struct buf *b)
+{
+    if (b->p)
+        explicit_bzero(b->p, b->cap);
+    buf_release(b);
+}
+
+/* ---- files that may change ---- */
+
+/* Whether a file has changed since it was last checked, and records its state. A missing file
+ * always counts as changed. */
+static bool has_changed(struct http_watch *w, const char *path)
+{
+    struct stat st;
+    struct http_watch before = *w;
+    *w = (struct http_watch){.inode = 0};
+    if (stat(path, &st) != 0)
+        return true;
+    *w = (struct http_watch){st.st_mtim, st.st_ino, st.st_size};
+    return w->inode != before.inode || w->size != before.size ||
+           w->changed.tv_sec != before.changed.tv_sec ||
+           w->changed.tv_nsec != before.changed.tv_nsec;
+}
+
+static int refresh_secrets(struct http *h, struct error *err)
+{
+    const struct http_options *o = h->o;
+    struct signature_source from = {o->secret_file, o->secret_env, SIGNATURE_SIGN};
+    struct signature_keys *keys;
+    bool wanted = o->secret_file || o->secret_env;
+    bool changed = !h->keys; /* the environment does not change */
+    if (o->secret_file)
+        changed = has_changed(&h->secrets, o->secret_file);
+    if (!wanted || !changed)
+        return 0;
+
+    if (signature_keys_load(&from, &keys, err) != 0) {
+        h->secrets.inode = 0; /* check it again the next time */
+        return -1;
+    }
+    signature_keys_free(h->keys);
+    h->keys = keys;
+    return 0;
+}
+
+static int refresh_headers(struct http *h, struct error *err)
+{
+    const char *path = h->o->header_file;
+    struct buf b;
+    if (!path || !has_changed(&h->headers, path))
+        return 0;
+
+    buf_init(&b, EXTRA_MAX);
+    if (read_headers(&b, path, err) != 0) {
+        h->headers.inode = 0; /* check it again the next time */
+        wipe(&b);
+        return -1;
+    }
+    wipe(&h->extra);
+    h->extra = b;
+    return 0;
+}
+
+int http_setup_refresh(struct http *h, struct error *err)
+{
+    int64_t now = clock_mono(h->base.cfg.clock);
+    if (now < h->look_at)
+        return 0;
+    if (refresh_secrets(h, err) != 0)
+        return -1;
+    if (refresh_headers(h, err) != 0)
+        return -1;
+    h->look_at = now + LOOK_NS;
+    return 0;
+}
+
 static const struct http_options defaults = {.connect_ms = CONNECT_MS};
 
-/* Access control */
+/* ---- access control ---- */
 
 /* Returns the kind of an address that h may not connect to; NULL if it may. */
 static const char *refused_as(const struct http *h, const struct sockaddr *sa)
@@ -40,15 +215,10 @@ static const char *refused_as(const struct http *h, const struct sockaddr *sa)
 
 static void show_address(const struct sockaddr *sa, char out[INET6_ADDRSTRLEN])
 {
-    struct sockaddr_in in;
-    struct sockaddr_in6 in6;
-    if (sa->sa_family == AF_INET6) {
-        memcpy(&in6, sa, sizeof in6);
-        inet_ntop(AF_INET6, &in6.sin6_addr, out, INET6_ADDRSTRLEN);
-    } else {
-        memcpy(&in, sa, sizeof in);
-        inet_ntop(sa->sa_family, &in.sin_addr, out, INET6_ADDRSTRLEN);
-    }
+    const void *address = &((const struct sockaddr_in *)(const void *)sa)->sin_addr;
+    if (sa->sa_family == AF_INET6)
+        address = &((const struct sockaddr_in6 *)(const void *)sa)->sin6_addr;
+    inet_ntop(sa->sa_family, address, out, INET6_ADDRSTRLEN);
 }
 
 /* Checks the very address that curl is about to connect to, whatever the name resolved to
@@ -71,7 +241,7 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
     return fd;
 }
 
-/* The URL */
+/* ---- the URL ---- */
 
 /* Refuses an address that could never be connected to, and records whether the host is this
  * machine. What a name resolves to is checked at each connection, also by refused_as. */
@@ -151,7 +321,7 @@ static int read_url(struct http *h, CURLU *u, struct error *err)
     return r;
 }
 
-/* The whole sink */
+/* ---- the whole sink ---- */
 
 /* Reads the proxy variables that curl would, but ignores no_proxy. */
 static const char *proxy_from_environment(bool tls)
@@ -207,7 +377,6 @@ int http_setup(struct http *h, struct error *err)
     h->o = h->base.cfg.http;
     if (!h->o)
         h->o = &defaults;
-    h->tls = strcmp(h->base.ops->scheme, "https") == 0;
     /* libcurl 7.88, as in Debian 12, cannot send a second request over an HTTP/2 connection without
      * TLS, but keeps trying to while the connection lasts (its pull request 10643). */
     unsigned version = curl_version_info(CURLVERSION_NOW)->version_num;
@@ -217,7 +386,7 @@ int http_setup(struct http *h, struct error *err)
     if (h->o->version == HTTP_AUTO)
         h->shares = h->tls;
     h->source = str_of(h->o->source ? h->o->source : SOURCE);
-    http_files_init(h);
+    buf_init(&h->extra, EXTRA_MAX);
 
     if (make_multi(h, err) != 0)
         return -1;
@@ -233,7 +402,7 @@ int http_setup(struct http *h, struct error *err)
     curl_url_cleanup(u);
     if (rc != 0)
         return -1;
-    if (http_files_refresh(h, err) != 0)
+    if (http_setup_refresh(h, err) != 0)
         return -1;
 
     const char *ca = h->o->ca_file;
@@ -247,11 +416,12 @@ void http_teardown(struct http *h)
     curl_multi_cleanup(h->multi);
     if (h->global)
         curl_global_cleanup();
-    http_files_release(h);
+    signature_keys_free(h->keys);
+    wipe(&h->extra);
     free(h->proxy);
 }
 
-/* A request's handle */
+/* ---- a request's handle ---- */
 
 /* Counts the bytes of a response and keeps its beginning, from which the reason is taken. Aborts a
  * response that is too long. */

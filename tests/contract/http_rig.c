@@ -47,7 +47,7 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
         return "aggregate_id has 204800 bytes";
     case 2: it->ev.tenant = (struct str){large, 2000}; return "tenant has 2000 bytes";
     case 3: it->ev.type = (struct str){large, 300}; return "type has 300 bytes";
-    case 4: it->ev.id = STR("1\r\nX-Evil: 1"); return "its id cannot be put";
+    case 4: it->ev.id = STR("1\r\nX-Evil: 1"); return "its id cannot be written";
     case 5:
         strcpy(many, "{");
         for (int i = 0; i < 70; i++)
