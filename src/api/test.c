@@ -129,7 +129,7 @@ static int count_matching(void *ctx, const outbox_event *ev)
     struct counting *c = ctx;
     const char *id = outbox_event_aggregate_id(ev);
     const char *payload = outbox_event_payload(ev, NULL);
-    bool has_type = !c->type || pattern_match(str_of(c->type), str_of(outbox_event_type(ev)));
+    bool has_type = !c->type || filter_matches(str_of(c->type), str_of(outbox_event_type(ev)));
     bool has_id = !c->aggregate_id || (id && strcmp(id, c->aggregate_id) == 0);
     bool has_part = !c->part || strstr(payload, c->part);
     if (has_type && has_id && has_part)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "event/normal.h"
+#include "event/filter.h"
 #include "sink/exec_env.h"
 #include "sink/sink.h"
 
@@ -130,7 +130,7 @@ static int set_events(void *field, const char *value, const struct option_def *o
     if (filter_new(value, NULL, &f, err) != 0)
         return -1;
     filter_free(f);
-    return set_normal(field, value, normal_events, err);
+    return set_normal(field, value, filter_normal_events, err);
 }
 
 static int set_where(void *field, const char *value, const struct option_def *o, struct error *err)
@@ -140,7 +140,7 @@ static int set_where(void *field, const char *value, const struct option_def *o,
     if (filter_new(NULL, value, &f, err) != 0)
         return -1;
     filter_free(f);
-    return set_normal(field, value, normal_where, err);
+    return set_normal(field, value, filter_normal_where, err);
 }
 
 static int set_from(void *target, const char *value, const struct option_def *o, struct error *err)
@@ -339,7 +339,7 @@ int consumer_copy(const struct consumer *from, const char *name, const char *eve
         goto fail;
     if (option_copy(&made.name, name, NULL, err) != 0)
         goto fail;
-    if (set_normal(&made.events, events, normal_events, err) != 0)
+    if (set_normal(&made.events, events, filter_normal_events, err) != 0)
         goto fail;
     if (option_copy(&made.where, from->where, NULL, err) != 0)
         goto fail;

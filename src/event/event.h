@@ -59,6 +59,13 @@ struct event {
     bool delayed;       /* not_before is in the future: do not deliver, settle as OUTCOME_DELAY */
 };
 
+/* A high-water mark: the last id written to a stream of a sink, as two growing numbers; Redis
+ * writes it as hi-lo. */
+struct hwm {
+    struct str stream;
+    int64_t hi, lo;
+};
+
 /* Parameters of event_check. */
 struct event_limits {
     int64_t payload_max; /* bytes */

@@ -2,6 +2,7 @@
  * grammar is in filter.h; each parse_* function parses one of its rules. */
 #include "event/filter.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,7 @@ struct node {
     struct json literal;
 };
 
-/* A pattern of event types, in the form pattern_match takes. */
+/* A pattern of event types. */
 struct pattern {
     struct pattern *next;
     struct str text;
@@ -336,12 +337,12 @@ static int parse_or(struct parser *ps, struct node **ret)
     return 0;
 }
 
-static int parse_predicate(struct parser *ps, struct node **ret)
+static int parse_where(struct parser *ps, struct filter *f)
 {
     skip_space(ps);
     if (!*ps->p)
         return 0;
-    if (parse_or(ps, ret) != 0)
+    if (parse_or(ps, &f->where) != 0)
         return -1;
     skip_space(ps);
     if (*ps->p)
@@ -349,86 +350,59 @@ static int parse_predicate(struct parser *ps, struct node **ret)
     return 0;
 }
 
-/* Parses up to the next comma. A pattern may contain any character that a type may. */
-static int parse_pattern(struct parser *ps, struct pattern **ret)
+/* A pattern may contain any character that a type may. */
+static int parse_events(struct parser *ps, struct filter *f)
 {
-    skip_space(ps);
-    size_t n = 0;
-    while (ps->p[n] && ps->p[n] != ',' && !char_is_space(ps->p[n]))
-        n++;
-    if (n == 0)
-        return expected(ps, "a pattern");
-
-    struct pattern *p = arena_zalloc(ps->a, 1, sizeof *p);
-    if (!p)
-        return err_nomem(ps->err);
-    p->text = (struct str){ps->p, n};
-    *ret = p;
-
-    ps->p += n;
-    skip_space(ps);
-    bool ends = !*ps->p || *ps->p == ',';
-    if (!ends)
-        return expected(ps, "a comma");
-    return 0;
-}
-
-static int parse_patterns(struct parser *ps, struct pattern **ret)
-{
+    struct pattern **last = &f->patterns;
     skip_space(ps);
     if (!*ps->p)
         return 0;
     for (;;) {
-        if (parse_pattern(ps, ret) != 0)
-            return -1;
+        skip_space(ps);
+        size_t n = 0;
+        while (ps->p[n] && ps->p[n] != ',' && !char_is_space(ps->p[n]))
+            n++;
+        if (n == 0)
+            return expected(ps, "a pattern");
+
+        struct pattern *p = arena_zalloc(ps->a, 1, sizeof *p);
+        if (!p)
+            return err_nomem(ps->err);
+        p->text = (struct str){ps->p, n};
+        *last = p;
+        last = &p->next;
+
+        ps->p += n;
+        skip_space(ps);
         if (!*ps->p)
             return 0;
+        if (*ps->p != ',')
+            return expected(ps, "a comma");
         ps->p++;
-        ret = &(*ret)->next;
     }
 }
 
-/* Copies the text into the filter, which points into it. */
-static int parser_init(struct parser *ps, struct arena *a, const char *given, struct error *err)
+/* Compiles a text by its rule, which stores its result in the filter. The text is copied into the
+ * filter, because the result points into it. `what` is the setting, for errors. */
+static int compile(struct filter *f, const char *what, const char *given,
+                   int (*parse)(struct parser *, struct filter *), struct error *err)
 {
     struct str text = str_of(given);
     size_t at;
     if (text.n > FILTER_MAX_BYTES)
-        return err_set(err, ERR_CONFIG, "is %zu bytes long, the limit is %d", text.n,
+        return err_set(err, ERR_CONFIG, "%s: is %zu bytes long, the limit is %d", what, text.n,
                        FILTER_MAX_BYTES);
     if (!utf8_valid(text, &at))
-        return err_set(err, ERR_CONFIG, "invalid UTF-8 at byte %zu", at);
+        return err_set(err, ERR_CONFIG, "%s: invalid UTF-8 at byte %zu", what, at);
 
-    char *copy = arena_bytes(a, text.p, text.n);
+    char *copy = arena_bytes(&f->a, text.p, text.n);
     if (!copy)
         return err_nomem(err);
-    *ps = (struct parser){.a = a, .text = copy, .p = copy, .err = err};
+    struct parser ps = {.a = &f->a, .text = copy, .p = copy, .err = err};
+    if (parse(&ps, f) != 0)
+        return err_prefix(err, "%s", what);
     return 0;
 }
-
-static int compile_events(struct filter *f, const char *events, struct error *err)
-{
-    struct parser ps = {0};
-    int r = parser_init(&ps, &f->a, events, err);
-    if (r == 0)
-        r = parse_patterns(&ps, &f->patterns);
-    if (r != 0)
-        return err_prefix(err, "events");
-    return 0;
-}
-
-static int compile_where(struct filter *f, const char *where, struct error *err)
-{
-    struct parser ps = {0};
-    int r = parser_init(&ps, &f->a, where, err);
-    if (r == 0)
-        r = parse_predicate(&ps, &f->where);
-    if (r != 0)
-        return err_prefix(err, "where");
-    return 0;
-}
-
-/* ---- evaluating ---- */
 
 int filter_new(const char *events, const char *where, struct filter **ret, struct error *err)
 {
@@ -437,9 +411,9 @@ int filter_new(const char *events, const char *where, struct filter **ret, struc
         return err_nomem(err);
     arena_init(&f->a, 0);
 
-    int r = compile_events(f, events, err);
+    int r = compile(f, "events", events, parse_events, err);
     if (r == 0)
-        r = compile_where(f, where, err);
+        r = compile(f, "where", where, parse_where, err);
     if (r != 0) {
         filter_free(f);
         return -1;
@@ -456,6 +430,8 @@ void filter_free(struct filter *f)
     free(f);
 }
 
+/* ---- evaluating ---- */
+
 bool filter_has_types(const struct filter *f)
 {
     if (!f || !f->patterns)
@@ -466,12 +442,40 @@ bool filter_has_types(const struct filter *f)
     return true;
 }
 
+/* Backtracks to the last star only: anything an earlier star could consume, the last one can as
+ * well. So the time is at most the product of both lengths. */
+bool filter_matches(struct str pattern, struct str type)
+{
+    size_t p = 0, t = 0;
+    size_t star = SIZE_MAX, resume = 0; /* the last star, and the end of what it consumed */
+    while (t < type.n) {
+        char c = p < pattern.n ? pattern.p[p] : '\0';
+        if (c == '*') {
+            star = p;
+            resume = t;
+            p++;
+        } else if (p < pattern.n && c == type.p[t]) {
+            p++;
+            t++;
+        } else if (star != SIZE_MAX) {
+            resume++; /* let the last star consume one more character */
+            p = star + 1;
+            t = resume;
+        } else {
+            return false;
+        }
+    }
+    while (p < pattern.n && pattern.p[p] == '*')
+        p++;
+    return p == pattern.n;
+}
+
 bool filter_type(const struct filter *f, struct str type)
 {
     if (!f || !f->patterns)
         return true;
     for (const struct pattern *p = f->patterns; p; p = p->next)
-        if (pattern_match(p->text, type))
+        if (filter_matches(p->text, type))
             return true;
     return false;
 }
@@ -481,12 +485,12 @@ bool filter_has_where(const struct filter *f)
     return f && f->where;
 }
 
-/* Parses a segment that indexes an array: bare, and only digits. */
-static bool index_of(const struct segment *s, uint64_t *ret)
+/* Finds an element of an array by the index that a segment stands for: bare, and only digits. It
+ * iterates, because JSON text has no table of its elements. */
+static bool find_element(struct json array, const struct segment *s, struct json *ret)
 {
     if (!s->bare || s->name.n > 9)
         return false;
-
     uint64_t index = 0;
     for (size_t i = 0; i < s->name.n; i++) {
         char c = s->name.p[i];
@@ -494,16 +498,7 @@ static bool index_of(const struct segment *s, uint64_t *ret)
             return false;
         index = index * 10 + (uint64_t)(c - '0');
     }
-    *ret = index;
-    return true;
-}
 
-/* Iterates to the index: JSON text has no table of its elements. */
-static bool go_to_element(struct json array, const struct segment *s, struct json *ret)
-{
-    uint64_t index;
-    if (!index_of(s, &index))
-        return false;
     size_t it = 0;
     for (uint64_t i = 0; i <= index; i++)
         if (!json_each(array, &it, NULL, ret))
@@ -518,7 +513,7 @@ static bool look_up(struct json v, const struct segment *path, struct json *ret)
     for (; path; path = path->next) {
         bool found;
         if (v.type == JSON_ARRAY)
-            found = go_to_element(v, path, &v);
+            found = find_element(v, path, &v);
         else
             found = json_get(v, path->name, &v);
         if (!found)

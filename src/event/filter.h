@@ -4,9 +4,9 @@
 
 #include <stdbool.h>
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "event/event.h"
-#include "event/pattern.h"
 
 struct filter;
 
@@ -25,6 +25,10 @@ struct filter;
 int filter_new(const char *events, const char *where, struct filter **ret, struct error *err);
 void filter_free(struct filter *f);
 
+/* filter_matches returns whether the type matches one pattern: '*' stands for any run of
+ * characters, dots included, and every other character for itself. */
+bool filter_matches(struct str pattern, struct str type);
+
 /* filter_type returns whether the type matches the patterns; with f == NULL everything does. */
 bool filter_type(const struct filter *f, struct str type);
 
@@ -37,5 +41,15 @@ bool filter_payload(const struct filter *f, struct str payload);
 
 /* filter_has_where returns whether there is a predicate. */
 bool filter_has_where(const struct filter *f);
+
+/* The normal form of a filter, in which order and blanks make no difference. */
+
+/* filter_normal_events appends the patterns sorted, without duplicates, separated by ", "; nothing
+ * if one of them matches every type. sql/postgres/internal/values.sql does the same. */
+void filter_normal_events(const char *events, struct buf *out);
+
+/* filter_normal_where appends a predicate that filter_new has accepted, with one blank between
+ * words and none inside parentheses. */
+void filter_normal_where(const char *where, struct buf *out);
 
 #endif

@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "event/event.h"
-#include "event/hwm.h"
 
 /* One event in flight. The engine owns it; the sink may keep the pointer until it has called
  * done. */

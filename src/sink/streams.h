@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "event/hwm.h"
+#include "event/event.h"
 
 /* A stream. (1) flying counts the events in flight to it; while there are any, it is kept. (2) hi
  * and lo are the mark, the last id assigned. (3) dirty: the mark has moved since it was last

@@ -9,7 +9,6 @@
 #include <stdint.h>
 
 #include "event/event.h"
-#include "event/hwm.h"
 
 /* ---- a consumer as it is registered, and the settings it has or had ---- */
 

@@ -25,7 +25,6 @@
 #include "base/err.h"
 #include "event/event.h"
 #include "event/filter.h"
-#include "event/hwm.h"
 #include "store/operator.h"
 
 struct db_driver;

@@ -36,7 +36,7 @@ int db_dead(struct store *st, const struct dead_query *query, dead_visit *visit,
             r = err_nomem(err);
             break;
         }
-        bool wanted = !query->type || pattern_match(str_of(query->type), d.ev.type);
+        bool wanted = !query->type || filter_matches(str_of(query->type), d.ev.type);
         if (wanted) {
             stop = visit(ctx, &d);
             left--;

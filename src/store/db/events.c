@@ -18,7 +18,7 @@
 
 static bool matches(const struct event_query *q, const struct event *ev)
 {
-    if (q->type && !pattern_match(str_of(q->type), ev->type))
+    if (q->type && !filter_matches(str_of(q->type), ev->type))
         return false;
     if (q->aggregate_type.p && !str_eq(q->aggregate_type, ev->aggregate_type))
         return false;

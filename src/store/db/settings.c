@@ -2,7 +2,7 @@
  * otherwise a worker started with an old configuration file would replace the newer filter, and
  * events that only the newer one wants would be skipped for good. */
 #include "base/buf.h"
-#include "event/normal.h"
+#include "event/filter.h"
 #include "store/db/db.h"
 #include "store_sql.h"
 
@@ -15,7 +15,7 @@ bool db_settings_same_events(const char *kept, const char *events)
 
     struct buf b;
     buf_init(&b, 2 * strlen(kept) + 1);
-    normal_events(kept, &b);
+    filter_normal_events(kept, &b);
     const char *text = buf_cstr(&b);
     bool same = text && strcmp(text, events) == 0;
     buf_release(&b);
