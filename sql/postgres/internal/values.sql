@@ -97,7 +97,7 @@ RETURN CASE
        END;
 
 -- _normal_events brings type patterns into one form for all that mean the same: sorted, each once,
--- and '' for every type. src/event/normal.c does the same for the program.
+-- and '' for every type. src/event/filter_normal.c does the same for the program.
 CREATE OR REPLACE FUNCTION @schema@._normal_events(events text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE WHEN bool_or(p = '*') THEN ''
