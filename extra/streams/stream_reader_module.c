@@ -1,6 +1,6 @@
 /* stream_reader_module.c: stream_reader_run in liboutbox, which forwards to liboutbox-sinks. */
 #include "extra/streams/stream_reader.h"
-#include "sink/sink_module.h"
+#include "sink/kinds.h"
 
 int stream_reader_run(const struct stream_reader_config *cfg, struct stream_reader_stats *stats,
                       struct error *err)

@@ -1,6 +1,6 @@
 /* api_sinks.c: what liboutbox-sinks exports. */
 #include "extra/streams/stream_reader.h"
-#include "sink/sink_module.h"
+#include "sink/kinds.h"
 
 extern const struct sink_module outbox_sink_module __attribute__((visibility("default")));
 

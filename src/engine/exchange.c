@@ -215,7 +215,7 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost)
 {
     struct batch_state *b = p->inflight.batch[i];
     if (p->next.marking) {
-        p->sk->ops->marks_kept(p->sk);
+        p->sk->ops->marks_recorded(p->sk);
         p->next.marked_at = pipeline_now(p);
         p->next.marking = false;
     }

@@ -111,7 +111,7 @@ static bool take_event(struct http *h, struct delivery *d, int64_t now)
         h->rate_next = max_i64(h->rate_next, now) + every;
     }
 
-    struct request *r = (struct request *)window_take(&h->window, d, NULL);
+    struct request *r = (struct request *)window_add(&h->window, d, NULL);
     r->h = h;
     r->resent = false;
     r->start_at = turn > now ? turn : 0;

@@ -38,7 +38,7 @@ struct http_watch {
 /* A request, and its curl handle, which is reused. (1) start_at != 0: delayed by the rate limit,
  * and unknown to curl. (2) lines point into head. */
 struct request {
-    struct flight f;
+    struct in_flight f;
     struct http *h;
     CURL *easy;
     int64_t start_at;

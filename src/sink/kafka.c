@@ -53,7 +53,7 @@ static void end_lookups(struct kafka_sink *k)
     if (!k->tail)
         return;
     (void)!read(k->tail_fd, &wakes, sizeof wakes);
-    for (struct flight *f = k->window.first; f; f = f->next) {
+    for (struct in_flight *f = k->window.first; f; f = f->next) {
         struct kafka_item *it = (struct kafka_item *)f;
         struct kafka_place at;
         if (it->state != ITEM_LOOKUP || !kafka_tail_ready(k->tail, it->lookup))
@@ -168,7 +168,7 @@ static struct kafka_item *take_event(struct kafka_sink *k, struct delivery *d, c
             return NULL;
         }
     }
-    struct kafka_item *it = (struct kafka_item *)window_take(&k->window, d, NULL);
+    struct kafka_item *it = (struct kafka_item *)window_add(&k->window, d, NULL);
     *it = (struct kafka_item){
         .f = it->f,
         .number = k->taken,
@@ -214,7 +214,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 /* Returns when the oldest undecided delivery was accepted; CLOCK_NEVER: there is none. */
 static int64_t oldest_since(const struct kafka_sink *k)
 {
-    for (const struct flight *f = k->window.first; f; f = f->next)
+    for (const struct in_flight *f = k->window.first; f; f = f->next)
         if (((const struct kafka_item *)f)->state <= ITEM_SENT)
             return f->since;
     return CLOCK_NEVER;

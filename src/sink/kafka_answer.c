@@ -165,9 +165,9 @@ static void end_stored(struct kafka_sink *k, struct kafka_item *it, const char *
     char name[KAFKA_TOPIC_MAX + 16], receipt[KAFKA_TOPIC_MAX + 48];
     int n = snprintf(name, sizeof name, "%s/%d", topic, it->partition);
     snprintf(receipt, sizeof receipt, "%s/%lld", name, (long long)it->offset);
-    struct stream *st = streams_get(&k->b.marks, (struct str){name, (size_t)n});
+    struct stream *st = window_marks_get(&k->b.marks, (struct str){name, (size_t)n});
     if (st && it->offset >= 0)
-        streams_note(&k->b.marks, st, it->offset + 1, 0);
+        window_marks_advance(&k->b.marks, st, it->offset + 1, 0);
     end_item(k, it, &(struct sink_result){.status = SINK_DELIVERED, .receipt = receipt});
 }
 
@@ -201,8 +201,8 @@ static void end_known(struct kafka_sink *k, struct kafka_item *it)
  * and chains are returned in order. */
 void kafka_answer_known(struct kafka_sink *k)
 {
-    struct flight *next;
-    for (struct flight *f = k->window.first; f; f = next) {
+    struct in_flight *next;
+    for (struct in_flight *f = k->window.first; f; f = next) {
         struct kafka_item *it = (struct kafka_item *)f;
         next = f->next;
         if (is_known(it))
@@ -348,7 +348,7 @@ void kafka_answer_hear(struct kafka_sink *k)
     if (heard >= HEARD_MAX)
         kafka_producer_wake(k->p);
 
-    for (struct flight *f = k->window.first; f && !k->fixed; f = f->next)
+    for (struct in_flight *f = k->window.first; f && !k->fixed; f = f->next)
         if (((struct kafka_item *)f)->state == ITEM_NO_TOPIC)
             cut_chain(k, (struct kafka_item *)f);
     take_facts(k);
@@ -423,7 +423,7 @@ void kafka_answer_broken(struct kafka_sink *k)
         return;
     struct kafka_item *last = NULL;
     size_t n = 0, bytes = 0;
-    for (struct flight *f = k->window.first; f; f = f->next) {
+    for (struct in_flight *f = k->window.first; f; f = f->next) {
         struct kafka_item *it = (struct kafka_item *)f;
         if (it->state != ITEM_REFUSED)
             continue;

@@ -11,7 +11,6 @@
 
 #include "event/template.h"
 #include "sink/broker.h"
-#include "sink/broker_url.h"
 #include "sink/kafka_tail.h"
 
 #define KAFKA_WINDOW 8192 /* deliveries in flight */
@@ -150,7 +149,7 @@ enum kafka_state {
 
 /* An event in flight. */
 struct kafka_item {
-    struct flight f;
+    struct in_flight f;
     uint64_t number; /* in order of acceptance */
     uint64_t chain;  /* the number of the first of its chain */
     enum kafka_state state;

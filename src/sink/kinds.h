@@ -1,11 +1,11 @@
-/* kinds.h: the sinks of this build. Only they and sink.c include it: everything else uses
- * sink_find. */
+/* kinds.h: the sinks of this build, and the library that has those for brokers. Only they and
+ * sink.c include it: everything else uses sink_find. */
 #ifndef SINK_KINDS_H
 #define SINK_KINDS_H
 
 #include "sink/sink.h"
 
-/* In liboutbox, broker sinks are left to liboutbox-sinks (sink_module.h). */
+/* liboutbox leaves the broker sinks to liboutbox-sinks; see struct sink_module. */
 #ifdef OUTBOX_SINKS_ON_DEMAND
 #undef OUTBOX_REDIS
 #undef OUTBOX_NATS
@@ -30,5 +30,26 @@ extern const struct sink_ops kafka_ops, kafka_tls_ops;
 extern const struct sink_ops rabbitmq_ops, rabbitmq_tls_ops;
 #endif
 extern const struct sink_ops http_ops, https_ops;
+
+/* The broker sinks as a separate library, liboutbox-sinks, which liboutbox loads when a program
+ * first uses one of them. So a program that only emits, or runs handlers, never loads a broker's
+ * client library. The outbox binary has everything built in. */
+#define SINK_MODULE_SYMBOL "outbox_sink_module"
+
+struct stream_reader_config;
+struct stream_reader_stats;
+
+/* The module's only symbol. Its layout, and the layout of everything it points to, is private: a
+ * module of any other version is refused. */
+struct sink_module {
+    const char *version; /* first in every layout */
+    const struct sink_ops *const *sinks;
+    int (*read_streams)(const struct stream_reader_config *cfg, struct stream_reader_stats *stats,
+                        struct error *err);
+};
+
+/* sink_module_load returns the module, loading it at the first call; it stays loaded. NULL, with
+ * ERR_CONFIG and what to install, if it is missing or of another version. Thread-safe. */
+const struct sink_module *sink_module_load(struct error *err);
 
 #endif

@@ -106,7 +106,7 @@ static bool submit_one(struct nats_sink *n, struct delivery *d)
     }
     if (!n->link && nats_link_start(n->plan, &n->link, &err) != 0)
         return broker_unsent(&n->b, d, &err);
-    struct nats_item *it = (struct nats_item *)window_take(&n->window, d, NULL);
+    struct nats_item *it = (struct nats_item *)window_add(&n->window, d, NULL);
     it->token = 0;
     it->asked = 0;
     return !n->ready || send_item(n, it, new_token(n));
@@ -187,8 +187,8 @@ static int64_t resend_at(const struct nats_sink *n, const struct nats_item *it)
 static void resend_missing(struct nats_sink *n, int64_t now)
 {
     bool any = false;
-    struct flight *next;
-    for (struct flight *f = n->window.first; f && n->link && f->since + RESEND_NS <= now;
+    struct in_flight *next;
+    for (struct in_flight *f = n->window.first; f && n->link && f->since + RESEND_NS <= now;
          f = next) {
         struct nats_item *it = (struct nats_item *)f;
         next = f->next;
@@ -250,7 +250,7 @@ static int64_t nats_deadline(struct sink *sk)
 {
     const struct nats_sink *n = (const struct nats_sink *)sk;
     int64_t due = min_i64(window_due(&n->window), silence_due(n));
-    for (const struct flight *f = n->window.first; f && !n->set.exclusive; f = f->next) {
+    for (const struct in_flight *f = n->window.first; f && !n->set.exclusive; f = f->next) {
         int64_t at = resend_at(n, (const struct nats_item *)f);
         if (at == CLOCK_NEVER)
             break;

@@ -91,9 +91,9 @@ void nats_answer_lost(struct nats_sink *n, const struct error *err)
 static void note_stored(struct nats_sink *n, uint64_t seq, char receipt[RECEIPT])
 {
     snprintf(receipt, RECEIPT, "%.40s/%llu", n->set.stream, (unsigned long long)seq);
-    struct stream *st = streams_get(&n->b.marks, str_of(n->set.stream));
+    struct stream *st = window_marks_get(&n->b.marks, str_of(n->set.stream));
     if (st)
-        streams_note(&n->b.marks, st, (int64_t)seq, 0);
+        window_marks_advance(&n->b.marks, st, (int64_t)seq, 0);
 }
 
 void nats_answer_found(struct nats_sink *n, struct delivery *d, uint64_t seq)
@@ -176,8 +176,8 @@ static void not_allowed(struct nats_sink *n, const char *subject)
     text_clean(clean, sizeof clean, subject, strlen(subject));
     snprintf(text, sizeof text, "%s: the user may not publish to %s", n->plan->url.label, clean);
     struct sink_result r = {.status = SINK_REFUSED, .text = text};
-    struct flight *next;
-    for (struct flight *f = n->window.first; f && n->link; f = next) {
+    struct in_flight *next;
+    for (struct in_flight *f = n->window.first; f && n->link; f = next) {
         struct nats_item *it = (struct nats_item *)f;
         next = f->next;
         if (it->token && strcmp(write_subject(n, f->d->ev), subject) == 0)

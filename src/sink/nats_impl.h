@@ -32,7 +32,7 @@ int nats_plan_read(const struct sink_config *cfg, struct nats_settings *s, struc
 
 /* An event in flight. */
 struct nats_item {
-    struct flight f;
+    struct in_flight f;
     uint64_t token; /* 0: not sent yet, because the link is not ready */
     int64_t asked;  /* monotonic: when it was last sent */
 };

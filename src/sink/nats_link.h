@@ -11,7 +11,7 @@
 #include <nats/nats.h>
 #include <stdatomic.h>
 
-#include "sink/broker_url.h"
+#include "sink/broker.h"
 #include "sink/nats_stream.h"
 #include "sink/sink.h"
 

@@ -111,7 +111,7 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
             rabbitmq_answer_lost(r, &err); /* events that waited for a connection that failed */
         return false;
     }
-    struct rabbitmq_item *it = (struct rabbitmq_item *)window_take(&r->window, d, mark);
+    struct rabbitmq_item *it = (struct rabbitmq_item *)window_add(&r->window, d, mark);
     it->tag = 0;
     it->returned = 0;
     if (!r->waiting)

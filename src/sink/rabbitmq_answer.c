@@ -132,7 +132,7 @@ static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
         }
         break;
     default:
-        streams_note(&r->b.marks, it->f.mark, ev->seq, 0);
+        window_marks_advance(&r->b.marks, it->f.mark, ev->seq, 0);
         res.text = NULL;
         break;
     }
@@ -212,7 +212,7 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
     }
 
     if (r->published > 1) {
-        for (struct flight *f = r->window.first; f; f = f->next) {
+        for (struct in_flight *f = r->window.first; f; f = f->next) {
             ((struct rabbitmq_item *)f)->tag = 0;
             ((struct rabbitmq_item *)f)->returned = 0;
         }

@@ -7,7 +7,6 @@
 #include "event/template.h"
 #include "rabbit/conn.h"
 #include "sink/broker.h"
-#include "sink/broker_url.h"
 
 #define RABBITMQ_PASSWORD_ENV "OUTBOX_RABBITMQ_PASSWORD"
 #define RABBITMQ_WINDOW 2048 /* events in the sink; a power of two */
@@ -81,7 +80,7 @@ const struct rabbitmq_meaning *rabbitmq_answer_meaning(enum rabbitmq_said said, 
 
 /* An event in the sink. */
 struct rabbitmq_item {
-    struct flight f;
+    struct in_flight f;
     uint64_t tag; /* its delivery tag; 0: not published yet */
     int returned; /* reply code of basic.return; 0: it was not returned */
 };

@@ -25,7 +25,7 @@ struct stream *rabbitmq_message_mark(struct rabbitmq_sink *r, const struct event
             return NULL;
         name = (struct str){r->name.p, r->name.n};
     }
-    struct stream *st = streams_get(&r->b.marks, name);
+    struct stream *st = window_marks_get(&r->b.marks, name);
     if (!st)
         err_nomem(err);
     return st;

@@ -19,7 +19,8 @@ static struct stream *find_stream(struct redis_sink *r, const struct event *ev, 
     buf_clear(&r->stream_name);
     if (template_write(r->name, ev, &r->stream_name, err) != 0)
         return NULL;
-    struct stream *st = streams_get(&r->b.marks, (struct str){r->stream_name.p, r->stream_name.n});
+    struct stream *st = window_marks_get(&r->b.marks,
+                                         (struct str){r->stream_name.p, r->stream_name.n});
     if (!st)
         err_nomem(err);
     return st;

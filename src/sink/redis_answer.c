@@ -22,7 +22,7 @@ static void answer_added(struct redis_node *n, struct redis_request *q, const ch
 {
     int64_t hi, lo;
     if (redis_id(id, &hi, &lo))
-        streams_note(&n->sink->b.marks, q->f.mark, hi, lo);
+        window_marks_advance(&n->sink->b.marks, q->f.mark, hi, lo);
     if (n->sink->map)
         redis_map_good(n);
     window_end(&n->window, &q->f, &(struct sink_result){.status = SINK_DELIVERED, .receipt = id});
@@ -111,9 +111,9 @@ static void run_stopped(struct redis_node *n, struct redis_request *q, size_t co
         }
     }
     snprintf(text, sizeof text, "%s: a script has stopped: %s", n->url.label, said);
-    struct flight *next = &q->f;
+    struct in_flight *next = &q->f;
     while (count-- > 0) {
-        struct flight *f = next;
+        struct in_flight *f = next;
         next = f->next;
         window_end(&n->window, f, &(struct sink_result){.status = SINK_CANCELLED, .text = text});
     }
@@ -171,8 +171,8 @@ static void wait_replied(struct redis_node *n, const redisReply *reply)
         snprintf(said, sizeof said, "%lld of %lld replicas have it", reply->integer, wanted);
     snprintf(text, sizeof text, "%s: %s", n->url.label, said);
 
-    struct flight *next, *end = n->awaited ? &n->awaited->f : NULL;
-    for (struct flight *f = n->window.first; f != end; f = next) {
+    struct in_flight *next, *end = n->awaited ? &n->awaited->f : NULL;
+    for (struct in_flight *f = n->window.first; f != end; f = next) {
         struct redis_request *q = (struct redis_request *)f;
         next = f->next;
         if (!q->added)
@@ -198,7 +198,7 @@ static void take_reply(struct redis_node *n, const redisReply *reply)
         append_replied(n, q, reply);
         return;
     }
-    window_drop(&n->window, &q->f);
+    window_remove(&n->window, &q->f);
     switch (kind) {
     case REQUEST_WAIT: wait_replied(n, reply); break;
     case REQUEST_EXTEND:
@@ -247,7 +247,7 @@ void redis_answer_all(struct redis_node *n, enum sink_status status, const char 
         if (q->f.d)
             window_end(&n->window, &q->f, &res);
         else
-            window_drop(&n->window, &q->f);
+            window_remove(&n->window, &q->f);
         if (kind == REQUEST_EXTEND || kind == REQUEST_TAKE)
             redis_lease_answer(n->sink, kind, NULL);
     }

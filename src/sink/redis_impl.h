@@ -58,7 +58,7 @@ enum request_kind {
  * first of them has their number in `run`, the others have 0. (3) f.mark is the stream of an
  * XADD. */
 struct redis_request {
-    struct flight f;
+    struct in_flight f;
     enum request_kind kind;
     bool added;
     size_t run;    /* number of events that the reply is for; 1 without a script */

@@ -330,12 +330,12 @@ static void send_on(struct redis_node *to, struct delivery *const *d, size_t cou
         }
         redis_node_push(to, REQUEST_ASKING, NULL, NULL);
     }
-    const struct flight *last = to->window.last;
+    const struct in_flight *last = to->window.last;
     if (redis_node_send(to, d, count, st, &sent, &err) != 0) {
         return_events(r, d, count, redis_map_away(to), err.text);
         return;
     }
-    struct flight *first = last ? last->next : to->window.first;
+    struct in_flight *first = last ? last->next : to->window.first;
     ((struct redis_request *)first)->hops = hops;
     return_events(r, d + sent, count - sent, SINK_CANCELLED, "the rest of its chain waits");
 }
@@ -362,16 +362,16 @@ bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_
     struct delivery *d[REDIS_RUN] = {0};
     struct stream *st = first->f.mark;
     unsigned hops = first->hops + 1;
-    struct flight *f = &first->f;
-    st->flying++; /* counted until it is sent on */
+    struct in_flight *f = &first->f;
+    st->in_flight++; /* counted until it is sent on */
     for (size_t i = 0; i < count; i++) {
-        struct flight *next = f->next;
+        struct in_flight *next = f->next;
         d[i] = f->d;
-        window_drop(&n->window, f);
+        window_remove(&n->window, f);
         f = next;
     }
     send_on(r->node[to - 1], d, count, st, &how, hops);
-    st->flying--;
+    st->in_flight--;
     return true;
 }
 

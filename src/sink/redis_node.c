@@ -53,7 +53,7 @@ void redis_node_free(struct redis_node *n)
 struct redis_request *redis_node_push(struct redis_node *n, enum request_kind kind,
                                       struct delivery *d, struct stream *st)
 {
-    struct redis_request *q = (struct redis_request *)window_take(&n->window, d, st);
+    struct redis_request *q = (struct redis_request *)window_add(&n->window, d, st);
     q->kind = kind;
     q->added = false;
     q->run = 0;

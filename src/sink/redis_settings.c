@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "base/url.h"
-#include "sink/broker_url.h"
+#include "sink/broker.h"
 #include "sink/redis_impl.h"
 
 #define REDIS_SENTINEL_PASSWORD_ENV "OUTBOX_REDIS_SENTINEL_PASSWORD"

@@ -183,10 +183,10 @@ struct sink_ops {
      * in flight: it maintains a connection, or awaits a reply that it will have to report. NULL:
      * never. */
     bool (*attended)(struct sink *sk);
-    /* marks lists the high-water marks that have moved since the last marks_kept, which confirms
-     * that the list is recorded. The list is borrowed until the next call on the sink. */
+    /* marks lists the high-water marks that have moved since the last call of marks_recorded, which
+     * confirms that the list is recorded. The list is borrowed until the next call on the sink. */
     size_t (*marks)(struct sink *sk, const struct hwm **ret);
-    void (*marks_kept)(struct sink *sk);
+    void (*marks_recorded)(struct sink *sk);
     /* settled reports that the delivery of these events is recorded permanently: they will not
      * be offered again by mistake. It may cover only part of a batch, and is not called after a
      * crash. */

@@ -1,29 +1,65 @@
-/* window.h: the deliveries in flight of a sink that has many: their age, and reporting exactly one
- * result for each. */
+/* window.h: the deliveries in flight of a sink that has many: their age, exactly one result for
+ * each, and the high-water marks of the streams they go to. */
 #ifndef SINK_WINDOW_H
 #define SINK_WINDOW_H
 
 #include "sink/sink.h"
-#include "sink/streams.h"
+
+/* A stream that a sink writes to. (1) `in_flight` counts the events in flight to it; it is kept
+ * while there are any. (2) `hi` and `lo` are the high-water mark: the last id assigned.
+ * (3) `dirty`: the mark has moved since it was last recorded. */
+struct stream {
+    struct stream *next, *next_dirty;
+    size_t in_flight;
+    bool dirty;
+    int64_t hi, lo;
+    unsigned plain; /* events still to append one by one before the next script */
+    size_t n;
+    char name[]; /* followed by a NUL */
+};
+
+/* (1) The buckets hold `count` streams; `n_dirty` of them are in the list that begins at `dirty`.
+ * (2) Once there are many, idle ones that are not dirty are dropped: the store has their marks. */
+struct window_marks {
+    struct stream **bucket;
+    size_t count, n_dirty;
+    struct stream *dirty;
+    struct hwm *list; /* returned by window_marks_list */
+    size_t list_cap;
+};
+
+/* window_marks_init returns -1 if out of memory. */
+int window_marks_init(struct window_marks *s);
+void window_marks_release(struct window_marks *s);
+
+/* window_marks_get finds or adds the stream of that name; NULL if out of memory. It stays valid
+ * while it is in flight or dirty, and until the next call of window_marks_get. */
+struct stream *window_marks_get(struct window_marks *s, struct str name);
+/* window_marks_advance moves the mark to the id hi-lo, if that is higher. */
+void window_marks_advance(struct window_marks *s, struct stream *st, int64_t hi, int64_t lo);
+/* window_marks_list lists the marks that have moved since window_marks_recorded, and returns how
+ * many; 0 if out of memory. The list is borrowed until the next call. */
+size_t window_marks_list(struct window_marks *s, const struct hwm **ret);
+/* window_marks_recorded confirms that the marks listed last are recorded. */
+void window_marks_recorded(struct window_marks *s);
 
 /* An event in flight, or another request that awaits a reply (d == NULL). It comes first in the
  * sink's own struct. */
-struct flight {
-    struct flight *prev, *next; /* in a free one, only next */
+struct in_flight {
+    struct in_flight *prev, *next; /* a free one has only `next` */
     struct delivery *d;
     struct stream *mark; /* the high-water mark that the event moves; may be NULL */
     int64_t since;       /* when it was accepted */
     size_t bytes;        /* size of the event */
 };
 
-/* What is in flight. (1) first..last are in the order they were accepted, which is that of their
- * deadlines; there are `count` of them, `events` with a delivery, `bytes` in total. (2) At most
- * `max` are in it. (3) A delivery in it gets exactly one result, by window_end, which removes it.
- * (4) suspect: the event that was alone in flight when connections ended, and how many it has cost
- * in a row. */
+/* (1) first..last are in the order of acceptance, and so of their deadlines; there are `count`,
+ * `events` of them with a delivery, `bytes` in total. (2) count <= max. (3) A delivery gets exactly
+ * one result, from window_end, which removes it. (4) `suspect` is the event that was alone in
+ * flight when connections ended, and how many in a row it has cost. */
 struct window {
     struct sink *sk;
-    struct flight *first, *last, *free;
+    struct in_flight *first, *last, *free;
     size_t count, events, bytes, max;
     char *items; /* of `size` bytes each; memory beyond the first `used` was never touched */
     size_t size, used;
@@ -37,22 +73,22 @@ struct window {
 int window_init(struct window *w, struct sink *sk, size_t max, size_t size, struct error *err);
 void window_release(struct window *w);
 
-/* window_take adds a delivery, or with NULL a request, at the end of a window that has room. The
- * sink sets its own fields of the struct. */
-struct flight *window_take(struct window *w, struct delivery *d, struct stream *mark);
-/* window_drop removes one without a result: a request, or an event that moves elsewhere. */
-void window_drop(struct window *w, struct flight *f);
+/* window_add appends a delivery, or a request if d is NULL, to a window that has room. The sink
+ * sets its own fields of the struct. */
+struct in_flight *window_add(struct window *w, struct delivery *d, struct stream *mark);
+/* window_remove removes one without a result: a request, or an event that moves elsewhere. */
+void window_remove(struct window *w, struct in_flight *f);
 /* window_end removes an event and reports its result. */
-void window_end(struct window *w, struct flight *f, const struct sink_result *r);
-/* window_end_all does so for everything in it, in order, and drops requests. */
+void window_end(struct window *w, struct in_flight *f, const struct sink_result *r);
+/* window_end_all ends all events in order, with the same result, and removes requests. */
 void window_end_all(struct window *w, const struct sink_result *r);
 
-/* window_due returns when the oldest exceeds the time limit of a delivery; CLOCK_NEVER: window
- * empty, or no limit. */
+/* window_due returns when the oldest exceeds the time limit of a delivery; CLOCK_NEVER if the
+ * window is empty or there is no limit. */
 int64_t window_due(const struct window *w);
-/* window_blame is called when an established connection has ended while only this event was in
- * flight. Returns whether the event is the likely reason: after three times in a row. It does get
- * to be alone: after a failure the circuit lets single events through. */
+/* window_blame records that an established connection ended while only this event was in flight.
+ * Returns whether the event is the likely reason, which it is the third time in a row. Events do
+ * get to be alone: after a failure the circuit lets them through one at a time. */
 bool window_blame(struct window *w, const struct event *ev);
 /* window_describe fills in the unconfirmed events. */
 void window_describe(const struct window *w, struct sink_broker *ret);

@@ -64,7 +64,7 @@ static void receipt_and_mark_hold_partition_and_offset(void **state)
     snprintf(receipt, sizeof receipt, "%s/0", p->topic);
     assert_true(str_is(marks[0].stream, receipt));
     assert_int_equal(marks[0].hi, 3); /* where a reader would resume */
-    p->rig.sk->ops->marks_kept(p->rig.sk);
+    p->rig.sk->ops->marks_recorded(p->rig.sk);
     assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &marks), 0);
 }
 

@@ -161,7 +161,7 @@ static void mark_is_the_last_event_that_was_confirmed(void **state)
     assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &marks), 1);
     assert_true(str_is(marks[0].stream, "orders"));
     assert_int_equal(marks[0].hi, p->rig.items[19]->ev.seq);
-    p->rig.sk->ops->marks_kept(p->rig.sk);
+    p->rig.sk->ops->marks_recorded(p->rig.sk);
     assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &marks), 0);
 }
 

@@ -243,7 +243,7 @@ static void marks_hold_the_position_of_each_stream(void **state)
         m++;
     snprintf(id, sizeof id, "%lld-%lld", (long long)m->hi, (long long)m->lo);
     assert_string_equal(id, p->rig.items[100]->receipt);
-    p->rig.sk->ops->marks_kept(p->rig.sk);
+    p->rig.sk->ops->marks_recorded(p->rig.sk);
     assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &m), 0);
     struct sink_item *it = run_one(p, "1");
     assert_int_equal(p->rig.sk->ops->marks(p->rig.sk, &m), 1);

@@ -376,7 +376,7 @@ static void three_in_turn(struct rig *g, size_t marks, int ret[3])
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
     marking = *w->sk->base.ops;
     marking.marks = some_marks;
-    marking.marks_kept = count_kept;
+    marking.marks_recorded = count_kept;
     w->sk->base.ops = &marking;
     w->sk->hold = true;
     moved = marks;

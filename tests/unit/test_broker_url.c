@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "base/str.h"
-#include "sink/broker_url.h"
+#include "sink/broker.h"
 
 #define ENV "OUTBOX_TEST_PASSWORD"
 
