@@ -308,6 +308,9 @@ int options_usage(struct error *err, const char *fmt, ...) __attribute__((format
 /* options_invalid makes the error one about the value of --name, which is a usage error. It returns
  * -1. */
 int options_invalid(const char *name, struct error *err);
+/* options_names appends the names of a table, which may be NULL, to names, which ends with NULL. */
+#define OPTIONS_NAMES 96
+void options_names(const struct option_def *table, const char *names[OPTIONS_NAMES]);
 /* Setters that several commands share. */
 option_setter options_consumer_name; /* const char *: a valid name of a consumer */
 option_setter options_key;           /* struct key_arg */

@@ -47,7 +47,7 @@ static void check_store(struct cli *cli)
     if (r == 0)
         return;
 
-    const struct given *g = config_get(&cli->config, NULL, option_find(config_options, "store"));
+    const struct given *g = config_find(&cli->config, NULL, "store");
     struct problem p = {.text = err.text};
     if (g)
         p.where = g->where;
@@ -185,7 +185,7 @@ static struct effective effective_of(const struct config *c, const char *consume
     if (g)
         return (struct effective){g->value, origins[g->origin], g->where};
 
-    const struct given *preset = config_get(c, consumer, option_find(consumer_options, "preset"));
+    const struct given *preset = config_find(c, consumer, "preset");
     const char *value = NULL;
     if (preset)
         value = consumer_preset(preset->value, o->name);
@@ -249,7 +249,7 @@ static int show_settings(struct cli *cli, struct error *err)
 {
     struct listing l;
     size_t n;
-    char *const *names = config_consumers(&cli->config, &n);
+    const char *const *names = config_consumers(&cli->config, &n);
     if (output_listing(cli, &l, fields_setting, "section name value- where", err) != 0)
         return -1;
     int r = show_table(cli, &l, NULL, config_options, err);

@@ -301,7 +301,7 @@ static void try_consumer(struct cli *cli, struct report *r, const char *name)
 static void try_sinks(struct cli *cli, struct report *r)
 {
     size_t n;
-    char *const *names = config_consumers(&cli->config, &n);
+    const char *const *names = config_consumers(&cli->config, &n);
     if (n == 0)
         report_say(r, FINDING_NOTE, "sink", "use -c with the config file of the relay",
                    "the settings name no consumers to connect for");

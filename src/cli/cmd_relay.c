@@ -156,7 +156,7 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
 static int add_consumers(struct relay *r, struct error *err)
 {
     size_t n;
-    char *const *names = config_consumers(&r->cli->config, &n);
+    const char *const *names = config_consumers(&r->cli->config, &n);
     fd_allow(FDS_BASE + n * FDS_EACH);
     for (size_t i = 0; i < n; i++) {
         if (relay_consumer_add(r, &r->cli->config, names[i], err) != 0)

@@ -117,57 +117,29 @@ const struct option_def config_options[] = {
 void config_init(struct config *c)
 {
     *c = (struct config){0};
-}
-
-/* Frees a copy of ours. Others may only read it, hence the const. */
-static void free_copy(const char *copy)
-{
-    free((char *)(uintptr_t)copy);
-}
-
-static void release_given(struct given *g)
-{
-    free_copy(g->consumer);
-    free_copy(g->value);
-    free_copy(g->where);
-}
-
-static void release_names(struct consumer_names *names)
-{
-    for (size_t i = 0; i < names->n; i++) {
-        free(names->name[i]);
-        free(names->where[i]);
-    }
-    free(names->name);
-    free(names->where);
-}
-
-static void release_problem(struct problem *p)
-{
-    free_copy(p->where);
-    free_copy(p->text);
+    arena_init(&c->arena, 0);
 }
 
 void config_release(struct config *c)
 {
-    for (size_t i = 0; i < c->n_given; i++)
-        release_given(&c->given[i]);
+    for (int i = 0; i < ORIGINS; i++) {
+        free(c->names[i].name);
+        free(c->names[i].where);
+    }
     free(c->given);
-
-    for (int i = 0; i < ORIGINS; i++)
-        release_names(&c->names[i]);
-
-    for (size_t i = 0; i < c->n_problems; i++)
-        release_problem(&c->problem[i]);
     free(c->problem);
-
-    free(c->path);
+    arena_release(&c->arena);
     config_init(c);
 }
 
-static bool of_consumer(const struct option_def *def)
+/* Copies s, which may be NULL, into the config. It returns false if there is no memory. */
+static bool copy_text(struct config *c, const char *s, const char **ret)
 {
-    return option_find(consumer_options, def->name) == def;
+    *ret = NULL;
+    if (!s)
+        return true;
+    *ret = arena_bytes(&c->arena, s, strlen(s));
+    return *ret != NULL;
 }
 
 /* Applies the value to a target that is thrown away. */
@@ -175,7 +147,8 @@ static int check_value(const struct option_def *def, const char *value, struct e
 {
     struct settings s = {0};
     struct consumer c;
-    if (!of_consumer(def))
+    bool of_consumer = option_find(consumer_options, def->name) == def;
+    if (!of_consumer)
         return option_apply(def, &s, value, err);
 
     if (consumer_init(&c, "check", err) != 0)
@@ -183,16 +156,6 @@ static int check_value(const struct option_def *def, const char *value, struct e
     int r = option_apply(def, &c, value, err);
     consumer_release(&c);
     return r;
-}
-
-/* Sets *ret to a copy of s, or to NULL if s is NULL. It returns false if there is no memory. */
-static bool copy_text(const char *s, const char **ret)
-{
-    *ret = NULL;
-    if (!s)
-        return true;
-    *ret = strdup(s);
-    return *ret != NULL;
 }
 
 /* Checks the value first, so that values in the list can always be applied without failing. */
@@ -207,13 +170,10 @@ int config_add(struct config *c, const struct given *g, struct error *err)
     c->given = grown;
 
     struct given new = {.def = g->def, .origin = g->origin};
-    bool copied = copy_text(g->consumer, &new.consumer);
-    copied = copied && copy_text(g->value, &new.value);
-    copied = copied && copy_text(g->where, &new.where);
-    if (!copied) {
-        release_given(&new);
+    bool copied = copy_text(c, g->consumer, &new.consumer) && copy_text(c, g->value, &new.value) &&
+                  copy_text(c, g->where, &new.where);
+    if (!copied)
         return err_nomem(err);
-    }
     grown[c->n_given++] = new;
     return 0;
 }
@@ -226,12 +186,8 @@ int config_complain(struct config *c, const struct problem *p, struct error *err
     c->problem = grown;
 
     struct problem new = {.warning = p->warning};
-    bool copied = copy_text(p->where, &new.where);
-    copied = copied && copy_text(p->text, &new.text);
-    if (!copied) {
-        release_problem(&new);
+    if (!copy_text(c, p->where, &new.where) || !copy_text(c, p->text, &new.text))
         return err_nomem(err);
-    }
     grown[c->n_problems++] = new;
     return 0;
 }
@@ -245,50 +201,31 @@ int config_wrong(struct config *c, const char *where, struct error *err)
     return config_complain(c, &p, err);
 }
 
-/* Checks a name that is about to be added: it is valid, and not there yet. */
-static int check_new(const struct consumer_names *names, const char *name, struct error *err)
+int config_add_name(struct config *c, enum origin origin, const char *name, const char *where,
+                    struct error *err)
 {
+    struct consumer_names *names = &c->names[origin];
     if (store_name_check(name, err) != 0)
         return -1;
     for (size_t i = 0; i < names->n; i++) {
         if (strcmp(names->name[i], name) == 0)
             return err_set(err, ERR_CONFIG, "consumer \"%s\" is already defined", name);
     }
-    return 0;
-}
 
-/* Makes room for one more name. */
-static int grow_names(struct consumer_names *names, struct error *err)
-{
-    char **grown = realloc(names->name, (names->n + 1) * sizeof(*grown));
+    const char **grown = realloc(names->name, (names->n + 1) * sizeof(*grown));
     if (!grown)
         return err_nomem(err);
     names->name = grown;
-
     grown = realloc(names->where, (names->n + 1) * sizeof(*grown));
     if (!grown)
         return err_nomem(err);
     names->where = grown;
-    return 0;
-}
 
-int config_add_name(struct config *c, enum origin origin, const char *name, const char *where,
-                    struct error *err)
-{
-    struct consumer_names *names = &c->names[origin];
-    if (check_new(names, name, err) != 0)
-        return -1;
-    if (grow_names(names, err) != 0)
-        return -1;
-
-    char *new_name = strdup(name), *new_where = strdup(where);
-    if (!new_name || !new_where) {
-        free(new_name);
-        free(new_where);
+    bool copied = copy_text(c, name, &names->name[names->n]) &&
+                  copy_text(c, where, &names->where[names->n]);
+    if (!copied)
         return err_nomem(err);
-    }
-    names->name[names->n] = new_name;
-    names->where[names->n++] = new_where;
+    names->n++;
     return 0;
 }
 
@@ -331,7 +268,6 @@ int config_load(struct config *c, const char *path, bool consumers, struct error
     return config_environment_consumers(c, err);
 }
 
-/* For a reload. It reads the same file as before, by its path. */
 int config_again(const struct config *from, struct config *ret, struct error *err)
 {
     /* Flags were checked when they were parsed; the arguments themselves may be masked by now. */
@@ -352,14 +288,6 @@ int config_again(const struct config *from, struct config *ret, struct error *er
 
 /* ---- values in effect ---- */
 
-/* Whether a value is for this consumer, or for all of them. */
-static bool is_for(const struct given *g, const char *consumer)
-{
-    if (!g->consumer)
-        return true;
-    return consumer && strcmp(g->consumer, consumer) == 0;
-}
-
 /* Orders values of the same option: the later origin first, then the one that names the
  * consumer. */
 static int rank_of(const struct given *g)
@@ -376,12 +304,22 @@ const struct given *config_get(const struct config *c, const char *consumer,
     const struct given *best = NULL;
     for (size_t i = 0; i < c->n_given; i++) {
         const struct given *g = &c->given[i];
-        if (g->def != def || !is_for(g, consumer))
+        bool for_all = !g->consumer;
+        bool for_it = g->consumer && consumer && strcmp(g->consumer, consumer) == 0;
+        if (g->def != def || (!for_all && !for_it))
             continue;
         if (!best || rank_of(g) >= rank_of(best))
             best = g;
     }
     return best;
+}
+
+const struct given *config_find(const struct config *c, const char *consumer, const char *option)
+{
+    const struct option_def *def = option_find(consumer_options, option);
+    if (!def)
+        def = option_find(config_options, option);
+    return config_get(c, consumer, def);
 }
 
 const char *config_value(const struct config *c, const char *consumer, const struct option_def *def)
@@ -404,7 +342,7 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
     return 0;
 }
 
-char *const *config_consumers(const struct config *c, size_t *ret_n)
+const char *const *config_consumers(const struct config *c, size_t *ret_n)
 {
     /* Names are not merged: the first origin that has any decides. */
     enum origin from = ORIGIN_FLAG;

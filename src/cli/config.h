@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/arena.h"
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/option.h"
@@ -54,7 +55,7 @@ struct given {
 
 /* The names of consumers from one origin, in the order given, and where each is named. */
 struct consumer_names {
-    char **name, **where;
+    const char **name, **where;
     size_t n;
 };
 
@@ -66,12 +67,13 @@ struct problem {
 };
 
 /* All values given. (1) With gather set, an invalid value is added to the problems and reading
- * continues; without it, reading ends with the first. */
+ * continues; without it, reading ends with the first. (2) The strings are in the arena. */
 struct config {
+    struct arena arena;
     struct given *given;
     size_t n_given;
     struct consumer_names names[ORIGINS];
-    char *path; /* the file that was loaded; NULL if none was */
+    const char *path; /* the file that was loaded; NULL if none was */
     bool gather;
     struct problem *problem;
     size_t n_problems;
@@ -101,6 +103,8 @@ int config_again(const struct config *from, struct config *ret, struct error *er
  * the file; within each, a value that names the consumer overrides one for all. */
 const struct given *config_get(const struct config *c, const char *consumer,
                                const struct option_def *def);
+/* config_find is config_get for the option of that name: of a consumer, or of [outbox]. */
+const struct given *config_find(const struct config *c, const char *consumer, const char *option);
 /* config_value returns the value in effect, which may be the default, or NULL if there is none. */
 const char *config_value(const struct config *c, const char *consumer,
                          const struct option_def *def);
@@ -108,7 +112,7 @@ const char *config_value(const struct config *c, const char *consumer,
 int config_settings(const struct config *c, struct settings *ret, struct error *err);
 /* config_consumers returns the names of the consumers to run: those of the arguments, else those of
  * the environment, else those of the file. */
-char *const *config_consumers(const struct config *c, size_t *ret_n);
+const char *const *config_consumers(const struct config *c, size_t *ret_n);
 /* config_check looks for problems that would keep a relay from running these consumers: there is no
  * consumer, one has no sink, its options contradict each other, or its sink cannot be opened.
  * Opening a sink reads the files it needs; it connects only with `connect`. Each problem is passed

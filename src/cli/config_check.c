@@ -50,21 +50,6 @@ int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *
     return r;
 }
 
-int config_consumer(const struct config *c, const char *name, struct consumer *ret,
-                    struct error *err)
-{
-    if (consumer_init(ret, name, err) != 0)
-        return -1;
-    for (const struct option_def *o = consumer_options; o->name; o++) {
-        const struct given *g = config_get(c, name, o);
-        if (g && option_apply(o, ret, g->value, err) != 0) {
-            consumer_release(ret);
-            return -1;
-        }
-    }
-    return 0;
-}
-
 /* ---- checking ---- */
 
 /* One check of all consumers. */
@@ -85,7 +70,7 @@ static void tell_problem(const struct checking *k, const char *where, const char
 /* Returns where an option is given or, if it is not, where its consumer is named. */
 static const char *where_of(const struct checking *k, const char *consumer, const char *option)
 {
-    const struct given *g = config_get(k->c, consumer, option_find(consumer_options, option));
+    const struct given *g = config_find(k->c, consumer, option);
     if (g)
         return g->where;
     return config_where_named(k->c, consumer);
@@ -140,27 +125,20 @@ static bool left_out(const struct trial *t, const struct given *g)
     return false;
 }
 
-/* Returns the value of an option in a trial, or NULL if it is not set there. */
-static const char *value_in(const struct checking *k, const struct trial *t,
-                            const struct option_def *o)
-{
-    const struct given *g = config_get(k->c, t->name, o);
-    if (!g || left_out(t, g))
-        return NULL;
-    if (t->url && strcmp(o->name, "sink") == 0)
-        return t->url;
-    return g->value;
-}
-
-/* Builds the consumer as the relay would. The caller releases it. */
-static int fill_consumer(const struct checking *k, const struct trial *t, struct consumer *ret,
-                         struct error *err)
+/* Builds the consumer of a trial, as the relay would. The caller releases it. */
+static int build_consumer(const struct config *c, const struct trial *t, struct consumer *ret,
+                          struct error *err)
 {
     if (consumer_init(ret, t->name, err) != 0)
         return -1;
     for (const struct option_def *o = consumer_options; o->name; o++) {
-        const char *value = value_in(k, t, o);
-        if (value && option_apply(o, ret, value, err) != 0) {
+        const struct given *g = config_get(c, t->name, o);
+        if (!g || left_out(t, g))
+            continue;
+        const char *value = g->value;
+        if (t->url && strcmp(o->name, "sink") == 0)
+            value = t->url;
+        if (option_apply(o, ret, value, err) != 0) {
             consumer_release(ret);
             return -1;
         }
@@ -168,12 +146,19 @@ static int fill_consumer(const struct checking *k, const struct trial *t, struct
     return 0;
 }
 
+int config_consumer(const struct config *c, const char *name, struct consumer *ret,
+                    struct error *err)
+{
+    struct trial as_given = {.name = name};
+    return build_consumer(c, &as_given, ret, err);
+}
+
 /* Builds the consumer of a trial and opens its sink. */
 static int try_consumer(const struct checking *k, const struct trial *t, struct error *err)
 {
     struct consumer c;
     *err = (struct error){0};
-    if (fill_consumer(k, t, &c, err) != 0)
+    if (build_consumer(k->c, t, &c, err) != 0)
         return -1;
 
     bool real_url = !t->url; /* a replaced one leads nowhere */
@@ -344,17 +329,12 @@ static void check_consumer(const struct checking *k, const char *name)
 
 /* ---- the HTTP server ---- */
 
-static const struct given *given_for(const struct checking *k, const char *option)
-{
-    return config_get(k->c, NULL, option_find(config_options, option));
-}
-
 /* Checks the tokens of the HTTP server, and warns of a file that other users can read. It returns
  * false if there are none. */
 static bool check_tokens(const struct checking *k)
 {
-    const struct given *file = given_for(k, "listen-token-file");
-    const struct given *variable = given_for(k, "listen-token-env");
+    const struct given *file = config_find(k->c, NULL, "listen-token-file");
+    const struct given *variable = config_find(k->c, NULL, "listen-token-env");
     struct tokens *tokens;
     struct error err;
     struct stat st;
@@ -380,7 +360,7 @@ static bool check_tokens(const struct checking *k)
 /* Warns if others can reach the HTTP server and no token is required. */
 static void check_listen(const struct checking *k)
 {
-    const struct given *listen = given_for(k, "listen");
+    const struct given *listen = config_find(k->c, NULL, "listen");
     struct admin_address a;
     bool has_token = check_tokens(k);
     if (!listen || has_token)
@@ -397,7 +377,7 @@ void config_check(const struct config *c, bool connect, config_visit *visit, voi
 {
     struct checking k = {c, connect, visit, ctx};
     size_t n;
-    char *const *names = config_consumers(c, &n);
+    const char *const *names = config_consumers(c, &n);
     if (n == 0)
         tell_problem(
             &k, c->path,

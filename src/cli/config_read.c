@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/char.h"
 #include "base/ini.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -55,23 +56,13 @@ static int open_section(struct reading *r, const char *section, struct error *er
                    "unknown section [%s]; the sections are [outbox] and [consumer NAME]", section);
 }
 
-#define NAMES_MAX 64
-
-static size_t add_names(const struct option_def *table, const char **names, size_t n)
-{
-    for (const struct option_def *o = table; o->name && n < NAMES_MAX - 1; o++)
-        names[n++] = o->name;
-    return n;
-}
-
 /* Fails, suggesting the nearest option name of the section. */
 static int unknown_name(const char *name, bool in_consumer, struct error *err)
 {
-    const char *names[NAMES_MAX];
-    size_t n = add_names(consumer_options, names, 0);
+    const char *names[OPTIONS_NAMES] = {NULL};
+    options_names(consumer_options, names);
     if (!in_consumer)
-        n = add_names(config_options, names, n);
-    names[n] = NULL;
+        options_names(config_options, names);
 
     /* If the name is close to an option of a consumer, that one was probably meant. */
     bool misplaced = in_consumer && option_find(config_options, name);
@@ -126,7 +117,7 @@ static int parse_file(struct config *c, const char *path, const struct buf *text
 {
     if (text->n > FILE_MAX)
         return err_set(err, ERR_CONFIG, "%s: larger than 1 MiB", path);
-    c->path = strdup(path);
+    c->path = arena_bytes(&c->arena, path, strlen(path));
     if (!c->path)
         return err_nomem(err);
     if (text->n == 0)
@@ -164,7 +155,7 @@ int config_file(struct config *c, const char *path, struct error *err)
 #define PREFIX "OUTBOX_CONSUMER_"
 #define PREFIX_LEN (sizeof(PREFIX) - 1)
 #define VARIABLE (STORE_NAME_MAX + 96)
-#define CANDIDATES 2048 /* variables to compare a misspelt one with */
+#define ENTRY (2 * VARIABLE) /* room for a variable of ours that is misspelt */
 
 extern char **environ;
 
@@ -212,25 +203,46 @@ int config_environment(struct config *c, const struct option_def *table, struct 
     return 0;
 }
 
+/* Copies the name out of NAME=VALUE and returns the value. It returns NULL if the name does not begin
+ * with the prefix, or if the value is empty, which counts as unset. */
+static const char *split_entry(const char *entry, const char *prefix, char name[ENTRY])
+{
+    size_t n = strcspn(entry, "=");
+    bool has_prefix = strncmp(entry, prefix, strlen(prefix)) == 0;
+    bool has_value = entry[n] && entry[n + 1];
+    if (!has_prefix || !has_value || n >= ENTRY)
+        return NULL;
+    snprintf(name, ENTRY, "%.*s", (int)n, entry);
+    return entry + n + 1;
+}
+
 /* ---- misspelt variables ---- */
 
 #define SLIP_MIN 5 /* shorter names are too easily one letter away from another */
 
-/* Whether two names differ by one letter too many, too few or wrong, or by two that are swapped. */
+/* Whether two different names differ only by one letter too many, too few or wrong, or by two
+ * neighbouring letters that are swapped. */
 static bool is_slip(const char *a, const char *b)
 {
+    /* Leave out what the names have in common at the beginning. */
     while (*a && *a == *b) {
         a++;
         b++;
     }
+
+    /* Then leave out what they have in common at the end. */
     size_t na = strlen(a), nb = strlen(b);
     while (na > 0 && nb > 0 && a[na - 1] == b[nb - 1]) {
         na--;
         nb--;
     }
-    bool one = na <= 1 && nb <= 1 && na + nb > 0;
-    bool swapped = na == 2 && nb == 2 && a[0] == b[1] && a[1] == b[0];
-    return one || swapped;
+
+    bool equal = na == 0 && nb == 0;
+    bool one_letter = na <= 1 && nb <= 1;
+    if (!equal && one_letter)
+        return true;
+    bool two_letters = na == 2 && nb == 2;
+    return two_letters && a[0] == b[1] && a[1] == b[0];
 }
 
 /* The option of a table whose variable has a name, or nearly has it. */
@@ -239,6 +251,7 @@ struct likeness {
     const struct option_def *slip; /* NULL: it is not close to any */
 };
 
+/* Compares a variable with those of a table; without `all`, only with options that have one. */
 static void compare_variables(const char *variable, const struct option_def *table, bool all,
                               struct likeness *ret)
 {
@@ -275,16 +288,11 @@ static int check_variable(const char *variable, struct error *err)
 
 int config_environment_slips(struct config *c, struct error *err)
 {
-    static const char prefix[] = "OUTBOX_";
+    char variable[ENTRY];
     for (char **e = environ; e && *e; e++) {
-        char variable[CONFIG_VARIABLE];
-        size_t n = strcspn(*e, "=");
-        bool ours = strncmp(*e, prefix, sizeof prefix - 1) == 0 && n < sizeof variable;
         bool of_consumer = strncmp(*e, PREFIX, PREFIX_LEN) == 0;
-        bool empty = !(*e)[n] || !(*e)[n + 1]; /* counts as unset */
-        if (!ours || of_consumer || empty)
+        if (of_consumer || !split_entry(*e, "OUTBOX_", variable))
             continue;
-        snprintf(variable, sizeof variable, "%.*s", (int)n, *e);
         if (check_variable(variable, err) != 0 && config_wrong(c, variable, err) != 0)
             return -1;
     }
@@ -293,22 +301,16 @@ int config_environment_slips(struct config *c, struct error *err)
 
 /* ---- names of consumers ---- */
 
-static struct str without_blanks(struct str s)
+/* Adds one name of OUTBOX_CONSUMERS, without surrounding blanks. */
+static int add_listed(struct config *c, struct str s, struct error *err)
 {
-    while (s.n > 0 && isspace((unsigned char)s.p[0])) {
+    char name[STORE_NAME_MAX + 2];
+    while (s.n > 0 && char_is_space(s.p[0])) {
         s.p++;
         s.n--;
     }
-    while (s.n > 0 && isspace((unsigned char)s.p[s.n - 1]))
+    while (s.n > 0 && char_is_space(s.p[s.n - 1]))
         s.n--;
-    return s;
-}
-
-/* Adds one name of OUTBOX_CONSUMERS, without surrounding blanks. */
-static int add_listed(struct config *c, struct str word, struct error *err)
-{
-    char name[STORE_NAME_MAX + 2];
-    struct str s = without_blanks(word);
     if (s.n == 0)
         return err_set(err, ERR_CONFIG, "a name is missing; write OUTBOX_CONSUMERS=search,mail");
 
@@ -318,21 +320,17 @@ static int add_listed(struct config *c, struct str word, struct error *err)
 }
 
 /* Adds the names of OUTBOX_CONSUMERS. */
-static int take_list(struct config *c, struct error *err)
+static int read_list(struct config *c, struct error *err)
 {
     const char *p = config_getenv(LIST);
-    if (!p)
-        return 0;
-
-    for (;;) {
+    while (p) {
         size_t n = strcspn(p, ",");
         bool added = add_listed(c, (struct str){p, n}, err) == 0;
         if (!added && config_wrong(c, LIST, err) != 0)
             return -1;
-        if (!p[n])
-            return 0;
-        p += n + 1;
+        p = p[n] ? p + n + 1 : NULL;
     }
+    return 0;
 }
 
 /* Returns how many names all origins have together. */
@@ -403,59 +401,46 @@ static void look_up(const struct config *c, const char *variable, struct about *
     }
 }
 
-/* The variables that the known consumers could have. (1) name[i] is a variable without its prefix,
- * and points into made[i]. (2) name[n] == NULL. */
-struct candidates {
-    const char **name;
-    char (*made)[VARIABLE];
-    size_t n;
-};
+#define CANDIDATES 2048 /* variables to compare a misspelt one with */
 
-static void candidates_release(struct candidates *k)
+/* Lists, without their prefix, the variables that the known consumers could have, as far as there
+ * is room. The list ends with NULL and lives in the arena; NULL: no memory. */
+static const char **list_candidates(const struct config *c, struct arena *a)
 {
-    free(k->name);
-    free(k->made);
-}
-
-/* Lists the variables of every option of every consumer, as far as there is room. The caller
- * releases them. */
-static int candidates_init(struct candidates *k, const struct config *c, struct error *err)
-{
-    *k = (struct candidates){.name = calloc(CANDIDATES + 1, sizeof(*k->name)),
-                             .made = calloc(CANDIDATES, sizeof(*k->made))};
-    if (!k->name || !k->made) {
-        candidates_release(k);
-        return err_nomem(err);
-    }
-
-    for (size_t i = 0; i < count_names(c); i++) {
-        const char *consumer = name_at(c, i);
-        for (const struct option_def *o = consumer_options; o->name && k->n < CANDIDATES; o++) {
-            k->name[k->n] = variable_of(consumer, o, k->made[k->n]) + PREFIX_LEN;
-            k->n++;
+    char made[VARIABLE];
+    size_t n = 0;
+    const char **list = arena_zalloc(a, CANDIDATES + 1, sizeof(*list));
+    for (size_t i = 0; list && i < count_names(c); i++) {
+        for (const struct option_def *o = consumer_options; o->name && n < CANDIDATES; o++) {
+            const char *name = variable_of(name_at(c, i), o, made) + PREFIX_LEN;
+            list[n] = arena_bytes(a, name, strlen(name));
+            if (!list[n++])
+                return NULL;
         }
     }
-    return 0;
+    return list;
 }
 
 /* Fails, and suggests the variable that was probably meant. */
 static int unknown_variable(const struct config *c, const char *variable, struct error *err)
 {
-    struct candidates k;
     char hint[TEXT_HINT], form[200];
-    if (candidates_init(&k, c, err) != 0)
-        return -1;
+    if (count_names(c) == 0)
+        return err_set(err, ERR_CONFIG,
+                       "this belongs to no known consumer; name the consumer in OUTBOX_CONSUMERS");
 
-    if (k.n == 0) {
-        err_set(err, ERR_CONFIG,
-                "this belongs to no known consumer; name the consumer in OUTBOX_CONSUMERS");
+    struct arena arena;
+    arena_init(&arena, 0);
+    const char **list = list_candidates(c, &arena);
+    if (!list) {
+        err_nomem(err);
     } else {
         snprintf(form, sizeof(form), "write OUTBOX_CONSUMER_<NAME>_<OPTION>, such as " PREFIX "%s",
-                 k.name[0]);
-        text_hint(variable + PREFIX_LEN, k.name, (struct text_hint){PREFIX, NULL, form}, hint);
+                 list[0]);
+        text_hint(variable + PREFIX_LEN, list, (struct text_hint){PREFIX, NULL, form}, hint);
         err_set(err, ERR_CONFIG, "this is not an option of any consumer%s", hint);
     }
-    candidates_release(&k);
+    arena_release(&arena);
     return -1;
 }
 
@@ -473,7 +458,7 @@ static bool of_kubernetes(const char *variable)
 }
 
 /* Adds the value of a consumer's variable. */
-static int take_variable(struct config *c, const char *variable, const char *value,
+static int read_variable(struct config *c, const char *variable, const char *value,
                          struct error *err)
 {
     struct about a;
@@ -493,43 +478,18 @@ static int take_variable(struct config *c, const char *variable, const char *val
     return config_add(c, &g, err);
 }
 
-/* Copies the name out of NAME=VALUE and returns the value. It returns NULL if the entry is not a
- * variable of a consumer, or is empty. */
-static const char *split_entry(const char *entry, char *name, size_t size)
+/* Goes through the whole environment, because a misspelt variable cannot be found by its name. */
+int config_environment_consumers(struct config *c, struct error *err)
 {
-    const char *equals = strchr(entry, '=');
-    if (strncmp(entry, PREFIX, PREFIX_LEN) != 0 || !equals)
-        return NULL;
-
-    size_t n = (size_t)(equals - entry);
-    bool fits = n < size;
-    bool empty = !equals[1];
-    if (!fits || empty)
-        return NULL;
-    snprintf(name, size, "%.*s", (int)n, entry);
-    return equals + 1;
-}
-
-/* Goes through the whole environment, because asking for each variable by name would not find a
- * misspelt one. */
-static int take_variables(struct config *c, struct error *err)
-{
+    char variable[ENTRY];
+    if (read_list(c, err) != 0)
+        return -1;
     for (char **e = environ; e && *e; e++) {
-        char variable[2 * VARIABLE];
-        const char *value = split_entry(*e, variable, sizeof(variable));
-        if (!value)
-            continue;
-        if (take_variable(c, variable, value, err) == 0)
+        const char *value = split_entry(*e, PREFIX, variable);
+        if (!value || read_variable(c, variable, value, err) == 0)
             continue;
         if (config_wrong(c, variable, err) != 0)
             return -1;
     }
     return 0;
-}
-
-int config_environment_consumers(struct config *c, struct error *err)
-{
-    if (take_list(c, err) != 0)
-        return -1;
-    return take_variables(c, err);
 }

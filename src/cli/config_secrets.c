@@ -264,24 +264,18 @@ static void tell_secret_file(const struct telling *t, const char *consumer, cons
     tell_caution(t, where, text);
 }
 
-static const struct given *option_of(const struct telling *t, const char *consumer,
-                                     const char *option)
-{
-    return config_get(t->c, consumer, option_find(consumer_options, option));
-}
-
 /* Warns of the files with secrets that a consumer names, as options or in the URL of its sink. */
 static void tell_secret_files(const struct telling *t, const char *consumer)
 {
     static const char *const options[] = {"webhook-secret-file", "webhook-header-file"};
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
-        const struct given *g = option_of(t, consumer, options[i]);
+        const struct given *g = config_find(t->c, consumer, options[i]);
         if (g)
             tell_secret_file(t, consumer, g->where, g->value);
     }
 
     char path[PATH_SIZE];
-    const struct given *sink = option_of(t, consumer, "sink");
+    const struct given *sink = config_find(t->c, consumer, "sink");
     if (sink && secret_file(sink->value, path))
         tell_secret_file(t, consumer, sink->where, path);
 }
@@ -290,7 +284,7 @@ void config_cautions(const struct config *c, config_visit *visit, void *ctx)
 {
     struct telling t = {c, visit, ctx};
     size_t n;
-    char *const *names = config_consumers(c, &n);
+    const char *const *names = config_consumers(c, &n);
     tell_arguments(&t);
     tell_config_file(&t);
     for (size_t i = 0; i < n; i++)

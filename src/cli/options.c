@@ -10,8 +10,6 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-#define NAMES_MAX 64
-
 /* (1) consumer is the group that --consumer opened last, or NULL. (2) ended is set after `--`.
  * (3) environment holds the error of an invalid variable, if its code is set. It is reported only
  * at the end, so that --help works regardless. */
@@ -140,26 +138,28 @@ static bool find_option(const struct command *cmd, const char *name, char letter
     return ret->shared != NULL;
 }
 
-static size_t add_names(const struct option_def *table, const char **names, size_t n)
+void options_names(const struct option_def *table, const char *names[OPTIONS_NAMES])
 {
-    for (const struct option_def *o = table; o && o->name && n < NAMES_MAX; o++)
+    size_t n = 0;
+    while (names[n])
+        n++;
+    for (const struct option_def *o = table; o && o->name && n < OPTIONS_NAMES - 1; o++)
         names[n++] = o->name;
-    return n;
+    names[n] = NULL;
 }
 
 /* Fails, suggesting the nearest name of the options allowed here. */
 static int unknown_option(const struct cli *cli, const char *name, struct error *err)
 {
-    const char *names[NAMES_MAX + 1];
-    size_t n = add_names(options_global, names, 0);
+    const char *names[OPTIONS_NAMES] = {NULL};
+    options_names(options_global, names);
     if (cli->cmd)
-        n = add_names(cli->cmd->options, names, n);
+        options_names(cli->cmd->options, names);
     if (takes_consumers(cli->cmd)) {
-        n = add_names(options_consumer, names, n);
-        n = add_names(consumer_options, names, n);
+        options_names(options_consumer, names);
+        options_names(consumer_options, names);
     }
-    n = add_names(config_options, names, n);
-    names[n] = NULL;
+    options_names(config_options, names);
 
     char hint[TEXT_HINT], others[100] = "a command's own options go after it: see outbox help";
     if (cli->cmd)

@@ -194,7 +194,7 @@ struct changes {
 static bool is_wanted(const struct config *config, const char *name)
 {
     size_t n;
-    char *const *names = config_consumers(config, &n);
+    const char *const *names = config_consumers(config, &n);
     for (size_t i = 0; i < n; i++)
         if (strcmp(names[i], name) == 0)
             return true;
@@ -350,7 +350,7 @@ static void add_consumer(struct relay *r, const struct config *config, const cha
 static void apply_config(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t n;
-    char *const *names = config_consumers(config, &n);
+    const char *const *names = config_consumers(config, &n);
     remove_unwanted(r, config, did);
     for (size_t i = 0; i < n; i++) {
         size_t at = 0;
