@@ -93,18 +93,6 @@ static enum answer answer_of(const struct adopt_args *a, const struct adopt_resu
     return ADOPTED;
 }
 
-/* Appends how many unprocessed rows became events. */
-static void add_adopted(struct buf *b, int64_t rows, bool dry_run)
-{
-    char n[HUMAN_COUNT];
-    const char *events = rows == 1 ? "an event" : "events";
-    human_count(rows, "unprocessed row", n);
-    if (dry_run)
-        buf_addf(b, "would be adopted, and %s would become %s\n", n, events);
-    else
-        buf_addf(b, "adopted; %s became %s\n", n, events);
-}
-
 /* Describes the result in one line, or two with --mark. A dry run also lists the columns that would
  * be read. */
 static void adoption_text(struct buf *b, const void *row)
@@ -125,11 +113,16 @@ static void adoption_text(struct buf *b, const void *row)
     const struct adopt_result *res = &d->res;
     enum answer answer = answer_of(d->a, res);
 
+    char n[HUMAN_COUNT];
+    const char *events = res->copied == 1 ? "an event" : "events";
+    human_count(res->copied, "unprocessed row", n);
     output_addf(b, "%s: ", d->table);
-    if (answer == ADOPTED)
-        add_adopted(b, res->copied, d->dry_run);
-    else
+    if (answer != ADOPTED)
         buf_addf(b, "%s\n", said[answer][d->dry_run]);
+    else if (d->dry_run)
+        buf_addf(b, "would be adopted, and %s would become %s\n", n, events);
+    else
+        buf_addf(b, "adopted; %s became %s\n", n, events);
 
     if (d->mark && res->changed)
         output_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n",

@@ -24,27 +24,23 @@ static void gather_problem(void *ctx, const struct problem *p)
         cli->args.check.overflow = true;
 }
 
-/* Checks the store's URL without connecting: generating the DDL parses the whole URL. */
-static int parse_store(const char *url, struct error *err)
-{
-    struct buf b;
-    buf_init(&b, (size_t)16 << 20);
-    struct ddl_request req = {.url = url, .up = &b, .down = &b, .ret_schema = &b};
-    int r = store_kind(url)->ddl(&req, err);
-    buf_release(&b);
-    return r;
-}
-
-/* Checks the store: its URL, and with --connect the database. */
+/* Checks the store: its URL, and with --connect the database. Without it, generating the DDL parses
+ * the whole URL. */
 static void check_store(struct cli *cli)
 {
+    const char *url = cli->settings.store;
     struct error err = {0};
-    int r = commands_need_store(cli, &err);
-    if (r == 0 && cli->args.check.connect)
-        r = commands_store(cli, &err) ? 0 : -1;
-    else if (r == 0)
-        r = parse_store(cli->settings.store, &err);
-    if (r == 0)
+    bool usable = commands_need_store(cli, &err) == 0;
+    if (usable && cli->args.check.connect) {
+        usable = commands_store(cli, &err) != NULL;
+    } else if (usable) {
+        struct buf b;
+        buf_init(&b, (size_t)16 << 20);
+        struct ddl_request req = {.url = url, .up = &b, .down = &b, .ret_schema = &b};
+        usable = store_kind(url)->ddl(&req, &err) == 0;
+        buf_release(&b);
+    }
+    if (usable)
         return;
 
     const struct given *g = config_find(&cli->config, NULL, "store");
@@ -52,31 +48,6 @@ static void check_store(struct cli *cli)
     if (g)
         p.where = g->where;
     gather_problem(cli, &p);
-}
-
-/* Counts the problems that would keep a relay from starting; warnings would not. */
-static size_t count_errors(const struct config *c)
-{
-    size_t errors = 0;
-    for (size_t i = 0; i < c->n_problems; i++) {
-        if (!c->problem[i].warning)
-            errors++;
-    }
-    return errors;
-}
-
-/* Writes a problem to stderr, with its location. */
-static void print_problem(const struct problem *p)
-{
-    struct buf b;
-    buf_init(&b, 8192);
-    if (p->warning)
-        buf_adds(&b, "warning: ");
-    if (p->where)
-        buf_addf(&b, "%s: ", p->where);
-    buf_adds(&b, p->text);
-    output_error(buf_cstr(&b));
-    buf_release(&b);
 }
 
 /* The result of `config check`. */
@@ -134,8 +105,11 @@ static void checked_text(struct buf *b, const void *row)
 {
     const struct checked *k = row;
     char n[HUMAN_COUNT];
-    for (size_t i = 0; i < k->config->n_problems; i++)
-        print_problem(&k->config->problem[i]);
+    for (size_t i = 0; i < k->config->n_problems; i++) {
+        const struct problem *p = &k->config->problem[i];
+        output_note("outbox: %s%s%s%s\n", p->warning ? "warning: " : "", p->where ? p->where : "",
+                    p->where ? ": " : "", p->text);
+    }
     if (k->ok)
         output_addf(b, "%s: ok, %s%s\n", k->file ? k->file : "no config file",
                     human_count(k->consumers, "consumer", n),
@@ -156,9 +130,13 @@ static int check_settings(struct cli *cli, struct error *err)
         .config = &cli->config,
         .file = cli->config.path,
         .consumers = (int64_t)consumers,
-        .ok = count_errors(&cli->config) == 0,
+        .ok = true,
         .connected = cli->args.check.connect,
     };
+    for (size_t i = 0; i < cli->config.n_problems; i++) {
+        if (!cli->config.problem[i].warning)
+            row.ok = false;
+    }
     if (output_result(cli, fields_checked, &row, checked_text, err) != 0)
         return -1;
     if (row.ok)

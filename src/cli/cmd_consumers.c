@@ -189,17 +189,6 @@ static void removed_text(struct buf *b, const void *row)
     buf_addc(b, '\n');
 }
 
-static int confirm_removal(const struct cli *cli, const struct consumer_info *c, struct error *err)
-{
-    struct buf loss;
-    buf_init(&loss, 1024);
-    add_loss(&loss, c);
-    int r = output_confirm(cli, err, "remove consumer \"%s\" for good, with %s", c->spec.name,
-                           buf_cstr(&loss));
-    buf_release(&loss);
-    return r;
-}
-
 /* Removes a consumer. One that still has work to do needs --force, also for a dry run. */
 static int consumers_remove(struct cli *cli, struct error *err)
 {
@@ -215,8 +204,16 @@ static int consumers_remove(struct cli *cli, struct error *err)
     if (!force && store_removable(name, c->dead, c->parked, c->claims, err) != 0)
         return -1;
 
-    if (!dry_run && confirm_removal(cli, c, err) != 0)
-        return -1;
+    if (!dry_run) {
+        struct buf loss;
+        buf_init(&loss, 1024);
+        add_loss(&loss, c);
+        int r = output_confirm(cli, err, "remove consumer \"%s\" for good, with %s", c->spec.name,
+                               buf_cstr(&loss));
+        buf_release(&loss);
+        if (r != 0)
+            return -1;
+    }
     if (!dry_run && st->ops->consumer_remove(st, name, force, err) != 0)
         return -1;
     struct changed row = {c->spec.name, dry_run ? "there" : "removed", c, dry_run};
@@ -281,21 +278,14 @@ static int consumers_history(struct cli *cli, struct error *err)
 
 /* ---- set and revert ---- */
 
-/* Writes the operator's name for the history: "ada on host". */
-static void operator_name(char *out, size_t size)
-{
-    const struct passwd *who = getpwuid(geteuid());
-    const char *name = who ? who->pw_name : "an operator";
-    char host[65] = "";
-    gethostname(host, sizeof(host) - 1);
-    snprintf(out, size, "%.60s on %s", name, host);
-}
-
-/* Puts the settings of spec into effect, even if they were replaced before, and prints them. */
+/* Puts the settings of spec into effect, even if they were replaced before, and prints them. The
+ * history has the operator's name: "ada on host". */
 static int put_settings(const struct cli *cli, struct consumer_spec *spec, struct error *err)
 {
-    char by[STORE_NAME_MAX + 80], now[1024];
-    operator_name(by, sizeof(by));
+    char by[STORE_NAME_MAX + 80], now[1024], host[65] = "";
+    const struct passwd *who = getpwuid(geteuid());
+    gethostname(host, sizeof(host) - 1);
+    snprintf(by, sizeof(by), "%.60s on %s", who ? who->pw_name : "an operator", host);
     spec->how = PUT_PURPOSE;
     spec->by = by;
     if (cli->st->ops->consumer_put(cli->st, spec, NULL, err) != 0)

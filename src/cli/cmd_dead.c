@@ -185,43 +185,37 @@ static int count_letters(struct store *st, const struct args *a, struct tally *r
     return 0;
 }
 
-/* Retries or drops the letters of one consumer. */
-static int act_on(struct store *st, const struct action *action, const struct dead_query *q,
-                  struct tally *t, struct error *err)
+/* Retries or drops the letters, one consumer after the other, to report how many letters each of
+ * them had. */
+static int act_on_all(struct cli *cli, const struct action *action, struct tally *ret,
+                      struct error *err)
 {
-    int64_t done = 0;
-    int r;
-    if (action->destroys)
-        r = st->ops->dead_drop(st, q, &done, err);
-    else
-        r = st->ops->dead_retry(st, q, &done, err);
-    if (r == 0 && done > 0)
-        tally_add(t, q->consumer, done);
-    return r;
-}
-
-/* Goes through the consumers one by one, to report how many letters each of them had. */
-static int act_on_all(struct store *st, const struct args *a, const struct action *action,
-                      struct tally *ret, struct error *err)
-{
-    struct dead_query q = query_of(a);
+    struct store *st = cli->st;
+    struct dead_query q = query_of(&cli->args);
     const char *only = q.consumer;
     struct consumer_info *c;
-    struct arena arena;
     size_t n;
-    arena_init(&arena, 0);
-    int r = st->ops->consumer_list(st, NULL, &arena, &c, &n, err);
-    for (size_t i = 0; r == 0 && i < n; i++) {
+    if (st->ops->consumer_list(st, NULL, &cli->arena, &c, &n, err) != 0)
+        return -1;
+    for (size_t i = 0; i < n; i++) {
         q.consumer = c[i].spec.name;
-        bool wanted = !only || strcmp(only, q.consumer) == 0;
-        if (wanted)
-            r = act_on(st, action, &q, ret, err);
-    }
-    arena_release(&arena);
+        if (only && strcmp(only, q.consumer) != 0)
+            continue;
 
-    if (r == 0 && ret->failed)
+        int64_t done = 0;
+        int r;
+        if (action->destroys)
+            r = st->ops->dead_drop(st, &q, &done, err);
+        else
+            r = st->ops->dead_retry(st, &q, &done, err);
+        if (r != 0)
+            return -1;
+        if (done > 0)
+            tally_add(ret, q.consumer, done);
+    }
+    if (ret->failed)
         return err_nomem(err);
-    return r;
+    return 0;
 }
 
 /* ---- the result ---- */
@@ -314,22 +308,22 @@ static void tally_release(struct tally *t)
 }
 
 /* Sets *ret to what was done, or with --dry-run would be. Counts first only if it has to ask. */
-static int change_in(struct cli *cli, struct store *st, const struct action *action,
-                     struct tally *ret, struct error *err)
+static int change_in(struct cli *cli, const struct action *action, struct tally *ret,
+                     struct error *err)
 {
     const struct args *a = &cli->args;
     if (a->dry_run)
-        return count_letters(st, a, ret, err);
+        return count_letters(cli->st, a, ret, err);
 
     bool asks = action->destroys && !a->yes;
     if (asks) {
-        if (count_letters(st, a, ret, err) != 0)
+        if (count_letters(cli->st, a, ret, err) != 0)
             return -1;
         if (ask_first(cli, ret, err) != 0)
             return -1;
         tally_release(ret);
     }
-    return act_on_all(st, a, action, ret, err);
+    return act_on_all(cli, action, ret, err);
 }
 
 /* `dead retry` and `dead drop`. */
@@ -343,10 +337,9 @@ static int change_letters(struct cli *cli, const struct action *action, struct e
         return options_usage(err, "dead %s takes an ID or --all, not both", action->name);
 
     struct tally t = {0};
-    struct store *st = commands_store(cli, err);
-    if (!st)
+    if (!commands_store(cli, err))
         return -1;
-    int r = change_in(cli, st, action, &t, err);
+    int r = change_in(cli, action, &t, err);
 
     struct outcome_of_action done = {action, &t, a->dry_run};
     bool missing = r == 0 && by_id && t.sum == 0;

@@ -68,16 +68,6 @@ static int64_t age_of(const struct visit *v, int64_t at)
     return clock_since(v->info.now_ms, at);
 }
 
-/* Returns how long the oldest event has waited for a worker; -1: none waits. */
-static int64_t longest_wait(const struct visit *v, const struct consumer_info *c)
-{
-    int64_t since = c->unclaimed_at;
-    bool retry_is_older = c->next_due && (!since || c->next_due < since);
-    if (retry_is_older)
-        since = c->next_due;
-    return age_of(v, since);
-}
-
 /* Reports a consumer whose sink is down, which has to be fixed first. */
 static void say_down(struct visit *v, const struct consumer_info *c, const char *wait)
 {
@@ -142,7 +132,11 @@ static void say_blocked(struct visit *v, const struct consumer_info *c, const ch
 static void examine_delivery(struct visit *v, const struct consumer_info *c)
 {
     char wait[HUMAN_COUNT];
-    int64_t ms = longest_wait(v, c), overdue_ms = age_of(v, c->overdue_at);
+    int64_t since = c->unclaimed_at; /* the oldest event that waits for a worker; 0: none */
+    bool retry_is_older = c->next_due && (!since || c->next_due < since);
+    if (retry_is_older)
+        since = c->next_due;
+    int64_t ms = age_of(v, since), overdue_ms = age_of(v, c->overdue_at);
     bool is_late = ms > v->patience_ms;
     bool is_blocked = age_of(v, c->first_parked.since) > v->patience_ms;
     human_events_wait(c->behind, c->behind_exact, wait);
@@ -298,33 +292,11 @@ static void try_consumer(struct cli *cli, struct report *r, const char *name)
                    "consumer \"%s\": %s", name, err.text);
 }
 
-static void try_sinks(struct cli *cli, struct report *r)
-{
-    size_t n;
-    const char *const *names = config_consumers(&cli->config, &n);
-    if (n == 0)
-        report_say(r, FINDING_NOTE, "sink", "use -c with the config file of the relay",
-                   "the settings name no consumers to connect for");
-    for (size_t i = 0; i < n; i++)
-        try_consumer(cli, r, names[i]);
-}
-
 /* ---- the whole examination ---- */
 
-/* Compares the installed functions with this build's. Functions of another build work with this
- * program, or the version would differ, but those of an earlier build lack later fixes. */
-static void compare_functions(struct visit *v, enum functions_status there)
-{
-    if (there == FUNCTIONS_OLDER)
-        report_say(&v->report, FINDING_WARNING, "functions", "run `outbox migrate up`",
-                   "the functions in the database are from an earlier build than this program");
-    if (there == FUNCTIONS_NEWER)
-        report_say(
-            &v->report, FINDING_NOTE, "functions", NULL,
-            "the functions in the database are from a later build than this program: update it "
-            "when you can");
-}
-
+/* Compares the installed version with this program's, and if they agree the functions. Functions of
+ * another build work with this program, or the version would differ, but those of an earlier build
+ * lack later fixes. */
 static void say_version(struct visit *v, const struct schema_status *s)
 {
     long long there = (long long)s->there, known = (long long)s->known;
@@ -340,6 +312,15 @@ static void say_version(struct visit *v, const struct schema_status *s)
     else
         report_say(&v->report, FINDING_PROBLEM, "version", "use a newer outbox",
                    "the outbox has version %lld, this program knows up to %lld", there, known);
+
+    if (there == known && s->functions == FUNCTIONS_OLDER)
+        report_say(&v->report, FINDING_WARNING, "functions", "run `outbox migrate up`",
+                   "the functions in the database are from an earlier build than this program");
+    if (there == known && s->functions == FUNCTIONS_NEWER)
+        report_say(
+            &v->report, FINDING_NOTE, "functions", NULL,
+            "the functions in the database are from a later build than this program: update it "
+            "when you can");
 }
 
 /* Reports the installed version. *ret_known: the rest can be read by this program. */
@@ -359,8 +340,6 @@ static int examine_version(struct visit *v, bool *ret_known, struct error *err)
 
     say_version(v, &s);
     *ret_known = s.there == s.known;
-    if (*ret_known)
-        compare_functions(v, s.functions);
     return 0;
 }
 
@@ -398,8 +377,15 @@ static int doctor_run(struct cli *cli, struct error *err)
 
     report_init(&v.report, cli);
     int r = examine(&v, err);
-    if (r == 0 && cli->args.doctor.connect)
-        try_sinks(cli, &v.report);
+    if (r == 0 && cli->args.doctor.connect) {
+        size_t n;
+        const char *const *names = config_consumers(&cli->config, &n);
+        if (n == 0)
+            report_say(&v.report, FINDING_NOTE, "sink", "use -c with the config file of the relay",
+                       "the settings name no consumers to connect for");
+        for (size_t i = 0; i < n; i++)
+            try_consumer(cli, &v.report, names[i]);
+    }
     if (r == 0)
         r = report_end(&v.report, err);
     report_release(&v.report);

@@ -146,21 +146,8 @@ static void emitted_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", ((const struct emitted *)row)->id);
 }
 
-/* Prints the id. If that fails, the error has the id, since the event is stored anyway. */
-static int report_one(const struct cli *cli, const char *id, bool duplicate, struct error *err)
-{
-    struct emitted row = {id, duplicate};
-    int r = output_result(cli, fields_emitted, &row, emitted_text, err);
-    if (r == 0)
-        r = output_end(err);
-    if (duplicate)
-        output_error("this idempotency key is already in use; no new event was stored");
-    if (r != 0)
-        return err_prefix(err, "the event is stored, with the id %s", id);
-    return 0;
-}
-
-/* Checks the event before opening the store, so that a bad one costs no connection. */
+/* Checks the event before it opens the store, so that a bad one costs no connection. If the id
+ * cannot be printed, the error has it, since the event is stored anyway. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
     char id[UUID_TEXT + 1];
@@ -174,7 +161,16 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
         return -1;
     if (st->ops->emit(st, NULL, ev, id, &duplicate, err) != 0)
         return -1;
-    return report_one(cli, id, duplicate, err);
+
+    struct emitted row = {id, duplicate};
+    int r = output_result(cli, fields_emitted, &row, emitted_text, err);
+    if (r == 0)
+        r = output_end(err);
+    if (duplicate)
+        output_error("this idempotency key is already in use; no new event was stored");
+    if (r != 0)
+        return err_prefix(err, "the event is stored, with the id %s", id);
+    return 0;
 }
 
 /* Reads, checks and stores one event. A delay counts from this machine's clock: the store's clock
@@ -344,21 +340,11 @@ static void bulk_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", bulk_counts(row, counts));
 }
 
-/* Prints the counts. If that fails, the error has them, since the lines are stored anyway. */
-static int bulk_report(const struct bulk *k, struct error *err)
-{
-    char counts[COUNTS];
-    int r = output_result(k->cli, fields_bulk, k, bulk_text, err);
-    if (r == 0)
-        r = output_end(err);
-    if (r != 0)
-        return err_prefix(err, "stored %s", bulk_counts(k, counts));
-    return 0;
-}
-
-/* Stores a file and reports the result. */
+/* Stores a file and prints the counts. If they cannot be printed, the error has them, since the lines
+ * are stored anyway. */
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
+    char counts[COUNTS];
     if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0)
         return -1;
     arena_init(&k->arena, ATTRIBUTES_MAX);
@@ -368,10 +354,15 @@ static int bulk_run(struct bulk *k, int fd, struct error *err)
     int r = bulk_lines(k, err);
     output_progress_end(&k->progress);
 
-    if (r == 0)
-        r = bulk_report(k, err);
-    else
+    if (r != 0) {
         bulk_failed(k, err);
+    } else {
+        r = output_result(k->cli, fields_bulk, k, bulk_text, err);
+        if (r == 0)
+            r = output_end(err);
+        if (r != 0)
+            err_prefix(err, "stored %s", bulk_counts(k, counts));
+    }
     arena_release(&k->arena);
     lines_release(&k->lines);
     return r;
@@ -402,16 +393,18 @@ static int emit_many(struct cli *cli, struct error *err)
 static int emit_run(struct cli *cli, struct error *err)
 {
     const struct emit_args *a = &cli->args.emit;
-    bool content = a->payload || a->n_headers || a->key.aggregate_id.p || a->has_version;
-    bool handling = a->idempotency_key || a->tenant || a->delay_ms;
-    if (a->ndjson && (content || handling))
+    if (!a->ndjson) {
+        if (cli->args.n_pos == 0)
+            return options_usage(err, "emit needs a TYPE, such as order.paid, or --ndjson FILE");
+        return emit_one(cli, err);
+    }
+
+    bool describes_one = a->payload || a->n_headers || a->key.aggregate_id.p || a->has_version ||
+                         a->idempotency_key || a->tenant || a->delay_ms;
+    if (describes_one)
         return options_usage(
             err, "--ndjson takes no options about a single event: each line has its own");
-    if (a->ndjson)
-        return emit_many(cli, err);
-    if (cli->args.n_pos == 0)
-        return options_usage(err, "emit needs a TYPE, such as order.paid, or --ndjson FILE");
-    return emit_one(cli, err);
+    return emit_many(cli, err);
 }
 
 static const struct command_json emit_json[] = {

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "base/text.h"
 #include "cli/cli.h"
 
@@ -20,7 +19,7 @@ static const struct {
 };
 #define N_INSPECTIONS ((int)(sizeof inspections / sizeof *inspections))
 
-/* Restricts the listing to an inspection; false: there is none of that name. */
+/* Restricts the listing to the inspection of that name; false: there is none. */
 static bool choose_inspection(struct events_args *a, const char *name)
 {
     for (int i = 0; i < N_INSPECTIONS; i++) {
@@ -325,7 +324,7 @@ static const struct listing_field fields_retried[] = {
 /* The consumers for which an event waits for a retry. They are collected first, because the listing
  * occupies the connection until it ends. (1) nomem: the list is incomplete. */
 struct waiting {
-    struct arena arena;
+    struct arena *arena;
     int64_t seq;
     const char **consumer;
     size_t n;
@@ -335,8 +334,8 @@ struct waiting {
 
 static void add_waiting(struct waiting *w, const char *consumer)
 {
-    const char **list = arena_alloc(&w->arena, (w->n + 1) * sizeof *list);
-    const char *name = arena_bytes(&w->arena, consumer, strlen(consumer));
+    const char **list = arena_alloc(w->arena, (w->n + 1) * sizeof *list);
+    const char *name = arena_bytes(w->arena, consumer, strlen(consumer));
     if (!list || !name)
         w->nomem = true;
     if (w->nomem)
@@ -396,58 +395,45 @@ static int retry_for(struct store *st, const char *consumer, struct waiting *w, 
     return st->ops->dead_retry(st, &dead, &ret->dead, err);
 }
 
-/* Sets the error for an event with nothing to retry. */
-static void not_retried(const char *id, const char *consumer, bool known, struct error *err)
-{
-    if (!known)
-        unknown_event(id, err);
-    else if (consumer)
-        err_set(err, ERR_NOTFOUND,
-                "event \"%s\" neither waits for a retry nor is a dead letter of consumer "
-                "\"%s\"; `outbox events show %s` shows its state",
-                id, consumer, id);
-    else
-        err_set(err, ERR_NOTFOUND,
-                "event \"%s\" neither waits for a retry nor is a dead letter; `outbox events "
-                "show %s` shows its state",
-                id, id);
-}
-
-static void add_retried(struct buf *b, const struct cli *cli, const struct retried *done)
-{
-    char n[HUMAN_COUNT];
-    if (cli->args.json) {
-        bool first = b->n == 1; /* right after the bracket */
-        buf_adds(b, first ? "\n" : ",\n");
-        listing_object(b, fields_retried, done);
-        return;
-    }
-    output_addf(b, "%s: retrying now for %s", done->id,
-                human_count(done->waited + done->dead, "consumer", n));
-    if (done->dead)
-        buf_addf(b, " (a dead letter of %lld)", (long long)done->dead);
-    buf_addc(b, '\n');
-}
-
-/* Retries one event. *ret_ends: the store failed, and the rest need not be tried. */
-static int retry_one(const struct cli *cli, struct store *st, const char *id, struct buf *b,
-                     bool *ret_ends, struct error *err)
+/* Retries one event and appends the result. *ret_ends: the store failed, and the rest need not be
+ * tried. */
+static int retry_one(struct cli *cli, const char *id, struct buf *b, bool *ret_ends,
+                     struct error *err)
 {
     const char *consumer = cli->args.events.consumer;
     struct retried done = {.id = id};
-    struct waiting w = {0};
-    arena_init(&w.arena, 0);
-    int r = retry_for(st, consumer, &w, &done, err);
-    arena_release(&w.arena);
+    struct waiting w = {.arena = &cli->arena};
+    *ret_ends = retry_for(cli->st, consumer, &w, &done, err) != 0;
+    if (*ret_ends)
+        return -1;
 
-    *ret_ends = r != 0;
-    if (r != 0)
-        return -1;
-    if (done.waited + done.dead == 0) {
-        not_retried(id, consumer, w.known, err);
-        return -1;
+    bool any = done.waited + done.dead > 0;
+    if (!any && !w.known)
+        return unknown_event(id, err);
+    if (!any && consumer)
+        return err_set(err, ERR_NOTFOUND,
+                       "event \"%s\" neither waits for a retry nor is a dead letter of consumer "
+                       "\"%s\"; `outbox events show %s` shows its state",
+                       id, consumer, id);
+    if (!any)
+        return err_set(
+            err, ERR_NOTFOUND,
+            "event \"%s\" neither waits for a retry nor is a dead letter; `outbox events "
+            "show %s` shows its state",
+            id, id);
+
+    if (cli->args.json) {
+        bool first = b->n == 1; /* right after the bracket */
+        buf_adds(b, first ? "\n" : ",\n");
+        listing_object(b, fields_retried, &done);
+        return 0;
     }
-    add_retried(b, cli, &done);
+    char n[HUMAN_COUNT];
+    output_addf(b, "%s: retrying now for %s", id,
+                human_count(done.waited + done.dead, "consumer", n));
+    if (done.dead)
+        buf_addf(b, " (a dead letter of %lld)", (long long)done.dead);
+    buf_addc(b, '\n');
     return 0;
 }
 
@@ -459,16 +445,15 @@ static int events_retry(struct cli *cli, struct error *err)
     struct error why[2]; /* the first failure, and others */
     int failures = 0;
     bool ends = false;
-    struct store *st = commands_store(cli, err);
     struct buf b;
-    if (!st)
+    if (!commands_store(cli, err))
         return -1;
 
     buf_init(&b, OUTPUT_MAX);
     if (a->json)
         buf_addc(&b, '[');
     for (int i = 0; i < a->n_pos && !ends; i++) {
-        if (retry_one(cli, st, a->pos[i], &b, &ends, &why[failures > 0]) != 0)
+        if (retry_one(cli, a->pos[i], &b, &ends, &why[failures > 0]) != 0)
             failures++;
     }
     if (a->json)

@@ -48,22 +48,6 @@ static bool about_consumers(const struct grant_request *req)
     return strcmp(req->part, "consumer") == 0;
 }
 
-/* Names the consumers that the rights are for. */
-static void add_scope(const struct grant_request *req, struct buf *b)
-{
-    if (req->n_consumers == 0) {
-        bool all = about_consumers(req) && !req->revoke;
-        if (all)
-            buf_adds(b, " for all consumers");
-        return;
-    }
-    const char *before = " for ";
-    for (size_t i = 0; i < req->n_consumers; i++) {
-        output_addf(b, "%s%s", before, req->consumers[i]);
-        before = ", ";
-    }
-}
-
 /* Returns the verb for the result: the role has the rights, had them or would have them. */
 static const char *verb_of(const struct grant_request *req, bool changed)
 {
@@ -88,7 +72,10 @@ static void granted_text(struct buf *b, const void *row)
     const struct granted *g = row;
     const struct grant_request *req = &g->req;
     output_addf(b, "role \"%s\": %s %s rights", req->role, verb_of(req, g->changed), req->part);
-    add_scope(req, b);
+    for (size_t i = 0; i < req->n_consumers; i++)
+        output_addf(b, "%s%s", i ? ", " : " for ", req->consumers[i]);
+    if (req->n_consumers == 0 && about_consumers(req) && !req->revoke)
+        buf_adds(b, " for all consumers");
     if (req->tenant)
         output_addf(b, ", confined to tenant \"%s\"", req->tenant);
     if (req->dry_run && !g->changed)

@@ -99,28 +99,6 @@ static const char *full_name(const struct command *c, char out[NAME])
     return out;
 }
 
-static void print_usage(const struct command *c)
-{
-    char name[NAME];
-    printf("  outbox %s", full_name(c, name));
-    if (c->args)
-        printf(" %s", c->args);
-    if (c->options || c->consumers)
-        fputs(" [options]", stdout);
-    printf("\n      %s\n", c->help);
-}
-
-static void print_sinks(void)
-{
-    puts("\nSinks:");
-    for (size_t i = 0; sink_kinds[i]; i++) {
-        char head[96];
-        snprintf(head, sizeof(head), "      %s", sink_kinds[i]->synopsis);
-        print_head(head);
-        puts(sink_kinds[i]->help);
-    }
-}
-
 static void print_member(void *ctx, const char *path, const char *type, const char *help)
 {
     char head[140];
@@ -130,21 +108,19 @@ static void print_member(void *ctx, const char *path, const char *type, const ch
     puts(help);
 }
 
-static void print_json_members(const struct command *c)
-{
-    for (const struct command_json *j = c->json; j && j->fields; j++) {
-        printf("\nWith --json%s%s: %s\n", j->when ? ", " : "", j->when ? j->when : "", j->form);
-        listing_document(j->fields, print_member, NULL);
-    }
-}
-
 /* Prints one form of a command and its options. Of consecutive rows with the same options only the
  * last shows them, unless the row was requested alone; then its --json output is listed as well. */
 static void print_row(const struct command *c, bool alone)
 {
     const struct command *next = &c[1];
     bool last = alone || !next->name;
-    print_usage(c);
+    char name[NAME];
+    printf("  outbox %s", full_name(c, name));
+    if (c->args)
+        printf(" %s", c->args);
+    if (c->options || c->consumers)
+        fputs(" [options]", stdout);
+    printf("\n      %s\n", c->help);
     if (!last && next->options == c->options)
         return;
 
@@ -152,8 +128,11 @@ static void print_row(const struct command *c, bool alone)
         puts(c->sub ? "" : "\nOptions:");
         print_table(c->options);
     }
-    if (alone || !c->sub)
-        print_json_members(c);
+    bool shows_json = c->json && (alone || !c->sub);
+    for (const struct command_json *j = c->json; shows_json && j->fields; j++) {
+        printf("\nWith --json%s%s: %s\n", j->when ? ", " : "", j->when ? j->when : "", j->form);
+        listing_document(j->fields, print_member, NULL);
+    }
     if (!last)
         putchar('\n');
 }
@@ -164,7 +143,13 @@ static void print_consumers(void)
     print_table(options_consumer);
     puts("\nConsumer options; before the first --consumer they apply to all consumers:");
     print_table(consumer_options);
-    print_sinks();
+    puts("\nSinks:");
+    for (size_t i = 0; sink_kinds[i]; i++) {
+        char head[96];
+        snprintf(head, sizeof(head), "      %s", sink_kinds[i]->synopsis);
+        print_head(head);
+        puts(sink_kinds[i]->help);
+    }
     puts("\nRelay settings:");
     print_settings(false);
 }
@@ -238,30 +223,11 @@ static void dump_option(struct buf *b, const char *scope, const struct option_de
     buf_addc(b, '}');
 }
 
-static void dump_settings(struct buf *b, const char *scope, const struct option_def *table)
-{
-    for (const struct option_def *o = table; o->name; o++)
-        dump_option(b, scope, o, FLAG_ENV_FILE);
-}
-
 /* Dumps the options of a command; table may be NULL. */
 static void dump_own(struct buf *b, const char *scope, const struct option_def *table)
 {
     for (const struct option_def *o = table; o && o->name; o++)
         dump_option(b, scope, o, o->env ? FLAG_ENV : FLAG_ONLY);
-}
-
-static void dump_commands(struct buf *b)
-{
-    for (size_t i = 0; commands_all[i]; i++) {
-        for (const struct command *c = commands_all[i]; c->name; c++) {
-            char scope[NAME];
-            full_name(c, scope);
-            if (c->consumers)
-                dump_own(b, scope, options_consumer);
-            dump_own(b, scope, c->options);
-        }
-    }
 }
 
 /* Prints every option there is: global, of [outbox], of consumers, of commands. */
@@ -271,9 +237,19 @@ static int dump_options(struct error *err)
     buf_init(&b, (size_t)1 << 20);
     buf_addc(&b, '[');
     dump_own(&b, "global", options_global);
-    dump_settings(&b, "outbox", config_options);
-    dump_settings(&b, "consumer", consumer_options);
-    dump_commands(&b);
+    for (const struct option_def *o = config_options; o->name; o++)
+        dump_option(&b, "outbox", o, FLAG_ENV_FILE);
+    for (const struct option_def *o = consumer_options; o->name; o++)
+        dump_option(&b, "consumer", o, FLAG_ENV_FILE);
+    for (size_t i = 0; commands_all[i]; i++) {
+        for (const struct command *c = commands_all[i]; c->name; c++) {
+            char scope[NAME];
+            full_name(c, scope);
+            if (c->consumers)
+                dump_own(&b, scope, options_consumer);
+            dump_own(&b, scope, c->options);
+        }
+    }
     buf_adds(&b, "\n]\n");
     int r = output_flush(&b, err);
     buf_release(&b);
@@ -450,18 +426,6 @@ static void man_json(void)
     }
 }
 
-static void man_sinks(void)
-{
-    puts(".SH SINKS");
-    for (size_t i = 0; sink_kinds[i]; i++) {
-        fputs(".TP\n\\fB", stdout);
-        man_text(sink_kinds[i]->synopsis);
-        puts("\\fR");
-        man_text(sink_kinds[i]->help);
-        putchar('\n');
-    }
-}
-
 /* Prints the page as roff, from the same tables as --help. */
 static void print_man(void)
 {
@@ -481,7 +445,14 @@ static void print_man(void)
     man_table(consumer_options);
     man_commands();
     man_json();
-    man_sinks();
+    puts(".SH SINKS");
+    for (size_t i = 0; sink_kinds[i]; i++) {
+        fputs(".TP\n\\fB", stdout);
+        man_text(sink_kinds[i]->synopsis);
+        puts("\\fR");
+        man_text(sink_kinds[i]->help);
+        putchar('\n');
+    }
     puts(
         ".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the "
         "environment, in capitals and with underscores: OUTBOX_STORE, OUTBOX_LEASE, "
@@ -498,24 +469,8 @@ static void print_man(void)
 
 /* ---- commands ---- */
 
-/* Prints the help for the command in the arguments: `help dead list`. */
-static int print_named(const struct args *a, struct error *err)
-{
-    const struct command *rows, *row;
-    const char *sub = NULL;
-    if (commands_find(a->pos[0], &rows, err) != 0)
-        return -1;
-    if (a->n_pos > 1) {
-        if (commands_sub(rows, a->pos[1], &row, err) != 0)
-            return -1;
-        sub = row->sub;
-    }
-    print_command(rows, sub);
-    return 0;
-}
-
-/* `outbox help`, and also what -h runs. In the latter case the command and its arguments belong to
- * another command and are ignored here. */
+/* `outbox help`, which -h runs as well. After -h the command and its arguments are those of another
+ * command, whose help is printed. */
 static int help_run(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
@@ -534,9 +489,21 @@ static int help_run(struct cli *cli, struct error *err)
     if (a->helping.man)
         return 0;
 
-    if (a->n_pos > 0)
-        return print_named(a, err);
-    print_overview();
+    if (a->n_pos == 0) {
+        print_overview();
+        return 0;
+    }
+
+    const struct command *rows, *row;
+    const char *sub = NULL;
+    if (commands_find(a->pos[0], &rows, err) != 0)
+        return -1;
+    if (a->n_pos > 1) {
+        if (commands_sub(rows, a->pos[1], &row, err) != 0)
+            return -1;
+        sub = row->sub;
+    }
+    print_command(rows, sub);
     return 0;
 }
 

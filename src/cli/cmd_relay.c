@@ -49,25 +49,11 @@ static void on_reload(int number)
     relay_wake(the_relay);
 }
 
-/* Makes SIGHUP reload the config file. Without a file there is nothing to reload: then SIGHUP stops
- * the relay cleanly, unless it was started with SIGHUP ignored (nohup). */
-static void catch_hangup(const struct relay *r)
-{
-    struct sigaction act = {.sa_handler = on_reload, .sa_flags = SA_RESTART};
-    if (!r->cli->config.path) {
-        struct sigaction old;
-        sigaction(SIGHUP, NULL, &old);
-        if (old.sa_handler == SIG_IGN)
-            return;
-        act.sa_handler = on_stop;
-    }
-    sigaction(SIGHUP, &act, NULL);
-}
-
 static void catch_signals(struct relay *r)
 {
-    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART},
-                     ignore = {.sa_handler = SIG_IGN};
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+    struct sigaction reload = {.sa_handler = on_reload, .sa_flags = SA_RESTART};
+    struct sigaction ignore = {.sa_handler = SIG_IGN}, hangup;
     the_relay = r;
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
@@ -76,17 +62,26 @@ static void catch_signals(struct relay *r)
     sigaction(SIGXFSZ, &ignore, NULL);
     /* If the parent left SIGCHLD ignored, exit statuses would be lost. */
     signal(SIGCHLD, SIG_DFL);
-    catch_hangup(r);
+
+    /* Without a config file there is nothing to reload: then SIGHUP stops the relay cleanly, unless
+     * the relay was started with SIGHUP ignored (nohup). */
+    sigaction(SIGHUP, NULL, &hangup);
+    if (r->cli->config.path)
+        sigaction(SIGHUP, &reload, NULL);
+    else if (hangup.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &stop, NULL);
 }
 
 /* ---- an unreachable store ---- */
 
-/* Whether the store may become reachable without a change of the settings: its server may be
- * started after the relay, or be a standby that will be promoted; a backup or a migration may have
- * locked it; a disk may be full. A file that cannot be opened is more likely a wrong path. */
-static bool will_be_back(const struct relay *r, const struct error *err)
+/* Whether to wait for the store. It may become reachable without a change of the settings: its server
+ * may be started after the relay, or be a standby that will be promoted; a backup or a migration may
+ * have locked it; a disk may be full. A file that cannot be opened is more likely a wrong path. With
+ * --drain a failure is reported at once, and consumers that have started wait on their own. */
+static bool waits_for_store(const struct relay *r, const struct error *err)
 {
-    if (err->retry_class != CLASS_RETRY)
+    bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);
+    if (!starting || err->retry_class != CLASS_RETRY)
         return false;
     switch (err->code) {
     case ERR_UNAVAILABLE: return store_kind(r->cli->settings.store)->caps & STORE_REMOTE;
@@ -95,14 +90,6 @@ static bool will_be_back(const struct relay *r, const struct error *err)
     case ERR_FULL: return true;
     default: return false;
     }
-}
-
-/* Whether to wait for the store. Not with --drain, which reports a failure at once, nor once
- * consumers have started: they wait on their own. */
-static bool waits_for_store(const struct relay *r, const struct error *err)
-{
-    bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);
-    return starting && will_be_back(r, err);
 }
 
 /* Sleeps for a while, longer each time. False: a signal came. */
@@ -150,19 +137,6 @@ static int set_relay_options(const struct cli *cli, outbox *ob, struct error *er
         return -1;
     }
     return 0;
-}
-
-/* Creates the consumers named in the settings. None of them is running yet. */
-static int add_consumers(struct relay *r, struct error *err)
-{
-    size_t n;
-    const char *const *names = config_consumers(&r->cli->config, &n);
-    fd_allow(FDS_BASE + n * FDS_EACH);
-    for (size_t i = 0; i < n; i++) {
-        if (relay_consumer_add(r, &r->cli->config, names[i], err) != 0)
-            return -1;
-    }
-    return set_relay_options(r->cli, r->ob, err);
 }
 
 static void say_starting(struct relay *r)
@@ -240,8 +214,17 @@ static int run_waiting(struct relay *r, struct error *err)
 /* Runs the consumers of the settings until told to stop, and logs the reason for stopping. */
 static int run_relay(struct relay *r, struct error *err)
 {
-    if (add_consumers(r, err) != 0)
+    /* Create the consumers of the settings, before any of them runs. */
+    size_t n;
+    const char *const *names = config_consumers(&r->cli->config, &n);
+    fd_allow(FDS_BASE + n * FDS_EACH);
+    for (size_t i = 0; i < n; i++) {
+        if (relay_consumer_add(r, &r->cli->config, names[i], err) != 0)
+            return -1;
+    }
+    if (set_relay_options(r->cli, r->ob, err) != 0)
         return -1;
+
     say_starting(r);
     config_cautions(&r->cli->config, log_caution, r);
     if (geteuid() == 0)

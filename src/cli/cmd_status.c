@@ -42,18 +42,6 @@ struct look {
     int64_t before_ns, now_ns, before_head;
 };
 
-/* Reads the state of the store and of every consumer. */
-static int read_state(struct look *l, struct error *err)
-{
-    arena_reset(&l->cli->arena);
-    if (l->st->ops->info(l->st, &l->info, err) != 0)
-        return -1;
-    if (l->st->ops->consumer_list(l->st, NULL, &l->cli->arena, &l->c, &l->n, err) != 0)
-        return -1;
-    l->now_ns = clock_mono(&clock_system);
-    return 0;
-}
-
 /* Keeps the counters for the next look to compare with. */
 static void keep_counters(struct look *l)
 {
@@ -162,8 +150,13 @@ static int print_json(struct look *l, struct error *err)
  * covers the time between two tables. */
 static int show_once(struct look *l, struct error *err)
 {
-    if (read_state(l, err) != 0)
+    struct store *st = l->st;
+    arena_reset(&l->cli->arena);
+    if (st->ops->info(st, &l->info, err) != 0)
         return -1;
+    if (st->ops->consumer_list(st, NULL, &l->cli->arena, &l->c, &l->n, err) != 0)
+        return -1;
+    l->now_ns = clock_mono(&clock_system);
 
     /* A --watch on a terminal starts at the top again. */
     const struct args *a = &l->cli->args;

@@ -30,14 +30,6 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* Yields to other transactions. */
-static void pause_for(int64_t ns)
-{
-    struct timespec ts = {ns / 1000000000, ns % 1000000000};
-    if (ns > 0)
-        nanosleep(&ts, NULL);
-}
-
 /* Trims until nothing is left to do, or reports what that would delete. Each step is a short
  * transaction of its own; what is kept, and why, comes from the last step. */
 static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum,
@@ -49,7 +41,9 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
         return st->ops->trim(st, req, sum, err);
     *sum = (struct trim_result){0};
     do {
-        pause_for(pace.pause_ns);
+        struct timespec pause = {pace.pause_ns / 1000000000, pace.pause_ns % 1000000000};
+        if (pace.pause_ns > 0)
+            nanosleep(&pause, NULL); /* yields to other transactions */
         one = (struct trim_result){0};
         if (trimming_step(&pace, st, &clock_system, req, &one, err) != 0)
             return -1;

@@ -242,18 +242,6 @@ static bool mend_authority(const struct checking *k, struct trial *t, const char
     return query > from && mends_url(k, t, url, path, problem);
 }
 
-/* Finds the part of the URL that causes a problem, by leaving out parts until it disappears. The
- * next trial can then find further problems. */
-static bool mend_url(const struct checking *k, struct trial *t, const char *problem)
-{
-    const char *url = t->url;
-    if (!url)
-        url = value_of(k, t->name, "sink");
-    if (mend_query(k, t, url, problem))
-        return true;
-    return mend_authority(k, t, url, problem);
-}
-
 /* Reports unreadable files that the trials did not get to. */
 static void check_files(const struct checking *k, const struct trial *t)
 {
@@ -292,8 +280,13 @@ static void check_sink(const struct checking *k, const char *name)
             t.without[t.n++] = g;
             continue;
         }
+        /* Find the part of the URL that causes the problem, so that the next trial can find
+         * others. */
+        const char *url = t.url ? t.url : value_of(k, name, "sink");
         bool about_url = !g && err.code == ERR_CONFIG;
-        if (about_url && mend_url(k, &t, err.text))
+        if (about_url && mend_query(k, &t, url, err.text))
+            continue;
+        if (about_url && mend_authority(k, &t, url, err.text))
             continue;
 
         if (strncmp(value_of(k, name, "sink"), "http", 4) == 0)

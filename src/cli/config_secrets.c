@@ -186,17 +186,6 @@ static const char *exposure_of(const char *path, bool secret)
     return NULL;
 }
 
-/* Returns where the password of a store belongs, by the kind of the store. */
-static const char *store_password_text(const char *url)
-{
-    if (strncmp(url, "mariadb:", 8) == 0)
-        return "it contains a password, and any user of this machine can see arguments (ps); "
-               "use ~/.my.cnf or password-file=PATH, or give the URL in OUTBOX_STORE or a config "
-               "file";
-    return "it contains a password, and any user of this machine can see arguments (ps); "
-           "use ~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config file";
-}
-
 /* Warns of secrets in the arguments. ps shows those to every user; config_hide only limits that to
  * a moment. */
 static void tell_arguments(const struct telling *t)
@@ -208,8 +197,15 @@ static void tell_arguments(const struct telling *t)
 
         const char *text = "it contains a secret, and any user of this machine can see arguments "
                            "(ps); use the environment or a config file instead";
-        if (strcmp(g->def->name, "store") == 0)
-            text = store_password_text(g->value);
+        bool is_store = strcmp(g->def->name, "store") == 0;
+        if (is_store && strncmp(g->value, "mariadb:", 8) == 0)
+            text = "it contains a password, and any user of this machine can see arguments (ps); "
+                   "use ~/.my.cnf or password-file=PATH, or give the URL in OUTBOX_STORE or a "
+                   "config file";
+        else if (is_store)
+            text = "it contains a password, and any user of this machine can see arguments (ps); "
+                   "use ~/.pgpass or a service file, or give the URL in OUTBOX_STORE or a config "
+                   "file";
         tell_caution(t, g->where, text);
     }
 }
@@ -293,17 +289,6 @@ void config_cautions(const struct config *c, config_visit *visit, void *ctx)
 
 /* ---- in memory ---- */
 
-/* Whether a value is a secret or leads to one. */
-static bool is_secret(const struct given *g)
-{
-    static const char *const names[] = {"secret", "token", "header-file"};
-    char path[PATH_SIZE];
-    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-        if (strstr(g->def->name, names[i]))
-            return true;
-    return config_secret(g->value) || secret_file(g->value, path);
-}
-
 /* Whether we may hold a secret: one we were given, or one that libpq found on its own (~/.pgpass).
  */
 static bool holds_secrets(const struct config *c, const struct settings *s)
@@ -325,9 +310,14 @@ static bool holds_secrets(const struct config *c, const struct settings *s)
     for (size_t i = 0; variables[i]; i++)
         if (getenv(variables[i]))
             return true;
-    for (size_t i = 0; i < c->n_given; i++)
-        if (is_secret(&c->given[i]))
+    for (size_t i = 0; i < c->n_given; i++) {
+        const struct given *g = &c->given[i];
+        char path[PATH_SIZE];
+        bool by_name = strstr(g->def->name, "secret") || strstr(g->def->name, "token") ||
+                       strstr(g->def->name, "header-file");
+        if (by_name || config_secret(g->value) || secret_file(g->value, path))
             return true;
+    }
     return false;
 }
 

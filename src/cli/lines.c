@@ -24,27 +24,21 @@ void lines_release(struct lines *l)
     *l = (struct lines){.fd = -1};
 }
 
-/* Moves the unread bytes to the front and grows the buffer if that leaves no room. */
-static int make_room(struct lines *l, struct error *err)
-{
-    memmove(l->buf, l->buf + l->at, l->n - l->at);
-    l->n -= l->at;
-    l->at = 0;
-    if (l->n < l->cap)
-        return 0;
-    char *grown = realloc(l->buf, 2 * l->cap);
-    if (!grown)
-        return err_nomem(err);
-    l->buf = grown;
-    l->cap *= 2;
-    return 0;
-}
-
 /* Reads what is there, up to the room in the buffer. l->end is set at the end of the file. */
 static int fill_buffer(struct lines *l, struct error *err)
 {
-    if (make_room(l, err) != 0)
-        return -1;
+    /* Move the unread bytes to the front, and grow the buffer if that leaves no room. */
+    memmove(l->buf, l->buf + l->at, l->n - l->at);
+    l->n -= l->at;
+    l->at = 0;
+    if (l->n == l->cap) {
+        char *grown = realloc(l->buf, 2 * l->cap);
+        if (!grown)
+            return err_nomem(err);
+        l->buf = grown;
+        l->cap *= 2;
+    }
+
     ssize_t got;
     do {
         got = read(l->fd, l->buf + l->n, l->cap - l->n);
@@ -66,15 +60,6 @@ static struct str take_line(struct lines *l, size_t n, size_t terminator)
     return line;
 }
 
-/* Counts the line, so that the error can name its number. */
-static int too_long(struct lines *l, struct error *err)
-{
-    l->number++;
-    return err_set(err, ERR_INVALID,
-                   "the line is longer than %zu bytes; max-payload sets how long it may be",
-                   l->max);
-}
-
 /* Searches only bytes that it has not searched before: a long line that comes in small pieces is
  * still read in linear time. */
 int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err)
@@ -87,8 +72,12 @@ int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *e
         if (lf)
             left = (size_t)(lf - from);
         seen += left;
-        if (seen > l->max)
-            return too_long(l, err);
+        if (seen > l->max) {
+            l->number++; /* the error is about this line */
+            return err_set(err, ERR_INVALID,
+                           "the line is longer than %zu bytes; max-payload sets how long it may be",
+                           l->max);
+        }
 
         if (lf) {
             *ret = take_line(l, seen, 1);

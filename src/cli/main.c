@@ -39,18 +39,6 @@ static int exit_code(int code)
     return EXIT_BUG_;
 }
 
-/* Returns advice that the store cannot give; "" if there is none. */
-static const char *advice_for(const struct cli *cli, const struct error *err)
-{
-    const char *store = cli->settings.store;
-    bool is_file = store && strncmp(store, "sqlite:", 7) == 0;
-    if (err->code == ERR_FULL)
-        return "; make room, then try again";
-    if (err->code == ERR_READONLY && is_file)
-        return "; you need write permission for the file and its folder";
-    return "";
-}
-
 static void say_caution(void *ctx, const struct problem *p)
 {
     char text[640];
@@ -99,14 +87,22 @@ static void hold_stdio(void)
     }
 }
 
-/* Prints the error, unless the command has already reported it. */
+/* Prints the error, unless the command has already reported it, with advice that the store cannot
+ * give. */
 static void say_error(const struct cli *cli, const struct error *err)
 {
-    char text[sizeof(err->text) + 64];
+    const char *store = cli->settings.store, *advice = "";
+    bool is_file = store && strncmp(store, "sqlite:", 7) == 0;
     bool said = err->code == CLI_FOUND || err->code == CLI_WRONG || err->code == CLI_DECLINED;
     if (said)
         return;
-    snprintf(text, sizeof(text), "%s%s", err->text, advice_for(cli, err));
+    if (err->code == ERR_FULL)
+        advice = "; make room, then try again";
+    if (err->code == ERR_READONLY && is_file)
+        advice = "; you need write permission for the file and its folder";
+
+    char text[sizeof(err->text) + 64];
+    snprintf(text, sizeof(text), "%s%s", err->text, advice);
     bool json = cli->cmd == cmd_relay && cli->settings.log_format == LOG_JSON;
     if (json)
         logger_line(LOG_JSON, LOG_ERROR_, NULL, text, 0);

@@ -158,12 +158,6 @@ static bool says_yes(void)
     return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
 }
 
-static bool has_dry_run(const struct cli *cli)
-{
-    const struct option_def *options = cli->cmd->options;
-    return options && option_find(options, "dry-run");
-}
-
 int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
 {
     char what[700];
@@ -175,8 +169,10 @@ int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ..
     va_end(ap);
 
     if (!isatty(STDIN_FILENO)) {
-        const char *look = has_dry_run(cli) ? ", or --dry-run to look first" : "";
-        return options_usage(err, "this would %s; use --yes to do it%s", what, look);
+        const struct option_def *options = cli->cmd->options;
+        bool has_dry_run = options && option_find(options, "dry-run");
+        return options_usage(err, "this would %s; use --yes to do it%s", what,
+                             has_dry_run ? ", or --dry-run to look first" : "");
     }
 
     output_note("This will %s. Continue? [y/N] ", what);

@@ -64,26 +64,20 @@ static void forget_settings(struct relay_consumer *c)
     *c = (struct relay_consumer){0};
 }
 
-static bool copy_values(struct relay_consumer *c, const struct config *config)
-{
-    for (size_t i = 0; i < n_options(); i++) {
-        const char *value = given_in(config, c->name, i);
-        if (!value)
-            continue;
-        c->values[i] = strdup(value);
-        if (!c->values[i])
-            return false;
-    }
-    return true;
-}
-
 /* Copies a consumer's settings from a config. */
 static int note_settings(struct relay_consumer *c, const struct config *config, const char *name,
                          struct error *err)
 {
     *c = (struct relay_consumer){.name = strdup(name),
                                  .values = calloc(n_options(), sizeof(char *))};
-    bool copied = c->name && c->values && copy_values(c, config);
+    bool copied = c->name && c->values;
+    for (size_t i = 0; copied && i < n_options(); i++) {
+        const char *value = given_in(config, name, i);
+        if (value) {
+            c->values[i] = strdup(value);
+            copied = c->values[i] != NULL;
+        }
+    }
     if (copied)
         return 0;
     forget_settings(c);
@@ -191,16 +185,6 @@ struct changes {
     size_t added, removed, changed, failed;
 };
 
-static bool is_wanted(const struct config *config, const char *name)
-{
-    size_t n;
-    const char *const *names = config_consumers(config, &n);
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(names[i], name) == 0)
-            return true;
-    return false;
-}
-
 /* Whether the config gives a consumer the settings it runs with. */
 static bool same_settings(const struct relay_consumer *c, const struct config *config)
 {
@@ -252,10 +236,15 @@ static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict
 /* Stops the consumers that the config no longer has. */
 static void remove_unwanted(struct relay *r, const struct config *config, struct changes *did)
 {
-    size_t i = 0;
+    size_t i = 0, n;
+    const char *const *names = config_consumers(config, &n);
     while (i < r->n_consumers) {
         struct relay_consumer *c = &r->consumer[i];
-        if (is_wanted(config, c->name)) {
+        size_t at = 0;
+        while (at < n && strcmp(names[at], c->name) != 0)
+            at++;
+        bool wanted = at < n;
+        if (wanted) {
             i++;
             continue;
         }
@@ -312,34 +301,24 @@ static void change_consumer(struct relay *r, size_t i, const struct config *conf
     drop_consumer(r, i);
 }
 
-/* Adds a consumer and starts it; on failure nothing of it is left. */
-static int add_started(struct relay *r, const struct config *config, const char *name,
-                       struct error *err)
-{
-    size_t before = r->n_consumers;
-    int result = relay_consumer_add(r, config, name, err);
-    if (r->n_consumers == before)
-        return -1;
-
-    struct relay_consumer *c = &r->consumer[before];
-    if (result == 0)
-        result = manage_start(c->c, false, err);
-    if (result != 0) {
-        stop_consumer(c);
-        drop_consumer(r, before);
-    }
-    return result;
-}
-
-/* Starts a consumer that is new in the config. */
+/* Starts a consumer that is new in the config; on failure nothing of it is left. */
 static void add_consumer(struct relay *r, const struct config *config, const char *name,
                          struct changes *did)
 {
     struct error err;
-    if (add_started(r, config, name, &err) == 0) {
+    size_t before = r->n_consumers;
+    int result = relay_consumer_add(r, config, name, &err);
+    if (result == 0)
+        result = manage_start(r->consumer[before].c, false, &err);
+    if (result == 0) {
         did->added++;
         relay_log(r, LOG_INFO_, name, "started: new in the config");
         return;
+    }
+
+    if (r->n_consumers > before) {
+        stop_consumer(&r->consumer[before]);
+        drop_consumer(r, before);
     }
     did->failed++;
     relay_log(r, LOG_ERROR_, name, "new in the config, but could not be started: %s", err.text);
@@ -364,21 +343,17 @@ static void apply_config(struct relay *r, const struct config *config, struct ch
     r->abandoned = r->n_consumers == 0;
 }
 
-static const char *value_or_empty(const struct config *config, const struct option_def *o)
-{
-    const char *value = config_value(config, NULL, o);
-    return value ? value : "";
-}
-
 /* Logs the names of changed settings that only take effect at the next start, but not their values:
  * one may be a password. */
 static void say_fixed(struct relay *r, const struct config *config)
 {
     for (const struct option_def *o = config_options; o->name; o++) {
-        const char *was = value_or_empty(&r->cli->config, o), *is = value_or_empty(config, o);
+        const char *was = config_value(&r->cli->config, NULL, o);
+        const char *is = config_value(config, NULL, o);
+        bool same = strcmp(was ? was : "", is ? is : "") == 0;
         bool reloads = strcmp(o->name, "log-level") == 0;
         bool unused = strcmp(o->name, "color") == 0; /* a relay prints no tables */
-        if (reloads || unused || strcmp(was, is) == 0)
+        if (same || reloads || unused)
             continue;
         relay_log(r, LOG_WARN_, NULL,
                   "%s cannot change while a relay runs; the old value stays in effect until it is "
@@ -468,19 +443,6 @@ void relay_started(void *relay)
     say_ready(r);
 }
 
-/* Tells the service manager that we are alive, if so, and our status, if it has changed. */
-static void feed_watchdog(struct relay *r, char said[HEALTH_TEXT])
-{
-    struct health h = admin_health(&r->admin_cfg, NULL, NULL);
-    if (h.alive)
-        notify_send(&r->notify, "WATCHDOG=1");
-    if (strcmp(said, h.text) == 0)
-        return;
-
-    snprintf(said, HEALTH_TEXT, "%s", h.text);
-    notify_send(&r->notify, "STATUS=%s", h.text[0] ? h.text : "all consumers are working");
-}
-
 /* Waits for the eventfd or a time, and resets the eventfd. */
 static void sleep_until(struct relay *r, int64_t until)
 {
@@ -509,8 +471,8 @@ static void say_stopping(struct relay *r, bool *said)
     notify_send(&r->notify, "STOPPING=1\nSTATUS=finishing deliveries in flight");
 }
 
-/* Sleeps until the nearest of its deadlines, or until relay_wake. The watchdog is fed twice as
- * often as it asks for. */
+/* Sleeps until the nearest of its deadlines, or until relay_wake. While the relay is alive it feeds
+ * the watchdog twice as often as that asks for. */
 void *relay_watch(void *relay)
 {
     struct relay *r = relay;
@@ -525,7 +487,13 @@ void *relay_watch(void *relay)
 
         int64_t now = clock_mono(&clock_system);
         if (now >= feed_at) {
-            feed_watchdog(r, said);
+            struct health h = admin_health(&r->admin_cfg, NULL, NULL);
+            if (h.alive)
+                notify_send(&r->notify, "WATCHDOG=1");
+            if (strcmp(said, h.text) != 0) {
+                snprintf(said, sizeof said, "%s", h.text);
+                notify_send(&r->notify, "STATUS=%s", said[0] ? said : "all consumers are working");
+            }
             feed_at = now + r->notify.watchdog_ns / 2;
         }
         int64_t next = min_i64(logger_tell(&r->logger, now), admin_tick(r->admin, now));

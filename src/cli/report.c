@@ -80,20 +80,6 @@ const struct listing_field fields_report[] = {
 };
 #undef AT
 
-static void add_summary(struct report *r, const struct summary *s)
-{
-    char problems[HUMAN_COUNT], warnings[HUMAN_COUNT], notes[HUMAN_COUNT];
-    if (r->json) {
-        buf_addc(&r->b, ']');
-        listing_members(&r->b, &fields_report[1], s);
-        buf_adds(&r->b, "}\n");
-        return;
-    }
-    buf_addf(&r->b, "%s: %s, %s, %s\n", s->ok ? "all is well" : "needs attention",
-             human_count(s->problems, "problem", problems),
-             human_count(s->warnings, "warning", warnings), human_count(s->notes, "note", notes));
-}
-
 /* Counts a warning as a failure, so that a script notices; a note is only a remark. */
 int report_end(struct report *r, struct error *err)
 {
@@ -101,7 +87,17 @@ int report_end(struct report *r, struct error *err)
                         .warnings = (int64_t)r->count[FINDING_WARNING],
                         .notes = (int64_t)r->count[FINDING_NOTE]};
     s.ok = s.problems + s.warnings == 0;
-    add_summary(r, &s);
+    if (r->json) {
+        buf_addc(&r->b, ']');
+        listing_members(&r->b, &fields_report[1], &s);
+        buf_adds(&r->b, "}\n");
+    } else {
+        char problems[HUMAN_COUNT], warnings[HUMAN_COUNT], notes[HUMAN_COUNT];
+        buf_addf(&r->b, "%s: %s, %s, %s\n", s.ok ? "all is well" : "needs attention",
+                 human_count(s.problems, "problem", problems),
+                 human_count(s.warnings, "warning", warnings), human_count(s.notes, "note", notes));
+    }
+
     int (*flush)(struct buf *, struct error *) = output_flush;
     if (r->color)
         flush = output_flush_painted;
