@@ -340,8 +340,8 @@ static void bulk_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", bulk_counts(row, counts));
 }
 
-/* Stores a file and prints the counts. If they cannot be printed, the error has them, since the lines
- * are stored anyway. */
+/* Stores a file and prints the counts. If they cannot be printed, the error has them, since the
+ * lines are stored anyway. */
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     char counts[COUNTS];

@@ -74,10 +74,11 @@ static void catch_signals(struct relay *r)
 
 /* ---- an unreachable store ---- */
 
-/* Whether to wait for the store. It may become reachable without a change of the settings: its server
- * may be started after the relay, or be a standby that will be promoted; a backup or a migration may
- * have locked it; a disk may be full. A file that cannot be opened is more likely a wrong path. With
- * --drain a failure is reported at once, and consumers that have started wait on their own. */
+/* Whether to wait for the store. It may become reachable without a change of the settings: its
+ * server may be started after the relay, or be a standby that will be promoted; a backup or a
+ * migration may have locked it; a disk may be full. A file that cannot be opened is more likely a
+ * wrong path. With --drain a failure is reported at once, and consumers that have started wait on
+ * their own. */
 static bool waits_for_store(const struct relay *r, const struct error *err)
 {
     bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);

@@ -203,8 +203,8 @@ int config_environment(struct config *c, const struct option_def *table, struct 
     return 0;
 }
 
-/* Copies the name out of NAME=VALUE and returns the value. It returns NULL if the name does not begin
- * with the prefix, or if the value is empty, which counts as unset. */
+/* Copies the name out of NAME=VALUE and returns the value. It returns NULL if the name does not
+ * begin with the prefix, or if the value is empty, which counts as unset. */
 static const char *split_entry(const char *entry, const char *prefix, char name[ENTRY])
 {
     size_t n = strcspn(entry, "=");
