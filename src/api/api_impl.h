@@ -1,7 +1,7 @@
-/* api_impl.h: what the files of the public interface share. They are outbox.c (opens, emits, runs),
- * consumers.c (describes consumers and handlers), batch.c (claims and settles batches), stream.c
- * (reads Redis streams), manage.c (further functions for a relay), tx.c (the interface for
- * handlers) and test.c (functions for tests of applications). */
+/* api_impl.h: what the files of the public interface share. They are outbox.c (opens, emits, runs,
+ * reads Redis streams), consumers.c (describes consumers and handlers), batch.c (claims and settles
+ * batches), manage.c (further functions for a relay), tx.c (the interface for handlers) and test.c
+ * (functions for tests of applications). */
 #ifndef API_API_IMPL_H
 #define API_API_IMPL_H
 

@@ -355,26 +355,8 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
     return 0;
 }
 
-/* Puts the consumers in random order. Otherwise one that always has more events than the limit
- * would starve those after it. */
-static void shuffle_specs(struct consumer_spec *list, size_t n, struct rng *rng)
-{
-    for (size_t i = n; i > 1; i--) {
-        size_t k = rng_below(rng, i);
-        struct consumer_spec kept = list[i - 1];
-        list[i - 1] = list[k];
-        list[k] = kept;
-    }
-}
-
-static bool is_full(const outbox_batch *b, const outbox_claim *c)
-{
-    bool has_suspect = b->last && b->last->b.suspect;
-    return has_suspect || b->n >= c->limit;
-}
-
-/* Goes through the consumers until the batch is full. If one fails, the others are still served,
- * and its error counts only if there is nothing to deliver. */
+/* Claims for one consumer after the other until the batch is full. If one fails, the others are
+ * still served, and its error counts only if there is nothing to deliver. */
 static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
 {
     struct consumer_spec *list;
@@ -383,8 +365,20 @@ static int claim_all(outbox_batch *b, const outbox_claim *c, struct error *err)
     struct store *st = b->ob->st;
     if (st->ops->consumer_specs(st, c->target, &b->a, &list, &n, err) != 0)
         return -1;
-    shuffle_specs(list, n, &b->rng);
-    for (size_t i = 0; i < n && !is_full(b, c); i++) {
+
+    /* In random order: otherwise a consumer that always has more events than the limit would starve
+     * those after it. */
+    for (size_t i = n; i > 1; i--) {
+        size_t k = rng_below(&b->rng, i);
+        struct consumer_spec kept = list[i - 1];
+        list[i - 1] = list[k];
+        list[k] = kept;
+    }
+
+    for (size_t i = 0; i < n; i++) {
+        bool has_suspect = b->last && b->last->b.suspect;
+        if (has_suspect || b->n >= c->limit)
+            break;
         struct error why = {0};
         bool failed = claim_for(b, c, &list[i], n == 1, &why) != 0;
         if (failed && !first.code)
@@ -456,12 +450,16 @@ static bool makes_wait(const struct item *it)
 /* Whether an earlier item that this one must not overtake will come again. */
 static bool must_wait(const struct part *p, size_t at)
 {
+    const struct event *ev = p->b.ev;
     if (p->order == ORDER_NONE || p->held_back == 0)
         return false;
     for (size_t i = 0; i < at; i++) {
-        bool same_key = p->b.ev[i].key && p->b.ev[i].key == p->b.ev[at].key;
-        bool ordered = p->order == ORDER_GLOBAL || same_key;
-        if (ordered && makes_wait(&p->items[i]))
+        if (!makes_wait(&p->items[i]))
+            continue;
+        if (p->order == ORDER_GLOBAL)
+            return true;
+        bool same_key = ev[at].key && ev[i].key == ev[at].key;
+        if (same_key)
             return true;
     }
     return false;

@@ -1,5 +1,3 @@
-#include "api/lease_renewer.h"
-
 #include "api/worker.h"
 #include "base/cond.h"
 #include "base/num.h"
@@ -72,21 +70,7 @@ static void renew_lease(struct lease_renewer *l, struct worker *w, int64_t now)
         atomic_compare_exchange_strong(&w->call.deadline, &deadline, now + lease_ns);
 }
 
-/* Tells the store that the event being handled is not to blame if the process is killed now: it is
- * being stopped, and the operator may lose patience. */
-static void absolve_suspect(struct lease_renewer *l)
-{
-    struct suspect_claim c;
-    struct error err;
-    bool lost;
-    if (!suspect_all_absolve(&l->sv->suspects, &c))
-        return;
-    struct claim_lease lease = suspect_lease(&c);
-    if (extend_claim(l, &lease, &lost, &err) != 0)
-        log_at(l->sv->log, LOG_WARN_, c.consumer, "store: %s", err.text);
-}
-
-/* Returns false if the renewer is to stop. */
+/* Waits for a period; false: the renewer has to stop. */
 static bool wait_period(struct lease_renewer *l, int64_t period_ns)
 {
     int64_t until = clock_mono(&clock_system) + period_ns;
@@ -109,8 +93,16 @@ static void *renewer_main(void *arg)
     int64_t period_ns = shortest_ms * MS_NS / 8;
 
     while (wait_period(l, period_ns)) {
-        if (atomic_load(&l->sv->stop))
-            absolve_suspect(l);
+        /* Tell the store that the event being handled is not to blame if the process is killed now:
+         * it is being stopped, and the operator may lose patience. */
+        struct suspect_claim c;
+        if (atomic_load(&l->sv->stop) && suspect_all_absolve(&l->sv->suspects, &c)) {
+            struct claim_lease lease = suspect_lease(&c);
+            struct error err;
+            bool lost;
+            if (extend_claim(l, &lease, &lost, &err) != 0)
+                log_at(l->sv->log, LOG_WARN_, c.consumer, "store: %s", err.text);
+        }
         for (size_t i = 0; i < l->n; i++)
             renew_lease(l, l->workers[i], clock_mono(l->sv->clock));
     }

@@ -7,6 +7,8 @@
 #include "api/api_impl.h"
 #include "base/num.h"
 #include "base/text.h"
+#include "base/wake_fd.h"
+#include "extra/streams/stream_reader.h"
 #include "store/mariadb/handle.h"
 #include "store/postgres/handle.h"
 #include "store/sqlite/handle.h"
@@ -37,8 +39,7 @@ static void pass_about(void *ctx, enum log_level level, const char *consumer, co
     ob->log_about_fn(ob->log_ctx, (int)level, consumer, text, &a);
 }
 
-/* moved_mono and moved_wall are the clocks of an outbox for tests: outbox_test_advance moves
- * them. */
+/* The clocks of an outbox for tests, which outbox_test_advance moves. */
 static int64_t moved_mono(void *ctx)
 {
     return clock_mono(&clock_system) + atomic_load(&((outbox *)ctx)->clock_offset);
@@ -47,15 +48,6 @@ static int64_t moved_mono(void *ctx)
 static int64_t moved_wall(void *ctx)
 {
     return clock_wall(&clock_system) + atomic_load(&((outbox *)ctx)->clock_offset) / MS_NS;
-}
-
-/* Reads OUTBOX_EAGER. Anything but a clear yes means no. */
-static bool env_says_eager(void)
-{
-    const char *value = getenv("OUTBOX_EAGER");
-    bool eager = false;
-    bool clear = value && *value && text_bool(value, &eager, NULL) == 0;
-    return clear && eager;
 }
 
 static int open_store(outbox *ob, const char *url, const outbox_options *o, struct error *err)
@@ -83,7 +75,9 @@ int api_open(const char *url, const outbox_options *options, bool movable, outbo
     outbox *ob = calloc(1, sizeof *ob);
     if (!ob)
         return err_nomem(err);
-    ob->eager = env_says_eager();
+    const char *eager = getenv("OUTBOX_EAGER");
+    if (eager && text_bool(eager, &ob->eager, NULL) != 0)
+        ob->eager = false; /* anything but a clear yes means no */
     ob->clock = clock_system;
     if (movable)
         ob->clock = (struct clock){.mono_ns = moved_mono, .wall_ms = moved_wall, .ctx = ob};
@@ -229,30 +223,27 @@ OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *
 OUTBOX_API int outbox_emit_sqlite(outbox *ob, struct sqlite3 *db, const outbox_message *m,
                                   outbox_receipt *ret, outbox_error *err)
 {
-    if (!db)
-        return err_set(err_of(err), ERR_MISUSE, "outbox_emit_sqlite needs a connection");
-    if (!outbox_sqlite(ob))
-        return err_set(err_of(err), ERR_MISUSE, "this outbox is not in SQLite");
+    if (!db || !outbox_sqlite(ob))
+        return err_set(err_of(err), ERR_MISUSE,
+                       "outbox_emit_sqlite needs a connection, and an outbox in SQLite");
     return emit_message(ob, db, m, ret, NULL, err_of(err));
 }
 
 OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_message *m,
                               outbox_receipt *ret, outbox_error *err)
 {
-    if (!db)
-        return err_set(err_of(err), ERR_MISUSE, "outbox_emit_pg needs a connection");
-    if (!outbox_pg(ob))
-        return err_set(err_of(err), ERR_MISUSE, "this outbox is not in PostgreSQL");
+    if (!db || !outbox_pg(ob))
+        return err_set(err_of(err), ERR_MISUSE,
+                       "outbox_emit_pg needs a connection, and an outbox in PostgreSQL");
     return emit_message(ob, db, m, ret, NULL, err_of(err));
 }
 
 OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox_message *m,
                                    outbox_receipt *ret, outbox_error *err)
 {
-    if (!db)
-        return err_set(err_of(err), ERR_MISUSE, "outbox_emit_mariadb needs a connection");
-    if (!mdb_is(ob->st))
-        return err_set(err_of(err), ERR_MISUSE, "this outbox is not in MariaDB");
+    if (!db || !mdb_is(ob->st))
+        return err_set(err_of(err), ERR_MISUSE,
+                       "outbox_emit_mariadb needs a connection, and an outbox in MariaDB");
     return emit_message(ob, db, m, ret, NULL, err_of(err));
 }
 
@@ -414,4 +405,58 @@ OUTBOX_API void outbox_wake(outbox *ob)
             worker_wake(c->workers[i]);
     }
     pthread_mutex_unlock(&ob->sv.lock);
+}
+
+/* ---- reading a stream ---- */
+
+/* What the reader passes to handle_event. */
+struct reading {
+    outbox *ob;
+    const outbox_stream *s;
+};
+
+/* Calls the handler, unless the event was handled before. The record that it was handled and the
+ * handler's work are one transaction. */
+static int handle_event(void *ctx, const struct event *ev, struct error *err)
+{
+    const struct reading *r = ctx;
+    struct store *st = r->ob->st;
+    struct delivery d = {.ev = ev, .attempt = 1};
+    bool first = false;
+    if (outbox_begin(r->ob, (outbox_error *)err) != 0)
+        return -1;
+    int rc = st->ops->handle_once(st, NULL, str_of(r->s->group), ev->id, ev->payload, &first, err);
+    if (rc == 0 && first && r->s->handler(r->ob, (const outbox_event *)&d, r->s->ctx) != 0)
+        rc = err_set(err, ERR_INVALID, "the handler did not return 0");
+    if (rc == 0 && first)
+        return outbox_commit(r->ob, (outbox_error *)err);
+    outbox_rollback(r->ob);
+    return rc;
+}
+
+/* outbox_consume can be stopped with outbox_stop, like outbox_run. It resets the stop at its end,
+ * so that it can be called again. */
+OUTBOX_API int outbox_consume(outbox *ob, const outbox_stream *s, outbox_error *err)
+{
+    struct reading r = {ob, s};
+    struct error *e = err_of(err);
+    if (!s->url || !s->group || !s->handler)
+        return err_set(e, ERR_MISUSE, "outbox_consume needs a url, a group and a handler");
+    struct error own;
+    struct stream_reader_config cfg = {
+        .url = s->url,
+        .group = s->group,
+        .name = s->name,
+        .from = s->from,
+        .claim_ms = s->claim_ms,
+        .until_through = (s->flags & OUTBOX_UNTIL_THROUGH) != 0,
+        .wake = ob->sv.stop_fd,
+        .log = &ob->log,
+        .handle = handle_event,
+        .ctx = &r,
+    };
+    int rc = stream_reader_run(&cfg, NULL, e ? e : &own);
+    atomic_store(&ob->sv.stop, false);
+    wake_fd_clear(ob->sv.stop_fd);
+    return rc;
 }

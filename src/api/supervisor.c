@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "api/defaults.h"
-#include "api/lease_renewer.h"
 #include "api/worker.h"
 #include "base/cond.h"
 #include "base/num.h"
@@ -19,7 +17,7 @@
 
 #define AT(field) .at = offsetof(struct supervisor, field)
 
-const struct option_def supervisor_options[] = {DEFAULTS_ROWS(AT), {NULL}};
+const struct option_def supervisor_options[] = {SUPERVISOR_OPTIONS(AT), {NULL}};
 
 int supervisor_init(struct supervisor *sv, const struct clock *clock, const struct log *log,
                     struct error *err)
@@ -137,26 +135,6 @@ static int64_t trim_batch(struct supervisor *sv, struct trimmer *t)
 
 /* ---- supervising ---- */
 
-static bool each_through(const struct supervisor *sv)
-{
-    for (const struct worker *w = sv->first; w; w = w->next) {
-        if (!w->through)
-            return false;
-    }
-    return true;
-}
-
-/* Whether each worker has looked for work since the round began. */
-static bool round_over(const struct supervisor *sv)
-{
-    for (const struct worker *w = sv->first; w; w = w->next) {
-        bool looked = w->ended || w->round_seen == sv->round;
-        if (!looked)
-            return false;
-    }
-    return true;
-}
-
 /* Whether nothing is left to do for any consumer. It is not enough that each found nothing when it
  * last looked: a handler may since have emitted an event for a consumer that looked earlier. So
  * when all seem to be through, a round begins in which each looks once more. They are through if
@@ -164,14 +142,13 @@ static bool round_over(const struct supervisor *sv)
 static bool all_through(struct supervisor *sv, int64_t *claims_before)
 {
     bool in_round = sv->round > 0;
-    if (!each_through(sv))
-        return false;
-    if (in_round && !round_over(sv))
-        return false;
-
     int64_t claims = 0;
-    for (const struct worker *w = sv->first; w; w = w->next)
+    for (const struct worker *w = sv->first; w; w = w->next) {
+        bool looked = !in_round || w->ended || w->round_seen == sv->round;
+        if (!w->through || !looked)
+            return false;
         claims += w->claims;
+    }
     if (in_round && claims == *claims_before)
         return true;
 
@@ -191,17 +168,6 @@ static bool all_ended(const struct supervisor *sv)
     return true;
 }
 
-/* Lets the host add and remove workers. A reload requested in the meantime runs again. */
-static void run_reload(struct supervisor *sv)
-{
-    sv->reload_wanted = false;
-    pthread_mutex_unlock(&sv->lock);
-    bool stopping = atomic_load(&sv->stop);
-    if (sv->reload && !stopping)
-        sv->reload(sv->hook_ctx);
-    pthread_mutex_lock(&sv->lock);
-}
-
 /* Waits until all workers have ended. Meanwhile it reloads and trims. With until_through it stops
  * them once nothing is left to do; then it does not trim. */
 static void supervise(struct supervisor *sv, bool until_through)
@@ -216,11 +182,16 @@ static void supervise(struct supervisor *sv, bool until_through)
     pthread_mutex_lock(&sv->lock);
     sv->until_through = until_through;
     while (!all_ended(sv)) {
+        bool stopping = atomic_load(&sv->stop);
         if (sv->reload_wanted) {
-            run_reload(sv);
+            /* The host adds and removes workers. A reload requested meanwhile runs again. */
+            sv->reload_wanted = false;
+            pthread_mutex_unlock(&sv->lock);
+            if (sv->reload && !stopping)
+                sv->reload(sv->hook_ctx);
+            pthread_mutex_lock(&sv->lock);
             continue;
         }
-        bool stopping = atomic_load(&sv->stop);
         if (until_through && !stopping && all_through(sv, &claims))
             supervisor_stop(sv);
         if (clock_mono(sv->clock) >= trim_at) {
@@ -236,7 +207,7 @@ static void supervise(struct supervisor *sv, bool until_through)
     store_close(trimmer.st);
 }
 
-/* ---- workers come and go ---- */
+/* ---- starting and ending workers ---- */
 
 /* Starts the thread of an open worker and appends the worker to the list. */
 static int start_worker(struct supervisor *sv, struct worker *w, struct error *err)
@@ -252,9 +223,9 @@ static int start_worker(struct supervisor *sv, struct worker *w, struct error *e
     return 0;
 }
 
-/* Comes last, when nothing else can fail: the store keeps events for every registered consumer,
- * even one that no worker runs. With `strict`, a consumer that would have to stand by is refused.
- */
+/* Registers the consumer of an open worker. This is the last step that can fail: the store keeps
+ * events for every registered consumer, even one that no worker runs. With `strict`, a consumer
+ * that would have to stand by is refused. */
 static int register_consumer(struct worker *w, bool strict, struct error *err)
 {
     if (pipeline_register(w->p, err) != 0)
@@ -333,33 +304,6 @@ static void log_watch_status(void *ctx, const struct error *why)
         log_at(sv->log, LOG_INFO_, NULL, "watching for new events again");
 }
 
-/* Makes the workers share a few connections, if the store supports it. */
-static int open_pool(struct supervisor *sv, struct worker *const *w, size_t n, struct error *err)
-{
-    if (!pool_possible(sv->st, n))
-        return 0;
-    struct pool_config cfg = {.clock = sv->clock,
-                              .connections = sv->connections,
-                              .sweep_ms = sv->sweep_ms,
-                              .watch_status = log_watch_status,
-                              .ctx = sv};
-    for (size_t i = 0; i < n; i++)
-        cfg.tx_workers += w[i]->named;
-    return pool_open(sv->st, &cfg, &sv->pool, err);
-}
-
-/* Opens all of them before it registers the first consumer, so that nothing is registered if one of
- * them cannot be opened. */
-static int open_workers(struct worker *const *w, size_t n, bool until_through, struct error *err)
-{
-    int result = 0;
-    for (size_t i = 0; result == 0 && i < n; i++)
-        result = worker_begin(w[i], !until_through, err);
-    for (size_t i = 0; result == 0 && i < n; i++)
-        result = register_consumer(w[i], until_through, err);
-    return result;
-}
-
 /* Waits for all threads. Their first error becomes the caller's, if `result` is 0. */
 static int end_workers(struct supervisor *sv, int result, struct error *err)
 {
@@ -398,24 +342,30 @@ static void warn_of_inbox(const struct supervisor *sv, const struct worker *w)
            inbox, need);
 }
 
-static void announce_start(const struct supervisor *sv, struct worker *const *w, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        warn_of_inbox(sv, w[i]);
-    log_at(sv->log, LOG_INFO_, NULL, "started, consumers: %zu", n);
-    if (sv->started)
-        sv->started(sv->hook_ctx);
-}
-
 int supervisor_run(struct supervisor *sv, struct worker *const *w, size_t n, bool until_through,
                    struct error *err)
 {
     struct lease_renewer renewer = {0};
+    int result = 0;
     sv->round = 0;
     sv->budget.limit = (size_t)sv->memory;
-    int result = open_pool(sv, w, n, err);
-    if (result == 0)
-        result = open_workers(w, n, until_through, err);
+    if (pool_possible(sv->st, n)) {
+        struct pool_config cfg = {.clock = sv->clock,
+                                  .connections = sv->connections,
+                                  .sweep_ms = sv->sweep_ms,
+                                  .watch_status = log_watch_status,
+                                  .ctx = sv};
+        for (size_t i = 0; i < n; i++)
+            cfg.tx_workers += w[i]->named;
+        result = pool_open(sv->st, &cfg, &sv->pool, err);
+    }
+
+    /* Open all of them before the first consumer is registered, so that nothing is registered if
+     * one of them cannot be opened. */
+    for (size_t i = 0; result == 0 && i < n; i++)
+        result = worker_begin(w[i], !until_through, err);
+    for (size_t i = 0; result == 0 && i < n; i++)
+        result = register_consumer(w[i], until_through, err);
     if (result == 0 && sv->pool)
         result = pool_watch(sv->pool, err);
     if (result == 0)
@@ -424,7 +374,11 @@ int supervisor_run(struct supervisor *sv, struct worker *const *w, size_t n, boo
         result = start_worker(sv, w[i], err);
 
     if (result == 0) {
-        announce_start(sv, w, n);
+        for (size_t i = 0; i < n; i++)
+            warn_of_inbox(sv, w[i]);
+        log_at(sv->log, LOG_INFO_, NULL, "started, consumers: %zu", n);
+        if (sv->started)
+            sv->started(sv->hook_ctx);
         supervise(sv, until_through);
         result = end_workers(sv, 0, err);
     } else {

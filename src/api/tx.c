@@ -152,29 +152,19 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 
 /* ---- the inbox ---- */
 
-static bool is_text(const char *s)
-{
-    return s && *s;
-}
-
-/* Returns a payload of `size` bytes; 0: up to its NUL. Without a payload it is empty. */
-static struct str content_of(const char *payload, size_t size)
-{
-    if (!payload)
-        return STR("");
-    if (size == 0)
-        return str_of(payload);
-    return (struct str){payload, size};
-}
-
+/* A payload has `size` bytes; 0: up to its NUL. NULL counts as empty. */
 static int handle_once(struct store *st, void *foreign, const char *handler, const char *key,
                        const char *payload, size_t size, int *ret_first, struct error *err)
 {
     bool first;
-    bool named = is_text(handler) && is_text(key);
-    if (!named)
+    bool has_handler = handler && *handler, has_key = key && *key;
+    if (!has_handler || !has_key)
         return err_set(err, ERR_INVALID, "outbox_handle_once needs a handler's name and a key");
-    struct str content = content_of(payload, size);
+    struct str content = STR("");
+    if (payload && size == 0)
+        content = str_of(payload);
+    else if (payload)
+        content = (struct str){payload, size};
     if (st->ops->handle_once(st, foreign, str_of(handler), str_of(key), content, &first, err) != 0)
         return -1;
     *ret_first = first;

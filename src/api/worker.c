@@ -251,22 +251,6 @@ static bool wait_for_work(struct worker *w, struct pollfd *fds)
     return wake->revents != 0 && wake_fd_clear(w->wake_fd);
 }
 
-/* Publishes progress and sleeps until there is more to do. *round is set to the supervisor's
- * current round, if any. */
-static void publish_and_sleep(struct worker *w, struct pollfd *fds, uint64_t *round)
-{
-    publish_progress(w, *round);
-    atomic_store_explicit(&w->step_since, 0, memory_order_relaxed);
-    if (has_stopped(w) || !wait_for_work(w, fds))
-        return;
-
-    /* Before the next step, so that the claims it makes count in the round. */
-    pthread_mutex_lock(&w->sv->lock);
-    *round = w->sv->round;
-    pthread_mutex_unlock(&w->sv->lock);
-    pipeline_wake(w->p);
-}
-
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
@@ -282,13 +266,24 @@ static void *worker_main(void *arg)
         bool stop = atomic_load(&sv->stop) || atomic_load(&w->stop);
         if (stop && pipeline_state(w->p) == PIPELINE_RUNNING)
             pipeline_drain(w->p, now + sv->drain_ms * MS_NS);
-        if (!pipeline_step(w->p)) {
-            publish_and_sleep(w, fds, &round);
-        } else if (now - w->shown_at >= SHOW_EVERY) {
-            pthread_mutex_lock(&sv->lock);
-            worker_show(w);
-            pthread_mutex_unlock(&sv->lock);
+        if (pipeline_step(w->p)) {
+            if (now - w->shown_at >= SHOW_EVERY) {
+                pthread_mutex_lock(&sv->lock);
+                worker_show(w);
+                pthread_mutex_unlock(&sv->lock);
+            }
+            continue;
         }
+
+        publish_progress(w, round);
+        atomic_store_explicit(&w->step_since, 0, memory_order_relaxed);
+        if (has_stopped(w) || !wait_for_work(w, fds))
+            continue;
+        /* Read the round before the next step, so that the claims it makes count in the round. */
+        pthread_mutex_lock(&sv->lock);
+        round = sv->round;
+        pthread_mutex_unlock(&sv->lock);
+        pipeline_wake(w->p);
     }
 
     publish_progress(w, round);

@@ -1,5 +1,5 @@
-/* worker.h: a pipeline with its stores and sink, run in a thread of its own or in the caller's. No
- * other file starts threads that deliver. */
+/* worker.h: a pipeline with its stores and sink, run in a thread of its own or in the caller's, and
+ * the thread that renews the leases of slow handlers. No other file starts threads that deliver. */
 #ifndef API_WORKER_H
 #define API_WORKER_H
 
@@ -83,5 +83,29 @@ int worker_finish(struct worker *w, struct error *err);
  * closed, so that no claim remains without a worker to deliver it. A failure is stored in *err,
  * with *result = -1, if *result is still 0. */
 void worker_leave(struct worker *w, struct error *err, int *result);
+
+/* ---- lease_renewer.c ---- */
+
+/* A thread that extends the claims of slow handlers. Handlers occupy the threads of their
+ * consumers, so it has its own thread and store handle. (1) While running is false, only workers
+ * and n are meaningful. */
+struct lease_renewer {
+    struct supervisor *sv;
+    struct worker *const *workers;
+    size_t n;
+    struct store *st; /* opened when it is first needed; NULL: not yet */
+    pthread_t thread;
+    bool running;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool stop; /* under lock */
+};
+
+/* lease_renewer_start extends the claims of w[0..n) while their handlers run, up to the time limit
+ * of each call, until lease_renewer_stop. w is borrowed until then. Without handlers it does
+ * nothing. */
+int lease_renewer_start(struct lease_renewer *l, struct supervisor *sv, struct worker *const *w,
+                        size_t n, struct error *err);
+void lease_renewer_stop(struct lease_renewer *l);
 
 #endif

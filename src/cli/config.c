@@ -8,7 +8,7 @@
 
 #include "admin/access.h"
 #include "admin/admin.h"
-#include "api/defaults.h"
+#include "api/supervisor.h"
 #include "cli/cli.h"
 
 /* ---- the options of [outbox] ---- */
@@ -91,7 +91,7 @@ const struct option_def config_options[] = {
     {"color", "auto|always|never", "auto",
      "use colors; auto: on a terminal, unless NO_COLOR is set", option_choice, AT(color),
      .names = color_names},
-    DEFAULTS_ROWS(AT),
+    SUPERVISOR_OPTIONS(AT),
     {"listen", "ADDRESS:PORT|unix:PATH", NULL,
      "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025", set_listen, AT(listen)},
     {"listen-token-file", "FILE", NULL,
