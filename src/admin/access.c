@@ -58,37 +58,27 @@ static int add_token(struct tokens *t, struct str word, struct error *err)
     return 0;
 }
 
-/* Adds the tokens of a line, unless it is a comment. */
-static int add_line(struct tokens *t, struct str line, struct error *err)
+/* Adds the tokens of a text. A line that starts with # is a comment. */
+static int add_lines(struct tokens *t, struct str text, struct error *err)
 {
-    const char *p = line.p, *end = line.p + line.n;
-    if (line.n > 0 && *p == '#')
-        return 0;
-
+    const char *p = text.p, *end = text.p + text.n;
+    bool line_starts = true;
     while (p < end) {
+        if (line_starts && *p == '#') {
+            const char *eol = memchr(p, '\n', (size_t)(end - p));
+            p = eol ? eol : end;
+            continue;
+        }
         const char *from = p;
         while (p < end && !char_is_space(*p))
             p++;
         struct str word = {from, (size_t)(p - from)};
         if (word.n > 0 && add_token(t, word, err) != 0)
             return -1;
-        if (p < end)
+        if (p < end) {
+            line_starts = *p == '\n';
             p++;
-    }
-    return 0;
-}
-
-/* Adds the tokens of a text line by line, since comments go to the end of a line. */
-static int add_lines(struct tokens *t, struct str text, struct error *err)
-{
-    const char *p = text.p, *end = text.p + text.n;
-    while (p < end) {
-        const char *eol = memchr(p, '\n', (size_t)(end - p));
-        if (!eol)
-            eol = end;
-        if (add_line(t, (struct str){p, (size_t)(eol - p)}, err) != 0)
-            return -1;
-        p = eol + 1;
+        }
     }
     return 0;
 }

@@ -1,5 +1,5 @@
 /* connections.c: the open connections. All functions may be called from any thread. */
-#include "admin/connections.h"
+#include "admin/server.h"
 
 #include <sys/socket.h>
 

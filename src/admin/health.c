@@ -1,12 +1,10 @@
 /* health.c: judges a consumer by the figures of its pipeline, and the relay by its consumers. */
-#include "admin/health.h"
+#include "admin/admin.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "admin/admin.h"
 
 #define S_NS (1000 * MS_NS)
 
@@ -90,19 +88,6 @@ static bool store_says_paused(struct store *st, const char *name)
     return paused;
 }
 
-/* Judges one consumer. It asks the store only about one that seems to be stuck: it may have been
- * paused with work in hand. */
-static struct health judge_consumer(const struct admin_config *cfg, struct store *st,
-                                    const struct worker_view *v, int64_t now)
-{
-    int64_t patience = cfg->patience_ms * MS_NS;
-    struct health h = health_of(v, now, patience, false);
-    bool seems_stuck = !h.ready && v->state == PIPELINE_RUNNING && !v->stats.paused;
-    if (seems_stuck && store_says_paused(st, v->consumer))
-        return health_of(v, now, patience, true);
-    return h;
-}
-
 /* The health of a relay without consumers: it waits for its store, or all its consumers have
  * stopped. A restart would not help, so it counts as alive. */
 static struct health none_running(const struct admin_config *cfg, struct buf *verbose)
@@ -123,7 +108,7 @@ struct health admin_health(const struct admin_config *cfg, struct store *st, str
     struct health all = {.ready = true, .alive = true};
     struct worker_view *v;
     size_t n;
-    int64_t now = clock_mono(&clock_system);
+    int64_t now = clock_mono(&clock_system), patience = cfg->patience_ms * MS_NS;
     outbox *ob = atomic_load(&cfg->ob);
     if (!ob)
         return none_running(cfg, verbose);
@@ -131,7 +116,13 @@ struct health admin_health(const struct admin_config *cfg, struct store *st, str
         return all; /* out of memory, which is no reason for a restart */
 
     for (size_t i = 0; i < n; i++) {
-        struct health h = judge_consumer(cfg, st, &v[i], now);
+        /* Ask the store only about a consumer that seems to be stuck: it may have been paused with
+         * work in hand. */
+        struct health h = health_of(&v[i], now, patience, false);
+        bool seems_stuck = !h.ready && v[i].state == PIPELINE_RUNNING && !v[i].stats.paused;
+        if (seems_stuck && store_says_paused(st, v[i].consumer))
+            h = health_of(&v[i], now, patience, true);
+
         if (verbose)
             buf_addf(verbose, "[%c] %s: %s\n", h.ready ? '+' : '-', v[i].consumer, h.text);
         if (all.ready && !h.ready)

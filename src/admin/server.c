@@ -10,9 +10,8 @@
 #include <unistd.h>
 
 #include "admin/access.h"
-#include "admin/connections.h"
 #include "admin/metrics.h"
-#include "admin/socket.h"
+#include "admin/server.h"
 
 #define IDLE_S 5                       /* a connection is closed after that time without a byte */
 #define REQUEST_MAX ((size_t)8 * 1024) /* line and headers */
@@ -119,24 +118,18 @@ static unsigned page_livez(struct admin *s, enum page_detail detail, struct buf 
     return alive ? OK : UNAVAILABLE;
 }
 
-/* Asks the store only if we do not seem ready: a paused consumer may look stuck. */
-static bool is_ready(struct admin *s, struct buf *details)
-{
-    if (admin_health(&s->cfg, NULL, NULL).ready) {
-        if (!details)
-            return true;
-        return admin_health(&s->cfg, NULL, details).ready;
-    }
-    struct store *st = lock_store(s);
-    bool ready = admin_health(&s->cfg, st, details).ready;
-    unlock_store(s, st);
-    return ready;
-}
-
 static unsigned page_readyz(struct admin *s, enum page_detail detail, struct buf *b)
 {
     struct buf *details = details_for(detail, b);
-    bool ready = is_ready(s, details);
+    bool ready = admin_health(&s->cfg, NULL, NULL).ready;
+    if (!ready) {
+        /* Ask the store: a paused consumer may look stuck. */
+        struct store *st = lock_store(s);
+        ready = admin_health(&s->cfg, st, details).ready;
+        unlock_store(s, st);
+    } else if (details) {
+        ready = admin_health(&s->cfg, NULL, details).ready;
+    }
     buf_adds(b, ready ? "ready\n" : "not ready\n");
     return ready ? OK : UNAVAILABLE;
 }
@@ -158,15 +151,6 @@ static const struct page pages[] = {
     {"/readyz", PAGES_TEXT, true, page_readyz},
     {"/", PAGES_TEXT, false, page_index},
 };
-
-/* Returns the page of a path, or NULL. */
-static const struct page *find_page(const char *path)
-{
-    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
-        if (strcmp(pages[i].path, path) == 0)
-            return &pages[i];
-    return NULL;
-}
 
 /* ---- connections ---- */
 
@@ -294,25 +278,17 @@ static struct access_refusal refusal_of(struct admin *s, struct MHD_Connection *
     return access_check(&rules, r, (struct sockaddr *)&here);
 }
 
-/* Reads the parameter `verbose`; details are for clients that know the token. */
-static enum page_detail detail_of(struct MHD_Connection *c, bool knows)
-{
-    bool wanted = MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL,
-                                                NULL) == MHD_YES;
-    if (!wanted)
-        return PAGE_SHORT;
-    if (!knows)
-        return PAGE_WITHHELD;
-    return PAGE_VERBOSE;
-}
-
 /* Makes the reply to a request: a refusal, a page, or 404. */
 static void make_reply(struct admin *s, struct MHD_Connection *c, const char *url,
                        const struct access_request *r, struct reply *ret)
 {
     struct access_refusal knows;
     struct access_refusal refused = refusal_of(s, c, r, &knows);
-    const struct page *page = find_page(url);
+    const struct page *page = NULL;
+    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        if (strcmp(pages[i].path, url) == 0)
+            page = &pages[i];
+    }
     bool open = page && page->open;
     if (!refused.status && !open)
         refused = knows;
@@ -331,8 +307,14 @@ static void make_reply(struct admin *s, struct MHD_Connection *c, const char *ur
         return;
     }
 
+    /* Details are for clients that know the token. */
+    enum page_detail detail = PAGE_SHORT;
+    bool verbose = MHD_lookup_connection_value_n(c, MHD_GET_ARGUMENT_KIND, "verbose", 7, NULL,
+                                                 NULL) == MHD_YES;
+    if (verbose)
+        detail = knows.status ? PAGE_WITHHELD : PAGE_VERBOSE;
     ret->type = page->type;
-    ret->status = page->make(s, detail_of(c, !knows.status), &ret->text);
+    ret->status = page->make(s, detail, &ret->text);
     if (ret->text.failed)
         ret->status = MHD_HTTP_INTERNAL_SERVER_ERROR;
 }
@@ -385,51 +367,38 @@ static struct MHD_Daemon *start_daemon(struct admin *s, int fd)
                             MHD_OPTION_END);
 }
 
-static struct admin *new_admin(const struct admin_config *cfg, const struct admin_door *door)
+int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
+                char ret_url[ADMIN_ADDRESS], struct error *err)
 {
     struct admin *s = calloc(1, sizeof *s);
-    if (!s)
-        return NULL;
+    if (!s) {
+        access_tokens_free(door->tokens);
+        return err_nomem(err);
+    }
     s->cfg = *cfg;
     s->tokens = door->tokens;
     s->local = admin_loopback(&door->address);
     pthread_mutex_init(&s->store_lock, NULL);
     pthread_mutex_init(&s->token_lock, NULL);
     connections_init(&s->connections);
-    return s;
-}
 
-/* Listens on an address and starts the HTTP server. On success the server owns the socket. */
-static int listen_and_start(struct admin *s, const struct admin_address *address,
-                            char ret_url[ADMIN_ADDRESS], struct error *err)
-{
     int fd = -1;
     struct socket_wish wish = {
-        .address = address, .backlog = CONNECTIONS_MAX, .mode = s->cfg.socket_mode};
+        .address = &door->address, .backlog = CONNECTIONS_MAX, .mode = cfg->socket_mode};
     if (socket_listen(&wish, &s->file, &fd, err) != 0)
-        return -1;
+        goto fail;
     socket_say(fd, ret_url);
-    s->http = start_daemon(s, fd);
-    if (s->http)
-        return 0;
-    close(fd);
-    return err_set(err, ERR_UNAVAILABLE, "could not start the HTTP server");
-}
-
-int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
-                char ret_url[ADMIN_ADDRESS], struct error *err)
-{
-    struct admin *s = new_admin(cfg, door);
-    if (!s) {
-        access_tokens_free(door->tokens);
-        return err_nomem(err);
-    }
-    if (listen_and_start(s, &door->address, ret_url, err) != 0) {
-        admin_stop(s);
-        return -1;
+    s->http = start_daemon(s, fd); /* on success it owns the socket */
+    if (!s->http) {
+        close(fd);
+        err_set(err, ERR_UNAVAILABLE, "could not start the HTTP server");
+        goto fail;
     }
     *ret = s;
     return 0;
+fail:
+    admin_stop(s);
+    return -1;
 }
 
 void admin_attach(struct admin *s, outbox *ob)

@@ -1,6 +1,6 @@
 /* socket.c: parses an address to listen on, and creates the listening socket. For a unix socket it
  * makes sure that no other user can replace it. */
-#include "admin/socket.h"
+#include "admin/server.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -119,15 +119,24 @@ static int check_folder(const struct stat *folder, struct error *err)
     return 0;
 }
 
-/* Returns a descriptor of the folder that holds its lock. It waits up to two seconds: another relay
- * holds the lock only while it starts. */
-static int open_locked(const struct place *p, int *ret, struct error *err)
+/* Locks the folder of a path, until *ret is closed. The lock keeps a process that starts at the
+ * same time from mistaking our new socket for a stale one. It waits up to two seconds: another
+ * relay holds the lock only while it starts. */
+static int lock_folder(const char *path, int *ret, struct error *err)
 {
-    if (check_folder(&p->folder, err) != 0)
+    struct place p;
+    if (place_find(path, &p, err) != 0)
         return -1;
-    int fd = fd_above_stdio(openat(p->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd < 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
+    int fd = -1, r = check_folder(&p.folder, err);
+    if (r == 0) {
+        fd = fd_above_stdio(openat(p.dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+        if (fd < 0)
+            r = err_errno(err, ERR_UNAVAILABLE, errno, "could not open its folder");
+    }
+    place_release(&p);
+    if (r != 0)
+        return -1;
+
     for (int i = 0; i < LOCK_TRIES; i++) {
         if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
             *ret = fd;
@@ -137,18 +146,6 @@ static int open_locked(const struct place *p, int *ret, struct error *err)
     }
     close(fd);
     return err_set(err, ERR_BUSY, "another process has locked its folder");
-}
-
-/* Keeps a process that starts at the same time from mistaking our new socket for a stale one. The
- * lock lasts until the descriptor is closed. */
-static int lock_folder(const char *path, int *ret, struct error *err)
-{
-    struct place p;
-    if (place_find(path, &p, err) != 0)
-        return -1;
-    int r = open_locked(&p, ret, err);
-    place_release(&p);
-    return r;
 }
 
 /* Whether a process is listening on a socket; when in doubt, yes. */
@@ -222,19 +219,6 @@ static int listen_path(int fd, const struct socket_wish *w, struct socket_file *
     return r;
 }
 
-/* Listens on a TCP port, even if connections of an earlier relay linger there. */
-static int listen_address(int fd, const struct socket_wish *w, struct error *err)
-{
-    int one = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    int r = bind(fd, &w->address->at.any, w->address->size);
-    if (r == 0)
-        r = listen(fd, w->backlog);
-    if (r != 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
-    return 0;
-}
-
 int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret,
                   struct error *err)
 {
@@ -243,10 +227,18 @@ int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int
     int fd = fd_above_stdio(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not create a socket");
-    if (family == AF_UNIX)
+    if (family == AF_UNIX) {
         r = listen_path(fd, w, &file, err);
-    else
-        r = listen_address(fd, w, err);
+    } else {
+        /* Listen even if connections of an earlier relay linger on this port. */
+        int one = 1;
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        r = bind(fd, &w->address->at.any, w->address->size);
+        if (r == 0)
+            r = listen(fd, w->backlog);
+        if (r != 0)
+            err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
+    }
 
     if (r != 0) {
         socket_remove(&file);

@@ -18,8 +18,6 @@
 #include "engine/consumer.h"
 #include "event/event.h"
 #include "listing/fields.h"
-#include "listing/human.h"
-#include "listing/member.h"
 #include "outbox.h"
 #include "store/store.h"
 

@@ -3,9 +3,6 @@
 
 #include <string.h>
 
-#include "listing/human.h"
-#include "listing/member.h"
-
 #define END \
     { \
         NULL \

@@ -1,5 +1,5 @@
 /* human.c: human-readable times, ages and numbers. */
-#include "listing/human.h"
+#include "listing/listing.h"
 
 #include <stdio.h>
 

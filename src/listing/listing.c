@@ -7,8 +7,6 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "listing/human.h"
-#include "listing/member.h"
 
 /* ---- values ---- */
 
@@ -78,27 +76,25 @@ static const struct listing_field *find_field(const struct listing_field *fields
 
 /* ---- JSON ---- */
 
-static void add_list(struct buf *b, const struct listing_field *f, const void *row)
+/* Appends the object of a field, or the array of its objects. */
+static void add_nested(struct buf *b, const struct listing_field *f, const void *row)
 {
-    const void *one;
+    const void *one = f->nth(row, 0);
+    if (f->type == LISTING_OBJECT) {
+        if (one)
+            listing_object(b, f->sub, one);
+        else
+            buf_adds(b, "null");
+        return;
+    }
+
     buf_addc(b, '[');
-    for (size_t i = 0; (one = f->nth(row, i)); i++) {
+    for (size_t i = 0; one; one = f->nth(row, ++i)) {
         if (i)
             buf_addc(b, ',');
         listing_object(b, f->sub, one);
     }
     buf_addc(b, ']');
-}
-
-static void add_nested(struct buf *b, const struct listing_field *f, const void *row)
-{
-    const void *one;
-    if (f->type == LISTING_LIST)
-        add_list(b, f, row);
-    else if ((one = f->nth(row, 0)))
-        listing_object(b, f->sub, one);
-    else
-        buf_adds(b, "null");
 }
 
 static void add_json_value(struct buf *b, const struct listing_field *f, const void *row)
@@ -286,22 +282,6 @@ static int add_column(struct listing *l, struct str word, struct error *err)
     return 0;
 }
 
-static int start_table(struct listing *l, struct error *err)
-{
-    const char *list = l->form.columns;
-    l->tb = table_new(l->form.out, true, l->form.color);
-    if (!l->tb)
-        return err_nomem(err);
-
-    struct str word;
-    int r = 0;
-    while (r == 0 && (word = next_word(&list)).p)
-        r = add_column(l, word, err);
-    if (r != 0)
-        scols_unref_table(l->tb);
-    return r;
-}
-
 #define PAGE_LINES 1000 /* of a table held in memory: a listing may have any number */
 
 /* Prints the lines so far and drops them. Later pages have no headings, and no narrower columns. */
@@ -335,32 +315,29 @@ static int add_cell(struct listing *l, struct libscols_line *ln, size_t i, const
     return r;
 }
 
-static int add_line(struct listing *l, const void *row, struct error *err)
-{
-    if (scols_table_get_nlines(l->tb) >= PAGE_LINES && print_page(l->tb, err) != 0)
-        return -1;
-
-    struct libscols_line *ln = scols_table_new_line(l->tb, NULL);
-    if (!ln)
-        return err_nomem(err);
-    for (size_t i = 0; i < l->n_columns; i++) {
-        if (add_cell(l, ln, i, row) != 0)
-            return err_nomem(err);
-    }
-    return 0;
-}
-
 /* ---- listings ---- */
 
 int listing_start(struct listing *l, const struct listing_form *form, struct error *err)
 {
     *l = (struct listing){.form = *form};
-    if (!form->json)
-        return start_table(l, err);
-    buf_init(&l->b, LISTING_MAX);
-    if (!form->lines)
-        buf_addc(&l->b, '[');
-    return 0;
+    if (form->json) {
+        buf_init(&l->b, LISTING_MAX);
+        if (!form->lines)
+            buf_addc(&l->b, '[');
+        return 0;
+    }
+
+    l->tb = table_new(form->out, true, form->color);
+    if (!l->tb)
+        return err_nomem(err);
+    const char *list = form->columns;
+    struct str word;
+    int r = 0;
+    while (r == 0 && (word = next_word(&list)).p)
+        r = add_column(l, word, err);
+    if (r != 0)
+        scols_unref_table(l->tb);
+    return r;
 }
 
 int listing_remark(struct listing *l, const struct listing_field *fields, const void *row,
@@ -379,8 +356,18 @@ int listing_add(struct listing *l, const void *row, struct error *err)
 {
     if (l->form.json)
         return listing_remark(l, l->form.fields, row, err);
+
     l->n++;
-    return add_line(l, row, err);
+    if (scols_table_get_nlines(l->tb) >= PAGE_LINES && print_page(l->tb, err) != 0)
+        return -1;
+    struct libscols_line *ln = scols_table_new_line(l->tb, NULL);
+    if (!ln)
+        return err_nomem(err);
+    for (size_t i = 0; i < l->n_columns; i++) {
+        if (add_cell(l, ln, i, row) != 0)
+            return err_nomem(err);
+    }
+    return 0;
 }
 
 int listing_end(struct listing *l, int r, struct error *err)

@@ -1,9 +1,9 @@
-/* listing.h: rows as a table for people or as JSON, from one table of fields.
+/* listing.h: prints rows as a table for people or as JSON, from one table of fields.
  *
  * A struct listing_field describes one field of a row: its names, the location of its value, how it
  * is shown, and what it means. An array of them yields the columns of a table, the list of names
- * and values of a single row, the JSON object, and its documentation. This module knows nothing
- * about the source of the rows. */
+ * and values of a single row, the JSON object, and its documentation. Where the rows come from is
+ * up to the caller. */
 #ifndef LISTING_LISTING_H
 #define LISTING_LISTING_H
 
@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/str.h"
 
@@ -123,5 +124,38 @@ int listing_end(struct listing *l, int r, struct error *err);
 typedef void listing_visit(void *ctx, const char *path, const char *type, const char *help);
 /* listing_document visits every JSON member that an object of these fields may have. */
 void listing_document(const struct listing_field *fields, listing_visit *visit, void *ctx);
+
+/* ---- text for people ---- */
+
+#define HUMAN_AGE 32
+/* human_age writes a duration in two units at most: 350ms, 12s, 3m10s, 2h, 4d6h. */
+const char *human_age(int64_t ms, char out[HUMAN_AGE]);
+/* human_time writes a time in RFC 3339, or "" for 0. */
+const char *human_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
+#define HUMAN_INT 24
+const char *human_int(int64_t n, char out[HUMAN_INT]);
+#define HUMAN_COUNT 64
+/* human_count writes a number and its noun, in the plural unless n is 1. */
+const char *human_count(int64_t n, const char *noun, char out[HUMAN_COUNT]);
+/* human_events_wait writes "1 event waits" or "about 30 events wait". */
+const char *human_events_wait(int64_t n, bool exact, char out[HUMAN_COUNT]);
+
+/* ---- members of a JSON object ---- */
+
+/* Each function appends `"name":value`, with a comma before all but the first. An absent string or
+ * time is null, and so is a string that is not UTF-8, which this library cannot have stored. */
+void member_start(struct buf *b, const char *name); /* only `"name":`; the value follows */
+void member_text(struct buf *b, const char *name, const char *value);
+void member_str(struct buf *b, const char *name, struct str value);
+void member_int(struct buf *b, const char *name, int64_t value);
+void member_bool(struct buf *b, const char *name, bool value);
+void member_time(struct buf *b, const char *name, int64_t wall_ms);
+
+/* member_value appends a string alone, without a name. */
+void member_value(struct buf *b, struct str value);
+/* member_json appends JSON on one line, without a name; what is not valid JSON as a string. */
+void member_json(struct buf *b, struct str json);
+/* member_flat appends valid JSON on one line, without any control character. */
+void member_flat(struct buf *b, struct str json);
 
 #endif

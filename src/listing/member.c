@@ -1,11 +1,10 @@
 /* member.c: members of a JSON object. */
-#include "listing/member.h"
+#include "listing/listing.h"
 
 #include <string.h>
 
 #include "base/json.h"
 #include "base/utf8.h"
-#include "listing/human.h"
 
 void member_start(struct buf *b, const char *name)
 {

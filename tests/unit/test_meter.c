@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "admin/health.h"
+#include "admin/admin.h"
 #include "engine/meter.h"
 
 #define S_NS (1000 * MS_NS)
