@@ -151,7 +151,7 @@ static void update(const char *json)
     natsMsg_Destroy(reply);
 }
 
-static void event_the_server_calls_too_large_is_rejected(void **state)
+static void event_too_large_for_the_server_is_rejected(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -324,7 +324,7 @@ static const struct CMUnitTest tests[] = {
     OWN(full_stream_is_down_until_space_is_freed),
     OWN(full_subject_refuses_its_own_events),
     OWN(event_over_the_streams_size_limit_is_rejected_unsent),
-    OWN(event_the_server_calls_too_large_is_rejected),
+    OWN(event_too_large_for_the_server_is_rejected),
     OWN(subject_of_another_stream_is_refused),
     OWN(subject_without_a_stream_is_refused_alone),
     OWN(subject_without_publish_permission_is_refused),

@@ -145,7 +145,7 @@ static void revoked_user_is_down_until_restored(void **state)
 #define NKEY "UDXU4RCSJNZOIQHZNWXHXORDPRTGNJAHAHFRGZNEEJCPQTT2M7NLCNF4"
 #define SEED "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY"
 
-static void nkey_logs_in(void **state)
+static void nkey_login_works(void **state)
 {
     struct peer *p = *state;
     char path[128], query[400];
@@ -165,7 +165,7 @@ static void nkey_logs_in(void **state)
     nats_server_start(&server, ACCOUNTS);
 }
 
-static void token_logs_in(void **state)
+static void token_login_works(void **state)
 {
     struct peer *p = *state;
     char path[128], query[400];
@@ -278,8 +278,8 @@ static const struct CMUnitTest tests[] = {
     OWN(other_hosts_are_tried_in_turn),
     OWN(password_comes_from_a_file_that_may_change),
     OWN(revoked_user_is_down_until_restored),
-    OWN(nkey_logs_in),
-    OWN(token_logs_in),
+    OWN(nkey_login_works),
+    OWN(token_login_works),
     OWN(closed_idle_connection_is_no_failure),
 };
 const struct suite_part nats_connection_tests = SUITE_PART(tests);

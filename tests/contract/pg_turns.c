@@ -259,7 +259,7 @@ static void large_backlog_is_left_to_a_separate_turn(void **state)
     dismiss(c);
 }
 
-static void too_large_batch_ends_early_and_the_rest_comes_next(void **state)
+static void oversized_batch_ends_early_and_the_rest_follows(void **state)
 {
     struct company *c = warm_up(*state);
     PGconn *db = pg_connect();
@@ -381,7 +381,7 @@ ALONE(events_of_a_batched_claim_go_to_one_worker)
 ALONE(each_filter_gets_its_matches)
 ALONE(time_of_the_next_delayed_event_is_reported)
 ALONE(complex_turn_is_left_out_of_the_batch)
-ALONE(too_large_batch_ends_early_and_the_rest_comes_next)
+ALONE(oversized_batch_ends_early_and_the_rest_follows)
 ALONE(restarted_sequence_is_left_to_a_separate_turn)
 ALONE(late_commit_is_handed_out_by_batched_turns)
 
@@ -552,7 +552,7 @@ static void poll_reports_each_commit_once(void **state)
     PQfinish(db);
 }
 
-static void many_commits_at_once_wake_every_consumer(void **state)
+static void simultaneous_commits_wake_every_consumer(void **state)
 {
     struct store_rig *g = *state;
     struct sight s;
@@ -596,7 +596,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(complex_turn_is_left_out_of_the_batch),
     ON_A_STORE(settlement_with_failures_is_left_to_a_single_turn),
     ON_A_STORE(backlog_is_claimed_in_batched_turns),
-    ON_A_STORE(too_large_batch_ends_early_and_the_rest_comes_next),
+    ON_A_STORE(oversized_batch_ends_early_and_the_rest_follows),
     ON_A_STORE(events_that_do_not_fit_in_memory_are_given_back),
     ON_A_STORE(second_worker_of_a_consumer_is_left_out_of_the_batch),
     ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn),
@@ -607,7 +607,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(time_of_the_next_delayed_event_is_reported_alone),
     ON_A_STORE(complex_turn_is_left_out_of_the_batch_alone),
     ON_A_STORE(large_backlog_is_left_to_a_separate_turn),
-    ON_A_STORE(too_large_batch_ends_early_and_the_rest_comes_next_alone),
+    ON_A_STORE(oversized_batch_ends_early_and_the_rest_follows_alone),
     ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn_alone),
     ON_A_STORE(late_commit_is_handed_out_by_batched_turns_alone),
     ON_A_STORE(single_turn_settles_and_hands_out_in_one_transaction),
@@ -616,7 +616,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(single_turn_does_not_settle_an_expired_claim),
     ON_A_STORE(reused_number_is_left_to_a_separate_turn),
     ON_A_STORE(poll_reports_each_commit_once),
-    ON_A_STORE(many_commits_at_once_wake_every_consumer),
+    ON_A_STORE(simultaneous_commits_wake_every_consumer),
     ON_A_STORE(general_wake_up_differs_from_a_wake_up_for_an_event),
 };
 const struct suite_part pg_turns_tests = SUITE_PART(tests);

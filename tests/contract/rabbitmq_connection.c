@@ -193,7 +193,7 @@ const struct suite_part rabbitmq_connection_tests = SUITE_PART(tests);
 
 /* Over TLS */
 
-static void certificate_must_be_valid(void **state)
+static void invalid_certificate_is_refused(void **state)
 {
     struct peer *p = *state;
     snprintf(p->url, sizeof p->url, "amqps://127.0.0.1:%d/%%2F/orders", broker.tls_port);
@@ -202,7 +202,7 @@ static void certificate_must_be_valid(void **state)
     sink_assert_says(p->rig.items[0], "its certificate is not valid");
 }
 
-static void client_certificate_logs_in(void **state)
+static void client_certificate_login_works(void **state)
 {
     struct peer *p = *state;
     char query[600];
@@ -246,7 +246,7 @@ static int secured_teardown(void **state)
 
 static const struct CMUnitTest tls[] = {
     OWN_TLS(events_and_confirms_pass_through_tls),
-    OWN_TLS(certificate_must_be_valid),
-    OWN_TLS(client_certificate_logs_in),
+    OWN_TLS(invalid_certificate_is_refused),
+    OWN_TLS(client_certificate_login_works),
 };
 const struct suite_part rabbitmq_tls_tests = SUITE_PART(tls);

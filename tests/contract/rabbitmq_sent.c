@@ -107,7 +107,7 @@ static void default_exchange_reaches_a_queue_by_its_name(void **state)
     sink_assert_says(it, "no queue 'nowhere'");
 }
 
-static void body_is_split_into_frames_of_the_brokers_size(void **state)
+static void body_is_split_into_frames_of_the_negotiated_size(void **state)
 {
     struct peer *p = *state;
     erlang("application:set_env(rabbit, frame_max, 4096).");
@@ -137,7 +137,7 @@ static void body_is_split_into_frames_of_the_brokers_size(void **state)
     free(headers);
 }
 
-static void routing_key_that_is_too_long_is_rejected(void **state)
+static void overlong_routing_key_is_rejected(void **state)
 {
     struct peer *p = *state;
     char id[300];
@@ -151,7 +151,7 @@ static void routing_key_that_is_too_long_is_rejected(void **state)
     sink_assert_says(it, "routing key would have 299 bytes, and AMQP allows 255");
 }
 
-static void mark_is_the_last_event_that_was_confirmed(void **state)
+static void mark_is_the_last_confirmed_event(void **state)
 {
     struct peer *p = *state;
     const struct hwm *marks;
@@ -170,8 +170,8 @@ static const struct CMUnitTest tests[] = {
     OWN(cloudevents_have_their_attributes_in_headers),
     OWN(debezium_routes_by_aggregate_type),
     OWN(default_exchange_reaches_a_queue_by_its_name),
-    OWN(body_is_split_into_frames_of_the_brokers_size),
-    OWN(routing_key_that_is_too_long_is_rejected),
-    OWN(mark_is_the_last_event_that_was_confirmed),
+    OWN(body_is_split_into_frames_of_the_negotiated_size),
+    OWN(overlong_routing_key_is_rejected),
+    OWN(mark_is_the_last_confirmed_event),
 };
 const struct suite_part rabbitmq_sent_tests = SUITE_PART(tests);

@@ -163,7 +163,7 @@ static void refused_chain_is_retried_by_commands_then_by_scripts(void **state)
     first_arrivals_are_in_order(p);
 }
 
-static void wrong_type_of_one_stream_stops_only_its_chain(void **state)
+static void wrong_type_of_a_stream_stops_only_its_chain(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream={aggregate_type}");
@@ -305,7 +305,7 @@ static const struct CMUnitTest tests[] = {
     OWN(short_chain_and_single_events_need_no_script),
     OWN(chain_stops_at_the_event_that_fails),
     OWN(refused_chain_is_retried_by_commands_then_by_scripts),
-    OWN(wrong_type_of_one_stream_stops_only_its_chain),
+    OWN(wrong_type_of_a_stream_stops_only_its_chain),
     OWN(chain_is_split_where_its_stream_changes),
     OWN(chain_keeps_its_order_when_the_server_dies),
     OWN(flushed_scripts_are_loaded_again),

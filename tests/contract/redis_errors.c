@@ -165,7 +165,7 @@ static void wrong_type_of_the_only_stream_is_refused(void **state)
     open_with(p, "stream=s");
 }
 
-static void out_of_memory_is_down(void **state)
+static void full_redis_memory_is_down(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -255,7 +255,7 @@ static const struct CMUnitTest tests[] = {
     OWN(every_documented_error_has_its_outcome),
     OWN(redis_error_text_is_sanitized),
     OWN(wrong_type_of_the_only_stream_is_refused),
-    OWN(out_of_memory_is_down),
+    OWN(full_redis_memory_is_down),
     OWN(replica_is_down_until_it_is_master),
     OWN(missing_and_wrong_passwords_are_down),
     OWN(refused_handshake_fails_no_event),

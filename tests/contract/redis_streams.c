@@ -77,7 +77,7 @@ static void formats_use_value_and_headers_as_fields(void **state)
     freeReplyObject(r);
 }
 
-static void cloudevents_in_an_entry(void **state)
+static void entry_carries_a_cloudevent(void **state)
 {
     struct peer *p = *state;
     redisReply *r = sends_as(p, "stream=s&format=cloudevents&source=/shop&maxlen=1000", 5);
@@ -90,7 +90,7 @@ static void cloudevents_in_an_entry(void **state)
     freeReplyObject(r);
 }
 
-static void debezium_and_json_in_an_entry(void **state)
+static void entry_carries_debezium_or_json(void **state)
 {
     struct peer *p = *state;
     redisReply *r = sends_as(p, "stream=s&format=debezium", 0);
@@ -254,8 +254,8 @@ static void marks_hold_the_position_of_each_stream(void **state)
 static const struct CMUnitTest tests[] = {
     OWN(entry_has_one_field_with_the_envelope),
     OWN(formats_use_value_and_headers_as_fields),
-    OWN(cloudevents_in_an_entry),
-    OWN(debezium_and_json_in_an_entry),
+    OWN(entry_carries_a_cloudevent),
+    OWN(entry_carries_debezium_or_json),
     OWN(stream_of_another_type_refuses_only_its_own_events),
     OWN(stream_with_exhausted_ids_refuses_only_its_own_events),
     OWN(only_stream_with_exhausted_ids_refuses),

@@ -101,7 +101,7 @@ static void expired_claim_is_settled_late_in_a_transaction(void **state)
     store_close(w);
 }
 
-static void claim_expiring_mid_transaction_settles_unless_taken(void **state)
+static void claim_expiring_mid_transaction_settles_unless_lost(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -143,7 +143,7 @@ static void inbox_remembers_handled_events(void **state)
     store_close(w);
 }
 
-static void inbox_has_a_retention_of_its_own(void **state)
+static void inbox_has_separate_retention(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -293,9 +293,9 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(effect_record_and_settlement_commit_together),
     ON_A_STORE(settling_effects_outside_a_transaction_is_refused),
     ON_A_STORE(expired_claim_is_settled_late_in_a_transaction),
-    ON_A_STORE(claim_expiring_mid_transaction_settles_unless_taken),
+    ON_A_STORE(claim_expiring_mid_transaction_settles_unless_lost),
     ON_A_STORE(inbox_remembers_handled_events),
-    ON_A_STORE(inbox_has_a_retention_of_its_own),
+    ON_A_STORE(inbox_has_separate_retention),
     ON_A_STORE(savepoint_rolls_back_later_changes),
     ON_A_STORE(failed_statement_can_be_rolled_back),
     ON_A_STORE(transaction_ended_by_the_handler_is_detected),

@@ -350,7 +350,7 @@ static void key_parked_by_another_worker_is_held_back(void **state)
 }
 
 /* What the handle knows itself is as old as what it has read. */
-static void letter_sent_back_holds_back_its_key_on_the_same_handle(void **state)
+static void retried_letter_holds_its_key_on_the_same_handle(void **state)
 {
     struct store_rig *g = *state;
     struct claim_request req = request("c", "me");
@@ -489,7 +489,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(claim_expired_behind_a_live_one_causes_no_busy_polling),
     ON_A_STORE(parked_event_waits_for_an_earlier_one_parked_later),
     ON_A_STORE(key_parked_by_another_worker_is_held_back),
-    ON_A_STORE(letter_sent_back_holds_back_its_key_on_the_same_handle),
+    ON_A_STORE(retried_letter_holds_its_key_on_the_same_handle),
     ON_A_STORE(unparked_event_no_longer_holds_back_its_key),
     ON_A_STORE(delayed_event_waits_for_its_time),
     ON_A_STORE(due_delayed_event_counts_as_outstanding),

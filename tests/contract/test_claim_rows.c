@@ -40,7 +40,7 @@ static void expect(const struct rig *g, outbox_row_claim c, const char *ids)
 
 /* ---- claimed rows and their values ---- */
 
-static void rows_come_in_order_and_as_updated_by_the_claim(void **state)
+static void rows_are_ordered_and_show_the_claims_changes(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")},
@@ -141,7 +141,7 @@ static void criteria_must_all_hold_and_one_alternative_is_enough(void **state)
     expect(g, c, "2 5 6 9");
 }
 
-static void names_are_taken_literally_and_values_never_as_sql(void **state)
+static void names_are_literal_and_values_never_run_as_sql(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_criterion criteria[] = {
@@ -574,11 +574,11 @@ static void broken_connection_is_unavailable(void **state)
 
 #define ON_JOBS(name) cmocka_unit_test_setup(name, rig_jobs)
 #define EVERYWHERE \
-    ON_JOBS(rows_come_in_order_and_as_updated_by_the_claim), \
+    ON_JOBS(rows_are_ordered_and_show_the_claims_changes), \
         ON_JOBS(order_uses_values_from_before_the_claim), \
         ON_JOBS(no_rows_left_is_an_empty_success), ON_JOBS(every_operator_matches_as_named), \
         ON_JOBS(criteria_must_all_hold_and_one_alternative_is_enough), \
-        ON_JOBS(names_are_taken_literally_and_values_never_as_sql), \
+        ON_JOBS(names_are_literal_and_values_never_run_as_sql), \
         ON_JOBS(expired_lease_is_claimed_again_and_a_live_one_is_not), \
         ON_JOBS(lease_in_milliseconds_uses_the_database_clock), \
         ON_JOBS(claim_inside_a_transaction_is_refused), \

@@ -55,7 +55,7 @@ static void existing_command_may_exit_with_127(void **state)
     assert_int_equal(it->status, SINK_RETRY);
 }
 
-static void refused_where_exit_statuses_are_lost(void **state)
+static void refuses_to_open_if_exit_statuses_are_lost(void **state)
 {
     (void)state;
     signal(SIGCHLD, SIG_IGN);
@@ -94,7 +94,7 @@ static void only_the_end_of_a_long_stderr_is_kept(void **state)
     assert_string_equal(it->text + strlen(it->text) - 4, "xend");
 }
 
-static void stdin_has_the_line_and_may_stay_unread(void **state)
+static void stdin_holds_the_line_and_may_stay_unread(void **state)
 {
     struct peer *p = *state;
     open_command(p, "test $OUTBOX_SEQ = 1 || cat > $dir/line", 0, 1);
@@ -168,9 +168,9 @@ int main(void)
         ON_A_COMMAND(missing_command_needed_by_some_events_is_a_retry),
         ON_A_COMMAND(line_over_the_file_size_limit_is_rejected_alone),
         ON_A_COMMAND(existing_command_may_exit_with_127),
-        cmocka_unit_test(refused_where_exit_statuses_are_lost),
+        cmocka_unit_test(refuses_to_open_if_exit_statuses_are_lost),
         ON_A_COMMAND(only_the_end_of_a_long_stderr_is_kept),
-        ON_A_COMMAND(stdin_has_the_line_and_may_stay_unread),
+        ON_A_COMMAND(stdin_holds_the_line_and_may_stay_unread),
         ON_A_COMMAND(running_out_of_descriptors_is_down_and_leaks_nothing),
         cmocka_unit_test(refuses_an_empty_command),
     };

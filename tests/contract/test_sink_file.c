@@ -270,7 +270,7 @@ static void lock_held_by_another_process_is_down_and_never_hangs(void **state)
     assert_file(p, p->path, "");
 }
 
-static void lock_released_in_time_has_no_effect(void **state)
+static void brief_lock_has_no_effect(void **state)
 {
     struct peer *p = *state;
     int fd = lock_file(p);
@@ -302,7 +302,7 @@ static void cancel_does_not_wait_for_a_lock(void **state)
 
 /* While something else is in the file's place, the sink is down and names it. It heals when that
  * goes. */
-static void path_that_is_no_longer_a_file_is_down(void **state)
+static void path_no_longer_a_file_is_down(void **state)
 {
     struct peer *p = *state;
     for (int way = 0; way < 3; way++) {
@@ -492,9 +492,9 @@ int main(void)
         ON_A_FILE(failed_fsync_is_an_outage_and_retires_its_descriptor),
         ON_A_FILE(one_fsync_covers_a_whole_drive),
         ON_A_FILE(lock_held_by_another_process_is_down_and_never_hangs),
-        ON_A_FILE(lock_released_in_time_has_no_effect),
+        ON_A_FILE(brief_lock_has_no_effect),
         ON_A_FILE(cancel_does_not_wait_for_a_lock),
-        ON_A_FILE(path_that_is_no_longer_a_file_is_down),
+        ON_A_FILE(path_no_longer_a_file_is_down),
         ON_A_FILE(rotated_file_is_reopened),
         ON_A_FILE(deleted_file_is_recreated),
         ON_A_FILE(relays_sharing_a_file_never_mix_lines),

@@ -16,7 +16,7 @@ static void name_resolving_to_loopback_is_not_connected_to(void **state)
     assert_int_equal(http_peer_connections(f->peer), 0);
 }
 
-static void allow_list_permits_it(void **state)
+static void allow_list_permits_an_internal_address(void **state)
 {
     struct fixture *f = *state;
     assert_int_equal(http_options_allow(&f->o, "10.0.0.0/8, 127.0.0.1", NULL, NULL), 0);
@@ -144,7 +144,7 @@ int main(void)
     setlocale(LC_CTYPE, "C.UTF-8"); /* international names are in it, as for the relay */
     static const struct CMUnitTest tests[] = {
         ON_A_PEER(name_resolving_to_loopback_is_not_connected_to),
-        ON_A_PEER(allow_list_permits_it),
+        ON_A_PEER(allow_list_permits_an_internal_address),
         ON_A_PEER(explicit_loopback_address_is_allowed),
         ON_A_PEER(internal_addresses_are_refused_at_once),
         ON_A_PEER(internal_address_is_refused_in_any_notation),

@@ -81,7 +81,7 @@ static void subject_patterns_match_as_on_the_server(void **state)
     covers("*.b", "a.b", true);
 }
 
-static void certificate_must_be_valid(void **state)
+static void invalid_certificate_is_refused(void **state)
 {
     struct peer *p = *state;
     snprintf(p->url, sizeof p->url, "nats+tls://127.0.0.1:%d/s?stream=S", server.port);
@@ -117,7 +117,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(subject_patterns_match_as_on_the_server),
     };
     static const struct CMUnitTest tls[] = {
-        OWN(certificate_must_be_valid),
+        OWN(invalid_certificate_is_refused),
     };
     const struct suite_part own[] = {nats_answers_tests, nats_connection_tests, nats_messages_tests,
                                      SUITE_PART(tests)};

@@ -36,7 +36,7 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("redis-sentinel://a/m?stream=s&sentinel-password-file=/nonexistent", "/nonexistent");
 }
 
-static void certificate_must_be_valid(void **state)
+static void invalid_certificate_is_refused(void **state)
 {
     struct peer *p = *state;
     snprintf(p->url, sizeof p->url, "rediss://127.0.0.1:%d?stream=s", server.port);
@@ -60,7 +60,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(bad_settings_are_refused_with_advice),
     };
     static const struct CMUnitTest tls[] = {
-        OWN(certificate_must_be_valid),
+        OWN(invalid_certificate_is_refused),
     };
     const struct suite_part own[] = {redis_streams_tests,    redis_chains_tests, redis_errors_tests,
                                      redis_connection_tests, redis_lease_tests,  redis_dedupe_tests,

@@ -92,7 +92,7 @@ static void prepared_statement_stores_what_a_literal_would(void **state)
 }
 
 /* With sql_safe_updates the server refuses statements that find their rows through a list. */
-static void retries_go_on_where_updates_have_to_be_safe(void **state)
+static void retries_work_under_sql_safe_updates(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -139,7 +139,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         ON_A_STORE(application_connection_runs_one_statement_at_a_time),
         cmocka_unit_test(prepared_statement_stores_what_a_literal_would),
-        ON_A_STORE(retries_go_on_where_updates_have_to_be_safe),
+        ON_A_STORE(retries_work_under_sql_safe_updates),
         ON_A_STORE(predicate_gives_the_same_result_in_sql_and_c),
     };
     const struct suite_part own[] = {SUITE_PART(tests)};

@@ -82,7 +82,7 @@ class BrokerCase(Numbers):
 class Killed:
     ROUNDS = 1
 
-    def test_broker_killed_and_restarted(self):
+    def test_killed_and_restarted_broker_loses_nothing(self):
         """A broker that is killed and comes back with its data gets everything, in order."""
         with self.start() as relay:
             for _ in range(self.ROUNDS):
@@ -97,7 +97,7 @@ class Killed:
 
 
 class LostAnswers:
-    def test_connection_cut_before_the_answer(self):
+    def test_lost_answer_repeats_events_in_order(self):
         """An answer that gets lost brings its events once more, the same ones, and in order."""
         with self.broker.network() as net, self.start(url=self.url(net=net)) as relay:
             self.send(50)
@@ -115,7 +115,7 @@ class LostAnswers:
 
 
 class Stopped:
-    def test_broker_stopped_and_resumed_by_signals(self):
+    def test_stalled_broker_loses_nothing(self):
         """A broker stalled for longer than the time limit gets everything, in order, once it resumes."""
         with self.start("--timeout", self.broker.TIMEOUT) as relay:
             self.send(100)
@@ -139,7 +139,7 @@ class RelayKilled:
     """Events a killed relay had published but not settled are repeated in order, at most all that it held, and not at all where the
     sink promises that."""
 
-    def test_relay_killed_between_publish_and_settle(self):
+    def test_relay_killed_before_settling_loses_nothing(self):
         """A relay that has published events but cannot settle them, because the database is locked, is killed: the next one delivers the rest."""
         self.send(10)
         relay = self.start("--lease", "1s", "--busy-timeout", "30s")
@@ -166,7 +166,7 @@ class RelayKilled:
 
 
 class RelaysKilled:
-    def test_relays_killed_at_any_moment(self):
+    def test_relays_killed_at_any_moment_lose_nothing(self):
         """Whenever relays are killed, the next one delivers the rest, in order."""
         kills = 5
         for _ in range(kills):
@@ -203,7 +203,7 @@ class Zombies:
 class Outages:
     """Whatever the broker does: everything arrives, in order, and no attempt is counted against an event."""
 
-    def test_connection_cut_after_any_byte(self):
+    def test_connection_cut_after_any_byte_loses_nothing(self):
         """Wherever the answers of the broker break off, everything arrives, in order."""
         cuts = 0
         with self.broker.network() as net, self.start(url=self.url(net=net)) as relay:
@@ -227,7 +227,7 @@ class Outages:
             self.arrived(relay)
         self.reckon(self.broker.seen(relay, cuts))
 
-    def test_half_open_network(self):
+    def test_half_open_network_costs_only_time(self):
         """A network that drops responses or requests while connections stay open costs only time."""
         timeout = self.broker.TIMEOUT
         words = self.silent(timeout)
@@ -245,7 +245,7 @@ class Outages:
                 self.arrived(relay)
         self.reckon(relay.output().count(words))
 
-    def test_login_revoked_and_restored(self):
+    def test_revoked_and_restored_login_loses_nothing(self):
         """A broker that refuses the login gets everything, in order, once it accepts it again."""
         secret = self.path("password")
         secret.touch(0o600)
@@ -264,7 +264,7 @@ class Outages:
             for word in (password, OLD, NEW): self.assertNotIn(word, relay.output())
         self.reckon(self.broker.LOGIN)
 
-    def test_destination_deleted_and_recreated(self):
+    def test_recreated_destination_gets_all_later_events(self):
         """A destination that is deleted and recreated gets everything from then on. Its former content is lost, as deletion implies."""
         with self.start() as relay:
             self.send(100)
@@ -317,7 +317,7 @@ class Outages:
 
 
 class Full:
-    def test_full_destination(self):
+    def test_full_destination_gets_everything_once_it_has_room(self):
         """A destination without room is an outage: it gets everything, in order, when it has some again."""
         url = self.url(self.broker.fill(self.name))
         with self.start(url=url) as relay:

@@ -40,7 +40,7 @@ class FaultsOnce(broker_faults.RelayKilled, KafkaCase, Case):
 
 
 class Outages(KafkaCase, Case):
-    def test_write_permission_revoked_and_restored(self):
+    def test_revoked_write_permission_loses_nothing(self):
         """A user who may no longer write to the topic: attempts are counted, and everything arrives once the right is back."""
         with self.start(url=self.broker.let_in(self.name, self.path("password"))) as relay:
             self.send(100)
@@ -69,7 +69,7 @@ class Outages(KafkaCase, Case):
         # Two seconds' worth passes at once, plus what was in flight by then; an event has at least 150 bytes.
         self.assertGreater(took, (self.sent - CLAIMS * self.BATCH) * 150 / rate - 2)
 
-    def test_partitions_added(self):
+    def test_added_partitions_lose_nothing(self):
         """More partitions: a key may move, and everything arrives."""
         with self.start() as relay:
             self.send(100)
@@ -79,7 +79,7 @@ class Outages(KafkaCase, Case):
             self.send(300)
             self.arrived(relay)
 
-    def test_relay_past_its_lease_with_unsent_messages(self):
+    def test_relay_past_its_lease_repeats_only_unsent_messages(self):
         """Nothing fences a relay that continues past its lease with unsent messages: they are repeated, behind newer ones of their
         keys, at most all that it held. First deliveries are in order."""
         self.send(10)
@@ -118,7 +118,7 @@ class Disk(KafkaCase, Case):
         self.addCleanup(self._end_children)
         return own
 
-    def test_full_disk_of_the_broker(self):
+    def test_broker_with_a_full_disk_loses_nothing(self):
         """A broker that ends because its disk is full, in the middle of a batch, gets everything once it is started with room."""
         with self.start() as relay:
             self.send(100)

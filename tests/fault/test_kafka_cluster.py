@@ -72,7 +72,7 @@ class Brokers(Numbers, Case):
             self.fault("broker killed")
             time.sleep(2)
 
-    def test_each_broker_killed_in_turn(self):
+    def test_brokers_killed_in_turn_lose_nothing(self):
         """Any broker may be killed under load, leader or controller: everything arrives once, in order."""
         with self.start() as relay:
             self.send(500)
@@ -82,7 +82,7 @@ class Brokers(Numbers, Case):
         # Idempotence covers a new leader; only a producer that gave up repeats messages in flight.
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_all_killed_and_restarted_with_their_data(self):
+    def test_killing_all_and_restarting_loses_nothing(self):
         """All brokers killed at once, and started again with their data: everything arrives, in order."""
         with self.start() as relay:
             self.send(1000)
@@ -96,7 +96,7 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_broker_stopped_and_continued(self):
+    def test_stalled_leader_resuming_loses_nothing(self):
         """A broker that stalls under load and resumes as a former leader: everything arrives, in order."""
         with self.start("--timeout", "20s") as relay:
             self.send(500)
@@ -110,7 +110,7 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_disk_of_one_broker_is_full(self):
+    def test_one_broker_with_a_full_disk_loses_nothing(self):
         """A broker whose disk is full ends, in the middle of a batch; the others go on, and everything arrives, in order."""
         with self.start() as relay:
             self.send(500)
@@ -128,7 +128,7 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_too_few_replicas_in_sync(self):
+    def test_too_few_replicas_confirm_nothing(self):
         """With one broker of three left, nothing is confirmed; with two, everything arrives, once."""
         with self.start("--timeout", "5s") as relay:
             self.send(100)
@@ -151,7 +151,7 @@ class Brokers(Numbers, Case):
         with self.relay("--consumer", "out", "--sink", f"kafka://{kafka.hosts}/{topic}") as relay:
             wait_until(lambda: "has one replica" in relay.output() or self.send(1), what=relay.output)
 
-    def test_leader_killed_while_relays_come_and_go(self):
+    def test_leader_killed_while_relays_restart_loses_nothing(self):
         """Four relays with 16 lanes, brokers and relays killed in turn: all keys in order, nothing lost."""
         start = lambda: self.start("--lanes", "16", "--lease", "2s")
         relays = [start() for _ in range(4)]

@@ -290,7 +290,7 @@ class Traps(MariaCase):
             self.assertGreater(line["payload"], last.get(line["aggregate_id"], -1))
             last[line["aggregate_id"]] = line["payload"]
 
-    def test_work_goes_on_after_a_killed_server_is_started(self):
+    def test_work_continues_once_a_killed_server_restarts(self):
         with mariadb_server.MariaDB({"innodb-flush-log-at-trx-commit": 1}) as server:
             self.store = server.create_database("shop")
             self.init()

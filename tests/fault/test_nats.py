@@ -49,7 +49,7 @@ class Faults(broker_faults.Crashes, broker_faults.Faults, broker_faults.Full, Na
                 self.assertEqual(net.made, made)
         self.reckon()
 
-    def test_full_disk_of_the_server(self):
+    def test_full_storage_is_an_outage(self):
         """An account without storage is an outage."""
         self.nats.kill()
         self.nats.config = "accounts { A { jetstream: { max_file: 60KB }, users: [ { user: a, password: a } ] } }\nno_auth_user: a\n"
@@ -87,7 +87,7 @@ class Forgetful(broker_faults.RelaysKilled, NatsCase, Case):
         self.addCleanup(self._end_children)
         return broker
 
-    def test_server_killed_for_longer_than_the_window(self):
+    def test_server_down_past_the_window_stores_nothing_twice(self):
         """A server that was away for longer than it remembers ids stores nothing twice."""
         with self.start() as relay:
             for _ in range(3):

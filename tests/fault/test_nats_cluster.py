@@ -40,7 +40,7 @@ class OnCluster(Numbers):
 
 
 class Killed(OnCluster, Case):
-    def test_each_server_killed_in_turn(self):
+    def test_servers_killed_in_turn_lose_nothing(self):
         """Whichever server is killed, the remaining two continue, in order, and nothing comes twice."""
         with self.start() as relay:
             for node in self.cluster.nodes:
@@ -57,7 +57,7 @@ class Killed(OnCluster, Case):
     def replicas(self):
         return self.cluster.api("STREAM.INFO.S")["cluster"].get("replicas", [])
 
-    def test_all_servers_killed_and_restarted_with_their_data(self):
+    def test_killing_all_servers_and_restarting_loses_nothing(self):
         """A cluster that is killed whole and comes back has everything, in order, and once."""
         with self.start() as relay:
             self.send(800)
@@ -71,7 +71,7 @@ class Killed(OnCluster, Case):
         self.assertEqual(self.dead(), [(0,)])
         self.reckon(0)
 
-    def test_stalled_leader(self):
+    def test_replaced_leader_resuming_stores_nothing_twice(self):
         """A stalled leader is replaced, and messages it still holds when it resumes are stored once."""
         with self.start() as relay:
             self.send(300)
@@ -132,7 +132,7 @@ class Scale(OnCluster, PgCase):
         self.check_left(c)
         c.verdict()
 
-    def test_any_of_seven_killed_in_turn(self):
+    def test_killing_any_of_seven_loses_nothing(self):
         """Whichever relay or server is killed: all keys in order, nothing lost, nothing twice."""
         start = lambda: self.start("--lanes", "16", "--lease", "2s")
         relays = [start() for _ in range(4)]

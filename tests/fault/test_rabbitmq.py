@@ -58,15 +58,15 @@ class Outages(OnQuorumQueues, Case):
             self.arrived(relay)
         self.reckon(1)
 
-    def test_memory_alarm(self):
+    def test_memory_alarm_is_reported_and_loses_nothing(self):
         """A broker that is low on memory gets everything, in order, when it has some again; the relay says why it waits."""
         self.alarmed(self.rabbit.alarm, "takes no messages: low on memory")
 
-    def test_disk_alarm(self):
+    def test_disk_alarm_is_reported_and_loses_nothing(self):
         """The same with a broker whose disk is almost full."""
         self.alarmed(self.rabbit.disk_alarm, "takes no messages: low on disk")
 
-    def test_exchange_deleted_and_recreated(self):
+    def test_recreated_exchange_gets_every_event(self):
         """An exchange that is gone uses up attempts of its events, and no more; once it is back, everything arrives."""
         with self.start() as relay:
             self.send(50)

@@ -78,7 +78,7 @@ class Clustered(Numbers, Case):
     def reckon(self, faults):
         return super().reckon(bound=faults * self.sent)
 
-    def test_leader_of_the_queue_killed_under_load(self):
+    def test_queue_leader_killed_under_load_loses_nothing(self):
         """The node that leads the queue is killed midway: the others continue, and everything arrives, in order."""
         with self.start() as relay:
             self.send(500)
@@ -91,7 +91,7 @@ class Clustered(Numbers, Case):
             victim.start()
         self.reckon(2)
 
-    def test_each_node_killed_in_turn(self):
+    def test_nodes_killed_in_turn_lose_nothing(self):
         """One node after the other is killed and comes back, while events come: everything arrives, in order."""
         with self.start() as relay:
             for node in self.cluster.nodes:
@@ -104,7 +104,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(4)
 
-    def test_all_killed_and_restarted_with_their_data(self):
+    def test_killing_all_and_restarting_loses_nothing(self):
         """All nodes are killed at once, and come back with their data: everything arrives, in order."""
         with self.start() as relay:
             self.send(500)
@@ -134,7 +134,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(2)
 
-    def test_stalled_node(self):
+    def test_stalled_node_is_left_for_another(self):
         """The node that the relay talks to stands still: the relay goes to another, and everything arrives, in order."""
         with self.start() as relay:
             self.send(100)
@@ -150,7 +150,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(2)
 
-    def test_relays_killed_while_a_node_is_down(self):
+    def test_relays_killed_while_a_node_is_down_lose_nothing(self):
         """Two relays share four lanes; a node and then a relay are killed: the rest takes over, in order."""
         args = ("--lanes", "4", "--lease", "1s")
         with self.start(*args) as stays:

@@ -53,7 +53,7 @@ class FaultsOnce(broker_faults.RelayKilled, broker_faults.Zombies, RedisCase, Ca
 class Outages(RedisCase, Case):
     """Whatever Redis refuses, and why: everything arrives, in order, and no attempt is counted against an event."""
 
-    def test_read_only_replica(self):
+    def test_read_only_replica_gets_everything_once_writable(self):
         """A Redis that became a replica gets everything, in order, when it may be written to again."""
         with self.start() as relay:
             self.send(20)
@@ -66,7 +66,7 @@ class Outages(RedisCase, Case):
             self.arrived(relay)
         self.reckon()
 
-    def test_server_still_loading_its_data(self):
+    def test_server_loading_its_data_gets_everything_later(self):
         """A Redis that is still loading gets everything, in order, when it has loaded."""
         with self.start() as relay:
             self.send(200)
@@ -84,7 +84,7 @@ class Outages(RedisCase, Case):
             self.assertIn("LOADING", relay.output())
         self.reckon(self.faults["Redis loading"])
 
-    def test_server_that_cannot_save(self):
+    def test_server_that_cannot_save_gets_everything_later(self):
         """A Redis that cannot save and refuses writes gets everything, in order, when it takes them again."""
         if os.geteuid() != 0: self.skipTest("needs root to take the server's folder away from it")
         with self.start() as relay:
@@ -102,7 +102,7 @@ class Outages(RedisCase, Case):
             self.arrived(relay)
         self.reckon()
 
-    def test_script_that_never_ends(self):
+    def test_endless_script_delays_but_loses_nothing(self):
         """A Redis busy with a script gets everything, in order, when that has ended."""
         with self.start() as relay:
             self.redis("CONFIG", "SET", "busy-reply-threshold", 50)
@@ -130,7 +130,7 @@ class Outages(RedisCase, Case):
             return "BUSY" in str(e)
         return False
 
-    def test_successive_refusals_across_restarts(self):
+    def test_successive_refusals_count_no_attempt(self):
         """However often the relay restarts: an error to everything counts no attempt against any event."""
         refusals = (("CONFIG SET maxmemory 1", "OOM", "CONFIG SET maxmemory 0"),
                     ("CONFIG SET min-replicas-to-write 3", "NOREPLICAS", "CONFIG SET min-replicas-to-write 0"),
@@ -197,7 +197,7 @@ class Outages(RedisCase, Case):
 class RoundTrip(Scenario, Case):
     """Database A, relay, Redis, reader, database B: everything in between is killed, and B ends equal to A."""
 
-    def test_b_ends_equal_to_a_whichever_process_is_killed(self):
+    def test_second_database_matches_whichever_process_is_killed(self):
         """Whatever is killed between two databases, the second gets each event of the first once, in order."""
         self.rounds(self.storm, 4)
 

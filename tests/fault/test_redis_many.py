@@ -68,7 +68,7 @@ class Sentinels(Under):
         heal(old)
         self.several.wait_settled()
 
-    def test_master_is_killed_again_and_again(self):
+    def test_repeatedly_killed_master_loses_nothing(self):
         """Three masters in a row are killed under load: everything arrives, in order."""
         with self.start() as relay:
             self.send(100)
@@ -87,7 +87,7 @@ class Sentinels(Under):
             self.heal(relay)
         self.reckon(2)
 
-    def test_sentinels_are_killed(self):
+    def test_killed_sentinels_delay_but_lose_nothing(self):
         """Without a majority of Sentinels the master goes on; with one again it can be replaced."""
         def harm():
             for sentinel in self.several.sentinels[:2]: sentinel.kill()
@@ -102,7 +102,7 @@ class Sentinels(Under):
             self.heal(relay)
         self.reckon(2)
 
-    def test_all_servers_are_killed_and_restarted(self):
+    def test_killing_all_servers_and_restarting_loses_nothing(self):
         """Everyone is killed, the relay too, and started again with their data."""
         relay = self.start()
         self.send(300)
@@ -145,7 +145,7 @@ class Cluster(Under):
         heal(old)
         self.several.wait_settled()
 
-    def test_masters_are_killed_in_turn(self):
+    def test_masters_killed_in_turn_lose_nothing(self):
         """Three masters in a row are killed under load: everything arrives, in order."""
         with self.start() as relay:
             self.send(100)
@@ -155,7 +155,7 @@ class Cluster(Under):
             self.heal(relay)
         self.reckon(3)
 
-    def test_one_master_stalls(self):
+    def test_stalled_master_is_replaced_and_loses_nothing(self):
         """A master that is stopped and replaced, and then goes on, gets nothing any more."""
         with self.start("--timeout", "30s") as relay:
             self.send(100)
@@ -166,7 +166,7 @@ class Cluster(Under):
             self.assertLess(time.monotonic() - start, 25)  # long before the timeout
         self.reckon(2)
 
-    def test_slots_move_under_load(self):
+    def test_slots_moving_under_load_lose_nothing(self):
         """All slots that are in use move around for a while: everything arrives, once, and in order."""
         def harm():
             for _ in range(4):
@@ -182,11 +182,11 @@ class Cluster(Under):
             self.assertNotIn("sink is down", relay.output())
         self.reckon(0)
 
-    def test_master_without_a_replica_is_killed(self):
+    def test_killed_master_delays_only_its_own_streams(self):
         """While the streams of one server cannot be written, those of the others go on."""
         self.without_replica(lambda node: node.kill(), lambda node: None)
 
-    def test_master_without_a_replica_stalls(self):
+    def test_stalled_master_delays_only_its_own_streams(self):
         """While the streams of one server stand still, those of the others go on, long before the timeout."""
         self.without_replica(lambda node: node.freeze(), lambda node: node.thaw())
 
@@ -216,7 +216,7 @@ class Cluster(Under):
     def got_of(self, streams):
         return [(event["payload"], event["event_id"]) for stream in streams for event in self.entries(stream)]
 
-    def test_all_servers_are_killed_and_restarted(self):
+    def test_killing_all_servers_and_restarting_loses_nothing(self):
         """Everyone is killed, the relay too, and started again with their data."""
         relay = self.start()
         self.send(300)
@@ -246,4 +246,4 @@ class OneStreamOfACluster(Cluster):
         heal(old)
         self.several.wait_settled()
 
-    test_slots_move_under_load = test_master_without_a_replica_is_killed = test_master_without_a_replica_stalls = None
+    test_slots_moving_under_load_lose_nothing = test_killed_master_delays_only_its_own_streams = test_stalled_master_delays_only_its_own_streams = None

@@ -101,7 +101,7 @@ class ClaimBatch(Exact):
             if epoch is not None: break  # a machine that is slow may have kept the COMMIT for longer than a claim waits
         self.assertEqual([seq for seq, *_ in events], [event])
 
-    def test_events_of_a_vanished_worker_come_one_by_one(self):
+    def test_events_of_a_vanished_worker_return_one_by_one(self):
         for name in "abcd": self.register(name)
         event = self.writer.emit()
         self.batch(worker="dead")

@@ -274,7 +274,7 @@ class Claims(Exact):
         self.assertEqual(self.take("c"), [seq])
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
 
-    def test_retried_letters_of_a_key_come_together_in_order(self):
+    def test_retried_letters_of_a_key_arrive_together_in_order(self):
         """The first one of each key has a time, as among all parked events; the others are claimed with it."""
         self.register("c")
         seqs = [self.writer.emit(key) for key in ("a/1", "a/2", "a/1", "a/3", "a/1", "a/2")]

@@ -115,7 +115,7 @@ class Looks(Exact):
         return self.reader.do("SELECT consumer, seq FROM @.delivery WHERE state = ANY (%s) AND (state <> 'failed' OR due_at <= @._clock()) "
                               "AND (%s IS NULL OR consumer = %s) ORDER BY seq, consumer", states, target, target)
 
-    def test_steps_of_any_size_find_what_is_there(self):
+    def test_steps_of_any_size_find_every_match(self):
         self.mess()
         for name, states in ("unprocessed", ["pending", "failed"]), ("published", ["delivered"]):
             for target in None, "all", "some", "changed":

@@ -164,7 +164,7 @@ class Restored(Moved):
         self.assertEqual(self.got()[26:], list(range(26, 32)))
 
     @unittest.skipUnless(os.path.exists(BACKUP), "there is no mariadb-backup: install the package of that name")
-    def test_copy_of_the_files_continues_every_consumer(self):
+    def test_copied_data_files_continue_every_consumer(self):
         self.prepare()
         other = mariadb_server.MariaDB()
         other.dir = servers.make_folder(other.prefix)

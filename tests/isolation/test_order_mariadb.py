@@ -190,11 +190,11 @@ class Order:
 class AheadOfTheStatement(Order):
     """Numbers are given to a statement of which the server knows how many rows it inserts, and others go on emitting."""
 
-    def test_values_row_follows_what_it_waited_for(self):
+    def test_values_row_follows_the_event_it_awaited(self):
         for name, statement in VALUES.items():
             with self.subTest(name): self.assert_after_the_gate(statement)
 
-    def test_row_follows_what_an_earlier_trigger_waited_for(self):
+    def test_row_follows_the_event_an_earlier_trigger_awaited(self):
         for when in ("BEFORE", "AFTER"):
             with self.subTest(when):
                 row = 2 if when == "BEFORE" else 1
@@ -212,7 +212,7 @@ class AheadOfTheStatement(Order):
         self.end(waiting)
         self.assertEqual(self.payloads(), [1, 9, 2])
 
-    def test_events_of_a_trigger_follow_what_their_row_waited_for(self):
+    def test_trigger_events_follow_the_event_their_row_awaited(self):
         self.sql("CREATE TABLE shop (n INT PRIMARY KEY, gate INT, FOREIGN KEY (gate) REFERENCES gate (id)) ENGINE = InnoDB")
         self.sql(f"CREATE TRIGGER tells AFTER INSERT ON shop FOR EACH ROW {EMIT} VALUES ('t', 'k', '1', NEW.n)")
         self.assert_after_the_gate("INSERT INTO shop VALUES (1, NULL), (2, 2)")
@@ -234,11 +234,11 @@ class Interleaved(AheadOfTheStatement, ExactAlone):
     MODE = 2
     SETTINGS = {"innodb-autoinc-lock-mode": MODE, "secure-file-priv": ""}
 
-    def test_selected_row_follows_what_it_waited_for(self):
+    def test_selected_row_follows_the_event_it_awaited(self):
         for name, statement in SELECT.items():
             with self.subTest(name): self.assert_after_the_gate(statement, rows=3)
 
-    def test_loaded_row_follows_what_it_waited_for(self):
+    def test_loaded_row_follows_the_event_it_awaited(self):
         rows = self.server.dir / "rows"
         rows.write_text("1\n2\n3\n")
         rows.chmod(0o644)

@@ -164,7 +164,7 @@ class Costs(ExactAlone):
             costs.append(self.walk(name))
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
-    def test_late_low_event_costs_no_scan_of_later_ones(self):
+    def test_late_low_event_causes_no_scan_of_later_ones(self):
         costs = []
         for n in (1000, BIG):
             name = f"c{n}"

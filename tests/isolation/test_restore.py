@@ -106,7 +106,7 @@ class Restored(PgCase):
         self.drain("--consumer", "fresh", "--sink", f"file:{out}")
         self.assertEqual(sorted(self.numbers(out)), list(range(30)))
 
-    def test_two_programs_repair_it_once(self):
+    def test_concurrent_relays_repair_a_restore_once(self):
         self.burn(self.store, 3000)
         self.fill()
         self.move()

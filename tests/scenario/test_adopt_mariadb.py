@@ -93,7 +93,7 @@ class Adoption(FlagTable, MariaCase):
             self.assertIn("no longer adopted", self.outbox("adopt", quoted, "--undo", "--yes").stdout)
         self.assertEqual(self.events("type"), [("a",)] * 3)
 
-    def test_incomplete_outbox_is_completed_and_continues(self):
+    def test_init_completes_an_incomplete_outbox(self):
         self.old_rows(3)
         self.emit("before")
         self.sql("DROP TABLE outbox_adopted, outbox_adopted_row, outbox_marking")
@@ -268,7 +268,7 @@ class Beside(FlagTable, MariaCase):
         said = " ".join(stop.text for stop in self.stopped_at)
         for words in ("SKIP LOCKED", "FOR UPDATE `outbox`", "DELETE r FROM JSON_TABLE"): self.assertIn(words, said)
 
-    def test_undone_and_readopted_under_writes_one_event_per_row(self):
+    def test_readopting_under_writes_makes_one_event_per_row(self):
         with self.writers(2):
             for _ in range(3):
                 self.outbox("adopt", "outbox", "--existing", "skip")

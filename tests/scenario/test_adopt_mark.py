@@ -263,7 +263,7 @@ class OnPostgres(Marking, PgCase):
         self.numbers()
         self.assertEqual((self.processed(), self.troubles()), ([1, 2], []))
 
-    def test_relay_with_the_rights_of_one_consumer_marks_as_well(self):
+    def test_relay_with_one_consumers_rights_marks_too(self):
         self.old_rows(2)
         self.adopt()
         store = self.role("consumer")

@@ -18,7 +18,7 @@ AGAIN = 75
 class KilledHalfWay:
     """init that is killed at any moment: the next one finishes what it began."""
 
-    def test_killed_at_any_moment_it_can_be_completed(self):
+    def test_upgrade_killed_at_any_moment_can_be_completed(self):
         rng = random.Random(4)
         started = time.monotonic()
         self.spawn(BIN, "migrate", "status").wait(expect=None)
@@ -128,7 +128,7 @@ class OnPostgres(KilledHalfWay, PgCase):
         with open(int(os.environ.get("OUTBOX_TAP", 2)), "w", closefd=False) as tap:
             print(f"# {emitted} events were emitted meanwhile, the slowest in {slowest * 1000:.0f} ms", file=tap, flush=True)
 
-    def test_it_times_out_with_a_message(self):
+    def test_blocked_upgrade_times_out_with_a_message(self):
         long = psycopg2.connect(self.store)
         long.cursor().execute("INSERT INTO outbox.event (type) VALUES ('long')")
         said = self.outbox("init", "--wait", "1s", status=AGAIN).stderr
@@ -138,13 +138,13 @@ class OnPostgres(KilledHalfWay, PgCase):
         self.outbox("init", "--wait", "1m")
         self.assertEqual(self.installed(), self.functions)
 
-    def test_time_limits_of_the_role_do_not_stop_it(self):
+    def test_time_limits_of_the_role_do_not_stop_an_upgrade(self):
         self.sql(f"ALTER DATABASE {self.dbname} SET statement_timeout = '20ms'")
         self.sql(f"ALTER DATABASE {self.dbname} SET idle_in_transaction_session_timeout = '1s'")
         self.outbox("init")
         self.assertEqual(self.installed(), self.functions)
 
-    def test_roles_keep_their_grants(self):
+    def test_upgrade_keeps_the_grants_of_roles(self):
         stores = {}
         for part in "producer", "consumer", "operator":
             stores[part] = self.role()

@@ -86,7 +86,7 @@ class Arguments(CliCase, Case):
             if name != "help":
                 self.assertEqual(self.outbox(name, "-h").stdout, text)
 
-    def test_h_after_other_arguments_shows_help_of_the_command(self):
+    def test_minus_h_anywhere_shows_the_commands_help(self):
         for command, args in ((["emit"], ["order.paid"]), (["emit"], ["order.paid", "--key", "order/1"]),
                               (["dead", "list"], ["--consumer", "mail"]), (["events", "show"], ["relay"]),
                               (["consumers", "set"], ["mail", "--events", "a"])):
@@ -114,7 +114,7 @@ class Arguments(CliCase, Case):
         self.refused(USAGE, "status", "--zzzzzz", says="outbox help status")
         self.refused(USAGE, "-x", "status", says="-x")
 
-    def test_missing_and_superfluous_arguments(self):
+    def test_missing_and_superfluous_arguments_are_refused(self):
         self.refused(USAGE, says="outbox help")
         self.refused(USAGE, "events", says=["list", "show"])
         self.refused(USAGE, "events", "show", says="needs ID")
@@ -145,7 +145,7 @@ class Arguments(CliCase, Case):
         self.outbox("status", "--store", other, f"-c{self.path('a.conf')}")
         self.assertFalse(self.db.exists())
 
-    def test_two_dashes_end_the_options(self):
+    def test_double_dash_ends_the_options(self):
         self.init()
         self.outbox("emit", "--", "--type")
         self.assertEqual(self.json("events", "show", "1")["type"], "--type")
@@ -181,7 +181,7 @@ class Emit(CliCase):
         super().setUp()
         self.init()
 
-    def test_prints_the_id_of_what_it_stored(self):
+    def test_prints_the_id_of_the_stored_event(self):
         id = self.outbox("emit", "order.paid", "--key", "order/4/2", "--version", "3", "--payload", '{"total": 9.50}',
                          "--header", "trace=a=b", "--header", 'q="ü"', "--tenant", "acme").stdout.strip()
         self.assertTrue(UUID7.fullmatch(id), id)
@@ -199,7 +199,7 @@ class Emit(CliCase):
             self.assertIn("the event is stored, with the id ", done.stderr)
         self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(2,)])
 
-    def test_closed_standard_input_is_an_error_not_an_empty_one(self):
+    def test_closed_standard_input_is_an_error(self):
         done = subprocess.run(["sh", "-c", 'exec "$0" emit --ndjson - <&-', BIN], capture_output=True, text=True,
                               env=self.env(), cwd=self.dir)
         self.assertNotEqual(done.returncode, 0, done.stdout)
@@ -243,7 +243,7 @@ class Bulk(CliCase):
         super().setUp()
         self.init()
 
-    def test_reads_stdin_or_a_file_and_counts(self):
+    def test_reads_stdin_or_a_file_and_prints_the_count(self):
         self.assertEqual(self.outbox("emit", "--ndjson", input=self.lines(3)).stdout, "3 events, 0 duplicates\n")
         self.assertEqual(self.outbox("emit", "--ndjson", "-", input=self.lines(2)).stdout, "2 events, 0 duplicates\n")
         self.assertEqual(self.outbox("emit", "--ndjson", input=self.lines(1)).stdout, "1 event, 0 duplicates\n")
@@ -276,7 +276,7 @@ class Bulk(CliCase):
                      says=["stdin:11: ", "type"])
         self.assertEqual(self.stored(), 2300)
 
-    def test_each_kind_of_bad_line(self):
+    def test_each_kind_of_bad_line_is_refused(self):
         for line, says in (('{"type":"a","paylod":1}', "payload"), ('["a"]', "object"), ('{"type":1}', "type"),
                            ('{"type":"a b"}', "white space"), ('{"type":""}', "empty"), ('{"payload":1}', "type"),
                            ('{"type":"a\\u0000"}', "control"), ('{"type":"a"} x', ""), ("\x00", ""),
@@ -289,7 +289,7 @@ class Bulk(CliCase):
                              says=["stdin:2: ", says, "nothing is stored"])
                 self.assertEqual(self.stored(), 0)
 
-    def test_long_reason_does_not_hide_what_is_stored(self):
+    def test_long_reason_does_not_hide_the_number_stored(self):
         self.refused(DATA, "emit", "--ndjson", input=json.dumps({"n" * 5000: 1}) + "\n", says="nothing is stored")
 
     def test_missing_file_is_bad_data(self):
@@ -308,22 +308,22 @@ class BadInput(CliCase):
         self.refused(DATA, "emit", *args, "--idempotency-key", "k", says=says, **kw)
         self.assertEqual((self.stored(), self.keys()), (0, 0))
 
-    def test_payload_that_is_not_json(self):
+    def test_payload_that_is_not_json_is_refused(self):
         for payload in ("{", "{'a':1}", "nul", "", "1 2", "[1,]", "NaN"):
             with self.subTest(payload=payload):
                 self.emit_refused("a", "--payload", payload, says="payload is not JSON")
         self.emit_refused("a", "--payload", "-", input="", says="payload is not JSON")
 
-    def test_payload_that_is_not_utf8(self):
+    def test_payload_with_invalid_utf8_is_refused(self):
         for raw in (b'"\xff"', b'"\xc0\xaf"', b'"\xed\xa0\x80"', b'"\xf5\x80\x80\x80"'):
             with self.subTest(raw=raw):
                 self.emit_refused("a", "--payload", "-", input=raw, says="UTF-8")
 
-    def test_payload_with_nul_bytes(self):
+    def test_payload_with_nul_bytes_is_refused(self):
         self.emit_refused("a", "--payload", "-", input=b'"a\0b"', says="payload is not JSON")
         self.emit_refused("a", "--payload", "-", input=b"1\0", says="payload is not JSON")
 
-    def test_payload_over_the_limit(self):
+    def test_payload_over_the_limit_is_refused(self):
         fits, over = '"' + "x" * (2**20 - 2) + '"', '"' + "x" * (2**20 - 1) + '"'
         self.emit_refused("a", "--payload", "-", input=over, says="limit")
         self.emit_refused("a", "--payload", f"@{self.write('p', over)}", says="limit")
@@ -343,12 +343,12 @@ class BadInput(CliCase):
             with self.subTest(type=type):
                 self.emit_refused(type, says=["type", says])
 
-    def test_keys_with_control_characters(self):
+    def test_keys_with_control_characters_are_refused(self):
         for key in ("order/\n", "order/\x1b[31m", "or\tder/1", "order/\x7f"):
             with self.subTest(key=key):
                 self.emit_refused("a", "--key", key, says=["aggregate", "control"])
 
-    def test_keys_may_hold_quotes_and_any_utf8(self):
+    def test_keys_may_contain_quotes_and_any_utf8(self):
         keys = ["o/'", 'o/"', "o/ü", "o/日本語", "o/🙂", "o/a b", "o/;DROP TABLE outbox_event;--", "o/%_*?", "o/a/b", "ö/\\"]
         for key in keys:
             self.outbox("emit", "a", "--key", key)
@@ -358,7 +358,7 @@ class BadInput(CliCase):
             found = self.json("events", "list", "--key", key)
             self.assertEqual([f"{e['aggregate_type']}/{e['aggregate_id']}" for e in found], [key])
 
-    def test_headers_that_are_not_utf8(self):
+    def test_headers_with_invalid_utf8_are_refused(self):
         self.emit_refused("a", "--header", b"a=\xff", says="UTF-8")
 
     def test_newer_database_is_left_alone(self):
@@ -429,7 +429,7 @@ class Files(CliCase, Case):
             binary.chmod(0o755)
         return self.outbox("--reuid=65534", "--regid=65534", "--clear-groups", binary, *args, argv0="setpriv", **kw)
 
-    def test_read_only_file(self):
+    def test_read_only_file_is_reported_and_stays_unchanged(self):
         self.dir.chmod(0o755)
         self.db.chmod(0o444)
         for args in (["emit", "a"], ["emit", "--ndjson"], ["consumers", "pause", "c"]):
@@ -438,7 +438,7 @@ class Files(CliCase, Case):
                 self.assertRegex(done.stderr, r"\Aoutbox: [^\n]*shop\.db[^\n]*writ[^\n]*\n\Z")
         self.assertEqual(self.stored(), 0)
 
-    def test_full_disk(self):
+    def test_full_disk_is_reported_and_stores_nothing(self):
         if os.geteuid() != 0:
             self.skipTest("only root can mount a small file system")
         disk = self.path("disk")
@@ -461,7 +461,7 @@ class Files(CliCase, Case):
                      input=json.dumps("x" * 3_000_000), says="no space left")
         self.assertEqual((self.stored(), self.keys()), (1 + stored, 0))
 
-    def test_locked_database(self):
+    def test_locked_database_is_reported_and_readable(self):
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
         db.execute("BEGIN IMMEDIATE")
@@ -559,7 +559,7 @@ lease = 20s
         conf = self.write("o.conf", self.CONF)
         self.assertIn("ok, 2 consumers", self.outbox("config", "check", "-c", conf).stdout)
 
-    def test_bad_file_is_refused_with_file_and_line(self):
+    def test_bad_file_is_refused_naming_file_and_line(self):
         for text, says in (("[outbox]\nstor = x\n", ["o.conf:2: ", "did you mean store?"]),
                            ("[outbox]\n\nlease = 3\n", ["o.conf:3: ", "lease", "unit"]),
                            ("[consumer a]\nsink = stdot:\n", ["o.conf:2: ", "stdout:"]),
@@ -632,7 +632,7 @@ class Inspect(CliCase):
         self.assertEqual((by_name["good"]["state"], by_name["good"]["behind"]), ("paused", 1))
         self.assertEqual(by_name["bad"]["state"], "behind")
 
-    def test_status_watch_prints_again_and_again_until_interrupted(self):
+    def test_status_watch_repeats_until_interrupted(self):
         self.deliver()
         watch = self.spawn(BIN, "status", "--watch", "--json", "--interval", "10ms", log="watch")
         seen = wait_until(lambda: [l for l in self.ndjson(self.path("watch")) if l][2:])
@@ -640,7 +640,7 @@ class Inspect(CliCase):
         watch.signal(signal.SIGINT)
         watch.wait(0)
 
-    def test_events_list_filters(self):
+    def test_events_list_filters_by_every_field(self):
         self.deliver()
         seqs = lambda *args: [e["seq"] for e in self.json("events", "list", *args)]
         self.assertEqual(seqs(), [1, 2, 3, 4])
@@ -781,7 +781,7 @@ class Relay(CliCase):
         self.assertEqual([l["type"] for l in self.ndjson(self.path("a.out"))], ["x.y"])
         self.assertEqual([l["type"] for l in self.ndjson(self.path("b.out"))], ["z"])
 
-    def test_sigterm_and_sigint_stop_it_gracefully(self):
+    def test_sigterm_and_sigint_stop_the_relay_gracefully(self):
         for number, name in ((signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")):
             relay = self.relay("--consumer", "c", "--sink", f"file:{self.path('out')}")
             id = self.emit("a")
@@ -790,7 +790,7 @@ class Relay(CliCase):
             relay.wait(0)
             self.assertIn(f"stopped by {name}", relay.output())
 
-    def test_second_signal_ends_it_at_once(self):
+    def test_second_signal_ends_the_relay_at_once(self):
         self.emit("a")
         # A delivery that lasts as long as the relay does, and leaves no process behind.
         relay = self.relay("--consumer", "c", "--sink", "exec:touch busy; while kill -0 $PPID; do sleep 0.01; done")
@@ -803,7 +803,7 @@ class Relay(CliCase):
         wait_until(push)
         relay.wait(128 + signal.SIGTERM)
 
-    def test_log_level_silences_what_is_below(self):
+    def test_log_level_silences_lower_levels(self):
         self.assertEqual(self.drain("--consumer", "c", "--sink", "stdout:", "--log-level", "error").stderr, "")
 
 

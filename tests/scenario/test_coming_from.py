@@ -47,7 +47,7 @@ class Named:
         self.outbox("dead", "retry", "--all", "--consumer", "dead")
         self.assertEqual(self.rows("outbox_dead_letters", "*") + self.rows("outbox_dlq", "*"), [])
 
-    def test_retry_is_counted_and_cleared_on_success(self):
+    def test_retry_count_is_cleared_on_success(self):
         self.emit("a", "k/1")
         self.emit("a", "k/2")
         self.drain("--consumer", "late", "--retry", "base=1ms,cap=1ms,attempts=2,outage=0s", "--sink",
@@ -114,14 +114,14 @@ class NamedOnPostgres(Named, PgCase):
                          [("tenant.created", "exit status 65")])
         self.outbox("migrate", "validate", env=of_service)
 
-    def test_names_are_compared_and_taken_ones_are_allowed(self):
+    def test_validate_compares_names_and_allows_taken_ones(self):
         self.outbox("migrate", "validate")
         self.sql("DROP VIEW outbox.outbox_listeners")
         self.assertIn("outbox_listeners is missing", self.outbox("migrate", "validate", status=1).stdout)
         self.sql("CREATE TABLE outbox.outbox_listeners (mine text)")
         self.outbox("migrate", "validate")
 
-    def test_part_never_reads_tables_of_the_application(self):
+    def test_roles_get_no_right_to_application_tables(self):
         self.sql("DROP VIEW outbox.outbox_dead_letters; CREATE TABLE outbox.outbox_dead_letters (mine text)")
         roles = {part: self.role(part) for part in ("producer", "consumer", "operator")}
         may = {part: {name for (name,) in self.sql("SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND "

@@ -178,7 +178,7 @@ class Readme(Runs, PgCase):
 
 
 class Quotes(unittest.TestCase):
-    def test_snippets_of_the_page_on_c_stand_in_an_example(self):
+    def test_snippets_of_the_page_on_c_are_quotes(self):
         examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]
         quotes = [text for language, text, _ in blocks(C_PAGE) if language == "c" and "int main(" not in text]
         self.assertTrue(quotes)

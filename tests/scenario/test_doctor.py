@@ -108,7 +108,7 @@ class Server(PgDoctor):
         self.assertEqual(([self.sql(look.format(t)) for t in tables],
                           self.sql("SELECT pg_snapshot_xmax(pg_current_snapshot())")), before)
 
-    def test_old_transaction_and_its_session(self):
+    def test_old_transaction_is_found_with_its_session(self):
         db = self.connect()
         db.cursor().execute("SELECT outbox.emit('order.paid', NULL, NULL, '{}')")
         pid = db.info.backend_pid

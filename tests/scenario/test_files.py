@@ -80,7 +80,7 @@ class Made(Case):
             self.assertIn(f"{more[1:8]} is for PostgreSQL", said)
         self.assertEqual(list(self.path("new.db").parent.glob("new.db*")), [])
 
-    def test_init_makes_no_database_through_a_link(self):
+    def test_init_creates_no_database_through_a_link(self):
         self.db.symlink_to(self.path("elsewhere"))
         self.assertIn("is a symbolic link", self.outbox("init", status=69).stderr)
         self.assertFalse(self.path("elsewhere").exists())

@@ -185,7 +185,7 @@ class Grants(MariaCase):
         self.sql(f"GRANT INSERT ON outbox_event TO {self.name(store)}")
         self.assertIn("outbox grant", self.outbox("emit", "a", "--store", store, status=DATA).stderr)
 
-    def test_non_strict_producer_is_told_what_did_not_fit(self):
+    def test_non_strict_producer_learns_which_value_did_not_fit(self):
         with mariadb_server.connect(self.account(PRODUCER)).cursor() as cursor:
             cursor.execute("SET sql_mode = ''")
             with self.assertRaisesRegex(pymysql.Error, "not stored .*type"):
@@ -268,12 +268,12 @@ class Grants(MariaCase):
         self.outbox("relay", "--drain", "--consumer", "mail", "--sink", f"file:{out}")
         self.assertEqual([e["type"] for e in self.ndjson(out)], ["c"])
 
-    def test_exhausting_number_is_found_and_doctors_advice_works(self):
+    def test_exhausting_number_is_found_and_advice_repairs_it(self):
         self.emit("a")
         self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 18446744073709551615)")
         self.assert_numbers_run_out_and_advice_helps("outbox_event")
 
-    def test_rolled_back_number_is_found_and_doctor_helps(self):
+    def test_rolled_back_number_is_found_and_advice_repairs_it(self):
         self.emit("a")
         with mariadb_server.connect(self.store) as db, db.cursor() as cursor:
             cursor.execute("BEGIN")
@@ -281,7 +281,7 @@ class Grants(MariaCase):
             cursor.execute("ROLLBACK")
         self.assert_numbers_run_out_and_advice_helps("outbox_event")
 
-    def test_exhausting_marker_is_found_and_doctor_helps(self):
+    def test_exhausting_marker_is_found_and_advice_repairs_it(self):
         self.emit("a")
         self.sql("DROP TRIGGER outbox_event_inserted")
         nr = self.sql("INSERT INTO outbox_event (type) VALUES ('b') RETURNING nr")[0][0]

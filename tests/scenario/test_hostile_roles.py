@@ -560,7 +560,7 @@ class Schemas(Hostile):
         self.addCleanup(lair.do, f"DROP SCHEMA {name} CASCADE")
         return name, stranger
 
-    def test_no_outbox_is_made_in_a_schema_others_can_change(self):
+    def test_no_outbox_is_created_in_a_schema_others_can_change(self):
         for more, who in (("CREATE SCHEMA {name} AUTHORIZATION {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO PUBLIC", "everybody")):

@@ -46,7 +46,7 @@ class Inbox(MariaCase):
             wait_until(lambda: self.sql("SELECT delivered FROM outbox_consumer") == [(6,)])
         self.assertEqual(sorted(self.sql("SELECT event FROM bill")), sorted(self.sql("SELECT id FROM outbox_event")))
 
-    def test_first_is_returned_once_and_rolls_back(self):
+    def test_first_call_returns_first_once_and_rolls_back(self):
         one, other = self.connect().cursor(), self.connect().cursor()
         one.execute("BEGIN")
         self.assertTrue(self.call(one, "a", "\u2603"))
@@ -74,7 +74,7 @@ class Inbox(MariaCase):
             with self.subTest(key=key), self.assertRaisesRegex(pymysql.err.MySQLError, why): self.call(cursor, handler, key)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_handled"), [(1,)])
 
-    def test_account_with_the_consumer_grant_may_call_it(self):
+    def test_account_with_the_consumer_grant_may_call_inbox(self):
         self.sql("CREATE USER inbox_guest@localhost")
         self.addCleanup(self.sql, "DROP USER inbox_guest@localhost")
         self.outbox("grant", "consumer", "inbox_guest@localhost")

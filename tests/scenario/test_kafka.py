@@ -176,17 +176,17 @@ class Secured(OnKafka, Case):
         self.assertEqual([m.value for m in kafka.read(self.topic)], ["1"])
         self.assertNotIn(PASSWORD, done.stderr + done.stdout)
 
-    def test_scram_and_plain(self):
+    def test_scram_and_plain_logins_work(self):
         for n, how in enumerate(("sasl=scram-sha-256", "sasl=scram-sha-512", "", "sasl=plain")):
             with self.subTest(how):
                 url = self.url(f"password-file={self.secret}&{how}", f"{USER}@{kafka.sasl_hosts}")
                 self.drain("--consumer", f"out{n}", "--sink", url)
         self.assertEqual(len(kafka.read(self.topic)), 4)
 
-    def test_tls_with_a_private_ca(self):
+    def test_tls_accepts_a_private_ca(self):
         self.passes(self.url(f"ca={self.ca}", kafka.tls_hosts, "kafka+ssl"))
 
-    def test_login_over_tls_with_the_password_in_the_environment(self):
+    def test_password_from_the_environment_logs_in_over_tls(self):
         url = self.url(f"ca={self.ca}", f"{USER}@{kafka.sasl_tls_hosts}", "kafka+ssl")
         self.passes(url, env={"OUTBOX_KAFKA_PASSWORD": PASSWORD})
 
@@ -197,7 +197,7 @@ class Secured(OnKafka, Case):
             self.assertNotIn(PASSWORD, relay.output())
         self.assertEqual(kafka.read(self.topic), [])
 
-    def test_wrong_password_is_an_outage_until_the_file_is_right(self):
+    def test_wrong_password_is_an_outage_until_corrected(self):
         self.secret.write_text("wrong\n")
         url = self.url(f"password-file={self.secret}", f"{USER}@{kafka.sasl_hosts}")
         with self.relay(*self.to(url)) as relay:
@@ -208,7 +208,7 @@ class Secured(OnKafka, Case):
     def test_untrusted_certificate_is_refused(self):
         self.down(self.url("", kafka.tls_hosts, "kafka+ssl"), "certificate")
 
-    def test_config_check_connects(self):
+    def test_config_check_connects_to_the_broker(self):
         config = self.path("outbox.ini")
         config.write_text(f"[outbox]\nstore = {self.store}\n[consumer out]\nsink = {self.url()}\n")
         self.outbox("config", "check", "-c", config, "--connect")

@@ -73,7 +73,7 @@ class Evenly(PgCase):
             self.assertLess(took, SECONDS, seen)
         print(f"# {len(self.relays)} relays: {seen}")
 
-    def test_work_rebalances_soon_after_a_relay_joins_or_leaves(self):
+    def test_lanes_rebalance_soon_after_a_relay_joins_or_leaves(self):
         self.start()
         self.wait_even()
         for _ in range(3): self.start()

@@ -96,7 +96,7 @@ class Listings:
         states = {row["seq"]: {d["state"] for d in row["deliveries"]} for row in rows}
         return lambda state: [seq for seq in states if {"unprocessed": "pending"}.get(state, state) in states[seq]]
 
-    def test_steps_of_any_size_find_what_is_there(self):
+    def test_steps_of_any_size_find_every_match(self):
         """Two consumers, one behind the other, with events that failed and that wait between their positions."""
         self.emit_types(*["a", "b"] * 6)
         self.drain("--consumer", "b", "--events", "b", "--from", "4", "--sink", "stdout:")
@@ -115,7 +115,7 @@ class Listings:
                 self.assertEqual(self.listed_in_steps("--state", state, "--look", "7", "--newest", *consumer)[0], truth(state)[::-1],
                                  (state, *consumer))
 
-    def test_event_is_found_by_id_anywhere(self):
+    def test_event_is_found_by_id_at_any_position(self):
         self.emit_types(*["a"] * 50)
         strange = "00000000-0000-7000-8000-000000000001"  # not made by us: it says nothing of the time
         self.ask("INSERT INTO @event (id, type, payload) VALUES (?, 'strange', '{}')", strange)

@@ -129,7 +129,7 @@ class Measured(OutsideCase):
         self.assertEqual(page.get("outbox_dispatched_total", topic="größer"), 1)
         self.assertEqual(page.get("outbox_dispatched_total", topic="other"), 1, "a name too long for a label")
 
-    def test_metrics_follow_the_work(self):
+    def test_metrics_reflect_each_step_of_a_delivery(self):
         with self.serve(*self.file_sink(), *self.file_sink("search", "--events", "order.*")) as relay:
             before = self.metrics(relay)
             self.assertEqual(before.get("outbox_dispatched_total"), 0)
@@ -418,7 +418,7 @@ class Waiting(OutsideCase):
 
 
 class Ready(OutsideCase):
-    def test_stuck_consumer_makes_it_not_ready_until_it_moves_on(self):
+    def test_stuck_consumer_makes_the_relay_unready_meanwhile(self):
         folder = self.path("later")
         self.emit("a", payload=1)
         with self.serve("--stuck-after", "300ms", *self.file_sink(), "--consumer", "stuck", "--sink",
@@ -450,7 +450,7 @@ class Ready(OutsideCase):
             self.outbox("consumers", "pause", "mail")
             self.wait_ready(relay, 200)
 
-    def test_silent_sink_makes_it_unready_but_alive(self):
+    def test_silent_sink_makes_the_relay_unready_but_alive(self):
         hold = self.path("hold")
         hold.touch()
         self.emit("a", payload=1)
@@ -461,7 +461,7 @@ class Ready(OutsideCase):
             hold.unlink()
             self.wait_ready(relay, 200)
 
-    def test_hanging_store_makes_it_not_alive(self):
+    def test_hanging_store_makes_the_relay_not_alive(self):
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
         with self.serve("--stuck-after", "300ms", "--busy-timeout", "60s", "--sweep", "100ms",
@@ -479,7 +479,7 @@ class Ready(OutsideCase):
 
 
 class Served(OutsideCase):
-    def test_only_get_and_head_of_known_paths_are_served(self):
+    def test_only_get_and_head_on_known_paths_are_served(self):
         with self.serve(*self.file_sink()) as relay:
             for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"):
                 self.assertEqual(self.fetch(relay, "/metrics", method)[0], 405, method)
@@ -536,7 +536,7 @@ class Served(OutsideCase):
             done = self.outbox("relay", "--listen", taken, *self.file_sink(), status=UNAVAILABLE)
             self.assertIn(f"--listen {taken}: could not listen there: Address already in use", done.stderr)
 
-    def test_without_listen_there_is_no_socket(self):
+    def test_no_socket_is_opened_without_listen(self):
         with self.relay(*self.file_sink()) as relay:
             self.assertNotIn("listening", relay.output())
             links = [str(path.readlink()) for path in pathlib.Path(f"/proc/{relay.pid}/fd").iterdir()]
@@ -554,7 +554,7 @@ class OfPostgres(Outside, PgCase):
         time.sleep(0.3)
         return proxy.asked == before
 
-    def test_idle_relay_asks_nothing_unless_it_is_scraped(self):
+    def test_idle_relay_sends_no_query_unless_scraped(self):
         with Proxy(self.store) as proxy, self.serve("--store", proxy.url, "--sweep", "1h", *self.file_sink()) as relay:
             self.emit("a", payload=1)
             self.wait_metric(relay, 1, "outbox_dispatched_total")
@@ -643,7 +643,7 @@ PAGES = {"OutboxRelayGone", "OutboxNotReady", "OutboxLag", "OutboxDeadLetters"} 
 class Documented(Case):
     RULES = ROOT / "packaging" / "outbox-alerts.yml"
 
-    def test_alarms_use_metrics_that_exist_and_are_documented(self):
+    def test_alerts_use_metrics_that_exist_and_are_documented(self):
         text, rules = METRICS.read_text(), self.RULES.read_text()
         known = set(re.findall(r"^\* `(\w+)`, \w+", text, re.MULTILINE))
         used = {re.sub("_bucket$", "", name) for name in re.findall(r"\boutbox_\w+", rules)}

@@ -14,7 +14,7 @@ FOUND, DATA, UNAVAILABLE, CONFIG = 1, 65, 69, 78
 
 
 class Up(PgCase):
-    def test_reports_old_and_new_version(self):
+    def test_migrate_reports_old_and_new_version(self):
         self.assertIn("created an outbox of version 1", self.outbox("migrate", "up").stdout)
         self.assertIn("already at version 1; nothing to do", self.outbox("migrate", "up").stdout)
         self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 1, "to": 1, "changed": False})
@@ -42,7 +42,7 @@ class Up(PgCase):
         self.assertIn("newer than this program", self.outbox("migrate", "status").stdout)
         self.assertEqual(self.json("migrate", "status")["pending"], [])
 
-    def test_status_before_and_after(self):
+    def test_status_lists_pending_versions_until_migrated(self):
         self.assertIn("no outbox, this program needs 1: 1 step pending", self.outbox("migrate", "status").stdout)
         self.assertEqual(self.json("migrate", "status"), {"store": self.store, "version": 0, "known": 1, "pending": [1]})
         self.assertEqual(self.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'outbox'"), [(0,)])
@@ -210,7 +210,7 @@ class Validate(PgCase):
             self.sql(undo)
             self.assertEqual(self.json("migrate", "validate")["problems"], 0, undo)
 
-    def test_missing_table_and_a_missing_view_are_differences(self):
+    def test_missing_tables_and_views_are_differences(self):
         self.outbox("init")
         self.sql("DROP TABLE outbox.setting; DROP VIEW outbox.consumer_status")
         self.assertEqual(self.differences(), ["table setting is missing", "view consumer_status is missing"])
@@ -332,7 +332,7 @@ class Gen(PgCase):
 
 
 class Sqlite(Case):
-    def test_up_and_status(self):
+    def test_up_creates_the_outbox_and_status_describes_it(self):
         self.assertIn("no such file", self.outbox("migrate", "status", status=DATA).stderr)
         self.assertFalse(self.db.exists())
         self.assertIn("created an outbox of version 1", self.outbox("migrate", "up").stdout)

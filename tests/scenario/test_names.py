@@ -202,7 +202,7 @@ class Trapped(Names):
         self.cli(producer, "emit", "--ndjson", "-", input='{"type": "a", "payload": 1}\n' * 3)
         self.assert_unsprung()
 
-    def test_consumer_and_an_operator_run_no_foreign_code(self):
+    def test_consumers_and_operators_run_no_foreign_code(self):
         consumer, operator = self.grant("consumer"), self.grant("operator")
         for n in range(40): self.emit(f"a.{n % 2}", f"k/{n % 5}", n)
         self.set_trap()
@@ -247,7 +247,7 @@ class Trapped(Names):
         self.assertEqual(self.as_boss("SELECT pg_catalog.count(*) FROM outbox.event"), [(2,)])
         self.assert_unsprung()
 
-    def test_superuser_making_an_outbox_runs_no_foreign_code(self):
+    def test_superuser_creating_an_outbox_runs_no_foreign_code(self):
         self.set_trap()
         self.store = self.boss
         for args in (("init", "--store", self.boss + "&schema=second"), ("doctor",), ("status",), ("migrate", "validate")):
@@ -264,7 +264,7 @@ class Trapped(Names):
                          self.cli(self.boss, "migrate", "validate").stdout)
         self.assert_unsprung()
 
-    def test_application_keeps_its_names_and_runs_no_foreign_code(self):
+    def test_application_names_cause_no_foreign_code_to_run(self):
         guest = self.grant("producer", "consumer")
         self.sql("CREATE TABLE public.note (n pg_catalog.int4)")
         self.sql("GRANT ALL ON public.note TO PUBLIC")

@@ -98,7 +98,7 @@ class Pooler(Case):
         self.outbox("trim")
         self.check_sessions()
 
-    def test_event_arrives_at_the_next_poll(self):
+    def test_event_behind_a_pooler_arrives_at_the_next_poll(self):
         with self.mail() as relay:
             self.numbers(0, 1)
             self.wait_for(1, relay)

@@ -342,7 +342,7 @@ class OnSqlite(Redis, Case):
         self.assertIn("maxlen lets Redis drop entries whether they were read or not", log)
         self.assertNotIn("drop entries", self.drain(*self.to("s")).stderr)
 
-    def test_no_secret_is_visible(self):
+    def test_no_secret_is_shown(self):
         secret = "h0rse-Battery"
         self.redis("ACL", "SETUSER", "relay", "on", f">{secret}", "~*", "+@all")
         self.addCleanup(self.redis, "ACL", "DELUSER", "relay")

@@ -74,7 +74,7 @@ class InACluster(Many):
         self.drain(*self.to("stream={{{aggregate_type}}}.{type[1]}"))
         self.assertEqual(sorted(node("DBSIZE") for node in self.cluster.masters()), [0, 0, 8])
 
-    def test_marks_receipts_replicas_and_a_lease(self):
+    def test_cluster_has_marks_receipts_replicas_and_a_lease(self):
         self.fill(200)
         self.drain(*self.to("stream=k.{aggregate_id}&replicas=1&lease=lock:out&format=plain", "--receipts"))
         marks = [json.loads(line) for line in self.outbox("hwm", "--json").stdout.splitlines()]
@@ -83,7 +83,7 @@ class InACluster(Many):
         self.assertEqual(len(self.sql("SELECT 1 FROM outbox_receipt")), 200)
         self.assertIsNone(self.cluster.owner("lock:out")("GET", "lock:out"))  # given back
 
-    def test_slots_move_while_events_are_delivered(self):
+    def test_slots_move_during_delivery_without_loss(self):
         """Every event arrives once, in order, while its slot is on its way (ASK) and when it is somewhere else (MOVED)."""
         url = self.cluster.url("stream=k.{aggregate_id}")
         slots = sorted({self.cluster.slot(f"k.{key}") for key in range(KEYS)})
@@ -101,7 +101,7 @@ class InACluster(Many):
         self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"], verdict["repeats"]), (total, 0, 0, 0))
         self.assertNotIn("sink is down", relay.output())
 
-    def test_connection_can_be_checked(self):
+    def test_config_check_connects_to_the_cluster(self):
         config = self.path("outbox.conf")
         config.write_text(f"[outbox]\nstore = {self.store}\n[consumer out]\nsink = {self.cluster.url('stream=s')}\n")
         self.outbox("-c", config, "config", "check", "--connect")
@@ -128,7 +128,7 @@ class BySentinels(Many):
     def entries(self):
         return len(self.group.master()("XRANGE", "s", "-", "+"))
 
-    def test_z_the_master_gets_every_event_across_a_failover(self):
+    def test_z_failover_loses_no_event(self):
         """With replicas=1 nothing that was delivered is lost with the master."""
         url = self.group.url("stream=s&replicas=1")
         with self.serve("--consumer", "out", "--sink", url) as relay:
@@ -192,7 +192,7 @@ class BySentinelsWithPasswords(Many):
 class BySentinelsWithTls(Many):
     """Sentinels, master and replica speak nothing but TLS; each certificate must be valid."""
 
-    def test_sentinels_and_master_by_tls(self):
+    def test_sentinels_and_master_are_reached_over_tls(self):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="obtls"))
         self.addCleanup(shutil.rmtree, folder)
         folder.chmod(0o755)

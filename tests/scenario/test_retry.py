@@ -106,14 +106,14 @@ class Many(PgCase):
         wait_until(lambda: self.looked_at()[1] - written == answer["retried"], what="the statistics")
         return answer, self.looked_at()[0] - before
 
-    def test_all_letters_are_sent_back_in_linear_time(self):
+    def test_all_dead_letters_are_retried_in_linear_time(self):
         answer, rows = self.retry()
         self.assertEqual(answer["consumers"], {"mail": self.LETTERS, "search": self.LETTERS})
         self.assertLess(rows, 20 * 2 * self.LETTERS)
         self.assertEqual(self.sql("SELECT consumer, count(*) FROM outbox.parked GROUP BY 1 ORDER BY 1"),
                          [("mail", self.LETTERS), ("search", self.LETTERS)])
 
-    def test_letters_of_one_type_are_sent_back_in_linear_time(self):
+    def test_dead_letters_of_a_type_are_retried_in_linear_time(self):
         would = self.json("dead", "retry", "--all", "--consumer", "mail", "--type", "a.1", "--dry-run")
         answer, rows = self.retry("--consumer", "mail", "--type", "a.1")
         self.assertEqual((would["consumers"], answer["consumers"]), 2 * ({"mail": self.LETTERS // 2},))

@@ -25,7 +25,7 @@ def tree():
 
 
 class Demo(unittest.TestCase):
-    def test_without_a_terminal_it_succeeds_and_leaves_no_trace(self):
+    def test_demo_without_a_terminal_leaves_no_trace(self):
         with tempfile.TemporaryDirectory(prefix="ob") as tmp:
             before = tree()
             done = subprocess.run([ROOT / "run"], cwd="/", env=clean_env({"TMPDIR": tmp}), capture_output=True,
@@ -45,7 +45,7 @@ class Demo(unittest.TestCase):
             self.assertEqual({ev["aggregate_id"] for ev in events if ev["type"] == type}, kept)
         self.assertEqual({ev["type"] for ev in mail}, {"order.paid"})
 
-    def test_run_uses_a_private_server_and_removes_it(self):
+    def test_demo_uses_a_private_server_and_removes_it(self):
         kept = {str(n) for n in range(1, 41) if n % 7 != 0}
         for store in "postgres", "mariadb":
             with self.subTest(store), tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as tmp:
@@ -80,7 +80,7 @@ class Demo(unittest.TestCase):
                                   timeout=150, stdin=subprocess.DEVNULL)
             self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
 
-    def test_second_run_at_once_is_refused_and_harmless(self):
+    def test_concurrent_demo_is_refused_and_harmless(self):
         demo = ROOT / "build" / "demo"
         shutil.rmtree(demo, ignore_errors=True)
         first = subprocess.Popen([ROOT / "run", "--seconds", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -227,7 +227,7 @@ class Packages(unittest.TestCase):
         self.assertNotIn("went on", done.stdout)
         self.assertIn("apt-get install -y --no-install-recommends lack-b\n", done.stderr)
 
-    def test_without_root_or_sudo_it_names_the_command_and_exits_69(self):
+    def test_missing_root_and_sudo_exits_69_naming_the_command(self):
         self.user(1000)
         self.refused()
         self.assertEqual(self.calls(), [])

@@ -83,7 +83,7 @@ class Tenants(PgCase):
         self.run_on(db, "SELECT outbox.emit('x', NULL, NULL, '2', tenant => 'a')")
         self.assertEqual(self.sql("SELECT tenant FROM outbox.event ORDER BY seq"), [(None,), ("b",), ("a",)])
 
-    def test_each_tenant_has_idempotency_keys_of_its_own(self):
+    def test_each_tenant_has_its_own_idempotency_keys(self):
         a = self.emit("x", None, 1, "--idempotency-key", "k", "--store", self.of("a", self.producer))
         b = self.emit("x", None, 2, "--idempotency-key", "k", "--store", self.of("b", self.producer))
         self.assertNotEqual(a, b)
@@ -259,7 +259,7 @@ class Tenants(PgCase):
         self.drained("all", None)
         self.assertEqual(self.json("trim", "--older-than", "0s", "--yes", "--store", self.operator)["events"], 6)
 
-    def test_role_above_row_security_cannot_work_for_a_tenant(self):
+    def test_role_bypassing_row_security_serves_no_tenant(self):
         self.mixed()
         self.assertIn("row-level security", self.outbox("status", "--store", self.of("a", self.store), status=CONFIG).stderr)
         owner = self.connect("a", self.store)

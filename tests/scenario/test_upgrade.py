@@ -116,7 +116,7 @@ class Upgrade:
             for path in self.dir.glob("shop.db*"): path.unlink()
         self.outbox("init")
 
-    def test_killed_at_any_moment_it_can_be_completed(self):
+    def test_upgrade_killed_at_any_moment_can_be_completed(self):
         rng = random.Random(7)
         started = time.monotonic()
         self.next("migrate", "status")

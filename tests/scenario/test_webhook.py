@@ -271,7 +271,7 @@ class Encrypted(WebhookCase):
 
 
 class Secrets(WebhookCase):
-    def test_no_secret_shows_up(self):
+    def test_no_secret_is_shown(self):
         headers = self.path("headers")
         headers.write_text("Authorization: Bearer s3cr3t-t0k3n\n")
         config = self.path("outbox.conf")
@@ -400,7 +400,7 @@ class Listening(WebhookCase):
         self.assertEqual([self.post(url, *self.signed("a", now)) for _ in range(2)], [503, 503])
         child.stop()
 
-    def test_duplicate_headers_cannot_confuse_it(self):
+    def test_duplicate_headers_fail_verification(self):
         child, url = self.listen("--verify", self.secrets)
         good, other = self.signed("a"), self.signed("a", secret=OTHER)
         for more in ("webhook-id: b", "Webhook-Id: a", "webhook-timestamp: 1", f"WEBHOOK-TIMESTAMP: {int(time.time())}"):
@@ -413,7 +413,7 @@ class Listening(WebhookCase):
         self.assertEqual(self.post(url, *good[:2], flood), 401)
         child.stop()
 
-    def test_binary_body_is_as_fast_and_reaches_no_terminal(self):
+    def test_binary_body_is_fast_and_never_reaches_a_terminal(self):
         child, url = self.listen()
         self.assertEqual(self.post(url, body=b"\xff" * (4 << 20)), 204)
         with self.dial(url) as sender:
