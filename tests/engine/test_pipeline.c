@@ -333,7 +333,7 @@ static void few_retries_wait_20_ms_to_be_batched(void **state)
     assert_in_range(w->sk->answer_ctx / MS_NS, 15, 35);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
         ON_A_RIG(delivers_everything_in_order_and_settles),
@@ -357,5 +357,7 @@ int main(void)
         SUITE_PART(tests),       pipeline_time_tests,     pipeline_store_tests,
         pipeline_settings_tests, pipeline_suspects_tests,
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return suite_run("pipeline", parts, COUNT(parts));
 }
