@@ -389,7 +389,7 @@ class Numbers(unittest.TestCase):
     # The same in other pages: the page, its words, and the constant.
     ELSEWHERE = [("guarantees.md", r"may wait up to (\d+) ms for its settlement", "api", "SETTLE_WAIT_MS", 1),
                  ("architecture.md", r"waits up to (\d+) ms for the next claim", "api", "SETTLE_WAIT_MS", 1),
-                 ("architecture.md", r"the next one is (\d+) ms away as long as there are fresh events", "engine", "PARKED_PAUSE", 10**6),
+                 ("architecture.md", r"the next such claim waits (\d+) ms, as long as there are fresh events", "engine", "PARKED_PAUSE", 10**6),
                  ("architecture.md", r"batches start at (\d+) events", "engine", "START", 1),
                  ("architecture.md", r"less than (\d+) ms doubles the next", "engine", "QUICK", 10**6),
                  ("architecture.md", r"one that took more than (\d+) s halves it", "engine", "SLOW", 10**9),
