@@ -114,7 +114,7 @@ static int ask_sentinel(struct redis_peers *p, size_t i, struct error *err)
     redisReply *r = NULL;
     const char *argv[] = {"SENTINEL", "GET-MASTER-ADDR-BY-NAME", p->set->master};
     redis_conn_init(&c, &p->set->seed[i], NAME, OUT_MAX, IN_MAX);
-    int rc = redis_conn_call(&c, 3, argv, NULL, LOCATE_MS, p->wake, &r, err);
+    int rc = redis_conn_call(&c, 3, argv, LOCATE_MS, p->wake, &r, err);
     redis_conn_release(&c);
     if (rc != 0)
         return -1;
@@ -164,7 +164,7 @@ static int ask_slots(struct redis_peers *p, size_t i, struct error *err)
     redisReply *r = NULL;
     const char *argv[] = {"CLUSTER", "SLOTS"};
     struct redis_peer *peer = p->peer[i];
-    if (redis_conn_call(&peer->conn, 2, argv, NULL, LOCATE_MS, p->wake, &r, err) != 0)
+    if (redis_conn_call(&peer->conn, 2, argv, LOCATE_MS, p->wake, &r, err) != 0)
         return -1;
     for (size_t k = 0; k < p->n; k++)
         p->peer[k]->owns = false;
@@ -208,7 +208,7 @@ static int peers_ask_at(struct redis_peers *p, size_t i, int argc, const char **
 {
     struct redis_peer *peer = p->peer[i];
     char said[REDIS_TEXT];
-    if (redis_conn_call(&peer->conn, argc, argv, NULL, ANSWER_MS, p->wake, ret, err) != 0) {
+    if (redis_conn_call(&peer->conn, argc, argv, ANSWER_MS, p->wake, ret, err) != 0) {
         p->located = p->set->kind == REDIS_SINGLE;
         return -1;
     }

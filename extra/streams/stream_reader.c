@@ -73,7 +73,7 @@ static void back_off(struct member *m)
 static int call_redis(struct member *m, int argc, const char **argv, redisReply **ret,
                       struct error *err)
 {
-    return redis_conn_call(&m->conn, argc, argv, NULL, ANSWER_MS, m->cfg->wake, ret, err);
+    return redis_conn_call(&m->conn, argc, argv, ANSWER_MS, m->cfg->wake, ret, err);
 }
 
 /* Turns an error reply into an error: CLASS_FATAL if waiting does not help. */

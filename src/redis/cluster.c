@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
-
 /* CRC16 XMODEM (polynomial 0x1021): contribution of the upper four bits as they are shifted out. */
 static const uint16_t crc_of[16] = {0x0000, 0x1021, 0x2042, 0x3063, 0x4084, 0x50a5, 0x60c6, 0x70e7,
                                     0x8108, 0x9129, 0xa14a, 0xb16b, 0xc18c, 0xd1ad, 0xe1ce, 0xf1ef};
@@ -40,42 +38,9 @@ unsigned redis_cluster_slot(struct str key)
     return crc16(redis_cluster_tag(key)) % REDIS_SLOTS;
 }
 
-/* Validates an address from a server before anything connects to it. */
-static bool set_address(struct redis_address *a, struct str host, const char *port)
-{
-    struct error err;
-    int64_t number;
-    bool sound = host.n > 0 && host.n < sizeof a->host && text_plain(host);
-    if (!sound || text_int(port, 1, 65535, &number, &err) != 0)
-        return false;
-    memcpy(a->host, host.p, host.n);
-    a->host[host.n] = '\0';
-    snprintf(a->port, sizeof a->port, "%d", (int)number);
-    return true;
-}
-
-/* Parses HOST:PORT, in which an IPv6 address has no brackets; @BUS-PORT may follow. */
-static bool read_address(const char *text, const char *asked_host, struct redis_address *ret)
-{
-    char port[8] = "";
-    const char *colon = strrchr(text, ':');
-    if (!colon)
-        return false;
-    struct str host = {text, (size_t)(colon - text)};
-    bool unknown = host.n == 0 || str_is(host, "?");
-    if (unknown)
-        host = str_of(asked_host);
-    size_t digits = strspn(colon + 1, "0123456789");
-    if (digits == 0 || digits >= sizeof port)
-        return false;
-    memcpy(port, colon + 1, digits);
-    return set_address(ret, host, port);
-}
-
+/* The address is HOST:PORT, in which an IPv6 address has no brackets; @BUS-PORT may follow. */
 bool redis_cluster_redirect(const char *text, const char *asked_host, struct redis_redirect *ret)
 {
-    char where[REDIS_CLUSTER_HOST + 16];
-    unsigned slot;
     bool moved = strncmp(text, "MOVED ", 6) == 0;
     bool ask = strncmp(text, "ASK ", 4) == 0;
     if (!moved && !ask)
@@ -83,19 +48,32 @@ bool redis_cluster_redirect(const char *text, const char *asked_host, struct red
 
     const char *rest = text + (moved ? 6 : 4);
     char *end;
-    unsigned long number = strtoul(rest, &end, 10);
-    bool sound = end != rest && *end == ' ' && number < REDIS_SLOTS;
-    if (!sound || strlen(end + 1) >= sizeof where)
+    unsigned long slot = strtoul(rest, &end, 10);
+    bool has_slot = end != rest && *end == ' ' && slot < REDIS_SLOTS;
+    if (!has_slot)
         return false;
-    slot = (unsigned)number;
-    snprintf(where, sizeof where, "%s", end + 1);
 
-    struct redis_address to;
-    if (!read_address(where, asked_host, &to))
+    const char *address = end + 1, *colon = strrchr(address, ':');
+    if (!colon)
         return false;
-    *ret = (struct redis_redirect){.ask = ask, .slot = slot, .to = to};
+    struct str host = {address, (size_t)(colon - address)};
+    bool unknown = host.n == 0 || str_is(host, "?");
+    if (unknown)
+        host = str_of(asked_host);
+
+    char port[8] = "";
+    size_t digits = strspn(colon + 1, "0123456789");
+    if (digits == 0 || digits >= sizeof port)
+        return false;
+    memcpy(port, colon + 1, digits);
+    struct redis_redirect how = {.ask = ask, .slot = (unsigned)slot};
+    if (!redis_address_set(&how.to, host, port))
+        return false;
+    *ret = how;
     return true;
 }
+
+static const char invalid[] = "invalid reply to CLUSTER SLOTS";
 
 static bool is_slot(const redisReply *r)
 {
@@ -117,19 +95,14 @@ static bool read_master(const redisReply *r, const char *asked_host, struct redi
     if (known)
         host = (struct str){named->str, named->len};
     snprintf(port, sizeof port, "%lld", r->element[1]->integer);
-    return set_address(ret, host, port);
-}
-
-static int odd(struct error *err)
-{
-    return err_set(err, ERR_UNAVAILABLE, "invalid reply to CLUSTER SLOTS");
+    return redis_address_set(ret, host, port);
 }
 
 int redis_cluster_slots(const redisReply *reply, const char *asked_host, redis_slots_fn *take,
                         void *ctx, struct error *err)
 {
     if (reply->type != REDIS_REPLY_ARRAY)
-        return odd(err);
+        return err_set(err, ERR_UNAVAILABLE, "%s", invalid);
     for (size_t i = 0; i < reply->elements; i++) {
         const redisReply *range = reply->element[i];
         struct redis_address master;
@@ -137,7 +110,7 @@ int redis_cluster_slots(const redisReply *reply, const char *asked_host, redis_s
                      is_slot(range->element[0]) && is_slot(range->element[1]) &&
                      read_master(range->element[2], asked_host, &master);
         if (!sound)
-            return odd(err);
+            return err_set(err, ERR_UNAVAILABLE, "%s", invalid);
         int rc = take(ctx, (unsigned)range->element[0]->integer,
                       (unsigned)range->element[1]->integer, &master, err);
         if (rc != 0)

@@ -9,13 +9,9 @@
 
 #include "base/err.h"
 #include "base/str.h"
+#include "redis/url.h"
 
 #define REDIS_SLOTS 16384
-#define REDIS_CLUSTER_HOST 256
-
-struct redis_address {
-    char host[REDIS_CLUSTER_HOST], port[8];
-};
 
 /* redis_cluster_slot returns the slot of a key: by its hash tag, what is between the first { and
  * the next } if not empty, else by all of it. */

@@ -8,6 +8,7 @@
 
 #include "base/num.h"
 #include "base/text.h"
+#include "base/url.h"
 #include "redis/reply.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
@@ -61,10 +62,11 @@ void redis_conn_release(struct redis_conn *c)
 
 /* Connecting */
 
-int redis_conn_format(struct buf *b, int argc, const char **argv, const size_t *lens)
+/* Appends a command, leaving no other copy in memory. */
+static int add_command(struct buf *b, int argc, const char **argv)
 {
     char *text = NULL;
-    int n = redisFormatCommandArgv(&text, argc, argv, lens);
+    int n = redisFormatCommandArgv(&text, argc, argv, NULL);
     if (n < 0)
         return -1;
     buf_add(b, text, (size_t)n);
@@ -75,9 +77,9 @@ int redis_conn_format(struct buf *b, int argc, const char **argv, const size_t *
     return 0;
 }
 
-int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size_t *lens)
+int redis_conn_add(struct redis_conn *c, int argc, const char **argv)
 {
-    return redis_conn_format(&c->out, argc, argv, lens);
+    return add_command(&c->out, argc, argv);
 }
 
 /* The greeting: AUTH, SELECT, CLIENT SETNAME and ROLE */
@@ -86,14 +88,14 @@ int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size
 static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
 {
     c->asked[c->n_asked++] = what;
-    if (redis_conn_format(&c->greet, argc, argv, NULL) != 0)
+    if (add_command(&c->greet, argc, argv) != 0)
         c->greet.failed = true;
 }
 
 /* Writes the commands into c->greet, and keeps the password in c->secret. */
 static int make_greeting(struct redis_conn *c, struct error *err)
 {
-    c->secret = redis_url_password(c->url, err);
+    c->secret = url_password(c->url->password_file, c->url->password, err);
     bool unreadable = !c->secret && err->code;
     if (unreadable)
         return -1;
@@ -392,14 +394,14 @@ static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct err
     return 0;
 }
 
-int redis_conn_call(struct redis_conn *c, int argc, const char **argv, const size_t *lens,
-                    int64_t timeout_ms, int wake, redisReply **ret, struct error *err)
+int redis_conn_call(struct redis_conn *c, int argc, const char **argv, int64_t timeout_ms, int wake,
+                    redisReply **ret, struct error *err)
 {
     redisReply *answer = NULL;
     int64_t deadline = clock_mono(&clock_system) + timeout_ms * MS_NS;
     if (c->state == REDIS_CLOSED && redis_conn_open(c, err) != 0)
         return -1;
-    if (redis_conn_add(c, argc, argv, lens) != 0) {
+    if (redis_conn_add(c, argc, argv) != 0) {
         err_nomem(err);
         goto fail;
     }

@@ -60,11 +60,9 @@ int redis_conn_open(struct redis_conn *c, struct error *err);
 /* redis_conn_close drops the connection and everything queued. */
 void redis_conn_close(struct redis_conn *c);
 
-/* redis_conn_add queues a command; -1 if out of memory or at the limit. lens may be NULL if no
- * argument contains a NUL. A caller may instead append whole commands to c->out. */
-int redis_conn_add(struct redis_conn *c, int argc, const char **argv, const size_t *lens);
-/* redis_conn_format appends a command to any buffer, leaving no other copy in memory. */
-int redis_conn_format(struct buf *b, int argc, const char **argv, const size_t *lens);
+/* redis_conn_add queues a command whose arguments contain no NUL; -1 if out of memory or at the
+ * limit. A caller may instead append whole commands to c->out. */
+int redis_conn_add(struct redis_conn *c, int argc, const char **argv);
 /* redis_conn_queued returns the number of unwritten bytes. */
 static inline size_t redis_conn_queued(const struct redis_conn *c)
 {
@@ -100,7 +98,7 @@ struct pollfd redis_conn_poll(const struct redis_conn *c);
  * reply counts as a reply. If wake >= 0 becomes readable it stops waiting, with ERR_BUSY. After any
  * failure the connection is closed, because a late reply would be taken for that to the next
  * command. */
-int redis_conn_call(struct redis_conn *c, int argc, const char **argv, const size_t *lens,
-                    int64_t timeout_ms, int wake, redisReply **ret, struct error *err);
+int redis_conn_call(struct redis_conn *c, int argc, const char **argv, int64_t timeout_ms, int wake,
+                    redisReply **ret, struct error *err);
 
 #endif

@@ -1,13 +1,10 @@
 #include "redis/sentinel.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
-
-#define ASK_NS (1000 * MS_NS) /* how long one sentinel may take to answer */
+#define ASK_NS (1000 * MS_NS) /* time limit for the reply of one Sentinel */
 #define OUT_MAX 4096
 #define IN_MAX ((size_t)1 << 20)
 
@@ -61,8 +58,8 @@ static void ask_next(struct redis_sentinel *s, int64_t now)
         failed(s, now);
         return;
     }
-    bool queued = redis_conn_add(&s->conn, 3, get, NULL) == 0 &&
-                  redis_conn_add(&s->conn, 2, subscribe, NULL) == 0;
+    bool queued = redis_conn_add(&s->conn, 3, get) == 0 &&
+                  redis_conn_add(&s->conn, 2, subscribe) == 0;
     if (!queued) {
         err_nomem(&s->why);
         failed(s, now);
@@ -84,40 +81,24 @@ void redis_sentinel_doubt(struct redis_sentinel *s)
     change_state(s, SENTINEL_SILENT);
 }
 
-/* Replies */
+/* ---- replies ---- */
 
 static bool is_text(const redisReply *r)
 {
     return r->type == REDIS_REPLY_STRING;
 }
 
-/* Records the master's address; false if it is not an address. */
-static bool set_told(struct redis_sentinel *s, const char *host, const char *port)
-{
-    struct error err;
-    int64_t number;
-    bool sound = *host && strlen(host) < sizeof s->told.host && text_plain(str_of(host)) &&
-                 text_int(port, 1, 65535, &number, &err) == 0;
-    if (!sound)
-        return false;
-    snprintf(s->told.host, sizeof s->told.host, "%s", host);
-    snprintf(s->told.port, sizeof s->told.port, "%d", (int)number);
-    return true;
-}
-
 /* Handles the reply about the master: a host and a port, or nothing. */
 static void take_address(struct redis_sentinel *s, const redisReply *r)
 {
-    char said[REDIS_TEXT];
     const struct redis_url *u = s->conn.url;
     bool pair = r->type == REDIS_REPLY_ARRAY && r->elements == 2 && is_text(r->element[0]) &&
                 is_text(r->element[1]);
     s->answered = true;
-    if (pair && set_told(s, r->element[0]->str, r->element[1]->str)) {
+    if (pair && redis_address_set(&s->told, str_of(r->element[0]->str), r->element[1]->str)) {
         change_state(s, SENTINEL_TOLD);
-        return;
-    }
-    if (r->type == REDIS_REPLY_ERROR) {
+    } else if (r->type == REDIS_REPLY_ERROR) {
+        char said[REDIS_TEXT];
         redis_conn_text(&s->conn, r, said);
         err_class(&s->why, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s: %s", u->label, said);
     } else {
@@ -127,41 +108,25 @@ static void take_address(struct redis_sentinel *s, const redisReply *r)
     }
 }
 
-/* Returns the text of a published message; NULL for any other reply. It is an array of "message",
- * the channel and the text. */
-static const char *published(const redisReply *r)
-{
-    if (r->type != REDIS_REPLY_ARRAY || r->elements != 3)
-        return NULL;
-    const redisReply *kind = r->element[0], *text = r->element[2];
-    if (!is_text(kind) || !is_text(text))
-        return NULL;
-    if (strcmp(kind->str, "message") != 0)
-        return NULL;
-    return text->str;
-}
-
 /* The words of a switch-master message: "NAME OLD-HOST OLD-PORT HOST PORT". */
 enum { NEWS_NAME, NEWS_OLD_HOST, NEWS_OLD_PORT, NEWS_HOST, NEWS_PORT, NEWS_WORDS };
 
-/* Handles a published message. Missing words are empty, which is not a valid address. */
+/* Handles a published message: "message", the channel and the text. Missing words of the text are
+ * empty, which is not a valid address. */
 static void take_news(struct redis_sentinel *s, const redisReply *r)
 {
-    const char *news = published(r);
-    if (!news)
+    bool published = r->type == REDIS_REPLY_ARRAY && r->elements == 3 && is_text(r->element[0]) &&
+                     is_text(r->element[2]) && strcmp(r->element[0]->str, "message") == 0;
+    if (!published)
         return;
 
     char text[4 * REDIS_HOST_MAX], *rest = text;
     const char *word[NEWS_WORDS] = {"", "", "", "", ""};
-    snprintf(text, sizeof text, "%s", news);
+    snprintf(text, sizeof text, "%s", r->element[2]->str);
     for (size_t i = 0; i < NEWS_WORDS && rest; i++)
         word[i] = strsep(&rest, " ");
-
-    bool ours = strcmp(word[NEWS_NAME], s->master) == 0;
-    if (!ours)
-        return;
-    if (set_told(s, word[NEWS_HOST], word[NEWS_PORT]))
-        s->changes++;
+    if (strcmp(word[NEWS_NAME], s->master) == 0)
+        redis_address_set(&s->told, str_of(word[NEWS_HOST]), word[NEWS_PORT]);
 }
 
 static void take_reply(void *ctx, redisReply *r)
@@ -174,37 +139,27 @@ static void take_reply(void *ctx, redisReply *r)
     freeReplyObject(r);
 }
 
-/* Handles a lost connection. If we were subscribed, changes are missed from now on, but the last
- * known address still stands. */
-static void connection_lost(struct redis_sentinel *s, int64_t now)
-{
-    if (s->state == SENTINEL_TOLD) {
-        s->at = (s->at + 1) % s->n;
-        change_state(s, SENTINEL_SILENT);
-    } else {
-        failed(s, now);
-    }
-}
-
 void redis_sentinel_drive(struct redis_sentinel *s, int64_t now)
 {
     bool open = s->state == SENTINEL_ASKING || s->state == SENTINEL_TOLD;
     if (!open)
         return;
-    if (redis_conn_drive(&s->conn, take_reply, s, &s->why) != 0) {
-        connection_lost(s, now);
+    bool lost = redis_conn_drive(&s->conn, take_reply, s, &s->why) != 0;
+    if (s->state == SENTINEL_TOLD) {
+        /* Without the subscription, changes are missed from now on, but the last known address
+         * still stands. */
+        if (lost)
+            redis_sentinel_doubt(s);
         return;
     }
-    if (s->state != SENTINEL_ASKING)
-        return;
-    if (s->answered) {
-        failed(s, now); /* it does not know the master */
-        return;
-    }
-    if (now - s->since < ASK_NS)
-        return;
-    err_class(&s->why, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not answered", s->conn.url->label);
-    failed(s, now);
+
+    bool unknown = s->answered; /* it does not know the master */
+    bool late = now - s->since >= ASK_NS;
+    if (!lost && !unknown && late)
+        err_class(&s->why, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not answered",
+                  s->conn.url->label);
+    if (lost || unknown || late)
+        failed(s, now);
 }
 
 int64_t redis_sentinel_deadline(const struct redis_sentinel *s)

@@ -5,8 +5,6 @@
 
 #include "redis/conn.h"
 
-#define REDIS_HOST_MAX 256
-
 /* What is known about the master. */
 enum sentinel_state {
     SENTINEL_SILENT, /* none was asked, or the one that we subscribed to is gone */
@@ -24,11 +22,8 @@ struct redis_sentinel {
     enum sentinel_state state;
     struct redis_conn conn;
     int64_t since; /* when url[at] was asked */
-    struct {
-        char host[REDIS_HOST_MAX], port[8];
-    } told;
-    int64_t changes; /* changes of master that we noticed */
-    bool answered;   /* the first reply, with the master's address, has arrived */
+    struct redis_address told;
+    bool answered; /* the first reply, with the master's address, has arrived */
     struct error why;
 };
 

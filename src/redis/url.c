@@ -120,18 +120,6 @@ static int read_address(const char *text, struct redis_url *u, struct error *err
     return read_network(colon + 1, u, err);
 }
 
-static int check_tls(const struct redis_url *u, struct error *err)
-{
-    bool has_cert = u->cert != NULL, has_key = u->key != NULL;
-    bool has_files = u->ca || has_cert || has_key;
-    if (has_files && !u->tls)
-        return err_set(err, ERR_CONFIG,
-                       "ca, cert and key are for rediss://, which is redis:// with TLS");
-    if (has_cert != has_key)
-        return err_set(err, ERR_CONFIG, "cert and key go together");
-    return 0;
-}
-
 int redis_url_parse(const char *text, const struct option_def *table, void *target,
                     struct redis_url *ret, struct error *err)
 {
@@ -141,13 +129,15 @@ int redis_url_parse(const char *text, const struct option_def *table, void *targ
     if (read_address(text, ret, err) != 0)
         return -1;
     const char *query = strchr(text, '?');
-    bool right = !query ||
-                 url_parameters(query + 1, REDIS_PASSWORD_ENV, set_parameter, &to, err) == 0;
-    if (!right)
-        return -1;
-    if (check_tls(ret, err) != 0)
+    if (query && url_parameters(query + 1, REDIS_PASSWORD_ENV, set_parameter, &to, err) != 0)
         return -1;
 
+    bool has_files = ret->ca || ret->cert || ret->key;
+    if (has_files && !ret->tls)
+        return err_set(err, ERR_CONFIG,
+                       "ca, cert and key are for rediss://, which is redis:// with TLS");
+    if ((ret->cert != NULL) != (ret->key != NULL))
+        return err_set(err, ERR_CONFIG, "cert and key go together");
     return url_password_env(REDIS_PASSWORD_ENV, &ret->password, err);
 }
 
@@ -186,7 +176,15 @@ int redis_url_at(const struct redis_url *like, const char *kind, const char *hos
     return 0;
 }
 
-char *redis_url_password(const struct redis_url *u, struct error *err)
+bool redis_address_set(struct redis_address *a, struct str host, const char *port)
 {
-    return url_password(u->password_file, u->password, err);
+    struct error err;
+    int64_t number;
+    bool sound = host.n > 0 && host.n < sizeof a->host && text_plain(host);
+    if (!sound || text_int(port, 1, 65535, &number, &err) != 0)
+        return false;
+    memcpy(a->host, host.p, host.n);
+    a->host[host.n] = '\0';
+    snprintf(a->port, sizeof a->port, "%d", (int)number);
+    return true;
 }

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/option.h"
+#include "base/str.h"
 
 #define REDIS_PASSWORD_ENV "OUTBOX_REDIS_PASSWORD"
 
@@ -16,8 +17,9 @@
 struct redis_url {
     bool tls;
     char *host, *port, *path;
-    char *user, *password_file;
-    char *password; /* from the environment; password_file takes precedence */
+    char *user;
+    char *password_file; /* read again at each connection, so that it can be rotated */
+    char *password;      /* from the environment; password_file takes precedence */
     int64_t db;
     char *ca, *cert, *key; /* TLS: PEM files */
     char label[300];       /* "redis at host:port", for messages */
@@ -37,12 +39,18 @@ void redis_url_release(struct redis_url *u);
 int redis_url_at(const struct redis_url *like, const char *kind, const char *host, const char *port,
                  struct redis_url *ret, struct error *err);
 
+#define REDIS_HOST_MAX 256
+
+/* An address named by a server of a cluster, or by a Sentinel. */
+struct redis_address {
+    char host[REDIS_HOST_MAX], port[8];
+};
+
+/* redis_address_set validates an address before anything connects to it; false leaves *a as it
+ * was. */
+bool redis_address_set(struct redis_address *a, struct str host, const char *port);
+
 /* redis_url_options lists the parameters that are about the connection. */
 extern const struct option_def redis_url_options[];
-
-/* redis_url_password returns a copy of the password, which the caller wipes and frees. A password
- * file is read again each time, so that the password can be rotated. Returns NULL with err->code 0
- * if there is no password, NULL with an error if it could not be read. */
-char *redis_url_password(const struct redis_url *u, struct error *err);
 
 #endif

@@ -1,6 +1,6 @@
-/* redis_impl.h: private to the Redis sink: redis.c (the whole), redis_route.c and redis_map.c
- * (which server), redis_node.c (sending to one), redis_command.c (what is sent), redis_answer.c
- * (what replies mean), redis_lease.c and redis_settings.c. */
+/* redis_impl.h: private to the Redis sink: redis.c (settings, and the whole), redis_route.c and
+ * redis_map.c (which server), redis_node.c (sending to one, and its replies), redis_command.c (what
+ * is sent), redis_lease.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
@@ -121,7 +121,6 @@ struct redis_sink {
     struct redis_node **node; /* a single one, unless it is a cluster */
     size_t n_nodes;
     struct redis_sentinel sentinel; /* REDIS_SENTINEL only */
-    int64_t changes;                /* number of master changes that we have followed */
     int64_t watch_at;               /* when to subscribe to a Sentinel again */
     struct redis_map *map;          /* REDIS_CLUSTER only */
     char client[80];
@@ -190,8 +189,6 @@ struct redis_node *redis_route_of(struct redis_sink *r, struct str key);
 int redis_route_open(struct redis_node *n, struct error *err);
 /* redis_route_drive follows changes reported by Sentinels and the cluster. */
 void redis_route_drive(struct redis_sink *r);
-/* redis_route_busy returns whether anything is in flight. */
-bool redis_route_busy(const struct redis_sink *r);
 size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t max);
 int64_t redis_route_deadline(const struct redis_sink *r);
 /* redis_route_lost records that the connection of a node has failed. */
@@ -237,19 +234,12 @@ int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *c
 void redis_command_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                           struct str stream);
 
+/* redis_node_lost ends everything in flight because the connection failed, and closes it. */
+void redis_node_lost(struct redis_node *n, const struct error *err);
 /* redis_node_push adds a request to the window, which must have room. d and st are those of an
  * XADD, else NULL. */
 struct redis_request *redis_node_push(struct redis_node *n, enum request_kind kind,
                                       struct delivery *d, struct stream *st);
-
-/* redis_answer_reply handles the next reply, and calls done for the events it decides. It is a
- * redis_reply_fn. */
-void redis_answer_reply(void *node, redisReply *reply);
-/* redis_answer_all ends everything in flight, and closes the connection. What was sent may have
- * been added; it will be sent again, with the same event id. */
-void redis_answer_all(struct redis_node *n, enum sink_status status, const char *why);
-/* redis_answer_lost does so because the connection failed. */
-void redis_answer_lost(struct redis_node *n, const struct error *err);
 
 /* redis_lease_init generates the token. Without a lease in the settings all of these do nothing,
  * and the lease counts as held. */

@@ -51,55 +51,47 @@ bool redis_lease_held(struct redis_sink *r)
     return held;
 }
 
-/* Sends the hash of the script, or its text if the server does not know the hash. */
-static void queue_extend(struct redis_sink *r)
+static void queue(struct redis_node *n, enum request_kind kind, int argc, const char **argv)
 {
-    const char *how = "EVALSHA", *script = EXTEND_SHA;
-    if (r->lease.no_script) {
-        how = "EVAL";
-        script = EXTEND;
-    }
-
-    char ttl[24];
-    snprintf(ttl, sizeof ttl, "%lld", (long long)r->set.lease_ms);
-    const char *argv[] = {how, script, "1", r->set.lease, r->lease.token, ttl};
-    if (redis_conn_add(&lease_node(r)->conn, 6, argv, NULL) == 0)
-        redis_node_push(lease_node(r), REQUEST_EXTEND, NULL, NULL);
-}
-
-/* Sets the key if it is free. EX takes whole seconds, so they are rounded up. */
-static void queue_take(struct redis_sink *r)
-{
-    char ttl[24];
-    snprintf(ttl, sizeof ttl, "%lld", (long long)((r->set.lease_ms + 999) / 1000));
-    const char *argv[] = {"SET", r->set.lease, r->lease.token, "NX", "EX", ttl};
-    if (redis_conn_add(&lease_node(r)->conn, 6, argv, NULL) == 0)
-        redis_node_push(lease_node(r), REQUEST_TAKE, NULL, NULL);
+    if (redis_conn_add(&n->conn, argc, argv) == 0)
+        redis_node_push(n, kind, NULL, NULL);
 }
 
 /* Queues an extension even if, as far as we know, we do not hold the lease: the key may be ours if
  * the reply to an earlier request was lost. Then a SET follows, in case the key is free. */
 void redis_lease_drive(struct redis_sink *r)
 {
+    struct redis_lease *lease = &r->lease;
+    const char *key = r->set.lease;
     struct error err;
     int64_t now = redis_now(r);
-    if (!r->set.lease || r->lease.asking != LEASE_NOTHING)
+    if (!key || lease->asking != LEASE_NOTHING)
         return;
-    bool has_room = lease_node(r)->window.count + 2 <= REDIS_WINDOW;
-    if (!has_room || now < r->lease.next)
+    struct redis_node *n = lease_node(r);
+    bool has_room = n->window.count + 2 <= REDIS_WINDOW;
+    if (!has_room || now < lease->next)
         return;
-    bool closed = lease_node(r)->conn.state == REDIS_CLOSED;
-    if (closed && redis_node_connect(lease_node(r), &err) != 0) {
-        r->lease.next = now + AGAIN_NS;
+    if (n->conn.state == REDIS_CLOSED && redis_node_connect(n, &err) != 0) {
+        lease->next = now + AGAIN_NS;
         return;
     }
-    r->lease.asked = now;
-    r->lease.asking = LEASE_EXTEND;
-    queue_extend(r);
+
+    /* The hash of the script, or its text if the server does not know the hash. */
+    char ms[24], seconds[24]; /* EX takes whole seconds, so they are rounded up */
+    snprintf(ms, sizeof ms, "%lld", (long long)r->set.lease_ms);
+    const char *extend[] = {"EVALSHA", EXTEND_SHA, "1", key, lease->token, ms};
+    if (lease->no_script) {
+        extend[0] = "EVAL";
+        extend[1] = EXTEND;
+    }
+    lease->asked = now;
+    lease->asking = LEASE_EXTEND;
+    queue(n, REQUEST_EXTEND, 6, extend);
     if (redis_lease_held(r))
         return;
-    r->lease.asking = LEASE_TAKE;
-    queue_take(r);
+    snprintf(seconds, sizeof seconds, "%lld", (long long)((r->set.lease_ms + 999) / 1000));
+    lease->asking = LEASE_TAKE;
+    queue(n, REQUEST_TAKE, 6, (const char *[]){"SET", key, lease->token, "NX", "EX", seconds});
 }
 
 /* Records that no reply is awaited, and when to ask again. */
@@ -130,20 +122,14 @@ static void denied(struct redis_sink *r)
     answered(r, redis_now(r) + AGAIN_NS);
 }
 
-/* Only sets the time to ask again: a lease that we hold stays ours until it expires. */
-static void unanswered(struct redis_sink *r)
-{
-    bool holding = r->lease.asking != LEASE_NOTHING && redis_lease_held(r);
-    if (holding)
-        r->lease.counts.unanswered++;
-    answered(r, redis_now(r) + AGAIN_NS);
-}
-
 void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply)
 {
     bool failed = reply && reply->type == REDIS_REPLY_ERROR;
     if (!reply || (failed && redis_fault_of(reply->str) != REDIS_FAULT_SCRIPT)) {
-        unanswered(r);
+        /* Only sets the time to ask again: a lease that we hold stays ours until it expires. */
+        if (r->lease.asking != LEASE_NOTHING && redis_lease_held(r))
+            r->lease.counts.unanswered++;
+        answered(r, redis_now(r) + AGAIN_NS);
         return;
     }
     bool alone = r->lease.asking == LEASE_EXTEND; /* otherwise the reply to the SET decides */
@@ -187,7 +173,7 @@ void redis_lease_release(struct redis_sink *r)
         return;
 
     const char *argv[] = {"EVAL", RELEASE, "1", r->set.lease, r->lease.token};
-    if (redis_conn_call(&lease_node(r)->conn, 5, argv, NULL, RELEASE_MS, -1, &reply, &err) == 0)
+    if (redis_conn_call(&lease_node(r)->conn, 5, argv, RELEASE_MS, -1, &reply, &err) == 0)
         freeReplyObject(reply);
     r->lease.until = 0;
 }

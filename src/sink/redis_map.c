@@ -127,81 +127,6 @@ enum sink_status redis_map_away(const struct redis_node *n)
     return SINK_DOWN;
 }
 
-/* Querying the slots */
-
-/* Slots from a reply. */
-struct fresh {
-    struct redis_sink *r;
-    uint16_t owner[REDIS_SLOTS];
-};
-
-static int take_range(void *ctx, unsigned first, unsigned last, const struct redis_address *master,
-                      struct error *err)
-{
-    struct fresh *f = ctx;
-    size_t node = node_at(f->r, master, err);
-    if (node == 0)
-        return -1;
-    for (unsigned slot = first; slot <= last; slot++)
-        f->owner[slot] = (uint16_t)node;
-    return 0;
-}
-
-/* Gives up on servers that have lost their slots and do not respond, as a master that was stopped
- * and replaced. */
-static void drop_slotless(struct redis_sink *r)
-{
-    for (size_t i = 0; i < r->n_nodes; i++) {
-        struct redis_node *n = r->node[i];
-        struct error err;
-        if (n->owns || redis_waited(n) < SILENT_NS)
-            continue;
-        err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                  "%s has lost its slots, and does not answer", n->url.label);
-        redis_answer_lost(n, &err);
-    }
-}
-
-/* Adopts a server's list of slots if it is complete. */
-static int take_slots(struct redis_sink *r, const redisReply *reply, struct error *err)
-{
-    struct fresh *f = calloc(1, sizeof *f);
-    if (!f)
-        return err_nomem(err);
-    f->r = r;
-    int rc = redis_cluster_slots(reply, r->map->conn.url->host, take_range, f, err);
-    if (rc == 0) {
-        memcpy(r->map->owner, f->owner, sizeof r->map->owner);
-        for (size_t i = 0; i < r->n_nodes; i++)
-            r->node[i]->owns = false;
-        for (unsigned slot = 0; slot < REDIS_SLOTS; slot++)
-            if (f->owner[slot] > 0)
-                r->node[f->owner[slot] - 1]->owns = true;
-        r->map->known = true;
-    }
-    free(f);
-    return rc;
-}
-
-/* Gives up on servers that have been silent for a while, if others work: their events would delay
- * everything for the whole timeout. */
-static void drop_silent(struct redis_sink *r)
-{
-    for (size_t i = 0; i < r->n_nodes; i++) {
-        struct redis_node *n = r->node[i];
-        int64_t waited = redis_waited(n);
-        int64_t patience = n->conn.state == REDIS_READY ? STILL_NS : GREET_NS;
-        bool others_work = waited >= patience && redis_map_away(n) == SINK_LATER;
-        if (!others_work)
-            continue;
-        struct error err;
-        err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not answered for %lld ms",
-                  n->url.label, (long long)(waited / MS_NS));
-        redis_answer_lost(n, &err);
-        back_off(n);
-    }
-}
-
 /* Whether a server that was unavailable is being retried: one event is enough for that. */
 bool redis_map_is_probed(const struct redis_node *n)
 {
@@ -209,77 +134,119 @@ bool redis_map_is_probed(const struct redis_node *n)
     return unsure && n->window.count > 0;
 }
 
-/* Result of one query. */
+/* ---- querying the slots ---- */
+
+/* The result of one query, and the slots of its reply. */
 struct answer {
     struct redis_sink *r;
-    bool came, good;
+    bool replied, good;
+    uint16_t owner[REDIS_SLOTS];
 };
 
+static int take_range(void *ctx, unsigned first, unsigned last, const struct redis_address *master,
+                      struct error *err)
+{
+    struct answer *a = ctx;
+    size_t node = node_at(a->r, master, err);
+    if (node == 0)
+        return -1;
+    for (unsigned slot = first; slot <= last; slot++)
+        a->owner[slot] = (uint16_t)node;
+    return 0;
+}
+
+/* Adopts a server's list of slots if it is complete. */
 static void take_reply(void *ctx, redisReply *reply)
 {
     struct answer *a = ctx;
+    struct redis_sink *r = a->r;
     struct error err;
-    a->came = true;
-    a->good = reply->type == REDIS_REPLY_ARRAY && take_slots(a->r, reply, &err) == 0;
+    memset(a->owner, 0, sizeof a->owner);
+    a->replied = true;
+    a->good = redis_cluster_slots(reply, r->map->conn.url->host, take_range, a, &err) == 0;
     freeReplyObject(reply);
+    if (!a->good)
+        return;
+
+    memcpy(r->map->owner, a->owner, sizeof a->owner);
+    for (size_t i = 0; i < r->n_nodes; i++)
+        r->node[i]->owns = false;
+    for (unsigned slot = 0; slot < REDIS_SLOTS; slot++)
+        if (a->owner[slot] > 0)
+            r->node[a->owner[slot] - 1]->owns = true;
+    r->map->known = true;
 }
 
-static void end_question(struct redis_sink *r, bool good)
+/* Gives up on a server: its events are returned. */
+static void drop_node(struct redis_node *n, const char *why)
+{
+    struct error err;
+    err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s %s", n->url.label, why);
+    redis_node_lost(n, &err);
+}
+
+static void end_query(struct redis_sink *r, bool good)
 {
     struct redis_map *map = r->map;
     redis_conn_close(&map->conn);
     map->asking = false;
     map->next = redis_now(r) + AGAIN_NS;
-    if (good)
-        map->wanted = false;
-    else
+    if (!good) {
         map->at++;
+        return;
+    }
+    map->wanted = false;
+    /* Give up on servers that have lost their slots and do not respond, as a master that was
+     * stopped and replaced. */
+    for (size_t i = 0; i < r->n_nodes; i++)
+        if (!r->node[i]->owns && redis_waited(r->node[i]) >= SILENT_NS)
+            drop_node(r->node[i], "has lost its slots, and does not answer");
 }
 
-static void begin_question(struct redis_sink *r)
+/* Starts a query, or continues the one that is outstanding. */
+static void query_slots(struct redis_sink *r)
 {
     struct redis_map *map = r->map;
     struct error err;
-    const char *argv[] = {"CLUSTER", "SLOTS"};
+    if (map->asking) {
+        struct answer a = {.r = r};
+        bool lost = redis_conn_drive(&map->conn, take_reply, &a, &err) != 0;
+        bool late = redis_now(r) - map->since >= ASK_NS;
+        if (a.replied || lost || late)
+            end_query(r, a.good);
+        return;
+    }
+
     map->conn.url = &r->node[map->at % r->n_nodes]->url;
     map->asking = true;
     map->since = redis_now(r);
     bool sent = redis_conn_open(&map->conn, &err) == 0 &&
-                redis_conn_add(&map->conn, 2, argv, NULL) == 0;
+                redis_conn_add(&map->conn, 2, (const char *[]){"CLUSTER", "SLOTS"}) == 0;
     if (!sent)
-        end_question(r, false);
-}
-
-static void drive_question(struct redis_sink *r)
-{
-    struct answer a = {.r = r};
-    struct error err;
-    bool lost = redis_conn_drive(&r->map->conn, take_reply, &a, &err) != 0;
-    bool late = redis_now(r) - r->map->since >= ASK_NS;
-    if (a.came)
-        end_question(r, a.good);
-    else if (lost || late)
-        end_question(r, false);
-    if (a.good)
-        drop_slotless(r);
+        end_query(r, false);
 }
 
 void redis_map_drive(struct redis_sink *r)
 {
     struct redis_map *map = r->map;
-    int64_t now = redis_now(r);
-    drop_silent(r);
-    if (map->asking) {
-        drive_question(r);
-        return;
-    }
-    if (now < map->next)
-        return;
     bool ask = map->wanted;
-    for (size_t i = 0; i < r->n_nodes && !ask; i++)
-        ask = redis_waited(r->node[i]) >= SILENT_NS;
-    if (ask)
-        begin_question(r);
+    for (size_t i = 0; i < r->n_nodes; i++) {
+        struct redis_node *n = r->node[i];
+        int64_t waited = redis_waited(n);
+        ask = ask || waited >= SILENT_NS;
+
+        /* Give up on a server that has been silent for a while, if others work: its events would
+         * delay everything for the whole timeout. */
+        int64_t patience = n->conn.state == REDIS_READY ? STILL_NS : GREET_NS;
+        if (waited >= patience && redis_map_away(n) == SINK_LATER) {
+            char why[64];
+            snprintf(why, sizeof why, "has not answered for %lld ms", (long long)(waited / MS_NS));
+            drop_node(n, why);
+            back_off(n);
+        }
+    }
+    if (map->asking || (ask && redis_now(r) >= map->next))
+        query_slots(r);
 }
 
 /* Called while something is in flight. */
@@ -293,7 +260,7 @@ int64_t redis_map_deadline(const struct redis_sink *r)
     return redis_now(r) + SILENT_NS;
 }
 
-/* Redirections */
+/* ---- redirections ---- */
 
 /* Reports events that could not be sent on: the first with the reason, the others of its chain as
  * not tried. */
@@ -324,7 +291,7 @@ static void send_on(struct redis_node *to, struct delivery *const *d, size_t cou
         return;
     }
     if (how->ask) {
-        if (redis_conn_add(&to->conn, 1, (const char *[]){"ASKING"}, NULL) != 0) {
+        if (redis_conn_add(&to->conn, 1, (const char *[]){"ASKING"}) != 0) {
             return_events(r, d, count, SINK_CANCELLED, "out of memory");
             return;
         }
@@ -381,7 +348,7 @@ int redis_map_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err)
     for (size_t i = 0; i < r->n_nodes; i++) {
         struct redis_conn *c = &r->node[i]->conn;
         redisReply *reply = NULL;
-        if (redis_conn_call(c, 2, argv, NULL, timeout_ms, -1, &reply, err) != 0)
+        if (redis_conn_call(c, 2, argv, timeout_ms, -1, &reply, err) != 0)
             continue;
         int rc = 0;
         if (reply->type == REDIS_REPLY_ERROR) {

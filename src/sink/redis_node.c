@@ -1,8 +1,11 @@
-/* redis_node.c: sends events to one server, and tracks what is in flight there. */
+/* redis_node.c: sends events to one server, tracks what is in flight there, and interprets its
+ * replies, or the lack of them. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/num.h"
+#include "base/text.h"
+#include "redis/reply.h"
 #include "sink/redis_impl.h"
 
 #define OUT_MAX ((size_t)2 << 30)    /* limit on queued bytes: one event may be large */
@@ -11,14 +14,14 @@
 /* larger events are sent alone: limits of a server are at least 1 MiB */
 #define ALONE_BYTES ((size_t)960 << 10)
 #define RESERVED 4 /* slots in the window for a WAIT and the lease */
-
 /* A run is one script, and Redis does nothing else meanwhile: about half a millisecond for a full
  * one. */
-#define RUN_EVENTS REDIS_RUN
 #define RUN_BYTES ((size_t)256 << 10)
 /* A script costs Redis twice as much per event as XADD, but saves us round trips. It does not pay
  * for very short chains if other keys use the time. */
 #define RUN_MIN 4
+#define PLAIN_EVENTS 32               /* appended one by one after a script stopped */
+#define NO_SCRIPTS_NS (60000 * MS_NS) /* how long not to use scripts if the server refuses them */
 
 int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_node **ret,
                    struct error *err)
@@ -63,7 +66,256 @@ struct redis_request *redis_node_push(struct redis_node *n, enum request_kind ki
     return q;
 }
 
-/* Connecting */
+/* ---- replies ---- */
+
+/* What an error reply means for the event. docs/brokers.md has the same table. */
+static const enum sink_status statuses[] = {
+    [REDIS_FAULT_UNKNOWN] = SINK_RETRY, [REDIS_FAULT_STREAM] = SINK_REFUSED,
+    [REDIS_FAULT_AWAY] = SINK_DOWN,     [REDIS_FAULT_LOGIN] = SINK_DOWN,
+    [REDIS_FAULT_SIZE] = SINK_REJECT,   [REDIS_FAULT_SETUP] = SINK_DOWN,
+    [REDIS_FAULT_SCRIPT] = SINK_RETRY,
+};
+
+static bool has_id(const redisReply *reply)
+{
+    return reply->type == REDIS_REPLY_STRING && redis_is_id(reply->str);
+}
+
+/* Reports an event that is in its stream, and records the high-water mark. An id that no clock can
+ * produce, because it was set by hand, is a receipt, but not a mark that a store can keep. */
+static void report_added(struct redis_node *n, struct redis_request *q, const char *id)
+{
+    int64_t hi, lo;
+    if (redis_id(id, &hi, &lo))
+        window_marks_advance(&n->sink->b.marks, q->f.mark, hi, lo);
+    redis_map_good(n);
+    window_end(&n->window, &q->f, &(struct sink_result){.status = SINK_DELIVERED, .receipt = id});
+}
+
+/* Reports an event that is in its stream, unless it waits for replicas. */
+static void entry_added(struct redis_node *n, struct redis_request *q, const char *id)
+{
+    if (!n->sink->set.replicas) {
+        report_added(n, q, id);
+        return;
+    }
+    snprintf(q->id, sizeof q->id, "%s", id);
+    q->added = true;
+}
+
+static void report_error(struct redis_node *n, struct redis_request *q, const redisReply *reply)
+{
+    const struct redis_error *e = redis_error_of(reply->str);
+    char said[REDIS_TEXT], name[201], text[2 * REDIS_TEXT + 400];
+    redis_conn_text(&n->conn, reply, said);
+    text_clean(name, sizeof name, q->f.mark->name, q->f.mark->n);
+    if (e->advice)
+        snprintf(text, sizeof text, "%s, stream %s: %s (%s)", n->url.label, name, said, e->advice);
+    else
+        snprintf(text, sizeof text, "%s, stream %s: %s", n->url.label, name, said);
+
+    struct sink_result res = {.status = statuses[e->fault], .text = text};
+    if (e->fault == REDIS_FAULT_AWAY)
+        res.status = redis_map_away(n);
+    if (res.status == SINK_LATER)
+        res.retry_after_ms = REDIS_AWAY_MS;
+    if (e->reconnect)
+        n->stale = true;
+    bool works = e->fault == REDIS_FAULT_STREAM;
+    if (works)
+        redis_map_good(n);
+    else if (n->sink->map)
+        n->sink->map->wanted = true;
+    window_end(&n->window, &q->f, &res);
+}
+
+/* Handles the reply to the command that appended a single event. With dedupe, even that goes
+ * through a script, whose reply is a list. */
+static void xadd_replied(struct redis_node *n, struct redis_request *q, const redisReply *reply)
+{
+    bool in_array = reply->type == REDIS_REPLY_ARRAY && reply->elements == 1;
+    if (n->sink->set.dedupe && in_array)
+        reply = reply->element[0];
+    if (reply->type == REDIS_REPLY_ERROR) {
+        report_error(n, q, reply);
+        return;
+    }
+    if (has_id(reply)) {
+        if (q->f.mark->plain > 0)
+            q->f.mark->plain--;
+        entry_added(n, q, reply->str);
+        return;
+    }
+
+    char name[61], text[400];
+    text_clean(name, sizeof name, q->f.mark->name, q->f.mark->n);
+    snprintf(text, sizeof text, "%s gave no id for an entry of stream %s", n->url.label, name);
+    window_end(&n->window, &q->f, &(struct sink_result){.status = SINK_RETRY, .text = text});
+}
+
+/* Ends the `count` events from q on, which a script did not append. They are not blamed: the plain
+ * XADD that follows will show what is wrong, and with which of them. After an unexpected reply they
+ * may have been appended after all; then they arrive twice. */
+static void run_stopped(struct redis_node *n, struct redis_request *q, size_t count,
+                        const redisReply *why)
+{
+    struct redis_sink *r = n->sink;
+    char said[REDIS_TEXT] = "no id", text[2 * REDIS_TEXT];
+    if (why->type == REDIS_REPLY_ERROR)
+        redis_conn_text(&n->conn, why, said);
+    bool refused = why->type == REDIS_REPLY_ERROR && redis_refuses_command(why->str);
+    if (refused && !r->set.dedupe) {
+        /* Scripts are retried after a while; the caution stays even if they work then. */
+        r->scripts_from = redis_now(r) + NO_SCRIPTS_NS;
+        broker_set_caution(&r->b,
+                           "%s refuses scripts, so events of one key are sent one after the other, "
+                           "a round trip each: %s (allow EVAL)",
+                           n->url.label, said);
+    }
+
+    q->f.mark->plain = PLAIN_EVENTS;
+    snprintf(text, sizeof text, "%s: a script has stopped: %s", n->url.label, said);
+    struct in_flight *next = &q->f;
+    while (count-- > 0) {
+        struct in_flight *f = next;
+        next = f->next;
+        window_end(&n->window, f, &(struct sink_result){.status = SINK_CANCELLED, .text = text});
+    }
+}
+
+/* Handles the reply to a script for `count` events from q on: an id for each, or fewer and the
+ * error that stopped it, or only an error. */
+static void run_replied(struct redis_node *n, struct redis_request *q, size_t count,
+                        const redisReply *reply)
+{
+    size_t ids = 0;
+    if (reply->type == REDIS_REPLY_ARRAY) {
+        while (ids < count && ids < reply->elements && has_id(reply->element[ids])) {
+            struct redis_request *next = (struct redis_request *)q->f.next;
+            entry_added(n, q, reply->element[ids]->str);
+            q = next;
+            ids++;
+        }
+        if (ids < reply->elements)
+            reply = reply->element[ids];
+    }
+    if (ids < count)
+        run_stopped(n, q, count - ids, reply);
+}
+
+/* Reports the entries before a WAIT, whose reply is the number of replicas that have them. */
+static void wait_replied(struct redis_node *n, const redisReply *reply)
+{
+    char said[REDIS_TEXT], text[2 * REDIS_TEXT];
+    long long wanted = n->sink->set.replicas;
+    bool enough = reply->type == REDIS_REPLY_INTEGER && reply->integer >= wanted;
+    if (reply->type == REDIS_REPLY_ERROR)
+        redis_conn_text(&n->conn, reply, said);
+    else
+        snprintf(said, sizeof said, "%lld of %lld replicas have it", reply->integer, wanted);
+    snprintf(text, sizeof text, "%s: %s", n->url.label, said);
+
+    struct in_flight *next, *end = n->awaited ? &n->awaited->f : NULL;
+    for (struct in_flight *f = n->window.first; f != end; f = next) {
+        struct redis_request *q = (struct redis_request *)f;
+        next = f->next;
+        if (!q->added)
+            continue;
+        if (enough)
+            report_added(n, q, q->id);
+        else
+            window_end(&n->window, f, &(struct sink_result){.status = SINK_DOWN, .text = text});
+    }
+}
+
+/* Handles the next reply, and calls done for the events whose results it decides. It is a
+ * redis_reply_fn, which owns the reply. */
+static void take_reply(void *node, redisReply *reply)
+{
+    struct redis_node *n = node;
+    struct redis_request *q = n->awaited;
+    if (!q) {
+        /* Unsolicited: an error that precedes closing, or the peer is not Redis. */
+        n->stale = true;
+        freeReplyObject(reply);
+        return;
+    }
+
+    enum request_kind kind = q->kind;
+    size_t run = kind == REQUEST_XADD ? q->run : 1;
+    for (size_t i = 0; i < run; i++)
+        n->awaited = (struct redis_request *)n->awaited->f.next;
+    if (kind != REQUEST_XADD)
+        window_remove(&n->window, &q->f);
+
+    bool failed = reply->type == REDIS_REPLY_ERROR;
+    switch (kind) {
+    case REQUEST_XADD:
+        if (n->sink->map && failed && redis_map_redirect(n, q, run, reply->str))
+            break;
+        if (run > 1)
+            run_replied(n, q, run, reply);
+        else
+            xadd_replied(n, q, reply);
+        break;
+    case REQUEST_WAIT: wait_replied(n, reply); break;
+    case REQUEST_EXTEND:
+    case REQUEST_TAKE: redis_lease_answer(n->sink, kind, reply); break;
+    case REQUEST_ASKING: /* the reply to the next command shows whether it took effect */
+    case REQUEST_FORGET: break;
+    }
+    freeReplyObject(reply);
+}
+
+/* ---- failures ---- */
+
+/* Ends everything in flight, and closes the connection. What was sent may have been added; it will
+ * be sent again, with the same event id. */
+static void end_all(struct redis_node *n, enum sink_status status, const char *why)
+{
+    int cuts = n->window.suspect.cuts;
+    redis_conn_close(&n->conn);
+    n->unwaited = n->stale = false;
+    n->awaited = NULL;
+    while (n->window.first) {
+        struct redis_request *q = (struct redis_request *)n->window.first;
+        struct sink_result res = {.status = status, .text = why};
+        if (status == SINK_LATER && q->run == 0)
+            res.status = SINK_CANCELLED; /* in a chain, only the first may wait on its own */
+        if (res.status == SINK_LATER)
+            res.retry_after_ms = REDIS_AWAY_MS;
+        enum request_kind kind = q->kind;
+        if (q->f.d)
+            window_end(&n->window, &q->f, &res);
+        else
+            window_remove(&n->window, &q->f);
+        if (kind == REQUEST_EXTEND || kind == REQUEST_TAKE)
+            redis_lease_answer(n->sink, kind, NULL);
+    }
+    /* An event that was not blamed remains suspect. */
+    bool blamed = status == SINK_RETRY || status == SINK_CANCELLED;
+    if (!blamed)
+        n->window.suspect.cuts = cuts;
+}
+
+/* An event is the likely reason that connections end, because some limits of a server close the
+ * connection without an error, if it was alone in flight, several times in a row, when a server
+ * that was ready closed the connection or fell silent. It does get to be alone: after a failure the
+ * circuit lets single events through, and large ones always go alone. */
+void redis_node_lost(struct redis_node *n, const struct error *err)
+{
+    enum sink_status status = redis_map_away(n);
+    bool alone = n->conn.state == REDIS_READY && n->window.events == 1;
+    struct redis_request *q = n->awaited; /* NULL: the server has replied to the event */
+    while (q && !q->f.d)
+        q = (struct redis_request *)q->f.next;
+    if (alone && q && window_blame(&n->window, q->f.d->ev))
+        status = SINK_RETRY;
+    redis_route_lost(n, err);
+    end_all(n, status, err->text);
+}
+
+/* ---- sending ---- */
 
 /* Closes a connection due for replacement, once nothing is in flight. */
 static void drop_stale(struct redis_node *n)
@@ -89,21 +341,12 @@ int redis_node_connect(struct redis_node *n, struct error *err)
     return redis_route_open(n, err);
 }
 
-/* Sending */
-
-/* Whether an event must be sent alone: if it is more than the server accepts, it must not cost
- * other events their connection. */
-static bool is_large(const struct event *ev)
-{
-    return event_bytes(ev) >= ALONE_BYTES;
-}
-
 bool redis_node_has_room(const struct redis_node *n, const struct event *ev)
 {
     size_t busy = n->window.count;
     if (busy == 0)
         return true;
-    bool lonely = n->alone || is_large(ev);
+    bool lonely = n->alone || event_bytes(ev) >= ALONE_BYTES;
     if (lonely && n->window.events > 0)
         return false;
     if (redis_conn_queued(&n->conn) >= OUT_ENOUGH)
@@ -131,10 +374,10 @@ static size_t run_length(const struct redis_node *n, struct delivery *const *d, 
     struct redis_sink *r = n->sink;
     bool scripts = redis_now(r) >= r->scripts_from && st->plain == 0;
     bool once = r->set.dedupe;
-    if (!scripts || is_large(d[0]->ev))
+    if (!scripts || event_bytes(d[0]->ev) >= ALONE_BYTES)
         return 1;
 
-    size_t most = min_size(REDIS_WINDOW - RESERVED - n->window.count, min_size(count, RUN_EVENTS));
+    size_t most = min_size(REDIS_WINDOW - RESERVED - n->window.count, min_size(count, REDIS_RUN));
 
     size_t run = 1;
     size_t bytes = event_bytes(d[0]->ev);
@@ -165,7 +408,7 @@ int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t coun
         q->run = i == 0 ? run : 0;
     }
     n->unwaited = n->sink->set.replicas > 0;
-    n->alone = is_large(d[0]->ev);
+    n->alone = event_bytes(d[0]->ev) >= ALONE_BYTES;
     *ret = run;
     return 0;
 }
@@ -177,22 +420,6 @@ void redis_node_forget(struct redis_node *n, const struct event *const *ev, size
     if (possible)
         redis_command_forget(n, ev, count, stream);
 }
-
-/* Queues a WAIT: no event before it counts as delivered until it has a reply. If out of memory, the
- * next drive tries again. */
-static void add_wait(struct redis_node *n)
-{
-    const struct redis_settings *set = &n->sink->set;
-    char replicas[24], ms[24];
-    snprintf(replicas, sizeof replicas, "%lld", (long long)set->replicas);
-    snprintf(ms, sizeof ms, "%lld", (long long)set->replicas_wait_ms);
-    if (redis_conn_add(&n->conn, 3, (const char *[]){"WAIT", replicas, ms}, NULL) != 0)
-        return;
-    redis_node_push(n, REQUEST_WAIT, NULL, NULL);
-    n->unwaited = false;
-}
-
-/* Time */
 
 int64_t redis_node_deadline(const struct redis_node *n)
 {
@@ -206,14 +433,24 @@ void redis_node_drive(struct redis_node *n)
     struct error err;
     if (n->conn.state == REDIS_CLOSED)
         return;
-    if (n->unwaited)
-        add_wait(n);
-    if (redis_conn_drive(&n->conn, redis_answer_reply, n, &err) != 0)
-        redis_answer_lost(n, &err);
+    if (n->unwaited) {
+        /* No event before the WAIT counts as delivered until it has a reply. If memory runs out,
+         * the next drive tries again. */
+        const struct redis_settings *set = &n->sink->set;
+        char replicas[24], ms[24];
+        snprintf(replicas, sizeof replicas, "%lld", (long long)set->replicas);
+        snprintf(ms, sizeof ms, "%lld", (long long)set->replicas_wait_ms);
+        if (redis_conn_add(&n->conn, 3, (const char *[]){"WAIT", replicas, ms}) == 0) {
+            redis_node_push(n, REQUEST_WAIT, NULL, NULL);
+            n->unwaited = false;
+        }
+    }
+    if (redis_conn_drive(&n->conn, take_reply, n, &err) != 0)
+        redis_node_lost(n, &err);
     if (redis_now(n->sink) >= window_due(&n->window)) {
         err_set(&err, ERR_UNAVAILABLE, "%s has not answered for %lld ms; %zu requests were waiting",
                 n->url.label, (long long)n->sink->b.base.cfg.timeout_ms, n->window.count);
-        redis_answer_lost(n, &err);
+        redis_node_lost(n, &err);
     }
     drop_stale(n);
 }
@@ -224,8 +461,8 @@ void redis_node_cancel(struct redis_node *n)
     struct error err;
     if (n->conn.state == REDIS_CLOSED)
         return;
-    if (redis_conn_drive(&n->conn, redis_answer_reply, n, &err) != 0)
-        redis_answer_all(n, SINK_CANCELLED, err.text);
+    if (redis_conn_drive(&n->conn, take_reply, n, &err) != 0)
+        end_all(n, SINK_CANCELLED, err.text);
     if (n->window.count > 0)
-        redis_answer_all(n, SINK_CANCELLED, "cancelled");
+        end_all(n, SINK_CANCELLED, "cancelled");
 }

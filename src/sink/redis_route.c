@@ -9,7 +9,7 @@
 
 #define WATCH_NS (1000 * MS_NS) /* between attempts to subscribe to changes of the master */
 
-/* Nodes */
+/* ---- nodes ---- */
 
 static int add_node(struct redis_sink *r, struct redis_url *url, struct error *err)
 {
@@ -69,15 +69,7 @@ struct redis_node *redis_route_of(struct redis_sink *r, struct str key)
     return r->node[0];
 }
 
-bool redis_route_busy(const struct redis_sink *r)
-{
-    for (size_t i = 0; i < r->n_nodes; i++)
-        if (r->node[i]->window.count > 0)
-            return true;
-    return false;
-}
-
-/* Sentinel */
+/* ---- Sentinels ---- */
 
 /* Sets the address of the master's node, whose connection is closed or held. */
 static int set_master(struct redis_node *n, const char *host, const char *port, struct error *err)
@@ -98,25 +90,7 @@ static int open_told(struct redis_node *n, struct error *err)
     const struct redis_sentinel *s = &n->sink->sentinel;
     if (set_master(n, s->told.host, s->told.port, err) != 0)
         return -1;
-    n->sink->changes = s->changes;
     return redis_conn_open(&n->conn, err);
-}
-
-/* Queries the master's address, unless it is known. Commands are held meanwhile. */
-static int open_master(struct redis_node *n, struct error *err)
-{
-    struct redis_sink *r = n->sink;
-    struct redis_sentinel *s = &r->sentinel;
-    redis_sentinel_drive(s, redis_now(r));
-    redis_sentinel_ask(s, redis_now(r));
-    if (s->state == SENTINEL_TOLD)
-        return open_told(n, err);
-    if (s->state == SENTINEL_NOBODY) {
-        *err = s->why;
-        return -1;
-    }
-    redis_conn_hold(&n->conn);
-    return 0;
 }
 
 static void drive_sentinel(struct redis_sink *r)
@@ -131,9 +105,9 @@ static void drive_sentinel(struct redis_sink *r)
     if (n->conn.state == REDIS_HELD) {
         /* Held commands are sent once the address is known, or returned. */
         if (s->state == SENTINEL_NOBODY)
-            redis_answer_lost(n, &s->why);
+            redis_node_lost(n, &s->why);
         else if (s->state == SENTINEL_TOLD && open_told(n, &err) != 0)
-            redis_answer_lost(n, &err);
+            redis_node_lost(n, &err);
         return;
     }
 
@@ -144,7 +118,7 @@ static void drive_sentinel(struct redis_sink *r)
         err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                   "%s is no longer the master; that is %.200s:%s", n->url.label, s->told.host,
                   s->told.port);
-        redis_answer_lost(n, &err);
+        redis_node_lost(n, &err);
         return;
     }
     /* If the Sentinel that we subscribed to is gone, query another. */
@@ -155,16 +129,27 @@ static void drive_sentinel(struct redis_sink *r)
     }
 }
 
-/* Any kind */
+/* ---- any kind ---- */
 
 int redis_route_open(struct redis_node *n, struct error *err)
 {
-    switch (n->sink->set.kind) {
-    case REDIS_SINGLE: break;
-    case REDIS_SENTINEL: return open_master(n, err);
-    case REDIS_CLUSTER: return redis_map_open(n, err);
+    struct redis_sink *r = n->sink;
+    struct redis_sentinel *s = &r->sentinel;
+    if (r->set.kind == REDIS_CLUSTER)
+        return redis_map_open(n, err);
+    if (r->set.kind == REDIS_SINGLE)
+        return redis_conn_open(&n->conn, err);
+
+    redis_sentinel_drive(s, redis_now(r));
+    redis_sentinel_ask(s, redis_now(r));
+    switch (s->state) {
+    case SENTINEL_TOLD: return open_told(n, err);
+    case SENTINEL_NOBODY: *err = s->why; return -1;
+    case SENTINEL_SILENT:
+    case SENTINEL_ASKING: break;
     }
-    return redis_conn_open(&n->conn, err);
+    redis_conn_hold(&n->conn); /* until the address is known */
+    return 0;
 }
 
 void redis_route_lost(struct redis_node *n, const struct error *err)
@@ -209,20 +194,23 @@ size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t ma
 int64_t redis_route_deadline(const struct redis_sink *r)
 {
     int64_t due = CLOCK_NEVER;
-    for (size_t i = 0; i < r->n_nodes; i++)
+    bool busy = false;
+    for (size_t i = 0; i < r->n_nodes; i++) {
         due = min_i64(due, redis_node_deadline(r->node[i]));
-    if (!redis_route_busy(r))
+        busy = busy || r->node[i]->window.count > 0;
+    }
+    if (!busy)
+        return due;
+    if (r->map)
+        return min_i64(due, redis_map_deadline(r));
+    if (r->set.kind == REDIS_SINGLE)
         return due;
     bool unsubscribed = r->sentinel.state == SENTINEL_SILENT ||
                         r->sentinel.state == SENTINEL_NOBODY;
-    if (r->set.kind == REDIS_SENTINEL)
-        due = min_i64(due, unsubscribed ? r->watch_at : redis_sentinel_deadline(&r->sentinel));
-    if (r->map)
-        due = min_i64(due, redis_map_deadline(r));
-    return due;
+    return min_i64(due, unsubscribed ? r->watch_at : redis_sentinel_deadline(&r->sentinel));
 }
 
-/* What operators see */
+/* ---- what operators see ---- */
 
 static void add_peer(char list[SINK_PEERS], const struct redis_url *u)
 {
@@ -230,13 +218,6 @@ static void add_peer(char list[SINK_PEERS], const struct redis_url *u)
         sink_peer_add(list, u->path, NULL);
     else
         sink_peer_add(list, u->host, u->port);
-}
-
-static void add_seeds(char list[SINK_PEERS], const struct redis_sink *r)
-{
-    bool empty = list[0] == '\0';
-    for (size_t i = 0; empty && i < r->set.n_seeds; i++)
-        add_peer(list, &r->set.seed[i]);
 }
 
 /* Reports the server; the master, and the Sentinels until they have named one; or the servers of a
@@ -263,7 +244,9 @@ void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret)
     }
     if (s->told.host[0])
         sink_peer_add(ret->leader, s->told.host, s->told.port);
-    add_seeds(ret->broker, r);
+    bool none_known = ret->broker[0] == '\0';
+    for (size_t i = 0; none_known && i < r->set.n_seeds; i++)
+        add_peer(ret->broker, &r->set.seed[i]);
 }
 
 /* Drives the Sentinels until the master is known. */
