@@ -80,33 +80,6 @@ static void add_subject(struct writer *w, const struct event *ev)
 
 /* ---- the event's headers ---- */
 
-/* Whether v matches a form: x stands for a lower-case hexadecimal digit, any other character for
- * itself. */
-static bool has_form(struct str v, const char *form)
-{
-    if (v.n != strlen(form))
-        return false;
-    for (size_t i = 0; i < v.n; i++) {
-        char c = v.p[i];
-        bool is_hex = char_is_digit(c) || char_is_between(c, 'a', 'f');
-        bool fits = form[i] == 'x' ? is_hex : c == form[i];
-        if (!fits)
-            return false;
-    }
-    return true;
-}
-
-/* Checks only the length, and that the value can be put into a header line. */
-static bool is_tracestate(struct str v)
-{
-    if (v.n == 0 || v.n > TRACESTATE_MAX)
-        return false;
-    for (size_t i = 0; i < v.n; i++)
-        if (v.p[i] != ' ' && !char_is_visible(v.p[i]))
-            return false;
-    return true;
-}
-
 /* Whether a header can become an attribute under its name: CloudEvents allows only lower-case
  * letters and digits, and some attributes we set ourselves. */
 static bool is_extension(struct str name)
@@ -122,25 +95,6 @@ static bool is_extension(struct str name)
             return false;
     }
     return true;
-}
-
-/* Adds a header, or replaces the one with that name: the last wins. */
-static int put_header(struct cloudevents_headers *all, struct str name, struct json value,
-                      struct error *err)
-{
-    size_t i = 0;
-    while (i < all->n && !str_is(name, all->list[i].name))
-        i++;
-    if (i == EVENT_HEADERS_COUNT)
-        return err_set(err, ERR_INVALID, "it has more headers than the %d that a request may have",
-                       EVENT_HEADERS_COUNT);
-    if (i == all->n) {
-        memcpy(all->list[i].name, name.p, name.n);
-        all->list[i].name[name.n] = '\0';
-        all->n++;
-    }
-    all->list[i].value = value;
-    return 0;
 }
 
 int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err)
@@ -160,19 +114,47 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
         struct str name = {text, b.n};
         if (b.failed || !is_extension(name))
             continue;
-        if (put_header(ret, name, value, err) != 0)
-            return -1;
+
+        size_t i = 0;
+        while (i < ret->n && !str_is(name, ret->list[i].name))
+            i++;
+        if (i == EVENT_HEADERS_COUNT)
+            return err_set(err, ERR_INVALID,
+                           "it has more headers than the %d that a request may have",
+                           EVENT_HEADERS_COUNT);
+        if (i == ret->n) {
+            memcpy(ret->list[i].name, name.p, name.n);
+            ret->list[i].name[name.n] = '\0';
+            ret->n++;
+        }
+        ret->list[i].value = value; /* of duplicates, the last wins */
     }
     return 0;
 }
 
-/* Whether a value has the form defined by W3C. Other values are left out. */
-static bool is_fit(const char *name, struct str value)
+/* Whether a value has the form that W3C defines for headers of that name. In a form, x stands for a
+ * lower-case hexadecimal digit. Of a tracestate only the length is checked, and that a header line
+ * can hold it. */
+static bool is_fit(const char *name, struct str v)
 {
-    if (strcmp(name, "traceparent") == 0)
-        return has_form(value, "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx");
-    if (strcmp(name, "tracestate") == 0)
-        return is_tracestate(value);
+    static const char traceparent[] = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+    if (strcmp(name, "traceparent") == 0) {
+        if (v.n != sizeof traceparent - 1)
+            return false;
+        for (size_t i = 0; i < v.n; i++) {
+            bool is_hex = char_is_digit(v.p[i]) || char_is_between(v.p[i], 'a', 'f');
+            bool fits = traceparent[i] == 'x' ? is_hex : v.p[i] == traceparent[i];
+            if (!fits)
+                return false;
+        }
+    }
+    if (strcmp(name, "tracestate") == 0) {
+        if (v.n == 0 || v.n > TRACESTATE_MAX)
+            return false;
+        for (size_t i = 0; i < v.n; i++)
+            if (v.p[i] != ' ' && !char_is_visible(v.p[i]))
+                return false;
+    }
     return true;
 }
 
@@ -223,10 +205,7 @@ static void add_all(struct writer *w, const struct event *ev, struct str source,
 void cloudevents_binary(struct buf *b, const struct event *ev, struct str source,
                         const struct cloudevents_headers *more)
 {
-    struct writer w = {add_header, b, false};
-    add_attribute(&w, STR("specversion"), STR("1.0"));
-    add_all(&w, ev, source, more);
-    if (w.failed)
+    if (cloudevents_each(ev, source, more, add_header, b, NULL) != 0)
         b->failed = true;
 }
 

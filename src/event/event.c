@@ -12,21 +12,10 @@
 
 #define NO_ESCAPE 0x10000ul /* more than four hex digits can express */
 
-/* Whether a code point is a Unicode space of three bytes. */
-static bool is_wide_space(unsigned c)
-{
-    static const unsigned others[] = {0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
-    if (c >= 0x2000 && c <= 0x200A)
-        return true;
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
-        if (c == others[i])
-            return true;
-    return false;
-}
-
 /* Whether the character at p (valid UTF-8) is white space, including Unicode's. */
 static bool is_space(const unsigned char *p, size_t n)
 {
+    static const unsigned wide[] = {0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
     if (p[0] < 0x80)
         return p[0] == ' ';
     if (p[0] == 0xC2)
@@ -34,7 +23,14 @@ static bool is_space(const unsigned char *p, size_t n)
     bool three_bytes = n >= 3 && p[0] >> 4 == 0xE;
     if (!three_bytes)
         return false;
-    return is_wide_space((p[0] & 0xFu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu));
+
+    unsigned c = (p[0] & 0xFu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+    if (c >= 0x2000 && c <= 0x200A)
+        return true;
+    for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
+        if (c == wide[i])
+            return true;
+    return false;
 }
 
 /* Constraints on a text. */
@@ -67,7 +63,7 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     return 0;
 }
 
-/* Checks a text that is present; the caller decides whether it may be absent. */
+/* Checks a text that is present. */
 static int check_text(const struct rule *rule, struct str s, struct error *err)
 {
     if (s.n == 0)
@@ -76,14 +72,6 @@ static int check_text(const struct rule *rule, struct str s, struct error *err)
         return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is %zu", rule->what, s.n,
                        rule->max);
     return check_characters(rule, s, err);
-}
-
-/* Checks a text that may be absent. */
-static int check_optional(const struct rule *rule, struct str s, struct error *err)
-{
-    if (!s.p)
-        return 0;
-    return check_text(rule, s, err);
 }
 
 /* Requires both parts of the key, or neither. A slash in the type would make type/id ambiguous; in
@@ -129,11 +117,6 @@ static unsigned long escape_at(struct str raw, size_t i)
     return strtoul(digits, NULL, 16);
 }
 
-static bool is_between(unsigned long c, unsigned long least, unsigned long most)
-{
-    return c >= least && c <= most;
-}
-
 /* Refuses what JSON can express but text cannot hold: NUL, and half a surrogate pair. */
 static int check_header_text(struct str raw, size_t at, struct error *err)
 {
@@ -144,9 +127,10 @@ static int check_header_text(struct str raw, size_t at, struct error *err)
         if (c == 0)
             return err_set(err, ERR_INVALID, "headers has a NUL at byte %zu", at + i);
 
-        bool high = is_between(c, 0xD800, 0xDBFF);
-        bool pair = high && is_between(escape_at(raw, i + 6), 0xDC00, 0xDFFF);
-        if (!pair && is_between(c, 0xD800, 0xDFFF))
+        /* The upper six bits tell the halves apart. */
+        bool high = c >> 10 == 0xD800 >> 10, low = c >> 10 == 0xDC00 >> 10;
+        bool pair = high && escape_at(raw, i + 6) >> 10 == 0xDC00 >> 10;
+        if (!pair && (high || low))
             return err_set(err, ERR_INVALID, "headers has half a surrogate pair at byte %zu",
                            at + i);
         i += pair ? 11 : 1; /* past the escape */
@@ -217,9 +201,11 @@ static int check_names(const struct new_event *ev, struct error *err)
         return -1;
     if (check_aggregate(ev, err) != 0)
         return -1;
-    if (check_optional(&key, ev->idempotency_key, err) != 0)
+    if (ev->idempotency_key.p && check_text(&key, ev->idempotency_key, err) != 0)
         return -1;
-    return check_optional(&tenant, ev->tenant, err);
+    if (ev->tenant.p)
+        return check_text(&tenant, ev->tenant, err);
+    return 0;
 }
 
 int event_check(const struct new_event *ev, const struct event_limits *limits, struct error *err)
@@ -253,11 +239,10 @@ static int check_bytes(const char *what, struct str s, struct error *err)
     return 0;
 }
 
-/* Checks the texts of a stored event, whatever their length. */
-static int check_stored_texts(const struct event *ev, struct error *err)
+int event_check_stored(const struct event *ev, struct error *err)
 {
     const struct {
-        struct rule rule;
+        struct rule rule; /* no limit: any length is fine */
         struct str text;
     } texts[] = {
         {{.what = "type"}, ev->type},
@@ -265,42 +250,37 @@ static int check_stored_texts(const struct event *ev, struct error *err)
         {{.what = "aggregate id"}, ev->aggregate_id},
         {{.what = "tenant"}, ev->tenant},
     };
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (check_characters(&texts[i].rule, texts[i].text, err) != 0)
-            return -1;
-    return check_bytes("payload", ev->payload, err);
-}
-
-int event_check_stored(const struct event *ev, struct error *err)
-{
     if (!uuid7_valid(ev->id))
         return err_set(err, ERR_INVALID, "malformed: id is not a UUID");
-    if (check_stored_texts(ev, err) != 0)
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (check_characters(&texts[i].rule, texts[i].text, err) != 0)
+            return err_prefix(err, "malformed");
+    if (check_bytes("payload", ev->payload, err) != 0)
         return err_prefix(err, "malformed");
-    if (!ev->headers.p)
-        return 0;
 
     struct json headers;
-    int r = json_parse(ev->headers, &headers, NULL, NULL);
-    if (r != 0 || headers.type != JSON_OBJECT)
+    if (!ev->headers.p)
+        return 0;
+    if (json_parse(ev->headers, &headers, NULL, NULL) != 0 || headers.type != JSON_OBJECT)
         return err_set(err, ERR_INVALID, "malformed: headers is not a JSON object");
     return 0;
 }
 
-/* Checks one of the two texts of an inbox entry. */
-static int check_inbox_text(const char *what, struct str s, struct error *err)
-{
-    if (s.n == 0 || s.n > EVENT_KEY_MAX)
-        return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is 1 to %d", what, s.n,
-                       EVENT_KEY_MAX);
-    return check_bytes(what, s, err);
-}
-
 int event_check_inbox(struct str handler, struct str key, struct error *err)
 {
-    if (check_inbox_text("handler", handler, err) != 0)
-        return -1;
-    return check_inbox_text("key", key, err);
+    const struct {
+        const char *what;
+        struct str text;
+    } texts[] = {{"handler", handler}, {"key", key}};
+    for (size_t i = 0; i < 2; i++) {
+        struct str text = texts[i].text;
+        if (text.n == 0 || text.n > EVENT_KEY_MAX)
+            return err_set(err, ERR_INVALID, "%s is %zu bytes, the limit is 1 to %d", texts[i].what,
+                           text.n, EVENT_KEY_MAX);
+        if (check_bytes(texts[i].what, text, err) != 0)
+            return -1;
+    }
+    return 0;
 }
 
 /* Stored with events, so changing the hash takes a migration that recomputes every stored key. */

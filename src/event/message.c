@@ -32,6 +32,8 @@ struct piece {
 struct maker {
     const struct message_style *style;
     const struct event *ev;
+    struct str destination, consumer;
+    int attempt;
     struct buf *text;
     struct {
         struct piece name, value;
@@ -45,12 +47,6 @@ static struct piece borrowed(struct str s)
     return (struct piece){.p = s.p, .n = s.n};
 }
 
-/* Returns what was appended to the text since it had `at` bytes. */
-static struct piece since(const struct maker *m, size_t at)
-{
-    return (struct piece){.at = at, .n = m->text->n - at};
-}
-
 static struct str resolve(const struct maker *m, struct piece piece)
 {
     if (piece.p)
@@ -58,6 +54,12 @@ static struct str resolve(const struct maker *m, struct piece piece)
     if (piece.n == 0)
         return STR("");
     return (struct str){m->text->p + piece.at, piece.n};
+}
+
+/* Returns what was appended to the text since it had `at` bytes. */
+static struct piece since(const struct maker *m, size_t at)
+{
+    return (struct piece){.at = at, .n = m->text->n - at};
 }
 
 /* Adds a header, or replaces the value of the one with that name. */
@@ -91,26 +93,6 @@ static void put_number(struct maker *m, struct str name, int64_t value)
     put(m, borrowed(name), since(m, at));
 }
 
-/* Adds the ordering key: order/42. */
-static void put_key(struct maker *m)
-{
-    if (!m->ev->aggregate_id.p)
-        return;
-    size_t at = m->text->n;
-    buf_addstr(m->text, m->ev->aggregate_type);
-    buf_addc(m->text, '/');
-    buf_addstr(m->text, m->ev->aggregate_id);
-    put(m, borrowed(STR("key")), since(m, at));
-}
-
-static bool is_ours(struct str name)
-{
-    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
-        if (str_is(name, ours[i]))
-            return true;
-    return false;
-}
-
 /* Adds one of the event's own headers, unless its name is reserved. A value that is not a string,
  * which is possible where checks were turned off, is sent as its JSON text. */
 static void put_own(struct maker *m, struct str raw, struct json v)
@@ -118,8 +100,11 @@ static void put_own(struct maker *m, struct str raw, struct json v)
     size_t at = m->text->n;
     json_unescape(raw, m->text);
     struct piece name = since(m, at);
-    if (m->text->failed || is_ours(resolve(m, name)))
+    if (m->text->failed)
         return;
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+        if (str_is(resolve(m, name), ours[i]))
+            return;
 
     if (v.type != JSON_STRING) {
         put(m, name, borrowed(v.raw));
@@ -130,14 +115,21 @@ static void put_own(struct maker *m, struct str raw, struct json v)
     put(m, name, since(m, at));
 }
 
-static void put_plain(struct maker *m)
+static int put_plain(struct maker *m, struct error *err)
 {
     const struct event *ev = m->ev;
+    (void)err;
     put_text(m, STR("id"), ev->id);
     put_text(m, STR("type"), ev->type);
     put_text(m, STR("aggregate_type"), ev->aggregate_type);
     put_text(m, STR("aggregate_id"), ev->aggregate_id);
-    put_key(m);
+    if (ev->aggregate_id.p) {
+        size_t key = m->text->n;
+        buf_addstr(m->text, ev->aggregate_type);
+        buf_addc(m->text, '/');
+        buf_addstr(m->text, ev->aggregate_id);
+        put(m, borrowed(STR("key")), since(m, key));
+    }
     put_number(m, STR("seq"), ev->seq);
     if (ev->has_version)
         put_number(m, STR("version"), ev->version);
@@ -152,9 +144,17 @@ static void put_plain(struct maker *m)
     struct str raw;
     bool has_headers = ev->headers.p && json_parse(ev->headers, &all, NULL, NULL) == 0;
     if (!has_headers || all.type != JSON_OBJECT)
-        return;
+        return 0;
     for (size_t it = 0; json_each(all, &it, &raw, &value);)
         put_own(m, raw, value);
+    return 0;
+}
+
+static int put_id(struct maker *m, struct error *err)
+{
+    (void)err;
+    put_text(m, STR("id"), m->ev->id);
+    return 0;
 }
 
 /* Adds an attribute of a CloudEvent. Trace headers are also sent under W3C's names, where tracing
@@ -177,20 +177,12 @@ static void put_attribute(void *ctx, struct str name, struct str value)
         put(m, borrowed(STR("tracestate")), copy);
 }
 
-/* Returns the source of a CloudEvent, which must have one. */
-static struct str source_of(const struct maker *m)
-{
-    if (!m->style->source.p)
-        return STR("/outbox");
-    return m->style->source;
-}
-
 static int put_attributes(struct maker *m, struct error *err)
 {
     struct cloudevents_headers more;
     if (cloudevents_headers(m->ev, &more, err) != 0)
         return -1;
-    return cloudevents_each(m->ev, source_of(m), &more, put_attribute, m, err);
+    return cloudevents_each(m->ev, m->style->source, &more, put_attribute, m, err);
 }
 
 static int write_structured(struct maker *m, struct error *err)
@@ -198,68 +190,64 @@ static int write_structured(struct maker *m, struct error *err)
     struct cloudevents_headers more;
     if (cloudevents_headers(m->ev, &more, err) != 0)
         return -1;
-    cloudevents_structured(m->text, m->ev, source_of(m), &more);
+    cloudevents_structured(m->text, m->ev, m->style->source, &more);
     return 0;
 }
 
-/* Writes the value in the formats that put everything into it. */
-static int write_value(struct maker *m, struct str destination, struct str consumer, int attempt,
-                       struct error *err)
+static int write_json(struct maker *m, struct error *err)
 {
-    switch (m->style->format) {
-    case MESSAGE_STRUCTURED: return write_structured(m, err);
-    case MESSAGE_JSON:
-        ndjson_write(m->text, m->ev, consumer, attempt);
-        bool whole = !m->text->failed && m->text->n > 0;
-        if (whole)
-            m->text->n--; /* a message needs no line feed */
-        return 0;
-    case MESSAGE_CONTRACT: envelope_write(m->text, m->ev, destination); return 0;
-    case MESSAGE_PLAIN:
-    case MESSAGE_CLOUDEVENTS:
-    case MESSAGE_DEBEZIUM: break;
-    }
+    (void)err;
+    ndjson_write(m->text, m->ev, m->consumer, m->attempt);
+    bool whole = !m->text->failed && m->text->n > 0;
+    if (whole)
+        m->text->n--; /* a message needs no line feed */
     return 0;
 }
 
-static int put_headers(struct maker *m, struct error *err)
+static int write_envelope(struct maker *m, struct error *err)
 {
-    switch (m->style->format) {
-    case MESSAGE_PLAIN: put_plain(m); return 0;
-    case MESSAGE_CLOUDEVENTS: return put_attributes(m, err);
-    case MESSAGE_DEBEZIUM: put_text(m, STR("id"), m->ev->id); return 0;
-    case MESSAGE_STRUCTURED:
-    case MESSAGE_JSON:
-    case MESSAGE_CONTRACT: break;
-    }
+    (void)err;
+    envelope_write(m->text, m->ev, m->destination);
     return 0;
 }
 
-static struct str content_type_of(enum message_format format)
-{
-    if (format == MESSAGE_DEBEZIUM)
-        return (struct str){0};
-    if (format == MESSAGE_STRUCTURED)
-        return STR("application/cloudevents+json");
-    return STR("application/json");
-}
+/* How a message of each format is written: its headers, and its value, which is the payload if
+ * write_value is NULL. */
+static const struct {
+    struct str content_type;
+    int (*put_headers)(struct maker *m, struct error *err);
+    int (*write_value)(struct maker *m, struct error *err);
+} formats[] = {
+    [MESSAGE_PLAIN] = {STR("application/json"), put_plain, NULL},
+    [MESSAGE_CLOUDEVENTS] = {STR("application/json"), put_attributes, NULL},
+    [MESSAGE_STRUCTURED] = {STR("application/cloudevents+json"), NULL, write_structured},
+    [MESSAGE_DEBEZIUM] = {{NULL, 0}, put_id, NULL},
+    [MESSAGE_JSON] = {STR("application/json"), NULL, write_json},
+    [MESSAGE_CONTRACT] = {STR("application/json"), NULL, write_envelope},
+};
 
 int message_make(const struct message_style *s, const struct event *ev, struct str destination,
                  struct str consumer, int attempt, struct buf *text, struct message *ret,
                  struct error *err)
 {
-    struct maker m;
-    m.style = s;
+    struct message_style style = *s;
+    if (!style.source.p)
+        style.source = STR("/outbox"); /* a CloudEvent must have one */
+    struct maker m;                    /* not initialised as a whole: it is large */
+    m.style = &style;
     m.ev = ev;
+    m.destination = destination;
+    m.consumer = consumer;
+    m.attempt = attempt;
     m.text = text;
     m.n = 0;
     m.too_many = false;
 
     buf_clear(text);
-    if (put_headers(&m, err) != 0)
+    if (formats[s->format].put_headers && formats[s->format].put_headers(&m, err) != 0)
         return -1;
     size_t at = text->n;
-    if (write_value(&m, destination, consumer, attempt, err) != 0)
+    if (formats[s->format].write_value && formats[s->format].write_value(&m, err) != 0)
         return -1;
     if (m.too_many)
         return err_set(err, ERR_INVALID, "it has more headers than the %d that a message may have",
@@ -271,7 +259,7 @@ int message_make(const struct message_style *s, const struct event *ev, struct s
 
     /* The text no longer moves. */
     ret->key = ev->aggregate_id;
-    ret->content_type = content_type_of(s->format);
+    ret->content_type = formats[s->format].content_type;
     ret->value = ev->payload.p ? ev->payload : STR("null");
     if (text->n > at)
         ret->value = (struct str){text->p + at, text->n - at};
@@ -306,8 +294,8 @@ static struct str attribute(const struct message *m, const char *prefix, struct 
     return message_header_of(m, (struct str){text, b.n});
 }
 
-/* Reads attributes from headers. */
-static bool read_cloudevents(const struct message *m, struct message_facts *ret)
+/* Reads the headers of plain, debezium and binary CloudEvents. */
+static bool read_headers(const struct message *m, struct message_facts *ret)
 {
     for (size_t i = 0; i < PREFIXES; i++) {
         struct str id = attribute(m, prefixes[i], STR("id"));
@@ -321,25 +309,28 @@ static bool read_cloudevents(const struct message *m, struct message_facts *ret)
         };
         return true;
     }
-    return false;
-}
-
-/* Reads the headers of plain and debezium. */
-static bool read_headers(const struct message *m, struct message_facts *ret)
-{
-    struct str id = message_header_of(m, STR("id"));
-    if (!id.p)
-        return false;
     *ret = (struct message_facts){
         .format = MESSAGE_DEBEZIUM,
-        .id = id,
+        .id = message_header_of(m, STR("id")),
         .type = message_header_of(m, STR("type")),
         .key = message_header_of(m, STR("key")),
     };
     if (ret->type.p)
         ret->format = MESSAGE_PLAIN;
-    return true;
+    return ret->id.p != NULL;
 }
+
+/* The formats that are one JSON object: the first that has the member `mark` counts. The key is one
+ * member, or two joined by a slash. */
+static const struct object_form {
+    const char *mark;
+    enum message_format format;
+    const char *id, *type, *key, *key_end;
+} object_forms[] = {
+    {"specversion", MESSAGE_STRUCTURED, "id", "type", "subject", NULL},
+    {"event_id", MESSAGE_CONTRACT, "event_id", "topic", "aggregate_kind", "aggregate_id"},
+    {"id", MESSAGE_JSON, "id", "type", "aggregate_type", "aggregate_id"},
+};
 
 /* Unescapes a string member into the text, which has room for it. */
 static struct str text_of(struct json o, const char *name, struct buf *text)
@@ -353,38 +344,24 @@ static struct str text_of(struct json o, const char *name, struct buf *text)
     return (struct str){text->p + at, text->n - at};
 }
 
-/* Joins the two halves of a key, whose names differ by format. */
-static struct str key_of(struct json o, const char *type, const char *id, struct buf *text)
-{
-    size_t at = text->n;
-    struct str first = text_of(o, type, text);
-    buf_addc(text, '/');
-    struct str second = text_of(o, id, text);
-    if (!first.p || !second.p)
-        return (struct str){0};
-    return (struct str){text->p + at, text->n - at};
-}
-
-/* Reads the formats that are one JSON object. */
 static bool read_object(struct json o, struct buf *text, struct message_facts *ret)
 {
-    struct str version = text_of(o, "specversion", text);
-    struct str event_id = text_of(o, "event_id", text);
-    if (version.p) {
-        *ret = (struct message_facts){.format = MESSAGE_STRUCTURED,
-                                      .id = text_of(o, "id", text),
-                                      .type = text_of(o, "type", text),
-                                      .key = text_of(o, "subject", text)};
-    } else if (event_id.p) {
-        *ret = (struct message_facts){.format = MESSAGE_CONTRACT,
-                                      .id = event_id,
-                                      .type = text_of(o, "topic", text),
-                                      .key = key_of(o, "aggregate_kind", "aggregate_id", text)};
-    } else {
-        *ret = (struct message_facts){.format = MESSAGE_JSON,
-                                      .id = text_of(o, "id", text),
-                                      .type = text_of(o, "type", text),
-                                      .key = key_of(o, "aggregate_type", "aggregate_id", text)};
+    const struct object_form *form = object_forms;
+    const struct object_form *end = form + sizeof object_forms / sizeof object_forms[0];
+    while (form < end && !text_of(o, form->mark, text).p)
+        form++;
+    if (form == end)
+        return false;
+
+    *ret = (struct message_facts){.format = form->format,
+                                  .id = text_of(o, form->id, text),
+                                  .type = text_of(o, form->type, text)};
+    size_t at = text->n;
+    ret->key = text_of(o, form->key, text);
+    if (form->key_end && ret->key.p) {
+        buf_addc(text, '/');
+        struct str last = text_of(o, form->key_end, text);
+        ret->key = (struct str){last.p ? text->p + at : NULL, text->n - at};
     }
     return ret->id.p != NULL;
 }
@@ -398,9 +375,7 @@ int message_read(const struct message *m, struct buf *text, struct message_facts
         return err_nomem(err);
 
     struct message_facts facts;
-    bool read = read_cloudevents(m, &facts);
-    if (!read)
-        read = read_headers(m, &facts);
+    bool read = read_headers(m, &facts);
     struct json o;
     bool look_inside = !read && json_parse(m->value, &o, NULL, NULL) == 0;
     if (look_inside && o.type == JSON_OBJECT)
