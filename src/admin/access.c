@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/char.h"
+#include "base/fd.h"
 #include "base/ipnet.h"
-#include "base/small_file.h"
 #include "base/text.h"
 
 /* ---- tokens ---- */
@@ -98,7 +98,7 @@ static ssize_t read_token_file(const char *path, char *text, size_t size)
         return -1;
     }
 
-    ssize_t n = small_file_read_fd(fd, text, size);
+    ssize_t n = fd_read_all(fd, text, size);
     int e = errno;
     close(fd);
     errno = e;

@@ -6,9 +6,9 @@
 
 #include "api/api_impl.h"
 #include "base/buf.h"
+#include "base/fd.h"
 #include "base/num.h"
 #include "base/text.h"
-#include "base/wake_fd.h"
 
 #define THREADS_MAX 64
 #define FULL_NAME (2 * STORE_NAME_MAX + 2) /* "consumer.handler" */

@@ -1,5 +1,5 @@
 #include "api/worker.h"
-#include "base/cond.h"
+#include "base/clock.h"
 #include "base/num.h"
 
 #define LEASE_MAX_MS 30000 /* longer leases are renewed as often as this one would be */

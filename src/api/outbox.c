@@ -5,9 +5,9 @@
 #include <stdlib.h>
 
 #include "api/api_impl.h"
+#include "base/fd.h"
 #include "base/num.h"
 #include "base/text.h"
-#include "base/wake_fd.h"
 #include "extra/streams/stream_reader.h"
 #include "store/mariadb/handle.h"
 #include "store/postgres/handle.h"

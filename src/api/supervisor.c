@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include "api/worker.h"
-#include "base/cond.h"
+#include "base/clock.h"
+#include "base/fd.h"
 #include "base/num.h"
 #include "base/text.h"
-#include "base/wake_fd.h"
 #include "pool/pool.h"
 #include "store/trimming.h"
 

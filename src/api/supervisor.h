@@ -29,7 +29,7 @@ struct supervisor {
     int64_t drain_ms, sweep_ms, retention_ms, inbox_ms;
     struct suspects suspects; /* see pipeline_config */
     atomic_bool stop;
-    int stop_fd; /* see wake_fd.h: signalled once stop is set */
+    int stop_fd; /* see fd.h: signalled once stop is set */
 
     pthread_mutex_t lock;
     /* a worker has ended or, with until_through, made progress; or reload_wanted was set */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "base/wake_fd.h"
+#include "base/fd.h"
 #include "pool/pool.h"
 
 #define FDS_MAX 1024

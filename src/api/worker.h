@@ -33,7 +33,7 @@ struct worker {
     size_t n_handlers;
     bool named;  /* the handlers have names, and run in transactions */
     bool sole;   /* the consumer has no other worker here */
-    int wake_fd; /* see wake_fd.h */
+    int wake_fd; /* see fd.h */
 
     struct worker *next; /* in supervisor.first */
     atomic_bool stop;    /* stops this worker alone */

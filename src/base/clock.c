@@ -4,8 +4,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/hash.h"
-#include "base/small_file.h"
 
 static int64_t read_ns(clockid_t id)
 {
@@ -50,7 +50,7 @@ int64_t clock_boot(const struct clock *c)
     char id[64], space[64];
     if (!c->boot_ms)
         return 0;
-    ssize_t n = small_file_read("/proc/sys/kernel/random/boot_id", id, sizeof id);
+    ssize_t n = fd_read_file("/proc/sys/kernel/random/boot_id", id, sizeof id);
     if (n <= 0)
         return 0;
 

@@ -2,8 +2,10 @@
 #ifndef BASE_CLOCK_H
 #define BASE_CLOCK_H
 
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #define MS_NS INT64_C(1000000)
 #define CLOCK_NEVER INT64_MAX
@@ -57,5 +59,29 @@ static inline int64_t clock_since(int64_t now, int64_t then)
 /* clock_rfc3339 writes 2026-01-02T03:04:05.678Z (always UTC, always milliseconds) and returns its
  * length. */
 size_t clock_rfc3339(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
+
+/* ---- condition variables ---- */
+
+/* cond_init makes a condition variable that times out by the monotonic clock, which cannot be set.
+ */
+static inline void cond_init(pthread_cond_t *c)
+{
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+/* cond_wait waits until `until`, in ns of clock_system; CLOCK_NEVER: indefinitely. Spurious
+ * wake-ups are possible, as with pthread_cond_wait. */
+static inline void cond_wait(pthread_cond_t *c, pthread_mutex_t *locked, int64_t until)
+{
+    struct timespec ts = {until / 1000000000, until % 1000000000};
+    if (until == CLOCK_NEVER)
+        pthread_cond_wait(c, locked);
+    else
+        pthread_cond_timedwait(c, locked, &ts);
+}
 
 #endif

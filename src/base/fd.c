@@ -1,8 +1,6 @@
 #include "base/fd.h"
 
-#include <errno.h>
 #include <signal.h>
-#include <stdbool.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -56,6 +54,34 @@ ssize_t fd_write(int fd, const void *p, size_t n)
     ssize_t k = write(fd, p, n);
     quiet_end(&q, k < 0);
     return k;
+}
+
+ssize_t fd_read_all(int fd, char *to, size_t size)
+{
+    size_t n = 0;
+    while (n < size) {
+        ssize_t k = read(fd, to + n, size - n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k < 0)
+            return -1;
+        if (k == 0)
+            break;
+        n += (size_t)k;
+    }
+    return (ssize_t)n;
+}
+
+ssize_t fd_read_file(const char *path, char *to, size_t size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    ssize_t n = fd_read_all(fd, to, size);
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return n;
 }
 
 void fd_allow(size_t n)

@@ -7,7 +7,7 @@
 
 #include "base/array.h"
 #include "base/char.h"
-#include "base/small_file.h"
+#include "base/fd.h"
 
 #define INI_MAX_BYTES ((size_t)1024 * 1024)
 
@@ -176,7 +176,7 @@ int ini_load(const char *path, ini_visit *visit, void *ctx, struct error *err)
     if (!text)
         return err_nomem(err);
     int r;
-    ssize_t n = small_file_read(path, text, INI_MAX_BYTES + 1);
+    ssize_t n = fd_read_file(path, text, INI_MAX_BYTES + 1);
     if (n < 0) {
         r = err_errno(err, ERR_CONFIG, errno, "cannot read %s", path);
     } else if ((size_t)n > INI_MAX_BYTES) {

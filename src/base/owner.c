@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/hash.h"
-#include "base/small_file.h"
 #include "base/str.h"
 
 #define STAT_TEXT 1024
@@ -24,7 +24,7 @@ struct process {
 /* Reads the beginning of a small file in /proc; false on failure. */
 static bool read_text(const char *path, char *out, size_t size)
 {
-    ssize_t n = small_file_read(path, out, size - 1);
+    ssize_t n = fd_read_file(path, out, size - 1);
     out[n > 0 ? n : 0] = '\0';
     return n > 0;
 }

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "base/char.h"
+#include "base/fd.h"
 #include "base/option.h"
-#include "base/small_file.h"
 #include "base/text.h"
 
 #define PASSWORD_MAX 4096
@@ -163,7 +163,7 @@ static char *copy_password(const char *path, struct str s, struct error *err)
 static char *read_password(const char *path, struct error *err)
 {
     char text[PASSWORD_MAX + 2];
-    ssize_t n = small_file_read(path, text, sizeof text - 1);
+    ssize_t n = fd_read_file(path, text, sizeof text - 1);
     if (n < 0) {
         err_errno(err, ERR_UNAVAILABLE, errno, "could not read the password from %s", path);
         return NULL;

@@ -1,6 +1,6 @@
 #include "base/utf8.h"
 
-#include "base/word.h"
+#include "base/char.h"
 
 /* Returns the first byte of 0x80 or above. Runs over every payload before delivery. */
 static inline const char *skip_ascii(const char *p, const char *end)

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "base/cond.h"
+#include "base/clock.h"
 #include "base/num.h"
 #include "pool/pool_impl.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/wake_fd.h"
+#include "base/fd.h"
 #include "pool/pool_impl.h"
 
 #define SEPARATE_MAX 15

@@ -11,8 +11,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/num.h"
-#include "base/wake_fd.h"
 #include "pool/pool_impl.h"
 
 #define QUERY_FROM 3         /* from this many consumers on, a query costs less than their turns */

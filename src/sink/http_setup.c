@@ -12,7 +12,6 @@
 
 #include "base/char.h"
 #include "base/fd.h"
-#include "base/small_file.h"
 #include "sink/http_impl.h"
 
 #define EXTRA_MAX 16384
@@ -101,7 +100,7 @@ static int add_headers(struct buf *b, struct str text, struct error *err)
 static int read_headers(struct buf *b, const char *path, struct error *err)
 {
     char text[EXTRA_MAX];
-    ssize_t n = small_file_read(path, text, sizeof text);
+    ssize_t n = fd_read_file(path, text, sizeof text);
     if (n < 0)
         return err_errno(err, ERR_CONFIG, errno, "%s: could not read the headers", path);
     int r;

@@ -8,7 +8,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "base/small_file.h"
+#include "base/fd.h"
 #include "base/text.h"
 #include "sink/nats_link_impl.h"
 #include "sink/nats_reply.h"
@@ -154,7 +154,7 @@ static void on_closed(natsConnection *nc, void *closure)
 /* Reads the first line of a file; the caller wipes it. */
 static int read_secret(const char *path, char out[SECRET_MAX], struct error *err)
 {
-    ssize_t n = small_file_read(path, out, SECRET_MAX);
+    ssize_t n = fd_read_file(path, out, SECRET_MAX);
     if (n < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not read %s", path);
     if (n == SECRET_MAX)

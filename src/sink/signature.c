@@ -12,7 +12,7 @@
 
 #include "base/base64.h"
 #include "base/char.h"
-#include "base/small_file.h"
+#include "base/fd.h"
 
 #define SECRET_MIN 24
 #define SECRET_MAX 64
@@ -197,7 +197,7 @@ static int add_words(struct signature_keys *keys, struct str text, struct error 
 static int add_file(struct signature_keys *keys, const char *path, struct error *err)
 {
     char text[FILE_MAX];
-    ssize_t n = small_file_read(path, text, sizeof text);
+    ssize_t n = fd_read_file(path, text, sizeof text);
     if (n < 0)
         return err_errno(err, ERR_CONFIG, errno, "%s: could not read the secrets", path);
 

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/small_file.h"
+#include "base/fd.h"
 #include "base/text.h"
 #include "base/url.h"
 
@@ -214,7 +214,7 @@ void mdb_url_release(struct mdb_url *u)
 static int read_password_file(const char *path, char **ret, struct error *err)
 {
     char text[PASSWORD_MAX + 1];
-    ssize_t n = small_file_read(path, text, PASSWORD_MAX);
+    ssize_t n = fd_read_file(path, text, PASSWORD_MAX);
     if (n < 0)
         return err_errno(err, ERR_CONFIG, errno, "cannot read the password file %s", path);
     if (n == PASSWORD_MAX)
