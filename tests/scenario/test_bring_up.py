@@ -132,7 +132,7 @@ class OnPostgres(KilledHalfWay, PgCase):
         long = psycopg2.connect(self.store)
         long.cursor().execute("INSERT INTO outbox.event (type) VALUES ('long')")
         said = self.outbox("init", "--wait", "1s", status=AGAIN).stderr
-        self.assertIn("a long transaction had the outbox in use all the time; nothing was changed: end it", said)
+        self.assertIn("a long transaction has been using the outbox all the time; nothing was changed: end it", said)
         self.assertEqual(self.installed(), "other")
         long.close()
         self.outbox("init", "--wait", "1m")

@@ -147,7 +147,7 @@ class Server(PgDoctor):
 
     def test_pooler_makes_relays_poll(self):
         with servers.PgBouncer(self.pg) as pooler:
-            self.one("warning", "wakeup", "pooler", "look every few milliseconds", args=("--store", pooler.url(self.dbname)))
+            self.one("warning", "wakeup", "pooler", "poll every few milliseconds", args=("--store", pooler.url(self.dbname)))
 
     def test_disabled_wake_ups_are_noted(self):
         self.sql(f"ALTER DATABASE {self.dbname} SET outbox.wakeup = 'off'")

@@ -1,11 +1,10 @@
--- _name_view makes a view under a name that people know from another outbox (docs/coming-from.md).
--- meaning is its comment, query its body. The schema may be the application's own, so an object
--- that has the name already and is not ours is left alone. Our views are recognised by their
--- comment.
+-- _name_view creates a view under a name that is known from another outbox (docs/coming-from.md).
+-- meaning is its comment, query its body. The schema may be the application's, so an object of that
+-- name that is not ours is left alone. Our views are recognised by their comment.
 CREATE OR REPLACE FUNCTION @schema@._name_view(name text, meaning text, query text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A longer name would be cut off, and might then hit something else.
+    -- The server would truncate a longer name, which might then be that of another object.
     IF octet_length(name) > 63 OR EXISTS (
         SELECT 1 FROM pg_catalog.pg_class c
         WHERE c.relnamespace = '@schema@'::regnamespace AND c.relname = _name_view.name
@@ -19,7 +18,7 @@ BEGIN
 END
 $outbox$;
 
--- _named_views returns the views that _name_view made. inbox: the view shows the inbox, which no
+-- _named_views returns the views that _name_view created. inbox: the view shows the inbox, which no
 -- consumer may read.
 CREATE OR REPLACE FUNCTION @schema@._named_views() RETURNS TABLE (name name, inbox boolean)
 LANGUAGE sql STABLE AS $outbox$
@@ -27,4 +26,21 @@ LANGUAGE sql STABLE AS $outbox$
     FROM pg_catalog.pg_class c
     WHERE c.relnamespace = '@schema@'::regnamespace AND c.relkind = 'v'
       AND starts_with(obj_description(c.oid, 'pg_class'), 'a name from elsewhere: ')
+$outbox$;
+
+-- The views depend on other views and on functions, which are about to be replaced. So they are
+-- dropped here, and views/names.sql creates them again at the end. A view that an object of the
+-- application depends on cannot be dropped: it stays, and is replaced there.
+DO $outbox$
+DECLARE
+    v record;
+BEGIN
+    FOR v IN SELECT n.name FROM @schema@._named_views() n LOOP
+        BEGIN
+            EXECUTE format('DROP VIEW %s.%I', '@schema@', v.name);
+        EXCEPTION WHEN dependent_objects_still_exist THEN
+            NULL;
+        END;
+    END LOOP;
+END
 $outbox$;

@@ -1,6 +1,6 @@
--- drop_strays drops functions that an earlier version made and this one does not have, so that no
--- call has two to choose from. age() is above 0 for rows that this transaction has not written. If
--- something of the application depends on a function, it stays, and validate reports it.
+-- drop_strays drops functions that an earlier version created and this one does not have, so that
+-- no call is ambiguous. age() is above 0 for rows that this transaction has not written. A function
+-- that an object of the application depends on stays, and validate reports it.
 DO $outbox$
 DECLARE
     former text[];
@@ -23,8 +23,8 @@ BEGIN
         END;
     END LOOP;
 
-    -- Functions that are new, or were dropped and made again, have no grants. So every role is
-    -- given its whole part again.
+    -- New functions, and those that were dropped and created again, have no grants. So every role
+    -- is given its whole part again.
     PERFORM @schema@._give(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;
     PERFORM @schema@._adopt_again();
 END

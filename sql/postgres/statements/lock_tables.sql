@@ -1,5 +1,5 @@
--- lock_tables locks all tables, so that what follows waits for no lock. The events come last,
--- because producers wait from the moment we ask for that lock.
+-- lock_tables locks all tables, so that the migration waits for no lock later. Table event is last,
+-- because producers wait from the moment its lock is requested.
 DO $outbox$
 DECLARE
     t record;

@@ -1,5 +1,5 @@
-/* admin.c: grants, adopted tables, and deleting what is old. What happens is in
- * sql/postgres/functions: grants.sql, adopt.sql, trim.sql. */
+/* admin.c: grants, adopted tables, trimming. Each is a call of functions in sql/postgres/functions:
+ * grants.sql, adopt.sql, trim.sql. */
 #include <stdio.h>
 
 #include "base/buf.h"
@@ -8,24 +8,22 @@
 
 /* ---- grants ---- */
 
-/* Grants or revokes a part, for one consumer or (NULL) for all. It sets *changed if that made, or
- * may have made, a difference. */
+/* Grants or revokes a part, for one consumer or (NULL) for all. Sets *changed if that changed, or
+ * may have changed, anything. */
 static int change_one(struct pg_store *st, const struct grant_request *req, const char *consumer,
                       bool *changed, struct error *err)
 {
-    PGresult *r;
-    if (req->revoke)
-        r = pg_query(st, err, "SELECT @schema@.disallow($1, $2, $3)", "sss", req->part, req->role,
-                     consumer);
-    else
-        r = pg_query(st, err, "SELECT @schema@.allow($1, $2, $3, $4)", "ssss", req->part, req->role,
-                     consumer, req->tenant);
-    if (!r)
-        return -1;
-    bool made_a_difference = !req->revoke || pg_true(r, 0, 0);
-    if (made_a_difference)
+    int64_t had = 0;
+    if (!req->revoke) {
         *changed = true;
-    PQclear(r);
+        return pg_exec(st, err, NULL, "SELECT @schema@.allow($1, $2, $3, $4)", "ssss", req->part,
+                       req->role, consumer, req->tenant);
+    }
+    if (pg_query_number(st, err, &had, "SELECT @schema@.disallow($1, $2, $3)", "sss", req->part,
+                        req->role, consumer) != 0)
+        return -1;
+    if (had)
+        *changed = true;
     return 0;
 }
 
@@ -56,7 +54,7 @@ int pg_grant(struct store *base, const struct grant_request *req, bool *ret_chan
 
 /* ---- adopted tables ---- */
 
-/* Each returns whether anything changes, how many rows are copied, whether the columns change, and
+/* Columns of all: whether anything changes, how many rows are copied, whether the columns change,
  * the mapping. */
 /* clang-format off */
 static const char adopt_sql[] =
@@ -121,7 +119,7 @@ int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_r
              struct error *err)
 {
     struct pg_store *st = pg_of(base);
-    st->patient = true; /* it may have many rows to process */
+    st->patient = true; /* there may be many rows to copy */
     PGresult *r = adopt_query(st, req, err);
     st->patient = false;
     if (!r)
@@ -133,7 +131,7 @@ int pg_adopt(struct store *base, const struct adopt_request *req, struct adopt_r
     return 0;
 }
 
-/* ---- deleting what is old and needed by no consumer, a little at a time ---- */
+/* ---- trimming: deleting old events that no consumer needs, some at a time ---- */
 
 /* clang-format off */
 static const char dry_run_sql[] =

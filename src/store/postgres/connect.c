@@ -38,24 +38,8 @@ static const char settings_sql[] =
     "SET plan_cache_mode = force_generic_plan";
 /* clang-format on */
 
-/* Tells the database which tenant the session works for. */
-static int set_tenant(struct pg_store *st, PGconn *db, struct error *err)
-{
-    const char *tenant = st->tenant;
-    PGresult *r = NULL;
-    int sent = PQsendQueryParams(db, "SELECT pg_catalog.set_config('outbox.tenant', $1, false)", 1,
-                                 NULL, &tenant, NULL, NULL, 0);
-    if (sent)
-        r = pg_last_result(st, db);
-    int result = 0;
-    if (PQresultStatus(r) != PGRES_TUPLES_OK)
-        result = pg_fail(st, db, r, err);
-    PQclear(r);
-    return result;
-}
-
-/* Sets up a new connection that is ours alone. Behind a pooler the next client of the session would
- * inherit the settings, so there each statement brings its own. */
+/* Sets up a new connection that only we use. Behind a pooler the next client of the session would
+ * inherit the settings, so there they are sent along with each statement. */
 static int set_up(struct pg_store *st, PGconn *db, struct error *err)
 {
     if (pg_command(st, db, settings_sql, err) != 0)
@@ -64,17 +48,29 @@ static int set_up(struct pg_store *st, PGconn *db, struct error *err)
     if (has_transaction_timeout && pg_command(st, db, "SET transaction_timeout = 0", err) != 0)
         return -1;
     /* The server should end a statement whose client is gone, even while it waits for a lock.
-     * Otherwise each connection that we give up would leave a statement running, until the server
-     * has no connection slot left. Not all systems support this. */
+     * Otherwise each connection that we drop would leave a statement running, until the server has
+     * no connection slot left. Not all systems support this. */
     struct error ignored;
     pg_command(st, db, "SET client_connection_check_interval = '" GONE_AFTER "'", &ignored);
-    if (st->lent && pg_lend_settings(st, err) != 0)
+    if (st->exposed && pg_expose_settings(st, err) != 0)
         return -1;
-    return st->tenant ? set_tenant(st, db, err) : 0;
+    if (!st->tenant)
+        return 0;
+
+    const char *tenant = st->tenant;
+    PGresult *r = NULL;
+    int result = 0;
+    if (PQsendQueryParams(db, "SELECT pg_catalog.set_config('outbox.tenant', $1, false)", 1, NULL,
+                          &tenant, NULL, NULL, 0))
+        r = pg_last_result(st, db);
+    if (PQresultStatus(r) != PGRES_TUPLES_OK)
+        result = pg_fail(st, db, r, err);
+    PQclear(r);
+    return result;
 }
 
-/* Also refuses a server that is too old for our views and functions. One that does not report its
- * version is tried. */
+/* Checks that the connection was made, and that the server is recent enough for our views and
+ * functions. A server that does not report its version is accepted. */
 static int check_connected(struct pg_store *st, PGconn *db, struct error *err)
 {
     if (!db)
@@ -92,8 +88,8 @@ static int check_connected(struct pg_store *st, PGconn *db, struct error *err)
 /* Connects; unless `like` is NULL, to the same server as `like`. */
 static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
 {
-    /* Of two settings the later one wins. So the URL comes after our defaults, and the encoding,
-     * which it may not choose, after the URL. */
+    /* The later of two settings wins. So the URL comes after our defaults, and the encoding, which
+     * it may not choose, after the URL. */
     const char *keywords[10] = {"connect_timeout",           "keepalives_idle", "tcp_user_timeout",
                                 "fallback_application_name", "dbname",          "client_encoding"};
     const char *values[10] = {"10", "30", "60000", "outbox", st->conninfo, "UTF8"};
@@ -130,21 +126,6 @@ static void disconnect(struct pg_store *st)
     pg_wakeup_disconnected(&st->wakeup);
 }
 
-/* If the backend that answers is not the one that greeted us, there is a pooler in between.
- * Otherwise the session is ours, and is set up. */
-static int detect_pooler(struct pg_store *st, struct error *err)
-{
-    PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.pg_backend_pid()");
-    if (PQresultStatus(r) != PGRES_TUPLES_OK) {
-        pg_fail(st, st->db, r, err);
-        PQclear(r);
-        return -1;
-    }
-    st->pooled = pg_int(r, 0, 0) != PQbackendPID(st->db);
-    PQclear(r);
-    return st->pooled ? 0 : set_up(st, st->db, err);
-}
-
 /* Opens the main connection and checks the outbox. */
 static int reconnect(struct pg_store *st, struct error *err)
 {
@@ -153,7 +134,18 @@ static int reconnect(struct pg_store *st, struct error *err)
         return -1;
     st->generation[PG_MAIN]++;
     st->stale = false;
-    if (detect_pooler(st, err) != 0)
+
+    /* Behind a pooler, the backend that answers may not be the one that accepted the connection. */
+    PGresult *r = pg_ask(st, st->db, "SELECT pg_catalog.pg_backend_pid()");
+    bool answered = PQresultStatus(r) == PGRES_TUPLES_OK;
+    if (answered)
+        st->pooled = pg_int(r, 0, 0) != PQbackendPID(st->db);
+    else
+        pg_fail(st, st->db, r, err);
+    PQclear(r);
+    if (!answered)
+        return -1;
+    if (!st->pooled && set_up(st, st->db, err) != 0)
         return -1;
     bool any_outbox = st->opt.create || st->opt.any_version;
     return any_outbox ? 0 : pg_check(st, err);
@@ -198,8 +190,8 @@ void pg_reader_close(struct pg_store *st)
     st->silent = false;
 }
 
-/* Makes sure that both connections lead to the same server. A standby, or a server after a
- * failover, may lack events, which would be lost if we read ahead from there. */
+/* Whether both connections lead to the same server. A standby, or the server after a failover, may
+ * lack events, which would be lost if we read ahead from there. */
 static bool same_server(struct pg_store *st)
 {
     static const char sql[] =
@@ -224,7 +216,7 @@ int pg_reader_ready(struct pg_store *st, struct error *err)
         return 0;
     pg_reader_close(st);
     if (st->pooled)
-        return err_set(err, ERR_UNAVAILABLE, "nothing is read ahead through a pooler");
+        return err_set(err, ERR_UNAVAILABLE, "cannot read ahead through a pooler");
     st->reader = dial(st, st->db, err);
     if (!st->reader)
         return -1;
@@ -254,12 +246,13 @@ static const char trouble_sql[] =
 /* clang-format on */
 
 /* Checks that the role can be limited to the URL's tenant: row-level security applies to it, and it
- * acts for no other tenant. It also notes whether this role may choose the ids of its events. */
+ * is not limited to another tenant. Also finds out whether the role may choose event ids. */
 static int check_tenant(struct pg_store *st, struct error *err)
 {
     if (st->tenant && st->pooled)
         return err_set(err, ERR_CONFIG,
-                       "%s: a tenant needs a connection of its own, not one of a pool", st->shown);
+                       "%s: a tenant needs a direct connection to the server, not a pooler",
+                       st->shown);
     PGresult *r = pg_query(st, err, role_sql, "");
     if (!r)
         return -1;
@@ -284,37 +277,34 @@ static int check_tenant(struct pg_store *st, struct error *err)
     return result;
 }
 
-/* Checks whether the outbox was restored from another cluster, or its numbers started over, and
- * repairs it before anything is read from it. Every claim checks that as well, but other commands
- * may come first. A role that may only emit cannot tell, and need not. */
+/* Repairs an outbox that was restored from another cluster, or whose numbers started over, before
+ * anything is read from it. Every claim checks that as well, but other commands may come first. A
+ * role that may only emit cannot check it, and need not. */
 static int check_moved(struct pg_store *st, struct error *err)
 {
     struct error why;
-    PGresult *r = pg_query(st, &why, trouble_sql, "");
-    if (!r && why.code == ERR_READONLY)
-        return 0;
-    if (!r) {
+    int64_t moved;
+    if (pg_query_number(st, &why, &moved, trouble_sql, "") != 0) {
+        if (why.code == ERR_READONLY)
+            return 0;
         *err = why;
         return -1;
     }
-    bool moved = pg_true(r, 0, 0);
-    PQclear(r);
     if (!moved)
         return 0;
 
     /* rebaseline goes through all events. If it timed out half-way, it would have to start over. */
-    bool was = st->patient;
+    bool was_patient = st->patient;
     st->patient = true;
     int result = pg_exec(st, err, NULL, "SELECT @schema@.rebaseline()", "");
-    st->patient = was;
+    st->patient = was_patient;
     if (result == 0)
         return 0;
     return err_prefix(
-        err, "the outbox was moved, or its numbers began again, and must be made right first");
+        err, "the outbox was moved, or its numbers started over, and must be repaired first");
 }
 
-/* pg_check for a handle that has not seen the outbox before. */
-static int check(struct pg_store *st, struct error *err)
+static int check_outbox(struct pg_store *st, struct error *err)
 {
     int64_t version;
     if (pg_version(st, &version, err) != 0)
@@ -333,12 +323,12 @@ static int check(struct pg_store *st, struct error *err)
     return check_moved(st, err);
 }
 
-/* If an outbox that worked before is now missing or incomplete, assumes that it is being
- * restored. */
+/* An outbox that worked before, and is now missing or incomplete, may be being restored: worth a
+ * retry. */
 int pg_check(struct pg_store *st, struct error *err)
 {
     struct error why;
-    if (check(st, &why) == 0) {
+    if (check_outbox(st, &why) == 0) {
         st->worked = true;
         return 0;
     }

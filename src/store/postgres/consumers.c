@@ -10,8 +10,8 @@
 
 /* ---- registering ---- */
 
-/* Registers a consumer. A transaction that has locked it is usually about to end; if not, the error
- * names it. */
+/* Registers a consumer. If a transaction has locked it, tries again for REGISTER_PATIENCE, because
+ * such transactions are short. After that the error names the transaction. */
 static PGresult *consumer_register(struct pg_store *st, const struct consumer_spec *c,
                                    struct error *err)
 {
@@ -61,11 +61,10 @@ int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret
 
 int pg_consumer_pause(struct store *base, const char *name, bool paused, struct error *err)
 {
-    PGresult *r = pg_query(pg_of(base), err, "SELECT @schema@.pause($1, $2)", "sb", name, paused);
-    if (!r)
+    int64_t found;
+    if (pg_query_number(pg_of(base), err, &found, "SELECT @schema@.pause($1, $2)", "sb", name,
+                        paused) != 0)
         return -1;
-    bool found = pg_true(r, 0, 0);
-    PQclear(r);
     return found ? 0 : store_no_consumer(name, err);
 }
 
@@ -79,7 +78,7 @@ int pg_consumer_report(struct store *base, const char *name, const char *text, s
 int pg_consumer_remove(struct store *base, const char *name, bool force, struct error *err)
 {
     struct pg_store *st = pg_of(base);
-    st->patient = true; /* it may have many receipts to delete */
+    st->patient = true; /* there may be many receipts to delete */
     PGresult *r = pg_query(st, err, "SELECT known, dead, parked, live FROM @schema@.remove($1, $2)",
                            "sb", name, force);
     st->patient = false;
@@ -191,14 +190,13 @@ static const char claimed_sql[] =
 /* The columns of both. */
 enum { W_SEQ, W_FRESH, W_WAITS, W_CREATED, W_DUE, W_PAYLOAD };
 
-/* How many of the examined events match a predicate: fresh ones, which were never claimed, and the
- * others. */
+/* How many of the examined events match a predicate. Fresh events were never claimed. */
 struct probe {
     int64_t scanned;     /* fresh events examined, with seqs from first to last */
     int64_t first, last; /* 0: none */
-    int64_t wanted;      /* of those */
-    int64_t rest;        /* wanted among the others */
-    int64_t oldest_at;   /* of all that are wanted; 0: none */
+    int64_t wanted;      /* fresh events that match */
+    int64_t rest;        /* other events that match */
+    int64_t oldest_at;   /* of all that match; 0: none */
     int64_t overdue_at;  /* as in consumer_info, but may be in the future */
 };
 
@@ -210,39 +208,32 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Counts one event. */
-static void probe_row(const struct filter *f, const PGresult *r, int i, struct probe *n)
-{
-    int64_t seq = pg_int(r, i, W_SEQ);
-    bool fresh = pg_true(r, i, W_FRESH);
-    if (fresh) {
-        n->scanned++;
-        n->last = seq;
-        if (n->first == 0)
-            n->first = seq;
-    }
-    if (!pg_true(r, i, W_WAITS))
-        return;
-    const char *payload = pg_str(r, i, W_PAYLOAD);
-    bool wanted = !payload || filter_payload(f, str_of(payload));
-    if (!wanted)
-        return;
-    if (fresh)
-        n->wanted++;
-    else
-        n->rest++;
-    n->oldest_at = earlier(n->oldest_at, pg_int(r, i, W_CREATED));
-    n->overdue_at = earlier(n->overdue_at, pg_int(r, i, W_DUE));
-}
-
 /* Counts the rows of a result, and clears it. NULL: the query failed. */
 static int probe_rows(const struct filter *f, PGresult *r, struct probe *ret)
 {
     struct probe n = {0};
     if (!r)
         return -1;
-    for (int i = 0; i < PQntuples(r); i++)
-        probe_row(f, r, i, &n);
+    for (int i = 0; i < PQntuples(r); i++) {
+        int64_t seq = pg_int(r, i, W_SEQ);
+        bool fresh = pg_true(r, i, W_FRESH);
+        if (fresh) {
+            n.scanned++;
+            n.last = seq;
+            if (n.first == 0)
+                n.first = seq;
+        }
+        const char *payload = pg_str(r, i, W_PAYLOAD);
+        bool wanted = pg_true(r, i, W_WAITS) && (!payload || filter_payload(f, str_of(payload)));
+        if (!wanted)
+            continue;
+        if (fresh)
+            n.wanted++;
+        else
+            n.rest++;
+        n.oldest_at = earlier(n.oldest_at, pg_int(r, i, W_CREATED));
+        n.overdue_at = earlier(n.overdue_at, pg_int(r, i, W_DUE));
+    }
     PQclear(r);
     *ret = n;
     return 0;
@@ -260,9 +251,9 @@ static int64_t unclaimed_of(const struct probe *n, int64_t head)
     return n->rest + (int64_t)((double)n->wanted * seqs / looked_at);
 }
 
-/* Corrects the counts of a consumer with a predicate. The server counts the events that match the
- * type patterns; the predicate is evaluated here. Claimed events are not examined if there are too
- * many. `row` is the consumer's row in the result of list_sql. */
+/* Corrects the counts of a consumer with a predicate, which the server does not evaluate: it counts
+ * all events that match the type patterns. Claimed events are not examined if there are too many.
+ * `row` is the consumer's row in the result of list_sql. */
 static int probe_predicate(struct pg_store *st, const PGresult *list, int row,
                            struct consumer_info *c, struct error *err)
 {
@@ -271,7 +262,7 @@ static int probe_predicate(struct pg_store *st, const PGresult *list, int row,
     if (!*c->spec.where)
         return 0;
     if (filter_new(NULL, c->spec.where, &f, NULL) != 0)
-        return 0; /* belongs to a worker in SQL, and is no predicate of ours */
+        return 0; /* another language, evaluated by a worker in SQL */
 
     int result = 0;
     c->inflight_exact = c->inflight <= STORE_PROBE_EVENTS;
@@ -343,9 +334,9 @@ int pg_consumer_list(struct store *base, const char *name, struct arena *a,
     return 0;
 }
 
-/* Reads the rows of a result, and clears it. NULL: the query failed. A consumer that was named must
- * be there. */
-static int take_specs(PGresult *r, const char *name, struct arena *a, struct consumer_spec **ret,
+/* Reads the rows of a result, and clears it. NULL: the query failed. A named consumer must exist.
+ */
+static int read_specs(PGresult *r, const char *name, struct arena *a, struct consumer_spec **ret,
                       size_t *ret_n, struct error *err)
 {
     if (!r)
@@ -370,7 +361,7 @@ int pg_consumer_all_specs(struct pg_store *st, const char *name, struct arena *a
 {
     static const char sql[] = "SELECT " SPEC_COLUMNS " FROM @schema@.consumer "
                               "WHERE $1::text IS NULL OR name = $1 ORDER BY name";
-    return take_specs(pg_query(st, err, sql, "s", name), name, a, ret, ret_n, err);
+    return read_specs(pg_query(st, err, sql, "s", name), name, a, ret, ret_n, err);
 }
 
 int pg_consumer_specs(struct store *base, const char *name, struct arena *a,
@@ -379,7 +370,7 @@ int pg_consumer_specs(struct store *base, const char *name, struct arena *a,
     static const char sql[] = "SELECT " SPEC_COLUMNS " FROM @schema@._workable() WHERE NOT paused";
     if (name)
         return pg_consumer_all_specs(pg_of(base), name, a, ret, ret_n, err);
-    return take_specs(pg_query(pg_of(base), err, sql, ""), NULL, a, ret, ret_n, err);
+    return read_specs(pg_query(pg_of(base), err, sql, ""), NULL, a, ret, ret_n, err);
 }
 
 /* clang-format off */

@@ -20,7 +20,7 @@ static const char reset_sql[] =
     "RESET plan_cache_mode";
 /* clang-format on */
 
-int pg_lend_settings(struct pg_store *st, struct error *err)
+int pg_expose_settings(struct pg_store *st, struct error *err)
 {
     return st->pooled ? 0 : pg_simple(st, reset_sql, err);
 }
@@ -29,20 +29,20 @@ int pg_lend_settings(struct pg_store *st, struct error *err)
  * because a handler's DISCARD ALL would drop it. If the connection was exposed before, the session
  * is reset: handlers must not find what those of another consumer have left.
  */
-int pg_lend(struct store *base, int64_t idle_ms, struct error *err)
+int pg_expose(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct pg_store *st = pg_of(base);
-    bool again = st->lent;
-    st->lent = true;
+    bool again = st->exposed;
+    st->exposed = true;
     st->idle_ms = idle_ms;
     if (again && !st->pooled)
         return pg_renew(st, err);
-    return pg_lend_settings(st, err);
+    return pg_expose_settings(st, err);
 }
 
 int pg_speak_utf8(struct pg_store *st, struct error *err)
 {
-    if (!st->lent)
+    if (!st->exposed)
         return 0;
     if (strcmp(pg_encoding_to_char(PQclientEncoding(st->db)), "UTF8") == 0)
         return 0;

@@ -1,8 +1,8 @@
 /* emit.c: inserting events and inbox rows, on our connection or inside the caller's transaction.
  *
- * On our own connection ids are generated here, and only grow: having the database generate and
- * return one adds half the cost of the event. On the application's connection the database
- * generates them. */
+ * On our own connection ids are generated here, in ascending order: if the database generated and
+ * returned them, an emit would cost half as much again. On the application's connection the
+ * database generates them. */
 #include <stdio.h>
 
 #include "store/postgres/postgres.h"
@@ -28,8 +28,8 @@ static const char insert_sql[] = PG_NAMED
             NOT_BEFORE("8") ", "
             "$9::pg_catalog.uuid)";
 
-/* Not an INSERT with RETURNING: that takes the right to read events, which a producer does not
- * have. */
+/* Not INSERT ... RETURNING, which requires the right to read events; a producer does not have it.
+ */
 static const char emit_sql[] = PG_NAMED
     "SELECT @schema@.emit($1, $2, $3, $5, $6, NULL, $4::pg_catalog.int8, " NOT_BEFORE("8") ", $7)";
 
@@ -60,8 +60,8 @@ int pg_emit_texts(struct pg_store *st, struct error *err)
 
 /* ---- the caller's connection ---- */
 
-/* Requires the caller's connection to have a transaction open, or the event would not be part of
- * anything. */
+/* Requires the caller's connection to have a transaction open: the event must commit together with
+ * the application's data. */
 static int check_transaction(PGconn *db, struct error *err)
 {
     PGTransactionStatusType s = PQtransactionStatus(db);
@@ -78,9 +78,8 @@ static int check_transaction(PGconn *db, struct error *err)
     return err_set(err, ERR_MISUSE, "this connection is busy with another command, or was lost");
 }
 
-/* Refuses texts that the caller's connection would garble. The server assumes that text is in the
- * connection's encoding. Ours is UTF-8; with another client_encoding something else would be
- * stored, silently. */
+/* Refuses texts that the caller's connection would garble. Ours are UTF-8, and the server assumes
+ * that they are in the connection's encoding. */
 static int check_encoding(PGconn *db, const struct str *s, size_t n, struct error *err)
 {
     const char *name = "";
@@ -98,8 +97,8 @@ static int check_encoding(PGconn *db, const struct str *s, size_t n, struct erro
                 ascii = false;
     if (!ascii)
         return err_set(err, ERR_CONFIG,
-                       "this connection's client_encoding is %.40s, and the event is UTF-8 "
-                       "with more than ASCII in it: it would be garbled; call "
+                       "this connection's client_encoding is %.40s, which would garble the "
+                       "event: it is UTF-8 and not all ASCII; call "
                        "PQsetClientEncoding(conn, \"UTF8\") first",
                        name);
     return 0;
@@ -119,19 +118,6 @@ static const char *number_text(int64_t v, char out[NUMBER_TEXT])
 {
     snprintf(out, NUMBER_TEXT, "%lld", (long long)v);
     return out;
-}
-
-static void fill_row(struct row *w, const struct pg_store *st, const struct new_event *ev)
-{
-    *w = (struct row){.ev = ev, .payload = ev->payload, .tenant = ev->tenant};
-    if (!w->payload.p)
-        w->payload = STR("null");
-    if (!w->tenant.p)
-        w->tenant = str_of(st->tenant);
-    if (ev->has_version)
-        w->version = number_text(ev->version, w->version_text);
-    if (ev->not_before != 0)
-        w->not_before = number_text(ev->not_before, w->not_before_text);
 }
 
 /* Generates an id like the database (sql/postgres/internal/values.sql): 12 bits of the
@@ -187,26 +173,29 @@ static PGresult *emit_own(struct pg_store *st, const struct row *w, char id[UUID
 static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
 {
     char bytes[NUMBER_TEXT];
-    PGresult *r;
     number_text(EVENT_PAYLOAD_CEILING, bytes);
-    if (foreign)
-        r = pg_query_on(st, foreign, err, allow_large_sql, "s", bytes);
-    else
-        r = pg_query(st, err, allow_large_sql, "s", bytes);
-    if (!r)
-        return -1;
+    if (!foreign)
+        return pg_exec(st, err, NULL, allow_large_sql, "s", bytes);
+    PGresult *r = pg_query_on(st, foreign, err, allow_large_sql, "s", bytes);
     PQclear(r);
-    return 0;
+    return r ? 0 : -1;
 }
 
-/* Emits an event inside the open transaction, or as a transaction of its own. */
+/* Emits an event, in the open transaction if there is one. */
 static int insert_event(struct pg_store *st, PGconn *foreign, const struct new_event *ev,
                         char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err)
 {
-    struct row w;
+    struct row w = {.ev = ev, .payload = ev->payload, .tenant = ev->tenant};
     char id[UUID_TEXT + 1];
     PGresult *r;
-    fill_row(&w, st, ev);
+    if (!w.payload.p)
+        w.payload = STR("null");
+    if (!w.tenant.p)
+        w.tenant = str_of(st->tenant);
+    if (ev->has_version)
+        w.version = number_text(ev->version, w.version_text);
+    if (ev->not_before != 0)
+        w.not_before = number_text(ev->not_before, w.not_before_text);
     if (w.payload.n > EVENT_PAYLOAD_MAX && allow_large(st, foreign, err) != 0)
         return -1;
     if (foreign)

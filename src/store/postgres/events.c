@@ -1,8 +1,8 @@
 /* events.c: listing events with their states.
  *
- * Millions of events may be kept, and few of them match. Events with records of their own are found
- * by those (_exceptional). All others are searched for: from one end, a range of numbers at a time,
- * and no further than the query's bound. */
+ * Millions of events may be kept, and few of them may match. Events with a row in tables such as
+ * parked or dead are found by that row (_exceptional). All others are searched for, from one end, a
+ * range of numbers at a time, no further than the query's bound. */
 #include <stdlib.h>
 
 #include "store/postgres/event_states.h"
@@ -10,8 +10,8 @@
 #define PAGE 500 /* events per query, so that a listing of millions fits in memory */
 #define PAGE_LEAST 10
 #define LIMIT_DEFAULT 100
-/* Searching by state takes twice as long as by type, and longer with more consumers: three times as
- * long with this many. */
+/* Searching by state takes twice as long as by type; with this many consumers, three times as
+ * long. */
 #define CHEAP_CONSUMERS 8
 /* Deciding one state costs as much as examining this many numbers. */
 #define STATE_COST 20
@@ -24,8 +24,8 @@
     "AND ($4::text IS NULL OR e.aggregate_type = $4) " \
     "AND ($5::text IS NULL OR e.aggregate_id = $5) "
 
-/* The data of each consumer that a search needs, a row for each. Lanes are in arrays, in order; one
- * may be missing. changed: a former filter may apply to an event. */
+/* A row for each consumer, with the data that a search needs. Lanes are in arrays, in order. lost:
+ * a lane is missing. changed: a former filter may apply to an event. */
 #define CONSUMERS \
     "WITH c AS MATERIALIZED (" \
         "SELECT x.*, l.*, " \
@@ -42,8 +42,8 @@
         "WHERE $7::text IS NULL OR x.name = $7) "
 
 /* The events in a range, all or those that may be in a state: checking positions and filters is
- * cheap, and _exceptional has the exceptions. The fences (OFFSET 0) keep expressions simple, so
- * that functions with them as arguments are inlined. */
+ * cheap, and _exceptional has the exceptions. The fences (OFFSET 0) keep arguments simple, so that
+ * the functions are inlined. */
 #define LOOK \
     CONSUMERS \
     "SELECT " PG_EVENT_SHOWN " " \
@@ -121,7 +121,7 @@ struct listing {
     bool done;
 };
 
-/* Reads a whole page at once, because the states of its events need the connection. */
+/* Reads a whole page at once, because the connection is needed for the states of its events. */
 static int read_page(struct pg_store *st, struct arena *a, struct event *page, size_t *ret_n,
                      struct error *err)
 {
@@ -140,36 +140,31 @@ static int read_page(struct pg_store *st, struct arena *a, struct event *page, s
     return more;
 }
 
-/* Shows an event if it is in the requested state. */
-static int show_event(struct listing *l, const PGresult *states, const struct event *ev,
-                      struct error *err)
-{
-    struct viewer *v = l->v;
-    if (pg_viewer_tell(v, states, ev, &l->a, err) != 0)
-        return -1;
-    if (!pg_viewer_shows(v, l->q)) {
-        l->states -= (int64_t)v->n;
-        return 0;
-    }
-    bool stopped = l->visit(l->ctx, ev, v->d, v->n) != 0;
-    l->left--;
-    l->done = stopped || l->left == 0;
-    return 0;
-}
-
+/* Shows the events of a page that are in the requested state. */
 static int show_page(struct listing *l, const struct event *page, size_t n, struct error *err)
 {
+    struct viewer *v = l->v;
     PGresult *states;
-    if (pg_viewer_ask(l->v, page, n, &states, err) != 0)
+    if (pg_viewer_ask(v, page, n, &states, err) != 0)
         return -1;
     int result = 0;
-    for (size_t i = 0; result == 0 && !l->done && i < n; i++)
-        result = show_event(l, states, &page[i], err);
+    for (size_t i = 0; !l->done && i < n; i++) {
+        result = pg_viewer_tell(v, states, &page[i], &l->a, err);
+        if (result != 0)
+            break;
+        if (!pg_viewer_shows(v, l->q)) {
+            l->states -= (int64_t)v->n;
+            continue;
+        }
+        bool stopped = l->visit(l->ctx, &page[i], v->d, v->n) != 0;
+        l->left--;
+        l->done = stopped || l->left == 0;
+    }
     PQclear(states);
     return result;
 }
 
-/* Shows the requested page, and returns how many events it had, and the last seq. */
+/* Reads and shows the requested page. Returns how many events it has, and the last seq. */
 static int show_answer(struct listing *l, size_t *ret_n, int64_t *ret_last, struct error *err)
 {
     *ret_n = 0;
@@ -185,15 +180,15 @@ static int show_answer(struct listing *l, size_t *ret_n, int64_t *ret_last, stru
     return show_page(l, page, *ret_n, err);
 }
 
-/* Shows the next page of a range, and removes the covered part from the range. */
+/* Shows the next page of a range, and removes that part from the range. */
 static int show_next(struct listing *l, const char *sql, struct range *r, struct error *err)
 {
     const struct event_query *q = l->q;
     size_t n;
     int64_t last;
 
-    /* As many as will be shown, if all will be; otherwise no more than there are states left to
-     * decide. */
+    /* If all events match, a page has as many as are left to show; otherwise as many as there are
+     * states left to decide. */
     int64_t wanted = (int64_t)l->left;
     if (l->state)
         wanted = l->states / (int64_t)l->v->n + PAGE_LEAST;
@@ -216,8 +211,7 @@ static int show_next(struct listing *l, const char *sql, struct range *r, struct
 
 /* ---- how far to search ---- */
 
-/* Shows the events in a range whose own records put them in the requested state. All of them are
- * found. */
+/* Shows all events in a range that _exceptional finds in the requested state. */
 static int list_exceptional(struct listing *l, struct range r, struct error *err)
 {
     if (!l->state)
@@ -229,11 +223,11 @@ static int list_exceptional(struct listing *l, struct range r, struct error *err
         result = show_next(l, sql, &r, err);
         arena_reset(&l->a);
     }
-    l->states = states; /* these do not count against the budget */
+    l->states = states; /* not charged to the budget */
     return result;
 }
 
-/* Shows all events in a range, unless states run out: then *r is what is left of it. */
+/* Shows all events in a range. If states run out, *r is the part that is left. */
 static int show_range(struct listing *l, struct range *r, struct error *err)
 {
     const char *sql = l->q->newest_first ? look_backwards : look_forwards;
@@ -253,15 +247,10 @@ static int first_event(struct listing *l, struct range r, int64_t *ret, struct e
     static const char backwards[] = "SELECT e.seq FROM @schema@.event e "
                                     "WHERE e.seq > $1 AND e.seq <= $2 ORDER BY e.seq DESC LIMIT 1";
     const char *sql = l->q->newest_first ? backwards : forwards;
-    PGresult *r1 = pg_query(l->v->st, err, sql, "ii", r.from, r.to);
-    if (!r1)
-        return -1;
-    *ret = PQntuples(r1) > 0 ? pg_int(r1, 0, 0) : 0;
-    PQclear(r1);
-    return 0;
+    return pg_query_number(l->v->st, err, ret, sql, "ii", r.from, r.to);
 }
 
-/* Returns the next numbers of a range to examine, from its first event on. */
+/* Returns the next part of a range to examine, which begins with its first event. */
 static struct range next_step(const struct listing *l, struct range r, int64_t first)
 {
     int64_t most = l->budget < l->step ? l->budget : l->step;
@@ -276,20 +265,7 @@ static struct range next_step(const struct listing *l, struct range r, int64_t f
     return step;
 }
 
-/* Adds to the examined numbers. */
-static void note_looked(struct listing *l, struct range r)
-{
-    struct event_look *k = &l->looked;
-    bool first = k->to == 0;
-    if (first || r.from + 1 < k->from)
-        k->from = r.from + 1;
-    if (r.to > k->to)
-        k->to = r.to;
-    if (l->q->looking)
-        l->q->looking(l->ctx, k->to - k->from + 1);
-}
-
-/* Examines the next step of a range, removes it from the range, and charges numbers without a match
+/* Examines the next part of a range, removes it from the range, and charges numbers without a match
  * to the budget. */
 static int look_at_step(struct listing *l, struct range *r, int64_t first, struct error *err)
 {
@@ -308,7 +284,16 @@ static int look_at_step(struct listing *l, struct range *r, int64_t first, struc
         r->to = step.from;
     else
         r->from = step.to;
-    note_looked(l, step);
+
+    struct event_look *k = &l->looked;
+    bool is_first = k->to == 0;
+    if (is_first || step.from + 1 < k->from)
+        k->from = step.from + 1;
+    if (step.to > k->to)
+        k->to = step.to;
+    if (l->q->looking)
+        l->q->looking(l->ctx, k->to - k->from + 1);
+
     bool bounded = l->q->look != LOOK_ALL;
     if (bounded)
         l->budget -= step.to - step.from - (int64_t)(left - l->left);
@@ -336,7 +321,7 @@ static int look_at_range(struct listing *l, struct range r, struct error *err)
     return 0;
 }
 
-/* Shows events with records of their own up to l->low, and searches those past it. */
+/* Shows the events that _exceptional finds up to l->low, and searches those past it. */
 static int list_events(struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
@@ -369,18 +354,7 @@ static int list_events(struct listing *l, struct error *err)
 
 /* ---- the request ---- */
 
-/* Queries a bound of the search. */
-static int ask_low(struct listing *l, const char *sql, struct error *err)
-{
-    PGresult *r = pg_query(l->v->st, err, sql, "s", l->v->consumer);
-    if (!r)
-        return -1;
-    l->low = pg_int(r, 0, 0);
-    PQclear(r);
-    return 0;
-}
-
-/* Finds the number up to which no search is needed, because only _exceptional has events in the
+/* Finds the number up to which no search is needed, because _exceptional has all events in the
  * requested state. */
 static int find_low(struct listing *l, struct error *err)
 {
@@ -392,17 +366,19 @@ static int find_low(struct listing *l, struct error *err)
         "WHERE ($1::text IS NULL OR c.name = $1) "
         "AND (c.start_floor > 0 OR c.start_seen::text <> '1:1:' OR c.start_also IS NOT NULL)) "
         "THEN 0 ELSE 9223372036854775807 END";
-    if (l->q->unprocessed)
-        return ask_low(l, passed_sql, err);
+    const char *sql = l->q->unprocessed ? passed_sql : NULL;
     switch ((enum delivery_state)(l->q->state - 1)) {
-    case STATE_PENDING: return ask_low(l, passed_sql, err);
-    case STATE_BEFORE_START: return ask_low(l, start_sql, err);
+    case STATE_PENDING: sql = passed_sql; break;
+    case STATE_BEFORE_START: sql = start_sql; break;
     case STATE_FAILED:
     case STATE_EXPIRED:
     case STATE_DROPPED:
-    case STATE_INFLIGHT: l->low = INT64_MAX; return 0;
-    default: l->low = 0; return 0;
+    case STATE_INFLIGHT: l->low = INT64_MAX; break;
+    default: l->low = 0; break;
     }
+    if (!sql)
+        return 0;
+    return pg_query_number(l->v->st, err, &l->low, sql, "s", l->v->consumer);
 }
 
 /* Decides which events can be in the requested state. Without consumers all events are pending. */
@@ -426,36 +402,7 @@ static int find_scope(struct listing *l, struct error *err)
     return find_low(l, err);
 }
 
-/* Reads the server's clock if the query depends on it. */
-static int read_now(struct viewer *v, const struct event_query *q, struct error *err)
-{
-    static const char sql[] = "SELECT floor(extract(epoch FROM @schema@._clock()) * 1000)::bigint";
-    if (!q->unprocessed)
-        return 0;
-    PGresult *r = pg_query(v->st, err, sql, "");
-    if (!r)
-        return -1;
-    v->now = pg_int(r, 0, 0);
-    PQclear(r);
-    return 0;
-}
-
-/* Notes that only the newest events were searched for an id, if there are more. */
-static int note_newest(struct listing *l, struct error *err)
-{
-    if (l->budget == LOOK_ALL)
-        return 0;
-    PGresult *r = pg_query(l->v->st, err, ends_sql, "");
-    if (!r)
-        return -1;
-    int64_t first = pg_int(r, 0, 0), last = pg_int(r, 0, 1);
-    PQclear(r);
-    if (last - first >= l->budget)
-        l->looked = (struct event_look){last - l->budget + 1, last, true};
-    return 0;
-}
-
-/* Shows the event with an id, or, if that is a number, with a seq. */
+/* Shows the event with the requested id, which may be a seq. */
 static int list_one(struct listing *l, struct error *err)
 {
     const char *id = l->q->id;
@@ -472,14 +419,25 @@ static int list_one(struct listing *l, struct error *err)
         return -1;
     if (show_answer(l, &n, &last, err) != 0)
         return -1;
-    if (seq || n > 0)
+    if (seq || n > 0 || l->budget == LOOK_ALL)
         return 0;
-    return note_newest(l, err);
+
+    /* Only the newest events were searched for the id. Are there more? */
+    PGresult *r = pg_query(l->v->st, err, ends_sql, "");
+    if (!r)
+        return -1;
+    int64_t oldest = pg_int(r, 0, 0), newest = pg_int(r, 0, 1);
+    PQclear(r);
+    if (newest - oldest >= l->budget)
+        l->looked = (struct event_look){newest - l->budget + 1, newest, true};
+    return 0;
 }
 
 int pg_events(struct store *base, const struct event_query *q, event_visit *visit, void *ctx,
               struct error *err)
 {
+    static const char now_sql[] =
+        "SELECT floor(extract(epoch FROM @schema@._clock()) * 1000)::bigint";
     struct viewer v;
     if (pg_viewer_init(&v, pg_of(base), q->consumer, err) != 0)
         return -1;
@@ -493,11 +451,13 @@ int pg_events(struct store *base, const struct event_query *q, event_visit *visi
                         .states = budget / STATE_COST + 1,
                         .left = q->limit ? q->limit : LIMIT_DEFAULT};
     arena_init(&l.a, 0);
-    int result = -1;
-    if (q->id)
+    int result = 0;
+    if (q->unprocessed)
+        result = pg_query_number(v.st, err, &v.now, now_sql, "");
+    if (result == 0 && q->id)
         result = list_one(&l, err);
-    else if (read_now(&v, q, err) == 0 && find_scope(&l, err) == 0)
-        result = list_events(&l, err);
+    else if (result == 0)
+        result = find_scope(&l, err) == 0 ? list_events(&l, err) : -1;
     arena_release(&l.a);
     pg_viewer_release(&v);
     if (result == 0 && q->looked)

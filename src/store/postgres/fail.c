@@ -10,8 +10,8 @@ static const struct meaning {
     enum err_code code;
     enum retry_class retry_class;
 } meanings[] = {
-    {"OB001", ERR_CONFLICT, CLASS_RETRY}, /* it contradicts what is there */
-    {"OB002", ERR_CONFIG, CLASS_RETRY},   /* not in a transaction like this one */
+    {"OB001", ERR_CONFLICT, CLASS_RETRY}, /* it contradicts the stored state */
+    {"OB002", ERR_CONFIG, CLASS_RETRY},   /* not at this isolation level */
     {"OB003", ERR_NOTFOUND, CLASS_FATAL}, /* no such consumer, table or role */
     {"OB004", ERR_CONFIG, CLASS_FATAL},   /* a bad argument, or a wrong tenant */
     {"OB005", ERR_NEWER, CLASS_FATAL},    /* the outbox has another version */
@@ -32,18 +32,10 @@ static const struct meaning {
     {"08", ERR_UNAVAILABLE, CLASS_RETRY}, /* the connection */
     {"58", ERR_UNAVAILABLE, CLASS_RETRY}, /* the system that the server runs on */
     {"28", ERR_UNAVAILABLE, CLASS_RETRY}, /* authentication */
-    {"22", ERR_INVALID, CLASS_REJECT},    /* a value that the server cannot take */
-    {"23", ERR_INVALID, CLASS_REJECT},    /* a constraint */
+    {"22", ERR_INVALID, CLASS_REJECT},    /* a value that the server refuses */
+    {"23", ERR_INVALID, CLASS_REJECT},    /* a violated constraint */
     {"25", ERR_MISUSE, CLASS_RETRY},      /* the state of the transaction */
 };
-
-static struct meaning meaning_of(const char *state)
-{
-    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
-        if (strncmp(state, meanings[i].state, strlen(meanings[i].state)) == 0)
-            return meanings[i];
-    return (struct meaning){"", ERR_INTERNAL, CLASS_RETRY};
-}
 
 /* Copies the first line of a message, without the severity that libpq puts before it. */
 static void one_line(const char *from, char *to, size_t size)
@@ -68,28 +60,28 @@ static const char *advice_for(const char *state)
     return NULL;
 }
 
-/* Reports that a part of the outbox does not exist. */
-static int fail_without_outbox(const struct pg_store *st, enum retry_class retry_class,
-                               const char *said, struct error *err)
-{
-    if (st->worked)
-        return err_class(err, ERR_NOTOURS, CLASS_RETRY, 0,
-                         "%s: the outbox in schema %s is gone, or being restored (%s)", st->shown,
-                         st->quoted, said);
-    return err_class(err, ERR_NOTOURS, retry_class, 0,
-                     "%s: no outbox in schema %s, or an incomplete one (%s); make one with "
-                     "`outbox init`, or restore it",
-                     st->shown, st->quoted, said);
-}
-
 /* Reports an error of the server that has a SQLSTATE. */
 static int fail_as(struct pg_store *st, const char *state, const PGresult *r, struct error *err)
 {
-    struct meaning m = meaning_of(state);
+    struct meaning m = {"", ERR_INTERNAL, CLASS_RETRY};
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++) {
+        if (strncmp(state, meanings[i].state, strlen(meanings[i].state)) == 0) {
+            m = meanings[i];
+            break;
+        }
+    }
+
     char said[300];
     one_line(PQresultErrorField(r, PG_DIAG_MESSAGE_PRIMARY), said, sizeof said);
+    if (m.code == ERR_NOTOURS && st->worked)
+        return err_class(err, m.code, CLASS_RETRY, 0,
+                         "%s: the outbox in schema %s is gone, or being restored (%s)", st->shown,
+                         st->quoted, said);
     if (m.code == ERR_NOTOURS)
-        return fail_without_outbox(st, m.retry_class, said, err);
+        return err_class(err, m.code, m.retry_class, 0,
+                         "%s: no outbox in schema %s, or an incomplete one (%s); make one with "
+                         "`outbox init`, or restore it",
+                         st->shown, st->quoted, said);
     if (m.code == ERR_INTERNAL)
         return err_class(err, m.code, m.retry_class, 0, "%s: %s (SQLSTATE %s)", st->shown, said,
                          state);
@@ -102,25 +94,10 @@ static int fail_as(struct pg_store *st, const char *state, const PGresult *r, st
     return err_class(err, m.code, m.retry_class, 0, "%s: %s; %s", st->shown, said, advice);
 }
 
-/* Reports a connection that broke, or a failure of libpq's own. */
-static int fail_lost(const struct pg_store *st, const PGconn *db, const PGresult *r,
-                     struct error *err)
-{
-    char said[300];
-    const char *message = PQresultErrorMessage(r);
-    if (*message == '\0')
-        message = PQerrorMessage(db);
-    one_line(message, said, sizeof said);
-    if (*said == '\0')
-        snprintf(said, sizeof said, "the connection was lost");
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "%s: %s", st->shown, said);
-}
-
-/* Whether the error is about something that the session has prepared or cached: a plan for tables
- * that were recreated, a statement that no longer exists, the row of a table to which a column was
- * added. PostgreSQL replans a cached query whose tables have changed, but not one that accesses
- * them only through a function, which ends in an internal error. A new session has an empty
- * cache. */
+/* Whether the session's prepared statements or cached plans are outdated, because tables were
+ * recreated, a statement no longer exists, or a column was added. PostgreSQL replans a cached query
+ * whose tables have changed. It does not if the query reads them only through a function: that ends
+ * in an internal error. A new session has an empty cache. */
 static bool session_outdated(const char *state)
 {
     static const char *const states[] = {"0A000", "26000", "42703", "42804", "42P13", "XX000"};
@@ -147,7 +124,15 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
                          "%s: the server has not answered for %s", st->shown, limit);
     }
-    if (PQstatus(db) == CONNECTION_BAD || !coded)
-        return fail_lost(st, db, r, err);
-    return fail_as(st, state, r, err);
+    if (coded && PQstatus(db) != CONNECTION_BAD)
+        return fail_as(st, state, r, err);
+
+    /* The connection broke, or libpq failed. */
+    char said[300];
+    const char *message = PQresultErrorMessage(r);
+    if (*message == '\0')
+        message = PQerrorMessage(db);
+    one_line(message, said, sizeof said);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "%s: %s", st->shown,
+                     *said ? said : "the connection was lost");
 }

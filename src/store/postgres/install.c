@@ -1,6 +1,6 @@
-/* install.c: functions and views. They are not migrations. This program's versions are installed
- * whenever the fingerprint in table meta differs. Those of earlier versions that no longer exist
- * are dropped, so that no call is ambiguous. */
+/* install.c: functions and views. They are not migrations: this program's are installed whenever
+ * the fingerprint in table meta differs. Functions that only earlier versions had are dropped, so
+ * that no call is ambiguous. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,17 +8,16 @@
 
 #include "base/buf.h"
 #include "base/hash.h"
-#include "store/postgres/migrate.h"
 #include "store/postgres/postgres.h"
 
 extern const char *const postgres_function[], *const postgres_migration[];
-extern const char postgres_statement_close[], postgres_statement_drop_strays[],
-    postgres_statement_make_way[], postgres_statement_record[], postgres_statement_set_paths[];
+extern const char postgres_statement_drop_replaced[], postgres_statement_drop_strays[],
+    postgres_statement_finish[];
 
 #define FINGERPRINT 17  /* 16 digits and a NUL */
-#define FORMER_MAX "64" /* fingerprints that were replaced, and are remembered */
+#define FORMER_MAX "64" /* how many replaced fingerprints are remembered */
 
-/* The fingerprint of this program's functions and views. */
+/* Writes the fingerprint of this program's functions and views. */
 static void fingerprint(char out[FINGERPRINT])
 {
     uint64_t h = HASH_INIT;
@@ -27,8 +26,8 @@ static void fingerprint(char out[FINGERPRINT])
     snprintf(out, FINGERPRINT, "%016" PRIx64, hash_end(h));
 }
 
-/* In a renamed schema, functions still name the schema they were created for: they do not count as
- * the same, and are installed again. */
+/* In a renamed schema, functions still name the old schema: they do not count as the same, and are
+ * installed again. */
 /* clang-format off */
 static const char status_sql[] =
     "SELECT coalesce(bool_or(name = 'functions' AND value = $1), false) "
@@ -62,13 +61,13 @@ int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct 
     return 0;
 }
 
-/* ---- what this program has ---- */
+/* ---- filling in statements ---- */
 
 static const char function_mark[] = "CREATE OR REPLACE FUNCTION @schema@.";
 static const char view_mark[] = "CREATE OR REPLACE VIEW @schema@.";
 
-/* Appends the name behind every `mark` of a text to a list a,b,c. */
-static void each_name(const char *text, const char *mark, struct buf *to)
+/* Appends the name after every `mark` of a text to a list a,b,c. */
+static void add_names(const char *text, const char *mark, struct buf *to)
 {
     for (const char *p = text; (p = strstr(p, mark));) {
         p += strlen(mark);
@@ -81,41 +80,25 @@ static void each_name(const char *text, const char *mark, struct buf *to)
     }
 }
 
-static void all_names(const char *mark, struct buf *to)
+static void add_all_names(const char *mark, struct buf *to)
 {
     for (size_t i = 0; postgres_function[i]; i++)
-        each_name(postgres_function[i], mark, to);
+        add_names(postgres_function[i], mark, to);
 }
-
-/* Appends the functions that migrations create, because tables depend on them. */
-static void names_in_migrations(struct buf *to)
-{
-    for (int v = 0; v < PG_SCHEMA_VERSION; v++)
-        each_name(postgres_migration[v], "CREATE FUNCTION @schema@.", to);
-}
-
-/* ---- filling in ---- */
 
 /* A mark in our statements and its replacement; the last one has a NULL. */
 struct mark {
     const char *mark, *text;
 };
 
-static const struct mark *mark_at(const char *p, const struct mark *marks)
-{
-    for (const struct mark *m = marks; m->mark; m++)
-        if (strncmp(p, m->mark, strlen(m->mark)) == 0)
-            return m;
-    return NULL;
-}
-
-/* Appends a statement with its marks replaced. It leaves marks it does not know, which pg_expand
- * replaces. */
+/* Appends a statement with its marks replaced. Other marks are left to pg_expand. */
 static void add_filled(struct buf *b, const char *sql, const struct mark *marks)
 {
     for (const char *p = sql; *p;) {
-        const struct mark *m = mark_at(p, marks);
-        if (m) {
+        const struct mark *m = marks;
+        while (m->mark && strncmp(p, m->mark, strlen(m->mark)) != 0)
+            m++;
+        if (m->mark) {
             buf_adds(b, m->text);
             p += strlen(m->mark);
         } else {
@@ -124,66 +107,60 @@ static void add_filled(struct buf *b, const char *sql, const struct mark *marks)
     }
 }
 
+/* Runs a text that was put together in a buffer. */
+static int run_built(struct pg_store *st, struct buf *sql, struct error *err)
+{
+    const char *text = buf_cstr(sql);
+    return text ? pg_script(st, text, err) : err_nomem(err);
+}
+
 /* ---- one text ---- */
 
-/* Appends DROP statements for the functions and views that a text creates. Views may depend on any
- * function, so a function drops all views; they are created last. */
-static void add_make_way(struct buf *sql, const char *text)
+/* Drops the functions and views of a text that cannot be replaced, because their columns have
+ * changed. Views may depend on any function, so with a function all views are dropped; they are
+ * created last. */
+static int drop_replaced(struct pg_store *st, const char *text, struct error *err)
 {
-    struct buf views, functions;
+    struct buf views, functions, sql;
     buf_init(&views, 1 << 14);
     buf_init(&functions, 1 << 14);
-    each_name(text, function_mark, &functions);
+    buf_init(&sql, 1 << 16);
+    add_names(text, function_mark, &functions);
     if (functions.n > 0)
-        all_names(view_mark, &views);
+        add_all_names(view_mark, &views);
     else
-        each_name(text, view_mark, &views);
+        add_names(text, view_mark, &views);
 
+    int result;
     const struct mark marks[] = {
         {"@views@", buf_cstr(&views)}, {"@functions@", buf_cstr(&functions)}, {NULL, NULL}};
     bool whole = marks[0].text && marks[1].text;
-    if (whole)
-        add_filled(sql, postgres_statement_make_way, marks);
-    else
-        sql->failed = true;
+    if (whole) {
+        add_filled(&sql, postgres_statement_drop_replaced, marks);
+        result = run_built(st, &sql, err);
+    } else {
+        result = err_nomem(err);
+    }
+    buf_release(&sql);
     buf_release(&functions);
     buf_release(&views);
-}
-
-/* Drops what a text creates but cannot replace, because its columns have changed. */
-static int make_way(struct pg_store *st, const char *text, struct error *err)
-{
-    struct buf sql;
-    buf_init(&sql, 1 << 16);
-    add_make_way(&sql, text);
-    int result;
-    if (buf_cstr(&sql))
-        result = pg_script(st, sql.p, err);
-    else
-        result = err_nomem(err);
-    buf_release(&sql);
     if (result == 0)
         return 0;
-    return err_prefix(err, "a function or view of the outbox changed its columns, and something "
-                           "depends on it: drop that, and create it again afterwards");
-}
-
-/* Whether the last error was that something cannot be replaced in place. */
-static bool has_other_columns(const struct pg_store *st)
-{
-    return strcmp(st->state, "42P13") == 0 || strcmp(st->state, "42P16") == 0;
+    return err_prefix(err, "a function or view of the outbox changed its columns, and another "
+                           "object depends on it: drop that, and create it again afterwards");
 }
 
 /* Installs a text. *ret_other_columns is set if a function or view there cannot be replaced in
  * place; then nothing was done. */
-static int install_or_replace(struct pg_store *st, const char *text, bool *ret_other_columns,
-                              struct error *err)
+static int install_text(struct pg_store *st, const char *text, bool *ret_other_columns,
+                        struct error *err)
 {
     if (pg_simple(st, "SAVEPOINT outbox_install", err) != 0)
         return -1;
     st->state[0] = '\0';
     if (pg_script(st, text, err) != 0) {
-        if (!has_other_columns(st))
+        bool other_columns = strcmp(st->state, "42P13") == 0 || strcmp(st->state, "42P16") == 0;
+        if (!other_columns)
             return -1;
         if (pg_simple(st, "ROLLBACK TO SAVEPOINT outbox_install", err) != 0)
             return -1;
@@ -205,9 +182,9 @@ static int install_one_by_one(struct pg_store *st, const char *text, struct erro
         bool other_columns = false;
         if (!one)
             return err_nomem(err);
-        result = install_or_replace(st, one, &other_columns, err);
+        result = install_text(st, one, &other_columns, err);
         if (result == 0 && other_columns) {
-            result = make_way(st, one, err);
+            result = drop_replaced(st, one, err);
             if (result == 0)
                 result = pg_script(st, one, err);
         }
@@ -216,19 +193,10 @@ static int install_one_by_one(struct pg_store *st, const char *text, struct erro
     return result;
 }
 
-static int install_text(struct pg_store *st, const char *text, struct error *err)
-{
-    bool other_columns = false;
-    if (install_or_replace(st, text, &other_columns, err) != 0)
-        return -1;
-    return other_columns ? install_one_by_one(st, text, err) : 0;
-}
-
 /* ---- installing ---- */
 
-/* Appends what follows the functions: their search_paths and grants, and the record of what is
- * installed. With drop_strays, functions of earlier versions are dropped first, while nothing has
- * touched them. */
+/* Appends the statements that follow the functions. With drop_strays, functions that only earlier
+ * versions had are dropped first, before any statement changes them. */
 static void add_finish(struct buf *b, bool drop_strays)
 {
     char ours[FINGERPRINT];
@@ -236,9 +204,11 @@ static void add_finish(struct buf *b, bool drop_strays)
     fingerprint(ours);
     buf_init(&names, 1 << 16);
     buf_init(&all, 1 << 16);
-    all_names(function_mark, &names);
-    all_names(function_mark, &all);
-    names_in_migrations(&all);
+    add_all_names(function_mark, &names);
+    add_all_names(function_mark, &all);
+    /* Migrations create the functions that tables depend on. */
+    for (int v = 0; v < PG_SCHEMA_VERSION; v++)
+        add_names(postgres_migration[v], "CREATE FUNCTION @schema@.", &all);
 
     const struct mark marks[] = {{"@functions@", buf_cstr(&names)},
                                  {"@all_functions@", buf_cstr(&all)},
@@ -251,9 +221,7 @@ static void add_finish(struct buf *b, bool drop_strays)
     if (whole) {
         if (drop_strays)
             add_filled(b, postgres_statement_drop_strays, marks);
-        add_filled(b, postgres_statement_set_paths, marks);
-        add_filled(b, postgres_statement_close, marks);
-        add_filled(b, postgres_statement_record, marks);
+        add_filled(b, postgres_statement_finish, marks);
     } else {
         b->failed = true;
     }
@@ -263,18 +231,19 @@ static void add_finish(struct buf *b, bool drop_strays)
 
 int pg_functions_install(struct pg_store *st, struct error *err)
 {
-    for (size_t i = 0; postgres_function[i]; i++)
-        if (install_text(st, postgres_function[i], err) != 0)
+    for (size_t i = 0; postgres_function[i]; i++) {
+        const char *text = postgres_function[i];
+        bool other_columns = false;
+        if (install_text(st, text, &other_columns, err) != 0)
             return -1;
+        if (other_columns && install_one_by_one(st, text, err) != 0)
+            return -1;
+    }
 
     struct buf b;
     buf_init(&b, 1 << 18);
     add_finish(&b, true);
-    int result;
-    if (buf_cstr(&b))
-        result = pg_script(st, b.p, err);
-    else
-        result = err_nomem(err);
+    int result = run_built(st, &b, err);
     buf_release(&b);
     return result;
 }

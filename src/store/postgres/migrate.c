@@ -2,8 +2,8 @@
  *
  * Producers and workers may be active while an outbox is migrated. ALTER TABLE needs an exclusive
  * lock, and every session that arrives meanwhile queues behind it: one long transaction would stop
- * all of them. So each lock is waited for no longer than LOCK_WAIT, that of table event last. If
- * the locks cannot be acquired, everything is rolled back, and retried later. */
+ * all of them. So the migration waits for each lock no longer than LOCK_WAIT, and locks table event
+ * last. If it cannot get a lock, it rolls back and tries again later. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -11,12 +11,10 @@
 #include "base/buf.h"
 #include "base/num.h"
 #include "base/text.h"
-#include "store/postgres/migrate.h"
 #include "store/postgres/postgres.h"
 
 extern const char *const postgres_migration[];
-extern const char postgres_statement_lock_meta[], postgres_statement_lock_tables[],
-    postgres_statement_strangers[];
+extern const char postgres_statement_foreign_creators[], postgres_statement_lock_tables[];
 
 #define LOCK_WAIT "200ms"
 #define LOCK_PATIENCE_MS 600000
@@ -35,8 +33,9 @@ static const char tables_sql[] =
     "WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')";
 /* clang-format on */
 
-/* Checks whether the schema has an outbox. ERR_NOTOURS: it has something else. */
-static int find_outbox(struct pg_store *st, bool *ret, struct error *err)
+/* Reads the version of the outbox, even an unknown one; 0: there is none. ERR_NOTOURS: the schema
+ * has a table event of another kind. */
+static int read_version(struct pg_store *st, int64_t *ret, struct error *err)
 {
     PGresult *r = pg_query(st, err, tables_sql, "s", st->schema);
     if (!r)
@@ -49,27 +48,11 @@ static int find_outbox(struct pg_store *st, bool *ret, struct error *err)
                          "%s: schema %s has a table event that is not ours (no table meta beside "
                          "it); use another schema (?schema=NAME)",
                          st->shown, st->quoted);
-    *ret = meta;
-    return 0;
-}
-
-/* Reads the version of the outbox, even an unknown one; 0: there is none. */
-static int read_version(struct pg_store *st, int64_t *ret, struct error *err)
-{
-    bool there = false;
     *ret = 0;
-    if (find_outbox(st, &there, err) != 0)
-        return -1;
-    if (!there)
+    if (!meta)
         return 0;
-    PGresult *r = pg_query(st, err, "SELECT value FROM @schema@.meta WHERE name = 'schema_version'",
-                           "");
-    if (!r)
-        return -1;
-    if (PQntuples(r) > 0)
-        *ret = pg_int(r, 0, 0);
-    PQclear(r);
-    return 0;
+    return pg_query_number(st, err, ret,
+                           "SELECT value FROM @schema@.meta WHERE name = 'schema_version'", "");
 }
 
 int pg_version(struct pg_store *st, int64_t *ret, struct error *err)
@@ -95,18 +78,18 @@ int pg_schema_status(struct store *base, struct schema_status *ret, struct error
     return pg_functions_status(pg_of(base), &ret->functions, err);
 }
 
-PGresult *pg_strangers(struct pg_store *st, struct error *err)
+PGresult *pg_foreign_creators(struct pg_store *st, struct error *err)
 {
-    return pg_query(st, err, postgres_statement_strangers, "s", st->schema);
+    return pg_query(st, err, postgres_statement_foreign_creators, "s", st->schema);
 }
 
 /* ---- migrating ---- */
 
-/* Creates the schema unless it exists. A role that may not create schemas can use one created for
- * it, but not one in which other roles may create functions. */
+/* Creates the schema unless it exists. One that exists can be used unless other roles may create
+ * functions in it. */
 static int make_schema(struct pg_store *st, struct error *err)
 {
-    PGresult *r = pg_strangers(st, err);
+    PGresult *r = pg_foreign_creators(st, err);
     if (!r)
         return -1;
     int result = 0;
@@ -116,10 +99,10 @@ static int make_schema(struct pg_store *st, struct error *err)
     else if (pg_str(r, 0, 0))
         result = err_class(
             err, ERR_NOTOURS, CLASS_FATAL, 0,
-            "%s: schema %s is there, and others may create functions in it, which "
-            "would run with the rights of the outbox's owner: %s; make the outbox as "
-            "the role that owns the schema, REVOKE CREATE ON SCHEMA %s FROM the "
-            "others, or use another schema (?schema=NAME)",
+            "%s: schema %s exists, and other roles may create functions in it, which would run "
+            "with the rights of the outbox's owner: %s; create the outbox as the role that owns "
+            "the schema, REVOKE CREATE ON SCHEMA %s FROM the others, or use another schema "
+            "(?schema=NAME)",
             st->shown, st->quoted, pg_str(r, 0, 0), st->quoted);
     PQclear(r);
     return result;
@@ -132,7 +115,7 @@ static const char settings_sql[] =
     "SET LOCAL check_function_bodies = off; "
     "SET LOCAL client_min_messages = warning;\n";
 
-/* A text for other tools uses our search_path, and restores the previous one. */
+/* The SQL for other tools sets our search_path, and restores the previous one. */
 static const char path_ours_sql[] =
     "SELECT pg_catalog.set_config('outbox.search_path', "
                                  "pg_catalog.current_setting('search_path'), true);\n"
@@ -143,8 +126,8 @@ static const char path_back_sql[] =
 /* clang-format on */
 
 /* Runs one migration. The part before its mark `-- @locked@` takes time, and runs before the tables
- * are locked. at_work: other sessions may be using the tables, so lock them out. */
-static int migration_run(struct pg_store *st, const char *sql, bool at_work, struct error *err)
+ * are locked. in_use: other sessions may be using the tables, and are locked out. */
+static int migration_run(struct pg_store *st, const char *sql, bool in_use, struct error *err)
 {
     static const char mark[] = "-- @locked@\n";
     const char *locked = strstr(sql, mark);
@@ -158,7 +141,7 @@ static int migration_run(struct pg_store *st, const char *sql, bool at_work, str
             return -1;
         sql = locked;
     }
-    if (at_work && pg_script(st, postgres_statement_lock_tables, err) != 0)
+    if (in_use && pg_script(st, postgres_statement_lock_tables, err) != 0)
         return -1;
     return pg_script(st, sql, err);
 }
@@ -179,7 +162,7 @@ struct migrating {
     struct pg_store *st;
     int64_t from;                    /* the version found */
     enum functions_status functions; /* if that is our version */
-    bool changed;                    /* something had to be done */
+    bool changed;
 };
 
 /* clang-format off */
@@ -193,8 +176,8 @@ static const char owner_sql[] =
     "WHERE n.nspname = $1 AND c.relname = 'meta'";
 /* clang-format on */
 
-/* Switches to the role of the outbox's owner: objects created by a superuser, or by a member of
- * that role, have to belong to the owner too. */
+/* Switches to the role of the outbox's owner, so that objects created by a superuser, or by a
+ * member of that role, belong to the owner too. */
 static int become_owner(struct pg_store *st, struct error *err)
 {
     PGresult *r = pg_query(st, err, owner_sql, "s", st->schema);
@@ -209,8 +192,7 @@ static int become_owner(struct pg_store *st, struct error *err)
     if (!may_become) {
         result = err_class(err, ERR_READONLY, CLASS_FATAL, 0,
                            "%s: the outbox in schema %s belongs to role \"%.60s\", and \"%.60s\" "
-                           "may not change it: bring it up to date as its owner; nothing was "
-                           "changed",
+                           "may not change it: upgrade it as its owner; nothing was changed",
                            st->shown, st->quoted, owner, role);
     } else if (!is_owner) {
         char text[160];
@@ -222,7 +204,7 @@ static int become_owner(struct pg_store *st, struct error *err)
 }
 
 /* Creates an outbox, or migrates one step by step to our version. */
-static int bring_up(struct migrating *m, struct error *err)
+static int upgrade(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
     if (m->from == 0) {
@@ -236,7 +218,7 @@ static int bring_up(struct migrating *m, struct error *err)
         return -1;
     if (pg_install(st, m->from, err) != 0)
         return -1;
-    /* Sleeping workers of an older version must learn of it now. */
+    /* Workers of the older version, even sleeping ones, must notice at once. */
     return pg_script(st, "SELECT @schema@._wakeup_notify_all()", err);
 }
 
@@ -245,18 +227,26 @@ static const char no_limits_sql[] =
     "SET LOCAL statement_timeout = 0; "
     "SET LOCAL lock_timeout = 0; "
     "SET LOCAL idle_in_transaction_session_timeout = 0";
+
+/* Lets one migration run at a time. Only a role that may change the outbox can take the lock. If
+ * there is no outbox yet, CREATE SCHEMA and CREATE TABLE have the same effect. */
+static const char lock_meta_sql[] =
+    "DO $outbox$ BEGIN "
+        "IF has_table_privilege(to_regclass('@schema@.meta'), 'UPDATE') THEN "
+            "LOCK TABLE @schema@.meta IN SHARE ROW EXCLUSIVE MODE; "
+        "END IF; "
+    "END $outbox$";
 /* clang-format on */
 
-/* One transaction, all or nothing. Concurrent runs are serialised; the later ones find the work
- * done. */
-static int bring_up_once(struct migrating *m, struct error *err)
+/* Upgrades in one transaction. The later of concurrent runs finds nothing to do. */
+static int upgrade_once(struct migrating *m, struct error *err)
 {
     struct pg_store *st = m->st;
     if (pg_begin(&st->base, err) != 0)
         return -1;
     if (pg_simple(st, no_limits_sql, err) != 0)
         goto undo;
-    if (pg_script(st, postgres_statement_lock_meta, err) != 0)
+    if (pg_script(st, lock_meta_sql, err) != 0)
         goto undo;
     if (pg_version(st, &m->from, err) != 0)
         goto undo;
@@ -264,11 +254,11 @@ static int bring_up_once(struct migrating *m, struct error *err)
     if (known && pg_functions_status(st, &m->functions, err) != 0)
         goto undo;
 
-    /* Functions of a newer program are replaced only on request. */
+    /* A newer program's functions are replaced only on request. */
     m->changed = m->from < PG_SCHEMA_VERSION || m->functions == FUNCTIONS_OLDER;
     if (m->functions == FUNCTIONS_NEWER)
         m->changed = st->opt.replace;
-    if (m->changed && bring_up(m, err) != 0)
+    if (m->changed && upgrade(m, err) != 0)
         goto undo;
     return pg_commit(&st->base, err);
 
@@ -283,7 +273,7 @@ undo:
 static const char users_sql[] =
     "SELECT a.pid, "
            "coalesce(a.application_name, ''), "
-           "coalesce(a.state, 'at work'), "
+           "coalesce(a.state, 'active'), "
            "coalesce(floor(extract(epoch FROM clock_timestamp() - a.xact_start)), 0) "
     "FROM pg_catalog.pg_locks l "
     "JOIN pg_catalog.pg_class c ON c.oid = l.relation "
@@ -298,7 +288,8 @@ static const char users_sql[] =
     "LIMIT 1";
 /* clang-format on */
 
-/* Reports the oldest transaction among those that use the tables. */
+/* Reports progress: which transaction blocks the upgrade, the oldest of those that use the
+ * tables. */
 static void report_users(const struct migrating *m, int64_t left_ms)
 {
     struct pg_store *st = m->st;
@@ -321,24 +312,15 @@ static void report_users(const struct migrating *m, int64_t left_ms)
     st->opt.progress(st->opt.progress_ctx, text);
 }
 
-/* Whether another process has created the outbox since we looked. */
-static bool made_by_another(const struct migrating *m)
-{
-    int64_t there;
-    if (m->from != 0)
-        return false;
-    return read_version(m->st, &there, NULL) == 0 && there > 0;
-}
-
 /* Uses the system clock, since this waits for real transactions. */
 static int64_t now_ms(void)
 {
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* Tries until the work is done, cannot be done, or has taken too long. Between attempts producers
- * make progress. */
-static int bring_up_patiently(struct migrating *m, struct error *err)
+/* Tries until the upgrade succeeds, fails for another reason than a lock, or has taken too long.
+ * Producers proceed between attempts. */
+static int upgrade_patiently(struct migrating *m, struct error *err)
 {
     int64_t patience = m->st->opt.lock_ms ? m->st->opt.lock_ms : LOCK_PATIENCE_MS;
     int64_t began = now_ms();
@@ -346,10 +328,13 @@ static int bring_up_patiently(struct migrating *m, struct error *err)
     int64_t pause = PAUSE_FIRST_MS;
     for (;;) {
         struct error why;
-        if (bring_up_once(m, &why) == 0)
+        int64_t there;
+        if (upgrade_once(m, &why) == 0)
             return 0;
         int64_t spent = now_ms() - began;
-        if (made_by_another(m))
+        bool created_by_another = m->from == 0 && read_version(m->st, &there, NULL) == 0 &&
+                                  there > 0;
+        if (created_by_another)
             continue;
 
         bool only_busy = why.code == ERR_BUSY && m->from > 0;
@@ -361,7 +346,7 @@ static int bring_up_patiently(struct migrating *m, struct error *err)
         if (spent + pause > patience)
             return err_class(
                 err, ERR_BUSY, CLASS_RETRY, 0,
-                "%s: a long transaction had the outbox in use all the time; nothing was "
+                "%s: a long transaction has been using the outbox all the time; nothing was "
                 "changed: end it (see `outbox doctor`), and try again",
                 m->st->shown);
         if (spent - told >= TELL_EVERY_MS) {
@@ -379,7 +364,7 @@ int pg_init(struct store *base, bool *ret_created, struct error *err)
 {
     struct migrating m = {.st = pg_of(base)};
     m.st->patient = true;
-    int bad = bring_up_patiently(&m, err);
+    int bad = upgrade_patiently(&m, err);
     m.st->patient = false;
     if (!bad)
         *ret_created = m.changed;

@@ -87,14 +87,17 @@ static int pg_open(const char *url, const struct store_options *opt, struct stor
                    struct error *err)
 {
     struct pg_store *st = pg_new(url, PG_SCHEMA, opt, err);
-    if (!st)
-        return -1;
-    return start(st, ret, err);
+    return st ? start(st, ret, err) : -1;
 }
 
-/* Copies the URL settings of another handle. */
-static int copy_settings(struct pg_store *st, const struct pg_store *from)
+/* Opens another handle on the same outbox, with its own connection. */
+static int pg_dup(struct store *base, struct store **ret, struct error *err)
 {
+    const struct pg_store *from = pg_of(base);
+    struct pg_store *st = store_new(&from->opt);
+    if (!st)
+        return err_nomem(err);
+
     const struct {
         const char *text;
         char **to;
@@ -106,24 +109,12 @@ static int copy_settings(struct pg_store *st, const struct pg_store *from)
         if (!copies[i].text)
             continue;
         *copies[i].to = strdup(copies[i].text);
-        if (!*copies[i].to)
-            return -1;
+        if (!*copies[i].to) {
+            pg_close(&st->base);
+            return err_nomem(err);
+        }
     }
     st->answer_ms = from->answer_ms;
-    return 0;
-}
-
-/* Opens another handle on the same outbox, with its own connection. */
-static int pg_dup(struct store *base, struct store **ret, struct error *err)
-{
-    const struct pg_store *from = pg_of(base);
-    struct pg_store *st = store_new(&from->opt);
-    if (!st)
-        return err_nomem(err);
-    if (copy_settings(st, from) != 0) {
-        pg_close(&st->base);
-        return err_nomem(err);
-    }
     return start(st, ret, err);
 }
 
@@ -153,16 +144,16 @@ int pg_begin(struct store *base, struct error *err)
     return 0;
 }
 
-/* Restores the search_path that the application's statements would have on their own connection. An
+/* Sets the search_path that the application's statements would have on their own connection. An
  * exposed or pooled connection has it already. */
 int pg_begin_shared(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     const char *text = BEGIN "; SET LOCAL search_path = DEFAULT";
     char limited[160];
-    if (st->lent || st->pooled)
+    if (st->exposed || st->pooled)
         text = BEGIN;
-    if (st->lent && st->idle_ms) {
+    if (st->exposed && st->idle_ms) {
         snprintf(limited, sizeof limited,
                  BEGIN "; SET LOCAL idle_in_transaction_session_timeout = %lld",
                  (long long)st->idle_ms);
@@ -174,8 +165,8 @@ int pg_begin_shared(struct store *base, struct error *err)
     return 0;
 }
 
-/* Checks first whether a statement has failed: the server would then answer COMMIT with a rollback,
- * and no error. */
+/* Checks first whether a statement has failed: the server would then answer COMMIT by rolling back
+ * without an error. */
 int pg_commit(struct store *base, struct error *err)
 {
     struct pg_store *st = pg_of(base);
@@ -184,8 +175,8 @@ int pg_commit(struct store *base, struct error *err)
     if (PQtransactionStatus(st->db) == PQTRANS_INERROR) {
         pg_rollback(base);
         return err_set(err, ERR_MISUSE,
-                       "an earlier failure made the database give this transaction up: begin it "
-                       "again");
+                       "an earlier statement of this transaction failed, and it was rolled back: "
+                       "begin it again");
     }
     st->in_tx = false;
     return pg_simple(st, "COMMIT", err);
@@ -241,7 +232,7 @@ void pg_rollback(struct store *base)
     .wake_clear = pg_wake_clear, \
     .poll_new = pg_poll_new, \
     \
-    .expose_connection = pg_lend, \
+    .expose_connection = pg_expose, \
     .savepoint = pg_savepoint, \
     .tx_state = pg_tx_state, \
     .settle = pg_settle, \

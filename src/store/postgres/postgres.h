@@ -1,29 +1,29 @@
-/* postgres.h: the inside of the PostgreSQL store, shared by its files. The protocol itself is in
+/* postgres.h: shared by the files of the PostgreSQL store, and by no others. The protocol is in
  * sql/postgres; this is a thin, fast caller of it.
  *
- *   url.c          parsing URLs
- *   connect.c      connecting and reconnecting, and whether the outbox there is one to work with
- *   open.c         handles, transactions, and the table of operations
- *   statement.c    sending statements and reading their rows
- *   result.c       waiting for results, and the values and events in them
- *   fail.c         what PostgreSQL's errors mean
- *   migrate.c      the tables, in numbered steps
- *   install.c      the functions and views (migrate.h is the header of both)
- *   validate.c     whether the outbox is what this program would make
- *   doctor.c       what can be wrong with the outbox; doctor_server.c: with the server
- *   emit.c         inserting events and inbox rows
- *   turn.c         settling and claiming
- *   turns.c        the same where there is little to consider, for one consumer or for several
- *   outcomes.c     what a turn says, as JSON
- *   waiting.c      which events of a claim have to wait
- *   read.c         reading the events of a claim
- *   ahead.c        reading those of the next ones, ahead of their claims
- *   wakeup.c       learning of commits; what is new, for a relay of many consumers
- *   effects.c      transactions that the application's handlers work in
- *   consumers.c    registering and listing consumers, and how one is doing
- *   inspect.c      the outbox as a whole, dead letters and marks
- *   events.c       listing events; event_states.c: their states
- *   admin.c        grants, adopted tables, and deleting what is old
+ *   url.c        parsing URLs
+ *   connect.c    connecting and reconnecting, and whether the outbox there is usable
+ *   open.c       handles, transactions, and the table of operations
+ *   statement.c  sending statements and reading their rows
+ *   result.c     waiting for results, and the values and events in them
+ *   fail.c       what PostgreSQL's errors mean
+ *   migrate.c    creating and upgrading tables, in numbered steps
+ *   install.c    installing functions and views
+ *   validate.c   comparing the outbox with the one that this program would create
+ *   doctor.c     checking the server and the outbox for known problems
+ *   emit.c       inserting events and inbox rows
+ *   turn.c       settling and claiming
+ *   turns.c      the same for simple turns, of one consumer or of several
+ *   outcomes.c   the outcomes of a settlement, as JSON
+ *   waiting.c    which events of a claim have to wait
+ *   read.c       reading the events of a claim
+ *   ahead.c      reading events before they are claimed
+ *   wakeup.c     learning of commits; polling for new events
+ *   effects.c    transactions that the application's handlers take part in
+ *   consumers.c  registering, listing and measuring consumers
+ *   inspect.c    the outbox as a whole, dead letters and marks
+ *   events.c     listing events; event_states.c: their states
+ *   admin.c      grants, adopted tables, trimming
  *
  * A handle and its connections belong to one thread at a time. Functions return 0, or -1 with *err
  * filled in, unless their comment says otherwise; those of struct store_ops keep the contract in
@@ -36,18 +36,17 @@
 
 #include "base/rng.h"
 #include "base/uuid7.h"
-#include "store/postgres/wakeup.h"
 #include "store/store.h"
 
 #define PG_SCHEMA_VERSION 1
 #define PG_SCHEMA "outbox" /* unless the URL names another */
 #define PG_STATEMENTS_MAX 64
 
-/* PG_PATH is the search_path of our own statements: names without a schema are the server's own. */
+/* The search_path of our own statements: names without a schema are the server's own. */
 #define PG_PATH "pg_catalog, pg_temp"
 
-/* PG_NAMED opens a statement that writes every name with its schema, so that it needs no
- * search_path (statement.c). A function whose body has the mark is given none (install.c). */
+/* Begins a statement that writes every name with its schema, so that it needs no search_path
+ * (statement.c). A function whose body has the mark is given none (install.c). */
 #define PG_NAMED_MARK "-- Every name has its schema"
 #define PG_NAMED PG_NAMED_MARK ".\n"
 
@@ -121,6 +120,36 @@ struct pg_cached {
     unsigned generation[PG_LINKS];
 };
 
+/* Notifications that arrived. for_all: one of them was for every consumer, not for an event (see
+ * _wakeup_notify_all). */
+struct pg_notices {
+    size_t n;
+    bool for_all;
+};
+
+/* Private to wakeup.c. All zeros at the start, except readable_fd. */
+struct pg_wakeup {
+    enum { WAKEUP_AWAKE, WAKEUP_HOLDER, WAKEUP_LISTENER } state;
+    bool possible;  /* producers of this database notify */
+    bool listening; /* this connection listens */
+    bool lock_lost; /* the connection broke while it held the lock: listeners were not notified */
+    bool holder_moved;  /* a listener was notified: the holder may have woken up */
+    int64_t found_at;   /* when events were last found, monotonic */
+    int64_t backoff_ms; /* how long to wait while a producer is about to commit; 0: not at all */
+    char foreign_lock_holder[200]; /* the unrelated session that holds the lock; "": none */
+
+    struct pg_notices pending; /* arrived since wake_clear */
+    struct pg_notices taken;   /* arrived before the last wake_clear */
+    int readable_fd;           /* always readable; -1: not opened yet */
+
+    /* For poll_new. */
+    char *snapshot;       /* of the last poll; NULL: there was none */
+    unsigned generation;  /* of the snapshot's connection; see pg_store */
+    bool unchanged;       /* nothing was written between the last two polls */
+    int64_t counted_from; /* since when notifications are counted together, monotonic */
+    size_t counted;
+};
+
 /* (1) db is NULL before the first connection. (2) in_tx is true exactly between begin and commit or
  * rollback. (3) path_was is NULL except while a statement of ours runs in a shared transaction. (4)
  * ahead.on and ahead.stream.open are false while reader is NULL. */
@@ -142,7 +171,7 @@ struct pg_store {
     PGconn *db;                    /* PG_MAIN */
     PGconn *reader;                /* PG_READER */
     unsigned generation[PG_LINKS]; /* grows with each connection */
-    bool pooled;       /* there is a pooler in between: session state cannot be relied on */
+    bool pooled;       /* connected through a pooler: session state cannot be relied on */
     bool worked;       /* an outbox was seen: if it is gone now, it may come back */
     unsigned brief_at; /* the generation that pg_be_brief was set on */
     bool stale;        /* prepared statements of this connection are outdated: reconnect */
@@ -156,7 +185,7 @@ struct pg_store {
     bool in_tx;
     bool tx_shared;  /* the application's statements run in it too */
     char *path_was;  /* its search_path, while a statement of ours uses another */
-    bool lent;       /* exposed to handlers: see pg_lend */
+    bool exposed;    /* to handlers: see pg_expose */
     int64_t idle_ms; /* how long a transaction may idle, if exposed */
 
     /* Emitting (emit.c). */
@@ -226,6 +255,10 @@ PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, cons
 /* pg_query_on runs an expanded text on the caller's connection, and leaves nothing behind on it. */
 PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const char *text,
                       const char *fmt, ...);
+/* pg_query_number is pg_query for the first value of the first row: an integer, or a boolean as 0
+ * or 1. No row, or NULL, is 0. */
+int pg_query_number(struct pg_store *st, struct error *err, int64_t *ret, const char *sql,
+                    const char *fmt, ...);
 /* pg_exec is pg_query without rows. *ret_n (ret_n may be NULL) is how many rows it changed. */
 int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql,
             const char *fmt, ...);
@@ -293,11 +326,23 @@ int pg_init(struct store *st, bool *ret_created, struct error *err);
 /* pg_version reads the version of the outbox; 0: there is none. ERR_NEWER: this program does not
  * know it. ERR_NOTOURS: the schema has a table event that is not ours. */
 int pg_version(struct pg_store *st, int64_t *ret, struct error *err);
-/* pg_strangers queries which other roles may create functions in the schema. No row: there is no
- * such schema. A row with NULL: no others. */
-PGresult *pg_strangers(struct pg_store *st, struct error *err);
+/* pg_foreign_creators queries which other roles may create functions in the schema. No row: there
+ * is no such schema. A row with NULL: no others. */
+PGresult *pg_foreign_creators(struct pg_store *st, struct error *err);
+/* pg_install creates tables, functions and views newer than version `from`, inside the open
+ * transaction. */
+int pg_install(struct pg_store *st, int64_t from, struct error *err);
 int pg_schema_status(struct store *st, struct schema_status *ret, struct error *err);
 int pg_ddl(const struct ddl_request *req, struct error *err);
+
+/* ---- install.c ---- */
+
+/* pg_functions_install installs functions and views, inside the open transaction. pg_functions_ddl
+ * appends the SQL that does so, with its marks. */
+int pg_functions_install(struct pg_store *st, struct error *err);
+void pg_functions_ddl(struct buf *to);
+/* pg_functions_status compares the installed functions and views with this program's. */
+int pg_functions_status(struct pg_store *st, enum functions_status *ret, struct error *err);
 
 /* ---- validate.c, doctor.c ---- */
 
@@ -420,6 +465,34 @@ void pg_ahead_keep(struct pg_store *st, struct arena *a, const struct pg_chunk *
                    const struct pg_window *w);
 void pg_ahead_forget(struct pg_store *st);
 
+/* ---- wakeup.c: learning of commits without polling and without making commits wait ----
+ *
+ * See sql/postgres/functions/wakeup.sql: a sleeping session holds an advisory lock, and producers
+ * notify while it is held. Other sleeping sessions are the holder's listeners. None of this works
+ * through a transaction pooler, nor where transactions are prepared for two-phase commit: there the
+ * engine polls. */
+
+void pg_wakeup_init(struct pg_wakeup *w);
+void pg_wakeup_release(struct pg_wakeup *w);
+/* pg_wakeup_disconnected notes that the main connection is gone, and its lock with it. */
+void pg_wakeup_disconnected(struct pg_wakeup *w);
+
+/* pg_wakeup_sleep is called when nothing was found. *ret_again: poll once more before waiting.
+ * Otherwise *poll_in_ms says how soon to poll in any case; 0: wait for a notification. It is left
+ * unchanged where producers do not notify. */
+int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, struct error *err);
+/* pg_wakeup_found notes that n events were found; `all`: nothing else is left. It releases the
+ * lock, so that producers need not notify. If the events are few, it keeps the lock and sets
+ * *ret_quiet: producers continue to notify. */
+int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err);
+/* pg_wakeup_blocker is for claim_hint.wake_blocker. */
+const char *pg_wakeup_blocker(const struct pg_store *st);
+
+int pg_wake_fd(struct store *st);
+void pg_wake_clear(struct store *st);
+int pg_poll_new(struct store *st, bool skip_query, bool payloads, new_event_visit *visit, void *ctx,
+                struct watch_result *ret, struct error *err);
+
 /* ---- events, in result.c ---- */
 
 /* The columns that every reader of whole events selects, in pg_event_row's order. A reader that
@@ -450,11 +523,12 @@ int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
 
 /* ---- effects.c ---- */
 
-/* pg_lend permanently resets our session settings for the statements of handlers, and stops the use
- * of prepared statements. */
-int pg_lend(struct store *st, int64_t idle_ms, struct error *err);
-/* pg_lend_settings does so on a new connection. pg_renew resets a session to a new one's state. */
-int pg_lend_settings(struct pg_store *st, struct error *err);
+/* pg_expose permanently resets our session settings for the statements of handlers, and stops the
+ * use of prepared statements. */
+int pg_expose(struct store *st, int64_t idle_ms, struct error *err);
+/* pg_expose_settings does so on a new connection. pg_renew resets a session to a new one's state.
+ */
+int pg_expose_settings(struct pg_store *st, struct error *err);
 int pg_renew(struct pg_store *st, struct error *err);
 /* pg_speak_utf8 resets the encoding after a handler changed it on an exposed connection. */
 int pg_speak_utf8(struct pg_store *st, struct error *err);
@@ -484,7 +558,7 @@ int pg_consumer_report(struct store *st, const char *name, const char *text, str
 int pg_consumer_gauge(struct store *st, const char *name, struct arena *a,
                       struct consumer_gauge *ret, struct error *err);
 
-/* ---- inspect.c, events.c, admin.c ---- */
+/* ---- inspect.c, events.c ---- */
 
 int pg_info(struct store *st, struct store_info *ret, struct error *err);
 int pg_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,
@@ -496,11 +570,11 @@ int pg_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_
                  struct error *err);
 int pg_dead_drop(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);
 int pg_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err);
-int pg_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
-            struct error *err);
 
 /* ---- admin.c ---- */
 
+int pg_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
+            struct error *err);
 int pg_grant(struct store *st, const struct grant_request *req, bool *ret_changed,
              struct error *err);
 int pg_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,

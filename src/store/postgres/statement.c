@@ -11,8 +11,8 @@
 
 /* ---- the marks in our SQL ---- */
 
-/* Writes the replacement of the mark at p, and returns the length of the mark; 0: there is none. */
-static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
+/* Appends the replacement of the mark at p. Returns the length of the mark; 0: there is none. */
+static size_t add_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
 {
     static const char schema[] = "@schema@", version[] = "@version@";
     if (strncmp(p, schema, sizeof schema - 1) == 0) {
@@ -26,8 +26,9 @@ static size_t put_mark(const struct pg_store *st, const char *p, bool in_literal
     return 0;
 }
 
-/* Doubles the single quotes of the schema's name inside a literal. A doubled quote inside a literal
- * toggles twice, so it needs no special case. Quotes in comments are skipped. */
+/* Inside a literal, the single quotes of the schema's name are doubled. A doubled quote inside a
+ * literal toggles `literal` twice, so it needs no special case. Comments are skipped, because an
+ * apostrophe there begins no literal. */
 char *pg_expand(const struct pg_store *st, const char *sql)
 {
     struct buf b;
@@ -35,7 +36,7 @@ char *pg_expand(const struct pg_store *st, const char *sql)
     buf_init(&b, 1 << 20);
     for (const char *p = sql; *p;) {
         if (*p == '@') {
-            size_t mark = put_mark(st, p, literal, &b);
+            size_t mark = add_mark(st, p, literal, &b);
             p += mark;
             if (mark > 0)
                 continue;
@@ -94,11 +95,11 @@ int pg_script(struct pg_store *st, const char *sql, struct error *err)
  * search_path, a role that may create objects in its schemas could have them run in place of the
  * server's, with our rights. There are three cases:
  *
- *   PATH_IS_OURS     a connection of our own: set_up in connect.c has set the path. A statement
- *                    that begins with PG_NAMED needs no path either.
- *   PATH_CHANGED     a transaction that we share with the application: the path is changed for the
- *                    statement and put back after it.
- *   PATH_SENT_ALONG  behind a pooler: each statement brings its path along. */
+ *   PATH_IS_OURS     on our own connection, where set_up in connect.c has set the path, and for a
+ *                    statement that begins with PG_NAMED, which needs no path
+ *   PATH_CHANGED     in a transaction that we share with the application: the path is changed for
+ *                    the statement, and restored after it
+ *   PATH_SENT_ALONG  behind a pooler: the path is sent along with each statement */
 enum path { PATH_IS_OURS, PATH_CHANGED, PATH_SENT_ALONG };
 
 #define SET_PATH "pg_catalog.set_config('search_path', '" PG_PATH "', true)"
@@ -107,7 +108,7 @@ static enum path path_for(const struct pg_store *st, enum pg_link link, const ch
 {
     bool needs_none = strncmp(sql, PG_NAMED, sizeof PG_NAMED - 1) == 0;
     bool shared_tx = st->in_tx && st->tx_shared;
-    bool foreign_session = !st->in_tx && (st->pooled || st->lent);
+    bool foreign_session = !st->in_tx && (st->pooled || st->exposed);
 
     if (needs_none || link == PG_READER)
         return PATH_IS_OURS;
@@ -118,7 +119,7 @@ static enum path path_for(const struct pg_store *st, enum pg_link link, const ch
     return PATH_IS_OURS;
 }
 
-/* Sets our search_path on the main connection, and notes the application's. */
+/* Sets our search_path on the main connection, and saves the application's. */
 static int path_change(struct pg_store *st, struct error *err)
 {
     pg_clear_results(st->db);
@@ -137,8 +138,8 @@ static int path_change(struct pg_store *st, struct error *err)
     return 0;
 }
 
-/* Restores the application's, if path_change changed it. In a failed transaction this is
- * impossible, and its end restores it. */
+/* Restores the application's search_path, if path_change changed it. In a failed transaction this
+ * is impossible; the end of the transaction restores it. */
 static void path_restore(struct pg_store *st)
 {
     const char *path = st->path_was;
@@ -153,7 +154,7 @@ static void path_restore(struct pg_store *st)
 
 /* ---- prepared statements ---- */
 
-/* Returns the statement with its text; NULL on failure. */
+/* Finds a statement in the cache, or adds it; NULL on failure. */
 static struct pg_cached *find_cached(struct pg_store *st, const char *sql, struct error *err)
 {
     for (size_t i = 0; i < st->n_cached; i++)
@@ -183,8 +184,8 @@ struct params {
     int n;
 };
 
-/* A struct str is sent in binary format, which for text, json and the like is the bytes themselves,
- * so it needs no NUL. */
+/* A struct str is sent in binary format, which for text and json is the bytes themselves, so it
+ * needs no NUL. */
 static void params_collect(struct params *p, const char *fmt, va_list ap)
 {
     p->n = 0;
@@ -208,6 +209,15 @@ static void params_collect(struct params *p, const char *fmt, va_list ap)
     }
 }
 
+/* Collects the variable arguments of the calling function, which follow fmt. */
+#define COLLECT_PARAMS(p, fmt) \
+    do { \
+        va_list ap; \
+        va_start(ap, fmt); \
+        params_collect(p, fmt, ap); \
+        va_end(ap); \
+    } while (0)
+
 /* ---- sending ---- */
 
 static PGconn *conn_of(const struct pg_store *st, enum pg_link link)
@@ -215,23 +225,13 @@ static PGconn *conn_of(const struct pg_store *st, enum pg_link link)
     return link == PG_MAIN ? st->db : st->reader;
 }
 
-/* Opens one of our connections if need be. */
-static int link_ready(struct pg_store *st, enum pg_link link, struct error *err)
-{
-    if (link == PG_READER)
-        return pg_reader_ready(st, err);
-    if (pg_ready(st, err) != 0)
-        return -1;
-    return pg_speak_utf8(st, err);
-}
-
-/* Prepares a statement on the connection, once, and writes its name there. The name is "" if
- * prepared statements cannot be relied on. */
+/* Prepares a statement on a connection unless it is prepared there, and writes its name. The name
+ * is "" if prepared statements cannot be relied on. */
 static int prepare_cached(struct pg_store *st, enum pg_link link, struct pg_cached *c,
                           char name[STATEMENT_NAME], struct error *err)
 {
     name[0] = '\0';
-    if (st->pooled || st->lent)
+    if (st->pooled || st->exposed)
         return 0;
     snprintf(name, STATEMENT_NAME, "outbox_%zu", (size_t)(c - st->cached));
     if (c->generation[link] == st->generation[link])
@@ -250,8 +250,8 @@ static int prepare_cached(struct pg_store *st, enum pg_link link, struct pg_cach
     return result;
 }
 
-/* Sends a statement and the search_path it needs in one transaction. Returns whether it was sent,
- * as libpq's functions do. */
+/* Sends a statement and the search_path it needs in one transaction. Like libpq's functions,
+ * returns 1 if they were sent. */
 static int send_with_path(struct pg_store *st, const char *text, const struct params *p, int binary)
 {
     PGconn *db = st->db;
@@ -273,7 +273,10 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
                           const struct params *p, int binary, struct error *err)
 {
     char name[STATEMENT_NAME];
-    if (link_ready(st, link, err) != 0)
+    int ready = link == PG_READER ? pg_reader_ready(st, err) : pg_ready(st, err);
+    if (ready != 0)
+        return -1;
+    if (link == PG_MAIN && pg_speak_utf8(st, err) != 0)
         return -1;
     enum path path = path_for(st, link, sql);
     if (path == PATH_CHANGED && path_change(st, err) != 0)
@@ -298,7 +301,7 @@ static int send_statement(struct pg_store *st, enum pg_link link, const char *sq
     return sent ? 0 : pg_fail(st, db, NULL, err);
 }
 
-/* Returns a successful result; clears a failed one, and reports it. */
+/* Returns a successful result. Reports and clears a failed one, and returns NULL. */
 static PGresult *checked(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
 {
     if (pg_went_well(r))
@@ -324,34 +327,40 @@ static PGresult *run_statement(struct pg_store *st, const char *sql, const struc
 PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
 {
     struct params p;
-    va_list ap;
-    va_start(ap, fmt);
-    params_collect(&p, fmt, ap);
-    va_end(ap);
+    COLLECT_PARAMS(&p, fmt);
     return run_statement(st, sql, &p, 0, err);
 }
 
 PGresult *pg_rows(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
 {
     struct params p;
-    va_list ap;
-    va_start(ap, fmt);
-    params_collect(&p, fmt, ap);
-    va_end(ap);
+    COLLECT_PARAMS(&p, fmt);
     return run_statement(st, sql, &p, 1, err);
+}
+
+int pg_query_number(struct pg_store *st, struct error *err, int64_t *ret, const char *sql,
+                    const char *fmt, ...)
+{
+    struct params p;
+    COLLECT_PARAMS(&p, fmt);
+    PGresult *r = run_statement(st, sql, &p, 0, err);
+    if (!r)
+        return -1;
+    *ret = 0;
+    if (PQntuples(r) > 0)
+        *ret = pg_true(r, 0, 0) ? 1 : pg_int(r, 0, 0);
+    PQclear(r);
+    return 0;
 }
 
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
 {
     struct params p;
-    va_list ap;
-    va_start(ap, fmt);
-    params_collect(&p, fmt, ap);
-    va_end(ap);
+    COLLECT_PARAMS(&p, fmt);
     return send_statement(st, PG_MAIN, sql, &p, 0, err);
 }
 
-/* Reads to the end: the rows come before the commit, whose failure, or unknown outcome, is reported
+/* Reads all results: the rows come first, and a failed commit, or its unknown outcome, is reported
  * after them. */
 PGresult *pg_finish(struct pg_store *st, struct error *err)
 {
@@ -373,10 +382,7 @@ int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *
             const char *fmt, ...)
 {
     struct params p;
-    va_list ap;
-    va_start(ap, fmt);
-    params_collect(&p, fmt, ap);
-    va_end(ap);
+    COLLECT_PARAMS(&p, fmt);
     PGresult *r = run_statement(st, sql, &p, 0, err);
     if (!r)
         return -1;
@@ -390,10 +396,7 @@ PGresult *pg_query_on(struct pg_store *st, PGconn *db, struct error *err, const 
                       const char *fmt, ...)
 {
     struct params p;
-    va_list ap;
-    va_start(ap, fmt);
-    params_collect(&p, fmt, ap);
-    va_end(ap);
+    COLLECT_PARAMS(&p, fmt);
     PGresult *r = PQexecParams(db, text, p.n, NULL, p.values, p.lengths, p.formats, 0);
     return checked(st, db, r, err);
 }
@@ -404,29 +407,12 @@ int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const cha
             const char *fmt, ...)
 {
     struct params p;
-    va_list ap;
-    va_start(ap, fmt);
-    params_collect(&p, fmt, ap);
-    va_end(ap);
+    COLLECT_PARAMS(&p, fmt);
     if (send_statement(st, link, sql, &p, 1, err) != 0)
         return -1;
     PGconn *db = conn_of(st, link);
     bool started = PQsetSingleRowMode(db) && PQflush(db) >= 0;
     return started ? 0 : pg_fail(st, db, NULL, err);
-}
-
-/* Reads what comes after the last row: the end, or an error. */
-static int read_end(struct pg_store *st, PGconn *db, PGresult *r, struct error *err)
-{
-    int result = 0;
-    for (; r; r = pg_result(st, db)) {
-        if (!pg_went_well(r) && result == 0)
-            result = pg_fail(st, db, r, err);
-        PQclear(r);
-    }
-    if (result == 0 && PQstatus(db) == CONNECTION_BAD)
-        result = pg_fail(st, db, NULL, err);
-    return result;
 }
 
 int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct error *err)
@@ -437,47 +423,40 @@ int pg_next_row(struct pg_store *st, enum pg_link link, PGresult **ret, struct e
         *ret = r;
         return 1;
     }
-    int result = read_end(st, db, r, err);
+
+    /* The rows have ended, or an error follows them. */
+    int result = 0;
+    for (; r; r = pg_result(st, db)) {
+        if (!pg_went_well(r) && result == 0)
+            result = pg_fail(st, db, r, err);
+        PQclear(r);
+    }
+    if (result == 0 && PQstatus(db) == CONNECTION_BAD)
+        result = pg_fail(st, db, NULL, err);
     if (link == PG_MAIN)
         path_restore(st);
     return result;
 }
 
-/* Counts the bytes of a row; 0 if the result has none. */
-static size_t row_size(const PGresult *r)
-{
-    size_t bytes = 0;
-    if (PQntuples(r) != 1)
-        return 0;
-    for (int i = 0; i < PQnfields(r); i++)
-        bytes += (size_t)PQgetlength(r, 0, i);
-    return bytes;
-}
-
-/* Cancels the statement, and discards what the server has sent. */
-static void cancel_rows(struct pg_store *st, PGconn *db)
-{
-    char why[256];
-    PGcancel *c = PQgetCancel(db);
-    if (c)
-        PQcancel(c, why, sizeof why);
-    PQfreeCancel(c);
-    for (PGresult *r; (r = pg_result(st, db));)
-        PQclear(r);
-}
-
-/* Reads the rest. That is usually little, and cheaper to read than to cancel. */
+/* Reads the remaining rows, which are usually few and cheaper to read than to cancel. Cancels the
+ * statement if they are many. */
 void pg_stop(struct pg_store *st, enum pg_link link)
 {
     PGconn *db = conn_of(st, link);
     size_t bytes = 0;
+    bool cancelled = false;
     for (PGresult *r; (r = pg_result(st, db));) {
-        bytes += row_size(r);
+        for (int i = 0; PQntuples(r) == 1 && i < PQnfields(r); i++)
+            bytes += (size_t)PQgetlength(r, 0, i);
         PQclear(r);
-        if (bytes >= STOP_BYTES) {
-            cancel_rows(st, db);
-            break;
-        }
+        if (bytes < STOP_BYTES || cancelled)
+            continue;
+        char why[256];
+        PGcancel *c = PQgetCancel(db);
+        if (c)
+            PQcancel(c, why, sizeof why);
+        PQfreeCancel(c);
+        cancelled = true;
     }
     if (link == PG_MAIN)
         path_restore(st);

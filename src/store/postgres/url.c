@@ -16,9 +16,9 @@
 
 /* ---- our parameters ---- */
 
-/* Takes a parameter of the query part if it is one of ours, and returns whether it was. It clears
- * *ok if the value is empty or malformed. */
-static bool take_ours(struct pg_store *st, const char *p, size_t n, bool *ok)
+/* Reads a parameter of the query part if it is one of ours, and returns whether it is. Clears *ok
+ * if the value is empty or malformed. */
+static bool read_ours(struct pg_store *st, const char *p, size_t n, bool *ok)
 {
     static const char *const names[] = {"schema=", "tenant=", "answer_timeout="};
     char **to[] = {&st->schema, &st->tenant, &st->answer};
@@ -41,14 +41,13 @@ static bool take_ours(struct pg_store *st, const char *p, size_t n, bool *ok)
 static int not_understood(struct error *err)
 {
     return err_set(err, ERR_CONFIG,
-                   "the postgres: URL cannot be understood: it is "
+                   "the postgres: URL cannot be understood: write "
                    "postgres://USER@HOST:PORT/DB?schema=NAME, with special characters as %%XX "
-                   "(also in a password), and options as libpq has them");
+                   "(also in a password), and libpq's options as parameters");
 }
 
-/* Finds the URL's query part; *ret is NULL if it has none. A password may contain a question mark.
- * It may not contain a bare @ or /: libpq would split it there, and a message would quote a piece
- * of it. */
+/* Finds the URL's query part; *ret is NULL if it has none. A password may contain a question mark,
+ * but no bare @ or /: libpq would split it there, and a message could quote a part of it. */
 static int find_query(const char *url, const char **ret, struct error *err)
 {
     const char *rest = url;
@@ -74,15 +73,15 @@ static char *copy_of(struct buf *b)
     return text ? strdup(text) : NULL;
 }
 
-/* Takes our parameters and appends the others to b. False: a value of ours is empty or
- * malformed. */
+/* Reads our parameters and appends the others to b. False: a value of ours is empty or malformed.
+ */
 static bool split_query(struct pg_store *st, const char *query, struct buf *b)
 {
     bool ok = true;
     char glue = '?';
     for (const char *p = query; *p;) {
         size_t n = strcspn(p, "&");
-        if (!take_ours(st, p, n, &ok)) {
+        if (!read_ours(st, p, n, &ok)) {
             buf_addc(b, glue);
             buf_add(b, p, n);
             glue = '&';
@@ -130,32 +129,26 @@ static bool names_host(const PQconninfoOption *o)
     return strcmp(o->keyword, "host") == 0 || strcmp(o->keyword, "hostaddr") == 0;
 }
 
-/* Writes a list of hosts that do not exist: as many as the longer one of the lists host and
- * hostaddr has, since it must be as long as the list of ports. */
-static void add_nowhere(const PQconninfoOption *opts, struct buf *b)
+/* Has libpq check its own options, which it does before it connects. So the hosts are replaced by
+ * nonexistent ones, and any error that does not name these is a mistake in the URL, which a retry
+ * would not solve. The list of hosts must be as long as the list of ports. */
+static int check_options(const struct pg_store *st, const PQconninfoOption *opts, struct error *err)
 {
-    size_t most = 1;
+    size_t hosts = 1;
     for (const PQconninfoOption *o = opts; o->keyword; o++) {
         if (!names_host(o) || !o->val)
             continue;
         size_t n = 1;
         for (const char *p = strchr(o->val, ','); p; p = strchr(p + 1, ','))
             n++;
-        most = max_size(most, n);
+        hosts = max_size(hosts, n);
     }
-    buf_adds(b, NOWHERE);
-    for (size_t i = 1; i < most; i++)
-        buf_adds(b, "," NOWHERE);
-}
 
-/* Makes libpq check its own options, which it does before it connects. So the hosts are replaced by
- * ones that do not exist, and any error that is not about these sockets is a mistake in the URL,
- * for which a retry would be useless. */
-static int check_options(const struct pg_store *st, const PQconninfoOption *opts, struct error *err)
-{
     struct buf b;
     buf_init(&b, 1 << 16);
-    add_nowhere(opts, &b);
+    buf_adds(&b, NOWHERE);
+    for (size_t i = 1; i < hosts; i++)
+        buf_adds(&b, "," NOWHERE);
     const char *const names[] = {"dbname", "host", "hostaddr", NULL};
     const char *const values[] = {st->conninfo, buf_cstr(&b), "", NULL};
     if (!values[1]) {
@@ -176,7 +169,7 @@ static int check_options(const struct pg_store *st, const PQconninfoOption *opts
     return result;
 }
 
-/* Makes the database's name for messages, never with the password. */
+/* Returns the database's name for messages, without the password; NULL: out of memory. */
 static char *name_store(const PQconninfoOption *opts)
 {
     const char *host = NULL;
@@ -198,13 +191,13 @@ static char *name_store(const PQconninfoOption *opts)
     return strdup(text);
 }
 
-/* Makes libpq parse its part, and names the store. */
+/* Has libpq parse its part, and names the store. */
 static int read_conninfo(struct pg_store *st, struct error *err)
 {
     char *why = NULL;
     PQconninfoOption *opts = PQconninfoParse(st->conninfo, &why);
     if (!opts) {
-        PQfreemem(why); /* it may quote a piece of the password */
+        PQfreemem(why); /* it may quote a part of the password */
         return not_understood(err);
     }
     int result;
@@ -229,8 +222,8 @@ static void add_doubled(struct buf *b, const char *text, char quote)
     }
 }
 
-/* Makes the two forms of the schema's name for statements. It refuses names that are unsafe in our
- * texts: a newline would end a comment, and the rest would be read as SQL. */
+/* Writes the schema's name in the two forms that statements use. Refuses names that are unsafe
+ * there: a newline would end a comment, and the rest would be read as SQL. */
 static int quote_schema(struct pg_store *st, struct error *err)
 {
     bool usable = strlen(st->schema) <= NAME_MAX_BYTES && strncmp(st->schema, "pg_", 3) != 0 &&

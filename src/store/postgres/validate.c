@@ -1,10 +1,9 @@
-/* validate.c: compares the outbox with what this program would create. It creates one, in a
- * separate schema and a transaction that is rolled back, and has PostgreSQL describe both
- * (sql/postgres/statements/describe.sql). So nothing here knows what tables look like, and the
+/* validate.c: comparing the outbox with the one that this program would create. It creates one, in
+ * a separate schema and a transaction that is rolled back, and PostgreSQL describes both
+ * (sql/postgres/statements/describe.sql). So this code does not depend on the tables, and the
  * server formats both definitions in the same way. */
 #include <stdio.h>
 
-#include "store/postgres/migrate.h"
 #include "store/postgres/postgres.h"
 
 extern const char postgres_statement_describe[];
@@ -46,10 +45,10 @@ enum difference { EXTRA, MISSING, CHANGED };
 static const struct {
     const char *name, *text, *advice;
 } differences[] = {
-    [EXTRA] = {"extra", "was not made by this program", "drop it, unless you know better"},
-    [MISSING] = {"missing", "is missing", "put in place what `outbox migrate gen` has for it"},
+    [EXTRA] = {"extra", "was not made by this program", "drop it, unless you need it"},
+    [MISSING] = {"missing", "is missing", "create it as in the output of `outbox migrate gen`"},
     [CHANGED] = {"changed", "is not as this program makes it",
-                 "put in place what `outbox migrate gen` has for it"},
+                 "create it as in the output of `outbox migrate gen`"},
 };
 
 static void report_difference(const PGresult *r, int row, enum difference d, finding_visit *visit,
@@ -72,11 +71,12 @@ static void report_difference(const PGresult *r, int row, enum difference d, fin
     visit(ctx, &f);
 }
 
+/* Reports a foreign function with the name of one of ours. */
 static void report_shadow(const PGresult *r, int row, finding_visit *visit, void *ctx)
 {
     char text[300];
     snprintf(text, sizeof text,
-             "function %.200s has the name of one of the outbox's: a call may mean either",
+             "function %.200s has the name of one of the outbox's: calls are ambiguous",
              name_of(r, row));
     struct finding f = {
         .level = FINDING_PROBLEM,
@@ -102,18 +102,8 @@ static bool has_object(const PGresult *r, const char *kind, const char *name, si
     return false;
 }
 
-/* Whether a foreign function has the name of one of ours. */
-static bool shadows(const PGresult *there, int row, const PGresult *ours)
-{
-    const char *name = name_of(there, row);
-    size_t up_to_arguments = strcspn(name, "(") + 1;
-    if (!is_kind(there, row, "function"))
-        return false;
-    return has_object(ours, "function", name, up_to_arguments, false);
-}
-
-/* Whether a column, an index or the like belongs to a table that the other side lacks. Then
- * reporting the table is enough. */
+/* Whether a column, an index or the like belongs to a table that the other outbox lacks. Then it is
+ * enough to report the table. */
 static bool of_other_table(const PGresult *r, int row, const PGresult *other)
 {
     const char *name = name_of(r, row);
@@ -121,16 +111,6 @@ static bool of_other_table(const PGresult *r, int row, const PGresult *other)
     if (name[table] != '.')
         return false;
     return !has_object(other, "table", name, table, true);
-}
-
-/* Whether a view of ours is missing because a table of the application has its name. In that case
- * we do not create it. */
-static bool taken(const PGresult *ours, int row, const PGresult *there)
-{
-    const char *name = name_of(ours, row);
-    if (!is_kind(ours, row, "view"))
-        return false;
-    return has_object(there, "table", name, strlen(name), true);
 }
 
 /* Orders rows by kind and name; a row past the end comes last. */
@@ -146,7 +126,7 @@ static int compare_rows(const PGresult *a, int i, const PGresult *b, int j)
     return strcmp(name_of(a, i), name_of(b, j));
 }
 
-/* Goes through both descriptions, which are in the same order, side by side. */
+/* Walks through both descriptions, which are sorted alike. */
 static void compare_outboxes(const PGresult *there, const PGresult *ours, finding_visit *visit,
                              void *ctx)
 {
@@ -155,14 +135,20 @@ static void compare_outboxes(const PGresult *there, const PGresult *ours, findin
     while (i < PQntuples(there) || j < PQntuples(ours)) {
         int order = compare_rows(there, i, ours, j);
         if (order < 0) {
-            if (shadows(there, i, ours))
+            const char *name = name_of(there, i);
+            bool shadows = is_kind(there, i, "function") &&
+                           has_object(ours, "function", name, strcspn(name, "(") + 1, false);
+            if (shadows)
                 report_shadow(there, i, visit, ctx);
             else if (!of_other_table(there, i, ours))
                 report_difference(there, i, EXTRA, visit, ctx);
             i++;
         } else if (order > 0) {
-            bool expected = of_other_table(ours, j, there) || taken(ours, j, there);
-            if (!expected)
+            /* A view of ours is not created if a table of the application has its name. */
+            const char *name = name_of(ours, j);
+            bool taken = is_kind(ours, j, "view") &&
+                         has_object(there, "table", name, strlen(name), true);
+            if (!taken && !of_other_table(ours, j, there))
                 report_difference(ours, j, MISSING, visit, ctx);
             j++;
         } else {
@@ -192,7 +178,7 @@ static int describe_both(struct pg_store *st, PGresult **ret_there, PGresult **r
     snprintf(create, sizeof create, "CREATE SCHEMA %s", quoted);
     if (pg_simple(&twin, create, err) != 0 || pg_install(&twin, 0, err) != 0)
         return err_prefix(
-            err, "validate makes an outbox to compare with, in a transaction it rolls back");
+            err, "validate creates an outbox to compare with, in a transaction that it rolls back");
 
     PGresult *there = describe(st, st, err);
     if (!there)

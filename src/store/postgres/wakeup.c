@@ -1,5 +1,4 @@
-#include "store/postgres/wakeup.h"
-
+/* wakeup.c: learning of commits, and polling for new events on behalf of many consumers. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,16 +9,16 @@
 #include "base/num.h"
 #include "store/postgres/postgres.h"
 
-/* Events were found this recently: more may be coming, so producers need not notify yet. */
+/* After events were found, more may follow: for this long, producers need not notify. */
 #define SLEEP_AFTER (2 * MS_NS)
-/* Up to this many events at once, a worker keeps the lock, and producers notify: that costs less
- * than giving it up, finding nothing else, and requesting it again. */
+/* If a worker finds no more events than this at once, it keeps the lock, and producers notify: that
+ * costs less than releasing it, finding nothing else, and requesting it again. */
 #define FEW_EVENTS 8
 #define BACKOFF_MAX 50 /* ms, while a transaction that has emitted stays open */
-/* ms; an unrelated session may hold the lock indefinitely, and no notifications come until it
+/* ms; an unrelated session may hold the lock indefinitely, and producers do not notify until it
  * releases it */
 #define FOREIGN_WAIT 1000
-#define LISTENER_WAIT 10000 /* ms; if the holder's process dies, no notification says so */
+#define LISTENER_WAIT 10000 /* ms; if the holder's process dies, listeners are not notified */
 
 void pg_wakeup_init(struct pg_wakeup *w)
 {
@@ -51,9 +50,9 @@ const char *pg_wakeup_blocker(const struct pg_store *st)
 
 /* ---- notifications ---- */
 
-/* Takes notifications from libpq. It may have read one along with a result; then the socket does
+/* Collects notifications from libpq. It may have read one along with a result; then the socket does
  * not become readable. */
-static void take_notices(struct pg_store *st)
+static void collect_notices(struct pg_store *st)
 {
     struct pg_wakeup *w = &st->wakeup;
     for (PGnotify *n; (n = PQnotifies(st->db));) {
@@ -72,7 +71,7 @@ int pg_wake_fd(struct store *base)
     struct pg_wakeup *w = &st->wakeup;
     if (!st->db || !w->listening || !w->possible)
         return -1;
-    take_notices(st);
+    collect_notices(st);
     if (w->pending.n > 0 && w->readable_fd < 0)
         w->readable_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (w->pending.n > 0 && w->readable_fd >= 0)
@@ -85,13 +84,13 @@ void pg_wake_clear(struct store *base)
     struct pg_store *st = pg_of(base);
     struct pg_wakeup *w = &st->wakeup;
     if (st->db && PQconsumeInput(st->db))
-        take_notices(st);
+        collect_notices(st);
     w->taken = w->pending;
     w->pending = (struct pg_notices){0};
 }
 
-/* Begins to listen, once per connection. If the former connection broke while it held the lock, its
- * listeners are notified now. */
+/* Begins to listen, once per connection. If the previous connection broke while it held the lock,
+ * its listeners are notified now. */
 static int listen_once(struct pg_store *st, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -118,20 +117,9 @@ static int listen_once(struct pg_store *st, struct error *err)
 
 /* ---- sleeping and waking up ---- */
 
-static int find_foreign_lock_holder(struct pg_store *st, struct error *err)
-{
-    PGresult *r = pg_query(st, err, "SELECT @schema@._wakeup_foreign_holders()", "");
-    if (!r)
-        return -1;
-    struct pg_wakeup *w = &st->wakeup;
-    snprintf(w->foreign_lock_holder, sizeof w->foreign_lock_holder, "%s", PQgetvalue(r, 0, 0));
-    PQclear(r);
-    return 0;
-}
-
-/* Notes that notifications will come. Returns whether to look once more: either the lock is new to
- * this session, so an emit that committed just before did not notify; or the holder woke up, whose
- * sweep may have found something that no producer notified of. */
+/* Notes that producers, or the holder, will notify. Returns whether to poll once more: either the
+ * lock is new to this session, so an emit that committed just before did not notify; or the holder
+ * woke up, and its sweep may have found events that no producer notified of. */
 static bool note_asleep(struct pg_wakeup *w, bool state_is_new)
 {
     bool again = state_is_new || w->holder_moved;
@@ -140,9 +128,9 @@ static bool note_asleep(struct pg_wakeup *w, bool state_is_new)
     return again;
 }
 
-/* Requests the lock. A relay with a long sweep looks once more when it starts, when it reconnects,
+/* Requests the lock. A relay with a long sweep polls once more when it starts, when it reconnects,
  * and whenever another relay that holds the lock wakes up. A listener that was notified, or whose
- * wait has ended, requests the lock again: the former holder may have woken up. */
+ * wait has ended, requests the lock again, because the holder may have woken up. */
 int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -170,7 +158,12 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
     w->state = WAKEUP_AWAKE;
     if (answer == 'f') {
         *poll_in_ms = FOREIGN_WAIT;
-        return find_foreign_lock_holder(st, err);
+        r = pg_query(st, err, "SELECT @schema@._wakeup_foreign_holders()", "");
+        if (!r)
+            return -1;
+        snprintf(w->foreign_lock_holder, sizeof w->foreign_lock_holder, "%s", PQgetvalue(r, 0, 0));
+        PQclear(r);
+        return 0;
     }
     w->foreign_lock_holder[0] = '\0';
     if (answer == 'h') {
@@ -190,9 +183,9 @@ int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, s
     return 0;
 }
 
-/* Keeps the lock only if it held it before it looked, and was notified: then producers notify for
- * all later commits. What no producer notified of is unknown to the listeners too: giving up the
- * lock tells them. */
+/* The worker keeps the lock only if it held it before it polled, and was notified: then producers
+ * notify for all later commits. Listeners do not know of events that no producer notified of:
+ * releasing the lock notifies them. */
 int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -204,44 +197,40 @@ int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, st
         return 0;
 
     bool holder = w->state == WAKEUP_HOLDER;
-    PGresult *r = pg_query(st, err, "SELECT @schema@.wakeup_release($1)", "b", holder);
+    int result = pg_exec(st, err, NULL, "SELECT @schema@.wakeup_release($1)", "b", holder);
     w->state = WAKEUP_AWAKE;
-    if (!r)
-        return -1;
-    PQclear(r);
-    return 0;
+    return result;
 }
 
 /* ---- polling for new events, on behalf of many consumers ----
  *
- * One poll tells which consumers want the events of a commit; only those make a turn. It writes
- * nothing and takes no lock. It covers what its snapshot shows and the previous poll's did not, so
- * each commit is in exactly one. That depends neither on seqs nor on positions, so it holds
- * whatever happens to those. */
+ * One poll finds out which consumers want the events of a commit; only those make a turn. It writes
+ * nothing and takes no lock. It returns the events that its snapshot shows and the previous poll's
+ * did not, so each commit is in exactly one poll. That depends neither on seqs nor on positions, so
+ * it holds even while those are repaired. */
 
 #define POLL_EVENTS 64 /* if more are new at once, all consumers are woken */
 /* ms between polls while producers need not notify: polling is cheaper than waiting for a
  * notification at this rate */
 #define POLL_AWAKE 2
-/* the same while more than this many events arrive per ms: each poll leads to a turn, and both take
- * server time that producers need */
+/* the same while more than BUSY_PER_MS events arrive per ms: each poll leads to a turn, and both
+ * take server time that producers need */
 #define POLL_BUSY 6
 #define BUSY_PER_MS 4
-/* If a poll finds nothing while producers need not notify, they may just be waiting for the disk.
- * Requesting the lock in vain, because one of them shares it, costs more than a few polls. */
+/* If a poll finds nothing while producers need not notify, they may just be waiting for the disk. A
+ * refused request for the lock, because one of them shares it, costs more than a few polls. */
 #define STAY_AWAKE (10 * MS_NS)
-/* Notifications are counted over this time, to compare with the number for which a worker gives up
- * the lock. */
+/* Notifications are counted over this time, to decide whether a worker releases the lock. */
 #define COUNT_TOGETHER (10 * MS_NS)
-/* ms between polls where producers cannot notify. On average a commit waits for half of it. The
- * longer time applies when nothing has come for a while */
+/* ms between polls where producers cannot notify, and after IDLE_AFTER without events. On average a
+ * commit waits for half of it */
 #define POLL_ALONE 12
 #define POLL_ALONE_IDLE 40
 #define IDLE_AFTER (1000 * MS_NS)
 
-/* The events of transactions that had not begun at the last poll, and of those running then. A
- * payload that is left out counts as one that every consumer may want. Its size is compared twice,
- * because a small one may be compressed. */
+/* The events of transactions that had not begun at the last poll, and of those running then. Large
+ * payloads are left out, and count as wanted by every consumer. The size is compared twice, because
+ * the stored one may be compressed. */
 #define POLL_COLUMNS \
     "e.type, CASE WHEN $2 AND pg_column_size(e.payload) < 2000 " \
     "THEN CASE WHEN octet_length(e.payload::text) < 8192 THEN e.payload END END AS payload"
@@ -278,7 +267,7 @@ static void visit_rows(const PGresult *r, new_event_visit *visit, void *ctx,
     }
 }
 
-/* Notes where the poll ended. */
+/* Visits new events, and stores the poll's snapshot. */
 static int poll_events(struct pg_store *st, bool payloads, new_event_visit *visit, void *ctx,
                        struct watch_result *ret, struct error *err)
 {
@@ -300,19 +289,8 @@ static int poll_events(struct pg_store *st, bool payloads, new_event_visit *visi
     return now ? 0 : err_nomem(err);
 }
 
-/* Checks whether anything was written since the last poll, at a fraction of the cost of a poll. */
-static int check_snapshot(struct pg_store *st, struct error *err)
-{
-    PGresult *r = pg_query(st, err, snapshot_sql, "");
-    if (!r)
-        return -1;
-    st->wakeup.unchanged = strcmp(PQgetvalue(r, 0, 0), st->wakeup.snapshot) == 0;
-    PQclear(r);
-    return 0;
-}
-
-/* Treats notifications as new events, without a query. Those within a short time are counted
- * together: busy producers should not have to notify. */
+/* Treats notifications as new events, without a query. Those within COUNT_TOGETHER are added up:
+ * busy producers should not have to notify. */
 static void count_notices(struct pg_store *st, struct watch_result *ret)
 {
     struct pg_wakeup *w = &st->wakeup;
@@ -333,7 +311,7 @@ static int plan_next(struct pg_store *st, struct watch_result *ret, struct error
     struct pg_wakeup *w = &st->wakeup;
     int64_t since_found = clock_mono(st->opt.clock) - w->found_at;
     if (ret->n > 0) {
-        /* Events that arrived together after a pause are not many. */
+        /* A burst after a pause does not make a busy producer. */
         bool busy = (int64_t)ret->n * MS_NS > BUSY_PER_MS * since_found;
         bool quiet;
         if (pg_wakeup_found(st, ret->n, true, &quiet, err) != 0)
@@ -377,11 +355,17 @@ int pg_poll_new(struct store *base, bool skip_query, bool payloads, new_event_vi
     if (skip_query && all_notify) {
         count_notices(st, &found);
     } else {
-        /* While nothing is written, an idle relay queries only the snapshot. */
-        bool may_be_unchanged = w->unchanged && w->taken.n == 0;
-        if (may_be_unchanged && check_snapshot(st, err) != 0)
-            return -1;
-        bool nothing_new = may_be_unchanged && w->unchanged;
+        /* While nothing is written, an idle relay queries only the snapshot, at a fraction of the
+         * cost of a poll. */
+        bool nothing_new = w->unchanged && w->taken.n == 0;
+        if (nothing_new) {
+            PGresult *r = pg_query(st, err, snapshot_sql, "");
+            if (!r)
+                return -1;
+            nothing_new = strcmp(PQgetvalue(r, 0, 0), w->snapshot) == 0;
+            w->unchanged = nothing_new;
+            PQclear(r);
+        }
         if (!nothing_new && poll_events(st, payloads, visit, ctx, &found, err) != 0)
             return -1;
     }

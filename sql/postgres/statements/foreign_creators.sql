@@ -1,12 +1,13 @@
--- strangers lists the roles that may create objects in schema $1, besides the owner of the outbox
--- there, or of the one to be made: their objects could be called in place of ours. No row: there is
--- no such schema. NULL: no role. Superusers are left out: they have all rights anyway.
+-- foreign_creators lists the roles that may create objects in schema $1, other than the owner of
+-- the outbox there, or of the one to be created. Their objects could be called in place of ours.
+-- No row: there is no such schema. NULL: no role. Superusers are left out, because they have all
+-- rights anyway.
 SELECT CASE
            WHEN EXISTS (
                SELECT 1
                FROM pg_catalog.aclexplode(n.nspacl) x
                WHERE x.grantee = 0 AND x.privilege_type = 'CREATE')
-           THEN 'everybody (PUBLIC)'
+           THEN 'every role (PUBLIC)'
            ELSE (
                SELECT string_agg(quote_ident(r.rolname), ', ' ORDER BY r.rolname)
                FROM (

@@ -1,5 +1,5 @@
--- make_way drops views and functions, to be made anew with other columns. Views go first, because
--- they depend on functions.
+-- drop_replaced drops views and functions that are about to be created again with other columns.
+-- Views are dropped first, because they depend on functions.
 DO $outbox$
 DECLARE
     f record;
