@@ -9,9 +9,7 @@
 #include "base/num.h"
 #include "base/text.h"
 #include "extra/streams/stream_reader.h"
-#include "store/mariadb/handle.h"
-#include "store/postgres/handle.h"
-#include "store/sqlite/handle.h"
+#include "store/handle.h"
 
 _Static_assert(sizeof(struct outbox_error) == sizeof(struct error), "struct error is ABI");
 _Static_assert((int)OUTBOX_INTERNAL == (int)ERR_INTERNAL &&

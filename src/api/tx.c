@@ -3,9 +3,7 @@
 #include <stdio.h>
 
 #include "api/api_impl.h"
-#include "store/mariadb/handle.h"
-#include "store/postgres/handle.h"
-#include "store/sqlite/handle.h"
+#include "store/handle.h"
 
 /* Returns the event. Its strings end with a NUL, and an absent one is NULL. */
 static const struct event *event_of(const outbox_event *ev)

@@ -5,7 +5,7 @@
 
 #include <sqlite3.h>
 
-#include "store/sqlite/handle.h"
+#include "store/handle.h"
 #include "store_impl.h"
 
 #define LITE_PATH 128

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "store.h"
-#include "store/mariadb/handle.h"
+#include "store/handle.h"
 
 #define COMMAND_MAX 16384
 

@@ -1,5 +1,5 @@
 /* The store contract on PostgreSQL, and what only PostgreSQL promises. */
-#include "store/postgres/handle.h"
+#include "store/handle.h"
 
 #include "pg.h"
 #include "pg_tests.h"

@@ -1,13 +1,360 @@
-/* adopt.c: application tables whose rows become events. A trigger turns each inserted row into an
- * event, in the same transaction. On request, rows are marked as processed once a consumer has
- * received them, in the transaction that settles the delivery. */
-#include "store/db/adopt.h"
-
+/* adopt.c: application tables whose rows become events: finding out which column provides which
+ * field, and adopting the table. A trigger turns each inserted row into an event, in the same
+ * transaction. On request, rows are marked as processed once a consumer has received them, in the
+ * transaction that settles the delivery. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/json.h"
+#include "store/db/adopt.h"
 #include "store_sql.h"
+
+#define COLUMNS_MAX 4096 /* as many as MariaDB allows a table; SQLite allows 2000 by default */
+
+const char *const db_source_fields[FIELDS] = {
+    [F_ID] = "id",
+    [F_TYPE] = "type",
+    [F_PAYLOAD] = "payload",
+    [F_CREATED] = "created_at",
+    [F_PROCESSED] = "processed_at",
+    [F_AGG_TYPE] = "aggregate_type",
+    [F_AGG_ID] = "aggregate_id",
+    [F_TENANT] = "tenant",
+};
+
+/* The usual names of columns, and which of them are required. */
+static const struct shape {
+    const char *name;
+    const char *usual[FIELDS];
+    bool needed[FIELDS];
+} shapes[] = {
+    {"processed_at",
+     {[F_ID] = "id",
+      [F_TYPE] = "event_type",
+      [F_PAYLOAD] = "payload",
+      [F_CREATED] = "created_at",
+      [F_PROCESSED] = "processed_at"},
+     {[F_TYPE] = true, [F_PAYLOAD] = true, [F_PROCESSED] = true}},
+    {"debezium",
+     {[F_ID] = "id",
+      [F_AGG_TYPE] = "aggregatetype",
+      [F_AGG_ID] = "aggregateid",
+      [F_TYPE] = "type",
+      [F_PAYLOAD] = "payload",
+      [F_CREATED] = "created_at"},
+     {[F_TYPE] = true, [F_PAYLOAD] = true, [F_AGG_TYPE] = true, [F_AGG_ID] = true}},
+};
+static const struct shape *const processed_shape = &shapes[0], *const debezium_shape = &shapes[1];
+
+/* ---- the table ---- */
+
+static bool is_ours(const char *name)
+{
+    static const char *const ours[] = {
+        "meta",      "event",   "idempotency",   "consumer", "lane",        "claim",   "parked",
+        "dead",      "handled", "receipt",       "setting",  "mark",        "ended",   "order",
+        "sequencer", "fresh",   "former_filter", "passed",   "adopted_row", "adopted", "marking"};
+    if (strncasecmp(name, "sqlite_", 7) == 0)
+        return true;
+    if (strncasecmp(name, "outbox_", 7) != 0)
+        return false;
+    for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++)
+        if (strcasecmp(name + 7, ours[i]) == 0)
+            return true;
+    return false;
+}
+
+/* Strips the quotes of "name", or of MariaDB's `name`. If memory runs out, returns the text
+ * unchanged. */
+static const char *unquoted(struct source *s, const char *name)
+{
+    size_t n = strlen(name);
+    char quote = name[0];
+    bool quotes = quote == '"' || quote == '`';
+    bool quoted = quotes && n >= 2 && name[n - 1] == quote;
+    if (!quoted)
+        return name;
+    char *out = arena_alloc(&s->a, n);
+    if (!out)
+        return name;
+
+    size_t k = 0;
+    for (size_t i = 1; i < n - 1; i++) {
+        bool doubled = name[i] == quote && name[i + 1] == quote;
+        out[k++] = name[i];
+        if (doubled)
+            i++;
+    }
+    out[k] = '\0';
+    return out;
+}
+
+/* Finds the table by its name as written in SQL. */
+static int find_table(struct source *s, struct error *err)
+{
+    const char *wanted = unquoted(s, s->req->table);
+    bool ok = true;
+    struct db_rows q;
+    int r = db_row(s->st, &q, err, SQL(find_table, .name = wanted, .schema = s->schema));
+    if (r < 0)
+        return -1;
+    if (r == 0)
+        return err_set(err, ERR_NOTFOUND, "there is no table %.200s", s->req->table);
+    s->name = db_copy(&q, 0, &s->a, &ok).p;
+    const char *why = db_copy(&q, 1, &s->a, &ok).p;
+    db_done(&q);
+    if (!ok)
+        return err_nomem(err);
+    if (is_ours(s->name))
+        why = "it is the outbox's own";
+    if (why)
+        return err_set(err, ERR_CONFIG, "%.200s is not a table that can be adopted: %.300s",
+                       s->name, why);
+    return 0;
+}
+
+static int read_columns(struct source *s, struct error *err)
+{
+    s->column = arena_alloc(&s->a, COLUMNS_MAX * sizeof(*s->column));
+    s->type = arena_alloc(&s->a, COLUMNS_MAX * sizeof(*s->type));
+    if (!s->column || !s->type)
+        return err_nomem(err);
+
+    int r = 0;
+    bool ok = true;
+    struct db_rows q = db_rows(s->st, err,
+                               SQL(table_columns, .source = s->name, .schema = s->schema));
+    while ((r = db_step(&q, err)) == 1) {
+        s->column[s->n] = db_copy(&q, 0, &s->a, &ok).p;
+        s->type[s->n] = db_copy(&q, 1, &s->a, &ok).p;
+        s->n++;
+        if (!ok || s->n == COLUMNS_MAX)
+            break;
+    }
+    db_done(&q);
+    if (!ok)
+        return err_nomem(err);
+    return r < 0 ? -1 : 0;
+}
+
+int db_source_find(struct source *s, struct error *err)
+{
+    if (find_table(s, err) != 0)
+        return -1;
+    return read_columns(s, err);
+}
+
+int db_source_column(const struct source *s, const char *name)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (strcasecmp(s->column[i], name) == 0)
+            return (int)i;
+    return -1;
+}
+
+/* ---- the request ---- */
+
+bool db_source_literal(const char *text)
+{
+    size_t n = strlen(text);
+    return n >= 2 && text[0] == '\'' && text[n - 1] == '\'';
+}
+
+/* Returns the --column setting of a field; NULL: not set, "": no column. */
+static const char *given(const struct adopt_request *req, enum field f)
+{
+    const char *field = db_source_fields[f];
+    size_t n = strlen(field);
+    for (size_t i = 0; i < req->n_columns; i++) {
+        const char *column = req->columns[i];
+        if (strncmp(column, field, n) == 0 && column[n] == '=')
+            return column + n + 1;
+    }
+    return NULL;
+}
+
+static bool is_field(const char *name, size_t n)
+{
+    for (int f = 0; f < FIELDS; f++) {
+        const char *field = db_source_fields[f];
+        if (strlen(field) == n && strncmp(field, name, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Refuses a malformed --column, before any other complaint about the table. */
+static int check_given(const struct adopt_request *req, struct error *err)
+{
+    for (size_t i = 0; i < req->n_columns; i++) {
+        const char *name = req->columns[i], *equals = strchr(name, '=');
+        if (!equals)
+            return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", name);
+        if (is_field(name, (size_t)(equals - name)))
+            continue;
+        return err_set(err, ERR_CONFIG,
+                       "no field of an event is called %.*s; the fields are id, type, "
+                       "aggregate_type, aggregate_id, payload, created_at, processed_at and tenant",
+                       (int)(equals - name), name);
+    }
+    return 0;
+}
+
+/* ---- which column provides which field ---- */
+
+static int say_no_shape(const struct source *s, struct error *err)
+{
+    struct buf all;
+    buf_init(&all, 1 << 16);
+    for (size_t i = 0; i < s->n; i++)
+        buf_addf(&all, "%s%s", i ? ", " : "", s->column[i]);
+    const char *columns = buf_cstr(&all);
+    err_set(err, ERR_NOTFOUND,
+            "table %.100s has neither a column processed_at nor aggregatetype; its columns are "
+            "%.250s; name its shape, and which column is which field",
+            s->name, columns ? columns : "");
+    buf_release(&all);
+    return -1;
+}
+
+/* Guesses from the column that only tables of one shape have; NULL: it has neither. */
+static const struct shape *guess_shape(const struct source *s)
+{
+    const char *flag = given(s->req, F_PROCESSED), *kind = given(s->req, F_AGG_TYPE);
+    bool no_flag = flag && !*flag; /* its rows are never processed */
+    if (!flag)
+        flag = "processed_at";
+    if (!kind)
+        kind = "aggregatetype";
+
+    if (db_source_column(s, flag) >= 0)
+        return processed_shape;
+    if (db_source_literal(kind) || db_source_column(s, kind) >= 0)
+        return debezium_shape;
+    return no_flag ? processed_shape : NULL;
+}
+
+static const struct shape *find_shape(const struct source *s)
+{
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        if (strcmp(s->req->shape, shapes[i].name) == 0)
+            return &shapes[i];
+    return guess_shape(s);
+}
+
+/* Uses a text in single quotes as the value for every row. A value that no event may have would
+ * fail every INSERT of the application. */
+static int take_literal(struct source *s, enum field f, const char *text, struct error *err)
+{
+    const struct str value = {text + 1, strlen(text) - 2};
+    const struct event_limits limits = {.payload_max = EVENT_PAYLOAD_MAX};
+    struct new_event ev = {.type = STR("any")};
+    struct error why;
+    switch (f) {
+    case F_TYPE: ev.type = value; break;
+    case F_TENANT: ev.tenant = value; break;
+    case F_AGG_TYPE:
+        ev.aggregate_type = value;
+        ev.aggregate_id = STR("any");
+        break;
+    default:
+        return err_set(err, ERR_CONFIG,
+                       "%s: only type, aggregate_type and tenant may be text in single quotes",
+                       text);
+    }
+    if (event_check(&ev, &limits, &why) != 0)
+        return err_set(err, ERR_CONFIG, "%s is not a valid %s: %s", text, db_source_fields[f],
+                       why.text);
+    s->of[f] = text;
+    return 0;
+}
+
+/* Uses a column, if the table has it. */
+static int take_column(struct source *s, enum field f, const char *name, bool needed,
+                       struct error *err)
+{
+    int at = db_source_column(s, name);
+    if (at >= 0)
+        s->of[f] = s->column[at];
+    else if (needed)
+        return err_set(err, ERR_NOTFOUND,
+                       "table %.100s has no column %.100s, which would be the %s", s->name, name,
+                       db_source_fields[f]);
+    return 0;
+}
+
+static int say_missing(enum field f, struct error *err)
+{
+    const char *field = db_source_fields[f];
+    return err_set(err, ERR_NOTFOUND, "no column is known to be the %s; name it: %s=COLUMN", field,
+                   field);
+}
+
+/* Leaves a field without a column, if the shape allows it. A table whose rows are never marked as
+ * processed needs no flag. */
+static int take_none(const struct shape *shape, enum field f, struct error *err)
+{
+    bool needed = shape->needed[f] && f != F_PROCESSED;
+    return needed ? say_missing(f, err) : 0;
+}
+
+/* Uses the shape's usual column. */
+static int take_usual(struct source *s, const struct shape *shape, enum field f, struct error *err)
+{
+    const char *name = shape->usual[f];
+    if (!name)
+        return 0;
+    return take_column(s, f, name, shape->needed[f], err);
+}
+
+/* Finds the column of a field: the one named in the request, or the usual one. */
+static int take_field(struct source *s, const struct shape *shape, enum field f, struct error *err)
+{
+    const char *named = given(s->req, f);
+    if (!named)
+        return take_usual(s, shape, f, err);
+    if (!*named)
+        return take_none(shape, f, err);
+    if (db_source_literal(named))
+        return take_literal(s, f, named, err);
+    return take_column(s, f, named, true, err);
+}
+
+/* Writes the mapping as JSON. */
+static int write_mapping(struct source *s, struct error *err)
+{
+    const char *between = "";
+    buf_addc(&s->mapping, '{');
+    for (int f = 0; f < FIELDS; f++) {
+        if (!s->of[f])
+            continue;
+        buf_adds(&s->mapping, between);
+        json_quote(&s->mapping, str_of(db_source_fields[f]));
+        buf_addc(&s->mapping, ':');
+        json_quote(&s->mapping, str_of(s->of[f]));
+        between = ",";
+    }
+    buf_addc(&s->mapping, '}');
+    return buf_cstr(&s->mapping) ? 0 : err_nomem(err);
+}
+
+/* Decides which column provides which field, from the request and the table's shape. */
+static int map_columns(struct source *s, struct error *err)
+{
+    if (check_given(s->req, err) != 0)
+        return -1;
+    const struct shape *shape = find_shape(s);
+    if (!shape)
+        return say_no_shape(s, err);
+    for (int f = 0; f < FIELDS; f++)
+        if (take_field(s, shape, (enum field)f, err) != 0)
+            return -1;
+
+    bool has_type = s->of[F_AGG_TYPE], has_id = s->of[F_AGG_ID];
+    if (has_type != has_id)
+        return say_missing(has_id ? F_AGG_TYPE : F_AGG_ID, err);
+    return write_mapping(s, err);
+}
 
 /* ---- the mark ---- */
 
@@ -135,7 +482,7 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 {
     const struct adopt_driver *d = s->st->ops->driver->adopt;
     struct adopted was;
-    if (db_source_map(s, err) != 0)
+    if (map_columns(s, err) != 0)
         return -1;
     if (d->check(s, err) != 0)
         return -1;

@@ -1,5 +1,5 @@
-/* adopt.h: turning rows of an application's table into events, the part common to SQLite and
- * MariaDB: adopt_source.c and adopt.c. */
+/* adopt.h: turning rows of an application's table into events, the part that SQLite and MariaDB have
+ * in common. */
 #ifndef STORE_DB_ADOPT_H
 #define STORE_DB_ADOPT_H
 
@@ -21,7 +21,7 @@ enum field {
 extern const char *const db_source_fields[FIELDS]; /* their names in --column and in the mapping */
 
 /* The table, and which column provides which field. (1) of[f] is a column's name, a text in single
- * quotes, or NULL: none. (2) mapping is of[] as JSON, once db_source_map has succeeded. */
+ * quotes, or NULL: none. (2) mapping is of[] as JSON, once map_columns has succeeded. */
 struct source {
     struct store *st;
     const char *schema; /* the table's database, where there are several */
@@ -34,20 +34,13 @@ struct source {
     struct buf mapping;
 };
 
-/* ---- adopt_source.c ---- */
-
 /* db_source_find finds the table and its columns. ERR_NOTFOUND: there is none; ERR_CONFIG: it
  * cannot be adopted. */
 int db_source_find(struct source *s, struct error *err);
-/* db_source_map decides which column provides which field, from the request and the table's
- * shape. */
-int db_source_map(struct source *s, struct error *err);
 /* db_source_column finds a column, ignoring case; -1: there is none. */
 int db_source_column(const struct source *s, const char *name);
 /* db_source_literal returns whether a text is in single quotes. */
 bool db_source_literal(const char *text);
-
-/* ---- adopt.c ---- */
 
 /* The state of a table's adoption. */
 struct adopted {

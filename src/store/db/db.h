@@ -28,7 +28,7 @@ struct db_store {
     int64_t turn_ahead;     /* db_ahead at turn_now */
     int64_t boot;           /* clock_boot of our clock; 0: the server's clock is used */
     int64_t began;          /* when the open transaction got the write lock; 0: not applicable */
-    struct held_keys *held; /* one per consumer, see held_keys.h */
+    struct held_keys *held; /* one per consumer, see held_keys.c */
 };
 
 static inline struct db_store *db_of(struct store *st)
@@ -290,7 +290,7 @@ void db_news(struct store *st);
 /* db_page returns how many rows to read at once, if `rows` of them fit into memory. */
 int64_t db_page(const struct store *st, int64_t rows);
 
-/* ---- schema.c, doctor.c ---- */
+/* ---- schema.c ---- */
 
 /* db_schema_version reads the version; 0: the database has no outbox, or an incomplete one.
  * db_schema_known refuses one made by a newer program, db_schema_check any version but ours. */
@@ -366,7 +366,7 @@ int db_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
 int db_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
                    bool *ret_all, struct error *err);
 
-/* ---- consumers.c, settings.c ---- */
+/* ---- consumers.c ---- */
 
 int db_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
                     struct error *err);
@@ -375,15 +375,7 @@ int db_consumer_remove(struct store *st, const char *name, bool force, struct er
 int db_consumer_report(struct store *st, const char *name, const char *text, struct error *err);
 int db_consumer_history(struct store *st, const char *name, struct arena *a,
                         struct consumer_settings **ret, size_t *ret_n, struct error *err);
-/* db_settings_same_events returns whether two lists of patterns are equivalent. `kept` may come
- * from an earlier version, which did not normalise patterns, or be NULL in a database whose
- * constraints were removed. */
-bool db_settings_same_events(const char *kept, const char *events);
-/* db_settings_replace records new settings, inside a transaction. ERR_CONFLICT: they were replaced
- * before, and c->how is not PUT_PURPOSE. */
-int db_settings_replace(struct store *st, const struct consumer_spec *c, struct error *err);
-
-/* ---- listing.c, backlog.c ---- */
+/* ---- listing.c ---- */
 
 int db_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err);
@@ -395,48 +387,13 @@ int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info *
                        struct error *err);
 int db_consumer_gauge(struct store *st, const char *name, struct arena *a,
                       struct consumer_gauge *ret, struct error *err);
+int db_info(struct store *st, struct store_info *ret, struct error *err);
+int db_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err);
 
-/* A request for a consumer's backlog, and the result. Times are as in consumer_info. */
-struct backlog {
-    const struct consumer_spec *spec;
-    int64_t max;           /* how many events after the position to examine */
-    struct topics *topics; /* collects the types of undelivered events, unless NULL */
-    struct arena *a;       /* for first_parked */
-
-    int64_t scanned;     /* events examined after the position; fewer than max: all of them */
-    int64_t unclaimed;   /* unclaimed events; an estimate if not all were examined */
-    int64_t inflight;    /* events in live claims */
-    int64_t parked_rows; /* parked events, claimed or not; an estimate if not parked_exact */
-    bool parked_exact;
-    int64_t parked_inflight; /* parked events among inflight */
-    int64_t oldest_at, unclaimed_at, overdue_at;
-    struct parked_info first_parked;
-};
-/* db_backlog counts undelivered events: unclaimed, in flight and parked. */
-int db_backlog(struct store *st, struct backlog *b, struct error *err);
-
-/* ---- former.c, inside a transaction ---- */
-
-/* An expired fresh claim that was taken over. */
-struct taken_over {
-    const char *consumer;
-    int64_t epoch, from, to;
-    int lane, lanes;
-    const struct filter *filter; /* the filter in force now */
-};
-/* db_former_keep saves a consumer's filter before it is replaced, with the positions up to which it
- * was used. */
-int db_former_keep(struct store *st, const char *name, struct error *err);
-/* db_former_taken_over records how events of t end, where a filter saved since would give a wrong
- * answer for them. */
-int db_former_taken_over(struct store *st, const struct taken_over *t, struct error *err);
-
-/* ---- listing.c, events.c, dead.c, trim.c, adopt.c ---- */
+/* ---- events.c, dead.c, trim.c, adopt.c ---- */
 
 int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
              struct error *err);
-int db_info(struct store *st, struct store_info *ret, struct error *err);
-int db_marks(struct store *st, const char *stream, mark_visit *visit, void *ctx, struct error *err);
 int db_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,
               struct error *err);
 int db_dead(struct store *st, const struct dead_query *q, dead_visit *visit, void *ctx,

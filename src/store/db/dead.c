@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "store/db/held_keys.h"
+#include "store/db/turn.h"
 #include "store_sql.h"
 
 /* ---- listing ---- */

@@ -1,6 +1,5 @@
 /* fresh.c: claiming the events after a lane's position. */
 #include "base/num.h"
-#include "store/db/held_keys.h"
 #include "store/db/turn.h"
 #include "store_sql.h"
 

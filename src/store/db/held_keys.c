@@ -1,4 +1,14 @@
-#include "store/db/held_keys.h"
+/* held_keys.c: the set of keys with parked events of a consumer, read in one query.
+ *
+ * For each event of a batch we need to know whether its key is held. One query for all parked keys
+ * costs less than one query per event, unless there are far more keys than events. So a handle
+ * keeps the set until another handle parks events, which changes the consumer's parked_stamp. Keys
+ * it parks itself are added. When events are unparked, the set is read again.
+ *
+ * Everything here runs inside a transaction that has locked the consumer's row, after
+ * held_keys_check. If that is rolled back, the stamp differs from the one noted, and the set is
+ * unknown. */
+#include "store/db/turn.h"
 
 #include <stdlib.h>
 

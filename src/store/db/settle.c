@@ -1,7 +1,7 @@
 /* settle.c: recording the outcome of a claim. Everything here runs inside a transaction: that of a
  * turn, or one that handlers use. */
 #include "base/text.h"
-#include "store/db/held_keys.h"
+#include "store/db/turn.h"
 #include "store_sql.h"
 
 /* ---- single events ---- */

@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 
-#include "store/db/held_keys.h"
 #include "store_sql.h"
 
 #define BUSY_AGAIN 50 /* ms until a worker looks again whether its lane is free */

@@ -1,5 +1,5 @@
-/* turn.h: internals of a turn, shared by turn.c, claim.c, fresh.c, parked.c, take_over.c and the
- * drivers. Everything here runs inside the transaction of a turn, which has locked the consumer's
+/* turn.h: internals of a turn, shared by turn.c, claim.c, fresh.c, parked.c, held_keys.c
+ * and the drivers. Everything here runs inside the transaction of a turn, which has locked the consumer's
  * row, except for the driver's before_turns and after_turns. */
 #ifndef STORE_DB_TURN_H
 #define STORE_DB_TURN_H
@@ -9,7 +9,7 @@
 /* A claim of the consumer, by any owner. from == to: it has no events, and reserves a lane. */
 struct db_claim {
     int64_t epoch, from, to, until, lease;
-    int64_t boot, ahead; /* the clock of `until`; see shorten in take_over.c */
+    int64_t boot, ahead; /* the clock of `until`; see shorten in claim.c */
     int lane;
     bool parked;
     bool blamed; /* if its worker vanishes, its event is charged an attempt */
@@ -79,6 +79,9 @@ int64_t db_claim_next_epoch(struct store *st, int64_t last);
 int db_claim_record(struct turn *t, struct error *err);
 /* db_claim_wait lowers the hint's wait to that time, if it is later. */
 void db_claim_wait(struct turn *t, int64_t at);
+/* db_take_over ends every expired claim and parks its events as suspects. Where order matters, a
+ * claim waits until the earlier ones of its lane are over. */
+int db_take_over(struct turn *t, struct error *err);
 
 /* ---- fresh.c ---- */
 
@@ -110,7 +113,7 @@ int db_fresh_payload(struct turn *t, struct event *ev, struct error *err);
 /* db_fresh_unparked returns whether the consumer is known to have no parked events. */
 bool db_fresh_unparked(const struct turn *t);
 
-/* ---- parked.c, take_over.c ---- */
+/* ---- parked.c ---- */
 
 /* db_parked_claim claims parked events that are due into t->b, if there are any. */
 int db_parked_claim(struct turn *t, struct error *err);
@@ -118,8 +121,40 @@ int db_parked_claim(struct turn *t, struct error *err);
  * at what db_parked_claim will find. */
 int db_parked_due(struct turn *t, bool *ret, struct error *err);
 
-/* db_take_over ends every expired claim and parks its events as suspects. Where order matters, a
- * claim waits until the earlier ones of its lane are over. */
-int db_take_over(struct turn *t, struct error *err);
+/* ---- held_keys.c ---- */
+
+/* (1) Unless `whole`, the set is unknown: any key may be held. (2) The number of slots is a power
+ * of two, at least twice the number of keys; 0 is an empty slot, and never a key. (3) The set is
+ * valid while the consumer has this stamp. */
+struct held_keys {
+    bool whole;
+    int64_t *slot;
+    size_t places, n;
+    int64_t stamp;
+    size_t asked,
+        read_at; /* separate queries since the last read; the number at which a read pays off */
+    char *consumer;
+    struct held_keys *next;
+};
+
+/* held_keys_check takes the current stamp, and drops a set that is out of date. */
+void held_keys_check(struct store *st, const char *consumer, int64_t stamp);
+/* held_keys_read returns the set of a consumer, reading it first if that pays off for a batch of
+ * `events` events. The set is unknown if memory ran out or there are too many keys. *ret lives as
+ * long as the handle; NULL: out of memory. */
+int held_keys_read(struct store *st, const char *consumer, size_t events, struct held_keys **ret,
+                   struct error *err);
+/* held_keys_change must accompany any change to parked events, in the same transaction. This
+ * handle's set stays valid. */
+int held_keys_change(struct store *st, const char *consumer, struct error *err);
+/* held_keys_forget drops the set of a consumer; held_keys_release all sets, with the handle. */
+void held_keys_forget(struct store *st, const char *consumer);
+void held_keys_release(struct store *st);
+
+/* held_keys_may returns whether an event of this key may be parked; exact if h is whole. h may be
+ * NULL. */
+bool held_keys_may(const struct held_keys *h, int64_t key);
+/* held_keys_add notes that an event of the consumer with this key is now parked. */
+void held_keys_add(struct store *st, const char *consumer, int64_t key);
 
 #endif

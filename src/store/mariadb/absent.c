@@ -1,5 +1,5 @@
 /* absent.c: stubs for a build without the MariaDB store. */
-#include "store/mariadb/handle.h"
+#include "store/handle.h"
 
 bool mdb_is(const struct store *st)
 {

@@ -8,7 +8,7 @@
 #include <mysqld_error.h>
 #include <string.h>
 
-#include "store/mariadb/adopt.h"
+#include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
 #define IDS_MAX ((size_t)1 << 24)  /* bytes of the ids that one settlement notes */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/buf.h"
+#include "store/db/adopt.h"
 #include "store/db/turn.h"
 
 #define MDB_SCHEMA_VERSION 1
@@ -179,7 +180,7 @@ void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct s
 int mdb_ask(const struct mdb_store *st, MYSQL *db, const char *text, size_t n, struct db_rows *ret,
             struct error *err);
 
-/* ---- connect.c ---- */
+/* ---- open.c ---- */
 
 /* mdb_connect connects, if not connected, and sets up the session; mdb_disconnect drops the
  * connection. */
@@ -271,6 +272,25 @@ extern const struct adopt_driver mdb_adopt_driver;
  * exists, as far as accounts may be seen: they then run as our account. */
 int mdb_adopt_renew(struct mdb_store *st, struct error *err);
 
+/* The kinds of columns, by their data types. */
+enum mdb_kind { MDB_KIND_TEXT, MDB_KIND_BYTES, MDB_KIND_NUMBER, MDB_KIND_TIME };
+
+enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column);
+void mdb_adopt_add_name(struct buf *b, const char *name);
+/* mdb_adopt_add_text appends the value of a column in row r, as text. */
+void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, const char *r);
+/* mdb_adopt_add_open appends the condition that row r is unprocessed, by the flag in a column,
+ * which may be text. */
+void mdb_adopt_add_open(struct buf *b, const char *column, bool text, const char *r);
+
+/* ---- adopt_mark.c ---- */
+
+/* mdb_mark_put records that rows are to be marked from now on, as requested; inside a
+ * transaction. */
+int mdb_mark_put(const struct source *s, struct error *err);
+/* mdb_mark_check refuses a column that cannot be set, and a change of the column by which rows are
+ * found. */
+int mdb_mark_check(const struct source *s, struct error *err);
 /* mdb_mark_rows notes which rows of adopted tables the consumer has received, from the settlement,
  * and marks them. It waits for no lock: rows locked by another transaction are marked by a later
  * turn. A problem with a table is recorded for `doctor`, and is not a failure. */

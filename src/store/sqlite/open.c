@@ -9,10 +9,8 @@
 #include <unistd.h>
 
 #include "base/place.h"
-#include "store/db/held_keys.h"
-#include "store/sqlite/handle.h"
+#include "store/handle.h"
 #include "store/sqlite/sqlite.h"
-#include "store/sqlite/window.h"
 
 extern const struct store_ops store_sqlite;
 

@@ -34,11 +34,11 @@ struct sqlite_file {
     bool unknown;  /* another outbox is in the file: our consumer may not be registered there */
 };
 
-/* A consumer that was registered through a handle; see registrations.c. */
+/* A consumer that was registered through a handle; see file_identity.c. */
 struct sqlite_registration {
     struct consumer_spec spec; /* owns its strings */
     int64_t epoch_seen;        /* of the last claim; 0: none */
-    bool asked;                /* a lane may be reserved for it, see lanes.c */
+    bool asked;                /* a lane may be reserved for it, see turn.c */
     struct sqlite_registration *next;
 };
 
@@ -73,7 +73,7 @@ struct sqlite_store {
     struct sqlite_registration *registrations; /* made through this handle */
     struct sqlite_family *family;
     struct sqlite_watch watch;
-    struct sqlite_window *window; /* see window.h; NULL: none */
+    struct sqlite_window *window; /* see window.c; NULL: none */
     bool synced; /* the database file was synced since the log was last restarted */
     unsigned char log_life[SQLITE_LOG_LIFE]; /* see turn.c */
     bool memory;
@@ -121,6 +121,25 @@ static inline struct str sqlite_text(sqlite3_stmt *q, int col)
     return (struct str){p, p ? (size_t)sqlite3_column_bytes(q, col) : 0};
 }
 
+/* Transactions. */
+int sqlite_begin(struct store *st, struct error *err);
+int sqlite_commit(struct store *st, struct error *err);
+void sqlite_rollback(struct store *st);
+/* sqlite_tx_prepare prepares BEGIN, COMMIT and ROLLBACK, so that leaving a transaction needs no
+ * memory. */
+int sqlite_tx_prepare(struct sqlite_store *st, struct error *err);
+/* sqlite_unstick ends a transaction whose ROLLBACK failed. Until it succeeds nothing else may run
+ * on the connection: it would become part of that transaction and be reported as committed. */
+int sqlite_unstick(struct sqlite_store *st, struct error *err);
+/* sqlite_tx_gone fails if SQLite has rolled back the transaction that sqlite_begin opened, as it
+ * does when the disk is full: each further statement would commit on its own. */
+int sqlite_tx_gone(struct store *st, struct error *err);
+int sqlite_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
+void sqlite_snapshot_end(struct store *st, bool own);
+int sqlite_lend(struct store *st, int64_t idle_ms, struct error *err);
+int sqlite_savepoint(struct store *st, enum savepoint what, struct error *err);
+enum tx_state sqlite_tx_state(struct store *st);
+
 /* ---- open.c: connecting ---- */
 
 /* sqlite_connect opens st->path, checks its content, and notes which file and outbox it is.
@@ -140,26 +159,6 @@ int sqlite_init(struct store *st, bool *ret_created, struct error *err);
 int sqlite_ddl(const struct ddl_request *req, struct error *err);
 /* sqlite_identity_read sets st->identity: "" for an outbox too old to have one. */
 void sqlite_identity_read(struct sqlite_store *st);
-
-/* ---- transaction.c ---- */
-
-int sqlite_begin(struct store *st, struct error *err);
-int sqlite_commit(struct store *st, struct error *err);
-void sqlite_rollback(struct store *st);
-/* sqlite_tx_prepare prepares BEGIN, COMMIT and ROLLBACK, so that leaving a transaction needs no
- * memory. */
-int sqlite_tx_prepare(struct sqlite_store *st, struct error *err);
-/* sqlite_unstick ends a transaction whose ROLLBACK failed. Until it succeeds nothing else may run
- * on the connection: it would become part of that transaction and be reported as committed. */
-int sqlite_unstick(struct sqlite_store *st, struct error *err);
-/* sqlite_tx_gone fails if SQLite has rolled back the transaction that sqlite_begin opened, as it
- * does when the disk is full: each further statement would commit on its own. */
-int sqlite_tx_gone(struct store *st, struct error *err);
-int sqlite_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
-void sqlite_snapshot_end(struct store *st, bool own);
-int sqlite_lend(struct store *st, int64_t idle_ms, struct error *err);
-int sqlite_savepoint(struct store *st, enum savepoint what, struct error *err);
-enum tx_state sqlite_tx_state(struct store *st);
 
 /* ---- watch.c ---- */
 
@@ -184,7 +183,17 @@ int sqlite_file_adopt(struct sqlite_store *st, struct error *err);
  * previous file at this path. */
 int sqlite_file_paired(struct sqlite_store *st, struct error *err);
 
-/* ---- turn.c, lanes.c, window.c: the driver's part of a turn, see db.h ---- */
+/* sqlite_registration finds a consumer registered through this handle; NULL: none.
+ * sqlite_registrations_forget forgets all; sqlite_registrations_moved forgets only their claims,
+ * which were made in another file. */
+struct sqlite_registration *sqlite_registration(struct store *st, const char *name);
+void sqlite_registrations_forget(struct sqlite_store *st);
+void sqlite_registrations_moved(struct sqlite_store *st);
+int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
+                        struct error *err);
+void sqlite_consumer_forget(struct store *st, const char *name);
+
+/* ---- turn.c, window.c: the driver's part of a turn, see db.h ---- */
 
 int sqlite_before_turns(struct turn *t, size_t n, struct error *err);
 int sqlite_check_outbox(struct turn *t, bool there, struct str identity, int64_t last,
@@ -200,6 +209,11 @@ int sqlite_numbers_keep(struct store *st, struct error *err);
 /* sqlite_lanes_together returns the common position of all lanes of the consumer, if this worker
  * may claim from all at once; -1 if not. Another worker may still hold one of them. */
 int sqlite_lanes_together(struct turn *t, int64_t *ret, struct error *err);
+/* sqlite_prefetch reads what will probably be claimed into t->prefetched, before the write lock is
+ * taken. */
+int sqlite_prefetch(struct turn *t, struct error *err);
+/* sqlite_window_forget frees the window. */
+void sqlite_window_forget(struct sqlite_store *st);
 
 /* ---- emit.c ---- */
 
@@ -209,18 +223,6 @@ struct db_rows sqlite_target_rows(const struct db_target *t, const struct sql *s
 int64_t sqlite_target_changed(const struct db_target *t);
 int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                   bool *ret_duplicate, struct error *err);
-
-/* ---- registrations.c ---- */
-
-/* sqlite_registration finds a consumer registered through this handle; NULL: none.
- * sqlite_registrations_forget forgets all; sqlite_registrations_moved forgets only their claims,
- * which were made in another file. */
-struct sqlite_registration *sqlite_registration(struct store *st, const char *name);
-void sqlite_registrations_forget(struct sqlite_store *st);
-void sqlite_registrations_moved(struct sqlite_store *st);
-int sqlite_consumer_put(struct store *st, const struct consumer_spec *spec, bool *ret_created,
-                        struct error *err);
-void sqlite_consumer_forget(struct store *st, const char *name);
 
 /* ---- doctor.c ---- */
 

@@ -1,8 +1,16 @@
-#include "store/sqlite/window.h"
-
+/* window.c: reading fresh events, and keeping them for several lanes.
+ *
+ * A turn reads before it takes the write lock, so that producers need not wait for it. Events never
+ * change and seq is commit order, so the result is still valid if the position is unchanged under
+ * the lock.
+ *
+ * All lanes go through the same events, and each wants its share of them. A worker with several
+ * lanes keeps what it has read, within a bound on memory, so that the claims of the other lanes
+ * find their events there. Events of lanes that other workers hold are not kept. */
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "store/sqlite/sqlite.h"
 #include "store_sql.h"
 
 #define WINDOW_BYTES ((size_t)4 * 1024 * 1024)
