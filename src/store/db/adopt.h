@@ -1,5 +1,5 @@
-/* adopt.h: turning rows of an application's table into events, the part that SQLite and MariaDB have
- * in common. */
+/* adopt.h: turning rows of an application's table into events, the part that SQLite and MariaDB
+ * have in common. */
 #ifndef STORE_DB_ADOPT_H
 #define STORE_DB_ADOPT_H
 

@@ -107,8 +107,8 @@ static int replace(struct store *st, const struct consumer_spec *c, struct arena
                       .by_whom = c->by));
 }
 
-/* Records new settings, inside a transaction. ERR_CONFLICT: they were replaced before, and c->how is
- * not PUT_PURPOSE. */
+/* Records new settings, inside a transaction. ERR_CONFLICT: they were replaced before, and c->how
+ * is not PUT_PURPOSE. */
 static int replace_settings(struct store *st, const struct consumer_spec *c, struct error *err)
 {
     struct arena a;

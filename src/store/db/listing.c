@@ -279,8 +279,8 @@ static int count_parked(struct counting *k, struct error *err)
     return read_first(k, err);
 }
 
-/* Counts undelivered events: unclaimed, in flight and parked. The cost grows only with the number in
- * flight, which workers hold in memory. */
+/* Counts undelivered events: unclaimed, in flight and parked. The cost grows only with the number
+ * in flight, which workers hold in memory. */
 static int count_backlog(struct store *st, struct backlog *b, struct error *err)
 {
     struct counting k = {.st = st, .b = b, .now = db_now(st)};

@@ -1,5 +1,5 @@
-/* turn.h: internals of a turn, shared by turn.c, claim.c, fresh.c, parked.c, held_keys.c
- * and the drivers. Everything here runs inside the transaction of a turn, which has locked the consumer's
+/* turn.h: internals of a turn, shared by turn.c, claim.c, fresh.c, parked.c, held_keys.c and the
+ * drivers. Everything here runs inside the transaction of a turn, which has locked the consumer's
  * row, except for the driver's before_turns and after_turns. */
 #ifndef STORE_DB_TURN_H
 #define STORE_DB_TURN_H
