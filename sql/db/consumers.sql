@@ -119,9 +119,6 @@ DELETE FROM outbox_setting WHERE consumer = :consumer AND generation = :generati
 -- drop_old_settings (consumer text, generation int): keeps the history of a consumer bounded.
 DELETE FROM outbox_setting WHERE consumer = :consumer AND generation <= :generation;
 
--- count_settings (consumer text): how much room list_settings needs.
-SELECT count(*) FROM outbox_setting WHERE consumer = :consumer;
-
 -- list_settings (consumer text): newest first.
 SELECT generation, events, predicate, ordering, lanes, since, by_whom FROM outbox_setting
  WHERE consumer = :consumer ORDER BY generation DESC;

@@ -1,11 +1,11 @@
 /* claim.c: claims: their list, epochs and leases, and taking over those that expired. */
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "store/db/turn.h"
 #include "store_sql.h"
 
-#define EPOCH_RANDOM 20 /* bits */
-#define CLAIMS_AT_ONCE 64
+#define EPOCH_RANDOM 20       /* bits */
 #define RANGE_EVENTS 256      /* of a fresh claim that are parked at a time */
 #define RANGE_BYTES (1 << 20) /* likewise */
 #define CLOCK_DRIFT 100       /* ms; less is the work of NTP */
@@ -63,16 +63,12 @@ static struct db_claim read_claim(const struct turn *t, const struct db_rows *q)
 
 int db_claim_list(struct turn *t, struct db_rows *q, struct error *err)
 {
-    size_t room = 0;
     int r;
     while ((r = db_step(q, err)) == 1) {
-        if (t->n_claims == room) {
-            room += CLAIMS_AT_ONCE;
-            struct db_claim *more = realloc(t->claims, room * sizeof *more);
-            if (!more)
-                return err_nomem(err);
-            t->claims = more;
-        }
+        struct db_claim *list = array_grow(t->claims, t->n_claims, sizeof *list);
+        if (!list)
+            return err_nomem(err);
+        t->claims = list;
         t->claims[t->n_claims++] = read_claim(t, q);
     }
     return r;
@@ -103,34 +99,23 @@ bool db_claim_blocks(const struct db_claim *c, int lane)
     return of_lane && !c->over && !c->parked && !c->known && !set_aside_for_us;
 }
 
+static bool read_owner(const struct db_rows *q, struct arena *a, void *element)
+{
+    struct claim_info *c = element;
+    bool ok = true;
+    c->epoch = db_int(q, 0);
+    c->owner = db_copy(q, 1, a, &ok).p;
+    return ok;
+}
+
 int db_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
               size_t *ret_n, struct error *err)
 {
-    struct claim_info *list = NULL;
-    size_t n = 0, room = 0;
-    bool ok = true;
-    int r;
-    struct db_rows q = db_rows(st, err, SQL(claim_owners, .consumer = consumer));
-    while (ok && (r = db_step(&q, err)) == 1) {
-        if (n == room) {
-            struct claim_info *larger = arena_alloc(a, (room + CLAIMS_AT_ONCE) * sizeof *larger);
-            ok = larger != NULL;
-            if (!ok)
-                break;
-            for (size_t i = 0; i < n; i++)
-                larger[i] = list[i];
-            list = larger;
-            room += CLAIMS_AT_ONCE;
-        }
-        list[n++] = (struct claim_info){.epoch = db_int(&q, 0), .owner = db_copy(&q, 1, a, &ok).p};
-    }
-    db_done(&q);
-    if (!ok)
-        return err_nomem(err);
-    if (r < 0)
+    struct db_list l = {.a = a, .size = sizeof **ret, .read = read_owner};
+    if (db_list(st, &l, err, SQL(claim_owners, .consumer = consumer)) != 0)
         return -1;
-    *ret = list;
-    *ret_n = n;
+    *ret = l.elements;
+    *ret_n = l.n;
     return 0;
 }
 
@@ -155,7 +140,7 @@ void db_claim_wait(struct turn *t, int64_t at)
         t->hint->wait_ms = wait;
 }
 
-/* Extends a claim in the open transaction, or in one of its own. */
+/* Extends a claim in the open transaction; if none is open, the statement commits by itself. */
 static int extend_here(struct store *st, const struct claim_lease *l, bool *ret_lost,
                        struct error *err)
 {
@@ -189,9 +174,8 @@ int db_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, str
 
 /* ---- taking over ---- */
 
-/* Their events are parked as suspects: any of them may have crashed its worker. */
-
-/* Parks one event of an expired claim, until its not_before if it has one. */
+/* Parks one event of an expired claim as a suspect, since it may have crashed its worker; until its
+ * not_before if it has one. */
 static int park_crashed(struct turn *t, const struct event *ev, struct error *err)
 {
     struct parking p = {.consumer = t->consumer, .order = t->req->order, .ev = ev, .crashes = 1};
@@ -244,14 +228,6 @@ static int park_range(struct turn *t, const struct db_claim *e, struct error *er
     return r;
 }
 
-/* An expired fresh claim that was taken over. */
-struct taken_over {
-    const char *consumer;
-    int64_t epoch, from, to;
-    int lane, lanes;
-    const struct filter *filter; /* the filter in force now */
-};
-
 static bool wants(const struct filter *f, const struct db_rows *q)
 {
     return filter_type(f, db_text(q, 2)) && filter_payload(f, db_text(q, 6));
@@ -260,87 +236,62 @@ static bool wants(const struct filter *f, const struct db_rows *q)
 /* Returns how an event ends that was claimed under the former filter: if the current filter wants
  * it, it is delivered after all; if only the former one did, it never is. NULL: neither wanted it,
  * or it is in another lane. */
-static const char *end_of(const struct taken_over *t, const struct filter *former,
+static const char *end_of(const struct turn *t, int lane, const struct filter *former,
                           const struct db_rows *q)
 {
-    uint64_t key = event_key(db_text(q, 3), db_text(q, 4));
-    bool its_own = t->lane == STORE_ALL_LANES || event_lane(key, db_int(q, 0), t->lanes) == t->lane;
-    if (!its_own)
-        return NULL;
-    if (wants(t->filter, q))
+    if (lane != STORE_ALL_LANES) {
+        uint64_t key = event_key(db_text(q, 3), db_text(q, 4));
+        if (event_lane(key, db_int(q, 0), t->req->lanes) != lane)
+            return NULL;
+    }
+    if (wants(t->req->filter, q))
         return "delivered";
     if (wants(former, q))
         return "skipped";
     return NULL;
 }
 
-/* Records the ends of one page of events, and moves *from past them. */
-static int note_some(struct store *st, const struct taken_over *t, const struct filter *former,
+/* Records the ends of one page of a claim's events, and moves *from past them. */
+static int note_some(struct turn *t, const struct db_claim *e, const struct filter *former,
                      int64_t *from, struct error *err)
 {
-    int64_t max = db_page(st, ANSWER_EVENTS);
+    int64_t n = 0, max = db_page(t->st, ANSWER_EVENTS);
     struct db_rows q = db_rows(
-        st, err, SQL(taken_over_events, .from_seq = *from, .to_seq = t->to, .max = max));
-    int64_t n = 0;
+        t->st, err, SQL(taken_over_events, .from_seq = *from, .to_seq = e->to, .max = max));
     int r;
     while ((r = db_step(&q, err)) == 1) {
-        const char *state = end_of(t, former, &q);
+        const char *state = end_of(t, e->lane, former, &q);
         *from = db_int(&q, 0);
         n++;
         if (state &&
-            db_run(st, err,
+            db_run(t->st, err,
                    SQL(put_ended, .consumer = t->consumer, .seq = *from, .state = state)) != 0) {
             db_done(&q);
             return -1;
         }
     }
     if (n < max)
-        *from = t->to;
+        *from = e->to;
     return r;
 }
 
-static int note_range(struct store *st, const struct taken_over *t, const struct filter *former,
-                      struct error *err)
-{
-    int64_t from = t->from;
-    while (from < t->to)
-        if (note_some(st, t, former, &from, err) != 0)
-            return -1;
-    return 0;
-}
-
-/* Records how events of t end, where a filter saved since would give a wrong answer for them. */
-static int note_former_ends(struct store *st, const struct taken_over *t, struct error *err)
+/* If the consumer's filter was replaced since an expired fresh claim was made, records how the
+ * claim's events end: neither of the two filters would give the right answer for all of them. */
+static int note_former_ends(struct turn *t, const struct db_claim *e, struct error *err)
 {
     struct filter *former = NULL;
     struct db_rows q;
-    int r = db_row(st, &q, err, SQL(former_of_claim, .consumer = t->consumer, .epoch = t->epoch));
+    int r = db_row(t->st, &q, err,
+                   SQL(former_of_claim, .consumer = t->consumer, .epoch = e->epoch));
     if (r <= 0)
         return r;
     r = filter_new(db_text(&q, 0).p, db_text(&q, 1).p, &former, err);
     db_done(&q);
-    if (r != 0)
-        return -1;
-    r = note_range(st, t, former, err);
+    int64_t from = e->from;
+    while (r == 0 && from < e->to)
+        r = note_some(t, e, former, &from, err);
     filter_free(former);
     return r;
-}
-
-/* Also records the end of events that were claimed under a filter replaced since. */
-static int dissolve_fresh(struct turn *t, const struct db_claim *e, struct error *err)
-{
-    struct taken_over over = {
-        .consumer = t->consumer,
-        .epoch = e->epoch,
-        .from = e->from,
-        .to = e->to,
-        .lane = e->lane,
-        .lanes = t->req->lanes,
-        .filter = t->req->filter,
-    };
-    if (park_range(t, e, err) != 0)
-        return -1;
-    return note_former_ends(t->st, &over, err);
 }
 
 /* Buries an event that has been blamed for max_attempts crashes. */
@@ -380,10 +331,14 @@ static int dissolve_parked(struct turn *t, const struct db_claim *e, struct erro
 /* Ends an expired claim: from here on its owner can no longer settle it. */
 static int dissolve(struct turn *t, struct db_claim *e, struct error *err)
 {
+    int r = 0;
     t->found.known = false;
     if (held_keys_change(t->st, t->consumer, err) != 0)
         return -1;
-    int r = e->parked ? dissolve_parked(t, e, err) : dissolve_fresh(t, e, err);
+    if (e->parked)
+        r = dissolve_parked(t, e, err);
+    else if (park_range(t, e, err) != 0 || note_former_ends(t, e, err) != 0)
+        r = -1;
     if (r != 0)
         return -1;
     e->over = true;
@@ -430,8 +385,8 @@ static bool must_wait(const struct turn *t, size_t i)
     return false;
 }
 
-/* Goes through the claims in epoch order. Those that the caller itself holds are left out: it may
- * still settle or extend them, however late. */
+/* Goes through the claims in epoch order, except for those of the caller, which it may still settle
+ * or extend, however late. */
 int db_take_over(struct turn *t, struct error *err)
 {
     for (size_t i = 0; i < t->n_claims; i++) {

@@ -30,10 +30,10 @@ static bool same_settings(const struct consumer_settings *s, const struct consum
     return same_patterns(s->events, c->events) && strcmp(s->where, c->where) == 0;
 }
 
-/* Reads a row of list_settings; false if memory runs out, or if the row has a NULL that our
- * constraints rule out. */
-static bool read_setting(const struct db_rows *q, struct arena *a, struct consumer_settings *s)
+/* Reads a row of list_settings. */
+static bool read_setting(const struct db_rows *q, struct arena *a, void *element)
 {
+    struct consumer_settings *s = element;
     bool ok = true;
     *s = (struct consumer_settings){
         .generation = (int)db_int(q, 0),
@@ -51,26 +51,11 @@ static bool read_setting(const struct db_rows *q, struct arena *a, struct consum
 static int read_history(struct store *st, const char *name, struct arena *a,
                         struct consumer_settings **ret, size_t *ret_n, struct error *err)
 {
-    int64_t count = 0;
-    if (db_value(st, err, &count, SQL(count_settings, .consumer = name)) != 0)
+    struct db_list l = {.a = a, .size = sizeof **ret, .read = read_setting};
+    if (db_list(st, &l, err, SQL(list_settings, .consumer = name)) != 0)
         return -1;
-    struct consumer_settings *list = arena_zalloc(a, (size_t)count + 1, sizeof *list);
-    if (!list)
-        return err_nomem(err);
-
-    size_t n = 0;
-    int r = 0;
-    bool ok = true;
-    struct db_rows q = db_rows(st, err, SQL(list_settings, .consumer = name));
-    while (ok && n < (size_t)count && (r = db_step(&q, err)) == 1)
-        ok = read_setting(&q, a, &list[n++]);
-    db_done(&q);
-    if (!ok)
-        return err_nomem(err);
-    if (r < 0)
-        return -1;
-    *ret = list;
-    *ret_n = n;
+    *ret = l.elements;
+    *ret_n = l.n;
     return 0;
 }
 
@@ -256,7 +241,7 @@ static struct difference compare(const struct db_rows *q, const struct consumer_
     };
 }
 
-/* Updates the consumer to c. The settings are recorded first, because that may refuse them. */
+/* Updates the consumer to c. Recording the settings comes first, because that may refuse them. */
 static int update(struct store *st, const struct consumer_spec *c, struct difference d,
                   struct error *err)
 {
@@ -296,46 +281,37 @@ static int put(struct store *st, const struct consumer_spec *c, bool *ret_create
     return create(st, c, err);
 }
 
-/* Registers it in a transaction, retried if another session registered the consumer at the same
- * time. */
-static int put_committed(struct store *st, const struct consumer_spec *c, bool *ret_created,
-                         struct error *err)
-{
-    const struct db_driver *d = st->ops->driver;
-    struct error why;
-    for (int i = 0; i < TRIES; i++) {
-        int r = db_begin(st, &why);
-        if (r == 0) {
-            r = put(st, c, ret_created, &why);
-            if (r == 0)
-                r = db_commit(st, &why);
-            else
-                db_rollback(st);
-        }
-        if (r == 0)
-            return 0;
-        bool beside = d->again && d->again(&why);
-        if (!beside)
-            break;
-    }
-    if (err)
-        *err = why;
-    return -1;
-}
-
 int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_created,
                     struct error *err)
 {
+    const struct db_driver *d = st->ops->driver;
+    struct error why;
     bool created;
     if (store_name_check(c->name, err) != 0)
         return -1;
     if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
-
     if (db_give_numbers(st, err) != 0)
         return -1; /* so that the end is after everything committed */
-    if (put_committed(st, c, &created, err) != 0)
+
+    /* Tries again if another session registered the consumer at the same time. */
+    int r = -1;
+    for (int i = 0; i < TRIES && r != 0; i++) {
+        if (db_begin(st, &why) == 0) {
+            r = put(st, c, &created, &why);
+            if (r == 0)
+                r = db_commit(st, &why);
+            else
+                db_rollback(st);
+        }
+        if (r != 0 && !(d->again && d->again(&why)))
+            break;
+    }
+    if (r != 0) {
+        if (err)
+            *err = why;
         return -1;
+    }
     db_news(st);
     if (ret_created)
         *ret_created = created;
@@ -365,7 +341,7 @@ int db_consumer_report(struct store *st, const char *name, const char *text, str
 
 /* ---- removing ---- */
 
-/* Refuses to remove a consumer that does not exist or, without force, one that still has state. */
+/* Refuses to remove a consumer that does not exist or, without force, that still has state. */
 static int check_removable(struct store *st, const char *name, bool force, struct error *err)
 {
     int64_t found = 0, dead = 0, parked = 0, live = 0, now = db_now(st);
@@ -392,24 +368,19 @@ static int keep_epoch(struct store *st, const char *name, struct error *err)
     return db_run(st, err, SQL(keep_epoch, .consumer = name));
 }
 
-static int remove_rows(struct store *st, const char *name, struct error *err)
+int db_consumer_remove(struct store *st, const char *name, bool force, struct error *err)
 {
     static const struct sql *const all[] = {
         &sql_remove_lanes,  &sql_remove_claims,         &sql_remove_parked,   &sql_remove_letters,
         &sql_remove_ended,  &sql_remove_former_filters, &sql_remove_receipts, &sql_remove_marks,
         &sql_remove_passed, &sql_remove_settings,       &sql_remove_consumer, NULL};
-    if (keep_epoch(st, name, err) != 0)
-        return -1;
-    return remove_each(st, all, name, err);
-}
-
-int db_consumer_remove(struct store *st, const char *name, bool force, struct error *err)
-{
     if (db_begin(st, err) != 0)
         return -1;
     int r = check_removable(st, name, force, err);
     if (r == 0)
-        r = remove_rows(st, name, err);
+        r = keep_epoch(st, name, err);
+    if (r == 0)
+        r = remove_each(st, all, name, err);
     if (r == 0)
         return db_commit(st, err);
     db_rollback(st);

@@ -247,6 +247,20 @@ struct db_number {
 };
 int db_values(struct store *st, struct error *err, const struct db_number *wanted, size_t n);
 
+/* A list that db_list reads: an element of `size` zeroed bytes for each row of a statement. (1)
+ * elements is not NULL once db_list has succeeded. */
+struct db_list {
+    struct arena *a;
+    size_t size;
+    /* read fills an element from the current row; false if memory runs out, or if the row has a
+     * NULL that our constraints rule out. */
+    bool (*read)(const struct db_rows *q, struct arena *a, void *element);
+    void *elements;
+    size_t n;
+};
+int db_list(struct store *st, struct db_list *l, struct error *err, const struct sql *sql,
+            const void *args);
+
 /* A column of the current row. */
 bool db_null(const struct db_rows *q, int col);
 int64_t db_int(const struct db_rows *q, int col);

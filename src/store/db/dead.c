@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "store/db/turn.h"
 #include "store_sql.h"
 
@@ -61,22 +62,9 @@ struct picked {
         uint64_t key;
         bool first; /* of its consumer */
     } * p;
-    size_t n, cap;
+    size_t n;
     bool failed; /* memory ran out */
 };
-
-static bool make_room(struct picked *l)
-{
-    if (l->n < l->cap)
-        return true;
-    size_t cap = l->cap ? 2 * l->cap : 64;
-    struct dead_pick *p = realloc(l->p, cap * sizeof *p);
-    if (!p)
-        return false;
-    l->p = p;
-    l->cap = cap;
-    return true;
-}
 
 /* A dead_visit that collects a letter, unless it has been sent back already. */
 static int pick(void *ctx, const struct dead_letter *d)
@@ -84,10 +72,12 @@ static int pick(void *ctx, const struct dead_letter *d)
     struct picked *l = ctx;
     if (d->retrying)
         return 0;
-    if (!make_room(l)) {
+    struct dead_pick *p = array_grow(l->p, l->n, sizeof *p);
+    if (!p) {
         l->failed = true;
         return 1;
     }
+    l->p = p;
     struct dead_pick *k = &l->p[l->n];
     k->first = l->n == 0 || strcmp(k[-1].consumer, d->consumer) != 0;
     l->n++;
@@ -128,19 +118,6 @@ static int drop_one(struct store *st, const struct dead_pick *k, struct error *e
     return db_run(st, err, SQL(drop_letter, .consumer = k->consumer, .seq = k->seq));
 }
 
-static int act_on_picked(struct store *st, const struct dead_query *query, act_on *act,
-                         struct picked *l, struct error *err)
-{
-    if (db_dead(st, query, pick, l, err) != 0)
-        return -1;
-    if (l->failed)
-        return err_nomem(err);
-    for (size_t i = 0; i < l->n; i++)
-        if (act(st, &l->p[i], err) != 0)
-            return -1;
-    return 0;
-}
-
 /* Acts on every letter that the query selects, in one transaction. */
 static int for_picked(struct store *st, const struct dead_query *query, act_on *act, int64_t *ret_n,
                       struct error *err)
@@ -148,7 +125,11 @@ static int for_picked(struct store *st, const struct dead_query *query, act_on *
     struct picked l = {0};
     if (db_begin(st, err) != 0)
         return -1;
-    int r = act_on_picked(st, query, act, &l, err);
+    int r = db_dead(st, query, pick, &l, err);
+    if (r == 0 && l.failed)
+        r = err_nomem(err);
+    for (size_t i = 0; i < l.n && r == 0; i++)
+        r = act(st, &l.p[i], err);
     if (r == 0)
         r = db_commit(st, err);
     else

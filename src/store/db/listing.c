@@ -299,10 +299,10 @@ static int count_backlog(struct store *st, struct backlog *b, struct error *err)
 
 /* ---- the rows ---- */
 
-/* Reads a row of list_consumers; false if memory runs out, or if the row has a NULL that our
- * constraints rule out. */
-static bool read_row(const struct db_rows *q, struct arena *a, struct consumer_info *c)
+/* Reads a row of list_consumers. */
+static bool read_row(const struct db_rows *q, struct arena *a, void *element)
 {
+    struct consumer_info *c = element;
     bool ok = true;
     c->spec = (struct consumer_spec){
         .name = db_copy(q, 0, a, &ok).p,
@@ -348,9 +348,10 @@ static void take_floor(const struct db_rows *q, struct consumer_info *c)
         hold_floor(c, db_int(q, PARKED), "parked");
 }
 
-/* Reads a row of floors; false if memory runs out, or if the name is NULL. */
-static bool read_floor_row(const struct db_rows *q, struct arena *a, struct consumer_info *c)
+/* Reads a row of floors. */
+static bool read_floor_row(const struct db_rows *q, struct arena *a, void *element)
 {
+    struct consumer_info *c = element;
     bool ok = true;
     c->spec.name = db_copy(q, 0, a, &ok).p;
     c->paused = db_int(q, 1) != 0;
@@ -358,43 +359,17 @@ static bool read_floor_row(const struct db_rows *q, struct arena *a, struct cons
     return ok && c->spec.name;
 }
 
-/* Reads a consumer from each row of a statement. */
-static int read_each(struct store *st,
-                     bool (*read)(const struct db_rows *, struct arena *, struct consumer_info *),
-                     struct arena *a, struct consumer_info **ret, size_t *ret_n, struct error *err,
-                     const struct sql *sql, const void *args)
-{
-    int64_t count = 0;
-    if (db_value(st, err, &count, SQL(count_consumers)) != 0)
-        return -1;
-    struct consumer_info *list = arena_zalloc(a, (size_t)count + 1, sizeof *list);
-    if (!list)
-        return err_nomem(err);
-
-    size_t n = 0;
-    int r = 0;
-    bool ok = true;
-    struct db_rows q = db_rows(st, err, sql, args);
-    while (ok && n < (size_t)count && (r = db_step(&q, err)) == 1)
-        ok = read(&q, a, &list[n++]);
-    db_done(&q);
-    if (!ok)
-        return err_nomem(err);
-    if (r < 0)
-        return -1;
-    *ret = list;
-    *ret_n = n;
-    return 0;
-}
-
 /* Reads all consumers, or the named one, without their state. */
 static int read_rows(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err)
 {
-    if (read_each(st, read_row, a, ret, ret_n, err, SQL(list_consumers, .name = name)) != 0)
+    struct db_list l = {.a = a, .size = sizeof **ret, .read = read_row};
+    if (db_list(st, &l, err, SQL(list_consumers, .name = name)) != 0)
         return -1;
-    if (name && *ret_n == 0)
+    if (name && l.n == 0)
         return store_no_consumer(name, err);
+    *ret = l.elements;
+    *ret_n = l.n;
     return 0;
 }
 
@@ -500,7 +475,12 @@ int db_consumer_list(struct store *st, const char *name, struct arena *a,
 int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                        struct error *err)
 {
-    return read_each(st, read_floor_row, a, ret, ret_n, err, SQL(floors));
+    struct db_list l = {.a = a, .size = sizeof **ret, .read = read_floor_row};
+    if (db_list(st, &l, err, SQL(floors)) != 0)
+        return -1;
+    *ret = l.elements;
+    *ret_n = l.n;
+    return 0;
 }
 
 int db_consumer_specs(struct store *st, const char *name, struct arena *a,

@@ -129,6 +129,35 @@ int db_values(struct store *st, struct error *err, const struct db_number *wante
     return 0;
 }
 
+int db_list(struct store *st, struct db_list *l, struct error *err, const struct sql *sql,
+            const void *args)
+{
+    size_t room = 16;
+    l->n = 0;
+    l->elements = arena_zalloc(l->a, room, l->size);
+    bool ok = l->elements != NULL;
+    int r = 0;
+    struct db_rows q = db_rows(st, err, sql, args);
+    while (ok && (r = db_step(&q, err)) == 1) {
+        if (l->n == room) {
+            void *larger = arena_zalloc(l->a, 2 * room, l->size);
+            if (!larger) {
+                ok = false;
+                break;
+            }
+            memcpy(larger, l->elements, room * l->size);
+            l->elements = larger;
+            room *= 2;
+        }
+        ok = l->read(&q, l->a, (char *)l->elements + l->n * l->size);
+        l->n++;
+    }
+    db_done(&q);
+    if (!ok)
+        return err_nomem(err);
+    return r;
+}
+
 /* ---- rows ---- */
 
 bool db_null(const struct db_rows *q, int col)

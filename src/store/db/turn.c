@@ -18,9 +18,9 @@ static bool is_claiming(const struct turn *t)
 
 /* ---- what may have changed since the last turn ---- */
 
-/* Handles a migration that ran meanwhile. What the worker holds is still settled, so that nothing
- * is delivered again, but nothing is claimed. With nothing to settle it is an error, which stops
- * the worker. */
+/* Handles a migration that ran since the last turn. The worker still settles its claim, so that
+ * nothing is delivered again, but claims nothing. A turn without a settlement fails, which stops the
+ * worker. */
 static int check_version(const struct turn *t, struct error *err)
 {
     int known = t->st->ops->driver->schema_version;
@@ -38,8 +38,8 @@ static int check_version(const struct turn *t, struct error *err)
         (long long)t->version, known);
 }
 
-/* The consumer is missing: it was removed, or another outbox has replaced ours. The settlement is
- * lost then. */
+/* Handles a missing consumer, which was removed, or whose outbox was replaced by another. A
+ * settlement alone is then lost without an error. */
 static int not_registered(struct turn *t, struct error *err)
 {
     const struct db_driver *d = t->st->ops->driver;
@@ -80,9 +80,9 @@ static void set_now(struct turn *t, const struct db_rows *q)
     t->now = st->turn_now;
 }
 
-/* Reads the consumer's row; the consumer may have been paused, removed or changed meanwhile. If the
- * request's settings differ from the registered ones, nothing may be claimed or taken over: events
- * that only the new filter wants would be skipped for good. */
+/* Reads the consumer's row; since the last turn, the consumer may have been paused, removed or
+ * changed. If the request's settings differ from the registered ones, nothing may be claimed or
+ * taken over: events that only the new filter wants would never be delivered. */
 static int read_consumer(struct turn *t, struct db_rows *q, struct error *err)
 {
     const struct db_driver *d = t->st->ops->driver;
@@ -166,9 +166,9 @@ static int settle(struct turn *t, struct error *err)
 
 /* ---- claiming ---- */
 
-/* After nothing was claimed: finds out whether anything is left for this consumer at all, and when
- * claims expire that can then be taken over: those of others, and those of ours that we do not know
- * of because the answer was lost. */
+/* After nothing was claimed: finds out whether anything is left for this consumer, and when the
+ * first claim expires that can then be taken over: another worker's, or one of ours that we do not
+ * know of because the answer was lost. */
 static int look_through(struct turn *t, struct error *err)
 {
     int64_t left = 0;
@@ -189,31 +189,28 @@ static int look_through(struct turn *t, struct error *err)
     return 0;
 }
 
-/* Claims fresh events, unless a suspect waits for all deliveries to end. */
-static int claim_fresh(struct turn *t, struct error *err)
-{
-    bool suspect_waits = t->hint->suspect && t->req->suspect == SUSPECT_WAIT;
-    if (suspect_waits)
-        return 0;
-    return db_fresh_claim(t, err);
-}
-
 /* Claims parked or fresh events, trying first what the request prefers. */
 static int claim_next(struct turn *t, struct error *err)
 {
-    typedef int claim_kind(struct turn *, struct error *);
-    static claim_kind *const parked_first[] = {db_parked_claim, claim_fresh};
-    static claim_kind *const fresh_first[] = {claim_fresh, db_parked_claim};
     const struct db_driver *d = t->st->ops->driver;
-
-    claim_kind *const *kinds = t->req->parked_first ? parked_first : fresh_first;
-    for (int i = 0; i < 2 && t->b->n == 0 && !t->hint->paused; i++)
-        if (kinds[i](t, err) != 0)
+    for (int i = 0; i < 2 && t->b->n == 0 && !t->hint->paused; i++) {
+        bool parked = t->req->parked_first == (i == 0);
+        /* A suspect may wait for all deliveries to end; then nothing fresh is claimed. */
+        bool suspect_waits = t->hint->suspect && t->req->suspect == SUSPECT_WAIT;
+        int r = 0;
+        if (parked)
+            r = db_parked_claim(t, err);
+        else if (!suspect_waits)
+            r = db_fresh_claim(t, err);
+        if (r != 0)
             return -1;
-    if (d->claimed && !t->hint->paused && d->claimed(t, err) != 0)
-        return -1;
-    if (t->b->n == 0 && !t->hint->paused && look_through(t, err) != 0)
-        return -1;
+    }
+    if (!t->hint->paused) {
+        if (d->claimed && d->claimed(t, err) != 0)
+            return -1;
+        if (t->b->n == 0 && look_through(t, err) != 0)
+            return -1;
+    }
 
     /* A worker that does not listen is not woken when another worker of its relay settles. */
     bool unwoken = t->req->no_listen || !d->commit_wakes;
@@ -233,17 +230,22 @@ static int turn_steps(struct turn *t, struct error *err)
         return -1;
     if (t->registered && check_version(t, err) != 0)
         return -1;
-    bool fit = t->req && !t->hint->changed && t->version == d->schema_version;
-    if (fit && is_claiming(t) && d->check_numbers && d->check_numbers(t, err) != 0)
+
+    /* After a change of settings or of the schema, the turn only settles. */
+    bool unchanged = t->req && !t->hint->changed && t->version == d->schema_version;
+    bool claims = unchanged && is_claiming(t);
+    if (claims && d->check_numbers && d->check_numbers(t, err) != 0)
+        return -1;
+    if (unchanged && db_take_over(t, err) != 0)
         return -1;
 
-    if (fit && db_take_over(t, err) != 0)
-        return -1;
     if (t->s && settle(t, err) != 0)
         return -1;
-    if (t->marks && d->mark_rows(t->st, t->consumer, t->lost ? NULL : t->s, err) != 0)
+    const struct settlement *settled = t->lost ? NULL : t->s;
+    if (t->marks && d->mark_rows(t->st, t->consumer, settled, err) != 0)
         return -1;
-    if (fit && is_claiming(t) && claim_next(t, err) != 0)
+
+    if (claims && claim_next(t, err) != 0)
         return -1;
     bool progress = t->b->n > 0 || t->delivered > 0;
     if (!progress)
