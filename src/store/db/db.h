@@ -311,8 +311,10 @@ int64_t db_page(const struct store *st, int64_t rows);
 int db_schema_version(struct store *st, int64_t *ret, struct error *err);
 int db_schema_known(struct store *st, int64_t *ret, struct error *err);
 int db_schema_check(struct store *st, struct error *err);
+/* db_doctor_say reports a finding, whose text is formatted. */
 void db_doctor_say(const struct doctor_request *req, enum finding_level level, const char *name,
-                   const char *text, const char *advice);
+                   const char *advice, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+#define DOCTOR_ROWS 10000 /* rows that doctor examines of a table that may have many more */
 /* db_doctor_lost reports deleted events that consumers still wait for; db_doctor_consumers,
  * problems with positions and claims. */
 int db_doctor_lost(struct store *st, const struct doctor_request *req, struct error *err);

@@ -1,4 +1,5 @@
 /* schema.c: the version of the tables in the database, and checks on the outbox in them. */
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "base/text.h"
@@ -51,26 +52,29 @@ int db_schema_check(struct store *st, struct error *err)
     return 0;
 }
 
-#define LOOK_ROWS 10000 /* how many of a table's rows are looked at */
+/* ---- doctor ---- */
 
 void db_doctor_say(const struct doctor_request *req, enum finding_level level, const char *name,
-                   const char *text, const char *advice)
+                   const char *advice, const char *fmt, ...)
 {
+    char text[1500];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
     struct finding f = {.level = level, .name = name, .text = text, .advice = advice};
     req->visit(req->ctx, &f);
 }
 
 int db_doctor_lost(struct store *st, const struct doctor_request *req, struct error *err)
 {
-    char text[300];
     int r;
-    struct db_rows q = db_rows(st, err, SQL(lost_parked, .max = LOOK_ROWS));
+    struct db_rows q = db_rows(st, err, SQL(lost_parked, .max = DOCTOR_ROWS));
     while ((r = db_step(&q, err)) == 1) {
-        snprintf(text, sizeof text,
-                 "consumer \"%.63s\": %lld events that wait for it were deleted, the first is %lld",
-                 db_text(&q, 0).p, (long long)db_int(&q, 1), (long long)db_int(&q, 2));
-        db_doctor_say(req, FINDING_PROBLEM, "lost", text,
-                      "bring them back from a backup, or emit them again");
+        db_doctor_say(
+            req, FINDING_PROBLEM, "lost", "bring them back from a backup, or emit them again",
+            "consumer \"%.63s\": %lld events that wait for it were deleted, the first is %lld",
+            db_text(&q, 0).p, (long long)db_int(&q, 1), (long long)db_int(&q, 2));
     }
     return r;
 }
@@ -81,17 +85,16 @@ static int lost_places(struct store *st, const struct doctor_request *req, struc
     int r;
     struct db_rows q = db_rows(st, err, SQL(lost_places));
     while ((r = db_step(&q, err)) == 1) {
-        char text[200], advice[200];
+        char advice[200];
         const char *name = db_text(&q, 0).p;
-        snprintf(text, sizeof text,
-                 "consumer \"%.63s\" has lost its place, and gets nothing: rows of it in "
-                 "outbox_lane are gone",
-                 name);
         snprintf(advice, sizeof advice,
                  "restore them, or run `outbox consumers remove %.63s` and start it again where "
                  "you want it",
                  name);
-        db_doctor_say(req, FINDING_PROBLEM, "position", text, advice);
+        db_doctor_say(req, FINDING_PROBLEM, "position", advice,
+                      "consumer \"%.63s\" has lost its place, and gets nothing: rows of it in "
+                      "outbox_lane are gone",
+                      name);
     }
     return r;
 }
@@ -105,18 +108,17 @@ int db_doctor_consumers(struct store *st, const struct doctor_request *req, stru
     int64_t now = db_now(st), before = now - req->patience_ms - 1;
     struct db_rows q = db_rows(st, err, SQL(vanished_claims, .before = before));
     while ((r = db_step(&q, err)) == 1) {
-        char age[32], text[400];
+        char age[32];
         text_duration_show(clock_since(now, db_int(&q, 2)) / 1000 * 1000, age);
-        snprintf(
-            text, sizeof text,
+        db_doctor_say(
+            req, FINDING_WARNING, "claim",
+            "start a relay that runs this consumer: it takes them over",
             "consumer \"%.63s\": %d claims of workers that vanished, the oldest ran out %s ago "
             "(%.100s), and no relay takes them over",
             db_text(&q, 0).p, (int)db_int(&q, 1), age, db_text(&q, 3).p);
-        db_doctor_say(req, FINDING_WARNING, "claim", text,
-                      "start a relay that runs this consumer: it takes them over");
         fine = false;
     }
     if (r == 0 && fine)
-        db_doctor_say(req, FINDING_OK, "claim", "none is left behind", NULL);
+        db_doctor_say(req, FINDING_OK, "claim", NULL, "none is left behind");
     return r;
 }

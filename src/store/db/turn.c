@@ -19,8 +19,8 @@ static bool is_claiming(const struct turn *t)
 /* ---- what may have changed since the last turn ---- */
 
 /* Handles a migration that ran since the last turn. The worker still settles its claim, so that
- * nothing is delivered again, but claims nothing. A turn without a settlement fails, which stops the
- * worker. */
+ * nothing is delivered again, but claims nothing. A turn without a settlement fails, which stops
+ * the worker. */
 static int check_version(const struct turn *t, struct error *err)
 {
     int known = t->st->ops->driver->schema_version;

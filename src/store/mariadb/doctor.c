@@ -7,7 +7,6 @@
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define LOOK_EVENTS 10000        /* newest events that are looked at for their markers */
 #define NUMBERS_ENOUGH INT64_MAX /* not reachable by counting, nor by insert_id */
 
 /* ---- the server ---- */
@@ -15,54 +14,36 @@
 /* The columns of `settings`. */
 enum { FLUSH, LOG_BIN, SYNC_BINLOG, READ_ONLY, STEP, STRICT, PACKET };
 
-static void durability(const struct doctor_request *req, const struct db_rows *q)
-{
-    bool synced = db_int(q, FLUSH) == 1;
-    bool logged = db_int(q, LOG_BIN) == 0 || db_int(q, SYNC_BINLOG) == 1;
-    if (synced && logged) {
-        db_doctor_say(req, FINDING_OK, "durability", "a commit is on disk when it returns", NULL);
-        return;
-    }
-    db_doctor_say(
-        req, FINDING_NOTE, "durability",
-        "innodb_flush_log_at_trx_commit or sync_binlog is not 1: commits of the last second, and "
-        "their events, may be gone after a crash of the machine, though some were delivered",
-        "set both to 1, unless you chose so");
-}
-
-static void writable(const struct doctor_request *req, const struct db_rows *q)
-{
-    if (db_int(q, READ_ONLY) == 0)
-        return;
-    db_doctor_say(req, FINDING_PROBLEM, "read-only",
-                  "the server is read-only: nothing can be emitted or delivered there",
-                  "use the server that is written to, or promote this one");
-}
-
-static void producers(const struct doctor_request *req, const struct db_rows *q)
-{
-    if (db_int(q, STRICT) == 0)
-        db_doctor_say(
-            req, FINDING_NOTE, "sql_mode",
-            "sql_mode is not strict: an INSERT whose values do not fit is refused by the outbox, "
-            "but other tables store something else than they were given",
-            "set STRICT_TRANS_TABLES");
-    if (db_int(q, STEP) != 1)
-        db_doctor_say(
-            req, FINDING_WARNING, "auto_increment_increment",
-            "auto_increment_increment is not 1, as where several servers are written to: events "
-            "that are written on different servers have no common order",
-            "write events on one server only");
-}
-
 static int server(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     struct db_rows q;
     if (db_row(&st->base.store, &q, err, SQL(settings)) != 1)
         return -1;
-    durability(req, &q);
-    writable(req, &q);
-    producers(req, &q);
+
+    bool synced = db_int(&q, FLUSH) == 1;
+    bool logged = db_int(&q, LOG_BIN) == 0 || db_int(&q, SYNC_BINLOG) == 1;
+    if (synced && logged)
+        db_doctor_say(req, FINDING_OK, "durability", NULL, "a commit is on disk when it returns");
+    else
+        db_doctor_say(
+            req, FINDING_NOTE, "durability", "set both to 1, unless this is on purpose",
+            "innodb_flush_log_at_trx_commit or sync_binlog is not 1: commits of the last second, "
+            "and their events, may be gone after a crash of the machine, though some were "
+            "delivered");
+    if (db_int(&q, READ_ONLY) != 0)
+        db_doctor_say(req, FINDING_PROBLEM, "read-only",
+                      "use the server that takes writes, or promote this one",
+                      "the server is read-only: nothing can be emitted or delivered there");
+    if (db_int(&q, STRICT) == 0)
+        db_doctor_say(
+            req, FINDING_NOTE, "sql_mode", "set STRICT_TRANS_TABLES",
+            "sql_mode is not strict: an INSERT whose values do not fit is refused by the outbox, "
+            "but other tables store something else than they were given");
+    if (db_int(&q, STEP) != 1)
+        db_doctor_say(
+            req, FINDING_WARNING, "auto_increment_increment", "write events on one server only",
+            "auto_increment_increment is not 1, which suggests that several servers take writes: "
+            "events that are written on different servers have no common order");
     db_done(&q);
     return 0;
 }
@@ -71,7 +52,6 @@ static int server(struct mdb_store *st, const struct doctor_request *req, struct
 static void transactions(struct mdb_store *st, const struct doctor_request *req)
 {
     struct error ignored;
-    char text[200];
     struct db_rows q = db_rows(&st->base.store, &ignored,
                                SQL(old_transactions, .seconds = req->patience_ms / 1000));
     while (db_step(&q, &ignored) == 1) {
@@ -80,13 +60,12 @@ static void transactions(struct mdb_store *st, const struct doctor_request *req)
         if (connection != 0)
             snprintf(whose, sizeof whose, "a transaction of connection %lld",
                      (long long)connection);
-        snprintf(text, sizeof text,
-                 "%s has been open for %lld s: events in it are not delivered, and the server "
-                 "keeps what others have deleted",
-                 whose, (long long)db_int(&q, 1));
-        db_doctor_say(req, FINDING_WARNING, "transaction", text,
+        db_doctor_say(req, FINDING_WARNING, "transaction",
                       connection != 0 ? "end it, or KILL the connection"
-                                      : "XA RECOVER lists it: XA COMMIT or XA ROLLBACK it");
+                                      : "XA RECOVER lists it: XA COMMIT or XA ROLLBACK it",
+                      "%s has been open for %lld s: events in it are not delivered, and the server "
+                      "keeps what others have deleted",
+                      whose, (long long)db_int(&q, 1));
     }
 }
 
@@ -94,82 +73,65 @@ static void transactions(struct mdb_store *st, const struct doctor_request *req)
 
 static int engines(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
-    char text[200];
     int r;
     struct db_rows q = db_rows(&st->base.store, err,
                                SQL(other_engines, .schema = st->url.database));
-    while ((r = db_step(&q, err)) == 1) {
-        snprintf(
-            text, sizeof text,
+    while ((r = db_step(&q, err)) == 1)
+        db_doctor_say(
+            req, FINDING_PROBLEM, "engine", "ALTER TABLE ... ENGINE = InnoDB",
             "table %.64s uses the engine %.32s, which has no transactions: events are kept even if "
             "their transaction is rolled back",
             db_text(&q, 0).p, db_text(&q, 1).p);
-        db_doctor_say(req, FINDING_PROBLEM, "engine", text, "ALTER TABLE ... ENGINE = InnoDB");
-    }
     return r;
 }
 
-static int triggers(struct mdb_store *st, const struct doctor_request *req, struct error *err)
-{
-    int64_t n = 0, unmarked = 0;
-    char text[200];
-    if (db_value(&st->base.store, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
-        return -1;
-    if (n < MDB_TRIGGERS)
-        db_doctor_say(
-            req, FINDING_PROBLEM, "trigger",
-            "a trigger of the outbox is missing: events that are inserted are not delivered, or "
-            "can be replaced and deleted silently",
-            "run `outbox init`");
-    if (db_value(&st->base.store, err, &unmarked, SQL(unmarked, .max = LOOK_EVENTS)) != 0)
-        return -1;
-    if (unmarked == 0)
-        return 0;
-    snprintf(
-        text, sizeof text,
-        "%lld of the newest events have neither a seq nor a marker: they will never be delivered",
-        (long long)unmarked);
-    db_doctor_say(
-        req, FINDING_PROBLEM, "marker", text,
-        "INSERT INTO outbox_fresh (nr) SELECT nr FROM outbox_event e WHERE NOT EXISTS (SELECT 1 "
-        "FROM outbox_order o WHERE o.nr = e.nr) AND NOT EXISTS (SELECT 1 FROM outbox_fresh f WHERE "
-        "f.nr = e.nr) ORDER BY nr");
-    return 0;
-}
-
-/* Reports that TRUNCATE could empty the table of events. */
+/* Reports missing triggers, what a missing trigger has left behind, and that TRUNCATE could empty
+ * the table of events. */
 static int guards(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
-    int64_t n = 0;
-    if (db_value(&st->base.store, err, &n, SQL(count_guards, .schema = st->url.database)) != 0)
+    const char *schema = st->url.database;
+    int64_t triggers = 0, unmarked = 0, guards = 0;
+    const struct db_number wanted[] = {
+        {&triggers, SQL(count_triggers, .schema = schema)},
+        {&unmarked, SQL(unmarked, .max = DOCTOR_ROWS)},
+        {&guards, SQL(count_guards, .schema = schema)},
+    };
+    if (db_values(&st->base.store, err, wanted, sizeof wanted / sizeof *wanted) != 0)
         return -1;
-    if (n == 0)
+    if (triggers < MDB_TRIGGERS)
+        db_doctor_say(
+            req, FINDING_PROBLEM, "trigger", "run `outbox init`",
+            "a trigger of the outbox is missing: events that are inserted are not delivered, or "
+            "can be replaced and deleted silently");
+    if (unmarked > 0)
+        db_doctor_say(
+            req, FINDING_PROBLEM, "marker",
+            "INSERT INTO outbox_fresh (nr) SELECT nr FROM outbox_event e WHERE NOT EXISTS (SELECT "
+            "1 FROM outbox_order o WHERE o.nr = e.nr) AND NOT EXISTS (SELECT 1 FROM outbox_fresh f "
+            "WHERE f.nr = e.nr) ORDER BY nr",
+            "%lld of the newest events have neither a seq nor a marker: they will never be "
+            "delivered",
+            (long long)unmarked);
+    if (guards == 0)
         db_doctor_say(req, FINDING_WARNING, "insert-only",
-                      "outbox_guard is missing: TRUNCATE can lose events silently",
-                      "create it again as `outbox migrate gen` has it");
+                      "create it again as `outbox migrate gen` has it",
+                      "outbox_guard is missing: TRUNCATE can lose events silently");
     return 0;
 }
 
 /* Reports events that were deleted before every consumer had received them. */
 static int lost_events(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
-    struct db_rows q;
-    char text[200];
-    int64_t fresh = 0;
-    if (db_value(&st->base.store, err, &fresh, SQL(lost_fresh, .max = LOOK_EVENTS)) != 0)
+    int64_t fresh = 0, ordered = 0;
+    if (db_value(&st->base.store, err, &fresh, SQL(lost_fresh, .max = DOCTOR_ROWS)) != 0)
         return -1;
-    int r = db_row(&st->base.store, &q, err, SQL(lost_ordered, .max = LOOK_EVENTS));
-    if (r != 1)
+    if (db_value(&st->base.store, err, &ordered, SQL(lost_ordered, .max = DOCTOR_ROWS)) != 0)
         return -1;
-    int64_t lost = db_int(&q, 0) + fresh;
-    db_done(&q);
-    if (lost > 0) {
-        snprintf(text, sizeof text,
-                 "%lld events were deleted before every consumer had received them",
-                 (long long)lost);
-        db_doctor_say(req, FINDING_PROBLEM, "lost", text,
-                      "bring them back from a backup, or emit them again");
-    }
+    if (fresh + ordered > 0)
+        db_doctor_say(req, FINDING_PROBLEM, "lost",
+                      "bring them back from a backup, or emit them again",
+                      "%lld events were deleted before every consumer had received them",
+                      (long long)(fresh + ordered));
     return db_doctor_lost(&st->base.store, req, err);
 }
 
@@ -178,36 +140,31 @@ static int lost_events(struct mdb_store *st, const struct doctor_request *req, s
 static void definers(struct mdb_store *st, const struct doctor_request *req)
 {
     struct error ignored;
-    char text[500];
     struct db_rows q = db_rows(&st->base.store, &ignored,
                                SQL(lost_definers, .schema = st->url.database));
-    while (db_step(&q, &ignored) == 1) {
-        snprintf(text, sizeof text,
-                 "trigger %.64s runs as %.200s, an account that does not exist: every statement "
-                 "that it belongs to fails",
-                 db_text(&q, 1).p, db_text(&q, 0).p);
-        db_doctor_say(req, FINDING_PROBLEM, "definer", text,
-                      "run `outbox init`, as an account that stays, or create that account again");
-    }
+    while (db_step(&q, &ignored) == 1)
+        db_doctor_say(
+            req, FINDING_PROBLEM, "definer",
+            "run `outbox init`, as an account that stays, or create that account again",
+            "trigger %.64s runs as %.200s, an account that does not exist: every statement "
+            "that it belongs to fails",
+            db_text(&q, 1).p, db_text(&q, 0).p);
 }
 
 /* Reports what prevents rows of adopted tables from being marked. Their events are still
  * delivered. */
 static int marked(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
-    char text[1500];
     int r;
     struct db_rows q = db_rows(&st->base.store, err, SQL(not_marked));
-    while ((r = db_step(&q, err)) == 1) {
-        snprintf(text, sizeof text,
-                 "rows of table %.64s are not marked, though consumer \"%.63s\" has received them: "
-                 "%.1000s",
-                 db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);
+    while ((r = db_step(&q, err)) == 1)
         db_doctor_say(
-            req, FINDING_PROBLEM, "marked", text,
+            req, FINDING_PROBLEM, "marked",
             "fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered the rows "
-            "before");
-    }
+            "before",
+            "rows of table %.64s are not marked, though consumer \"%.63s\" has received them: "
+            "%.1000s",
+            db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);
     return r;
 }
 
@@ -219,9 +176,9 @@ static int sequencer(struct mdb_store *st, const struct doctor_request *req, str
     if (beyond)
         db_doctor_say(
             req, FINDING_PROBLEM, "sequencer",
+            "UPDATE outbox_sequencer SET next = (SELECT max(seq) + 1 FROM outbox_order)",
             "outbox_sequencer is behind outbox_order: it was set back, and no event can be given a "
-            "number",
-            "UPDATE outbox_sequencer SET next = (SELECT max(seq) + 1 FROM outbox_order)");
+            "number");
     return 0;
 }
 
@@ -229,7 +186,6 @@ static int sequencer(struct mdb_store *st, const struct doctor_request *req, str
  * it. Rows above it have to be deleted first, otherwise AUTO_INCREMENT stays above them. */
 static int numbers(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
-    char text[200];
     int r;
     struct db_rows q = db_rows(&st->base.store, err, SQL(next_numbers, .schema = st->url.database));
     while ((r = db_step(&q, err)) == 1) {
@@ -237,16 +193,15 @@ static int numbers(struct mdb_store *st, const struct doctor_request *req, struc
         uint64_t next = strtoull(db_text(&q, 1).p, NULL, 10);
         if (next <= NUMBERS_ENOUGH)
             continue;
-        snprintf(text, sizeof text,
-                 "the next number of %s is %llu, because some account chose one: from "
-                 "18446744073709551615 on every INSERT fails",
-                 events ? "outbox_event" : "outbox_fresh", (unsigned long long)next);
-        db_doctor_say(req, FINDING_PROBLEM, "numbers", text,
+        db_doctor_say(req, FINDING_PROBLEM, "numbers",
                       events ? "once every consumer has received the events with such numbers: SET "
                                "@outbox_change_events = 'on'; DELETE FROM outbox_event WHERE nr > "
                                "9223372036854775807; ALTER TABLE outbox_event AUTO_INCREMENT = 1"
                              : "once `outbox status` has given the events their seq: ALTER TABLE "
-                               "outbox_fresh AUTO_INCREMENT = 1");
+                               "outbox_fresh AUTO_INCREMENT = 1",
+                      "the next number of %s is %llu, because some account chose one: from "
+                      "18446744073709551615 on every INSERT fails",
+                      events ? "outbox_event" : "outbox_fresh", (unsigned long long)next);
     }
     return r;
 }
@@ -263,9 +218,9 @@ int mdb_doctor(struct store *base, const struct doctor_request *req, struct erro
     if (s.there != MDB_SCHEMA_VERSION)
         return 0; /* what is there is not ours to check */
 
-    if (engines(st, req, err) != 0 || triggers(st, req, err) != 0)
+    if (engines(st, req, err) != 0 || guards(st, req, err) != 0)
         return -1;
-    if (guards(st, req, err) != 0 || lost_events(st, req, err) != 0)
+    if (lost_events(st, req, err) != 0)
         return -1;
     definers(st, req);
     if (marked(st, req, err) != 0)

@@ -9,40 +9,33 @@
 #include "store_sql.h"
 
 #define SPACE_MIN (INT64_C(256) << 20) /* free bytes that cause a warning */
-/* bytes of the write-ahead log, which is normally a few MiB */
-#define LOG_MAX (INT64_C(256) << 20)
+#define LOG_MAX (INT64_C(256) << 20)   /* likewise of the log, which normally has a few MiB */
 
 /* ---- the file ---- */
 
 static int journal(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
-    char text[160];
     sqlite3_stmt *q = sqlite_plain(st, "PRAGMA journal_mode", err);
     if (sqlite_step(st, q, err) < 0)
         return -1;
-    struct str mode = sqlite_text(q, 0);
-    bool wal = mode.p && strcmp(mode.p, "wal") == 0;
-    snprintf(text, sizeof text, "journal mode is %s", mode.p ? mode.p : "unknown");
+    const char *mode = sqlite_text(q, 0).p;
+    if (mode && strcmp(mode, "wal") == 0)
+        db_doctor_say(req, FINDING_OK, "journal", NULL, "journal mode is wal");
+    else
+        db_doctor_say(
+            req, FINDING_WARNING, "journal",
+            "run any command that writes, such as `outbox trim`: it switches to WAL where that is "
+            "possible",
+            "journal mode is %s: readers and writers wait for each other, and relays are not woken",
+            mode ? mode : "unknown");
     sqlite3_reset(q);
-    if (wal) {
-        db_doctor_say(req, FINDING_OK, "journal", text, NULL);
-        return 0;
-    }
-
-    size_t n = strlen(text);
-    snprintf(text + n, sizeof text - n,
-             ": readers and writers wait for each other, and relays are not woken");
-    db_doctor_say(
-        req, FINDING_WARNING, "journal", text,
-        "run any command that writes, such as `outbox trim`: it switches to WAL where that is "
-        "possible");
     return 0;
 }
 
 static void file(struct sqlite_store *st, const struct doctor_request *req)
 {
     const char *path = sqlite3_db_filename(st->db, "main");
-    char folder[4096], text[4400];
+    char folder[4096];
     snprintf(folder, sizeof folder, "%s", path ? path : "");
     char *slash = strrchr(folder, '/');
     if (slash)
@@ -51,15 +44,13 @@ static void file(struct sqlite_store *st, const struct doctor_request *req)
     bool file_ok = sqlite3_db_readonly(st->db, "main") == 0;
     bool folder_ok = access(folder, W_OK) == 0;
     if (file_ok && folder_ok) {
-        snprintf(text, sizeof text, "%s is writable", st->base.shown);
-        db_doctor_say(req, FINDING_OK, "file", text, NULL);
+        db_doctor_say(req, FINDING_OK, "file", NULL, "%s is writable", st->base.shown);
         return;
     }
-    snprintf(text, sizeof text,
-             "%s is not writable for this user: nothing can be emitted or delivered",
-             file_ok ? folder : st->base.shown);
-    db_doctor_say(req, FINDING_PROBLEM, "file", text,
-                  "give this user the right to write the file and its folder");
+    db_doctor_say(req, FINDING_PROBLEM, "file",
+                  "give this user the right to write the file and its folder",
+                  "%s is not writable for this user: nothing can be emitted or delivered",
+                  file_ok ? folder : st->base.shown);
 }
 
 /* Warns of hard links. SQLite finds the write-ahead log by the file's name: a process that opens
@@ -72,50 +63,36 @@ static void links(struct sqlite_store *st, const struct doctor_request *req)
         return;
     db_doctor_say(
         req, FINDING_WARNING, "file",
-        "the file has more than one name (hard links); opening it by another one corrupts it",
-        "replace the link by a copy: with `sqlite3 FILE '.backup COPY'`, or VACUUM INTO");
+        "replace the link by a copy: with `sqlite3 FILE '.backup COPY'`, or VACUUM INTO",
+        "the file has more than one name (hard links); opening it by another one corrupts it");
 }
 
-static void disk(const char *path, const struct doctor_request *req)
-{
-    char text[160];
-    struct statvfs s;
-    if (statvfs(path, &s) != 0)
-        return;
-    int64_t avail = (int64_t)s.f_bavail * (int64_t)s.f_frsize;
-    snprintf(text, sizeof text, "%lld MiB are free on the disk", (long long)(avail >> 20));
-    if (avail < SPACE_MIN)
-        db_doctor_say(req, FINDING_WARNING, "space", text,
-                      "make room: on a full disk nothing can be emitted");
-    else
-        db_doctor_say(req, FINDING_OK, "space", text, NULL);
-}
-
-static void log_size(const char *path, const struct doctor_request *req)
-{
-    char text[160], wal[4096];
-    struct stat s;
-    snprintf(wal, sizeof wal, "%.4000s-wal", path);
-    if (stat(wal, &s) != 0 || s.st_size <= LOG_MAX)
-        return;
-    snprintf(text, sizeof text, "the write-ahead log has %lld MiB", (long long)(s.st_size >> 20));
-    db_doctor_say(req, FINDING_WARNING, "space", text,
-                  "find and stop the process that keeps a read transaction open on the file");
-}
-
+/* Reports the free space of the disk, and a write-ahead log that has grown too long. */
 static void space(struct sqlite_store *st, const struct doctor_request *req)
 {
     const char *path = sqlite3_db_filename(st->db, "main");
+    char log[4096];
+    struct statvfs disk;
+    struct stat s;
     if (!path)
         return;
-    disk(path, req);
-    log_size(path, req);
+    if (statvfs(path, &disk) == 0) {
+        int64_t avail = (int64_t)disk.f_bavail * (int64_t)disk.f_frsize;
+        bool enough = avail >= SPACE_MIN;
+        db_doctor_say(req, enough ? FINDING_OK : FINDING_WARNING, "space",
+                      enough ? NULL : "make room: on a full disk nothing can be emitted",
+                      "%lld MiB are free on the disk", (long long)(avail >> 20));
+    }
+    snprintf(log, sizeof log, "%.4000s-wal", path);
+    if (stat(log, &s) == 0 && s.st_size > LOG_MAX)
+        db_doctor_say(req, FINDING_WARNING, "space",
+                      "find and stop the process that keeps a read transaction open on the file",
+                      "the write-ahead log has %lld MiB", (long long)(s.st_size >> 20));
 }
 
 /* ---- the outbox ---- */
 
-#define LOOK_ROWS 10000 /* how many of a table's rows are looked at */
-#define GUARDS 3        /* triggers that keep events as they were inserted */
+#define GUARDS 3 /* triggers that keep events as they were inserted */
 
 /* Reports that events can be changed, replaced or deleted. */
 static int guards(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
@@ -127,14 +104,13 @@ static int guards(struct sqlite_store *st, const struct doctor_request *req, str
         return -1;
     if (there < GUARDS)
         db_doctor_say(
-            req, FINDING_PROBLEM, "insert-only",
+            req, FINDING_PROBLEM, "insert-only", "create it again as `outbox migrate gen` has it",
             "a trigger on outbox_event is missing: INSERT OR REPLACE, UPDATE or DELETE can lose "
-            "events silently",
-            "create it again as `outbox migrate gen` has it");
+            "events silently");
     if (allowed > 0)
         db_doctor_say(req, FINDING_PROBLEM, "insert-only",
-                      "events may be changed and deleted: outbox_meta has the row change_events",
-                      "DELETE FROM outbox_meta WHERE name = 'change_events'");
+                      "DELETE FROM outbox_meta WHERE name = 'change_events'",
+                      "events may be changed and deleted: outbox_meta has the row change_events");
     return 0;
 }
 
@@ -142,32 +118,17 @@ static int guards(struct sqlite_store *st, const struct doctor_request *req, str
 static int lost_events(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t keyed = 0;
-    char text[300];
     if (db_doctor_lost(&st->base.store, req, err) != 0)
         return -1;
-    if (db_value(&st->base.store, err, &keyed, SQL(lost_keyed, .max = LOOK_ROWS)) != 0)
+    if (db_value(&st->base.store, err, &keyed, SQL(lost_keyed, .max = DOCTOR_ROWS)) != 0)
         return -1;
-    if (keyed == 0)
-        return 0;
-    snprintf(text, sizeof text,
-             "%lld events with an idempotency key were deleted, and not by trim, which deletes the "
-             "key as well",
-             (long long)keyed);
-    db_doctor_say(req, FINDING_WARNING, "lost", text,
-                  "bring them back from a backup, or emit them again");
+    if (keyed > 0)
+        db_doctor_say(
+            req, FINDING_WARNING, "lost", "bring them back from a backup, or emit them again",
+            "%lld events with an idempotency key were deleted, and not by trim, which deletes the "
+            "key as well",
+            (long long)keyed);
     return 0;
-}
-
-static void say_renumbered(const struct doctor_request *req, int64_t at)
-{
-    char when[CLOCK_RFC3339_SIZE], text[200];
-    clock_rfc3339(at, when);
-    snprintf(text, sizeof text,
-             "at %s the numbers of events had begun again; events got new ones then, and some may "
-             "have come twice",
-             when);
-    db_doctor_say(req, FINDING_NOTE, "numbers", text,
-                  "never empty sqlite_sequence: events that are delivered are removed by `trim`");
 }
 
 /* Reports event numbers that started over, now or earlier; see turn.c. */
@@ -179,16 +140,24 @@ static int numbers(struct sqlite_store *st, const struct doctor_request *req, st
     if (broken) {
         db_doctor_say(
             req, FINDING_WARNING, "numbers",
-            "the numbers of events began again below what consumers have had: the table was "
-            "emptied, or sqlite_sequence set back",
             "start a relay: it gives those events new numbers and delivers them; events that are "
-            "kept may come again");
+            "kept may come again",
+            "the numbers of events began again below what consumers have had: the table was "
+            "emptied, or sqlite_sequence set back");
         return 0;
     }
     if (db_value(&st->base.store, err, &at, SQL(renumbered_at)) != 0)
         return -1;
-    if (at > 0)
-        say_renumbered(req, at);
+    if (at > 0) {
+        char when[CLOCK_RFC3339_SIZE];
+        clock_rfc3339(at, when);
+        db_doctor_say(
+            req, FINDING_NOTE, "numbers",
+            "never empty sqlite_sequence: events that are delivered are removed by `trim`",
+            "at %s the numbers of events had begun again; events got new ones then, and some may "
+            "have come twice",
+            when);
+    }
     return 0;
 }
 
