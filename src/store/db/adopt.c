@@ -183,7 +183,7 @@ static bool is_field(const char *name, size_t n)
     return false;
 }
 
-/* Refuses a malformed --column, before any other complaint about the table. */
+/* Refuses a malformed --column; runs before all other checks. */
 static int check_given(const struct adopt_request *req, struct error *err)
 {
     for (size_t i = 0; i < req->n_columns; i++) {
@@ -217,29 +217,25 @@ static int say_no_shape(const struct source *s, struct error *err)
     return -1;
 }
 
-/* Guesses from the column that only tables of one shape have; NULL: it has neither. */
-static const struct shape *guess_shape(const struct source *s)
+/* Finds the requested shape; without a request, guesses it from the column that only tables of one
+ * shape have. NULL: the table has neither column. */
+static const struct shape *find_shape(const struct source *s)
 {
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
+        if (strcmp(s->req->shape, shapes[i].name) == 0)
+            return &shapes[i];
+
     const char *flag = given(s->req, F_PROCESSED), *kind = given(s->req, F_AGG_TYPE);
     bool no_flag = flag && !*flag; /* its rows are never processed */
     if (!flag)
         flag = "processed_at";
     if (!kind)
         kind = "aggregatetype";
-
     if (db_source_column(s, flag) >= 0)
         return processed_shape;
     if (db_source_literal(kind) || db_source_column(s, kind) >= 0)
         return debezium_shape;
     return no_flag ? processed_shape : NULL;
-}
-
-static const struct shape *find_shape(const struct source *s)
-{
-    for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        if (strcmp(s->req->shape, shapes[i].name) == 0)
-            return &shapes[i];
-    return guess_shape(s);
 }
 
 /* Uses a text in single quotes as the value for every row. A value that no event may have would
@@ -290,31 +286,19 @@ static int say_missing(enum field f, struct error *err)
                    field);
 }
 
-/* Leaves a field without a column, if the shape allows it. A table whose rows are never marked as
- * processed needs no flag. */
-static int take_none(const struct shape *shape, enum field f, struct error *err)
-{
-    bool needed = shape->needed[f] && f != F_PROCESSED;
-    return needed ? say_missing(f, err) : 0;
-}
-
-/* Uses the shape's usual column. */
-static int take_usual(struct source *s, const struct shape *shape, enum field f, struct error *err)
-{
-    const char *name = shape->usual[f];
-    if (!name)
-        return 0;
-    return take_column(s, f, name, shape->needed[f], err);
-}
-
-/* Finds the column of a field: the one named in the request, or the usual one. */
+/* Finds the column of a field: the one named in the request, or the shape's usual one. */
 static int take_field(struct source *s, const struct shape *shape, enum field f, struct error *err)
 {
-    const char *named = given(s->req, f);
+    const char *named = given(s->req, f), *usual = shape->usual[f];
+    if (!named && !usual)
+        return 0;
     if (!named)
-        return take_usual(s, shape, f, err);
-    if (!*named)
-        return take_none(shape, f, err);
+        return take_column(s, f, usual, shape->needed[f], err);
+    if (!*named) {
+        /* A table whose rows are never marked as processed needs no flag. */
+        bool needed = shape->needed[f] && f != F_PROCESSED;
+        return needed ? say_missing(f, err) : 0;
+    }
     if (db_source_literal(named))
         return take_literal(s, f, named, err);
     return take_column(s, f, named, true, err);
@@ -426,7 +410,7 @@ size_t db_delivered_ids(const struct settlement *s, struct buf *b)
 /* ---- planning ---- */
 
 /* Reads the state of an earlier adoption of the table. */
-static int look_back(const struct source *s, struct adopted *ret, struct error *err)
+static int read_adopted(const struct source *s, struct adopted *ret, struct error *err)
 {
     char trigger[ADOPT_TRIGGER_TEXT];
     int64_t there = 0, once = 0, alike = 0;
@@ -470,7 +454,7 @@ static int undo(struct source *s, struct adopt_result *ret, struct error *err)
 {
     struct adopted was;
     buf_adds(&s->mapping, "");
-    if (look_back(s, &was, err) != 0)
+    if (read_adopted(s, &was, err) != 0)
         return -1;
     ret->changed = was.there;
     return s->req->dry_run ? 0 : s->st->ops->driver->adopt->undo(s, was.there, err);
@@ -492,7 +476,7 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
         return s->req->dry_run || !ret->changed ? 0 : d->drop_mark(s, err);
     }
 
-    if (look_back(s, &was, err) != 0)
+    if (read_adopted(s, &was, err) != 0)
         return -1;
     if (check_existing(s, &was, err) != 0)
         return -1;
@@ -514,28 +498,23 @@ static int serve(struct source *s, struct adopt_result *ret, struct error *err)
     return s->req->undo ? undo(s, ret, err) : adopt(s, ret, err);
 }
 
-static int serve_at_once(struct source *s, struct adopt_result *ret, struct error *err)
-{
-    if (db_begin(s->st, err) != 0)
-        return -1;
-    int r = serve(s, ret, err);
-    if (r == 0 && !s->req->dry_run)
-        return db_commit(s->st, err);
-    db_rollback(s->st);
-    return r;
-}
-
 int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
              struct error *err)
 {
-    const struct adopt_driver *d = st->ops->driver->adopt;
+    bool one_transaction = st->ops->driver->adopt->one_transaction;
     struct source s = {.st = st, .req = req};
     struct adopt_result res = {0};
+    if (one_transaction && db_begin(st, err) != 0)
+        return -1;
     if (st->ops->driver->schema)
         s.schema = st->ops->driver->schema(st);
     arena_init(&s.a, 0);
     buf_init(&s.mapping, 1 << 20);
-    int r = d->one_transaction ? serve_at_once(&s, &res, err) : serve(&s, &res, err);
+    int r = serve(&s, &res, err);
+    if (one_transaction && r == 0 && !req->dry_run)
+        r = db_commit(st, err);
+    else if (one_transaction)
+        db_rollback(st);
     buf_release(&s.mapping);
     arena_release(&s.a);
     if (r == 0)

@@ -59,16 +59,6 @@ static void put_position(int64_t positions[STORE_LANES_MAX], int lane, int64_t p
         positions[lane] = position;
 }
 
-static int read_positions(struct store *st, const char *name, int64_t positions[STORE_LANES_MAX],
-                          struct error *err)
-{
-    int r;
-    struct db_rows q = db_rows(st, err, SQL(lane_positions, .consumer = name));
-    while ((r = db_step(&q, err)) == 1)
-        put_position(positions, (int)db_int(&q, 0), db_int(&q, 1));
-    return r;
-}
-
 /* Appends the filter of this row, the first of n rows with it. */
 static struct former *add_former(struct viewer *v, struct former **end, const struct db_rows *q,
                                  struct error *err)
@@ -115,10 +105,14 @@ static int view_consumer(struct viewer *v, const struct consumer_spec *spec, str
                          struct error *err)
 {
     const char *name = spec->name;
+    int r;
     c->start = -1;
     if (filter_new(spec->events, spec->where, &c->filter, err) != 0)
         return -1;
-    if (read_positions(v->st, name, c->positions, err) != 0)
+    struct db_rows q = db_rows(v->st, err, SQL(lane_positions, .consumer = name));
+    while ((r = db_step(&q, err)) == 1)
+        put_position(c->positions, (int)db_int(&q, 0), db_int(&q, 1));
+    if (r < 0)
         return -1;
     if (read_former(v, name, &c->former, err) != 0)
         return -1;
@@ -222,25 +216,6 @@ static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *ret_found, 
     return 0;
 }
 
-enum claim_over { CLAIM_NONE, CLAIM_EXPIRED, CLAIM_LIVE };
-
-/* Finds out whether a fresh claim spans the event. */
-static int read_claim(struct viewer *v, const char *consumer, int lane, int64_t seq,
-                      enum claim_over *ret, struct error *err)
-{
-    int64_t found = CLAIM_NONE;
-    *ret = CLAIM_NONE;
-    if (!v->claims)
-        return 0;
-    v->asked++;
-    if (db_value(v->st, err, &found,
-                 SQL(claim_over, .consumer = consumer, .lane = lane, .seq = seq, .now = v->now,
-                     .live = CLAIM_LIVE, .expired = CLAIM_EXPIRED)) != 0)
-        return -1;
-    *ret = (enum claim_over)found;
-    return 0;
-}
-
 static bool wants(const struct filter *f, const struct event *ev)
 {
     return filter_type(f, ev->type) && filter_payload(f, ev->payload);
@@ -248,7 +223,7 @@ static bool wants(const struct filter *f, const struct event *ev)
 
 /* Returns the filter in force when an event was handed out: the first one replaced after that, or
  * the current one. */
-static const struct filter *judge(const struct viewed *c, const struct event *ev)
+static const struct filter *filter_of(const struct viewed *c, const struct event *ev)
 {
     for (const struct former *f = c->former; f; f = f->next)
         if (ev->seq <= f->positions[event_lane(ev->key, ev->seq, f->lanes)])
@@ -272,18 +247,18 @@ static int handed_out(struct viewer *v, size_t i, const struct event *ev, int la
     if (read_ended(v, i, ev->seq, &recorded, err) != 0)
         return -1;
     if (!recorded)
-        d->state = wants(judge(c, ev), ev) ? STATE_DELIVERED : STATE_SKIPPED;
-    if (d->state == STATE_SKIPPED)
+        d->state = wants(filter_of(c, ev), ev) ? STATE_DELIVERED : STATE_SKIPPED;
+    if (d->state == STATE_SKIPPED || !v->claims)
         return 0;
 
-    enum claim_over claim;
-    if (read_claim(v, d->consumer, lane, ev->seq, &claim, err) != 0)
+    /* If a fresh claim spans the event, its worker still has it, or another may claim it again. */
+    int64_t state = d->state;
+    v->asked++;
+    if (db_value(v->st, err, &state,
+                 SQL(claim_over, .consumer = d->consumer, .lane = lane, .seq = ev->seq,
+                     .now = v->now, .live = STATE_INFLIGHT, .expired = STATE_PENDING)) != 0)
         return -1;
-    switch (claim) {
-    case CLAIM_NONE: break;
-    case CLAIM_LIVE: d->state = STATE_INFLIGHT; break;
-    case CLAIM_EXPIRED: d->state = STATE_PENDING; break; /* free to be claimed again */
-    }
+    d->state = (enum delivery_state)state;
     return 0;
 }
 
@@ -343,7 +318,7 @@ static bool in_state(const struct viewer *v, const struct event_query *q)
 }
 
 /* A listing in progress. Events in the requested state are past low, up to high; up to low, only
- * those with a record of their own are. */
+ * events with a record are. */
 struct listing {
     const struct event_query *q;
     event_visit *visit;
@@ -357,15 +332,8 @@ struct listing {
 
 /* ---- which events can be in the requested state ---- */
 
-/* The number of a consumer's lanes; a tampered database may have others. */
-static int lanes_of(const struct viewer *v, size_t i)
-{
-    int lanes = v->list[i].spec.lanes;
-    return lanes < STORE_LANES_MAX ? lanes : STORE_LANES_MAX;
-}
-
 /* Decides which events have to be examined. Without consumers all events are pending. */
-static void bound_look(const struct viewer *v, struct listing *l)
+static void bound_search(const struct viewer *v, struct listing *l)
 {
     const struct event_query *q = l->q;
     bool any_state = !q->state && !q->unprocessed;
@@ -380,8 +348,11 @@ static void bound_look(const struct viewer *v, struct listing *l)
     /* The lowest and the highest position of any lane, and the latest start of a consumer. */
     int64_t by_all = INT64_MAX, by_any = 0, last_start = 0;
     for (size_t i = 0; i < v->n; i++) {
+        int lanes = v->list[i].spec.lanes;
+        if (lanes > STORE_LANES_MAX)
+            lanes = STORE_LANES_MAX; /* the database was tampered with */
         last_start = max_i64(last_start, v->c[i].start);
-        for (int lane = 0; lane < lanes_of(v, i); lane++) {
+        for (int lane = 0; lane < lanes; lane++) {
             by_all = min_i64(by_all, v->c[i].positions[lane]);
             by_any = max_i64(by_any, v->c[i].positions[lane]);
         }
@@ -479,33 +450,26 @@ static int list_one(struct viewer *v, struct listing *l, struct error *err)
     return each_row(v, l, &rows, &g, list_row, err);
 }
 
-/* Reads the next page of events with records of their own. */
-static struct db_rows next_exceptional(const struct viewer *v, const struct listing *l,
-                                       const struct going *g, struct error *err)
-{
-    const struct event_query *q = l->q;
-    const char *state = "unprocessed";
-    if (!q->unprocessed)
-        state = delivery_state_names[q->state - 1];
-    if (q->newest_first)
-        return db_rows(v->st, err,
-                       SQL(exceptional_backwards, .low = g->low, .high = g->high, .state = state,
-                           .consumer = q->consumer, .now = v->now, .max = g->max));
-    return db_rows(v->st, err,
-                   SQL(exceptional_forwards, .low = g->low, .high = g->high, .state = state,
-                       .consumer = q->consumer, .now = v->now, .max = g->max));
-}
-
-/* Shows events with records of their own, with low < seq <= high. */
+/* Shows events with records, with low < seq <= high. */
 static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, int64_t high,
                             struct error *err)
 {
+    const struct event_query *q = l->q;
     struct going g = going_from(v, low, high, ANSWER_RECORDED);
-    bool any_state = !l->q->state && !l->q->unprocessed;
+    bool any_state = !q->state && !q->unprocessed;
     if (any_state)
         return 0;
+    const char *state = q->unprocessed ? "unprocessed" : delivery_state_names[q->state - 1];
     while (!l->done && g.low < g.high && g.more) {
-        struct db_rows rows = next_exceptional(v, l, &g, err);
+        struct db_rows rows;
+        if (q->newest_first)
+            rows = db_rows(v->st, err,
+                           SQL(exceptional_backwards, .low = g.low, .high = g.high, .state = state,
+                               .consumer = q->consumer, .now = v->now, .max = g.max));
+        else
+            rows = db_rows(v->st, err,
+                           SQL(exceptional_forwards, .low = g.low, .high = g.high, .state = state,
+                               .consumer = q->consumer, .now = v->now, .max = g.max));
         if (each_row(v, l, &rows, &g, list_row, err) != 0)
             return -1;
     }
@@ -569,7 +533,7 @@ static int search_events(struct viewer *v, struct listing *l, int64_t low, int64
 static int list_events(struct viewer *v, struct listing *l, struct error *err)
 {
     const struct event_query *q = l->q;
-    bound_look(v, l);
+    bound_search(v, l);
     if (!q->newest_first) {
         if (list_exceptional(v, l, q->after, l->low, err) != 0)
             return -1;
