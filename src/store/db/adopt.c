@@ -351,11 +351,11 @@ int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err)
     return 0;
 }
 
-int db_adopt_forget_mark(const struct source *s, struct error *err)
+int db_adopt_forget_mark(struct store *st, const char *table, struct error *err)
 {
-    if (db_run(s->st, err, SQL(forget_rows, .source = s->name)) != 0)
+    if (db_run(st, err, SQL(forget_rows, .source = table)) != 0)
         return -1;
-    return db_run(s->st, err, SQL(forget_mark, .source = s->name));
+    return db_run(st, err, SQL(forget_mark, .source = table));
 }
 
 int db_mark_check(const struct source *s, struct error *err)

@@ -72,7 +72,7 @@ struct adopt_driver {
 /* db_adopt_is_marked returns whether rows of the table are marked. */
 int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err);
 /* db_adopt_forget_mark deletes the mark, and the record of which row became which event. */
-int db_adopt_forget_mark(const struct source *s, struct error *err);
+int db_adopt_forget_mark(struct store *st, const char *table, struct error *err);
 /* db_mark_check refuses an impossible mark: its column is missing, or rows cannot be told apart. */
 int db_mark_check(const struct source *s, struct error *err);
 /* db_delivered_ids appends the ids of the delivered events, as a JSON array, and returns their

@@ -51,7 +51,7 @@ int db_emit(struct store *st, void *foreign, const struct new_event *ev, char re
 
 /* ---- the inbox of applications ---- */
 
-/* Records the key; *ret_first is false if it was recorded before. */
+/* Records the key; *ret_first is false if the inbox has it already. */
 static int put_handled(const struct db_target *t, const struct sql_put_handled *row,
                        bool *ret_first, struct error *err)
 {
@@ -88,7 +88,8 @@ static int find_handled(const struct db_target *t, const struct sql_put_handled 
     return 0;
 }
 
-/* Where there is one writer, a duplicate must not have to wait until it may write. */
+/* With one writer at a time, the record is looked up first: a duplicate must not wait for the write
+ * lock. */
 int db_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
                    struct str payload, bool *ret_first, struct error *err)
 {

@@ -3,8 +3,8 @@
 #include "store/db/turn.h"
 #include "store_sql.h"
 
-#define INLINE_MIN \
-    4096 /* maximum bytes of a payload read with its row, whatever the request allows */
+/* A payload of up to this many bytes is read with its row, whatever the request allows. */
+#define INLINE_MIN 4096
 
 /* ---- reading ---- */
 
@@ -38,18 +38,6 @@ bool db_fresh_wants(const struct db_rows *q, const struct filter *f)
     return !by_payload || filter_payload(f, db_text(q, EVENT_PAYLOAD));
 }
 
-/* Checks the row in place, so that skipped events are never copied. */
-static bool row_wanted(const struct db_rows *q, const struct claim_request *req, int lane)
-{
-    bool one_of_several = req->lanes > 1 && lane != STORE_ALL_LANES;
-    if (one_of_several) {
-        uint64_t key = event_key(db_text(q, EVENT_AGGREGATE_TYPE), db_text(q, EVENT_AGGREGATE_ID));
-        if (event_lane(key, db_int(q, EVENT_SEQ), req->lanes) != lane)
-            return false;
-    }
-    return db_fresh_wants(q, req->filter);
-}
-
 /* Adds the row to c. A payload that was left out is read now, and may turn out not to match. */
 static int add_row(struct turn *t, const struct db_rows *q, struct chunk *c, struct error *err)
 {
@@ -71,14 +59,24 @@ static int add_row(struct turn *t, const struct db_rows *q, struct chunk *c, str
 int db_fresh_add(struct turn *t, struct db_rows *q, int lane, size_t max, struct chunk *c,
                  struct error *err)
 {
+    const struct claim_request *req = t->req;
+    bool one_of_several = req->lanes > 1 && lane != STORE_ALL_LANES;
     int r = q->at ? 0 : -1;
-    while (r == 0 && c->n < max && c->bytes < t->req->max_bytes) {
+    while (r == 0 && c->n < max && c->bytes < req->max_bytes) {
         int row = db_step(q, err);
         if (row <= 0)
             return row;
         c->to = db_int(q, EVENT_SEQ);
         c->scanned++;
-        if (row_wanted(q, t->req, lane))
+
+        /* The row is checked in place, so that skipped events are never copied. */
+        bool wanted = true;
+        if (one_of_several) {
+            uint64_t key = event_key(db_text(q, EVENT_AGGREGATE_TYPE),
+                                     db_text(q, EVENT_AGGREGATE_ID));
+            wanted = event_lane(key, c->to, req->lanes) == lane;
+        }
+        if (wanted && db_fresh_wants(q, req->filter))
             r = add_row(t, q, c, err);
     }
     db_done(q);
@@ -157,7 +155,7 @@ static int ask_held(struct turn *t, struct event *ev, size_t n, struct error *er
     return r;
 }
 
-/* Flags the events that may not be delivered yet. */
+/* Flags the events of the batch that may not be delivered yet. */
 static int mark_held(struct turn *t, struct error *err)
 {
     struct event *ev = t->b->ev;

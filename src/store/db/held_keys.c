@@ -87,24 +87,6 @@ static struct held_keys *find(struct store *st, const char *consumer)
     return h;
 }
 
-static struct held_keys *find_or_make(struct store *st, const char *consumer)
-{
-    struct held_keys *h = find(st, consumer);
-    if (h)
-        return h;
-    h = calloc(1, sizeof *h);
-    if (!h)
-        return NULL;
-    h->consumer = strdup(consumer);
-    if (!h->consumer) {
-        free(h);
-        return NULL;
-    }
-    h->next = db_of(st)->held;
-    db_of(st)->held = h;
-    return h;
-}
-
 void held_keys_add(struct store *st, const char *consumer, int64_t key)
 {
     add(find(st, consumer), key);
@@ -133,7 +115,18 @@ void held_keys_release(struct store *st)
 void held_keys_check(struct store *st, const char *consumer, int64_t stamp)
 {
     bool never_parked = stamp == 0;
-    struct held_keys *h = never_parked ? find(st, consumer) : find_or_make(st, consumer);
+    struct held_keys *h = find(st, consumer);
+    if (!h && !never_parked) {
+        h = calloc(1, sizeof *h);
+        char *name = strdup(consumer);
+        if (!h || !name) {
+            free(h);
+            free(name);
+            return; /* the set stays unknown */
+        }
+        *h = (struct held_keys){.consumer = name, .next = db_of(st)->held};
+        db_of(st)->held = h;
+    }
     if (!h)
         return;
     if (stamp != h->stamp)

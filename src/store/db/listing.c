@@ -1,4 +1,5 @@
 /* listing.c: consumers and the outbox as a whole, as operators see them. */
+#include "base/num.h"
 #include "store/db/db.h"
 #include "store/topics.h"
 #include "store_sql.h"
@@ -28,7 +29,6 @@ struct counting {
     struct backlog *b;
     struct filter *filter;
     int64_t positions[STORE_LANES_MAX];
-    int64_t low; /* the lowest of them */
     int64_t now;
 };
 
@@ -56,7 +56,7 @@ static void earlier(int64_t *to, int64_t at)
         *to = at;
 }
 
-/* Notes when an event could first have been delivered, unless that is still in the future. */
+/* Notes when an event could first have been delivered, unless that is in the future. */
 static void note_overdue(struct counting *k, int64_t since)
 {
     if (since <= k->now)
@@ -99,31 +99,26 @@ static int64_t project(int64_t n, int64_t first, int64_t last, int64_t end)
 
 /* ---- after the positions ---- */
 
-static int read_lanes(struct counting *k, struct error *err)
+/* Examines up to b->max events after the lowest position. */
+static int count_fresh(struct counting *k, struct error *err)
 {
+    int64_t low = INT64_MAX, first = 0, last = 0, head = 0;
     int r;
-    k->low = INT64_MAX;
     struct db_rows q = db_rows(k->st, err, SQL(lane_positions, .consumer = k->b->spec->name));
     while ((r = db_step(&q, err)) == 1) {
         int lane = (int)db_int(&q, 0);
         int64_t position = db_int(&q, 1);
         bool valid = lane >= 0 && lane < STORE_LANES_MAX;
-        if (position < k->low)
-            k->low = position;
+        low = min_i64(low, position);
         if (valid)
             k->positions[lane] = position;
     }
-    return r;
-}
+    if (r < 0)
+        return -1;
 
-/* Examines up to b->max events after the lowest position. */
-static int count_fresh(struct counting *k, struct error *err)
-{
-    int64_t first = 0, last = 0, head = 0;
-    int r;
     bool payload = filter_has_where(k->filter);
-    struct db_rows q = db_rows(
-        k->st, err, SQL(waiting_events, .position = k->low, .max = k->b->max, .payload = payload));
+    q = db_rows(k->st, err,
+                SQL(waiting_events, .position = low, .max = k->b->max, .payload = payload));
     while ((r = db_step(&q, err)) == 1) {
         last = db_int(&q, SEQ);
         if (!first)
@@ -215,26 +210,23 @@ static int count_claims(struct counting *k, struct error *err)
 
 /* ---- parked ---- */
 
-static int count_rows(struct counting *k, struct error *err)
+static int count_parked(struct counting *k, struct error *err)
 {
+    const char *name = k->b->spec->name;
     struct db_rows q;
     int r = db_row(k->st, &q, err,
-                   SQL(count_parked_rows, .consumer = k->b->spec->name, .max = STORE_PROBE_ROWS));
+                   SQL(count_parked_rows, .consumer = name, .max = STORE_PROBE_ROWS));
     if (r <= 0)
         return r;
     int64_t n = db_int(&q, 0);
     k->b->parked_exact = n < STORE_PROBE_ROWS;
     k->b->parked_rows = project(n, db_int(&q, 1), db_int(&q, 2), db_int(&q, 3));
     db_done(&q);
-    return 0;
-}
+    if (k->b->parked_rows == 0)
+        return 0;
 
-/* Notes the ages and types of the first parked events. */
-static int note_parked(struct counting *k, struct error *err)
-{
-    int r;
-    struct db_rows q = db_rows(
-        k->st, err, SQL(parked_events, .consumer = k->b->spec->name, .max = STORE_PROBE_EVENTS));
+    /* The ages and types of the first ones. */
+    q = db_rows(k->st, err, SQL(parked_events, .consumer = name, .max = STORE_PROBE_EVENTS));
     while ((r = db_step(&q, err)) == 1) {
         if (db_null(&q, 0))
             continue; /* the event and its dead letter were deleted by hand */
@@ -243,17 +235,13 @@ static int note_parked(struct counting *k, struct error *err)
             return -1;
         }
     }
-    return r;
-}
+    if (r < 0)
+        return -1;
 
-/* Reads the parked event that is overdue for longest. */
-static int read_first(struct counting *k, struct error *err)
-{
+    /* The one that has been overdue for longest. */
     bool ok = true;
-    struct db_rows q;
-    int r = db_row(
-        k->st, &q, err,
-        SQL(first_parked, .consumer = k->b->spec->name, .now = k->now, .max = STORE_PROBE_EVENTS));
+    r = db_row(k->st, &q, err,
+               SQL(first_parked, .consumer = name, .now = k->now, .max = STORE_PROBE_EVENTS));
     if (r <= 0)
         return r;
     k->b->first_parked = (struct parked_info){
@@ -268,17 +256,6 @@ static int read_first(struct counting *k, struct error *err)
     return ok ? 0 : err_nomem(err);
 }
 
-static int count_parked(struct counting *k, struct error *err)
-{
-    if (count_rows(k, err) != 0)
-        return -1;
-    if (k->b->parked_rows == 0)
-        return 0;
-    if (note_parked(k, err) != 0)
-        return -1;
-    return read_first(k, err);
-}
-
 /* Counts undelivered events: unclaimed, in flight and parked. The cost grows only with the number
  * in flight, which workers hold in memory. */
 static int count_backlog(struct store *st, struct backlog *b, struct error *err)
@@ -286,9 +263,7 @@ static int count_backlog(struct store *st, struct backlog *b, struct error *err)
     struct counting k = {.st = st, .b = b, .now = db_now(st)};
     if (filter_new(b->spec->events, b->spec->where, &k.filter, err) != 0)
         return -1;
-    int r = read_lanes(&k, err);
-    if (r == 0)
-        r = count_fresh(&k, err);
+    int r = count_fresh(&k, err);
     if (r == 0)
         r = count_claims(&k, err);
     if (r == 0)
@@ -397,27 +372,6 @@ static int read_backlog(struct store *st, struct consumer_info *c, struct arena 
     return 0;
 }
 
-/* Reads the error of the last failed event, unless the relay made a later report or its sink is
- * down. */
-static int read_failure(struct store *st, struct consumer_info *c, struct arena *a,
-                        struct error *err)
-{
-    bool ok = true;
-    struct db_rows q;
-    int r = db_row(st, &q, err,
-                   SQL(last_failure, .consumer = c->spec.name, .max = STORE_PROBE_EVENTS));
-    if (r <= 0)
-        return r;
-    int64_t at = db_int(&q, 1);
-    bool later = !c->last_error || at > c->last_error_at;
-    if (later && !c->down) {
-        c->last_error = db_copy(&q, 0, a, &ok).p;
-        c->last_error_at = at;
-    }
-    db_done(&q);
-    return 0;
-}
-
 static int read_state(struct store *st, struct consumer_info *c, struct arena *a, struct error *err)
 {
     const char *name = c->spec.name;
@@ -445,7 +399,22 @@ static int read_state(struct store *st, struct consumer_info *c, struct arena *a
     if (r == 1)
         c->owner = db_copy(&q, 0, a, &ok).p;
     db_done(&q);
-    return r < 0 ? -1 : read_failure(st, c, a, err);
+    if (r < 0)
+        return -1;
+
+    /* The error of the last failed event, unless the relay has made a later report, or its sink is
+     * down. */
+    r = db_row(st, &q, err, SQL(last_failure, .consumer = name, .max = STORE_PROBE_EVENTS));
+    if (r <= 0)
+        return r;
+    int64_t at = db_int(&q, 1);
+    bool later = !c->last_error || at > c->last_error_at;
+    if (later && !c->down) {
+        c->last_error = db_copy(&q, 0, a, &ok).p;
+        c->last_error_at = at;
+    }
+    db_done(&q);
+    return ok ? 0 : err_nomem(err);
 }
 
 /* ---- lists ---- */

@@ -47,31 +47,15 @@ static int read_parked(struct db_rows *q, struct parked_row *rows, size_t max, s
     return r < 0 ? -1 : 0;
 }
 
-/* Reads the event of a row. If the event was trimmed, it was a dead letter, which carries a copy.
- * 1: *ev is the event; 0: there is none; -1: it failed. */
-static int read_event(struct turn *t, int64_t seq, struct db_rows *q, struct event *ev,
-                      struct error *err)
-{
-    int r = db_step(q, err);
-    if (r == 0)
-        r = db_row(t->st, q, err, SQL(one_letter, .consumer = t->consumer, .seq = seq));
-    if (r != 1)
-        return r;
-    bool ok = db_event_row(q, t->a, ev), here = !db_null(q, EVENT_PAYLOAD);
-    db_done(q);
-    if (!ok)
-        return err_nomem(err);
-    if (!here && db_fresh_payload(t, ev, err) != 0)
-        return -1;
-    return 1;
-}
-
-/* Adds the event of a row to the batch. q is the query for the event. */
+/* Adds the event of a row to the batch. q is the query for the event. If the event was trimmed, it
+ * was a dead letter, which carries a copy. */
 static int take_row(struct turn *t, const struct parked_row *p, struct db_rows *q, size_t *bytes,
                     struct error *err)
 {
     struct event *ev = &t->b->ev[t->b->n];
-    int r = read_event(t, p->seq, q, ev, err);
+    int r = db_step(q, err);
+    if (r == 0)
+        r = db_row(t->st, q, err, SQL(one_letter, .consumer = t->consumer, .seq = p->seq));
     if (r < 0)
         return -1;
     if (r == 0) { /* it was deleted by hand */
@@ -80,14 +64,21 @@ static int take_row(struct turn *t, const struct parked_row *p, struct db_rows *
         return db_promote(t->st, t->consumer, p->key, err);
     }
 
+    bool ok = db_event_row(q, t->a, ev), has_payload = !db_null(q, EVENT_PAYLOAD);
+    db_done(q);
+    if (!ok)
+        return err_nomem(err);
+    if (!has_payload && db_fresh_payload(t, ev, err) != 0)
+        return -1;
+
     ev->attempts = p->attempts;
     ev->proven = p->proven;
     ev->crashed = p->crashed;
     bool failing = p->failing_since && p->failing_since < t->now;
     if (failing)
         ev->failing_ms = clock_since(t->now, p->failing_since);
-    ev->delayed = ev->not_before >
-                  t->now; /* it waited behind another, and still waits for its not_before */
+    /* It waited behind another event, and may still have to wait for its not_before. */
+    ev->delayed = ev->not_before > t->now;
     *bytes += event_bytes(ev);
     t->b->n++;
     return 0;
@@ -124,6 +115,7 @@ static int take_rows(struct turn *t, const struct parked_row *rows, size_t n, si
 
 /* ---- when something is due ---- */
 
+/* Reads when the first parked event falls due; 0: none does. */
 static int next_due(struct turn *t, int64_t *ret, struct error *err)
 {
     *ret = 0;
@@ -161,14 +153,14 @@ int db_parked_due(struct turn *t, bool *ret, struct error *err)
 
 /* ---- claiming ---- */
 
-/* A suspect is alone in its claim, unless the request allows any. */
+/* A suspect is claimed alone, unless the request allows any. */
 static bool goes_alone(const struct turn *t)
 {
     return t->req->suspect != SUSPECT_ANY;
 }
 
-/* Lists events that are due and the first of their key. An event that is due, but has an earlier
- * one of its key that a take-over parked since, is moved behind that one. */
+/* Lists the due events that are the first of their key. A due event may have an earlier one of its
+ * key, which a take-over has parked since: it is moved behind that one. */
 static int list_heads(struct turn *t, struct parked_row *heads, size_t max, size_t *ret_n,
                       struct error *err)
 {
@@ -191,7 +183,7 @@ static int list_heads(struct turn *t, struct parked_row *heads, size_t max, size
 }
 
 /* Lists n heads, up to DB_TOGETHER, each followed by the events that wait behind it, in order, as
- * far as the batch has room: so a key catches up in one claim. */
+ * far as the batch has room. So one claim is enough for a key to catch up. */
 static int list_keys(struct turn *t, const struct parked_row *heads, size_t n,
                      struct parked_row *list, size_t *ret_n, struct error *err)
 {
@@ -231,7 +223,7 @@ static int list_keys(struct turn *t, const struct parked_row *heads, size_t n,
     return r;
 }
 
-/* Fills the batch. A suspect goes alone, so it is claimed only if it is first. */
+/* Fills the batch. A suspect is claimed alone, so only if it is the first. */
 static int take_heads(struct turn *t, const struct parked_row *heads, size_t n,
                       struct parked_row *list, struct error *err)
 {
@@ -276,7 +268,7 @@ static int record(struct turn *t, struct error *err)
                     SQL(take_listed, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs));
 }
 
-/* Claims what is due; something is. */
+/* Claims the events that are due; there is at least one. */
 static int claim_due(struct turn *t, struct error *err)
 {
     size_t n, max = t->req->max_events;

@@ -1,7 +1,7 @@
 /* statement.c: statements by name, their rows, and rows as events. */
 #include "store/db/db.h"
 
-/* Whether this statement is a no-op for the store. */
+/* Returns whether this statement is a no-op for the store. */
 static bool nothing_to_do(const struct store *st, const struct sql *sql)
 {
     const char *text = sql->in[st->ops->driver->dialect].text;

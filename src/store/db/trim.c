@@ -6,9 +6,9 @@
 #include "store_sql.h"
 
 #define SAMPLES 168      /* of a consumer while events are kept: one an hour if that is a week */
-#define ALL_CONSUMERS "" /* the name of samples of all consumers, */
-#define ALL_SAMPLE_EVERY 30000 /* and the ms between them at most */
-#define LOOK_AT 100000         /* events that may stand before those that can go */
+#define ALL_CONSUMERS "" /* the name of samples of all consumers */
+#define ALL_SAMPLE_EVERY 30000 /* ms between these samples at most */
+#define LOOK_AT 100000         /* young events that may precede those that can be deleted */
 #define COUNT_KEPT 10000
 #define PIN_TEXT sizeof(((struct trim_result *)0)->pin)
 
@@ -49,20 +49,6 @@ static int note_sample(struct store *st, const char *name, int64_t floor, int64_
     return db_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
-/* Samples each consumer now and then, and frequently the floor of all consumers. Events are deleted
- * by the latter, and so on time, and its number does not grow with the consumers. Samples of single
- * consumers are used once a consumer is added or removed. */
-static int note_samples(struct store *st, const struct floors *f, const struct old *o,
-                        struct error *err)
-{
-    int64_t every = (o->now - o->cutoff) / SAMPLES;
-    for (size_t i = 0; i < f->n; i++)
-        if (note_sample(st, f->c[i].spec.name, f->c[i].floor, every, o, err) != 0)
-            return -1;
-    return note_sample(st, ALL_CONSUMERS, f->n > 0 ? o->floor : 0, min_i64(every, ALL_SAMPLE_EVERY),
-                       o, err);
-}
-
 /* Sets o->floor and o->past; `pin` describes what holds the floor. note: take samples. */
 static int find_past(struct store *st, const struct floors *f, bool note, struct old *o, char *pin,
                      struct error *err)
@@ -77,7 +63,16 @@ static int find_past(struct store *st, const struct floors *f, bool note, struct
         snprintf(pin, PIN_TEXT, "consumer \"%s\" (%s at %lld%s)", c->spec.name, c->floor_pin,
                  (long long)c->floor, c->paused ? ", paused" : "");
     }
-    if (note && note_samples(st, f, o, err) != 0)
+
+    /* Samples of all consumers are frequent, so that events are deleted on time, and their number
+     * does not grow with the consumers. Those of single consumers are rare; they are used once a
+     * consumer is added or removed. */
+    int64_t every = (o->now - o->cutoff) / SAMPLES;
+    for (size_t i = 0; note && i < f->n; i++)
+        if (note_sample(st, f->c[i].spec.name, f->c[i].floor, every, o, err) != 0)
+            return -1;
+    if (note && note_sample(st, ALL_CONSUMERS, f->n > 0 ? o->floor : 0,
+                            min_i64(every, ALL_SAMPLE_EVERY), o, err) != 0)
         return -1;
 
     /* Up to where all consumers were done by the cutoff, and when; 0: unknown. */
@@ -184,38 +179,26 @@ static int count_events(struct store *st, struct old *o, int64_t most, struct tr
                     SQL(count_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
-/* Counts the idempotency keys that would be deleted. */
-static int count_keys(struct store *st, const struct old *o, int64_t most, struct trim_result *t,
-                      struct error *err)
-{
-    int64_t left_over = 0;
-    if (count_going_keys(st, o, &t->keys, err) != 0)
-        return -1;
-    if (db_value(st, err, &left_over,
-                 SQL(count_left_over_keys, .cutoff = o->cutoff, .most = most)) != 0)
-        return -1;
-    t->keys += left_over;
-    t->keys_more = left_over >= most || (t->events_about && t->keys > 0);
-    return 0;
-}
-
-/* Counts what repeated calls would delete, up to a bound for each kind. */
+/* Counts the rows that repeated calls would delete, up to a bound for each kind. */
 static int count_all(struct store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
-    int64_t most = req->max_rows ? (int64_t)req->max_rows : STORE_EXACT_ROWS;
+    int64_t most = req->max_rows ? (int64_t)req->max_rows : STORE_EXACT_ROWS, left_over = 0;
     if (count_events(st, o, most, t, err) != 0)
         return -1;
     if (count_kept(st, o, most, t, err) != 0)
         return -1;
-    if (count_keys(st, o, most, t, err) != 0)
+    if (count_going_keys(st, o, &t->keys, err) != 0)
         return -1;
-    if (db_value(st, err, &t->inbox,
-                 SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req), .most = most)) != 0)
+    const struct db_number wanted[] = {
+        {&left_over, SQL(count_left_over_keys, .cutoff = o->cutoff, .most = most)},
+        {&t->inbox, SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req), .most = most)},
+        {&t->receipts, SQL(count_old_receipts, .cutoff = o->cutoff, .most = most)},
+    };
+    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
         return -1;
-    if (db_value(st, err, &t->receipts,
-                 SQL(count_old_receipts, .cutoff = o->cutoff, .most = most)) != 0)
-        return -1;
+    t->keys += left_over;
+    t->keys_more = left_over >= most || (t->events_about && t->keys > 0);
     t->inbox_more = t->inbox >= most;
     t->receipts_more = t->receipts >= most;
     return 0;
@@ -254,24 +237,11 @@ static int trim_events(struct store *st, const struct old *o, struct trim_result
     return db_run(st, err, SQL(drop_former_filters, .last = o->last));
 }
 
-/* Deletes what is not deleted with an event: left-over keys, inbox rows and receipts. */
-static int trim_rest(struct store *st, int64_t cutoff, int64_t inbox_cut, int64_t max,
-                     struct trim_result *t, struct error *err)
-{
-    int64_t left_over;
-    if (db_change(st, &left_over, err, SQL(drop_left_over_keys, .cutoff = cutoff, .max = max)) != 0)
-        return -1;
-    t->keys += left_over;
-    if (db_change(st, &t->inbox, err, SQL(drop_old_inbox, .cutoff = inbox_cut, .max = max)) != 0)
-        return -1;
-    return db_change(st, &t->receipts, err, SQL(drop_old_receipts, .cutoff = cutoff, .max = max));
-}
-
 /* Deletes up to max_rows of each kind. */
 static int trim_some(struct store *st, const struct trim_request *req, struct old *o,
                      struct trim_result *t, struct error *err)
 {
-    int64_t max = req->max_rows ? (int64_t)req->max_rows : STORE_TRIM_ROWS;
+    int64_t max = req->max_rows ? (int64_t)req->max_rows : STORE_TRIM_ROWS, left_over;
     if (find_old(st, o, max, LOOK_AT, err) != 0)
         return -1;
     if (trim_events(st, o, t, err) != 0)
@@ -282,7 +252,17 @@ static int trim_some(struct store *st, const struct trim_request *req, struct ol
         t->pin[0] = '\0';
     else if (count_kept(st, o, COUNT_KEPT, t, err) != 0)
         return -1;
-    if (trim_rest(st, o->cutoff, inbox_cutoff(st, req), max, t, err) != 0)
+
+    /* Rows that are not deleted with an event: left-over keys, inbox rows and receipts. */
+    if (db_change(st, &left_over, err, SQL(drop_left_over_keys, .cutoff = o->cutoff, .max = max)) !=
+        0)
+        return -1;
+    t->keys += left_over;
+    if (db_change(st, &t->inbox, err,
+                  SQL(drop_old_inbox, .cutoff = inbox_cutoff(st, req), .max = max)) != 0)
+        return -1;
+    if (db_change(st, &t->receipts, err, SQL(drop_old_receipts, .cutoff = o->cutoff, .max = max)) !=
+        0)
         return -1;
     bool more_rest = t->keys >= max || t->inbox >= max || t->receipts >= max;
     t->more = more_events || more_rest;
@@ -325,18 +305,6 @@ static int trim_dry(struct store *st, struct arena *a, const struct trim_request
     return count_all(st, req, &o, t, err);
 }
 
-static int trim_for_real(struct store *st, struct arena *a, const struct trim_request *req,
-                         struct trim_result *t, struct error *err)
-{
-    if (db_begin(st, err) != 0)
-        return -1;
-    if (trim_locked(st, a, req, t, err) != 0) {
-        db_rollback(st);
-        return -1;
-    }
-    return db_commit(st, err);
-}
-
 int db_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
             struct error *err)
 {
@@ -344,9 +312,15 @@ int db_trim(struct store *st, const struct trim_request *req, struct trim_result
     struct arena a;
     if (db_give_numbers(st, err) != 0)
         return -1;
+    if (!req->dry_run && db_begin(st, err) != 0)
+        return -1;
     arena_init(&a, 0);
-    int r = req->dry_run ? trim_dry(st, &a, req, &t, err) : trim_for_real(st, &a, req, &t, err);
+    int r = req->dry_run ? trim_dry(st, &a, req, &t, err) : trim_locked(st, &a, req, &t, err);
     arena_release(&a);
+    if (!req->dry_run && r == 0)
+        r = db_commit(st, err);
+    else if (!req->dry_run)
+        db_rollback(st);
     if (r != 0)
         return -1;
     *ret = t;

@@ -32,18 +32,15 @@ static int run(const struct source *s, struct buf *b, struct error *err)
     return r;
 }
 
-/* ---- names and types ---- */
-
-void mdb_adopt_add_name(struct buf *b, const char *name)
+int mdb_adopt_ask(struct mdb_store *st, struct buf *b, struct db_rows *ret, struct error *err)
 {
-    buf_addc(b, '`');
-    for (const char *p = name; *p; p++) {
-        if (*p == '`')
-            buf_addc(b, '`');
-        buf_addc(b, *p);
-    }
-    buf_addc(b, '`');
+    *ret = (struct db_rows){0};
+    if (!buf_cstr(b))
+        return err_nomem(err);
+    return mdb_ask(st, st->db, b->p, b->n, ret, err);
 }
+
+/* ---- names and types ---- */
 
 /* Writes a text of n bytes as a literal, safe against any content. */
 static void add_text(struct buf *b, const char *text, size_t n)
@@ -71,7 +68,7 @@ enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column)
     return MDB_KIND_TEXT;
 }
 
-static int check_columns(const struct source *s, struct error *err)
+static int check_table(const struct source *s, struct error *err)
 {
     const char *at = s->of[F_CREATED], *payload = s->of[F_PAYLOAD];
     if (at && mdb_adopt_kind(s, at) != MDB_KIND_TIME && mdb_adopt_kind(s, at) != MDB_KIND_NUMBER)
@@ -86,7 +83,7 @@ static int check_columns(const struct source *s, struct error *err)
                        "column %.100s of %.100s is neither a text nor bytes, and cannot be the "
                        "payload",
                        payload, s->name);
-    return 0;
+    return mdb_mark_check(s, err);
 }
 
 static void trigger_name(const struct source *s, char ret[ADOPT_TRIGGER_TEXT])
@@ -105,7 +102,7 @@ static void trigger_name(const struct source *s, char ret[ADOPT_TRIGGER_TEXT])
 static void add_column(struct buf *b, const char *column, const char *r)
 {
     buf_addf(b, "%s.", r);
-    mdb_adopt_add_name(b, column);
+    mdb_add_name(b, str_of(column));
 }
 
 void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, const char *r)
@@ -214,9 +211,9 @@ static void add_copied(struct buf *b, const struct source *s, const char *r)
 
 /* ---- the trigger ---- */
 
-/* Begins a statement that notes which row the event `nr` came from; the source of that number comes
- * next, and end_noted ends it. Numbers start over if outbox_event is truncated, so another row may
- * be noted under this number. */
+/* Begins a statement that notes which row the event `nr` came from. The caller appends the source of
+ * that number, and end_noted ends the statement. Numbers start over if outbox_event is truncated, so
+ * the number may have a note already, of another row. */
 static void add_noted(struct buf *b, const struct source *s, const char *nr)
 {
     buf_adds(b, "INSERT INTO outbox_adopted_row (nr, source, value) SELECT ");
@@ -270,9 +267,9 @@ static int make_trigger(const struct source *s, bool marked, struct error *err)
     buf_init(&b, STATEMENT_MAX);
     trigger_name(s, name);
     buf_adds(&b, BRIEFLY "CREATE OR REPLACE TRIGGER ");
-    mdb_adopt_add_name(&b, name);
+    mdb_add_name(&b, str_of(name));
     buf_adds(&b, " AFTER INSERT ON ");
-    mdb_adopt_add_name(&b, s->name);
+    mdb_add_name(&b, str_of(s->name));
     buf_adds(&b, " FOR EACH ROW BEGIN IF ");
     add_open(&b, s, "NEW");
     buf_adds(&b, " AND (SELECT a.active FROM outbox_adopted a WHERE a.source = ");
@@ -290,7 +287,7 @@ static int drop_trigger(const struct source *s, struct error *err)
     buf_init(&b, STATEMENT_MAX);
     trigger_name(s, name);
     buf_adds(&b, BRIEFLY "DROP TRIGGER IF EXISTS ");
-    mdb_adopt_add_name(&b, name);
+    mdb_add_name(&b, str_of(name));
     return run(s, &b, err);
 }
 
@@ -298,15 +295,14 @@ static int drop_trigger(const struct source *s, struct error *err)
 
 static int count_rows(const struct source *s, int64_t *ret, struct error *err)
 {
-    struct mdb_store *st = mdb_of(s->st);
-    struct db_rows q = {0};
+    struct db_rows q;
     struct buf b;
     buf_init(&b, STATEMENT_MAX);
     buf_adds(&b, "SELECT count(*) FROM ");
-    mdb_adopt_add_name(&b, s->name);
+    mdb_add_name(&b, str_of(s->name));
     buf_adds(&b, " s WHERE ");
     add_open(&b, s, "s");
-    int r = buf_cstr(&b) ? mdb_ask(st, st->db, b.p, b.n, &q, err) : err_nomem(err);
+    int r = mdb_adopt_ask(mdb_of(s->st), &b, &q, err);
     buf_release(&b);
     if (r != 0)
         return -1;
@@ -351,7 +347,7 @@ static int read_id_default(const struct source *s, struct buf *b, struct error *
 static void add_rows(struct buf *b, const struct source *s, const char *join)
 {
     buf_adds(b, " FROM ");
-    mdb_adopt_add_name(b, s->name);
+    mdb_add_name(b, str_of(s->name));
     buf_addf(b, " s%s WHERE ", join);
     add_open(b, s, "s");
     buf_adds(b, " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = ");
@@ -397,34 +393,27 @@ static int note_copied(const struct source *s, struct error *err)
     return mdb_exec(mdb_of(s->st), "DROP TEMPORARY TABLE " COPYING, err);
 }
 
-/* Appends the statement that makes an event of each unprocessed row. A DATETIME has no time zone:
- * it is taken to be in the server's, the default of sessions. */
-static void add_copy(struct buf *b, const struct source *s, bool marked, const char *id_default)
-{
-    buf_adds(b, "SET STATEMENT time_zone = @@global.time_zone FOR "
-                "INSERT INTO outbox_event (id, " COPIED ") SELECT COALESCE(");
-    if (marked)
-        buf_adds(b, "c.event_id, ");
-    add_call(b, "outbox_row_uuid", s, F_ID, "s");
-    buf_addf(b, ", %s), ", id_default);
-    add_copied(b, s, "s");
-    struct buf join;
-    buf_init(&join, STATEMENT_MAX);
-    if (marked) {
-        buf_adds(&join, " LEFT JOIN " COPYING " c ON c.k = ");
-        add_column(&join, s->of[F_ID], "s");
-    }
-    add_rows(b, s, buf_cstr(&join) ? join.p : "");
-    buf_release(&join);
-    add_order(b, s);
-}
-
+/* Makes an event of each unprocessed row. A DATETIME has no time zone: it is taken to be in the
+ * server's, the default of sessions. */
 static int copy(const struct source *s, bool marked, const char *id_default, int64_t *ret,
                 struct error *err)
 {
-    struct buf b;
+    struct buf b, join;
     buf_init(&b, STATEMENT_MAX);
-    add_copy(&b, s, marked, id_default);
+    buf_init(&join, STATEMENT_MAX);
+    buf_adds(&b, "SET STATEMENT time_zone = @@global.time_zone FOR "
+                 "INSERT INTO outbox_event (id, " COPIED ") SELECT COALESCE(");
+    if (marked) {
+        buf_adds(&b, "c.event_id, ");
+        buf_adds(&join, " LEFT JOIN " COPYING " c ON c.k = ");
+        add_column(&join, s->of[F_ID], "s");
+    }
+    add_call(&b, "outbox_row_uuid", s, F_ID, "s");
+    buf_addf(&b, ", %s), ", id_default);
+    add_copied(&b, s, "s");
+    add_rows(&b, s, buf_cstr(&join) ? join.p : "");
+    add_order(&b, s);
+    buf_release(&join);
     if (run(s, &b, err) != 0)
         return -1;
     *ret = mdb_of(s->st)->changed;
@@ -454,59 +443,33 @@ struct switching {
     bool copies; /* existing rows become events too */
 };
 
-/* Makes the switch, inside a transaction. It waits for sessions that have inserted into the table,
- * and those about to insert wait: what is read afterwards are exactly the rows that the trigger has
- * not seen. */
-static int turn_over(const struct source *s, struct switching to, int64_t *ret_copied,
-                     struct error *err)
+/* Makes the switch. It waits for sessions that have inserted into the table, and those about to
+ * insert wait: the rows that are read afterwards are exactly those that the trigger has not seen. */
+static int switch_over(const struct source *s, struct switching to, int64_t *ret_copied,
+                       struct error *err)
 {
     int64_t ignored = 0;
-    if (db_value(s->st, err, &ignored, SQL(lock_adopted, .source = s->name)) != 0)
-        return -1;
-    if (db_adopt_forget_mark(s, err) != 0)
-        return -1;
-    if (to.copies && copy_rows(s, s->req->mark != NULL, ret_copied, err) != 0)
-        return -1;
-    if (to.active && s->req->mark && mdb_mark_put(s, err) != 0)
-        return -1;
-    return db_run(s->st, err,
-                  SQL(set_adopted, .source = s->name, .active = to.active, .now = db_now(s->st)));
-}
-
-static int turn_over_once(const struct source *s, struct switching to, int64_t *ret_copied,
-                          struct error *err)
-{
     if (mdb_begin(s->st, err) != 0)
         return -1;
-    if (turn_over(s, to, ret_copied, err) != 0) {
-        mdb_rollback(s->st);
-        return -1;
-    }
-    return mdb_commit(s->st, err);
-}
-
-/* Adopts a table that is not adopted. */
-static int begin_with(const struct source *s, bool copies, struct adopt_result *ret,
-                      struct error *err)
-{
-    struct switching to = {.active = true, .copies = copies};
-    if (db_run(s->st, err, SQL(prepare_adopted, .source = s->name, .mapping = s->mapping.p)) != 0)
-        return -1;
-    if (make_trigger(s, s->req->mark != NULL, err) != 0)
-        return -1;
-    return turn_over_once(s, to, &ret->copied, err);
-}
-
-static int write_down(const struct source *s, struct error *err)
-{
-    if (s->req->mark && mdb_mark_put(s, err) != 0)
-        return -1;
-    return db_run(s->st, err, SQL(set_mapping, .source = s->name, .mapping = s->mapping.p));
+    int r = db_value(s->st, err, &ignored, SQL(lock_adopted, .source = s->name));
+    if (r == 0)
+        r = db_adopt_forget_mark(s->st, s->name, err);
+    if (r == 0 && to.copies)
+        r = copy_rows(s, s->req->mark != NULL, ret_copied, err);
+    if (r == 0 && to.active && s->req->mark)
+        r = mdb_mark_put(s, err);
+    if (r == 0)
+        r = db_run(s->st, err,
+                   SQL(set_adopted, .source = s->name, .active = to.active, .now = db_now(s->st)));
+    if (r == 0)
+        return mdb_commit(s->st, err);
+    mdb_rollback(s->st);
+    return -1;
 }
 
 /* Changes the columns for new rows, or how rows are marked. The trigger is replaced first: what it
  * notes for a mark that is not recorded yet does no harm. */
-static int go_on_with(const struct source *s, struct error *err)
+static int change_adoption(const struct source *s, struct error *err)
 {
     bool marked;
     if (db_adopt_is_marked(s, &marked, err) != 0)
@@ -515,26 +478,30 @@ static int go_on_with(const struct source *s, struct error *err)
         return -1;
     if (mdb_begin(s->st, err) != 0)
         return -1;
-    if (write_down(s, err) != 0) {
-        mdb_rollback(s->st);
-        return -1;
-    }
-    return mdb_commit(s->st, err);
+    int r = 0;
+    if (s->req->mark)
+        r = mdb_mark_put(s, err);
+    if (r == 0)
+        r = db_run(s->st, err, SQL(set_mapping, .source = s->name, .mapping = s->mapping.p));
+    if (r == 0)
+        return mdb_commit(s->st, err);
+    mdb_rollback(s->st);
+    return -1;
 }
 
 /* ---- the driver ---- */
 
-static int check_table(const struct source *s, struct error *err)
-{
-    if (check_columns(s, err) != 0)
-        return -1;
-    return mdb_mark_check(s, err);
-}
-
 static int adopt_table(const struct source *s, const struct adopted *was, bool copies,
                        struct adopt_result *ret, struct error *err)
 {
-    return was->there ? go_on_with(s, err) : begin_with(s, copies, ret, err);
+    if (was->there)
+        return change_adoption(s, err);
+    struct switching to = {.active = true, .copies = copies};
+    if (db_run(s->st, err, SQL(prepare_adopted, .source = s->name, .mapping = s->mapping.p)) != 0)
+        return -1;
+    if (make_trigger(s, s->req->mark != NULL, err) != 0)
+        return -1;
+    return switch_over(s, to, &ret->copied, err);
 }
 
 /* If interrupted, the table still counts as marked, so that this can be repeated. */
@@ -544,14 +511,14 @@ static int drop_mark(const struct source *s, struct error *err)
         return -1;
     if (make_trigger(s, false, err) != 0)
         return -1;
-    return db_adopt_forget_mark(s, err);
+    return db_adopt_forget_mark(s->st, s->name, err);
 }
 
 /* Drops the trigger in any case: an interrupted adoption may have left it. */
 static int undo_adoption(const struct source *s, bool there, struct error *err)
 {
     int64_t ignored = 0;
-    if (there && turn_over_once(s, (struct switching){0}, &ignored, err) != 0)
+    if (there && switch_over(s, (struct switching){0}, &ignored, err) != 0)
         return -1;
     return drop_trigger(s, err);
 }
@@ -567,51 +534,24 @@ const struct adopt_driver mdb_adopt_driver = {
 
 /* ---- triggers whose definer is gone ---- */
 
-/* Restores the columns of the fields from the rows of lost_adopted. */
-static int recall(struct source *s, const struct db_rows *q, struct error *err)
+/* Recreates the trigger of the table in a row of lost_adopted, whose other columns are the columns
+ * of the fields. */
+static int renew(struct source *s, const struct db_rows *q, struct error *err)
 {
-    bool ok = true;
+    bool ok = true, marked;
+    if (db_source_find(s, err) != 0)
+        return -1;
     for (int f = 0; f < FIELDS; f++) {
         s->of[f] = db_copy(q, 1 + f, &s->a, &ok).p;
         if (!ok)
             return err_nomem(err);
         bool column = s->of[f] && !db_source_literal(s->of[f]);
         if (column && db_source_column(s, s->of[f]) < 0)
-            return err_set(err, ERR_NOTFOUND, "it has no column %.100s any more", s->of[f]);
+            return err_set(err, ERR_NOTFOUND, "it no longer has a column %.100s", s->of[f]);
     }
-    return 0;
-}
-
-/* Recreates the trigger of one table. */
-static int renew(struct source *s, const struct db_rows *q, struct error *err)
-{
-    bool marked;
-    if (db_source_find(s, err) != 0)
-        return -1;
-    if (recall(s, q, err) != 0)
-        return -1;
     if (db_adopt_is_marked(s, &marked, err) != 0)
         return -1;
     return make_trigger(s, marked, err);
-}
-
-static int renew_table(struct mdb_store *st, const struct db_rows *q, struct error *err)
-{
-    struct buf name;
-    buf_init(&name, 1 << 10);
-    mdb_adopt_add_name(&name, db_text(q, 0).p);
-    struct adopt_request req = {.table = buf_cstr(&name)};
-    struct source s = {.st = &st->base.store, .schema = st->url.database, .req = &req};
-    arena_init(&s.a, 0);
-    int r = req.table ? renew(&s, q, err) : err_nomem(err);
-    arena_release(&s.a);
-    buf_release(&name);
-    if (r != 0)
-        return err_prefix(err,
-                          "could not recreate the trigger of table %.64s, which runs as an "
-                          "account that no longer exists",
-                          db_text(q, 0).p);
-    return 0;
 }
 
 int mdb_adopt_renew(struct mdb_store *st, struct error *err)
@@ -619,11 +559,23 @@ int mdb_adopt_renew(struct mdb_store *st, struct error *err)
     struct error ignored;
     struct db_rows q = db_rows(&st->base.store, &ignored,
                                SQL(lost_adopted, .schema = st->url.database));
-    while (db_step(&q, &ignored) == 1) {
-        if (renew_table(st, &q, err) == 0)
-            continue;
-        db_done(&q);
-        return -1;
+    int r = 0;
+    while (r == 0 && db_step(&q, &ignored) == 1) {
+        struct buf name;
+        buf_init(&name, 1 << 10);
+        mdb_add_name(&name, db_text(&q, 0));
+        struct adopt_request req = {.table = buf_cstr(&name)};
+        struct source s = {.st = &st->base.store, .schema = st->url.database, .req = &req};
+        arena_init(&s.a, 0);
+        r = req.table ? renew(&s, &q, err) : err_nomem(err);
+        arena_release(&s.a);
+        buf_release(&name);
+        if (r != 0)
+            err_prefix(err,
+                       "could not recreate the trigger of table %.64s, which runs as an account "
+                       "that no longer exists",
+                       db_text(&q, 0).p);
     }
-    return 0;
+    db_done(&q);
+    return r;
 }

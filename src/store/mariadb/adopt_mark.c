@@ -40,18 +40,6 @@ static const char *const kinds[] = {
     [MDB_KIND_TIME] = "time",
 };
 
-/* Chooses by the column's type alone. */
-static enum stamp usual_stamp(const struct source *s, const char *column)
-{
-    const char *type = s->type[db_source_column(s, column)];
-    bool truth = strcmp(type, "tinyint") == 0 || strcmp(type, "bit") == 0;
-    switch (mdb_adopt_kind(s, column)) {
-    case MDB_KIND_TIME: return STAMP_TIME;
-    case MDB_KIND_NUMBER: return truth ? STAMP_TRUE : STAMP_SECONDS;
-    default: return STAMP_TEXT;
-    }
-}
-
 /* Returns the format of the value in a marked row. */
 static enum stamp stamp_like(struct str value, enum stamp usual)
 {
@@ -69,24 +57,29 @@ static enum stamp stamp_like(struct str value, enum stamp usual)
 static int read_stamp(const struct source *s, const char *column, enum stamp *ret,
                       struct error *err)
 {
-    struct mdb_store *st = mdb_of(s->st);
-    struct db_rows q = {0};
+    struct db_rows q;
     struct buf b;
-    enum stamp usual = usual_stamp(s, column);
     enum mdb_kind kind = mdb_adopt_kind(s, column);
+    const char *type = s->type[db_source_column(s, column)];
+    bool truth = strcmp(type, "tinyint") == 0 || strcmp(type, "bit") == 0;
+    enum stamp usual = STAMP_TEXT;
+    if (kind == MDB_KIND_TIME)
+        usual = STAMP_TIME;
+    else if (kind == MDB_KIND_NUMBER)
+        usual = truth ? STAMP_TRUE : STAMP_SECONDS;
+
     buf_init(&b, TEXT_MAX);
     buf_adds(&b, "SELECT ");
     mdb_adopt_add_text(&b, column, kind, "s");
     buf_adds(&b, " FROM ");
-    mdb_adopt_add_name(&b, s->name);
+    mdb_add_name(&b, str_of(s->name));
     buf_adds(&b, " s WHERE NOT ");
     mdb_adopt_add_open(&b, column, usual == STAMP_TEXT, "s");
     buf_adds(&b, " LIMIT 1");
-    int r = buf_cstr(&b) ? mdb_ask(st, st->db, b.p, b.n, &q, err) : err_nomem(err);
+    int r = mdb_adopt_ask(mdb_of(s->st), &b, &q, err);
     buf_release(&b);
     if (r != 0)
         return -1;
-
     *ret = usual;
     if (db_step(&q, err) == 1)
         *ret = stamp_like(db_text(&q, 0), usual);
@@ -219,13 +212,6 @@ static bool is_number(struct str s)
     return s.n > 0;
 }
 
-static void add_hex(struct buf *b, struct str s)
-{
-    for (size_t i = 0; i < s.n; i++)
-        buf_addf(b, "%02x", (unsigned char)s.p[i]);
-    buf_addc(b, '\'');
-}
-
 /* Appends a key as a literal. The text of a binary key is in hexadecimal digits already. */
 static void add_key(struct buf *b, const struct table *t, struct str key)
 {
@@ -234,10 +220,8 @@ static void add_key(struct buf *b, const struct table *t, struct str key)
         return;
     }
     if (t->kind == MDB_KIND_BYTES)
-        buf_adds(b, "UNHEX(_utf8mb4 X'");
-    else
-        buf_adds(b, "_utf8mb4 X'");
-    add_hex(b, key);
+        buf_adds(b, "UNHEX(");
+    mdb_add_hex(b, key);
     if (t->kind == MDB_KIND_BYTES)
         buf_addc(b, ')');
 }
@@ -247,7 +231,7 @@ static size_t add_keys(struct buf *b, const struct table *t, enum seen seen)
 {
     size_t n = 0;
     buf_adds(b, " WHERE s.");
-    mdb_adopt_add_name(b, t->key);
+    mdb_add_name(b, str_of(t->key));
     buf_adds(b, " IN (");
     for (size_t i = 0; i < t->n; i++) {
         if (t->rows[i].seen != seen)
@@ -264,16 +248,8 @@ static size_t add_keys(struct buf *b, const struct table *t, enum seen seen)
 static void add_source(struct buf *b, const struct table *t)
 {
     buf_adds(b, " FROM ");
-    mdb_adopt_add_name(b, t->source);
+    mdb_add_name(b, str_of(t->source));
     buf_adds(b, " s");
-}
-
-/* Runs the query in b. */
-static int query_rows(const struct table *t, struct buf *b, struct db_rows *ret, struct error *err)
-{
-    if (!buf_cstr(b))
-        return err_nomem(err);
-    return mdb_ask(t->st, t->st->db, b->p, b->n, ret, err);
 }
 
 /* Notes the rows of a result: their keys and, if selected, whether they are open. */
@@ -294,7 +270,7 @@ static void note_rows(struct table *t, struct db_rows *q, bool locked)
  * condition, the server might use an index on the flag, and lock other rows. */
 static int lock_rows(struct table *t, struct buf *b, struct error *err)
 {
-    struct db_rows q = {0};
+    struct db_rows q;
     bool text = t->stamp == STAMP_TEXT || t->stamp == STAMP_RFC3339;
     buf_clear(b);
     buf_adds(b, AT_ONCE " FOR SELECT ");
@@ -304,7 +280,7 @@ static int lock_rows(struct table *t, struct buf *b, struct error *err)
     add_source(b, t);
     add_keys(b, t, UNSEEN);
     buf_adds(b, " FOR UPDATE SKIP LOCKED");
-    if (query_rows(t, b, &q, err) != 0)
+    if (mdb_adopt_ask(t->st, b, &q, err) != 0)
         return -1;
     note_rows(t, &q, true);
     return 0;
@@ -314,16 +290,16 @@ static int lock_rows(struct table *t, struct buf *b, struct error *err)
  * waited for either. */
 static int set_marks(struct table *t, struct buf *b, struct error *err)
 {
-    struct db_rows q = {0};
+    struct db_rows q;
     buf_clear(b);
     buf_adds(b, AT_ONCE_OR_NOT ", time_zone = @@global.time_zone FOR UPDATE ");
-    mdb_adopt_add_name(b, t->source);
+    mdb_add_name(b, str_of(t->source));
     buf_adds(b, " s SET s.");
-    mdb_adopt_add_name(b, t->mark);
+    mdb_add_name(b, str_of(t->mark));
     buf_addf(b, " = %s", stamps[t->stamp].sql);
     if (add_keys(b, t, OURS) == 0)
         return 0;
-    if (query_rows(t, b, &q, err) != 0)
+    if (mdb_adopt_ask(t->st, b, &q, err) != 0)
         return -1;
     db_done(&q);
     return 0;
@@ -332,31 +308,17 @@ static int set_marks(struct table *t, struct buf *b, struct error *err)
 /* Tells rows locked by another session from those that are gone. */
 static int look_for_rest(struct table *t, struct buf *b, struct error *err)
 {
-    struct db_rows q = {0};
+    struct db_rows q;
     buf_clear(b);
     buf_adds(b, AT_ONCE " FOR SELECT ");
     mdb_adopt_add_text(b, t->key, t->kind, "s");
     add_source(b, t);
     if (add_keys(b, t, UNSEEN) == 0)
         return 0;
-    if (query_rows(t, b, &q, err) != 0)
+    if (mdb_adopt_ask(t->st, b, &q, err) != 0)
         return -1;
     note_rows(t, &q, false);
     return 0;
-}
-
-/* Marks the rows, as far as possible without waiting. */
-static int work_on(struct table *t, struct error *err)
-{
-    struct buf b;
-    buf_init(&b, TEXT_MAX);
-    int r = lock_rows(t, &b, err);
-    if (r == 0)
-        r = set_marks(t, &b, err);
-    if (r == 0)
-        r = look_for_rest(t, &b, err);
-    buf_release(&b);
-    return r;
 }
 
 /* Deletes the notes of rows that are marked, or gone. */
@@ -398,32 +360,17 @@ static int put_trouble(const struct table *t, const char *trouble, struct error 
                       .now = mdb_now(&t->st->base.store)));
 }
 
-/* Ends the marking of a table that was dropped. */
-static int forget_table(const struct table *t, struct error *err)
-{
-    if (db_run(&t->st->base.store, err, SQL(forget_rows, .source = t->source)) != 0)
-        return -1;
-    return db_run(&t->st->base.store, err, SQL(forget_mark, .source = t->source));
-}
-
-/* Whether the table itself does not exist: the error may be about a table that one of its triggers
- * uses. */
-static int is_gone(const struct table *t, bool *ret, struct error *err)
+/* Handles a missing table. If it is the adopted one, ends the marking; otherwise one of its triggers
+ * uses the missing table. */
+static int classify_missing(const struct table *t, const struct error *why, struct error *err)
 {
     int64_t there = 0;
     if (db_value(&t->st->base.store, err, &there,
                  SQL(has_table, .schema = t->st->url.database, .name = t->source)) != 0)
         return -1;
-    *ret = !there;
-    return 0;
-}
-
-static int bear_missing(const struct table *t, const struct error *why, struct error *err)
-{
-    bool gone;
-    if (is_gone(t, &gone, err) != 0)
-        return -1;
-    return gone ? forget_table(t, err) : put_trouble(t, why->text, err);
+    if (!there)
+        return db_adopt_forget_mark(&t->st->base.store, t->source, err);
+    return put_trouble(t, why->text, err);
 }
 
 /* Whether a failure ended the transaction. This asks the server: with innodb_rollback_on_timeout
@@ -449,21 +396,9 @@ static int classify_failure(const struct table *t, const struct error *why, stru
     case ER_LOCK_WAIT_TIMEOUT:
     case ER_QUERY_INTERRUPTED:
     case ER_STATEMENT_TIMEOUT: return 0;
-    case ER_NO_SUCH_TABLE: return bear_missing(t, why, err);
+    case ER_NO_SUCH_TABLE: return classify_missing(t, why, err);
     default: return put_trouble(t, why->text, err);
     }
-}
-
-static int add_row(struct table *t, const struct db_rows *q, size_t *bytes, struct error *err)
-{
-    bool ok = true;
-    struct row *r = &t->rows[t->n];
-    *r = (struct row){.nr = db_int(q, 0), .key = db_copy(q, 1, &t->a, &ok)};
-    if (!ok)
-        return err_nomem(err);
-    *bytes += r->key.n;
-    t->n++;
-    return 0;
 }
 
 /* Reads which rows are to be marked. */
@@ -471,30 +406,41 @@ static int read_rows(struct table *t, struct error *err)
 {
     struct db_rows q = db_rows(&t->st->base.store, err,
                                SQL(rows_to_mark, .source = t->source, .max = ROWS_MAX));
-    int r = 0;
     size_t bytes = 0;
     if (!q.at)
         return -1;
     t->rows = arena_alloc(&t->a, (mdb_count(&q) + 1) * sizeof *t->rows);
-    if (!t->rows)
-        r = err_nomem(err);
-    while (r == 0 && bytes < KEYS_MAX && db_step(&q, err) == 1)
-        r = add_row(t, &q, &bytes, err);
+    bool ok = t->rows != NULL;
+    while (ok && bytes < KEYS_MAX && db_step(&q, err) == 1) {
+        struct row *r = &t->rows[t->n++];
+        *r = (struct row){.nr = db_int(&q, 0), .key = db_copy(&q, 1, &t->a, &ok)};
+        bytes += r->key.n;
+    }
     db_done(&q);
+    if (!ok)
+        return err_nomem(err);
     if (t->n > 0)
         qsort(t->rows, t->n, sizeof *t->rows, by_key);
-    return r;
+    return 0;
 }
 
-/* Marks rows of one table. */
+/* Marks rows of one table, as far as possible without waiting. */
 static int mark_rows(struct table *t, struct error *err)
 {
     struct error why;
+    struct buf b;
     if (read_rows(t, err) != 0)
         return -1;
     if (t->n == 0)
         return 0;
-    if (work_on(t, &why) != 0)
+    buf_init(&b, TEXT_MAX);
+    int r = lock_rows(t, &b, &why);
+    if (r == 0)
+        r = set_marks(t, &b, &why);
+    if (r == 0)
+        r = look_for_rest(t, &b, &why);
+    buf_release(&b);
+    if (r != 0)
         return classify_failure(t, &why, err);
     if (forget_rows(t, err) != 0)
         return -1;

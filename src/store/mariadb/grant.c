@@ -123,52 +123,30 @@ static unsigned needed(unsigned of, const char *what)
 
 /* ---- statements ---- */
 
-static void write_name(struct buf *b, const char *name, size_t n)
-{
-    buf_addc(b, '`');
-    for (size_t i = 0; i < n; i++) {
-        if (name[i] == '`')
-            buf_addc(b, '`');
-        buf_addc(b, name[i]);
-    }
-    buf_addc(b, '`');
-}
-
-/* Writes NAME or NAME@HOST, quoted. */
-static void write_role(struct buf *b, const char *role)
-{
-    const char *at = strrchr(role, '@');
-    if (!at) {
-        write_name(b, role, strlen(role));
-        return;
-    }
-    write_name(b, role, (size_t)(at - role));
-    buf_addc(b, '@');
-    write_name(b, at + 1, strlen(at + 1));
-}
-
-static void write_verbs(struct buf *b, unsigned set, const char *columns)
-{
-    const char *before = " ";
-    for (size_t i = 0; i < VERBS; i++) {
-        if (!(set & verbs[i].verb))
-            continue;
-        buf_addf(b, "%s%s", before, verbs[i].name);
-        if (columns)
-            buf_addf(b, " (%s)", columns);
-        before = ", ";
-    }
-}
-
-/* Writes the statement that grants or revokes the verbs of one right. */
+/* Writes the statement that grants or revokes the verbs of one right; the role is NAME or
+ * NAME@HOST. */
 static void write_change(const struct mdb_store *st, const struct grant_request *req,
                          const struct right *r, unsigned set, struct buf *b)
 {
+    const char *between = " ", *at = strrchr(req->role, '@');
     buf_clear(b);
     buf_adds(b, req->revoke ? "REVOKE" : "GRANT");
-    write_verbs(b, set, r->columns);
+    for (size_t i = 0; i < VERBS; i++) {
+        if (!(set & verbs[i].verb))
+            continue;
+        buf_addf(b, "%s%s", between, verbs[i].name);
+        if (r->columns)
+            buf_addf(b, " (%s)", r->columns);
+        between = ", ";
+    }
     buf_addf(b, " ON %s%s%s %s ", r->kind, st->quoted, r->what, req->revoke ? "FROM" : "TO");
-    write_role(b, req->role);
+
+    size_t name = at ? (size_t)(at - req->role) : strlen(req->role);
+    mdb_add_name(b, (struct str){req->role, name});
+    if (at) {
+        buf_addc(b, '@');
+        mdb_add_name(b, str_of(at + 1));
+    }
 }
 
 /* Grants or revokes one right. Revoking one that was not granted changes nothing. */
@@ -248,20 +226,12 @@ static int held(struct mdb_store *st, const char *role, unsigned *ret, struct er
     return 0;
 }
 
-static int take(struct mdb_store *st, const struct grant_request *req, unsigned part,
-                bool *ret_changed, struct error *err)
+int mdb_grant(struct store *base, const struct grant_request *req, bool *ret_changed,
+              struct error *err)
 {
-    unsigned has, kept;
-    bool ignored;
-    if (held(st, req->role, &has, err) != 0)
-        return -1;
-    *ret_changed = has & part;
-    kept = has & ~part;
-    return req->dry_run ? 0 : change(st, req, part, kept, &ignored, err);
-}
-
-static int check(const struct mdb_store *st, const struct grant_request *req, struct error *err)
-{
+    struct mdb_store *st = mdb_of(base);
+    unsigned has = 0;
+    bool changed = true, ignored;
     if (req->tenant)
         return err_set(
             err, ERR_CONFIG,
@@ -273,25 +243,19 @@ static int check(const struct mdb_store *st, const struct grant_request *req, st
                        "%s: MariaDB has rights on tables, not on rows: the part \"consumer\" is "
                        "for all of them",
                        st->base.shown);
-    return 0;
-}
-
-int mdb_grant(struct store *base, const struct grant_request *req, bool *ret_changed,
-              struct error *err)
-{
-    struct mdb_store *st = mdb_of(base);
-    bool changed = true;
-    if (check(st, req, err) != 0)
-        return -1;
     enum part part = part_of(req->part);
     if (!part)
         return err_set(err, ERR_CONFIG, "there is no part \"%.40s\"", req->part);
 
     int r = 0;
-    if (req->revoke)
-        r = take(st, req, part, &changed, err);
-    else if (!req->dry_run)
+    if (req->revoke) {
+        r = held(st, req->role, &has, err);
+        changed = has & part;
+        if (r == 0 && !req->dry_run)
+            r = change(st, req, part, has & ~(unsigned)part, &ignored, err);
+    } else if (!req->dry_run) {
         r = change(st, req, part, 0, &changed, err);
+    }
     if (r != 0)
         return -1;
     *ret_changed = changed;

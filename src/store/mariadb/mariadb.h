@@ -173,6 +173,9 @@ enum mdb_literals {
     MDB_HEX,    /* the session is the application's, and may use any character set */
     MDB_OPEN,   /* placeholders: the statement is to be prepared */
 };
+/* mdb_add_name appends a name in backticks, mdb_add_hex a text in hexadecimal digits. */
+void mdb_add_name(struct buf *b, struct str name);
+void mdb_add_hex(struct buf *b, struct str s);
 /* mdb_write appends the text of a statement to b. */
 void mdb_write(const struct mdb_store *st, enum mdb_literals how, const struct sql *sql,
                const void *args, struct buf *b);
@@ -276,7 +279,8 @@ int mdb_adopt_renew(struct mdb_store *st, struct error *err);
 enum mdb_kind { MDB_KIND_TEXT, MDB_KIND_BYTES, MDB_KIND_NUMBER, MDB_KIND_TIME };
 
 enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column);
-void mdb_adopt_add_name(struct buf *b, const char *name);
+/* mdb_adopt_ask sends the query in b. */
+int mdb_adopt_ask(struct mdb_store *st, struct buf *b, struct db_rows *ret, struct error *err);
 /* mdb_adopt_add_text appends the value of a column in row r, as text. */
 void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, const char *r);
 /* mdb_adopt_add_open appends the condition that row r is unprocessed, by the flag in a column,

@@ -330,13 +330,8 @@ static int name_store(struct mdb_store *st, struct error *err)
     if (asprintf(&st->base.shown, "mariadb:%s%s%s", host, *host ? "/" : "", st->url.database) < 0)
         st->base.shown = NULL;
     buf_init(&b, 4096);
-    buf_addc(&b, '`');
-    for (const char *p = st->url.database; *p; p++) {
-        if (*p == '`')
-            buf_addc(&b, '`');
-        buf_addc(&b, *p);
-    }
-    buf_adds(&b, "`.");
+    mdb_add_name(&b, str_of(st->url.database));
+    buf_addc(&b, '.');
     const char *text = buf_cstr(&b);
     st->quoted = text ? strdup(text) : NULL;
     buf_release(&b);

@@ -14,7 +14,18 @@
 
 /* ---- writing ---- */
 
-static void add_hex(struct buf *b, struct str s)
+void mdb_add_name(struct buf *b, struct str name)
+{
+    buf_addc(b, '`');
+    for (size_t i = 0; i < name.n; i++) {
+        if (name.p[i] == '`')
+            buf_addc(b, '`');
+        buf_addc(b, name.p[i]);
+    }
+    buf_addc(b, '`');
+}
+
+void mdb_add_hex(struct buf *b, struct str s)
 {
     static const char digits[] = "0123456789abcdef";
     buf_adds(b, "_utf8mb4 X'");
@@ -53,7 +64,7 @@ static void add_literal(struct buf *b, enum mdb_literals how, struct str s)
     if (!s.p)
         buf_adds(b, "NULL");
     else if (how == MDB_HEX)
-        add_hex(b, s);
+        mdb_add_hex(b, s);
     else
         add_quoted(b, s);
 }

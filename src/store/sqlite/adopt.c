@@ -15,31 +15,32 @@
 
 /* ---- running built statements ---- */
 
-/* Prepares the statement in q, which it frees; the caller finalizes it. NULL on failure. */
-static sqlite3_stmt *prepare_text(struct sqlite_store *st, sqlite3_str *q, struct error *err)
+/* Starts the statement in q, which it frees. */
+static struct db_rows rows_of(struct store *base, sqlite3_str *q, struct error *err)
 {
+    struct sqlite_store *st = sqlite_of(base);
     sqlite3_stmt *stmt = NULL;
     char *sql = sqlite3_str_finish(q);
-    if (!sql) {
-        err_nomem(err);
-        return NULL;
-    }
-    int rc = sqlite3_prepare_v2(st->db, sql, -1, &stmt, NULL);
+    int rc = SQLITE_NOMEM;
+    if (sql)
+        rc = sqlite3_prepare_v2(st->db, sql, -1, &stmt, NULL);
     sqlite3_free(sql);
     if (rc != SQLITE_OK)
         sqlite_fail(st, st->db, rc, err);
-    return stmt;
+    return (struct db_rows){.st = base, .at = stmt, .foreign = true};
 }
 
 /* Runs the statement in q, which it frees. */
-static int run(struct sqlite_store *st, sqlite3_str *q, struct error *err)
+static int run(struct store *st, sqlite3_str *q, struct error *err)
 {
-    char *sql = sqlite3_str_finish(q);
-    if (!sql)
-        return err_nomem(err);
-    int r = sqlite_script(st, sql, err);
-    sqlite3_free(sql);
-    return r;
+    struct db_rows rows = rows_of(st, q, err);
+    return db_step(&rows, err);
+}
+
+/* Begins a statement. */
+static sqlite3_str *text_new(const struct source *s)
+{
+    return sqlite3_str_new(sqlite_of(s->st)->db);
 }
 
 /* ---- how a row becomes an event ---- */
@@ -174,9 +175,9 @@ static void add_trigger(sqlite3_str *q, const struct source *s, bool marked)
 
 static int drop_trigger(const struct source *s, struct error *err)
 {
-    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
+    sqlite3_str *q = text_new(s);
     sqlite3_str_appendf(q, "DROP TRIGGER IF EXISTS main.\"" TRIGGER "%w\"", s->name);
-    return run(sqlite_of(s->st), q, err);
+    return run(s->st, q, err);
 }
 
 /* Creates the trigger by the current record. If rows are marked, it also notes which row became
@@ -188,22 +189,12 @@ static int make_trigger(const struct source *s, struct error *err)
         return -1;
     if (drop_trigger(s, err) != 0)
         return -1;
-    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
+    sqlite3_str *q = text_new(s);
     add_trigger(q, s, marked);
-    return run(sqlite_of(s->st), q, err);
+    return run(s->st, q, err);
 }
 
 /* ---- existing rows ---- */
-
-/* Returns whether the table can be sorted by its rowid. */
-static int has_rowid(const struct source *s, bool *ret, struct error *err)
-{
-    int64_t without = 0;
-    if (db_value(s->st, err, &without, SQL(without_rowid, .source = s->name)) != 0)
-        return -1;
-    *ret = !without;
-    return 0;
-}
 
 /* Appends the source of the rows, in the order in which they seem to have been written. */
 static void add_from(sqlite3_str *q, const struct source *s, bool rowid)
@@ -225,37 +216,34 @@ static void add_from(sqlite3_str *q, const struct source *s, bool rowid)
 
 static int count_rows(const struct source *s, int64_t *ret, struct error *err)
 {
-    bool rowid;
-    if (has_rowid(s, &rowid, err) != 0)
+    sqlite3_str *q = text_new(s);
+    sqlite3_str_appendf(q, "SELECT count(*) FROM main.\"%w\" AS s WHERE ", s->name);
+    add_open(q, s->of[F_PROCESSED], "s");
+    struct db_rows rows = rows_of(s->st, q, err);
+    if (db_step(&rows, err) != 1)
         return -1;
-    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
-    sqlite3_str_appendall(q, "SELECT count(*)");
-    add_from(q, s, rowid);
-    sqlite3_stmt *stmt = prepare_text(sqlite_of(s->st), q, err);
-    if (!stmt)
-        return -1;
-    int rc = sqlite3_step(stmt);
-    *ret = sqlite3_column_int64(stmt, 0);
-    sqlite3_finalize(stmt);
-    return rc == SQLITE_ROW ? 0 : sqlite_fail(sqlite_of(s->st), sqlite_of(s->st)->db, rc, err);
+    *ret = db_int(&rows, 0);
+    db_done(&rows);
+    return 0;
 }
 
 /* The columns of event_of_row. */
 enum { UUID, TYPE, PAYLOAD, CREATED_AT, HEADERS, AGGREGATE_TYPE, AGGREGATE_ID, TENANT, KEY };
 
 /* Makes an event of q's current row, unless there is one with its id. */
-static int copy_row(const struct source *s, sqlite3_stmt *q, bool *ret_made, struct error *err)
+static int copy_row(const struct source *s, const struct db_rows *q, bool *ret_made,
+                    struct error *err)
 {
-    struct str uuid = sqlite_text(q, UUID);
+    struct str uuid = db_text(q, UUID);
     struct sql_copy_row_as row = {
         .id = uuid,
-        .type = sqlite_text(q, TYPE),
-        .payload = sqlite_text(q, PAYLOAD),
-        .created_at = sqlite3_column_int64(q, CREATED_AT),
-        .headers = sqlite_text(q, HEADERS),
-        .aggregate_type = sqlite_text(q, AGGREGATE_TYPE),
-        .aggregate_id = sqlite_text(q, AGGREGATE_ID),
-        .tenant = sqlite_text(q, TENANT),
+        .type = db_text(q, TYPE),
+        .payload = db_text(q, PAYLOAD),
+        .created_at = db_int(q, CREATED_AT),
+        .headers = db_text(q, HEADERS),
+        .aggregate_type = db_text(q, AGGREGATE_TYPE),
+        .aggregate_id = db_text(q, AGGREGATE_ID),
+        .tenant = db_text(q, TENANT),
     };
     *ret_made = true;
     if (!uuid.p)
@@ -275,59 +263,41 @@ static int copy_row(const struct source *s, sqlite3_stmt *q, bool *ret_made, str
 }
 
 /* Notes which row the last event was made of. */
-static int note_row(const struct source *s, sqlite3_stmt *row, struct error *err)
+static int note_row(const struct source *s, const struct db_rows *row, struct error *err)
 {
     struct db_rows q = db_rows(s->st, err, SQL(note_row, .source = s->name));
     if (!q.at)
         return -1;
     int at = sqlite3_bind_parameter_index(q.at, ":row");
-    sqlite3_bind_value(q.at, at, sqlite3_column_value(row, KEY));
+    sqlite3_bind_value(q.at, at, sqlite3_column_value(row->at, KEY));
     return db_step(&q, err) < 0 ? -1 : 0;
 }
 
-/* Copies q's current row, and notes it if it is to be marked. */
-static int copy_one(const struct source *s, sqlite3_stmt *q, bool marked, int64_t *ret,
-                    struct error *err)
+/* Makes events of the unprocessed rows, and notes the rows if they are to be marked. */
+static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct error *err)
 {
-    bool made;
-    if (copy_row(s, q, &made, err) != 0)
+    int64_t without_rowid = 0;
+    if (db_value(s->st, err, &without_rowid, SQL(without_rowid, .source = s->name)) != 0)
         return -1;
-    if (!made)
-        return 0;
-    ++*ret;
-    bool noted = marked && sqlite3_column_type(q, KEY) != SQLITE_NULL;
-    return noted ? note_row(s, q, err) : 0;
-}
-
-/* Prepares the query for all unprocessed rows. */
-static sqlite3_stmt *select_rows(const struct source *s, struct error *err)
-{
-    bool rowid;
-    if (has_rowid(s, &rowid, err) != 0)
-        return NULL;
-    sqlite3_str *text = sqlite3_str_new(sqlite_of(s->st)->db),
-                *tail = sqlite3_str_new(sqlite_of(s->st)->db);
-    add_from(tail, s, rowid);
+    sqlite3_str *text = text_new(s), *tail = text_new(s);
+    add_from(tail, s, !without_rowid);
     char *from = sqlite3_str_finish(tail);
     add_row(text, s, "s", from ? from : "");
     sqlite3_free(from);
-    return prepare_text(sqlite_of(s->st), text, err);
-}
 
-static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct error *err)
-{
-    sqlite3_stmt *q = select_rows(s, err);
-    if (!q)
-        return -1;
-    int rc, r = 0;
-    while ((rc = sqlite3_step(q)) == SQLITE_ROW) {
-        r = copy_one(s, q, marked, ret, err);
+    struct db_rows q = rows_of(s->st, text, err);
+    int r;
+    while ((r = db_step(&q, err)) == 1) {
+        bool made = false;
+        r = copy_row(s, &q, &made, err);
+        if (r == 0 && made && marked && !db_null(&q, KEY))
+            r = note_row(s, &q, err);
         if (r != 0)
             break;
+        if (made)
+            ++*ret;
     }
-    if (r == 0 && rc != SQLITE_DONE)
-        r = sqlite_fail(sqlite_of(s->st), sqlite_of(s->st)->db, rc, err);
-    sqlite3_finalize(q);
+    db_done(&q);
     return r;
 }
 
@@ -344,21 +314,19 @@ static const char *const stamps[] = {
     [STAMP_JULIAN] = "julianday('now')",
 };
 
-static enum stamp stamp_of_type(const char *type)
+/* Returns the SQL expression that marks a row, a string constant. It follows the example of a
+ * marked row or, if there is none, the declared type of the column. */
+static int mark_stamp(const struct source *s, const char *column, const char **ret,
+                      struct error *err)
 {
+    const char *type = s->type[db_source_column(s, column)];
+    enum stamp stamp = STAMP_TIME;
     if (strcasestr(type, "BOOL"))
-        return STAMP_TRUE;
-    if (strcasestr(type, "INT"))
-        return STAMP_SECONDS;
-    return STAMP_TIME;
-}
+        stamp = STAMP_TRUE;
+    else if (strcasestr(type, "INT"))
+        stamp = STAMP_SECONDS;
 
-/* Prepares a query for the stamp of a processed row of the table; `usual` if its type does not
- * tell. */
-static sqlite3_stmt *select_stamp(const struct source *s, const char *column, enum stamp usual,
-                                  struct error *err)
-{
-    sqlite3_str *q = sqlite3_str_new(sqlite_of(s->st)->db);
+    sqlite3_str *q = text_new(s);
     sqlite3_str_appendf(q,
                         "SELECT CASE typeof(x)"
                         " WHEN 'text' THEN CASE WHEN x LIKE '%%T%%' THEN %d ELSE %d END"
@@ -368,53 +336,30 @@ static sqlite3_stmt *select_stamp(const struct source *s, const char *column, en
                         " ELSE %d END"
                         " FROM (SELECT s.\"%w\" AS x FROM main.\"%w\" AS s WHERE NOT ",
                         STAMP_RFC3339, STAMP_TIME, STAMP_TRUE, STAMP_MS, STAMP_SECONDS,
-                        STAMP_JULIAN, STAMP_SECONDS, usual, column, s->name);
+                        STAMP_JULIAN, STAMP_SECONDS, stamp, column, s->name);
     add_open(q, column, "s");
     sqlite3_str_appendall(q, " LIMIT 1)");
-    return prepare_text(sqlite_of(s->st), q, err);
-}
 
-/* Returns the SQL expression that marks a row, a string constant. It follows the example of a
- * marked row or, if there is none, the declared type of the column. */
-static int mark_stamp(const struct source *s, const char *column, const char **ret,
-                      struct error *err)
-{
-    enum stamp stamp = stamp_of_type(s->type[db_source_column(s, column)]);
-    sqlite3_stmt *q = select_stamp(s, column, stamp, err);
-    if (!q)
+    struct db_rows rows = rows_of(s->st, q, err);
+    int r = db_step(&rows, err);
+    if (r < 0)
         return -1;
-    int rc = sqlite3_step(q);
-    if (rc == SQLITE_ROW)
-        stamp = (enum stamp)sqlite3_column_int(q, 0);
-    sqlite3_finalize(q);
-    bool failed = rc != SQLITE_ROW && rc != SQLITE_DONE;
-    if (failed)
-        return sqlite_fail(sqlite_of(s->st), sqlite_of(s->st)->db, rc, err);
+    if (r == 1)
+        stamp = (enum stamp)db_int(&rows, 0);
+    db_done(&rows);
     *ret = stamps[stamp];
     return 0;
 }
 
 /* ---- marking ---- */
 
-/* Runs the UPDATE in q, which it frees, for these ids. */
-static int run_mark(struct sqlite_store *st, sqlite3_str *q, const char *ids, struct error *err)
-{
-    sqlite3_stmt *stmt = prepare_text(st, q, err);
-    if (!stmt)
-        return -1;
-    sqlite3_bind_text(stmt, 1, ids, -1, SQLITE_STATIC);
-    int rc = sqlite3_step(stmt);
-    sqlite3_finalize(stmt);
-    return rc == SQLITE_DONE ? 0 : sqlite_fail(st, st->db, rc, err);
-}
-
 /* Marks the rows of one table, given by a row of marked_tables, with one UPDATE. */
-static int mark_rows(struct sqlite_store *st, const struct db_rows *table, const char *ids,
+static int mark_rows(struct store *st, const struct db_rows *table, const char *ids,
                      struct error *err)
 {
     const char *source = db_text(table, 0).p, *mark = db_text(table, 1).p;
     const char *key = db_text(table, 2).p, *stamp = db_text(table, 3).p;
-    sqlite3_str *q = sqlite3_str_new(st->db);
+    sqlite3_str *q = sqlite3_str_new(sqlite_of(st)->db);
     sqlite3_str_appendf(q,
                         "UPDATE main.\"%w\" AS s SET \"%w\" = %s"
                         " WHERE s.\"%w\" IN (SELECT a.row FROM outbox_adopted_row a"
@@ -423,25 +368,13 @@ static int mark_rows(struct sqlite_store *st, const struct db_rows *table, const
                         " AND ",
                         source, mark, stamp, key, source);
     add_open(q, mark, "s");
-    if (run_mark(st, q, ids, err) != 0)
+    struct db_rows rows = rows_of(st, q, err);
+    if (rows.at)
+        sqlite3_bind_text(rows.at, 1, ids, -1, SQLITE_STATIC);
+    if (db_step(&rows, err) != 0)
         return err_prefix(
             err, "could not mark rows of %.100s (outbox adopt --drop-mark stops that)", source);
     return 0;
-}
-
-/* Marks rows in each of the tables that q lists; q is at its first row. */
-static int mark_tables(struct sqlite_store *st, struct db_rows *q, const char *ids,
-                       struct error *err)
-{
-    int r = 1;
-    while (r == 1) {
-        if (mark_rows(st, q, ids, err) != 0)
-            return -1;
-        r = db_step(q, err);
-    }
-    if (r < 0)
-        return -1;
-    return db_run(&st->base.store, err, SQL(forget_marked, .ids = ids));
 }
 
 int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settlement *s,
@@ -457,14 +390,18 @@ int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settl
     struct buf ids;
     buf_init(&ids, IDS_MAX);
     size_t n = db_delivered_ids(s, &ids);
-    r = 0;
     if (!buf_cstr(&ids))
         r = err_nomem(err);
-    else if (n > 0)
-        r = mark_tables(sqlite_of(st), &q, ids.p, err);
+    while (r == 1 && n > 0) {
+        r = mark_rows(st, &q, ids.p, err);
+        if (r == 0)
+            r = db_step(&q, err);
+    }
     db_done(&q);
+    if (r == 0)
+        r = db_run(st, err, SQL(forget_marked, .ids = ids.p));
     buf_release(&ids);
-    return r;
+    return r < 0 ? -1 : 0;
 }
 
 /* ---- the driver ---- */
@@ -494,7 +431,7 @@ static int adopt_table(const struct source *s, const struct adopted *was, bool c
 
 static int drop_mark(const struct source *s, struct error *err)
 {
-    if (db_adopt_forget_mark(s, err) != 0)
+    if (db_adopt_forget_mark(s->st, s->name, err) != 0)
         return -1;
     return make_trigger(s, err);
 }
@@ -503,7 +440,7 @@ static int undo_adoption(const struct source *s, bool there, struct error *err)
 {
     if (!there)
         return 0;
-    if (db_adopt_forget_mark(s, err) != 0)
+    if (db_adopt_forget_mark(s->st, s->name, err) != 0)
         return -1;
     return drop_trigger(s, err);
 }
