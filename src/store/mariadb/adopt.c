@@ -211,9 +211,9 @@ static void add_copied(struct buf *b, const struct source *s, const char *r)
 
 /* ---- the trigger ---- */
 
-/* Begins a statement that notes which row the event `nr` came from. The caller appends the source of
- * that number, and end_noted ends the statement. Numbers start over if outbox_event is truncated, so
- * the number may have a note already, of another row. */
+/* Begins a statement that notes which row the event `nr` came from. The caller appends the source
+ * of that number, and end_noted ends the statement. Numbers start over if outbox_event is
+ * truncated, so the number may have a note already, of another row. */
 static void add_noted(struct buf *b, const struct source *s, const char *nr)
 {
     buf_adds(b, "INSERT INTO outbox_adopted_row (nr, source, value) SELECT ");
@@ -444,7 +444,8 @@ struct switching {
 };
 
 /* Makes the switch. It waits for sessions that have inserted into the table, and those about to
- * insert wait: the rows that are read afterwards are exactly those that the trigger has not seen. */
+ * insert wait: the rows that are read afterwards are exactly those that the trigger has not seen.
+ * */
 static int switch_over(const struct source *s, struct switching to, int64_t *ret_copied,
                        struct error *err)
 {

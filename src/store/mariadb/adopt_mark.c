@@ -360,8 +360,8 @@ static int put_trouble(const struct table *t, const char *trouble, struct error 
                       .now = mdb_now(&t->st->base.store)));
 }
 
-/* Handles a missing table. If it is the adopted one, ends the marking; otherwise one of its triggers
- * uses the missing table. */
+/* Handles a missing table. If it is the adopted one, ends the marking; otherwise one of its
+ * triggers uses the missing table. */
 static int classify_missing(const struct table *t, const struct error *why, struct error *err)
 {
     int64_t there = 0;
