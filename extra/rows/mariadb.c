@@ -58,15 +58,11 @@ static int fail(MYSQL *db, struct error *err)
 static int ready(void *conn, struct error *err)
 {
     unsigned status = 0;
-    if (!conn)
-        return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
     if (mariadb_get_infov(conn, MARIADB_CONNECTION_SERVER_STATUS, &status) != 0)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
                          "could not claim rows: the connection is broken");
     if (status & SERVER_STATUS_IN_TRANS)
-        return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction has no effect until that "
-                       "commits; commit first, or use another connection");
+        return rows_in_transaction(err);
     return 0;
 }
 
@@ -199,18 +195,6 @@ const struct rows_dialect rows_mariadb = {
 
 /* ---- its own path ---- */
 
-static int pick(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
-                struct outbox_rows *keys, struct error *err)
-{
-    struct rows_sql sql;
-    rows_sql_init(&sql, d);
-    rows_sql_candidates(&sql, c);
-    rows_sql_add(&sql, " FOR UPDATE SKIP LOCKED");
-    int r = run(conn, &sql, keys, NULL, err);
-    rows_sql_release(&sql);
-    return r;
-}
-
 /* A part of the picked keys: from `from` on, n of them. */
 struct part {
     const struct outbox_rows *keys;
@@ -235,9 +219,7 @@ static int change(const struct rows_dialect *d, void *conn, const outbox_row_cla
     rows_sql_add(&sql, " IN (");
     add_keys(&sql, p);
     rows_sql_add(&sql, ")");
-    int r = run(conn, &sql, NULL, NULL, err);
-    rows_sql_release(&sql);
-    return r;
+    return rows_run(conn, &sql, NULL, NULL, err);
 }
 
 /* Reads the rows as they are now, in the order in which they were picked. */
@@ -254,16 +236,14 @@ static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_
     rows_sql_add(&sql, ", ");
     add_keys(&sql, p);
     rows_sql_add(&sql, ")");
-    int r = run(conn, &sql, ret, NULL, err);
-    rows_sql_release(&sql);
-    return r;
+    return rows_run(conn, &sql, ret, NULL, err);
 }
 
 /* Claims inside a transaction. */
 static int claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                  struct outbox_rows *keys, struct outbox_rows *ret, struct error *err)
 {
-    if (pick(d, conn, c, keys, err) != 0)
+    if (rows_pick(d, conn, c, " FOR UPDATE SKIP LOCKED", keys, err) != 0)
         return -1;
     for (size_t from = 0; from < keys->n; from += KEYS_AT_ONCE) {
         struct part p = {keys, from, keys->n - from};
@@ -277,31 +257,26 @@ static int claim(const struct rows_dialect *d, void *conn, const outbox_row_clai
     return rows_run_text(d, conn, "COMMIT", err);
 }
 
-static int claim_once(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
-                      struct outbox_rows *ret, struct error *err)
-{
-    struct outbox_rows keys;
-    if (rows_run_text(d, conn, read_committed, err) != 0)
-        return -1;
-    if (rows_run_text(d, conn, d->begin, err) != 0)
-        return -1;
-    rows_init(&keys, 1);
-    int r = claim(d, conn, c, &keys, ret, err);
-    rows_release(&keys);
-    if (r == 0)
-        return 0;
-    rows_run_text(d, conn, "ROLLBACK", NULL);
-    ret->n = 0;
-    return -1;
-}
-
 int rows_mariadb_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                        struct outbox_rows *ret, struct error *err)
 {
     struct error why;
     for (int i = 0; i < TRIES; i++) {
-        if (claim_once(d, conn, c, ret, &why) == 0)
+        struct outbox_rows keys;
+        rows_init(&keys, 1);
+        int r = rows_run_text(d, conn, read_committed, &why);
+        if (r == 0)
+            r = rows_run_text(d, conn, d->begin, &why);
+        bool begun = r == 0;
+        if (begun)
+            r = claim(d, conn, c, &keys, ret, &why);
+        rows_release(&keys);
+        if (r == 0)
             return 0;
+
+        if (begun)
+            rows_run_text(d, conn, "ROLLBACK", NULL);
+        ret->n = 0;
         if (why.native != ER_LOCK_DEADLOCK)
             break;
     }

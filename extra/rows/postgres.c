@@ -47,17 +47,6 @@ static enum err_code code_of(const char *state)
     return ERR_INTERNAL;
 }
 
-/* Whether a retry can help. */
-static enum retry_class fate_of(enum err_code code)
-{
-    switch (code) {
-    case ERR_INVALID:
-    case ERR_READONLY:
-    case ERR_INTERNAL: return CLASS_FATAL;
-    default: return CLASS_RETRY;
-    }
-}
-
 static int fail(PGconn *conn, const PGresult *res, struct error *err)
 {
     const char *state = PQresultErrorField(res, PG_DIAG_SQLSTATE);
@@ -70,15 +59,13 @@ static int fail(PGconn *conn, const PGresult *res, struct error *err)
     enum err_code code = code_of(state);
     if (PQstatus(conn) != CONNECTION_OK)
         code = ERR_UNAVAILABLE;
-    return err_class(err, code, fate_of(code), 0, "could not claim rows: %s (SQLSTATE %s)", message,
-                     state);
+    bool final = code == ERR_INVALID || code == ERR_READONLY || code == ERR_INTERNAL;
+    return err_class(err, code, final ? CLASS_FATAL : CLASS_RETRY, 0,
+                     "could not claim rows: %s (SQLSTATE %s)", message, state);
 }
 
 static int ready(void *conn, struct error *err)
 {
-    if (!conn)
-        return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
-
     PGTransactionStatusType status = PQtransactionStatus(conn);
     bool busy = status == PQTRANS_ACTIVE || PQpipelineStatus(conn) != PQ_PIPELINE_OFF;
     if (status == PQTRANS_UNKNOWN)
@@ -88,9 +75,7 @@ static int ready(void *conn, struct error *err)
         return err_set(err, ERR_MISUSE,
                        "a claim of rows on a connection that is busy with another command");
     if (status != PQTRANS_IDLE)
-        return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction has no effect until that "
-                       "commits; commit first, or use another connection");
+        return rows_in_transaction(err);
     return 0;
 }
 
@@ -182,20 +167,6 @@ const struct rows_dialect rows_postgres = {
 
 /* ---- its own path ---- */
 
-static void build(struct rows_sql *sql, const outbox_row_claim *c)
-{
-    rows_sql_add(sql, "WITH outbox_picked AS MATERIALIZED (SELECT * FROM pg_catalog.unnest(ARRAY(");
-    rows_sql_candidates(sql, c);
-    rows_sql_add(sql,
-                 " FOR NO KEY UPDATE SKIP LOCKED)) WITH ORDINALITY AS p (key, place)) UPDATE ");
-    rows_sql_table(sql, c);
-    rows_sql_set(sql, c);
-    rows_sql_add(sql, " FROM outbox_picked WHERE ");
-    rows_sql_key(sql, c);
-    rows_sql_add(sql, " = outbox_picked.key RETURNING outbox_picked.place, ");
-    rows_sql_columns(sql, c);
-}
-
 /* A row of the result and its place among the candidates. */
 struct place {
     int64_t place;
@@ -231,7 +202,17 @@ int rows_postgres_claim(const struct rows_dialect *d, void *conn, const outbox_r
 {
     struct rows_sql sql;
     rows_sql_init(&sql, d);
-    build(&sql, c);
+    rows_sql_add(&sql,
+                 "WITH outbox_picked AS MATERIALIZED (SELECT * FROM pg_catalog.unnest(ARRAY(");
+    rows_sql_candidates(&sql, c);
+    rows_sql_add(&sql,
+                 " FOR NO KEY UPDATE SKIP LOCKED)) WITH ORDINALITY AS p (key, place)) UPDATE ");
+    rows_sql_table(&sql, c);
+    rows_sql_set(&sql, c);
+    rows_sql_add(&sql, " FROM outbox_picked WHERE ");
+    rows_sql_key(&sql, c);
+    rows_sql_add(&sql, " = outbox_picked.key RETURNING outbox_picked.place, ");
+    rows_sql_columns(&sql, c);
     PGresult *res = send(conn, &sql, err);
     rows_sql_release(&sql);
     if (!res)

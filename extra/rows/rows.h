@@ -71,8 +71,8 @@ struct rows_dialect {
         const char *before, *after;
     } now, now_ms;
 
-    /* ready refuses a connection on which a claim could not commit: NULL, or one that is broken,
-     * busy, or inside a transaction. */
+    /* ready refuses a connection on which a claim could not commit: one that is broken, busy, or
+     * inside a transaction. */
     int (*ready)(void *conn, struct error *err);
 
     /* run runs one statement and adds its rows to *ret, which may be NULL if it has none;
@@ -107,8 +107,16 @@ int rows_mariadb_claim(const struct rows_dialect *d, void *conn, const outbox_ro
 /* rows_run_text runs a statement that has neither parameters nor rows. */
 int rows_run_text(const struct rows_dialect *d, void *conn, const char *text, struct error *err);
 
-/* rows_check refuses a request that makes no sense: ERR_MISUSE. */
-int rows_check(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err);
+/* rows_run runs a statement and releases it; see rows_dialect.run. */
+int rows_run(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t *ret_changed,
+             struct error *err);
+
+/* rows_pick adds the keys of the rows to claim, in order. `locking` ends the SELECT. */
+int rows_pick(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
+              const char *locking, struct outbox_rows *ret, struct error *err);
+
+/* rows_in_transaction refuses a connection that is inside a transaction. Returns -1. */
+int rows_in_transaction(struct error *err);
 
 void rows_sql_init(struct rows_sql *sql, const struct rows_dialect *d);
 void rows_sql_release(struct rows_sql *sql);

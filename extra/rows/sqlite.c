@@ -17,12 +17,8 @@ static int fail(sqlite3 *db, int rc, struct error *err)
 
 static int ready(void *conn, struct error *err)
 {
-    if (!conn)
-        return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
     if (!sqlite3_get_autocommit(conn))
-        return err_set(err, ERR_MISUSE,
-                       "a claim of rows inside an open transaction has no effect until that "
-                       "commits; commit first, or use another connection");
+        return rows_in_transaction(err);
     return 0;
 }
 
@@ -58,14 +54,6 @@ static sqlite3_stmt *prepare(sqlite3 *db, struct rows_sql *sql, struct error *er
     return NULL;
 }
 
-/* Returns the bytes of a cell, as text unless it is a blob. An empty blob has none. */
-static const void *bytes_of(sqlite3_stmt *q, int col, enum rows_kind kind)
-{
-    if (kind == ROWS_BLOB)
-        return sqlite3_column_blob(q, col);
-    return sqlite3_column_text(q, col);
-}
-
 /* Copies a cell of the current row; false when out of memory. */
 static bool take_cell(sqlite3_stmt *q, int col, struct rows_value *v, struct arena *a)
 {
@@ -81,7 +69,11 @@ static bool take_cell(sqlite3_stmt *q, int col, struct rows_value *v, struct are
     if (v->kind == ROWS_REAL)
         v->real = sqlite3_column_double(q, col);
 
-    const void *p = bytes_of(q, col, v->kind);
+    const void *p; /* an empty blob has none */
+    if (v->kind == ROWS_BLOB)
+        p = sqlite3_column_blob(q, col);
+    else
+        p = sqlite3_column_text(q, col);
     size_t n = (size_t)sqlite3_column_bytes(q, col);
     if (!p && n > 0)
         return false;
@@ -138,17 +130,6 @@ const struct rows_dialect rows_sqlite = {
 
 /* ---- its own path ---- */
 
-static int select_keys(sqlite3 *db, const outbox_row_claim *c, struct outbox_rows *ret,
-                       struct error *err)
-{
-    struct rows_sql sql;
-    rows_sql_init(&sql, &rows_sqlite);
-    rows_sql_candidates(&sql, c);
-    int r = run(db, &sql, ret, NULL, err);
-    rows_sql_release(&sql);
-    return r;
-}
-
 /* Updates row by row to keep the order, since that of RETURNING is not defined. The key is the last
  * parameter, bound again for each row. */
 static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outbox_rows *keys,
@@ -177,14 +158,6 @@ static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outb
     return r;
 }
 
-static int run_text(sqlite3 *db, const char *text, struct error *err)
-{
-    int rc = sqlite3_exec(db, text, NULL, NULL, NULL);
-    if (rc != SQLITE_OK)
-        return fail(db, rc, err);
-    return 0;
-}
-
 /* Returns the rows only after the commit. Before it, they would not be claimed. */
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                       struct outbox_rows *ret, struct error *err)
@@ -192,18 +165,18 @@ int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row
     sqlite3 *db = conn;
     struct outbox_rows keys;
     rows_init(&keys, 1);
-    int r = run_text(db, d->begin, err);
+    int r = rows_run_text(d, db, d->begin, err);
     if (r == 0)
-        r = select_keys(db, c, &keys, err);
+        r = rows_pick(d, db, c, "", &keys, err);
     if (r == 0)
         r = update_keys(db, c, &keys, ret, err);
     if (r == 0)
-        r = run_text(db, "COMMIT", err);
+        r = rows_run_text(d, db, "COMMIT", err);
 
     /* A full disk rolls back automatically; after a commit refused because of a reader's lock we
      * must. */
     if (r != 0 && !sqlite3_get_autocommit(db))
-        run_text(db, "ROLLBACK", NULL);
+        rows_run_text(d, db, "ROLLBACK", NULL);
     rows_release(&keys);
     return r;
 }
