@@ -13,6 +13,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/num.h"
+
 #define REASON_SIZE 160
 
 /* TLS over one socket. (1) ctx and method are per connection, since certificates are read for
@@ -28,17 +30,12 @@ struct tls {
 /* We need our own BIO: OpenSSL's writes without MSG_NOSIGNAL, and a library may not change the
  * signal handling of its host. */
 
-static bool would_wait(ssize_t k)
-{
-    return k < 0 && (errno == EAGAIN || errno == EINTR);
-}
-
 static int socket_write(BIO *b, const char *p, int n)
 {
     const struct tls *t = BIO_get_data(b);
     ssize_t k = send(t->fd, p, (size_t)n, MSG_NOSIGNAL);
     BIO_clear_retry_flags(b);
-    if (would_wait(k))
+    if (k < 0 && (errno == EAGAIN || errno == EINTR))
         BIO_set_retry_write(b);
     return (int)k;
 }
@@ -48,7 +45,7 @@ static int socket_read(BIO *b, char *p, int n)
     const struct tls *t = BIO_get_data(b);
     ssize_t k = recv(t->fd, p, (size_t)n, 0);
     BIO_clear_retry_flags(b);
-    if (would_wait(k))
+    if (k < 0 && (errno == EAGAIN || errno == EINTR))
         BIO_set_retry_read(b);
     return (int)k;
 }
@@ -90,18 +87,11 @@ static const char *take_reason(char text[REASON_SIZE])
     return text;
 }
 
-/* Reports what failed, with OpenSSL's reason. */
-static int failed(struct error *err, const char *what)
+/* Reports what failed, with OpenSSL's reason. path may be "". */
+static int failed(struct error *err, const char *what, const char *path)
 {
     char text[REASON_SIZE];
-    return err_set(err, ERR_UNAVAILABLE, "%s: %s", what, take_reason(text));
-}
-
-/* failed, for a file. */
-static int unread(struct error *err, const char *what, const char *path)
-{
-    char text[REASON_SIZE];
-    return err_set(err, ERR_UNAVAILABLE, "could not read %s %s: %s", what, path, take_reason(text));
+    return err_set(err, ERR_UNAVAILABLE, "%s%s: %s", what, path, take_reason(text));
 }
 
 /* Loads the trusted certificates, and our certificate and key if configured. */
@@ -115,17 +105,17 @@ static int make_ctx(struct tls *t, const struct tls_files *f, struct error *err)
     SSL_CTX_set_mode(t->ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 
     if (f->ca && SSL_CTX_load_verify_locations(t->ctx, f->ca, NULL) != 1)
-        return unread(err, "certificates from", f->ca);
+        return failed(err, "could not read certificates from ", f->ca);
     if (!f->ca && SSL_CTX_set_default_verify_paths(t->ctx) != 1)
-        return failed(err, "could not read the system's certificates");
+        return failed(err, "could not read the system's certificates", "");
     if (!f->cert)
         return 0;
     if (SSL_CTX_use_certificate_chain_file(t->ctx, f->cert) != 1)
-        return unread(err, "the certificate", f->cert);
+        return failed(err, "could not read the certificate ", f->cert);
     if (SSL_CTX_use_PrivateKey_file(t->ctx, f->key, SSL_FILETYPE_PEM) != 1)
-        return unread(err, "the key", f->key);
+        return failed(err, "could not read the key ", f->key);
     if (SSL_CTX_check_private_key(t->ctx) != 1)
-        return unread(err, "the key", f->key);
+        return failed(err, "could not read the key ", f->key);
     return 0;
 }
 
@@ -184,30 +174,25 @@ void tls_free(struct tls *t)
     free(t);
 }
 
-static int closed(struct error *err)
-{
-    return err_set(err, ERR_UNAVAILABLE, "the server closed the connection");
-}
-
 /* Interprets rc, returned by a failed OpenSSL call: 0 if the call is to be repeated once t->events
  * are ready, else -1. */
 static int call_failed(struct tls *t, int rc, struct error *err)
 {
     int saved = errno;
-    long verdict;
     switch (SSL_get_error(t->ssl, rc)) {
     case SSL_ERROR_WANT_READ: t->events = POLLIN; return 0;
     case SSL_ERROR_WANT_WRITE: t->events = POLLOUT; return 0;
-    case SSL_ERROR_ZERO_RETURN: return closed(err);
     case SSL_ERROR_SYSCALL:
         if (rc < 0 && saved)
             return err_errno(err, ERR_UNAVAILABLE, saved, "connection lost");
-        return closed(err);
+        /* fall through */
+    case SSL_ERROR_ZERO_RETURN:
+        return err_set(err, ERR_UNAVAILABLE, "the server closed the connection");
     default: break;
     }
-    verdict = SSL_get_verify_result(t->ssl);
+    long verdict = SSL_get_verify_result(t->ssl);
     if (verdict == X509_V_OK)
-        return failed(err, "TLS");
+        return failed(err, "TLS", "");
     ERR_clear_error();
     return err_set(err, ERR_UNAVAILABLE, "its certificate is not valid: %s",
                    X509_verify_cert_error_string(verdict));
@@ -218,11 +203,6 @@ static void forget_errors(void)
 {
     ERR_clear_error();
     errno = 0;
-}
-
-static int clamp(size_t n)
-{
-    return n > INT_MAX ? INT_MAX : (int)n;
 }
 
 int tls_handshake(struct tls *t, struct error *err)
@@ -237,7 +217,7 @@ int tls_handshake(struct tls *t, struct error *err)
 ssize_t tls_read(struct tls *t, void *p, size_t n, struct error *err)
 {
     forget_errors();
-    int rc = SSL_read(t->ssl, p, clamp(n));
+    int rc = SSL_read(t->ssl, p, (int)min_size(n, INT_MAX));
     if (rc <= 0)
         return call_failed(t, rc, err);
     return rc;
@@ -246,7 +226,7 @@ ssize_t tls_read(struct tls *t, void *p, size_t n, struct error *err)
 ssize_t tls_write(struct tls *t, const void *p, size_t n, struct error *err)
 {
     forget_errors();
-    int rc = SSL_write(t->ssl, p, clamp(n));
+    int rc = SSL_write(t->ssl, p, (int)min_size(n, INT_MAX));
     if (rc <= 0)
         return call_failed(t, rc, err);
     return rc;

@@ -46,7 +46,7 @@ static int failed(const struct file *f, const char *what, struct error *err)
     return err_errno(err, ERR_UNAVAILABLE, errno, "could not %s %s", what, f->path);
 }
 
-/* Opening the file */
+/* ---- opening the file ---- */
 
 /* Whether lines can be appended to it. */
 static bool is_usable(const struct stat *st)
@@ -104,7 +104,7 @@ static int open_at(struct file *f, const struct place *at, struct error *err)
     return 0;
 }
 
-/* Locking it */
+/* ---- locking it ---- */
 
 /* Result of opening and locking the file: done, locked by another process, or failed. */
 enum entry { ENTRY_IN, ENTRY_BUSY, ENTRY_FAILED };
@@ -180,7 +180,7 @@ static bool still_busy(struct file *f, struct error *err)
     return true;
 }
 
-/* Appending */
+/* ---- appending ---- */
 
 /* Finds the start of the last line: after the last line feed before `size`. */
 static int last_line(int fd, off_t size, off_t *ret)
@@ -203,34 +203,24 @@ static int last_line(int fd, off_t size, off_t *ret)
     return 0;
 }
 
-/* Whether the bytes at `start` begin a line of ours, or are the zeros that some filesystems leave
- * after a power failure. Otherwise they are the last line of a program that does not terminate
- * lines. */
-static int is_torn(int fd, off_t start, bool *ret)
+/* Makes the file end with a line feed, so that our first line is not appended to another. A torn
+ * line, which begins like one of ours or with the zeros that some filesystems leave after a power
+ * failure, is truncated: its writer died before reporting it as delivered, so it will be delivered
+ * again. Any other is the last line of a program that does not terminate lines. */
+static int repair_end(const struct file *f, off_t *size)
 {
     static const char head[] = "{\"id\":\"";
     char got[sizeof head - 1];
-    ssize_t n = pread(fd, got, sizeof got, start);
-    if (n < 0)
-        return -1;
-    *ret = n > 0 && (got[0] == '\0' || memcmp(got, head, (size_t)n) == 0);
-    return 0;
-}
-
-/* Makes the file end with a line feed, so that our first line is not appended to another. A torn
- * line is truncated: its writer died before reporting it as delivered, so it will be delivered
- * again. */
-static int repair_end(const struct file *f, off_t *size)
-{
     off_t start;
-    bool torn;
     if (last_line(f->fd, *size, &start) != 0)
         return -1;
     if (start == *size)
         return 0;
-    if (is_torn(f->fd, start, &torn) != 0)
+    ssize_t n = pread(f->fd, got, sizeof got, start);
+    if (n < 0)
         return -1;
 
+    bool torn = n > 0 && (got[0] == '\0' || memcmp(got, head, (size_t)n) == 0);
     if (torn) {
         if (ftruncate(f->fd, start) != 0)
             return -1;
@@ -243,29 +233,20 @@ static int repair_end(const struct file *f, off_t *size)
     return 0;
 }
 
-static int write_all(int fd, struct str s)
-{
-    while (s.n) {
-        ssize_t k = fd_write(fd, s.p, s.n);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            return -1;
-        if (k == 0) {
-            errno = EIO;
-            return -1;
-        }
-        s.p += k;
-        s.n -= (size_t)k;
-    }
-    return 0;
-}
-
 static int write_lines(const struct file *f, struct error *err)
 {
-    struct str text = {f->lines.text.p, f->lines.text.n};
-    if (write_all(f->fd, text) != 0)
-        return failed(f, "write to", err);
+    struct str rest = {f->lines.text.p, f->lines.text.n};
+    while (rest.n > 0) {
+        ssize_t k = fd_write(f->fd, rest.p, rest.n);
+        if (k < 0 && errno == EINTR)
+            continue;
+        if (k == 0)
+            errno = EIO;
+        if (k <= 0)
+            return failed(f, "write to", err);
+        rest.p += k;
+        rest.n -= (size_t)k;
+    }
     return 0;
 }
 
@@ -292,7 +273,7 @@ static int append(struct file *f, off_t size, struct error *err)
     return 0;
 }
 
-/* The sink */
+/* ---- the sink ---- */
 
 /* Reports the result of all deliveries. */
 static void end_all(struct file *f, enum sink_status status, const struct error *err)

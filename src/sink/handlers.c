@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "base/text.h"
 #include "event/filter.h"
 
@@ -17,22 +18,9 @@ struct handlers {
     bool guarded;
     bool called; /* a handler was called for the current event */
     size_t n;
-    struct filter *types[HANDLERS_MAX]; /* per handler; NULL: every type */
+    struct filter *types[HANDLERS_MAX]; /* per handler */
     struct handler h[];
 };
-
-/* Maps a status that no handler may return to a retry, so that it neither loses the event nor stops
- * the consumer. */
-static enum sink_status sane(enum sink_status s)
-{
-    switch (s) {
-    case SINK_DELIVERED:
-    case SINK_REJECT:
-    case SINK_DOWN:
-    case SINK_NOT_MINE: return s;
-    default: return SINK_RETRY;
-    }
-}
 
 static void clear_call(struct handler_call *call)
 {
@@ -46,37 +34,36 @@ static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery 
 {
     const struct handler *h = &hs->h[i];
     clear_call(call);
-    if (!hs->guarded) {
-        hs->called = true;
-        return sane(h->fn(call, d, h->ctx));
-    }
-    switch (hs->guard.enter(hs->guard.ctx, i, d, call)) {
-    case HANDLER_SKIP: return SINK_DELIVERED;
-    case HANDLER_FAIL: return SINK_RETRY;
-    case HANDLER_REFUSE: return SINK_REJECT;
-    case HANDLER_WAIT: return SINK_DOWN;
-    case HANDLER_RUN: break;
+    if (hs->guarded) {
+        switch (hs->guard.enter(hs->guard.ctx, i, d, call)) {
+        case HANDLER_SKIP: return SINK_DELIVERED;
+        case HANDLER_FAIL: return SINK_RETRY;
+        case HANDLER_REFUSE: return SINK_REJECT;
+        case HANDLER_WAIT: return SINK_DOWN;
+        case HANDLER_RUN: break;
+        }
     }
 
     hs->called = true;
-    enum sink_status said = sane(h->fn(call, d, h->ctx));
+    enum sink_status said = h->fn(call, d, h->ctx);
+    bool allowed = said == SINK_DELIVERED || said == SINK_REJECT || said == SINK_DOWN ||
+                   said == SINK_NOT_MINE;
+    if (!allowed)
+        said = SINK_RETRY; /* it must neither lose the event nor stop the consumer */
+    if (!hs->guarded)
+        return said;
     return hs->guard.leave(hs->guard.ctx, i, d, said, call);
 }
 
-/* Ranks statuses. Of several failures, the event gets the most hopeful, so that every handler gets
- * another chance. */
-static int hope(enum sink_status s)
-{
-    static const int by_status[] = {[SINK_DELIVERED] = 0,
-                                    [SINK_REJECT] = 1,
-                                    [SINK_NOT_MINE] = 2,
-                                    [SINK_RETRY] = 3,
-                                    [SINK_DOWN] = 4};
-    return by_status[s];
-}
-
+/* Calls the handlers of an event. Of several failures, the event gets the most hopeful, so that
+ * every handler gets another chance. */
 static enum sink_status call_all(struct handlers *hs, struct delivery *d, struct handler_call *call)
 {
+    static const int hope[] = {[SINK_DELIVERED] = 0,
+                               [SINK_REJECT] = 1,
+                               [SINK_NOT_MINE] = 2,
+                               [SINK_RETRY] = 3,
+                               [SINK_DOWN] = 4};
     enum sink_status worst = SINK_DELIVERED;
     for (size_t i = 0; i < hs->n; i++) {
         struct handler_call one;
@@ -85,7 +72,7 @@ static enum sink_status call_all(struct handlers *hs, struct delivery *d, struct
         enum sink_status s = call_one(hs, i, d, &one);
         if (s == SINK_CANCELLED)
             return s;
-        if (hope(s) > hope(worst)) {
+        if (hope[s] > hope[worst]) {
             worst = s;
             *call = one;
         }
@@ -93,26 +80,6 @@ static enum sink_status call_all(struct handlers *hs, struct delivery *d, struct
             break;
     }
     return worst;
-}
-
-/* Returns the delay requested by a handler, within bounds. */
-static int64_t delay_of(const struct handler_call *call)
-{
-    if (call->delay_ms < 0)
-        return 0;
-    if (call->delay_ms > DELAY_MAX_MS)
-        return DELAY_MAX_MS;
-    return call->delay_ms;
-}
-
-/* Cleans the handler's text for printing. It may lack a NUL. */
-static const char *clean_text(struct handler_call *call)
-{
-    size_t n = strnlen(call->text, sizeof call->text);
-    text_clean(call->text, sizeof call->text, call->text, n);
-    if (call->text[0] == '\0')
-        return "the handler gave no reason";
-    return call->text;
 }
 
 static enum sink_status handle(struct handlers *hs, struct delivery *d)
@@ -123,9 +90,13 @@ static enum sink_status handle(struct handlers *hs, struct delivery *d)
 
     struct sink_result r = {.status = call_all(hs, d, &call)};
     r.unasked = !hs->called;
-    r.retry_after_ms = delay_of(&call);
-    if (r.status != SINK_DELIVERED)
-        r.text = clean_text(&call);
+    r.retry_after_ms = max_i64(0, min_i64(call.delay_ms, DELAY_MAX_MS));
+    if (r.status != SINK_DELIVERED) {
+        /* The handler's text may lack a NUL, and must be fit for printing. */
+        size_t n = strnlen(call.text, sizeof call.text);
+        text_clean(call.text, sizeof call.text, call.text, n);
+        r.text = call.text[0] ? call.text : "the handler gave no reason";
+    }
     sink_done(&hs->base, d, &r);
     return r.status;
 }
@@ -179,20 +150,6 @@ static const struct sink_ops handlers_ops = {
     .cancel = handlers_nothing,
 };
 
-/* Compiles the filter for a handler's pattern; NULL if it matches every type. */
-static int new_types(const char *pattern, struct filter **ret, struct error *err)
-{
-    struct filter *f;
-    if (filter_new(pattern, NULL, &f, err) != 0)
-        return -1;
-    if (!filter_has_types(f)) {
-        filter_free(f);
-        f = NULL;
-    }
-    *ret = f;
-    return 0;
-}
-
 int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t n,
                   const struct handler_guard *guard, struct sink **ret, struct error *err)
 {
@@ -209,11 +166,13 @@ int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t
     }
 
     for (size_t i = 0; i < n; i++) {
-        if (new_types(h[i].pattern, &hs->types[i], err) != 0) {
+        struct filter *types;
+        if (filter_new(h[i].pattern, NULL, &types, err) != 0) {
             handlers_close(&hs->base);
             return -1;
         }
         hs->h[i] = h[i];
+        hs->types[i] = types;
         hs->n++;
     }
     *ret = &hs->base;

@@ -52,6 +52,8 @@ static const struct {
     [KEY_PUBLIC] = {STR("whpk_"), "base64 of an ed25519 key"},
 };
 
+#define KINDS (sizeof kinds / sizeof kinds[0])
+
 void signature_keys_free(struct signature_keys *keys)
 {
     if (!keys)
@@ -63,7 +65,7 @@ void signature_keys_free(struct signature_keys *keys)
     free(keys);
 }
 
-/* Keys from their bytes */
+/* ---- keys from their bytes ---- */
 
 static EVP_MAC_CTX *new_mac(const unsigned char *secret, size_t n)
 {
@@ -97,42 +99,27 @@ static EVP_PKEY *new_private(const unsigned char *bytes, size_t n)
     return NULL;
 }
 
-static bool has_size(enum key_kind kind, size_t n)
-{
-    switch (kind) {
-    case KEY_SECRET: return n >= SECRET_MIN && n <= SECRET_MAX;
-    case KEY_PRIVATE: return n == ED25519_KEY || n == 2 * ED25519_KEY;
-    case KEY_PUBLIC: return n == ED25519_KEY;
-    }
-    return false;
-}
-
 /* Makes a key of k->kind from its bytes; false if they are not valid. */
 static bool make_key(struct key *k, const unsigned char *bytes, size_t n)
 {
-    if (!has_size(k->kind, n))
-        return false;
     switch (k->kind) {
-    case KEY_SECRET: k->mac = new_mac(bytes, n); break;
-    case KEY_PRIVATE: k->pair = new_private(bytes, n); break;
-    case KEY_PUBLIC: k->pair = EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, NULL, bytes, n); break;
+    case KEY_SECRET:
+        if (n >= SECRET_MIN && n <= SECRET_MAX)
+            k->mac = new_mac(bytes, n);
+        break;
+    case KEY_PRIVATE:
+        if (n == ED25519_KEY || n == 2 * ED25519_KEY)
+            k->pair = new_private(bytes, n);
+        break;
+    case KEY_PUBLIC:
+        if (n == ED25519_KEY)
+            k->pair = EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, NULL, bytes, n);
+        break;
     }
     return k->mac || k->pair;
 }
 
-/* Reading keys */
-
-static bool kind_of(struct str word, enum key_kind *ret)
-{
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        if (word.n <= kinds[i].prefix.n ||
-            memcmp(word.p, kinds[i].prefix.p, kinds[i].prefix.n) != 0)
-            continue;
-        *ret = (enum key_kind)i;
-        return true;
-    }
-    return false;
-}
+/* ---- reading keys ---- */
 
 /* Makes a key from its base64; false if it is not valid. */
 static bool decode_key(struct key *k, struct str text)
@@ -149,15 +136,18 @@ static bool decode_key(struct key *k, struct str text)
 /* Parses one word. Errors give the number of the secret, and repeat nothing of it. */
 static int add_key(struct signature_keys *keys, struct str word, struct error *err)
 {
-    struct key k = {.mac = NULL};
-    size_t number = keys->n + 1;
+    size_t number = keys->n + 1, i = 0;
     if (keys->n == SIGNATURE_KEYS_MAX)
         return err_set(err, ERR_CONFIG, "more than %d secrets", SIGNATURE_KEYS_MAX);
-    if (!kind_of(word, &k.kind))
+    while (i < KINDS && !(word.n > kinds[i].prefix.n &&
+                          memcmp(word.p, kinds[i].prefix.p, kinds[i].prefix.n) == 0))
+        i++;
+    if (i == KINDS)
         return err_set(
             err, ERR_CONFIG,
             "secret %zu does not start with whsec_ or whsk_; outbox webhook secret makes one",
             number);
+    struct key k = {.kind = (enum key_kind)i};
     if (k.kind == KEY_PUBLIC && keys->use == SIGNATURE_SIGN)
         return err_set(
             err, ERR_CONFIG,
@@ -240,9 +230,9 @@ int signature_keys_load(const struct signature_source *from, struct signature_ke
     return 0;
 }
 
-/* New keys */
+/* ---- new keys ---- */
 
-static int randomness(unsigned char *p, size_t n, struct error *err)
+static int add_random(unsigned char *p, size_t n, struct error *err)
 {
     if (getrandom(p, n, 0) == (ssize_t)n)
         return 0;
@@ -258,7 +248,7 @@ static void write_key(struct buf *b, enum key_kind kind, const unsigned char *p,
 int signature_new_secret(struct buf *b, struct error *err)
 {
     unsigned char bytes[SECRET_NEW];
-    if (randomness(bytes, sizeof bytes, err) != 0)
+    if (add_random(bytes, sizeof bytes, err) != 0)
         return -1;
     write_key(b, KEY_SECRET, bytes, sizeof bytes);
     OPENSSL_cleanse(bytes, sizeof bytes);
@@ -270,7 +260,7 @@ int signature_new_secret(struct buf *b, struct error *err)
 int signature_new_pair(struct buf *b, struct buf *public, struct error *err)
 {
     unsigned char bytes[2 * ED25519_KEY];
-    if (randomness(bytes, ED25519_KEY, err) != 0)
+    if (add_random(bytes, ED25519_KEY, err) != 0)
         return -1;
     EVP_PKEY *pair = new_private(bytes, ED25519_KEY);
     bool good = pair && public_half(pair, bytes + ED25519_KEY);
@@ -308,7 +298,7 @@ int signature_public(struct buf *b, const struct signature_keys *keys, struct er
     return 0;
 }
 
-/* Signing */
+/* ---- signing ---- */
 
 /* Formats the part between the id and the body: the timestamp and two dots. */
 static struct str stamp_of(const struct signature_message *m, char out[STAMP])
@@ -317,22 +307,16 @@ static struct str stamp_of(const struct signature_message *m, char out[STAMP])
     return (struct str){out, (size_t)n};
 }
 
-static bool update(EVP_MAC_CTX *ctx, struct str s)
-{
-    if (s.n == 0)
-        return true;
-    return EVP_MAC_update(ctx, (const unsigned char *)s.p, s.n) == 1;
-}
-
 /* Signs with a secret. The context keeps its key and is reused. */
 static bool mac_of(EVP_MAC_CTX *ctx, const struct signature_message *m, unsigned char out[MAC_SIZE])
 {
     char stamp[STAMP];
     size_t n;
+    const struct str parts[] = {m->id, stamp_of(m, stamp), m->body};
     bool good = EVP_MAC_init(ctx, NULL, 0, NULL) == 1;
-    good = good && update(ctx, m->id);
-    good = good && update(ctx, stamp_of(m, stamp));
-    good = good && update(ctx, m->body);
+    for (size_t i = 0; good && i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].n > 0)
+            good = EVP_MAC_update(ctx, (const unsigned char *)parts[i].p, parts[i].n) == 1;
     good = good && EVP_MAC_final(ctx, out, &n, MAC_SIZE) == 1;
     return good && n == MAC_SIZE;
 }
@@ -375,45 +359,33 @@ static bool ed25519_verify(EVP_PKEY *pair, struct str message,
     return good;
 }
 
-static void add_mac(struct buf *b, const struct key *k, const struct signature_message *m)
-{
-    unsigned char mac[MAC_SIZE];
-    if (!mac_of(k->mac, m, mac)) {
-        b->failed = true;
-        return;
-    }
-    buf_adds(b, "v1,");
-    base64_add(b, mac, sizeof mac);
-}
-
-static void add_ed25519(struct buf *b, const struct key *k, struct str message)
-{
-    unsigned char signature[ED25519_SIGNATURE];
-    if (!message.p || !ed25519_sign(k->pair, message, signature)) {
-        b->failed = true;
-        return;
-    }
-    buf_adds(b, "v1a,");
-    base64_add(b, signature, sizeof signature);
-}
-
 void signature_add(struct buf *b, struct signature_keys *keys, const struct signature_message *m)
 {
     struct buf message;
     buf_init(&message, MESSAGE_MAX);
     for (size_t i = 0; i < keys->n; i++) {
         const struct key *k = &keys->key[i];
-        if (i)
+        unsigned char signature[ED25519_SIGNATURE];
+        bool secret = k->kind == KEY_SECRET, done;
+        if (secret) {
+            done = mac_of(k->mac, m, signature);
+        } else {
+            struct str text = whole(&message, m);
+            done = text.p && ed25519_sign(k->pair, text, signature);
+        }
+        if (!done) {
+            b->failed = true;
+            break;
+        }
+        if (i > 0)
             buf_addc(b, ' ');
-        if (k->kind == KEY_SECRET)
-            add_mac(b, k, m);
-        else
-            add_ed25519(b, k, whole(&message, m));
+        buf_adds(b, secret ? "v1," : "v1a,");
+        base64_add(b, signature, secret ? MAC_SIZE : ED25519_SIGNATURE);
     }
     buf_release(&message);
 }
 
-/* Verifying */
+/* ---- verifying ---- */
 
 /* A signature from a header. (1) kind is KEY_SECRET or KEY_PUBLIC. */
 struct given {
@@ -421,83 +393,43 @@ struct given {
     char bytes[ED25519_SIGNATURE + 4];
 };
 
-static bool decode(struct given *g, struct str text, size_t size)
-{
-    struct buf decoded = {.p = g->bytes, .cap = sizeof g->bytes, .max = sizeof g->bytes};
-    return base64_decode(&decoded, text) && !decoded.failed && decoded.n == size;
-}
-
-/* Parses one signature; false if none of our keys can have made it. */
-static bool read_given(struct str one, struct given *ret)
-{
-    const char *comma = memchr(one.p, ',', one.n);
-    if (!comma)
-        return false;
-    struct str version = {one.p, (size_t)(comma - one.p)};
-    struct str text = {comma + 1, one.n - version.n - 1};
-
-    if (str_is(version, "v1")) {
-        ret->kind = KEY_SECRET;
-        return decode(ret, text, MAC_SIZE);
-    }
-    if (str_is(version, "v1a")) {
-        ret->kind = KEY_PUBLIC;
-        return decode(ret, text, ED25519_SIGNATURE);
-    }
-    return false;
-}
-
-/* Returns the next word of a header; false at its end. */
-static bool next_word(struct str *header, struct str *ret)
-{
-    if (header->n == 0)
-        return false;
-    const char *blank = memchr(header->p, ' ', header->n);
-    *ret = *header;
-    size_t past = header->n;
-    if (blank) {
-        ret->n = (size_t)(blank - header->p);
-        past = ret->n + 1;
-    }
-    header->p += past;
-    header->n -= past;
-    return true;
-}
-
 /* The signatures in a header that one of our keys can have made. */
 struct given_list {
     struct given given[SIGNATURES_MAX];
     size_t n;
 };
 
-/* Compares in constant time. */
-static bool made_by_secret(const struct key *k, const struct signature_message *m,
-                           const struct given_list *l)
+/* Parses the signatures of a header, which are separated by blanks, and keeps those of a known
+ * version and the right size. */
+static void read_signatures(struct str header, struct given_list *ret)
 {
-    unsigned char mac[MAC_SIZE];
-    if (!mac_of(k->mac, m, mac))
-        return false;
-    for (size_t i = 0; i < l->n; i++) {
-        const struct given *g = &l->given[i];
-        if (g->kind == KEY_SECRET && CRYPTO_memcmp(mac, g->bytes, MAC_SIZE) == 0)
-            return true;
+    ret->n = 0;
+    while (header.n > 0 && ret->n < SIGNATURES_MAX) {
+        const char *blank = memchr(header.p, ' ', header.n);
+        struct str one = header;
+        if (blank)
+            one.n = (size_t)(blank - header.p);
+        size_t past = blank ? one.n + 1 : one.n;
+        header = (struct str){header.p + past, header.n - past};
+
+        const char *comma = memchr(one.p, ',', one.n);
+        if (!comma)
+            continue;
+        struct str version = {one.p, (size_t)(comma - one.p)};
+        bool secret = str_is(version, "v1");
+        if (!secret && !str_is(version, "v1a"))
+            continue;
+        struct given *g = &ret->given[ret->n];
+        struct buf decoded = {.p = g->bytes, .cap = sizeof g->bytes, .max = sizeof g->bytes};
+        g->kind = secret ? KEY_SECRET : KEY_PUBLIC;
+        bool good = base64_decode(&decoded, (struct str){comma + 1, one.n - version.n - 1});
+        if (good && !decoded.failed && decoded.n == (secret ? MAC_SIZE : ED25519_SIGNATURE))
+            ret->n++;
     }
-    return false;
 }
 
-static bool made_by_pair(const struct key *k, struct str message, const struct given_list *l)
-{
-    if (!message.p)
-        return false;
-    for (size_t i = 0; i < l->n; i++) {
-        const struct given *g = &l->given[i];
-        const unsigned char *bytes = (const unsigned char *)g->bytes;
-        if (g->kind == KEY_PUBLIC && ed25519_verify(k->pair, message, bytes))
-            return true;
-    }
-    return false;
-}
-
+/* Whether one of the signatures was made with one of the keys. MACs are compared in constant time.
+ * */
 static bool made_by_any(const struct signature_keys *keys, const struct signature_message *m,
                         const struct given_list *l)
 {
@@ -506,29 +438,31 @@ static bool made_by_any(const struct signature_keys *keys, const struct signatur
     buf_init(&message, MESSAGE_MAX);
     for (size_t i = 0; i < keys->n && !found; i++) {
         const struct key *k = &keys->key[i];
-        if (k->kind == KEY_SECRET)
-            found = made_by_secret(k, m, l);
-        else
-            found = made_by_pair(k, whole(&message, m), l);
+        bool secret = k->kind == KEY_SECRET;
+        unsigned char mac[MAC_SIZE];
+        struct str text = {NULL, 0};
+        if (secret && !mac_of(k->mac, m, mac))
+            continue;
+        if (!secret)
+            text = whole(&message, m);
+        if (!secret && !text.p)
+            continue;
+
+        for (size_t at = 0; at < l->n && !found; at++) {
+            const struct given *g = &l->given[at];
+            if (secret && g->kind == KEY_SECRET)
+                found = CRYPTO_memcmp(mac, g->bytes, MAC_SIZE) == 0;
+            if (!secret && g->kind == KEY_PUBLIC)
+                found = ed25519_verify(k->pair, text, (const unsigned char *)g->bytes);
+        }
     }
     buf_release(&message);
     return found;
 }
 
-static const char *check_time(int64_t timestamp, int64_t now_s)
-{
-    if (timestamp < now_s - SIGNATURE_TOLERANCE_S)
-        return "too old: webhook-timestamp is over 5 minutes ago";
-    if (timestamp > now_s + SIGNATURE_TOLERANCE_S)
-        return "webhook-timestamp is over 5 minutes ahead";
-    return NULL;
-}
-
 const char *signature_check(struct signature_keys *keys, const struct signature_message *m,
                             struct str header, int64_t now_s)
 {
-    struct given_list given;
-    const char *why = NULL;
     if (!m->id.n)
         return "no webhook-id";
     /* Signed text such as x.1700000000.1700000001.5 is ambiguous: it could be the body 1700000001.5
@@ -537,17 +471,13 @@ const char *signature_check(struct signature_keys *keys, const struct signature_
         return "webhook-id contains a dot";
     if (!header.n)
         return "no webhook-signature";
-    if (now_s)
-        why = check_time(m->timestamp, now_s);
-    if (why)
-        return why;
+    if (now_s && m->timestamp < now_s - SIGNATURE_TOLERANCE_S)
+        return "too old: webhook-timestamp is over 5 minutes ago";
+    if (now_s && m->timestamp > now_s + SIGNATURE_TOLERANCE_S)
+        return "webhook-timestamp is over 5 minutes ahead";
 
-    struct str one;
-    given.n = 0;
-    while (given.n < SIGNATURES_MAX && next_word(&header, &one)) {
-        if (read_given(one, &given.given[given.n]))
-            given.n++;
-    }
+    struct given_list given;
+    read_signatures(header, &given);
     if (!made_by_any(keys, m, &given))
         return "no signature in it was made with one of our secrets";
     return NULL;

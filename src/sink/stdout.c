@@ -85,19 +85,6 @@ static void answer_all(struct stdout_sink *s, enum sink_status status, const str
     forget(s);
 }
 
-/* Counts the complete lines written, and returns how many bytes of the next one are. */
-static size_t whole_lines(const struct stdout_sink *s, size_t *ret_half)
-{
-    const struct line_queue *q = &s->lines;
-    size_t i = 0, at = 0;
-    while (i < q->count && at + q->line[i].n <= s->off) {
-        at += q->line[i].n;
-        i++;
-    }
-    *ret_half = s->off - at;
-    return i;
-}
-
 /* Ends everything in flight: complete lines are delivered, the others are not. The rest of a
  * partially written line is kept, and written before anything else. Its event is delivered again,
  * so a reader sees it twice, but never a torn line. If there is no memory to keep it, the sink
@@ -105,7 +92,10 @@ static size_t whole_lines(const struct stdout_sink *s, size_t *ret_half)
 static void stop_here(struct stdout_sink *s, enum sink_status status, const struct error *err)
 {
     const struct line_queue *q = &s->lines;
-    size_t half, whole = whole_lines(s, &half);
+    size_t whole = 0, at = 0; /* complete lines, and their bytes */
+    while (whole < q->count && at + q->line[whole].n <= s->off)
+        at += q->line[whole++].n;
+    size_t half = s->off - at;
     if (half > 0) {
         buf_add(&s->rest, q->text.p + s->off, q->line[whole].n - half);
         if (s->rest.failed)
