@@ -20,14 +20,13 @@ static void add_string(struct buf *b, struct str s)
         ADD(b, "null");
 }
 
-/* Whether the payload has a member of that name. This needs parsing, which is done only if the text
- * contains the word, or an escape that may hide it. */
+/* Whether the payload may have a member of that name. This needs parsing, which is done only if the
+ * text contains the word, or an escape that may hide it. */
 static bool has_telemetry(struct str payload)
 {
     struct json object, found;
-    const char *text = payload.p ? payload.p : "";
-    bool in_text = memmem(text, payload.n, "_telemetry", 10);
-    bool escaped = memmem(text, payload.n, "\\u", 2);
+    bool in_text = memmem(payload.p, payload.n, "_telemetry", 10);
+    bool escaped = memmem(payload.p, payload.n, "\\u", 2);
     if (!in_text && !escaped)
         return false;
     if (json_parse(payload, &object, NULL, NULL) != 0)
@@ -35,38 +34,8 @@ static bool has_telemetry(struct str payload)
     return json_get(object, STR("_telemetry"), &found);
 }
 
-/* Returns the closing brace of the payload, which only white space can follow; NULL if it is not an
- * object. */
-static const char *object_end(struct str payload)
-{
-    size_t first = 0;
-    while (first < payload.n && char_is_space(payload.p[first]))
-        first++;
-    bool opens = first < payload.n && payload.p[first] == '{';
-    if (!opens)
-        return NULL;
-    return memrchr(payload.p + first, '}', payload.n - first);
-}
-
-/* Embeds an object, with the headers as its last member. */
-static void add_with_headers(struct buf *b, struct str object, const char *brace,
-                             struct str headers)
-{
-    const char *last = brace - 1; /* the last byte inside, or the opening brace */
-    while (char_is_space(*last))
-        last--;
-    bool empty = *last == '{';
-
-    size_t before = (size_t)(brace - object.p);
-    buf_add(b, object.p, before);
-    if (!empty)
-        ADD(b, ",");
-    ADD(b, "\"_telemetry\":");
-    buf_addstr(b, headers);
-    buf_add(b, brace, object.n - before);
-}
-
-/* Embeds the payload, with the headers inside if it is an object without a member of that name. */
+/* Embeds the payload. If it is an object without a member of that name, the headers become its last
+ * member, before the closing brace, which only white space can follow. */
 static void add_payload(struct buf *b, const struct event *ev)
 {
     struct str payload = ev->payload;
@@ -74,15 +43,29 @@ static void add_payload(struct buf *b, const struct event *ev)
         ADD(b, "null");
         return;
     }
-
-    const char *brace = NULL;
+    size_t first = 0;
+    while (first < payload.n && char_is_space(payload.p[first]))
+        first++;
+    bool is_object = first < payload.n && payload.p[first] == '{';
     bool has_headers = ev->headers.p && !str_is(ev->headers, "{}");
-    if (has_headers)
-        brace = object_end(payload);
-    if (brace && !has_telemetry(payload))
-        add_with_headers(b, payload, brace, ev->headers);
-    else
+    const char *brace = NULL;
+    if (is_object && has_headers)
+        brace = memrchr(payload.p + first, '}', payload.n - first);
+    if (!brace || has_telemetry(payload)) {
         buf_addstr(b, payload);
+        return;
+    }
+
+    const char *last = brace - 1; /* the last byte inside, or the opening brace */
+    while (char_is_space(*last))
+        last--;
+    size_t before = (size_t)(brace - payload.p);
+    buf_add(b, payload.p, before);
+    if (*last != '{')
+        ADD(b, ",");
+    ADD(b, "\"_telemetry\":");
+    buf_addstr(b, ev->headers);
+    buf_add(b, brace, payload.n - before);
 }
 
 void envelope_write(struct buf *b, const struct event *ev, struct str stream)
@@ -133,23 +116,6 @@ static struct str unescape(struct str raw, struct buf *text)
     size_t n = text->n - at;
     buf_addc(text, '\0');
     return (struct str){text->p + at, n};
-}
-
-static int read_strings(struct json o, struct buf *text, struct event *ret, struct error *err)
-{
-    for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++) {
-        struct json v;
-        bool found = json_get(o, str_of(strings[i].name), &v) && v.type != JSON_NULL;
-        if (!found && strings[i].required)
-            return err_set(err, ERR_INVALID, "it has no %s", strings[i].name);
-        if (!found)
-            continue;
-        if (v.type != JSON_STRING)
-            return err_set(err, ERR_INVALID, "its %s is not a string", strings[i].name);
-        struct str s = unescape(v.raw, text);
-        memcpy((char *)ret + strings[i].offset, &s, sizeof s);
-    }
-    return 0;
 }
 
 /* Appends bytes and a NUL; see unescape. */
@@ -210,8 +176,17 @@ int envelope_read(struct str envelope, struct buf *text, struct event *ret, stru
     if (!buf_reserve(text, 2 * envelope.n + 16))
         return err_nomem(err);
 
-    if (read_strings(o, text, ret, err) != 0)
-        return -1;
+    for (size_t i = 0; i < sizeof strings / sizeof strings[0]; i++) {
+        bool found = json_get(o, str_of(strings[i].name), &v) && v.type != JSON_NULL;
+        if (!found && strings[i].required)
+            return err_set(err, ERR_INVALID, "it has no %s", strings[i].name);
+        if (!found)
+            continue;
+        if (v.type != JSON_STRING)
+            return err_set(err, ERR_INVALID, "its %s is not a string", strings[i].name);
+        struct str s = unescape(v.raw, text);
+        memcpy((char *)ret + strings[i].offset, &s, sizeof s);
+    }
     if (json_get(o, STR("committed_at"), &v))
         ret->created_at = time_of(v);
     ret->has_version = json_get(o, STR("entity_version"), &v) && json_int(v, &ret->version);

@@ -14,30 +14,23 @@
 
 static void add_string(struct buf *b, struct str s)
 {
-    if (s.p) {
+    if (s.p)
         json_quote(b, s);
-    } else {
+    else
         ADD(b, "null");
-    }
 }
 
 static void add_json(struct buf *b, struct str s, struct str absent)
 {
-    if (s.p) {
+    if (s.p)
         json_flat(b, s);
-    } else {
+    else
         buf_addstr(b, absent);
-    }
-}
-
-static void add_time(struct buf *b, int64_t wall_ms)
-{
-    char text[CLOCK_RFC3339_SIZE];
-    buf_add(b, text, clock_rfc3339(wall_ms, text));
 }
 
 void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, int attempt)
 {
+    char at[CLOCK_RFC3339_SIZE];
     buf_expect(b, event_bytes(ev) + consumer.n + LINE_OVERHEAD);
     ADD(b, "{\"id\":");
     add_string(b, ev->id);
@@ -50,17 +43,16 @@ void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, in
     ADD(b, ",\"aggregate_id\":");
     add_string(b, ev->aggregate_id);
     ADD(b, ",\"version\":");
-    if (ev->has_version) {
+    if (ev->has_version)
         buf_addi64(b, ev->version);
-    } else {
+    else
         ADD(b, "null");
-    }
     ADD(b, ",\"payload\":");
     add_json(b, ev->payload, STR("null"));
     ADD(b, ",\"headers\":");
     add_json(b, ev->headers, STR("{}"));
     ADD(b, ",\"created_at\":\"");
-    add_time(b, ev->created_at);
+    buf_add(b, at, clock_rfc3339(ev->created_at, at));
     ADD(b, "\",\"consumer\":");
     add_string(b, consumer);
     ADD(b, ",\"attempt\":");
@@ -196,55 +188,32 @@ static const struct key keys[] = {
 
 #define N_KEYS (sizeof keys / sizeof *keys)
 
-static int unknown_key(struct reader *r, const char *name)
-{
-    const char *names[N_KEYS + 1] = {NULL};
-    for (size_t i = 0; i < N_KEYS; i++)
-        names[i] = keys[i].name;
-    char hint[TEXT_HINT];
-    text_hint(name, names, (struct text_hint){"\"", "\"", NULL}, hint);
-    return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name, hint);
-}
-
 /* Returns the index in keys of a raw name; -1, with the error set, if it is unknown. */
 static int find_key(struct reader *r, struct str raw)
 {
+    const char *names[N_KEYS + 1] = {NULL};
     struct str name = {raw.p + 1, raw.n - 2};
     bool escaped = memchr(raw.p, '\\', raw.n) != NULL;
     if (escaped && unescape(r, raw, &name) != 0)
         return -1;
-    for (size_t i = 0; i < N_KEYS; i++)
-        if (str_is(name, keys[i].name))
+    for (size_t i = 0; i < N_KEYS; i++) {
+        names[i] = keys[i].name;
+        if (str_is(name, names[i]))
             return (int)i;
-
-    if (unescape(r, raw, &name) != 0) /* to get a NUL */
-        return -1;
-    return unknown_key(r, name.p);
-}
-
-static int read_members(struct reader *r, struct json object)
-{
-    unsigned seen = 0;
-    struct str name;
-    struct json v;
-    for (size_t it = 0; json_each(object, &it, &name, &v);) {
-        int i = find_key(r, name);
-        if (i < 0)
-            return -1;
-        unsigned bit = 1u << i;
-        if (seen & bit)
-            return err_set(r->err, ERR_INVALID, "%s is given twice", keys[i].name);
-        seen |= bit;
-        if (keys[i].read(r, &keys[i], v) != 0)
-            return -1;
     }
-    return 0;
+
+    char hint[TEXT_HINT];
+    if (unescape(r, raw, &name) != 0) /* for its NUL */
+        return -1;
+    text_hint(name.p, names, (struct text_hint){"\"", "\"", NULL}, hint);
+    return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name.p, hint);
 }
 
 int ndjson_read(struct str line, int64_t now_ms, struct arena *a, struct new_event *ret,
                 struct error *err)
 {
-    struct json object;
+    struct json object, v;
+    struct str name;
     const char *why;
     size_t at;
     if (json_parse(line, &object, &why, &at) != 0)
@@ -254,8 +223,18 @@ int ndjson_read(struct str line, int64_t now_ms, struct arena *a, struct new_eve
 
     struct new_event ev = {.has_version = false};
     struct reader r = {.now_ms = now_ms, .a = a, .ev = &ev, .err = err};
-    if (read_members(&r, object) != 0)
-        return -1;
+    unsigned seen = 0;
+    for (size_t it = 0; json_each(object, &it, &name, &v);) {
+        int i = find_key(&r, name);
+        if (i < 0)
+            return -1;
+        unsigned bit = 1u << i;
+        if (seen & bit)
+            return err_set(err, ERR_INVALID, "%s is given twice", keys[i].name);
+        seen |= bit;
+        if (keys[i].read(&r, &keys[i], v) != 0)
+            return -1;
+    }
     *ret = ev;
     return 0;
 }

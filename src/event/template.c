@@ -37,115 +37,72 @@ struct template
     char text[];
 };
 
-static int add_part(struct template *t, struct part p, struct error *err)
+/* Parses the text between braces into a part: a name, a name and [N], or header.NAME. */
+static int parse_field(struct str text, struct part *ret, struct error *err)
 {
-    if (t->n == PARTS_MAX)
-        return err_set(err, ERR_CONFIG, "more than %d parts in a name", PARTS_MAX);
-    t->part[t->n++] = p;
-    return 0;
-}
-
-static int unknown_field(const char *name, struct error *err)
-{
-    const char *names[FIELDS + 1] = {NULL};
-    for (size_t i = 0; i < FIELDS; i++)
-        names[i] = fields[i].name;
-    char hint[TEXT_HINT];
-    text_hint(name, names, (struct text_hint){"{", "}", "there are " TEMPLATE_FIELDS}, hint);
-    return err_set(err, ERR_CONFIG, "unknown field {%s}%s", name, hint);
-}
-
-/* Strips [N] from the name; *ret is N, or -1 if there is none. */
-static int cut_index(char *name, int64_t *ret, struct error *err)
-{
-    *ret = -1;
-    char *bracket = strchr(name, '[');
-    if (!bracket)
+    const size_t prefix = strlen(HEADER);
+    if (text.n >= prefix && memcmp(text.p, HEADER, prefix) == 0) {
+        *ret = (struct part){.kind = PART_HEADER, .text = {text.p + prefix, text.n - prefix}};
+        if (ret->text.n == 0)
+            return err_set(err, ERR_CONFIG, "{header.}: which header? write {header.NAME}");
         return 0;
-    char *end = strchr(bracket, ']');
-    if (!end || end[1] != '\0')
-        return err_set(err, ERR_CONFIG, "{%s}: the number goes into [ ]", name);
-    *bracket = '\0';
-    *end = '\0';
-    if (text_int(bracket + 1, 0, INDEX_MAX, ret, err) != 0)
-        return err_prefix(err, "{%s[]}", name);
-    return 0;
-}
+    }
 
-/* Returns NAME from header.NAME; absent for any other text. */
-static struct str header_in(struct str text)
-{
-    size_t n = strlen(HEADER);
-    bool is_header = text.n >= n && memcmp(text.p, HEADER, n) == 0;
-    if (!is_header)
-        return (struct str){0};
-    return (struct str){text.p + n, text.n - n};
-}
-
-/* Parses the text between braces: a name, a name and [N], or header.NAME. */
-static int add_field(struct template *t, struct str text, struct error *err)
-{
     char name[64];
-    struct str header = header_in(text);
-    if (header.p && header.n == 0)
-        return err_set(err, ERR_CONFIG, "{header.}: which header? write {header.NAME}");
-    if (header.p)
-        return add_part(t, (struct part){.kind = PART_HEADER, .text = header}, err);
-
     if (text.n >= sizeof name)
         return err_set(err, ERR_CONFIG, "unknown field; there are " TEMPLATE_FIELDS);
     memcpy(name, text.p, text.n);
     name[text.n] = '\0';
 
-    int64_t index;
-    if (cut_index(name, &index, err) != 0)
-        return -1;
-    size_t field = 0;
-    while (field < FIELDS && strcmp(fields[field].name, name) != 0)
-        field++;
-    if (field == FIELDS)
-        return unknown_field(name, err);
-    return add_part(t, (struct part){.kind = PART_FIELD, .field = (int)field, .index = (int)index},
-                    err);
-}
-
-static int add_literal(struct template *t, const char *p, size_t n, struct error *err)
-{
-    return add_part(t, (struct part){.kind = PART_LITERAL, .text = {p, n}}, err);
-}
-
-/* Parses from the brace at *p and advances: a doubled brace, which is a literal one, or a field. */
-static int add_brace(struct template *t, const char **p, struct error *err)
-{
-    const char *brace = *p;
-    if (brace[0] == brace[1]) {
-        *p += 2;
-        return add_literal(t, brace, 1, err);
+    int64_t index = -1;
+    char *bracket = strchr(name, '['), *end = bracket ? strchr(bracket, ']') : NULL;
+    if (bracket) {
+        if (!end || end[1] != '\0')
+            return err_set(err, ERR_CONFIG, "{%s}: the number goes into [ ]", name);
+        *bracket = '\0';
+        *end = '\0';
+        if (text_int(bracket + 1, 0, INDEX_MAX, &index, err) != 0)
+            return err_prefix(err, "{%s[]}", name);
     }
-    if (*brace == '}')
-        return err_set(err, ERR_CONFIG, "a } without its {; write }} for the character itself");
 
-    const char *end = strchr(brace, '}');
-    if (!end)
-        return err_set(err, ERR_CONFIG, "a { without its }; write {{ for the character itself");
-    *p = end + 1;
-    return add_field(t, (struct str){brace + 1, (size_t)(end - brace - 1)}, err);
+    const char *names[FIELDS + 1] = {NULL};
+    for (size_t i = 0; i < FIELDS; i++) {
+        names[i] = fields[i].name;
+        if (strcmp(names[i], name) != 0)
+            continue;
+        *ret = (struct part){.kind = PART_FIELD, .field = (int)i, .index = (int)index};
+        return 0;
+    }
+    char hint[TEXT_HINT];
+    text_hint(name, names, (struct text_hint){"{", "}", "there are " TEMPLATE_FIELDS}, hint);
+    return err_set(err, ERR_CONFIG, "unknown field {%s}%s", name, hint);
 }
 
-/* Splits t->text at its braces. */
+/* Splits t->text at its braces. A doubled brace is a literal one. */
 static int compile(struct template *t, struct error *err)
 {
     for (const char *p = t->text; *p;) {
         size_t n = strcspn(p, "{}");
-        int r;
-        if (n > 0) {
-            r = add_literal(t, p, n, err);
-            p += n;
-        } else {
-            r = add_brace(t, &p, err);
+        struct part part = {.kind = PART_LITERAL, .text = {p, n}};
+        if (n == 0 && p[0] == p[1]) {
+            part.text.n = 1;
+            n = 2;
+        } else if (n == 0) {
+            if (*p == '}')
+                return err_set(err, ERR_CONFIG,
+                               "a } without its {; write }} for the character itself");
+            const char *end = strchr(p, '}');
+            if (!end)
+                return err_set(err, ERR_CONFIG,
+                               "a { without its }; write {{ for the character itself");
+            if (parse_field((struct str){p + 1, (size_t)(end - p - 1)}, &part, err) != 0)
+                return -1;
+            n = (size_t)(end + 1 - p);
         }
-        if (r != 0)
-            return -1;
+        if (t->n == PARTS_MAX)
+            return err_set(err, ERR_CONFIG, "more than %d parts in a name", PARTS_MAX);
+        t->part[t->n++] = part;
+        p += n;
     }
     if (t->n == 0)
         return err_set(err, ERR_CONFIG, "an empty name");
@@ -180,59 +137,49 @@ bool template_fixed(const struct template *t)
     return true;
 }
 
-/* Returns part `index` of s, split at dots; absent if there are fewer. */
-static struct str piece(struct str s, int index)
+/* Returns the value of a field, or of one of its parts, split at dots. */
+static int get_field(const struct part *p, const struct event *ev, struct str *ret,
+                     struct error *err)
 {
-    while (s.p) {
+    const char *name = fields[p->field].name;
+    struct str s;
+    memcpy(&s, (const char *)ev + fields[p->field].offset, sizeof s);
+    *ret = s;
+    if (p->index < 0 && s.p)
+        return 0;
+    if (p->index < 0)
+        return err_set(err, ERR_INVALID, "it has no %s, which the name of its destination needs",
+                       name);
+
+    for (int left = p->index; s.p; left--) {
         const char *dot = s.n ? memchr(s.p, '.', s.n) : NULL;
         size_t n = dot ? (size_t)(dot - s.p) : s.n;
-        if (index == 0)
-            return (struct str){s.p, n};
-        index--;
+        if (left == 0) {
+            *ret = (struct str){s.p, n};
+            return 0;
+        }
         if (!dot)
             break;
         s = (struct str){dot + 1, s.n - n - 1};
     }
-    return (struct str){0};
-}
-
-/* Returns the value of a field, or of a part of it; absent if the event lacks it. */
-static struct str field_of(const struct part *p, const struct event *ev)
-{
-    struct str field;
-    memcpy(&field, (const char *)ev + fields[p->field].offset, sizeof field);
-    if (p->index < 0)
-        return field;
-    return piece(field, p->index);
-}
-
-/* Returns the value of a header of the event, with quotes; absent if it is missing or not a
- * string. */
-static struct str header_of(const struct part *p, const struct event *ev)
-{
-    struct json all, v;
-    bool has_headers = ev->headers.p && json_parse(ev->headers, &all, NULL, NULL) == 0;
-    if (!has_headers)
-        return (struct str){0};
-    bool found = json_get(all, p->text, &v) && v.type == JSON_STRING;
-    if (!found)
-        return (struct str){0};
-    return v.raw;
-}
-
-static int lacks_part(const struct part *p, struct error *err)
-{
-    if (p->kind == PART_HEADER)
-        return err_set(err, ERR_INVALID,
-                       "it has no header %.*s, which the name of its destination needs",
-                       (int)p->text.n, p->text.p);
-    const char *name = fields[p->field].name;
-    if (p->index < 0)
-        return err_set(err, ERR_INVALID, "it has no %s, which the name of its destination needs",
-                       name);
     return err_set(err, ERR_INVALID,
                    "its %s has no part number %d, which the name of its destination needs", name,
                    p->index);
+}
+
+/* Returns the value of a header of the event, with quotes. */
+static int get_header(const struct part *p, const struct event *ev, struct str *ret,
+                      struct error *err)
+{
+    struct json all, v;
+    bool has_headers = ev->headers.p && json_parse(ev->headers, &all, NULL, NULL) == 0;
+    bool found = has_headers && json_get(all, p->text, &v) && v.type == JSON_STRING;
+    if (!found)
+        return err_set(err, ERR_INVALID,
+                       "it has no header %.*s, which the name of its destination needs",
+                       (int)p->text.n, p->text.p);
+    *ret = v.raw;
+    return 0;
 }
 
 /* A name under construction. */
@@ -269,12 +216,10 @@ static int add_value(struct writing *w, const struct part *p, struct error *err)
 {
     struct buf *b = w->b;
     struct str s = p->text;
-    if (p->kind == PART_FIELD)
-        s = field_of(p, w->ev);
-    if (p->kind == PART_HEADER)
-        s = header_of(p, w->ev);
-    if (!s.p)
-        return lacks_part(p, err);
+    if (p->kind == PART_FIELD && get_field(p, w->ev, &s, err) != 0)
+        return -1;
+    if (p->kind == PART_HEADER && get_header(p, w->ev, &s, err) != 0)
+        return -1;
 
     size_t before = b->n;
     if (p->kind == PART_HEADER)
