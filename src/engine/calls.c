@@ -1,7 +1,5 @@
 /* calls.c: decides whether a handler is called for an event, and determines the outcome of the
  * call. */
-#include "engine/calls.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -340,7 +338,7 @@ static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_
 
     if (e->st->ops->begin(e->st, &err) != 0)
         return wait_because(call, err.text);
-    lease_freeze(p, true);
+    effects_freeze(p, true);
     return HANDLER_RUN;
 }
 
@@ -423,7 +421,7 @@ static enum sink_status leave_own(struct pipeline *p, const struct slot *slot, s
         said = end_call(p, slot, handler, call);
     if (said != SINK_DELIVERED)
         e->st->ops->rollback(e->st);
-    lease_freeze(p, false);
+    effects_freeze(p, false);
     return said;
 }
 

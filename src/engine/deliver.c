@@ -1,6 +1,5 @@
 /* deliver.c: hands events to the sink, and acts on its answers. failure.c has what happens when a
  * delivery fails. */
-#include "base/num.h"
 #include "engine/pipeline_impl.h"
 
 #define OFFER 256     /* events to submit at once, as a batch or as a chain */
@@ -248,6 +247,20 @@ static size_t offer(struct pipeline *p, size_t room, int64_t now)
     return took + buried;
 }
 
+/* Whether events of the batch may be submitted: not past its deadline, nor past half of its lease
+ * if that can be renewed first, because handlers may be slow. While the handlers' transaction is
+ * open in a store with one writer, no claim can be taken over. */
+static bool may_submit(const struct pipeline *p, const struct batch_state *b, int64_t now)
+{
+    bool frozen = effects_in_tx(&p->effects) && pipeline_one_writer(p);
+    if (frozen)
+        return true;
+    if (now >= b->deadline)
+        return false;
+    bool first_half = now < lease_renewal_at(p, b);
+    return first_half || schedule_store_away(&p->schedule, now);
+}
+
 /* Whether more may be submitted in this step. The handlers' transaction has a limit of its own. */
 static bool time_left(const struct pipeline *p, int64_t now, int64_t until)
 {
@@ -268,7 +281,7 @@ bool deliver_submit(struct pipeline *p)
     while (p->inflight.ready && p->state == PIPELINE_RUNNING) {
         if (!time_left(p, now, until))
             break;
-        if (!lease_allows(p, p->inflight.ready->batch, now))
+        if (!may_submit(p, p->inflight.ready->batch, now))
             break;
         size_t room = circuit_room(&p->circuit, now, inflight_deliveries(&p->inflight));
         if (room == 0 || offer(p, room, now) == 0)

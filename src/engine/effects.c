@@ -43,11 +43,6 @@ void effects_release(struct effects *e)
     e->st = NULL;
 }
 
-struct handler_guard effects_guard(struct pipeline *p)
-{
-    return (struct handler_guard){p, calls_enter, calls_leave};
-}
-
 void effects_close(struct effects *e)
 {
     bool pooled = e->st && e->pool.acquire;
@@ -59,6 +54,12 @@ void effects_close(struct effects *e)
 }
 
 /* ---- opening the transaction ---- */
+
+void effects_freeze(struct pipeline *p, bool frozen)
+{
+    if (p->cfg.progress && pipeline_one_writer(p))
+        atomic_store(&p->cfg.progress->frozen, frozen);
+}
 
 /* Prepares a batch, once, however often it is repeated. */
 static int load_batch(struct effects *e, struct batch_state *b, struct error *err)
@@ -111,7 +112,7 @@ int effects_open(struct pipeline *p, struct batch_state *b, struct error *err)
     e->last = NULL;
     e->failures = 0;
     e->trouble.code = 0;
-    lease_freeze(p, true);
+    effects_freeze(p, true);
     calls_renew(&e->calls);
     if (e->mode != MODE_PER_BATCH)
         return 0; /* each call checks the inbox itself, and has its own savepoint */
@@ -137,7 +138,7 @@ void effects_break(struct effects *e, const struct error *why)
 static void end_tx(struct pipeline *p, enum effects_state state)
 {
     p->effects.state = state;
-    lease_freeze(p, false);
+    effects_freeze(p, false);
 }
 
 /* Reverts the counts of deliveries whose transaction was rolled back. */

@@ -3,15 +3,45 @@
  *
  * The work of a batch's handlers, the record of it (the inbox) and the settlement of the batch are
  * one transaction, on a store handle of its own. The first call opens it, and it ends with the
- * step, so it never waits for the network or for a retry. Its mode determines what it spans. For
- * the outcome of each call see calls.h. */
+ * step, so it never waits for the network or for a retry. Its mode determines what it spans. */
 #ifndef ENGINE_EFFECTS_H
 #define ENGINE_EFFECTS_H
 
-#include "engine/calls.h"
 #include "engine/inflight.h"
 #include "engine/pipeline.h"
 #include "sink/handlers.h"
+
+/* ---- the calls of a batch, one for each handler and event ----
+ *
+ * Fates survive a rollback, so a batch gets further each time it is repeated. */
+
+/* (1) Only calls.c writes a fate.
+ * (2) RECORDED and DONE hold for the open transaction only: calls_renew resets them.
+ * (3) ENDED is final. */
+enum call_fate {
+    CALL_OPEN,     /* nothing is known about it */
+    CALL_RECORDED, /* the inbox has a record of an earlier effect: skipped */
+    CALL_DONE,     /* took effect in this transaction; recorded when that is sealed */
+    CALL_ALONE,    /* failed in a transaction without savepoints: gets one from now on */
+    CALL_LOST,     /* like ALONE, and the connection was lost while the handler ran */
+    CALL_FAILED,   /* failed and took the transaction with it: not repeated */
+    CALL_ENDED,    /* the handler ended the transaction: the event is refused */
+};
+
+struct calls {
+    const struct handler *h;
+    size_t n_handlers;
+
+    /* The calls of one batch, by handler and event. They live in the arena of that batch. */
+    int64_t epoch; /* of the batch; 0: none is loaded */
+    size_t n;
+    struct inbox_key *key;
+    enum call_fate *fate;
+    const char **failure; /* why, for CALL_FAILED */
+    bool *flag;           /* a question to the inbox, or its answer: one flag per call */
+};
+
+/* ---- the transaction ---- */
 
 /* How much one transaction spans. A batch begins with the widest of the first three modes that it
  * may use; when a transaction fails, the batch is repeated in a narrower mode, and never widened
@@ -53,10 +83,8 @@ struct effects {
     struct error trouble;    /* the store's error when it broke; code 0: none */
 };
 
-/* effects_init borrows cfg->tx_conn or cfg->tx_pool, and the handlers. effects_guard returns the
- * guard that the handlers' sink is opened with. */
+/* effects_init borrows cfg->tx_conn or cfg->tx_pool, and the handlers. */
 void effects_init(struct effects *e, const struct pipeline_config *cfg);
-struct handler_guard effects_guard(struct pipeline *p);
 
 /* effects_used returns whether handlers work in the store's database at all. effects_in_tx returns
  * whether a transaction is open, effects_unsure whether a commit is in doubt. */
@@ -100,5 +128,37 @@ int effects_acquire(struct effects *e, struct error *err);
 int effects_open(struct pipeline *p, struct batch_state *b, struct error *err);
 void effects_break(struct effects *e, const struct error *why);
 bool effects_refused(struct effects *e, const struct error *err);
+/* effects_freeze tells the lease renewer that the handlers' transaction has begun or ended. In a
+ * store with one writer, no claim can be taken over or extended while it is open. */
+void effects_freeze(struct pipeline *p, bool frozen);
+
+/* ---- calls.c ---- */
+
+/* calls_init borrows h[0..n). */
+void calls_init(struct calls *c, const struct handler *h, size_t n);
+/* calls_load lists the calls of the batch, unless they are loaded already (see calls_loaded). Fails
+ * when out of memory. calls_forget drops them if they belong to b, whose arena is about to be
+ * freed. */
+int calls_load(struct calls *c, struct batch_state *b, struct error *err);
+bool calls_loaded(const struct calls *c, const struct batch_state *b);
+void calls_forget(struct calls *c, const struct batch_state *b);
+
+/* calls_renew prepares the fates for a new transaction. */
+void calls_renew(struct calls *c);
+/* calls_flagged reads the answer of the inbox from c->flag. Returns whether any call was already
+ * recorded. */
+bool calls_flagged(struct calls *c);
+/* calls_not_done fills c->flag with the calls that must not be recorded when the transaction is
+ * sealed, and returns it. */
+const bool *calls_not_done(struct calls *c);
+/* calls_fail_event makes every call for this event count as failed from now on. */
+void calls_fail_event(struct calls *c, const struct slot *slot, const char *why);
+
+/* calls_enter and calls_leave are called before and after each call of a handler: see struct
+ * handler_guard. ctx is the pipeline. */
+enum handler_entry calls_enter(void *ctx, size_t handler, struct delivery *d,
+                               struct handler_call *call);
+enum sink_status calls_leave(void *ctx, size_t handler, struct delivery *d, enum sink_status said,
+                             struct handler_call *call);
 
 #endif

@@ -1,8 +1,7 @@
 /* exchange.c: how a pipeline talks to its store. It settles the batch that has ended and claims the
- * next one, both in one exchange. */
+ * next one, both in one exchange, and renews the leases of its claims. */
 #include <stdio.h>
 
-#include "base/num.h"
 #include "engine/pipeline_impl.h"
 
 #define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
@@ -58,6 +57,70 @@ void exchange_store_back(struct pipeline *p)
     if (!p->stats.down)
         p->stats.why[0] = '\0';
     log_at(p->cfg.log, LOG_INFO_, p->c->name, "store is back");
+}
+
+/* ---- leases ---- */
+
+/* Marks a claim as no longer ours. */
+static void lose_claim(struct pipeline *p, struct batch_state *b, const char *why)
+{
+    if (b->lost)
+        return;
+    inflight_lose(&p->inflight, b);
+    p->stats.lost++;
+    log_at(p->cfg.log, LOG_WARN_, p->c->name,
+           "claim %lld is lost: %s; events that will be delivered again: %zu",
+           (long long)b->claim.epoch, why, b->claim.n);
+}
+
+int64_t exchange_renewal_at(const struct pipeline *p)
+{
+    int64_t at = CLOCK_NEVER;
+    for (size_t i = 0; i < p->inflight.n; i++) {
+        const struct batch_state *b = p->inflight.batch[i];
+        if (!b->lost)
+            at = min_i64(at, lease_renewal_at(p, b));
+    }
+    return at;
+}
+
+/* Asks the store for a new lease that begins now. Returns -1 if the store failed. */
+static int renew(struct pipeline *p, struct batch_state *b)
+{
+    int64_t now = pipeline_now(p);
+    struct error err;
+    bool lost;
+    struct claim_lease lease = lease_of(p, &b->claim);
+    if (p->cfg.st->ops->extend(p->cfg.st, &lease, &lost, &err) != 0) {
+        schedule_store_pause(&p->schedule, now);
+        p->stats.meter.renewals[RENEWAL_ERROR]++;
+        log_at(p->cfg.log, LOG_WARN_, p->c->name, "could not extend a claim: %s", err.text);
+        return -1;
+    }
+    if (lost) {
+        p->stats.meter.renewals[RENEWAL_LOST]++;
+        lose_claim(p, b, "another worker has taken it over");
+        return 0;
+    }
+    p->stats.meter.renewals[RENEWAL_OK]++;
+    lease_start(p, b, now);
+    return 0;
+}
+
+/* All leases are renewed together, from the newest claim to the oldest, up to the first failure. So
+ * of two claims of a lane, the older never expires after the newer, and a worker that takes over
+ * gets their events in order. A claim past its deadline may belong to another worker: none of its
+ * events are submitted (see may_submit in deliver.c) until the store confirms that it is ours. */
+void exchange_renew(struct pipeline *p)
+{
+    int64_t now = pipeline_now(p);
+    if (schedule_store_away(&p->schedule, now) || now < exchange_renewal_at(p))
+        return;
+    for (size_t i = p->inflight.n; i-- > 0;) {
+        struct batch_state *b = p->inflight.batch[i];
+        if (!b->lost && renew(p, b) != 0)
+            return;
+    }
 }
 
 /* ---- dropping batches ---- */
@@ -220,7 +283,7 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost)
         p->next.marking = false;
     }
     if (lost)
-        lease_lose(p, b, "another worker has it, its lease expired, or the store was restored");
+        lose_claim(p, b, "another worker has it, its lease expired, or the store was restored");
     else
         inflight_tell_settled(b, p->sk);
 
@@ -257,7 +320,7 @@ static void note_crashes(struct pipeline *p, const struct claim_hint *h)
 static void note_superseded(struct pipeline *p)
 {
     if (p->cfg.stand_by) {
-        standby_enter(p);
+        pipeline_stand_by(p);
         return;
     }
     struct error err;
@@ -323,19 +386,6 @@ static void took_nothing(struct pipeline *p, const struct exchange *x)
         p->stats.stalled_since = 0; /* there is no work that could be stuck */
 }
 
-/* Decides where the next claim starts: at the next lane, alternating between parked and fresh
- * events. But retries become due one by one, and claiming a few costs as much as claiming a full
- * batch, so while fresh events wait, parked ones accumulate for a while. Not for long: until they
- * are claimed, new events of their keys have to be parked as well. */
-static void plan_next_turn(struct pipeline *p, const struct batch_state *b)
-{
-    bool few = 4 * b->claim.n < p->quota.n;
-    p->next.lane = (b->claim.lane + 1) % p->c->lanes;
-    p->next.parked = !p->next.parked;
-    if (b->claim.parked && few && !b->claim.suspect)
-        p->next.parked_at = b->claimed_at + PARKED_PAUSE;
-}
-
 static void took_batch(struct pipeline *p, struct batch_state *b, const struct claim_hint *h)
 {
     p->stats.claims++;
@@ -346,7 +396,17 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
         p->stats.ended_at = b->claimed_at;
     }
     p->wall_ahead_ms = clock_wall(p->cfg.clock) - pipeline_now(p) / MS_NS;
-    plan_next_turn(p, b);
+
+    /* The next claim starts at the next lane, alternating between parked and fresh events. But
+     * retries become due one by one, and claiming a few costs as much as claiming a full batch, so
+     * while fresh events wait, parked ones accumulate for a while. Not for long: until they are
+     * claimed, new events of their keys have to be parked as well. */
+    bool few = 4 * b->claim.n < p->quota.n;
+    p->next.lane = (b->claim.lane + 1) % p->c->lanes;
+    p->next.parked = !p->next.parked;
+    if (b->claim.parked && few && !b->claim.suspect)
+        p->next.parked_at = b->claimed_at + PARKED_PAUSE;
+
     p->suspect.due = b->claim.suspect; /* probably not the only one */
     if (h->quiet)
         schedule_rest(&p->schedule, b->claimed_at, p->cfg.sweep_ms * MS_NS, false);

@@ -4,11 +4,15 @@
 
 #include <stdlib.h>
 
-#include "base/num.h"
 #include "engine/pipeline_impl.h"
 
 #define SWEEP_MS 30000 /* unless the host or the consumer says otherwise */
 #define POLL_MS 500
+#define STANDBY_MIN (1000 * MS_NS) /* between tries to register again */
+#define STANDBY_MAX (15000 * MS_NS)
+#define LEASE_OVER_MS 1
+
+/* ---- making and ending a pipeline ---- */
 
 int pipeline_new(const struct pipeline_config *cfg, struct pipeline **ret, struct error *err)
 {
@@ -48,7 +52,7 @@ fail:
 
 struct handler_guard pipeline_guard(struct pipeline *p)
 {
-    return effects_guard(p);
+    return (struct handler_guard){p, calls_enter, calls_leave};
 }
 
 /* Logs a warning of the sink, once for each text. */
@@ -67,11 +71,6 @@ void pipeline_attach(struct pipeline *p, struct sink *sk)
 {
     p->sk = sk;
     log_caution(p);
-}
-
-int pipeline_register(struct pipeline *p, struct error *err)
-{
-    return standby_register(p, err);
 }
 
 void pipeline_free(struct pipeline *p)
@@ -115,6 +114,116 @@ void pipeline_drain(struct pipeline *p, int64_t deadline)
     set_state(p, PIPELINE_DRAINING);
 }
 
+/* ---- registering, and standing by ----
+ *
+ * In a rolling deploy, workers with old and new settings run side by side. The store accepts the
+ * new settings and refuses those they replaced, so the old workers stand by: they settle their
+ * claims, claim nothing more, and retry periodically. They continue if an operator restores their
+ * settings. */
+
+static int register_consumer(struct pipeline *p, enum put how, struct error *err)
+{
+    char retry_text[RETRY_TEXT];
+    struct consumer_spec spec = consumer_spec_of(p->c, retry_text);
+    spec.how = how;
+    spec.by = p->cfg.owner;
+    return p->cfg.st->ops->consumer_put(p->cfg.st, &spec, NULL, err);
+}
+
+/* Notes why we stand by, logs it if the reason is new, and sets the time of the next try.
+ */
+static void stay_on_standby(struct pipeline *p, const struct error *why)
+{
+    struct standby *s = &p->standby;
+    bool news = strcmp(s->why.text, why->text) != 0;
+    s->why = *why;
+    s->delay = max_i64(STANDBY_MIN, min_i64(2 * s->delay, STANDBY_MAX));
+    s->at = pipeline_now(p) + s->delay;
+    p->stats.standby = true;
+    if (news)
+        log_at(p->cfg.log, LOG_WARN_, p->c->name, "standing by: %s", why->text);
+}
+
+/* Ends the leases of workers whose process is known to have ended, oldest claim first. Their events
+ * need not wait: a relay that was killed is usually restarted at once. If anything fails here,
+ * leases simply expire. */
+static void end_leases(struct pipeline *p)
+{
+    struct store *st = p->cfg.st;
+    struct claim_info *claims;
+    struct arena a;
+    struct error err;
+    size_t n = 0, ended = 0;
+    bool lost;
+    if (!p->cfg.gone)
+        return;
+
+    arena_init(&a, 0);
+    if (st->ops->claims(st, p->c->name, &a, &claims, &n, &err) != 0)
+        n = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct claim_lease l = {.consumer = p->c->name,
+                                .owner = claims[i].owner,
+                                .epoch = claims[i].epoch,
+                                .lease_ms = LEASE_OVER_MS};
+        if (p->cfg.gone(l.owner) && st->ops->extend(st, &l, &lost, &err) == 0)
+            ended++;
+    }
+    arena_release(&a);
+    if (ended > 0)
+        log_at(p->cfg.log, LOG_INFO_, p->c->name,
+               "a worker on this machine ended and left %zu claim%s; taking over", ended,
+               ended == 1 ? "" : "s");
+}
+
+int pipeline_register(struct pipeline *p, struct error *err)
+{
+    struct error why;
+    if (register_consumer(p, PUT_START, &why) == 0) {
+        end_leases(p);
+        return 0;
+    }
+
+    bool replaced = why.code == ERR_CONFLICT;
+    if (replaced && p->cfg.stand_by) {
+        stay_on_standby(p, &why);
+        return 0;
+    }
+    if (err)
+        *err = why;
+    return -1;
+}
+
+void pipeline_stand_by(struct pipeline *p)
+{
+    p->standby.why = (struct error){.code = ERR_CONFLICT, .text = ""};
+    p->standby.at = 0; /* the next step tries at once; the store's error gives the reason */
+    p->stats.standby = true;
+}
+
+/* Registers our settings again if it is time to. Returns whether the pipeline may go on. */
+static bool try_again(struct pipeline *p)
+{
+    struct error err;
+    int64_t now = pipeline_now(p);
+    if (now < p->standby.at || schedule_store_away(&p->schedule, now))
+        return false;
+    if (register_consumer(p, PUT_AGAIN, &err) == 0) {
+        log_at(p->cfg.log, LOG_INFO_, p->c->name, "its settings are in force again: resuming");
+        p->standby = (struct standby){0};
+        p->stats.standby = false;
+        schedule_look_now(&p->schedule);
+        return true;
+    }
+    if (err.code == ERR_CONFLICT)
+        stay_on_standby(p, &err);
+    else
+        exchange_store_failed(p, &err);
+    return false;
+}
+
+/* ---- a step ---- */
+
 /* Whether the sink needs to be driven. A sink with a lease must renew or acquire it even when idle,
  * but not while we stand by: the lease then expires, and a worker with the current settings gets
  * it. */
@@ -129,8 +238,7 @@ static bool awaits_sink(const struct pipeline *p)
     return p->sk->ops->attended && p->sk->ops->attended(p->sk);
 }
 
-/* Whether newer settings are in force and everything claimed under ours is settled.
- */
+/* Whether newer settings are in force and everything claimed under ours is settled. */
 static bool stands_by(const struct pipeline *p)
 {
     return p->standby.why.code && p->inflight.n == 0;
@@ -206,12 +314,12 @@ static bool step(struct pipeline *p)
     if (!effects_resolve(p))
         return false;
     drive_sink(p);
-    lease_renew(p);
+    exchange_renew(p);
 
     if (p->state == PIPELINE_DRAINING)
         return drain(p);
     if (stands_by(p))
-        return standby_try(p);
+        return try_again(p);
     return deliver_and_claim(p);
 }
 
@@ -224,6 +332,8 @@ bool pipeline_step(struct pipeline *p)
     effects_release(&p->effects);
     return again;
 }
+
+/* ---- when to wake up ---- */
 
 /* Adds the wake-up descriptor to the poll set, and brings *at forward to the next look, if there is
  * room for more work at all. */
@@ -261,7 +371,7 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
         return 0;
 
     int64_t now = p->stepped_at;
-    int64_t at = lease_wake(p);
+    int64_t at = exchange_renewal_at(p);
     size_t n = 0;
 
     if (awaits_sink(p)) {
@@ -284,15 +394,17 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
     return n;
 }
 
-bool pipeline_busy(const struct pipeline *p)
-{
-    return p->inflight.n > 0;
-}
-
 void pipeline_wake(struct pipeline *p)
 {
     schedule_woken(&p->schedule);
     p->stats.through = false;
+}
+
+/* ---- what it reports ---- */
+
+bool pipeline_busy(const struct pipeline *p)
+{
+    return p->inflight.n > 0;
 }
 
 enum pipeline_state pipeline_state(const struct pipeline *p)

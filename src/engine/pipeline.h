@@ -35,7 +35,7 @@ struct call_progress {
     _Atomic int64_t started;  /* when the call began, monotonic; 0: there is none */
     _Atomic int64_t epoch;    /* of the claim */
     _Atomic int64_t deadline; /* when the claim expires, monotonic; the lease renewer moves it */
-    atomic_bool frozen;       /* claims can neither expire nor be extended now: see lease_freeze */
+    atomic_bool frozen; /* claims can neither expire nor be extended now: see effects_freeze */
 };
 
 struct pipeline_config {

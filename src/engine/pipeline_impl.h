@@ -1,8 +1,7 @@
-/* pipeline_impl.h: what the files of a pipeline share. They are pipeline.c (the front door),
- * deliver.c (to the sink and back), failure.c (what happens when a delivery fails), circuit.c (the
- * sink as a whole), exchange.c (to the store and back), claim_quota.c (whether to claim, and how
- * much), lease.c (renews leases), effects.c and calls.c (handlers' transactions) and standby.c
- * (registers the consumer, and waits while newer settings are in force). Only they include it. */
+/* pipeline_impl.h: what the files of a pipeline share. They are pipeline.c (the front door, and
+ * standing by), deliver.c (to the sink and back), failure.c (what happens when a delivery fails),
+ * circuit.c (the sink as a whole), exchange.c (to the store and back), claim_quota.c (whether to
+ * claim, and how much), effects.c and calls.c (handlers' transactions). Only they include it. */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
@@ -14,7 +13,7 @@
 #include "engine/pipeline.h"
 #include "engine/schedule.h"
 
-/* (1) Only standby.c writes these. */
+/* (1) Only pipeline.c writes these. */
 struct standby {
     struct error why; /* why it stands by; code 0: it does not */
     int64_t at;       /* when to try to register again, monotonic */
@@ -103,6 +102,40 @@ static inline bool pipeline_our_turn(const struct pipeline *p)
     return !l || l->held;
 }
 
+/* pipeline_one_writer returns whether the store has one writer at a time: see STORE_ONE_WRITER. */
+static inline bool pipeline_one_writer(const struct pipeline *p)
+{
+    return (p->cfg.st->caps & STORE_ONE_WRITER) != 0;
+}
+
+/* ---- leases ---- */
+
+/* lease_of returns the lease of a claim, to be extended. */
+static inline struct claim_lease lease_of(const struct pipeline *p, const struct batch *claim)
+{
+    return (struct claim_lease){.consumer = p->c->name,
+                                .owner = p->cfg.owner,
+                                .epoch = claim->epoch,
+                                .lease_ms = p->c->lease_ms};
+}
+
+/* lease_start notes that the lease of a batch begins at `now`. */
+static inline void lease_start(const struct pipeline *p, struct batch_state *b, int64_t now)
+{
+    b->deadline = now + p->c->lease_ms * MS_NS;
+}
+
+/* lease_renewal_at returns when half of the lease is over. */
+static inline int64_t lease_renewal_at(const struct pipeline *p, const struct batch_state *b)
+{
+    return b->deadline - p->c->lease_ms * MS_NS / 2;
+}
+
+/* ---- functions of each file ---- */
+
+/* pipeline_stand_by stops claiming, because the consumer has been given newer settings than ours.
+ */
+void pipeline_stand_by(struct pipeline *p);
 /* pipeline_fail drains the pipeline until the deadline and then stops it for good, with err. Only
  * the first error counts. */
 void pipeline_fail(struct pipeline *p, const struct error *err, int64_t deadline);
@@ -136,27 +169,9 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost);
 void exchange_store_failed(struct pipeline *p, const struct error *err);
 void exchange_store_back(struct pipeline *p);
 
-/* lease_of is the lease of a claim, to be extended. lease_start notes that it begins at `now`. */
-struct claim_lease lease_of(const struct pipeline *p, const struct batch *claim);
-void lease_start(const struct pipeline *p, struct batch_state *b, int64_t now);
-/* lease_renew renews all leases once half of any is over. lease_wake returns when that is. */
-void lease_renew(struct pipeline *p);
-int64_t lease_wake(const struct pipeline *p);
-/* lease_allows returns whether events of the batch may be submitted: not past its deadline, nor
- * past half of its lease if it can be renewed first, because handlers may be slow. */
-bool lease_allows(const struct pipeline *p, const struct batch_state *b, int64_t now);
-/* lease_freeze tells the lease renewer that the handlers' transaction has begun or ended. In a
- * store with one writer, no claim can be taken over or extended while it is open. */
-void lease_freeze(struct pipeline *p, bool frozen);
-/* lease_lose marks a claim as no longer ours, and logs why. */
-void lease_lose(struct pipeline *p, struct batch_state *b, const char *why);
-
-/* standby_register is pipeline_register: it registers the consumer with our settings, or stands by
- * if they were replaced and cfg.stand_by allows it. */
-int standby_register(struct pipeline *p, struct error *err);
-/* standby_enter stops claiming, because the consumer has been given newer settings than ours.
- * standby_try registers ours again, if it is time to. Returns whether the pipeline may go on. */
-void standby_enter(struct pipeline *p);
-bool standby_try(struct pipeline *p);
+/* exchange_renew renews the leases of all claims once half of any is over. exchange_renewal_at
+ * returns when that is. */
+void exchange_renew(struct pipeline *p);
+int64_t exchange_renewal_at(const struct pipeline *p);
 
 #endif

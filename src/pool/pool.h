@@ -2,7 +2,7 @@
  *
  * Each consumer of a relay has a pooled store: a store whose operations (turn, extend, and the
  * others that a pipeline calls) acquire a connection from the pool and release it at the end.
- * Simple turns requested at the same time are made in one transaction (batcher.c). One more
+ * Simple turns requested at the same time are made in one transaction (pooled_store.c). One more
  * connection belongs to the watcher (watcher.c), which alone listens for the store's wake-ups and
  * wakes the consumers that a commit concerns.
  *

@@ -1,11 +1,10 @@
 /* pool_impl.h: internals of the pool: pool.c (connections), pooled_store.c (the store that a
- * consumer sees), batcher.c (turns of several consumers in one transaction) and watcher.c (which
- * consumers are woken). */
+ * consumer sees, and turns of several consumers in one transaction) and watcher.c (which consumers
+ * are woken). */
 #ifndef POOL_POOL_IMPL_H
 #define POOL_POOL_IMPL_H
 
 #include <pthread.h>
-#include <semaphore.h>
 
 #include "pool/pool.h"
 
@@ -58,19 +57,10 @@ int pool_acquire(struct pool_set *set, const struct pool_user *user, struct pool
                  struct error *err);
 void pool_release(struct pool_set *set, struct pool_conn *c, const struct error *why);
 
-/* A turn that waits to be made in one transaction with others; lives on the stack of the calling
- * worker. (1) While its state is TURN_WAITS, only the thread that leads the batch touches it; the
- * semaphore hands it back. */
-struct batched {
-    struct batched_turn turn;
-    struct error *err; /* why it failed */
-    bool failed;       /* the store could not be asked */
-    enum { TURN_WAITS, TURN_LEADS, TURN_OVER } state;
-    sem_t ready; /* posted when state is no longer TURN_WAITS */
-    struct batched *next;
-};
+struct batched;
 
-/* (1) At most one thread leads. It makes all turns that were waiting when it began. */
+/* Turns that wait to be made in one transaction. (1) At most one thread leads. It makes all turns
+ * that were waiting when it began. */
 struct batcher {
     struct batched *first, **end;
     bool led;
@@ -118,10 +108,6 @@ struct pool {
 
 /* pool_store_ops fills in the operations of pooled stores. */
 void pool_store_ops(const struct store *origin, struct store_ops *ret);
-
-/* batcher_turn makes a turn in one transaction with others requested at the same time. If t->made
- * is false afterwards, the turn has to be made separately. -1: the store could not be asked. */
-int batcher_turn(struct pool *p, struct batched_turn *t, struct error *err);
 
 int watcher_start(struct pool *p, struct error *err);
 void watcher_stop(struct pool *p);
