@@ -379,7 +379,7 @@ class Numbers(unittest.TestCase):
              r"a store that is away [^.]* at least every (\d+) s": ("engine", "STORE_WAIT_MAX", 10**9),
              r"deletes old events at least every (\d+) s": ("api", "TRIM_EVERY_MAX_MS", 10**3),
              r"warns every (\d+) min about a consumer": ("api", "TRIM_WARN_EVERY_MS", 60 * 10**3),
-             r"asks again at least every (\d+) s": ("engine", "AGAIN_MAX", 10**9),
+             r"asks again at least every (\d+) s": ("engine", "STANDBY_MAX", 10**9),
              r"on postgresql looks every (\d+) ms": ("store/postgres", "POLL_ALONE", 1),
              r"every (\d+) ms while nothing comes": ("store/postgres", "POLL_ALONE_IDLE", 1),
              r"from (\d+) workers on": ("pool", "POOL_WORKERS", 1),
@@ -403,7 +403,7 @@ class Numbers(unittest.TestCase):
                  ("architecture.md", r"looks again every \d+ ms \((\d+) ms under load", "store/postgres", "POLL_BUSY", 1),
                  ("stores.md", r"it checks every (\d+) ms", "store/postgres", "POLL_ALONE", 1),
                  ("stores.md", r"which check every (\d+) ms", "store/postgres", "POLL_ALONE", 1),
-                 ("operations.md", r"asks at least every (\d+) seconds", "engine", "AGAIN_MAX", 10**9),
+                 ("operations.md", r"asks at least every (\d+) seconds", "engine", "STANDBY_MAX", 10**9),
                  ("operations.md", r"the search ends after (\d+) sequence numbers", "store", "STORE_LOOK", 1),
                  ("brokers.md", r"at most one window of (\d+) events", "sink", "RABBITMQ_WINDOW", 1),
                  ("metrics.md", r"\*\*limits\*\*: (\d+) connections", "admin", "CONNECTIONS_MAX", 1)]
