@@ -93,7 +93,7 @@ def main(path, names):
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     signal_defaults.forget_signals()
-    os.environ["OUTBOX_TAP"] = str(out.fileno())  # for tests that have figures to tell, as comments
+    os.environ["OUTBOX_TAP"] = str(out.fileno())  # for tests that report figures, as comments
     sys.path[:0] = [str(HERE / "lib"), str(pathlib.Path(path).resolve().parent)]
     suite = load(pathlib.Path(path))
     if os.environ.get("OUTBOX_TEST_PG_BIN"):  # another version of PostgreSQL than the installed one

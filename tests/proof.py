@@ -18,7 +18,7 @@ SIMULATOR = "random_histories_break_no_guarantee"
 
 
 def guarantees():
-    """guarantees returns [(name, what it says, [(file, test)])] as tests/guarantees.md has them."""
+    """guarantees returns [(name, statement, [(file, test)])] from tests/guarantees.md."""
     parts = HEAD.split(GUARANTEES.read_text())[1:]
     named = [(re.match(r"(G\d+) (.*)", head), body) for head, body in zip(parts[::2], parts[1::2])]
     return [(head[1], head[2], TEST.findall(body)) for head, body in named if head]
@@ -30,8 +30,8 @@ def documents():
 
 
 def unrun(jobs):
-    """unrun returns the tests that a document names and that were neither run nor skipped. That they are written down somewhere
-    is not enough: a suite can forget them."""
+    """unrun returns the tests that a document names and that were neither run nor skipped. Listing a test is not enough: a
+    suite can forget it."""
     found = outcomes(jobs)
     named = {test for path in documents() for test in TEST.findall(path.read_text())}
     return sorted(f"{file}:{test}" for file, test in named if test not in found)
@@ -44,8 +44,8 @@ def unattacked(jobs):
 
 
 def select(jobs):
-    """select keeps the C programs, and of the Python files the cases that attack a guarantee. The program of a C file is
-    not recorded, and all of them together take less than a minute."""
+    """select keeps the C programs, and the cases of Python files that attack a guarantee. The list does not record a C file's
+    program, and all of them together take less than a minute."""
     wanted = collections.defaultdict(set)
     for _, _, tests in guarantees():
         for file, test in tests: wanted[file].add(test)
@@ -71,7 +71,7 @@ def figures(jobs):
 
 
 def show(jobs):
-    """show prints the table, and gives whether every guarantee was attacked by all that is named for it, in vain."""
+    """show prints the table, and returns whether every guarantee withstood all the attacks listed for it."""
     found, whole = outcomes(jobs), True
     print("\nThe guarantees, under attack")
     for name, text, tests in guarantees():

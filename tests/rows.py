@@ -29,7 +29,7 @@ TEST = re.compile(r"`(\w+/\w+\.(?:c|py)):(\w+)`")
 ROW = re.compile(r"^\| *(C\d+\.\d+) *\| (.*) \|$", re.MULTILINE)
 GAP = re.compile(r"(\w+) \(not yet\)")
 
-# The store of a C program, unless its groups tell; none for the rest.
+# The store of a C program, unless its groups name stores; the rest have none.
 PROGRAMS = {POSTGRES: ("store_postgres", "handlers_pg", "claim_pg", "misbehave_pg", "outbox_pg", "sim_postgres"),
             MARIADB: ("store_mariadb", "handlers_mariadb", "claim_mariadb", "misbehave_mariadb", "sim_mariadb"),
             SQLITE: ("handlers_sqlite", "claim_sqlite", "misbehave_sqlite", "manage"),
@@ -57,7 +57,7 @@ class Row:
 
 
 def named(cell):
-    """named returns {(file, test): stores} of a cell. What stands before the first group is on no store."""
+    """named returns {(file, test): stores} of a cell. Tests before the first group are on no store."""
     found, on = {}, ()
     for part in re.finditer(f"{GROUP.pattern}|{TEST.pattern}", cell):
         if part[1]: on = GROUPS[part[1]]
@@ -79,7 +79,7 @@ def rows(names=()):
 
 @functools.cache
 def programs():
-    """programs returns {label of a test that meson knows: the files it is made of, below tests/}."""
+    """programs returns {label of a meson test: the files it is built from, below tests/}."""
     def ask(what):
         said = subprocess.run(["meson", "introspect", what, "build"], cwd=ROOT, check=True, capture_output=True)
         return json.loads(said.stdout)
@@ -94,7 +94,7 @@ def programs():
 
 
 def linked_with(libraries):
-    """linked_with returns {program: those of the libraries that it is linked with}: a suite for several programs is one."""
+    """linked_with returns {program: the suite libraries it is linked with}: several programs share a suite."""
     found, build = {}, ROOT / "build"
     for line in (build / "build.ninja").read_text().splitlines():
         program = re.match(r"build (\S+): c_LINKER ", line)
@@ -144,7 +144,7 @@ def results(job):
 
 
 class Outcome:
-    """What came of one test, which several programs, or classes of a file, may have run."""
+    """The outcome of one test, which several programs, or classes of a file, may have run."""
 
     def __init__(self):
         self.came, self.stores = [], {}
@@ -170,7 +170,7 @@ def outcomes(jobs):
 
 
 def troubles(row, found):
-    """troubles says what keeps a row from being proven, known gaps apart."""
+    """troubles returns what keeps a row from being proven, except known gaps."""
     said = [] if row.tests else ["no test is named"]
     proven = set()
     for (file, test), on in row.tests.items():
@@ -182,7 +182,7 @@ def troubles(row, found):
 
 
 def show(wanted, jobs):
-    """show prints the rows with their tests, and gives whether each is proven, known gaps apart."""
+    """show prints the rows with their tests, and returns whether each is proven, except known gaps."""
     found, counts = outcomes(jobs), collections.Counter()
     for row in wanted:
         said = troubles(row, found)
@@ -199,14 +199,14 @@ def show(wanted, jobs):
 
 
 def misplaced(jobs):
-    """misplaced returns the tests that passed in a whole run, but not on a store that the document says."""
+    """misplaced returns the tests that passed in a whole run, but not on a store that the document names."""
     found = outcomes(jobs)
     return [f"{row.name} {test}" for row in rows() for (file, test), on in row.tests.items()
             if found[file, test].word() == "passed" and not set(on) <= set(found[file, test].stores)]
 
 
 def write(wanted, jobs):
-    """write puts the tests of rows behind the stores that they have just passed on."""
+    """write records the stores on which the tests of these rows have just passed."""
     found, text = outcomes(jobs), CONFORMANCE.read_text()
     lines = {}
     for row in wanted:

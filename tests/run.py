@@ -36,12 +36,12 @@ import rows  # noqa: E402
 import servers  # noqa: E402
 import signal_defaults  # noqa: E402
 
-WORKERS = 6  # more than there are cores: most tests wait, for leases, servers and the like
-LIMIT = 480  # seconds per file: only what hangs takes as long, also on a busy machine
+WORKERS = 6  # more than there are cores: most tests wait for leases, servers and so on
+LIMIT = 480  # seconds per file: only a hanging file takes as long, even on a busy machine
 SOAK_LIMIT = 3600
-UNKNOWN = 45  # seconds that a file may take of which no run has told
+UNKNOWN = 45  # assumed seconds for a file that no earlier run has timed
 SOAK_SEEDS, SOAK_PART = 100000, 2000
-# Debian's Python modules are found by Debian's Python, which need not be the first in PATH.
+# Debian's Python modules belong to Debian's Python, which need not be the first in PATH.
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 
 # A report of a sanitizer needs lines and the names of functions, no more. The rest of -g costs a quarter of the compiler's time.
@@ -61,13 +61,13 @@ GUARDS = ["includes", "width", "exports", "named", "printed", "claims"]  # of sc
 LINTS = ["format", "cppcheck", "words", *GUARDS, "analyzer"]
 QUICK_LINTS = ["format", "words", *GUARDS]
 SOAK_LINTS = ["tidy"]
-# C tests that AddressSanitizer sees in a soak alone: they wait most of the time, and ThreadSanitizer has all of them.
+# C tests that run under AddressSanitizer only in a soak: they mostly wait, and ThreadSanitizer runs all of them.
 SANITIZED_IN_SOAK = ["sink_kafka", "handlers_pg", "handlers_mariadb"]
 NOT_QUICK = ["handlers_pg", "sink_rabbitmq", "sink_nats_tls", "sink_redis_cluster"]  # C tests that --quick leaves out, as `# quick: no` does others
 
 
 class Job:
-    """One file to run, and afterwards what came of it."""
+    """One file to run, and its outcome."""
 
     def __init__(self, tree, label, argv, env=None, cwd=ROOT, tap=True):
         self.tree, self.label, self.argv, self.cwd, self.tap = tree, label, argv, cwd, tap
@@ -75,11 +75,11 @@ class Job:
                     "OUTBOX_BIN": str(ROOT / tree / "outbox"), **(env or {})}
         self.passed, self.failed, self.skipped = 0, [], []
         self.names = []  # of those that passed
-        self.may_be_empty = False  # whether it is no trouble if it has no such case
-        self.trouble = None  # what is held against the file as a whole
+        self.may_be_empty = False  # whether it may have no such case
+        self.trouble = None  # a reason to fail the file as a whole
         self.unsteady = []  # those that failed, and passed when they were run again
-        self.output, self.noise = "", ""  # what it wrote to its standard output, and to standard error
-        self.seconds, self.cpu = 0.0, 0.0  # how long it took, and what it and its children computed
+        self.output, self.noise = "", ""  # its standard output, and its standard error
+        self.seconds, self.cpu = 0.0, 0.0  # its duration, and the processor time of it and its children
         self.version = None  # of PostgreSQL, where that is not the installed one
 
     @property
@@ -99,19 +99,19 @@ def in_suite(test, suite):
 
 
 def made(tree, wanted):
-    """made returns the files of those targets that are wanted."""
+    """made returns the files of the wanted targets."""
     said = subprocess.run(["meson", "introspect", "--targets", tree], cwd=ROOT, check=True, capture_output=True)
     return [os.path.relpath(name, ROOT / tree) for target in json.loads(said.stdout) if wanted(target) for name in target["filename"]]
 
 
 def needs(tree, suite):
-    """needs returns the files that the tests of a suite run, themselves among them."""
+    """needs returns the files that the tests of a suite run, including themselves."""
     ids = {id for test in introspect(tree) if in_suite(test, suite) for id in test["depends"]}
     return made(tree, lambda target: target["id"] in ids)
 
 
 def needed(tree):
-    """needed returns what a tree is for that nothing is installed from: the binary and all that belongs to tests."""
+    """needed returns the targets of a tree from which nothing is installed: the binary and everything in tests."""
     return made(tree, lambda target: target["name"] == "outbox" or "/tests/" in target["defined_in"])
 
 
@@ -145,7 +145,7 @@ def python_jobs(tree, plain, quick):
 
 
 def version_jobs(tree, args):
-    """version_jobs returns what runs on other versions of PostgreSQL than the installed one; one that cannot be had is skipped."""
+    """version_jobs returns the jobs for other versions of PostgreSQL than the installed one; a missing version is skipped."""
     jobs = []
     for major, env in args.others.items():
         wanted = lambda label: postgres_versions.about_postgres(ROOT, label) if args.versions else label in postgres_versions.IN_EVERY_RUN
@@ -168,7 +168,7 @@ def lint_jobs(tree):
 
 
 def with_suites(path):
-    """with_suites returns the text of a Python test and of the files it imports, which may have cases for it."""
+    """with_suites returns the text of a Python test and of the files it imports, which may define its cases."""
     names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
     files = [folder / f"{name}.py" for name in names for folder in (ROOT / "tests" / "lib", path.parent)]
     return "".join(file.read_text() for file in (path, *files) if file.exists())
@@ -210,7 +210,7 @@ def group_members(group):
 
 
 def end_group(group):
-    """end_group returns what was left of a group, and ends it. What is just about to end gets a second to do so."""
+    """end_group ends the rest of a group and returns it. A process that is just about to end gets a second."""
     deadline = time.monotonic() + 1
     while (left := group_members(group)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -232,7 +232,7 @@ def reader(pipe):
 
 
 def wait_for(child, limit):
-    """wait_for returns the seconds of processor time that a child and those it has waited for took; None if it does not end in
+    """wait_for returns the processor seconds of a child and of the children it has waited for; None if it does not end in
     time."""
     handle = os.pidfd_open(child.pid)
     try:
@@ -273,7 +273,7 @@ TAP_LINE = re.compile(r"^(not )?ok \d+(?: - (?P<name>.*?))?(?: # SKIP ?(?P<why>.
 
 
 def judge(job, status, trouble, left):
-    """judge counts a file's cases. One that crashed, took too long, left processes or ran nothing failed as a whole."""
+    """judge counts a file's cases. A file that crashed, took too long, left processes or ran nothing failed as a whole."""
     if job.tap:
         for line in TAP_LINE.finditer(job.output):
             name, why = line["name"] or "", line["why"]
@@ -319,8 +319,8 @@ def read_seconds(path):
 
 
 def longest_first(jobs):
-    """longest_first orders jobs by how long they took the last time, here or where tests/seconds.json comes from, so that no
-    long one is left alone at the end. An unknown one may be long."""
+    """longest_first orders jobs by their last duration, here or as recorded in tests/seconds.json, so that no long one runs
+    alone at the end. An unknown one may be long."""
     elsewhere = read_seconds(ROOT / "tests" / "seconds.json")
     known = {tree: {**elsewhere.get(tree, {}), **read_seconds(ROOT / tree / ".seconds")} for tree in {job.tree for job in jobs}}
     return sorted(jobs, key=lambda job: -known[job.tree].get(job.title, UNKNOWN))
@@ -350,8 +350,8 @@ def run_all(jobs, limit):
 
 # ---- a second chance ----
 
-UNSTEADY_AT_MOST = 3  # files: if more fail, it is not the machine
-# What no busy machine causes: a broken guarantee, a sanitizer's finding.
+UNSTEADY_AT_MOST = 3  # files: if more fail, the machine is not to blame
+# A busy machine never causes these: a broken guarantee, a sanitizer's finding.
 NEVER_BY_CHANCE = re.compile(r"checker\.Broken|Sanitizer:|runtime error:")
 
 
@@ -362,8 +362,8 @@ def may_be_chance(job):
 
 
 def second_chance(jobs, limit):
-    """second_chance runs the few files that failed once more, alone. A case that passes then is no failure, but unsteady: it
-    depends on the time that something takes, and its name is printed with the result until it is fixed."""
+    """second_chance reruns the few files that failed, alone. A case that passes then is not a failure but unsteady: it depends
+    on timing, and its name is printed with the result until it is fixed."""
     failed = [job for job in jobs if job.failed]
     if len(failed) > UNSTEADY_AT_MOST: return
     for job in filter(may_be_chance, failed):
@@ -383,7 +383,7 @@ def show_unsteady(jobs):
 
 
 def show_failed(jobs):
-    """show_failed names once more, at the end of a long run, what went wrong on the way."""
+    """show_failed repeats, at the end of a long run, the names of the failures."""
     for job in jobs:
         for name in job.failed: print(f"FAILED {job.tree} {job.title} {name}", flush=True)
 
@@ -391,7 +391,7 @@ def show_failed(jobs):
 # ---- the whole ----
 
 def build(tree, targets=None):
-    """build compiles a tree and gives the job that stands for it, which failed if that did."""
+    """build compiles a tree and returns the job that stands for the build, which failed if the build did."""
     env = {"BUILD_TARGETS": " ".join(targets)} if targets else {}
     job = run(Job(tree, "build", ["scripts/build", tree, *{**TREES, **COVERAGE}[tree]], env, tap=False), SOAK_LIMIT)
     report(job)
@@ -405,7 +405,7 @@ def refuse(job, trouble):
 
 
 def no_aslr():
-    """no_aslr is a prefix for thread sanitizer, which newer kernels' address randomisation upsets."""
+    """no_aslr returns a command prefix for ThreadSanitizer, which fails with the address randomisation of newer kernels."""
     try:
         works = subprocess.run(["setarch", "-R", "true"], capture_output=True).returncode == 0
     except OSError:
@@ -414,7 +414,7 @@ def no_aslr():
 
 
 def thread_jobs(tree):
-    """thread_jobs is tree_jobs for the suite `threads` alone: nothing else is compiled."""
+    """thread_jobs is tree_jobs for the suite `threads` alone: it compiles nothing else."""
     done = build(tree, ["build.ninja"])
     if done.failed: return [done]
     if not c_jobs(tree, "threads"): return [refuse(done, "no test is in the suite `threads`")]
@@ -423,7 +423,7 @@ def thread_jobs(tree):
 
 
 def tree_jobs(tree, quick=False):
-    """tree_jobs builds a tree and gives [the build] + the tests to run in it."""
+    """tree_jobs builds a tree and returns [the build] + the tests to run in it."""
     if tree == "build-tsan": return thread_jobs(tree)
     done = build(tree, ["build.ninja"] if tree == "build-asan" else None)
     if not done.failed and tree == "build-asan": done = build(tree, needed(tree))
@@ -434,7 +434,7 @@ def tree_jobs(tree, quick=False):
 
 
 def forgotten(jobs):
-    """forgotten refuses a whole run in which a test that the documents name was missing, or ran on other stores than they say."""
+    """forgotten fails a whole run that missed a test the documents name, or ran one on other stores than they say."""
     missing = proof.unrun(jobs)
     if missing: jobs.append(refuse(Job("build", "tests that the documents name", []), "not run: " + ", ".join(missing)))
     elsewhere = rows.misplaced(jobs)
@@ -488,8 +488,8 @@ DEAREST = 40
 
 
 def show_times(jobs):
-    """show_times prints what each file took, and the dearest cases of the Python files. What a server computes that a file did
-    not start itself is attributed to no file; the last line has the total."""
+    """show_times prints each file's times, and the most expensive cases of the Python files. The processor time of a server
+    that a file did not start is attributed to no file; the last line has the total."""
     print("\n  wall s   cpu s  file")
     for job in sorted(jobs, key=lambda job: -job.seconds):
         print(f"  {job.seconds:6.1f}  {job.cpu:6.1f}  {job.tree} {job.title}")
@@ -521,15 +521,15 @@ def simulate(args):
 
 
 def start_others(args, stack):
-    """start_others starts a server of each other version of PostgreSQL that this run is about: {version: what the environment of its
-    tests has, None if the version is not there}."""
+    """start_others starts a server of each other version of PostgreSQL that this run tests: {version: the environment for its
+    tests, None if the version is missing}."""
     part = args.quick or args.names or args.proof or args.rows or args.coverage or args.sim
     majors = postgres_versions.MAJORS if args.versions else () if part else postgres_versions.MAJORS[-1:]
     return {major: stack.enter_context(postgres_versions.server(major)) if postgres_versions.cached(major) else None for major in majors}
 
 
 def rows_of(parser, names):
-    """rows_of returns the rows that were asked for, and refuses a name that is none."""
+    """rows_of returns the requested rows, and refuses an unknown name."""
     wanted = rows.rows(names)
     known = {part for row in wanted for part in (row.name, row.name.split(".")[0])}
     unknown = [name for name in names if name not in known]
@@ -538,7 +538,7 @@ def rows_of(parser, names):
 
 
 def well(jobs, args):
-    """well prints what was asked for beside the tests themselves, and gives whether there is nothing to say against it."""
+    """well prints the requested reports, and returns whether they show no problem."""
     if args.rows:
         if args.write: rows.write(args.rows, jobs)
         return rows.show(args.rows, jobs)

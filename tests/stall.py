@@ -18,7 +18,7 @@ STOPS = (0.2, 0.7, 2.0)  # seconds
 
 
 def stat(pid):
-    """stat returns (parent, state) of a process; None if it is gone."""
+    """stat returns (parent, state) of a process; None if it no longer exists."""
     try:
         rest = pathlib.Path("/proc", str(pid), "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -27,7 +27,7 @@ def stat(pid):
 
 
 def family(root):
-    """family returns the processes that come from root, itself included, and that are going."""
+    """family returns the running processes that descend from root, including itself."""
     known = {int(name): stat(name) for name in os.listdir("/proc") if name.isdigit()}
     found, new = set(), {root}
     while new:
@@ -37,7 +37,7 @@ def family(root):
 
 
 def kind(pid, root):
-    """kind says which sort of process it is, so that each sort is stopped as often; None: no process waits for it."""
+    """kind classifies a process, so that each kind is stopped as often; None: no process waits for it."""
     try:
         argv = pathlib.Path("/proc", str(pid), "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:

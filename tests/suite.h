@@ -1,4 +1,4 @@
-/* suite.h: a test program whose tests stand in several files. Each file lists its tests as a part;
+/* suite.h: a test program whose tests are in several files. Each file lists its tests as a part;
  * main runs the parts as one group. */
 #ifndef TESTS_SUITE_H
 #define TESTS_SUITE_H

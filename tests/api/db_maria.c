@@ -11,7 +11,7 @@ const bool db_one_writer = false, db_goes_on = true, db_defers = false;
 static struct test_clock own_clock;
 struct test_clock *store_now_at = &own_clock;
 
-/* What the tests say, and what MariaDB calls it. */
+/* Words in the tests, and MariaDB's words for them. */
 static const struct {
     const char *word, *meant;
 } words[] = {{"key", "`key`"}, {"text", "char"}};
@@ -21,7 +21,7 @@ static bool is_part(char c)
     return isalnum((unsigned char)c) || c == '_';
 }
 
-/* meant_by gives what stands for the word at `sql`, which begins there; NULL: itself. */
+/* meant_by returns the replacement of the word that starts at `sql`; NULL: itself. */
 static const char *meant_by(const char *sql, size_t n)
 {
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -30,7 +30,7 @@ static const char *meant_by(const char *sql, size_t n)
     return NULL;
 }
 
-/* expand writes outbox_ for each @, and what MariaDB has for other words. */
+/* expand replaces each @ by outbox_, and translates other words for MariaDB. */
 static const char *expand(const char *sql, char *out, size_t size)
 {
     FILE *to = fmemopen(out, size, "w");

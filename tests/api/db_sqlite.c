@@ -9,7 +9,7 @@
 const bool db_one_writer = true, db_goes_on = true, db_defers = true;
 static char dir[64], url[128];
 
-/* expand writes outbox_ for each @, but nothing before effect, which is the application's own. */
+/* expand replaces each @ by outbox_, except before effect, which belongs to the application. */
 static const char *expand(const char *sql, char *out, size_t size)
 {
     size_t n = 0;

@@ -1,14 +1,15 @@
-/* handlers_outside.c: what is handled outside of a handler's transaction: letters that are sent,
- * handlers that have none, and messages that come in by another way. */
+/* handlers_outside.c: effects outside a handler's transaction: sent letters, handlers without a
+ * transaction, and messages received in another way. */
 #include "handlers_rig.h"
 
-/* A message comes in by another way than a handler: from a queue, or as a webhook. */
+/* A message arrives in another way: from a queue, or as a webhook. */
 static void inbox_record_rolls_back_with_the_callers_transaction(void **state)
 {
     int first = -1;
     OK(db_once(*state, "m1", "a", false, &first, &err));
     assert_int_equal(first, 1);
-    OK(db_once(*state, "m1", "a", true, &first, &err)); /* what was rolled back was never handled */
+    OK(db_once(*state, "m1", "a", true, &first,
+               &err)); /* a rolled-back message was never handled */
     assert_int_equal(first, 1);
     OK(db_once(*state, "m1", "a", true, &first, &err));
     assert_int_equal(first, 0);

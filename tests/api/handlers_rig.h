@@ -1,5 +1,5 @@
-/* handlers_rig.h: an outbox with handlers that follow a script, for test_handlers.c and the
- * handlers_*.c files beside it. The comments on db_* are in db.h. */
+/* handlers_rig.h: an outbox with scripted handlers, for test_handlers.c and the handlers_*.c files
+ * beside it. The comments on db_* are in db.h. */
 #ifndef TESTS_API_HANDLERS_RIG_H
 #define TESTS_API_HANDLERS_RIG_H
 
@@ -19,22 +19,22 @@ int fresh(void **state);
 int done(void **state);
 #define ON(test) cmocka_unit_test_setup_teardown(test, fresh, done)
 
-/* logging gives options whose log is kept; logged tells whether it has this text since fresh. Both
- * may be called from any thread. */
+/* logging returns options that keep the log; logged tells whether it has this text since fresh.
+ * Both may be called from any thread. */
 outbox_options logging(void);
 bool logged(const char *part);
 
 void emit_one(outbox *ob, const char *type, const char *key, const char *payload);
-/* emit emits n events "e" with payloads 0, 1, …, each with a key of its own. */
+/* emit emits n events "e" with payloads 0, 1, …, each with its own key. */
 void emit(outbox *ob, int n);
 /* number_of is the number in the payload of an event. */
 int number_of(const outbox_event *ev);
 void nap(int64_t ms);
 
-/* consumer makes one that tries three times, without waiting for long. */
+/* consumer creates one that tries three times, with short waits. */
 outbox_consumer *consumer(outbox *ob, const char *name);
 
-/* What a handler does with one event, and how often it was called. */
+/* A handler's action for one event, and how often it was called. */
 struct script {
     const char *name;
     int at;    /* the event; -1: all */
@@ -59,7 +59,7 @@ struct script {
  * events "e". */
 outbox_verdict play(const outbox_event *ev, outbox_tx *tx, void *ctx);
 void handler(outbox_consumer *c, struct script *s);
-/* effect takes effect for an event, within the handler's transaction; -1: that failed. */
+/* effect takes effect for an event, within the handler's transaction; -1 on failure. */
 int effect(outbox_tx *tx, const char *handler, const outbox_event *ev);
 
 /* through runs until nothing is left to do. */

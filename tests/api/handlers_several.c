@@ -163,7 +163,7 @@ static void with_shared_fate_the_other_handlers_are_not_called_again(void **stat
     exact("first", 10, -1);
     exact("flaky", 10, -1);
     exact("last", 10, -1);
-    /* By then the first and the one behind the failure had both succeeded. */
+    /* By then the first handler and the one behind the failing one had both succeeded. */
     assert_int_equal(first.last_attempt, 1);
     assert_int_equal(last.last_attempt, 1);
     assert_true(flaky.last_attempt > 1);
@@ -172,8 +172,8 @@ static void with_shared_fate_the_other_handlers_are_not_called_again(void **stat
     assert_true(logged("told to fail"));
 }
 
-/* One handler fails for `fail_for` attempts and inspects what is held meanwhile; the other
- * one succeeds. */
+/* One handler fails for `fail_for` attempts and inspects the held events meanwhile; the other one
+ * succeeds. */
 struct held {
     int fail_for;
     /* others_after counts calls of the good one after the first attempt. */
@@ -189,8 +189,8 @@ static outbox_verdict fail_for_long(const outbox_event *ev, outbox_tx *tx, void 
         return effect(tx, "bad", ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
     h->calls++;
     h->dead += db_number("SELECT count(*) FROM @dead");
-    /* Later events wait, for all handlers: none has taken effect for the second event of its
-     * key. */
+    /* Later events wait, for all handlers: the second handler has no effect for the second event of
+     * its key. */
     h->delivered_behind += db_number("SELECT count(*) FROM @effect WHERE key = '100'");
     return outbox_fail(tx, OUTBOX_RETRY, "not yet");
 }

@@ -1,4 +1,4 @@
-/* handlers_time.c: handlers that take long or hang, and many workers at once. */
+/* handlers_time.c: handlers that take long or hang, and several workers at once. */
 #include <pthread.h>
 
 #include "handlers_rig.h"
@@ -83,8 +83,8 @@ static void await_number(const char *sql, long n)
     assert_int_equal(db_number(sql), n);
 }
 
-/* There are two workers, as in two processes. The first hangs, the second takes over, and what the
- * first did comes to nothing. */
+/* There are two workers, as in two processes. The first hangs, the second takes over, and the first
+ * one's changes are undone. */
 static void call_hanging_past_its_time_limit_is_abandoned(void **state)
 {
     struct slow s = {.tx = !db_one_writer};

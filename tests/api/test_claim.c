@@ -90,7 +90,7 @@ static void say(outbox_batch *b, const outbox_event *ev, outbox_verdict verdict)
     OK(outbox_batch_verdict(b, ev, verdict, 0, "said so", &err));
 }
 
-/* deliver says DONE to everything, settles, and returns how many events there were. */
+/* deliver settles every event as DONE, and returns how many there were. */
 static size_t deliver(outbox_batch *b)
 {
     size_t n = 0;
@@ -109,7 +109,7 @@ static bool nothing_for(outbox *ob, const char *worker, const char *target)
     return n == 0;
 }
 
-/* wait_for claims until there is something, which is due again or taken over. */
+/* wait_for claims until it gets events, which are due again or taken over. */
 static outbox_batch *wait_for(outbox *ob, const char *worker, const char *target)
 {
     struct timespec pause = {0, 2000000};
@@ -153,7 +153,7 @@ static void target_limits_the_claim_and_no_target_claims_for_all(void **state)
     }
     assert_int_equal(of[0], 2);
     assert_int_equal(of[1], 1);
-    assert_true(nothing_for(ob, "w2", NULL)); /* they are out of everyone else's reach */
+    assert_true(nothing_for(ob, "w2", NULL)); /* they are out of every other worker's reach */
     OK(outbox_batch_settle(b, &err));
     outbox_batch_free(b);
     assert_true(nothing_for(ob, "w2", NULL));
@@ -245,7 +245,7 @@ static void invalid_verdicts_are_still_settled(void **state)
     OK(outbox_batch_verdict(b, ev, OUTBOX_NOT_MINE, -5, NULL, &err));
     OK(outbox_batch_settle(b, &err));
     outbox_batch_free(b);
-    b = wait_for(ob, "w", "c"); /* the second comes again in a moment, the first in a year */
+    b = wait_for(ob, "w", "c"); /* the second is due again in a moment, the first in a year */
     assert_int_equal(outbox_batch_count(b), 1);
     ev = outbox_batch_next(b);
     assert_string_equal(outbox_event_type(ev), "y");
@@ -398,7 +398,7 @@ static void settlement_is_part_of_the_callers_transaction(void **state)
     emit(ob, "effect", NULL);
     OK(outbox_batch_settle(b, &err));
     outbox_rollback(ob);
-    /* There is neither effect nor record, and the claim is as it was. */
+    /* There is neither effect nor record, and the claim is unchanged. */
     assert_true(nothing_for(ob, "w2", "c"));
     OK(outbox_begin(ob, &err));
     emit(ob, "effect", NULL);

@@ -53,7 +53,7 @@ static void effect_is_recorded_under_the_idempotency_key(void **state)
         db_number("SELECT count(*) FROM @handled WHERE key IN (SELECT CAST(id AS text) FROM @event "
                   "WHERE idempotency_key IS NULL)"),
         2);
-    /* Event and key are trimmed, so the key makes another event. It has no second effect. */
+    /* Event and key are trimmed, so the key creates another event. It has no second effect. */
     db_do("DELETE FROM @event WHERE idempotency_key IS NOT NULL");
     db_do("DELETE FROM @idempotency");
     emit_once(*state, "order-42 paid");
@@ -105,7 +105,7 @@ static void handler_that_ends_its_transaction_is_refused(void **state)
             emit(ob, 12);
         handler(c, &s);
         through(ob);
-        /* Everything else took effect once; the event itself is a dead letter that says why. */
+        /* Every other event took effect once; this one is a dead letter that says why. */
         snprintf(sql, sizeof sql,
                  "SELECT count(DISTINCT key) FROM @effect WHERE handler = '%s' AND key <> '6'",
                  name);

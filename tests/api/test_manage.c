@@ -1,5 +1,5 @@
-/* What a relay does with a running outbox, beyond outbox.h: it watches it, and lets consumers come
- * and go. */
+/* What a relay does with a running outbox, beyond outbox.h: it watches it, and adds and removes
+ * consumers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void on_started(void *ctx)
     atomic_store(&g->started, 1);
 }
 
-/* on_reload makes the guest come or go. It is not in the thread of the test, so it only counts
+/* on_reload adds or removes the guest. It does not run in the test's thread, so it only counts
  * errors. */
 static void on_reload(void *ctx)
 {
@@ -72,7 +72,7 @@ static void *run(void *ctx)
     return NULL;
 }
 
-/* watch looks all the time, and counts what must not be: numbers that go back. */
+/* watch polls all the time, and counts impossible readings: numbers that decrease. */
 static void *watch(void *ctx)
 {
     struct rig *g = ctx;
@@ -160,7 +160,7 @@ static void consumers_are_added_and_removed_during_delivery(void **state)
     wait_for(&g->reloads, before + 1);
     wait_for(&g->got_host, EVENTS);
     wait_for(&g->got_guest, EVENTS);
-    do { /* the last word may come a moment later */
+    do { /* the last word may arrive a moment later */
         must(manage_views(g->ob, &v, &n, (struct error *)&err));
         assert_int_equal(n, 2);
         n = (size_t)v[0].stats.delivered;

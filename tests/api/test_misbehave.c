@@ -1,5 +1,5 @@
-/* Handlers, or their database, misbehave. The event fails alone, as if the handler had said so, and
- * nothing is done twice, left out or repeated forever. */
+/* Handlers, or their database, misbehave. The event fails alone, as if the handler had reported
+ * failure, and nothing is repeated forever, left out or done twice. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +61,7 @@ static outbox_verdict nothing(const outbox_event *ev, outbox_tx *tx, void *ctx)
 }
 
 /* through runs consumer "c" with this handler until nothing is left. With `beside`, there is an
- * external handler as well, and then each call has a transaction of its own. */
+ * external handler as well, and then each call has its own transaction. */
 static void through(outbox_handler fn, bool beside)
 {
     outbox_consumer *c = consumer("c");

@@ -209,7 +209,7 @@ static void step_delivers_what_handlers_emit(void **state)
 {
     struct heard last = {0}, first = {.ob = ob_of(state)};
     size_t n;
-    listener(ob_of(state), "last", "follow.*", &last); /* its turn comes before the event exists */
+    listener(ob_of(state), "last", "follow.*", &last); /* its turn precedes the event */
     listener(ob_of(state), "first", "start", &first);
     emit(ob_of(state), "start", "1", "{}");
     OK(outbox_step(ob_of(state), &n, &err));
@@ -490,7 +490,7 @@ static void consumer_that_cannot_start_prevents_the_run(void **state)
     outbox_consumer *c;
     listener(ob_of(state), "good", "*", &good);
     OK(outbox_consumer_new(ob_of(state), "bad", &c, &err));
-    /* A directory, for which waiting is no use. */
+    /* A directory: waiting does not help. */
     OK(outbox_consumer_set(c, "sink", "file:/tmp", &err));
     emit(ob_of(state), "a", "1", "{}");
     assert_int_equal(outbox_run(ob_of(state), 0, &err), -1);

@@ -56,8 +56,8 @@ static int emit_in(outbox *ob, PGconn *db, const char *key, const char *payload,
     return outbox_emit_pg(ob, db, &m, ret, why);
 }
 
-/* The server assumes that what comes through a connection is in that connection's encoding. UTF-8
- * through LATIN1 would be stored as something else, without a word. */
+/* The server assumes that data on a connection is in that connection's encoding. UTF-8 sent as
+ * LATIN1 would silently be stored as something else. */
 static void client_encoding_of_the_connection_garbles_no_text(void **state)
 {
     static const char *const other[] = {"LATIN1", "WIN1252", "EUC_JP", "SJIS", "GB18030"};
@@ -72,7 +72,7 @@ static void client_encoding_of_the_connection_garbles_no_text(void **state)
         assert_non_null(strstr(err.text, other[i]));
         assert_non_null(strstr(err.text, "PQsetClientEncoding"));
         assert_int_not_equal(emit_in(*state, db, "\303\274", "{}", "once", NULL, &err), 0);
-        /* It was refused before the server saw it, so the transaction goes on. */
+        /* It was refused before the server saw it, so the transaction continues. */
         pg_do(db, "COMMIT");
     }
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
@@ -211,8 +211,8 @@ static void *emit_many(void *arg)
     return NULL;
 }
 
-/* Eager mode in the caller's own transaction: only the caller knows when that commits, and makes a
- * call after it. */
+/* Eager mode in the caller's own transaction: only the caller knows when that commits, and calls
+ * step after it. */
 static void step_after_the_callers_commit_delivers_what_it_emitted(void **state)
 {
     struct tally a = {.stop = *state};
@@ -276,8 +276,8 @@ static outbox_verdict in_latin1(const outbox_event *ev, outbox_tx *tx, void *ctx
     return OUTBOX_DONE;
 }
 
-/* Settings of a connection outlive a handler's transaction: the reason for a failure was recorded
- * garbled, if at all. */
+/* Settings of a connection outlive a handler's transaction: the reason for a failure would be
+ * recorded garbled, if at all. */
 static void handler_changing_client_encoding_garbles_no_event(void **state)
 {
     struct tally a = {.stop = *state};
@@ -285,7 +285,7 @@ static void handler_changing_client_encoding_garbles_no_event(void **state)
     PGconn *db = pg_connect();
     OK(outbox_consumer_new(*state, "a", &c, &err));
     OK(outbox_consumer_set(c, "retry", "base=1ms,attempts=5", &err));
-    /* each is read after the handler of the one before */
+    /* each is read after the previous one's handler */
     OK(outbox_consumer_set(c, "batch", "1", &err));
     OK(outbox_add_handler(c, "latin", "*", in_latin1, &a, 0, &err));
     pg_do(db, "BEGIN");

@@ -46,7 +46,7 @@ static int done(void **state)
     return 0;
 }
 
-/* sessions counts what the server has in this database. */
+/* sessions counts the server's sessions in this database. */
 static int sessions(PGconn *db)
 {
     return (int)pg_number(db,
@@ -54,11 +54,11 @@ static int sessions(PGconn *db)
                           "WHERE datname = current_database() AND backend_type = 'client backend'");
 }
 
-/* What all handlers of a test know. */
+/* Shared by all handlers of a test. */
 struct party {
     atomic_int most;    /* connections that were seen at once */
     atomic_int calls;   /* that went well */
-    atomic_int strange; /* that found what another had left in the session */
+    atomic_int strange; /* handlers that found something another had left in the session */
     atomic_int late;    /* that waited in vain */
 };
 
@@ -68,7 +68,7 @@ struct guest {
     char name[16];
 };
 
-/* leaves_something leaves a mark in its session, and looks for those of others. */
+/* leaves_something leaves a mark in its session, and looks for the marks of others. */
 static outbox_verdict leaves_something(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct guest *g = ctx;

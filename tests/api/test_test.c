@@ -1,5 +1,5 @@
-/* What applications test with: an outbox in memory, a clock that can be moved, and delivery at
- * once. */
+/* Tools for applications' own tests: an outbox in memory, a clock that can be moved, and immediate
+ * delivery. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -35,7 +35,8 @@ struct rig {
     char dir[32]; /* of the SQLite file */
 };
 
-/* Group fixtures. Those for PostgreSQL make a database on the server that $OUTBOX_TEST_PG names. */
+/* Group fixtures. Those for PostgreSQL create a database on the server that $OUTBOX_TEST_PG
+ * names. */
 int rig_sqlite(void **state);
 int rig_sqlite_portable(void **state);
 int rig_memory(void **state);
@@ -47,7 +48,7 @@ int rig_end(void **state);
 
 /* rig_jobs runs before each test, and creates a table `jobs` with the rows 1 to 9. */
 int rig_jobs(void **state);
-/* rig_of is a test's rig; it skips the test where there is no PostgreSQL. */
+/* rig_of returns a test's rig; it skips the test without PostgreSQL. */
 struct rig *rig_of(void **state);
 
 /* rig_again is another connection to the same database; rig_close closes it. */
@@ -60,7 +61,8 @@ int64_t rig_number(const struct rig *g, const char *sql);
 
 /* rig_database is the name of the database on a server. */
 const char *rig_database(void);
-/* rig_dialect is that of the rig's database. rig_idle tells whether no transaction is open. */
+/* rig_dialect returns the dialect of the rig's database. rig_idle tells whether no transaction is
+ * open. */
 const struct rows_dialect *rig_dialect(const struct rig *g);
 bool rig_idle(const struct rig *g);
 /* rig_claim claims by the rig's path. */

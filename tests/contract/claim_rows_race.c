@@ -1,4 +1,4 @@
-/* claim_rows_race.c: many claimers, each with a connection of its own, over one table. */
+/* claim_rows_race.c: many claimers, each with its own connection, on one table. */
 #include "claim_rows.h"
 
 #include <pthread.h>
@@ -52,7 +52,7 @@ static void *claim_all(void *arg)
         pthread_barrier_wait(me->race->line);
     int n = claim_batch(me);
     if (me->race->line)
-        /* so that no claimer takes all rows before the others have started */
+        /* so that no claimer gets all rows before the others have started */
         pthread_barrier_wait(me->race->line);
     while (n > 0)
         n = claim_batch(me);
@@ -94,7 +94,7 @@ static void start(struct claimer *c, int number, const struct rig *g, const stru
     sqlite3_busy_handler(c->rig.db, look_again, NULL);
 }
 
-/* finish adds what a claimer got to seen[]. */
+/* finish adds a claimer's rows to seen[]. */
 static void finish(struct claimer *c, unsigned char *seen)
 {
     if (*c->err.text)
@@ -105,9 +105,9 @@ static void finish(struct claimer *c, unsigned char *seen)
     rig_close(&c->rig);
 }
 
-/* race_of: the portable path has a transaction per row and claimer, and MariaDB no index of the
- * open rows alone: each claim there passes by all that are taken. With as many rows as elsewhere
- * both would take minutes. */
+/* race_of: the portable path has a transaction per row and claimer, and MariaDB has no index of the
+ * open rows alone, so each claim passes all rows already taken. With as many rows as elsewhere both
+ * would take minutes. */
 static struct race race_of(const struct rig *g)
 {
     if (g->portable)
@@ -139,7 +139,7 @@ void racing_claimers_get_each_row_exactly_once(void **state)
         finish(&c[i], seen);
     }
     race.line = NULL;
-    claim_all(&c[CLAIMERS]); /* whatever all of them stepped over */
+    claim_all(&c[CLAIMERS]); /* rows that all of them passed over */
     finish(&c[CLAIMERS], seen);
     for (int i = 1; i <= race.rows; i++)
         assert_int_equal(seen[i], 1);

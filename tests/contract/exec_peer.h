@@ -22,10 +22,10 @@ int exec_peer_teardown(void **state);
 void open_command(struct peer *p, const char *command, int64_t timeout_ms, int concurrency);
 /* run_one opens the command and delivers one event to it. */
 struct sink_item *run_one(struct peer *p, const char *command);
-/* read_in reads a file of the folder; the caller frees what it returns. */
+/* read_in reads a file of the folder; the caller frees the result. */
 char *read_in(struct peer *p, const char *name);
 
-/* A FIFO tells us when a command has come to a certain point: `echo $! > $dir/fifo`. read_fifo
+/* A FIFO tells us when a command has reached a certain point: `echo $! > $dir/fifo`. read_fifo
  * waits for that, and returns the number. */
 void make_fifo(struct peer *p);
 long read_fifo(struct peer *p);

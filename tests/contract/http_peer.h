@@ -5,7 +5,7 @@
 
 #include "sink.h"
 
-/* What to answer from now on. */
+/* The answer from now on. */
 struct http_reply {
     unsigned status;  /* 0: 204 */
     const char *name; /* a header; NULL: none */
@@ -24,13 +24,13 @@ void http_peer_free(struct http_peer *p);
 void http_peer_stop(struct http_peer *p);
 void http_peer_start(struct http_peer *p);
 void http_peer_reply(struct http_peer *p, struct http_reply reply);
-/* http_peer_url gives http://HOST:PORT/hook?token=t0ken, valid until the next call. */
+/* http_peer_url returns http://HOST:PORT/hook?token=t0ken, valid until the next call. */
 const char *http_peer_url(struct http_peer *p, const char *host);
 
-/* How many requests and connections have come so far. */
+/* The number of requests and connections so far. */
 size_t http_peer_requests(struct http_peer *p);
 size_t http_peer_connections(struct http_peer *p);
-/* http_peer_head gives the head of request i, "POST /hook\nname: value\n...", with names in lower
+/* http_peer_head returns the head of request i, "POST /hook\nname: value\n...", with names in lower
  * case; the caller frees it. */
 char *http_peer_head(struct http_peer *p, size_t i);
 char *http_peer_body(struct http_peer *p, size_t i, size_t *ret_n);

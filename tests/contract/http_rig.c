@@ -41,7 +41,7 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
     (void)peer;
     memset(large, way ? 'k' : 1, sizeof large);
     switch (way) {
-    case 0: /* a key that takes three times its size in a header */
+    case 0: /* a key that grows to three times its size in a header */
     case 1:
         it->ev.aggregate_id = (struct str){large, sizeof large};
         return "aggregate_id has 204800 bytes";

@@ -1,5 +1,5 @@
-/* http_rig.h: a webhook sink in front of an http_peer, for the tests of what only webhooks
- * promise. */
+/* http_rig.h: a webhook sink in front of an http_peer, for the tests of promises that only webhooks
+ * make. */
 #ifndef TESTS_CONTRACT_HTTP_RIG_H
 #define TESTS_CONTRACT_HTTP_RIG_H
 

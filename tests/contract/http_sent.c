@@ -140,8 +140,8 @@ static void invalid_utf_8_is_rejected_in_structured_mode(void **state)
     assert_int_equal(f->rig.items[2]->status, SINK_DELIVERED);
 }
 
-/* The event is as large as events may be, and all of it is percent-encoded. The endpoint decides.
- * */
+/* The event is as large as events may be, and every byte is percent-encoded. The endpoint
+ * decides. */
 static void headers_within_the_event_limits_are_sent(void **state)
 {
     struct fixture *f = *state;

@@ -1,4 +1,4 @@
-/* kafka_errors.c: what becomes of events when a broker refuses, moves, cuts off or is silent. */
+/* kafka_errors.c: the outcome of events when a broker refuses, moves, disconnects or is silent. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +31,7 @@ static void assert_stored_once(struct peer *p)
     sink_arrivals_release(&got);
 }
 
-/* ready has the producer connected, so that what follows goes in one batch. */
+/* ready connects the producer, so that the following events are sent in one batch. */
 static void ready(struct peer *p)
 {
     open_with(p, "rdkafka.linger.ms=100");
@@ -90,7 +90,7 @@ static void transient_errors_lose_and_repeat_nothing(void **state)
     assert_stored_once(p);
 }
 
-/* The producer is dead then, for good; another takes its place. */
+/* That producer is dead for good; another replaces it. */
 static void fatal_producer_error_is_down_until_recreated(void **state)
 {
     struct peer *p = *state;
@@ -106,8 +106,8 @@ static void fatal_producer_error_is_down_until_recreated(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-/* awake_ns is how long this thread has run, or waited for a processor: all of its life in which it
- * did not sleep. 0 where the kernel does not tell. */
+/* awake_ns returns how long this thread has run, or waited for a processor: its whole life except
+ * for sleep. 0 if the kernel does not tell. */
 static int64_t awake_ns(void)
 {
     long long ran = 0, waited = 0;
@@ -142,7 +142,7 @@ static void silent_broker_is_down_in_time_and_blocks_no_call(void **state)
     sink_rig_init(&p->rig);
 
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 2000});
-    sink_rig_freeze(&p->rig); /* to connect may take longer, on a busy machine */
+    sink_rig_freeze(&p->rig); /* connecting may take longer on a busy machine */
     assert_int_equal(run_one(p, "2")->status, SINK_DELIVERED);
     p->rig.frozen_ns = 0;
     tell("rtt 1 30000");
@@ -165,8 +165,8 @@ static void silent_broker_is_down_in_time_and_blocks_no_call(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-/* A request of the library's own, for metadata, was in flight before the events were taken: its
- * timeout, which also closes the connection, is no verdict on them. */
+/* A metadata request of the library was in flight before the events were taken: its timeout, which
+ * also closes the connection, is no verdict on them. */
 static void timeout_of_an_earlier_request_fails_no_event(void **state)
 {
     struct peer *p = *state;
@@ -217,7 +217,7 @@ static void missing_topic_of_a_template_blocks_no_other_topic(void **state)
 }
 
 /* A chain was taken behind an event without a topic, and its beginning is confirmed when that event
- * comes back: the rest of it, which is still on its way, is none of the event's. */
+ * is returned: the rest, still in flight, has nothing to do with that event. */
 static void missing_topic_cuts_no_chain_that_follows(void **state)
 {
     struct peer *p = *state;
@@ -269,7 +269,7 @@ static void chain_keeps_its_order_behind_a_refusal(void **state)
         it->d.chained = i > 0;
     }
     sink_rig_run(&p->rig);
-    /* The second of the chain is refused alone, so none behind it takes effect. */
+    /* The second event of the chain is refused alone, so no event behind it takes effect. */
     static const enum sink_status want[] = {SINK_DELIVERED, SINK_DELIVERED, SINK_REJECT,
                                             SINK_CANCELLED, SINK_CANCELLED, SINK_CANCELLED};
     for (size_t i = 0; i < p->rig.n; i++)

@@ -1,12 +1,12 @@
-/* kafka_fates.c: the table of answers, tried with answers that the mock cluster gives. */
+/* kafka_fates.c: the table of answers, tested with answers from the mock cluster. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kafka_peer.h"
 #include "sink/kafka_impl.h"
 
-/* tried tells whether a broker can give such an answer to a produce request and the library hands
- * it to us. Some it handles itself (by asking for the leader, or waiting) until our time limit. */
+/* tried tells whether a broker can give such an answer to a produce request and the library passes
+ * it on. It handles some itself (by asking for the leader, or waiting) until our time limit. */
 static bool is_final(rd_kafka_resp_err_t code)
 {
     switch (code) {
@@ -46,7 +46,7 @@ static void every_error_code_has_the_documented_outcome(void **state)
         const struct kafka_answer *a = &kafka_answers[i];
         if (!is_final(a->code))
             continue;
-        /* A refusal counts only against an event that is refused alone, so it comes twice. */
+        /* A refusal counts only against an event that is refused alone, so it arrives twice. */
         tell("errors %d %d %d", API_PRODUCE, a->code, a->code);
         struct sink_item *it = run_one(p, "1");
         tell("clear %d", API_PRODUCE);

@@ -1,4 +1,4 @@
-/* kafka_messages.c: what a message of Kafka looks like: topic, key, partition, headers, receipt. */
+/* kafka_messages.c: the parts of a Kafka message: topic, key, partition, headers, receipt. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static void event_without_a_key_has_none(void **state)
     kafka_read(wide, note, &seen);
     assert_int_equal(seen.n, 200);
     assert_int_equal(seen.without_key, 200);
-    assert_true(seen.partitions > 1); /* an empty key would have put all into one */
+    assert_true(seen.partitions > 1); /* an empty key would put all into one partition */
 }
 
 static void receipt_and_mark_hold_partition_and_offset(void **state)

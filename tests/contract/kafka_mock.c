@@ -68,8 +68,8 @@ static int obey(rd_kafka_mock_cluster_t *mc, const char *verb, char *rest)
     return -1;
 }
 
-/* quiet is a configuration whose instance says only what is worse than a warning: it has no brokers
- * to connect to, on purpose. */
+/* quiet returns a configuration whose instance logs only messages worse than warnings: on purpose,
+ * it has no brokers to connect to. */
 static rd_kafka_conf_t *quiet(void)
 {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();

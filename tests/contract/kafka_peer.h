@@ -1,5 +1,5 @@
-/* kafka_peer.h: a Kafka sink in front of librdkafka's mock cluster, which runs in a process of its
- * own (kafka_mock.c) and talks TCP. */
+/* kafka_peer.h: a Kafka sink in front of librdkafka's mock cluster, which runs in a separate
+ * process (kafka_mock.c) and talks TCP. */
 #ifndef TESTS_CONTRACT_KAFKA_PEER_H
 #define TESTS_CONTRACT_KAFKA_PEER_H
 
@@ -25,7 +25,7 @@ int kafka_peer_setup(void **state);
 int kafka_peer_teardown(void **state);
 #define OWN(fn) cmocka_unit_test_setup_teardown(fn, kafka_peer_setup, kafka_peer_teardown)
 
-/* tell gives the cluster a command, which must succeed. */
+/* tell sends the cluster a command, which must succeed. */
 void tell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* cluster_end ends the cluster. */
 void cluster_end(void);

@@ -264,7 +264,7 @@ static int partitions_of(rd_kafka_t *rk, const char *topic)
     return n;
 }
 
-/* assign_all begins to read all partitions of a topic, and returns how many there are. */
+/* assign_all starts reading all partitions of a topic, and returns their number. */
 static int assign_all(rd_kafka_t *rk, const char *topic)
 {
     int n = partitions_of(rk, topic);

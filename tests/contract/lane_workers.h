@@ -32,7 +32,7 @@ void dismiss(struct worker *w);
 /* step settles the worker's batch, from `release` on as not tried (0: all delivered), and
  * claims the next. Returns its size. */
 size_t step(struct worker *w, int64_t release);
-/* enter notes a batch that will be settled as delivered: nothing comes twice, and each key in
+/* enter notes a batch that will be settled as delivered: nothing is repeated, and each key is in
  * order. */
 void enter(struct book *k, const struct batch *b);
 

@@ -1,5 +1,4 @@
-/* lite.h: an outbox in a SQLite file of its own, or in memory, for the tests of the SQLite store.
- * */
+/* lite.h: an outbox in a separate SQLite file, or in memory, for the tests of the SQLite store. */
 #ifndef TESTS_CONTRACT_LITE_H
 #define TESTS_CONTRACT_LITE_H
 
@@ -10,7 +9,7 @@
 
 #define LITE_PATH 128
 
-/* lite_fresh makes an empty outbox in a file and opens it, lite_clean deletes the file. The other
+/* lite_fresh creates an empty outbox in a file and opens it, lite_clean deletes the file. The other
  * two are for an outbox in memory, which leaves nothing to delete. */
 struct store *lite_fresh(const struct store_options *opt);
 void lite_clean(void);
@@ -24,8 +23,8 @@ void lite_path(char out[LITE_PATH], const char *name);
 void lite_url(char out[LITE_PATH + 8]);
 
 /* lite_connect opens an application's own connection to the file. lite_do runs statements on one
- * and fails the test if that fails. lite_count gives the number that a query of the store's
- * connection gives. */
+ * and fails the test if they fail. lite_count returns the number that a query on the store's
+ * connection yields. */
 sqlite3 *lite_connect(void);
 void lite_do(sqlite3 *db, const char *sql);
 /* lite_force is lite_do for statements that change or delete events, which are insert-only. */
@@ -35,9 +34,9 @@ int64_t lite_count(struct store *st, const char *sql);
 /* lite_emit emits one event through db, or by the store's own connection if db is NULL. */
 int lite_emit(struct store *st, sqlite3 *db, const char *key, struct error *err);
 
-/* lite_take claims up to ten events of consumer c into g->b. lite_taken gives their types, "" for
- * none. If `told` is not NULL, the turn before must have failed with that in its message: the store
- * tells once that the database has moved. */
+/* lite_take claims up to ten events of consumer c into g->b. lite_taken returns their types, "" for
+ * none. If `told` is not NULL, the turn before must have failed with that text in its message: the
+ * store reports once that the database has moved. */
 int lite_take(struct store_rig *g, struct error *err);
 const char *lite_taken(struct store_rig *g, const char *told);
 

@@ -17,7 +17,7 @@ const char *maria_url(void)
     return url;
 }
 
-/* server_socket takes the path out of $OUTBOX_TEST_MARIADB, mariadb://USER@/?socket=PATH. */
+/* server_socket extracts the path from $OUTBOX_TEST_MARIADB, mariadb://USER@/?socket=PATH. */
 static const char *server_socket(void)
 {
     const char *server = getenv("OUTBOX_TEST_MARIADB");
@@ -108,7 +108,7 @@ static void on_server(const char *what, const char *name)
     mysql_close(db);
 }
 
-/* open_there opens the outbox that maria_url leads to; NULL on failure, which is printed. */
+/* open_there opens the outbox at maria_url; NULL on failure, which is printed. */
 static struct store *open_there(const struct store_options *opt)
 {
     struct store *st;

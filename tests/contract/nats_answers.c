@@ -1,12 +1,12 @@
-/* What the answers of JetStream mean for the events. */
+/* The outcome of events for each answer of JetStream. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "nats_peer.h"
 
-/* refused_until_stream checks that an event is refused, and so for a while without asking again,
- * until there is a stream that takes it. */
+/* refused_until_stream checks that an event is refused, for a while without asking again, until a
+ * stream accepts it. */
 static void refused_until_stream(struct peer *p, const char *words, const char *config)
 {
     struct sink_item *it = run_one(p, "{\"n\":1}");
@@ -109,7 +109,7 @@ static void full_stream_is_down_until_space_is_freed(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-/* A stream that is full for one subject takes the others. */
+/* A stream that is full for one subject accepts the others. */
 static void full_subject_refuses_its_own_events(void **state)
 {
     struct peer *p = *state;
@@ -261,7 +261,7 @@ static void two_consumers_of_a_stream_do_not_deduplicate_each_other(void **state
     header_is(2, "Nats-Msg-Id", "00000000-0000-7000-8000-000000000001");
 }
 
-/* cautions_about gives the caution of a sink that has looked at a stream with these settings. */
+/* cautions_about returns the caution of a sink that has examined a stream with these settings. */
 static void cautions_about(struct peer *p, const char *config, const char *query, const char *want)
 {
     nats_server_stream(&server, "S", config);

@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "nats_peer.h"
 
-#define BLOCKED_NS (400 * MS_NS) /* on a busy machine; what libnats would do takes seconds */
+#define BLOCKED_NS (400 * MS_NS) /* on a busy machine; libnats alone would take seconds */
 
 static int64_t now(void)
 {
@@ -227,7 +227,7 @@ static void mute_greet(struct mute *m)
     assert_int_equal(write(fd, info, sizeof info - 1), sizeof info - 1);
 }
 
-/* mute_wait_end waits until the client that came last has hung up. */
+/* mute_wait_end waits until the client that connected last has disconnected. */
 static void mute_wait_end(struct mute *m)
 {
     char told[4096];
@@ -265,7 +265,7 @@ static void server_stalling_in_the_handshake_is_down_in_time(void **state)
         p->rig.sk->ops->drive(p->rig.sk);
         assert_int_equal(it->status, SINK_DOWN);
         sink_assert_says(it, "has not answered for 30000 ms");
-        mute_wait_end(&m); /* an attempt that is given up keeps nothing */
+        mute_wait_end(&m); /* an abandoned attempt keeps nothing */
     }
     assert_true(longest < BLOCKED_NS);
     mute_close(&m);

@@ -39,7 +39,7 @@ static void add_numbers(struct peer *p, size_t n)
     }
 }
 
-/* submit_all drives until everything queued is taken. */
+/* submit_all drives until everything queued is submitted. */
 static void submit_all(struct peer *p)
 {
     while (p->rig.accepted < p->rig.n) {
@@ -50,8 +50,8 @@ static void submit_all(struct peer *p)
     }
 }
 
-/* A subject that the stream does not take breaks the chain: nothing behind it is stored before it,
- * and it is refused itself once it is the first. */
+/* A subject that the stream does not accept breaks the chain: nothing behind it is stored before
+ * it, and it is refused once it is the first. */
 static void refused_event_stops_everything_behind_it(void **state)
 {
     struct peer *p = *state;
@@ -141,7 +141,7 @@ static void killed_server_causes_no_reordering_or_repeats(void **state)
         nats_server_kill(&server);
         drive_until_answered(p, p->rig.accepted);
         nats_server_start(&server, ACCOUNTS);
-        usleep(200000); /* past the window in which the server knows a message again */
+        usleep(200000); /* past the window in which the server recognises a message */
         sink_rig_again(&p->rig);
         sink_rig_run(&p->rig);
     }

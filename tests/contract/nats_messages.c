@@ -1,4 +1,4 @@
-/* What a message looks like: subject, headers, payload. */
+/* The parts of a message: subject, headers, payload. */
 #include <stdio.h>
 #include <string.h>
 
@@ -112,7 +112,7 @@ static void subject_has_one_token_per_value(void **state)
     subject_is(2, "s.%2Eorder%2E%2Epaid.a%2Eb%25.%2A%2E%3E%20\xc3\xa9");
 }
 
-/* No stream takes a subject with an empty token, so it would count as a stream that is away. */
+/* No stream accepts a subject with an empty token, so the stream would seem to be away. */
 static void empty_subject_value_rejects_only_its_event(void **state)
 {
     struct peer *p = *state;

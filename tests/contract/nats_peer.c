@@ -96,7 +96,7 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t spoilt)
     (void)peer;
     switch (spoilt) {
     case 0: sink_item_enlarge(it, 3 << 20); return "the server's max_payload";
-    case 1: /* every byte of a control character takes three */
+    case 1: /* every byte of a control character becomes three */
         it->ev.headers = STR("{\"a\":\"\"}");
         {
             static char text[66000];

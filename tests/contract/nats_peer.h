@@ -1,14 +1,15 @@
-/* nats_peer.h: a NATS sink in front of a real server, for the tests of what only NATS promises. */
+/* nats_peer.h: a NATS sink in front of a real server, for the tests of promises that only NATS
+ * makes. */
 #ifndef TESTS_CONTRACT_NATS_PEER_H
 #define TESTS_CONTRACT_NATS_PEER_H
 
 #include "nats_server.h"
 #include "sink.h"
 
-/* One server for all tests. Each finds a stream "S" there that takes s and s.>, and is empty. */
+/* One server for all tests. Each finds an empty stream "S" there that accepts s and s.>. */
 extern struct nats_server server;
 
-/* How the suite runs: what is in each URL. */
+/* The suite's variants: the parameters in each URL. */
 enum suite_way { WAY_PLAIN, WAY_EXCLUSIVE, WAY_TLS };
 extern enum suite_way way;
 
@@ -38,7 +39,7 @@ void open_timed(struct peer *p, const char *subject, const char *query, int64_t 
 struct sink_item *run_one(struct peer *p, const char *payload);
 /* drive_until_answered drives until `count` events are answered. */
 void drive_until_answered(struct peer *p, size_t count);
-/* header_is compares a header of a message in stream S; NULL: there is none. */
+/* header_is compares a header of a message in stream S; NULL: it is absent. */
 void header_is(uint64_t seq, const char *name, const char *want);
 
 extern const struct suite_part nats_answers_tests, nats_connection_tests, nats_exclusive_tests,

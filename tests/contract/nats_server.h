@@ -1,5 +1,5 @@
-/* nats_server.h: a NATS server with JetStream of our own. It is unprivileged, has its own folder,
- * listens on a port of the loopback interface, and ends with the process that started it. */
+/* nats_server.h: a private NATS server with JetStream. It is unprivileged, has its own folder,
+ * listens on a loopback port, and ends with the process that started it. */
 #ifndef TESTS_CONTRACT_NATS_SERVER_H
 #define TESTS_CONTRACT_NATS_SERVER_H
 
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* A server has its data again when it is started after a kill. */
+/* A server started after a kill has its data again. */
 struct nats_server {
     char dir[64];
     int port;
@@ -17,13 +17,13 @@ struct nats_server {
     jsCtx *js;
 };
 
-/* nats_server_start creates the folder, and certificates in it, if there is none. `more` is added
- * to its configuration; the user admin with the password "admin" may do everything. */
+/* nats_server_start creates the folder with certificates in it, if it does not exist. `more` is
+ * appended to its configuration; the user admin with the password "admin" may do everything. */
 void nats_server_start(struct nats_server *s, const char *more);
 /* nats_server_start_open is for a server that has a token instead of users. */
 void nats_server_start_open(struct nats_server *s, const char *more, const char *token);
 void nats_server_kill(struct nats_server *s);
-/* nats_server_reload changes what it was started with, as far as the server can while it runs. */
+/* nats_server_reload changes its configuration, as far as the server can while it runs. */
 void nats_server_reload(struct nats_server *s, const char *more);
 void nats_server_remove(struct nats_server *s);
 

@@ -12,7 +12,7 @@
 
 #define COMMAND_MAX 4096
 
-/* Every case has a database of its own, and the outbox is in this schema of it. */
+/* Every case has its own database, with the outbox in this schema. */
 static const char schema[] = "ob_test";
 
 static char url[512], database[64], clock_path[64];
@@ -63,7 +63,7 @@ __attribute__((format(printf, 1, 2))) static void on_server(const char *fmt, ...
     PQfinish(db);
 }
 
-/* run runs commands. It leaves them in `text`, for messages. */
+/* run runs commands, whose text it leaves in `text` for messages. */
 __attribute__((format(printf, 3, 0))) static PGresult *run(PGconn *db, char text[COMMAND_MAX],
                                                            const char *fmt, va_list ap)
 {
@@ -128,14 +128,14 @@ static void share_clock(PGconn *db)
         (int)offsetof(struct test_clock, wall), clock_path);
 }
 
-/* be_in makes `name` the database that pg_url and pg_connect lead to. */
+/* be_in directs pg_url and pg_connect to the database `name`. */
 static void be_in(const char *name)
 {
     snprintf(database, sizeof database, "%s", name);
     snprintf(url, sizeof url, "%s&dbname=%s&schema=%s", getenv("OUTBOX_TEST_PG"), name, schema);
 }
 
-/* open_there opens the outbox that pg_url leads to; NULL on failure, which is printed. */
+/* open_there opens the outbox at pg_url; NULL on failure, which is printed. */
 static struct store *open_there(const struct store_options *opt)
 {
     struct store *st;
@@ -159,8 +159,8 @@ static void drop_templates(void)
             on_server("DROP DATABASE %s WITH (FORCE)", templates[i]);
 }
 
-/* make_template makes an outbox for the cases to copy: a copy takes a fifth of the time that making
- * one takes. Returns whether it could. */
+/* make_template creates an outbox for the cases to copy: a copy takes a fifth of the time. Returns
+ * whether it succeeded. */
 static bool make_template(const struct store_options *opt, bool clock)
 {
     char name[64];
@@ -202,7 +202,7 @@ struct store *pg_fresh(const struct store_options *opt, bool clock)
     if (!*templates[clock] && !make_template(opt, clock))
         return NULL;
     snprintf(name, sizeof name, "ob_%d_%d", (int)getpid(), ++n);
-    /* Files are copied, since the other way, through the log, takes twice the processor time. */
+    /* Copies files, because copying through the log takes twice the processor time. */
     on_server("CREATE DATABASE %s TEMPLATE %s STRATEGY file_copy", name, templates[clock]);
     be_in(name);
     return open_there(opt);

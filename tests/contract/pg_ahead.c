@@ -3,7 +3,7 @@
 #include "pg_tests.h"
 
 #define PAYLOAD 100000
-#define LARGE 200 /* events of that size: some ten times what a claim may hold */
+#define LARGE 200 /* events of that size: some ten times as many as a claim may hold */
 
 /* turn settles the current batch, if any, and claims the next. */
 static size_t turn(struct store_rig *g, struct store *st, const struct claim_request *req)
@@ -43,7 +43,7 @@ static void selective_filter_reaches_its_event_in_few_turns(void **state)
     PQfinish(db);
 }
 
-#define PATIENCE 1000 /* of 10 ms, until the server has counted what a session read */
+#define PATIENCE 1000 /* of 10 ms, until the server has counted the blocks that a session read */
 
 /* sessions counts those that work on this test's outbox. */
 static int64_t sessions(PGconn *db)
@@ -62,7 +62,7 @@ static int64_t blocks_read(PGconn *db)
                          "WHERE relid = 'event'::regclass");
 }
 
-/* read_apart lets another session read freely, and returns how many blocks that took. */
+/* read_apart lets another session read freely, and returns how many blocks that read. */
 static int64_t read_apart(PGconn *db, const char *query)
 {
     int64_t before = blocks_read(db);

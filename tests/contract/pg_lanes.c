@@ -1,5 +1,5 @@
-/* pg_lanes.c: lanes that stand at the same place are claimed as a group, and a worker that has
- * nothing to do gets a part of it. */
+/* pg_lanes.c: lanes at the same position are claimed as a group, and an idle worker gets part of
+ * it. */
 #include "lane_workers.h"
 #include "pg.h"
 #include "pg_tests.h"
@@ -109,7 +109,7 @@ static void workers_starting_together_take_one_lane_each(void **state)
     dismiss(&b);
 }
 
-/* Nor does a relay that wakes up take the lanes that another one has worked on. */
+/* Nor does a relay that wakes up take the lanes that another has been working on. */
 static void sole_worker_keeps_the_lanes_of_an_older_consumer(void **state)
 {
     struct store_rig *g = *state;

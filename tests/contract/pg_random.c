@@ -15,12 +15,12 @@
 #define BULK 2500 /* events of one statement, so that the store reads ahead */
 #define EVENTS_MAX 200000
 
-/* What the model knows of an event, by its seq: when it was written and committed (0: never), in
- * steps, and when it was first delivered. */
+/* The model of an event, by its seq: when it was written and committed (0: never), in steps, and
+ * when it was first delivered. */
 struct known {
     int key, written, committed, first;
     int times;
-    /* Excused: it was in a claim whose worker crashed, so it may come again. */
+    /* Excused: it was in a claim whose worker crashed, so it may be repeated. */
     bool wanted, excused;
 };
 
@@ -49,7 +49,7 @@ struct world {
     int lanes;
     const char *events;
     int now, delivered;
-    int simple; /* turns that were made by turns() */
+    int simple; /* turns made by turns() */
     struct known known[EVENTS_MAX];
     struct writer writer[WRITERS];
     struct worker worker[WORKERS];
@@ -214,7 +214,7 @@ static void drop_oldest(struct worker *x)
     x->a[--x->n] = a;
 }
 
-/* in_company makes a turn as a relay with many consumers does. Returns whether it was simple. */
+/* in_company makes a turn like a relay with many consumers. Returns whether it was simple. */
 static bool in_company(struct worker *x, const struct settlement *s, struct claim_request *req,
                        struct batch *b, struct claim_hint *hint)
 {
@@ -303,8 +303,7 @@ static void check(struct world *w)
     for (int seq = 1; seq < EVENTS_MAX; seq++)
         if (w->known[seq].times)
             by_place[w->known[seq].first] = seq;
-    /* Going backwards, this is the event of each key that was committed first among those that came
-     * later. */
+    /* Going backwards, the event of each key that was committed first among the later ones. */
     for (int place = at_most; place > 0 && w->order == ORDER_KEY; place--) {
         const struct known *k = &w->known[by_place[place]];
         if (!by_place[place])

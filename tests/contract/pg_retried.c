@@ -1,5 +1,4 @@
-/* pg_retried.c: events that failed, parked as sets, and tried again in turns that take the short
- * way. */
+/* pg_retried.c: failed events, parked as sets and retried in simple turns. */
 #include "pg.h"
 #include "pg_tests.h"
 #include "store/postgres/postgres.h"
@@ -54,7 +53,7 @@ static void let_fail(struct worker *w, size_t i, int attempts)
                                           .error = i % 2 ? "no" : "not now"};
 }
 
-/* no_long_turn lets every turn fail that does not take the short way. */
+/* no_long_turn makes every turn fail that is not simple. */
 static void no_long_turn(struct worker *w)
 {
     pg_do(w->db, "CREATE OR REPLACE FUNCTION _long_turn(consumer text, owner text, s _settlement, "
@@ -62,7 +61,7 @@ static void no_long_turn(struct worker *w)
                  "'BEGIN RAISE EXCEPTION ''this turn takes the long way''; END'");
 }
 
-/* start gives each key an event in a thousand, and claims the second batch, of which the next
+/* start gives each key an event in a thousand, and claims the second batch, for which the next
  * events are read ahead. */
 static struct worker *start(struct store_rig *g)
 {
@@ -113,8 +112,8 @@ static void failed_event_is_parked_with_its_key_and_its_own_delay(void **state)
     end(w);
 }
 
-/* The two have no time of their own: one waits behind an event of its batch, one behind an event
- * that was parked before. */
+/* The two have no due time of their own: one waits behind an event of its batch, one behind an
+ * event parked earlier. */
 static void event_behind_its_key_is_parked_without_a_retry_time(void **state)
 {
     struct worker *w = start(*state);
@@ -191,7 +190,7 @@ static void parked_events_are_retried_between_new_ones(void **state)
     int64_t to = w->g->b.to;
     pass(1002);
 
-    /* The first is due, and takes along what waits behind it; the other's time has not come. */
+    /* The first is due, with the events waiting behind it; the other is not due yet. */
     assert_int_equal(turn(w, true), 1);
     assert_true(w->g->b.parked);
     assert_int_equal(w->g->b.ev[0].seq, seq);
@@ -241,8 +240,8 @@ static void repeated_failure_counts_attempts(void **state)
     end(w);
 }
 
-/* An event of the batch that is settled may come before a parked one of its key, if it committed
- * late. The later one must not go out while the earlier waits. */
+/* An event of the settled batch may precede a parked one of its key, if it committed late. The
+ * later one must not be handed out while the earlier waits. */
 static void parked_event_does_not_overtake_a_failing_one(void **state)
 {
     struct worker *w = start(*state);

@@ -1,5 +1,4 @@
-/* pg_tests.h: the tests that only the PostgreSQL store has, put together in
- * test_store_postgres.c. */
+/* pg_tests.h: the tests of the PostgreSQL store alone, combined in test_store_postgres.c. */
 #ifndef TESTS_CONTRACT_PG_TESTS_H
 #define TESTS_CONTRACT_PG_TESTS_H
 

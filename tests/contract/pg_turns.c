@@ -1,5 +1,5 @@
-/* pg_turns.c: batched turns, and the polls that find out which consumers need one. A batched
- * turn must return what a single turn would; a turn that is not simple is left out. */
+/* pg_turns.c: batched turns, and the polls that find out which consumers need one. A batched turn
+ * must return the same as a single turn; a turn that is not simple is left out. */
 #include <poll.h>
 
 #include "pg.h"
@@ -19,7 +19,7 @@ struct company {
     bool apart; /* their turns are made one by one */
 };
 
-/* The next batch makes its turns one by one: what holds for all holds for each. */
+/* The next batch makes its turns one by one: claims about all apply to each. */
 static bool next_apart;
 
 static struct company *assemble(struct store_rig *g)
@@ -118,7 +118,7 @@ static void events_of_a_batched_claim_go_to_one_worker(void **state)
     pass(LEASE + 1);
     assert_int_equal(claim_by(c->g, request("c0", "another")), 1);
     assert_true(c->g->b.suspect);
-    assert_int_equal(all_turn(c), 0); /* all leases have run out, which is no simple matter */
+    assert_int_equal(all_turn(c), 0); /* all leases have expired, which is no simple case */
     bool lost;
     struct error err;
     must(c->g->st->ops->turn(c->g->st, &c->s[0], &lost, NULL, NULL, NULL, NULL, &err), &err);
@@ -148,7 +148,7 @@ static void each_filter_gets_its_matches(void **state)
     assert_int_equal(c->b[1].n, 1);
     assert_string_equal(c->b[1].ev[0].aggregate_id.p, "1");
 
-    /* What only the predicate refuses was claimed, and is settled at once. */
+    /* Events that only the predicate rejects were claimed, and are settled at once. */
     emit_with(c->g->st, "order.paid", "2", "{\"total\":8}", 0);
     assert_int_equal(all_turn(c), MANY);
     assert_int_equal(c->b[1].n, 0);
@@ -222,7 +222,7 @@ static void new_to_all(struct company *c, size_t n, int64_t first, bool quiet)
     }
 }
 
-/* An event that commits while a window is processed comes after it, however low its number. */
+/* An event that commits while a window is processed belongs after it, however low its number. */
 static void backlog_is_claimed_in_batched_turns(void **state)
 {
     struct company *c = warm_up(*state);
@@ -235,7 +235,7 @@ static void backlog_is_claimed_in_batched_turns(void **state)
 
     new_to_all(c, 256, 3, false);
     pg_do(late, "COMMIT");
-    new_to_all(c, 44, 259, false); /* what came since the window was opened is not known yet */
+    new_to_all(c, 44, 259, false); /* events after the window was opened are not known yet */
     new_to_all(c, 1, 2, true);
     assert_int_equal(all_turn(c), MANY);
     assert_true(c->t[0].hint.through);
@@ -463,8 +463,8 @@ static void single_turn_does_not_settle_anothers_claim(void **state)
     dismiss(c);
 }
 
-/* Nor by the owner itself once the lease has run out: another may have taken the events over by the
- * time that it would say so. */
+/* Nor by the owner itself once the lease has expired: another worker may have taken the events over
+ * before the settlement arrives. */
 static void single_turn_does_not_settle_an_expired_claim(void **state)
 {
     next_apart = true;

@@ -1,5 +1,5 @@
-/* pg_waiting.c: events that must wait behind parked ones of their key: found by the server, or by
- * a worker that was told the keys. */
+/* pg_waiting.c: events that must wait behind parked ones of their key: found by the server, or by a
+ * worker that knows the keys. */
 #include "pg.h"
 #include "pg_tests.h"
 #include "store/postgres/postgres.h"
@@ -38,7 +38,8 @@ static void key_hash_matches_the_server(void **state)
 
 /* ---- events ---- */
 
-/* settle_and_claim parks the first event of the batch if `fail`, and what waits behind others. */
+/* settle_and_claim parks the first event of the batch if `fail`, and the events that wait behind
+ * others. */
 static size_t settle_and_claim(struct store_rig *g, const struct claim_request *req, bool fail)
 {
     static struct outcome out[EVENTS];
@@ -73,8 +74,8 @@ static size_t settle_and_claim(struct store_rig *g, const struct claim_request *
     return g->b.n;
 }
 
-/* behind_the_first lets the first event fail, and returns how many of the others wait behind it:
- * they are of its key, and no other is. */
+/* behind_the_first makes the first event fail, and returns how many of the others wait behind it:
+ * those of its key, and no others. */
 static size_t behind_the_first(struct store_rig *g)
 {
     PGconn *db = pg_connect();
@@ -109,7 +110,7 @@ static void events_behind_a_parked_one_wait(void **state)
     assert_true(behind_the_first(*state) > EVENTS / KEYS / 4);
 }
 
-/* So it is with a server that hashes otherwise, or has texts in another encoding. */
+/* The same with a server that hashes differently, or stores text in another encoding. */
 static void events_wait_if_the_worker_does_not_know_the_keys(void **state)
 {
     PGconn *db = pg_connect();

@@ -140,8 +140,8 @@ static void *turn_in_thread(void *ctx)
     return NULL;
 }
 
-/* A commit comes after the look has read its snapshot and before it has answered: the notification
- * comes along with the answer, and the socket has nothing left to tell. */
+/* A commit lands after the poll has read its snapshot and before it has answered: the notification
+ * arrives along with the answer, and the socket signals nothing more. */
 static void notification_arriving_with_an_answer_is_noticed(void **state)
 {
     struct store_rig *g = *state;
@@ -196,11 +196,11 @@ static void notified_listener_without_events_does_not_lose_its_lock(void **state
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
-    /* Paused, it finds nothing where there is something. */
+    /* Paused, it finds nothing although there is an event. */
     pg_do(s.db, "UPDATE consumer SET paused = true WHERE name = 'b'");
     pg_do(s.db, "INSERT INTO event (type) VALUES ('x')");
     assert_true(notified(s.holder, 10000));
-    assert_int_equal(look_on(g, s.holder, "a", NULL), 1); /* it has got up, and said so */
+    assert_int_equal(look_on(g, s.holder, "a", NULL), 1); /* it has woken up, and said so */
     assert_true(notified(s.listener, 10000));
     assert_int_equal(look_on(g, s.listener, "b", NULL), 0);
     pg_do(s.db, "UPDATE consumer SET paused = false WHERE name = 'b'");
@@ -210,8 +210,8 @@ static void notified_listener_without_events_does_not_lose_its_lock(void **state
     sleepers_release(&s);
 }
 
-/* The event comes without a notification, as when a retry falls due: only the worker that wakes can
- * tell the others. An INSERT with an explicit xid notifies no worker. */
+/* The event arrives without a notification, as when a retry falls due: only the worker that wakes
+ * can notify the others. An INSERT with an explicit xid notifies no worker. */
 static void lock_holder_waking_early_notifies_the_listeners(void **state)
 {
     struct store_rig *g = *state;

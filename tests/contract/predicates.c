@@ -1,5 +1,5 @@
-/* predicates.c: random predicates and payloads. Both are made of few names and values in many
- * spellings, so that they often meet. */
+/* predicates.c: random predicates and payloads. Both use few names and values in many spellings, so
+ * that they often match. */
 #include "predicates.h"
 
 #include "base/buf.h"
@@ -13,8 +13,8 @@
 
 #define PICK(r, list) (list)[rng_below(r, sizeof(list) / sizeof *(list))]
 
-/* Spellings of strings, most of them of the same few; the last line has what SQL cannot be asked
- * for. */
+/* Spellings of strings, most of them of the same few; SQL cannot evaluate those in the last
+ * line. */
 static const char *const strings[] = {
     "\"a\"",
     "\"\\u0061\"",
@@ -185,8 +185,8 @@ static void add_literal(struct buf *b, struct rng *r)
     }
 }
 
-/* add_predicate adds a predicate. One in four of its names is a keyword or the like, so that some
- * are none. */
+/* add_predicate adds a predicate. One in four of its names is a keyword or similar, so that some
+ * are invalid. */
 static void add_predicate(struct buf *b, struct rng *r, int depth)
 {
     uint64_t kind = rng_below(r, depth > 0 ? 8 : 4);

@@ -6,17 +6,17 @@
 
 /* How a store evaluates predicates in SQL. */
 struct predicates_sql {
-    /* ask gives 0 or 1; 2: it cannot tell */
+    /* ask returns 0 or 1; 2: it cannot tell */
     int (*ask)(void *db, const char *predicate, const char *payload);
     void *db;
-    /* cannot tells whether SQL need not be able to tell; NULL: it must always be */
+    /* cannot tells whether SQL may be unable to tell; NULL: it never may */
     bool (*cannot)(const char *predicate);
-    bool deep;   /* it can be given payloads that are nested too deep for a relay */
-    bool parses; /* it returns 2 for a text that is no predicate */
+    bool deep;   /* it accepts payloads nested too deep for a relay */
+    bool parses; /* it returns 2 for an invalid predicate */
 };
 
-/* predicates_compare asks both about random predicates and payloads, and fails the test where they
- * differ. */
+/* predicates_compare evaluates random predicates and payloads both ways, and fails the test where
+ * they differ. */
 void predicates_compare(const struct predicates_sql *sql);
 
 #endif

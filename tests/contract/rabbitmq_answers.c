@@ -1,4 +1,4 @@
-/* What the broker's answers mean for events. */
+/* The outcome of events for each answer of the broker. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -110,7 +110,7 @@ static void create_declares_exchange_queue_and_binding(void **state)
     rabbitmq_server_delete(&broker, "made", "made-q");
 }
 
-/* What differs shows only by trying to create it, and is used nevertheless. */
+/* The difference shows only on an attempt to create it, and it is used nevertheless. */
 static void non_durable_exchange_is_warned_about(void **state)
 {
     struct peer *p = *state;
@@ -132,7 +132,7 @@ static void full_queue_is_down_until_it_has_room(void **state)
     open_to(p, "narrow", "routing-key=k");
     struct sink_item *it = run_one(p, "1");
     for (int i = 0; i < 100 && it->status == SINK_DELIVERED; i++)
-        it = run_one(p, "1"); /* a queue learns with a delay that it is full */
+        it = run_one(p, "1"); /* a queue notices with a delay that it is full */
     assert_int_equal(it->status, SINK_DOWN);
     sink_assert_says(it, "basic.nack");
     sink_rig_release(&p->rig);
@@ -204,8 +204,8 @@ static void alarm_is_down_with_the_brokers_reason_and_blocks_no_call(void **stat
     free(large);
 }
 
-/* An event that was written before the alarm is given back when its time is up, with the reason,
- * and the connection is kept. */
+/* An event written before the alarm is returned at its time limit, with the reason, and the
+ * connection is kept. */
 static void event_in_flight_at_an_alarm_is_returned_in_time(void **state)
 {
     struct peer *p = *state;
@@ -230,7 +230,8 @@ static void event_in_flight_at_an_alarm_is_returned_in_time(void **state)
     assert_int_equal(messages("q"), 2); /* the event given back arrived after all */
 }
 
-/* The broker closes the channel over a message that is too large, and does not say which one. */
+/* The broker closes the channel because of a message that is too large, without saying which
+ * one. */
 static void oversized_message_is_rejected_alone(void **state)
 {
     struct peer *p = *state;
@@ -310,7 +311,7 @@ static void setup_refuses_only_missing_objects(void **state)
             closes[i].status);
 }
 
-/* alarm_teardown leaves no alarm to the tests that follow one that failed. */
+/* alarm_teardown clears the alarm, so that a failed test does not leave it to the next ones. */
 static int alarm_teardown(void **state)
 {
     rabbitmq_server_tell(&broker, "alarm off");

@@ -80,7 +80,7 @@ static void next_node_is_tried(void **state)
 static const char close_all[] = "[rabbit_networking:close_connection(C, \"by a test\") || "
                                 "C <- rabbit_networking:connections()].";
 
-/* Whatever was sent and not confirmed comes back, and passes on the next connection. */
+/* Every unconfirmed event is returned, and passes on the next connection. */
 static void connection_closed_by_the_broker_is_reopened(void **state)
 {
     struct peer *p = *state;

@@ -69,7 +69,7 @@ static void peer_arrived(void *peer, struct sink_arrivals *got)
                           (struct str){p->got.a[i].payload, p->got.a[i].n});
 }
 
-/* peer_break does what an operator does before an upgrade: the broker closes its ports and every
+/* peer_break acts like an operator before an upgrade: the broker closes its ports and every
  * connection. */
 static void peer_break(void *peer)
 {

@@ -1,13 +1,13 @@
-/* rabbitmq_peer.h: a RabbitMQ sink in front of a real broker, for the tests of what only RabbitMQ
- * promises. */
+/* rabbitmq_peer.h: a RabbitMQ sink in front of a real broker, for the tests of promises that only
+ * RabbitMQ makes. */
 #ifndef TESTS_CONTRACT_RABBITMQ_PEER_H
 #define TESTS_CONTRACT_RABBITMQ_PEER_H
 
 #include "rabbitmq_server.h"
 #include "sink.h"
 
-/* One broker for all tests. Each finds the exchange `orders` and, bound to it for everything, the
- * queue `q`, which is empty. */
+/* One broker for all tests. Each finds the exchange `orders` and the empty queue `q`, bound to it
+ * for everything. */
 extern struct rabbitmq_server broker;
 extern bool secured; /* the test runs over TLS */
 
@@ -29,7 +29,7 @@ void open_to(struct peer *p, const char *exchange, const char *query);
 void open_with(struct peer *p, const char *query);
 /* run_one sends one more event, and stops driving once that one is answered. */
 struct sink_item *run_one(struct peer *p, const char *payload);
-/* messages takes everything out of a queue, and says how many there were. */
+/* messages removes everything from a queue, and returns how many there were. */
 size_t messages(const char *queue);
 /* erlang evaluates an expression on the broker. */
 #define erlang(...) rabbitmq_server_tell(&broker, "eval " __VA_ARGS__)

@@ -1,4 +1,4 @@
-/* What the broker gets, and what becomes of events that it cannot be given. */
+/* The messages that the broker gets, and the outcome of events that cannot become one. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* redis_chains.c: events of one key that are sent together. None overtakes one that failed. */
+/* redis_chains.c: events of one key that are sent together. None overtakes a failed one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static void finish(struct sink_rig *rig)
     }
 }
 
-/* run_chain does as the engine does: what the sink did not take is offered again once everything
+/* run_chain acts like the engine: it offers again what the sink did not take, once everything
  * before it has ended. It stops at an event that was not delivered, and returns how many were. */
 static size_t run_chain(struct peer *p)
 {
@@ -60,8 +60,8 @@ static void again(struct peer *p)
         p->rig.items[i]->d.chained = true;
 }
 
-/* first_arrivals_are_in_order checks that the stream has every event of the rig, and that none was
- * there before the one in front of it. Repeats may stand anywhere. */
+/* first_arrivals_are_in_order checks that the stream has every event of the rig, and that none
+ * arrived before its predecessor. Repeats may be anywhere. */
 static void first_arrivals_are_in_order(struct peer *p)
 {
     redisReply *r = redis_do(&server, "XRANGE s - +");
@@ -264,7 +264,7 @@ static void server_without_scripts_gets_single_events_and_a_warning(void **state
     assert_int_equal(run_chain(p), 200);
     first_arrivals_are_in_order(p);
 
-    /* It is asked again after a minute. */
+    /* The sink asks again after a minute. */
     redis_set(&server, "ACL SETUSER relay +eval");
     redis_set(&server, "CONFIG RESETSTAT");
     p->rig.ahead_ns += INT64_C(61000) * MS_NS;

@@ -33,8 +33,7 @@ static void idle_connection_closed_by_the_server_fails_no_event(void **state)
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 }
 
-/* A server that closes the connection at one event must not be taken for down forever.
- * */
+/* A server that closes the connection at one event must not count as down forever. */
 static void assert_held_against_it(struct peer *p, const char *query)
 {
     open_with(p, query);
@@ -60,7 +59,7 @@ static void event_that_keeps_breaking_the_connection_is_failed(void **state)
     sink_rig_assert_all(&p->rig, SINK_DELIVERED);
 }
 
-/* The commands that go with an event do not hide that it is alone. */
+/* The commands sent with an event do not hide that it is alone. */
 static void event_breaking_the_connection_is_found_with_replicas(void **state)
 {
     assert_held_against_it(*state, "stream=s&replicas=1&replicas-wait=10ms");

@@ -1,4 +1,4 @@
-/* redis_errors.c: what becomes of an event when Redis answers with an error. */
+/* redis_errors.c: the outcome of an event when Redis answers with an error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static void every_error_has_its_outcome(void **state)
     sink_tmp_remove(dir);
 }
 
-/* status_of is what a row of the table means for an event. */
+/* status_of returns what a row of the table means for an event. */
 static enum sink_status status_of(enum redis_fault fault)
 {
     switch (fault) {

@@ -25,7 +25,7 @@ static void lease_is_taken_renewed_at_half_and_released_by_its_holder(void **sta
     assert_false(held(p));
     drive_until(p, true);
     redisReply *r = redis_do(&server, "PTTL lock:outbox");
-    assert_in_range(r->integer, 20001, 30000); /* time goes on while we are not scheduled */
+    assert_in_range(r->integer, 20001, 30000); /* time passes while we are not scheduled */
     freeReplyObject(r);
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 
@@ -71,7 +71,7 @@ static void lost_lease_stops_new_work_and_stays_with_its_new_holder(void **state
     freeReplyObject(r);
 }
 
-/* A lease ends when its time is over, whether or not Redis can be asked. */
+/* A lease ends with its time, whether or not Redis can be reached. */
 static void lease_expires_while_the_server_hangs(void **state)
 {
     struct peer *p = *state;

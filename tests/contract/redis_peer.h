@@ -1,5 +1,5 @@
-/* redis_peer.h: a Redis sink in front of a real server, for the tests of what only Redis
- * promises. */
+/* redis_peer.h: a Redis sink in front of a real server, for the tests of promises that only Redis
+ * makes. */
 #ifndef TESTS_CONTRACT_REDIS_PEER_H
 #define TESTS_CONTRACT_REDIS_PEER_H
 
@@ -27,13 +27,14 @@ int redis_peer_teardown(void **state);
 void open_with(struct peer *p, const char *query);
 /* run_one sends one more event, and stops driving once that one is answered. */
 struct sink_item *run_one(struct peer *p, const char *payload);
-/* down_until expects that an event comes back as down, for a reason with these words, and passes
- * once the command `cure` was given. */
+/* down_until expects that an event is returned as down, for a reason with these words, and passes
+ * once the command `cure` was sent. */
 void down_until(struct peer *p, const char *words, const char *cure);
 
-/* entries is how many there are in a stream. */
+/* entries returns the number of entries in a stream. */
 size_t entries(const char *stream);
-/* connection_number is the number that Redis has given to the sink's connection; 0: it has none. */
+/* connection_number returns the number that Redis has assigned to the sink's connection; 0: it has
+ * none. */
 long connection_number(void);
 
 extern const struct suite_part redis_streams_tests, redis_errors_tests, redis_connection_tests,

@@ -1,5 +1,5 @@
-/* redis_scripted.h: a server that speaks as Redis does and answers every XADD with the error it is
- * told to. No real server can be made to give all of them. */
+/* redis_scripted.h: a server that speaks Redis's protocol and answers every XADD with a given
+ * error. No real server can be made to return all of them. */
 #ifndef TESTS_CONTRACT_REDIS_SCRIPTED_H
 #define TESTS_CONTRACT_REDIS_SCRIPTED_H
 

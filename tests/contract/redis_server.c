@@ -83,7 +83,7 @@ static bool answers(struct redis_server *s)
     return false;
 }
 
-/* join_cluster gives a new server all slots, and waits until it lets clients write. */
+/* join_cluster assigns all slots to a new server, and waits until it accepts writes. */
 static void join_cluster(struct redis_server *s)
 {
     redisReply *r = redisCommand(s->db, "CLUSTER ADDSLOTSRANGE 0 16383");

@@ -1,5 +1,5 @@
-/* redis_server.h: a Redis server of our own. It is unprivileged, has its own folder, and ends with
- * the process that started it. */
+/* redis_server.h: a private Redis server. It is unprivileged, has its own folder, and ends with the
+ * process that started it. */
 #ifndef TESTS_CONTRACT_REDIS_SERVER_H
 #define TESTS_CONTRACT_REDIS_SERVER_H
 
@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* A server keeps an append-only file, so that it has its data again when it is started after a
+/* A server keeps an append-only file, so that it has its data again when it is restarted after a
  * kill. */
 struct redis_server {
     char dir[64], socket[96];
@@ -18,8 +18,8 @@ struct redis_server {
     redisContext *db; /* as an administrator */
 };
 
-/* redis_server_start creates the folder if there is none. With tls, it also makes certificates
- * there (ca.crt, server.crt, server.key), and listens on a port of the loopback interface. */
+/* redis_server_start creates the folder if it does not exist. With tls, it also creates
+ * certificates there (ca.crt, server.crt, server.key), and listens on a loopback port. */
 void redis_server_start(struct redis_server *s, bool tls);
 void redis_server_kill(struct redis_server *s);
 void redis_server_remove(struct redis_server *s);

@@ -1,4 +1,4 @@
-/* redis_streams.c: which stream an event goes to, and what is in it then. */
+/* redis_streams.c: which stream an event goes to, and its fields there. */
 #include <stdio.h>
 #include <string.h>
 
@@ -61,8 +61,8 @@ static redisReply *sends_as(struct peer *p, const char *query, size_t chain)
     return r;
 }
 
-/* Every format but the contract's has the value and the headers as fields, whether entries come one
- * by one or by script. */
+/* Every format but the contract's has the value and the headers as fields, whether entries are
+ * added one by one or by script. */
 static void formats_use_value_and_headers_as_fields(void **state)
 {
     struct peer *p = *state;
@@ -106,8 +106,8 @@ static void entry_carries_debezium_or_json(void **state)
     freeReplyObject(r);
 }
 
-/* assert_one_stream_refuses sends every third event to the stream `bad`, which takes nothing. Only
- * those are refused. */
+/* assert_one_stream_refuses sends every third event to the stream `bad`, which accepts nothing.
+ * Only those are refused. */
 static void assert_one_stream_refuses(struct peer *p, const char *words)
 {
     open_with(p, "stream={aggregate_type}");

@@ -12,7 +12,7 @@
 #include "../suite.h"
 #include "sink/sink.h"
 
-/* What the peer has got so far, in the order of arrival. */
+/* What the peer has received so far, in order of arrival. */
 struct sink_arrivals {
     struct sink_arrival {
         char id[UUID_TEXT + 1];
@@ -36,24 +36,24 @@ struct sink_case {
     int concurrency; /* handed to open */
     bool flat;       /* line breaks between the tokens of a payload arrive as spaces */
 
-    /* setup makes the peer, reachable and empty. teardown ends it. */
+    /* setup starts the peer, reachable and empty. teardown ends it. */
     void *(*setup)(void);
     void (*teardown)(void *peer);
-    /* url is what to open. A sink that has no URL has open instead; one of the two is NULL. */
+    /* url is the URL to open. A sink without a URL has open instead; one of the two is NULL. */
     const char *(*url)(void *peer);
     int (*open)(void *peer, const struct sink_config *cfg, struct sink **ret, struct error *err);
-    /* arrived adds what came in: payloads only, since how a sink wraps them is a matter of its own
-     * tests. */
+    /* arrived adds the received payloads only, since the sink's own tests check how it wraps
+     * them. */
     void (*arrived)(void *peer, struct sink_arrivals *got);
-    /* break_peer makes deliveries fail as they do when the peer is away; heal_peer undoes it. Both
-     * may be NULL. */
+    /* break_peer makes deliveries fail as if the peer were away; heal_peer undoes it. Both may be
+     * NULL. */
     void (*break_peer)(void *peer);
     void (*heal_peer)(void *peer);
-    /* spoil makes an event one that this sink can never express, in one of several ways, and
+    /* spoil changes an event into one that this sink can never express, in one of several ways, and
      * returns words that the reason must have; NULL if there are not more than `way` ways. May be
      * NULL. */
     const char *(*spoil)(void *peer, struct sink_item *it, size_t way);
-    bool peer_rejects; /* the peer refuses what is spoiled, not the sink itself */
+    bool peer_rejects; /* the peer refuses spoiled events, not the sink itself */
 };
 
 /* The functions of a sink_case, in a file that calls them so. */
@@ -65,7 +65,7 @@ struct sink_case {
  * returns the number of failures. */
 int sink_suite_run(const struct sink_case *c, const struct suite_part *own, size_t n_own);
 
-/* One event and all that is known about its delivery. d comes first, so that done finds the item by
+/* One event and everything known about its delivery. d comes first, so that done finds the item by
  * it. */
 struct sink_item {
     struct delivery d;
@@ -81,8 +81,8 @@ struct sink_item {
     char text[768], receipt[64];
 };
 
-/* A sink driven by an engine that does exactly what the contract says.
- * (1) items[0..accepted) were taken. (2) answered counts calls of done. */
+/* A sink driven by an engine that does exactly what the contract says. (1) items[0..accepted) were
+ * taken. (2) answered counts calls of done. */
 struct sink_rig {
     struct sink *sk;
     struct clock clock; /* the system's, or frozen_ns if that is set, plus ahead_ns */
@@ -114,13 +114,13 @@ void sink_rig_check(struct sink_rig *rig);
 struct sink_item *sink_rig_deliver(struct sink_rig *rig, const char *payload);
 /* sink_rig_send queues one more event as well, and stops driving once that one is answered. */
 struct sink_item *sink_rig_send(struct sink_rig *rig, const char *payload);
-/* sink_rig_again queues again, in order, what did not come back as delivered. sink_rig_passes_again
- * also runs it, and all of it must be delivered this time. */
+/* sink_rig_again queues again, in order, the events that were not delivered. sink_rig_passes_again
+ * also runs it, and all of them must be delivered this time. */
 void sink_rig_again(struct sink_rig *rig);
 void sink_rig_passes_again(struct sink_rig *rig);
 void sink_rig_assert_all(struct sink_rig *rig, enum sink_status status);
-/* sink_rig_assert_arrived compares what the peer has got with what was queued, in this order if
- * `ordered` is set. */
+/* sink_rig_assert_arrived compares what the peer has received with what was queued, in this order
+ * if `ordered` is set. */
 void sink_rig_assert_arrived(struct sink_rig *rig, const struct sink_arrivals *got, bool flat,
                              bool ordered);
 void sink_rig_release(struct sink_rig *rig);

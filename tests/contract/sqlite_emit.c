@@ -1,4 +1,4 @@
-/* sqlite_emit.c: events that come in through the caller's connection, or by plain SQL. */
+/* sqlite_emit.c: events emitted through the caller's connection, or by plain SQL. */
 #include "lite.h"
 #include "sqlite_tests.h"
 
@@ -180,7 +180,7 @@ static void emit_after_an_implicit_rollback_is_refused(void **state)
     /* as SQLite may */
     if (!sqlite3_get_autocommit(sqlite_handle(g->st)))
         lite_do(sqlite_handle(g->st), "ROLLBACK");
-    /* It would be a transaction of its own. */
+    /* It would be a separate transaction. */
     assert_int_equal(lite_emit(g->st, NULL, NULL, &err), -1);
     assert_int_equal(err.code, ERR_MISUSE);
     assert_int_equal(lite_emit(g->st, NULL, "key", &err), -1);

@@ -1,5 +1,5 @@
-/* sqlite_lanes.c: a worker that is alone claims from all lanes as from one, and another that comes
- * gets its part. */
+/* sqlite_lanes.c: a worker that is alone claims from all lanes as from one, and a second worker
+ * gets its share. */
 #include "lane_workers.h"
 #include "lite.h"
 #include "sqlite_tests.h"
@@ -17,7 +17,7 @@ static void insert_events(void)
     sqlite3_close(db);
 }
 
-/* hire_sole makes the only worker of a process. */
+/* hire_sole creates the only worker of a process. */
 static struct worker hire_sole(struct store_rig *g, const char *name, int lanes)
 {
     struct worker w = hire(g, name, lanes, 100);
@@ -217,7 +217,7 @@ static void expired_lane_claim_waits_for_an_earlier_whole_claim(void **state)
     dismiss(&b);
 }
 
-/* The last claim is of a lane that the first one is not of, but the one between them is of both. */
+/* The last claim is in a lane that the first one is not in, but the one between them is in both. */
 static void expired_lane_claim_waits_for_a_whole_claim_that_waits(void **state)
 {
     struct store_rig *g = *state;
@@ -230,7 +230,7 @@ static void expired_lane_claim_waits_for_a_whole_claim_that_waits(void **state)
 
     req.max_events = EVENTS;
     req.max_bytes = 1 << 24;
-    req.lane_hint = 1; /* both lanes stand at the end */
+    req.lane_hint = 1; /* both lanes are at the end */
     claim_by(g, req);
     assert_int_equal(g->b.lane, 1);
     assert_true(settle_by(g, "c", "a", NULL, 0));

@@ -1,5 +1,4 @@
-/* sqlite_tests.h: the tests that only the SQLite store has, put together in
- * test_store_sqlite.c. */
+/* sqlite_tests.h: the tests of the SQLite store alone, combined in test_store_sqlite.c. */
 #ifndef TESTS_CONTRACT_SQLITE_TESTS_H
 #define TESTS_CONTRACT_SQLITE_TESTS_H
 

@@ -169,7 +169,7 @@ static void watcher_reports_new_events_once_or_wakes_all(void **state)
     store_close(lookout);
 }
 
-/* Two commits with an event each, or one with both and one with something else? All consumers
+/* Two commits with an event each, or one with both and another with something else? All consumers
  * are woken, but not at every poll. */
 static void unexplained_commits_wake_all_consumers_at_a_bounded_rate(void **state)
 {
@@ -195,7 +195,7 @@ static void unexplained_commits_wake_all_consumers_at_a_bounded_rate(void **stat
     assert_false(all);
 
     emit(g->st, "1");
-    put(g->st, "c"); /* and what is certain is reported at once */
+    put(g->st, "c"); /* and certain news is reported at once */
     assert_int_equal(look_at(lookout, &all), 1);
     assert_true(all);
     store_close(lookout);

@@ -1,5 +1,5 @@
-/* sqlite_work.c: how much work SQLite has. It is counted in the instructions of its virtual
- * machine, which are the same on any computer. */
+/* sqlite_work.c: how much work SQLite does, counted in instructions of its virtual machine, which
+ * are the same on any computer. */
 #include "lite.h"
 #include "sqlite_tests.h"
 
@@ -11,7 +11,7 @@ static int count_step(void *ctx)
     return 0;
 }
 
-/* bury_all makes dead letters of n events of consumer c, each of another key. */
+/* bury_all turns n events of consumer c, each of another key, into dead letters. */
 static void bury_all(struct store_rig *g, int n)
 {
     struct outcome out[100];
@@ -28,7 +28,7 @@ static void bury_all(struct store_rig *g, int n)
     }
 }
 
-/* redelivered sends back n letters, delivers them, and returns what that took. */
+/* redelivered retries n letters, delivers them, and returns the work that took. */
 static int64_t redelivered(struct store_rig *g, int n)
 {
     int64_t steps = 0;
@@ -81,8 +81,8 @@ static void claim_of_a_parked_event_reads_no_new_ones(void **state)
     assert_int_equal(claimed_again(g, 5), alone);
 }
 
-/* claimed_beside parks events of n keys, claims and settles others for a while, and returns what
- * claiming ten more took then. */
+/* claimed_beside parks events of n keys, claims and settles others for a while, and then returns
+ * the work of claiming ten more. */
 static int64_t claimed_beside(struct store_rig *g, const char *consumer, int n)
 {
     int64_t steps = 0;
@@ -134,7 +134,7 @@ static void emit_many(struct store_rig *g, int n)
     must(g->st->ops->commit(g->st, &err), &err);
 }
 
-/* next_lane claims what the lane has, or another if it has nothing. */
+/* next_lane claims the events of the lane, or of another if it has none. */
 static size_t next_lane(struct store_rig *g, const char *consumer, int lanes, int lane)
 {
     struct claim_request req = request_as(consumer, "me", ORDER_KEY, lanes);
@@ -144,7 +144,7 @@ static size_t next_lane(struct store_rig *g, const char *consumer, int lanes, in
 }
 
 /* drained delivers n events by so many lanes in turn: each once, those of a key in order. Returns
- * what that took. */
+ * the work that took. */
 static int64_t drained(struct store_rig *g, const char *consumer, int lanes, int n)
 {
     int64_t steps = 0, last[50] = {0};

@@ -1,5 +1,5 @@
 /* store.h: the suite that every store must pass. A program per store describes it (struct
- * store_case), adds the tests of what only this store promises, and calls store_suite_run. */
+ * store_case), adds tests of promises that only this store makes, and calls store_suite_run. */
 #ifndef TESTS_CONTRACT_STORE_H
 #define TESTS_CONTRACT_STORE_H
 
@@ -8,13 +8,13 @@
 
 struct store_case {
     const char *name;
-    /* fresh makes an empty outbox and opens a handle on it, with these options. */
+    /* fresh creates an empty outbox and opens a handle on it, with these options. */
     struct store *(*fresh)(const struct store_options *opt);
-    /* clean removes what fresh made, once all handles are closed. */
+    /* clean removes the outbox that fresh created, once all handles are closed. */
     void (*clean)(void);
     /* sneak runs SQL on the store's own connection, as a handler could; false: it failed. */
     bool (*sneak)(struct store *st, const char *sql);
-    /* unsettling is what a handler may do to the session; it ends with NULL. */
+    /* unsettling lists changes that a handler may make to the session; it ends with NULL. */
     const char *const *unsettling;
 };
 

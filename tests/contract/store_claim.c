@@ -190,7 +190,7 @@ static void consumers_are_independent(void **state)
     assert_int_equal(look(g, "b").parked, 1);
     assert_int_equal(look(g, "a").parked, 0);
 
-    /* Each has a position, attempts, an error and dead letters of its own. */
+    /* Each has its own position, attempts, error and dead letters. */
     emit(g->st, "2");
     assert_int_equal(claim(g, "b"), 1);
     assert_true(settle(g, "b", NULL, 0));

@@ -1,4 +1,4 @@
-/* store_consumer.c: consumers are made, paused, reported on and removed. */
+/* store_consumer.c: consumers are created, paused, reported on and removed. */
 #include "store_impl.h"
 
 static void new_consumer_starts_where_it_is_told(void **state)
@@ -140,7 +140,7 @@ static void resuming_clears_the_reason_for_the_pause(void **state)
     must(g->st->ops->consumer_report(g->st, "c", "sink is down: x", &err), &err);
     must(g->st->ops->consumer_pause(g->st, "c", true, &err), &err);
     must(g->st->ops->consumer_pause(g->st, "c", false, &err), &err);
-    assert_true(look(g, "c").down); /* only its relay takes that back */
+    assert_true(look(g, "c").down); /* only its relay withdraws that */
 }
 
 static const struct CMUnitTest tests[] = {

@@ -2,7 +2,7 @@
  * transaction (G8). */
 #include "store_impl.h"
 
-/* worker gives a second handle, which handlers work on. */
+/* worker returns a second handle, which handlers work on. */
 static struct store *worker(struct store_rig *g)
 {
     struct error err;
@@ -70,7 +70,7 @@ static void effect_record_and_settlement_commit_together(void **state)
         assert_int_equal(delivered(g), round);
         assert_int_equal(look(g, "c").inflight, 1 - round);
     }
-    assert_int_equal(claim(g, "c"), 1); /* what was emitted within it, once */
+    assert_int_equal(claim(g, "c"), 1); /* the event emitted within it, once */
     store_close(w);
 }
 
@@ -253,7 +253,7 @@ static void check_key(const struct store_rig *g, const char *want)
 }
 
 /* The key is there when the event is fresh, waits for a retry, is taken over, is a dead letter, and
- * when it is sent back after event and key were trimmed. */
+ * when it is retried after event and key were trimmed. */
 static void every_kind_of_claim_returns_the_idempotency_key(void **state)
 {
     struct store_rig *g = *state;
@@ -283,7 +283,7 @@ static void every_kind_of_claim_returns_the_idempotency_key(void **state)
     assert_int_equal(claim(g, "c"), 1);
     check_key(g, "once \"\\ only");
     assert_true(settle(g, "c", NULL, 0));
-    emit(g->st, "1"); /* without a key, the id takes its place */
+    emit(g->st, "1"); /* without a key, the id replaces it */
     assert_int_equal(claim(g, "c"), 1);
     check_key(g, g->b.ev[0].id.p);
 }

@@ -109,8 +109,8 @@ static void followers_stay_behind_when_the_first_fails_again(void **state)
     assert_int_equal(look(g, "c").parked, 0);
 }
 
-/* The first is delivered, or buried, in the same settlement in which the second fails. It no
- * longer blocks the key, but the second still waits for its own delay. */
+/* The first is delivered, or buried, in the settlement in which the second fails. It no longer
+ * blocks the key, but the second still waits for its own delay. */
 static void follower_failing_in_the_same_claim_waits_for_its_time(void **state)
 {
     struct store_rig *g = *state;
@@ -169,7 +169,7 @@ static void lost_claim_of_parked_events_blocks_until_it_expires(void **state)
     struct outcome o = failed(g, 0, 1, 1000);
     assert_true(settle(g, "c", &o, 1));
     pass(1000);
-    /* The answer gets lost, so it does not know that it has it. */
+    /* The answer is lost, so the worker does not know of its claim. */
     assert_int_equal(claim(g, "c"), 1);
     int64_t epoch = g->b.epoch;
     assert_int_equal(claim(g, "c"), 0);
@@ -222,7 +222,7 @@ static void global_order_stops_at_a_failure_until_it_passes(void **state)
 }
 
 /* Another worker has three claims: the first has failed, the second is alive, and the third, which
- * it forgot, has run out but must wait for the second. Other workers must wait too, instead of
+ * it forgot, has expired but must wait for the second. Other workers must wait too, instead of
  * polling in a loop. */
 static void claim_expired_behind_a_live_one_causes_no_busy_polling(void **state)
 {
@@ -304,7 +304,7 @@ static void park_first(struct store_rig *g, size_t n)
     assert_true(settle(g, "c", out, n));
 }
 
-/* held_keys_are claims an event of each key, and says which of them are held back. */
+/* held_keys_are claims an event of each key, and returns which of them are held back. */
 static void held_keys_are(struct store_rig *g, const char *held)
 {
     size_t n = strlen(held);
@@ -349,7 +349,7 @@ static void key_parked_by_another_worker_is_held_back(void **state)
     others->ops->close(others);
 }
 
-/* What the handle knows itself is as old as what it has read. */
+/* The handle's own knowledge is as old as its last read. */
 static void retried_letter_holds_its_key_on_the_same_handle(void **state)
 {
     struct store_rig *g = *state;

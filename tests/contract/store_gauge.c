@@ -18,7 +18,7 @@ static int64_t depth(const struct consumer_gauge *c)
     return n;
 }
 
-/* of_type finds a type in a gauge; n == 0: it is not there. */
+/* of_type finds a type in a gauge; n == 0: it is absent. */
 static struct gauge_type of_type(const struct consumer_gauge *c, const char *type)
 {
     for (size_t i = 0; i < c->n_types; i++)
@@ -151,7 +151,7 @@ static void parked_events_are_counted_with_their_age(void **state)
     assert_true(c.overdue_at > 0 && c.overdue_at <= emitted);
     assert_int_equal(c.parked, 2);
 
-    /* While it is tried again it is in flight, and still not delivered. */
+    /* While it is retried it is in flight, and still not delivered. */
     pass(3600001);
     struct claim_request req = request("c", "me");
     req.parked_first = true;
@@ -204,7 +204,7 @@ static void delayed_event_is_counted_but_not_overdue(void **state)
     assert_true(i.overdue_at > i.oldest_at);
     assert_int_equal(gauge(g, "c").overdue_at, i.overdue_at);
 
-    /* Once its time has come, it is overdue since then. */
+    /* Once it is due, it is overdue from then on. */
     pass(3600000);
     i = look(g, "c");
     assert_true(i.first_parked.seq < seq);

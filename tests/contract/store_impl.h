@@ -1,5 +1,5 @@
-/* store_impl.h: what the files of the store suite share. store.c has the rig and the shorthand that
- * is declared here; each of the other store_*.c files has the tests of one subject. */
+/* store_impl.h: shared by the files of the store suite. store.c has the rig and the shorthand
+ * declared here; each of the other store_*.c files has the tests of one subject. */
 #ifndef TESTS_CONTRACT_STORE_IMPL_H
 #define TESTS_CONTRACT_STORE_IMPL_H
 
@@ -11,21 +11,21 @@
 
 #define LEASE 30000 /* ms, of every claim unless a test says otherwise */
 
-/* pass lets time go by on both clocks. */
+/* pass advances both clocks. */
 void pass(int64_t ms);
-/* sneak does what a handler should not: it uses the connection behind our back. unsettle does to
- * its session what handlers do. */
+/* sneak does something forbidden to handlers: it uses the connection behind the store's back.
+ * unsettle changes its session as handlers do. */
 bool sneak(struct store *st, const char *sql);
 void unsettle(struct store *st);
 /* must fails the test with the text of err unless r is 0. */
 void must(int r, const struct error *err);
 
-/* emit emits an event of aggregate t/key, or of none if key is NULL. emit_with gives it a type, a
+/* emit emits an event of aggregate t/key, or of none if key is NULL. emit_with sets a type, a
  * payload and a time before which it is not delivered (0: none). */
 void emit(struct store *st, const char *key);
 void emit_with(struct store *st, const char *type, const char *key, const char *payload,
                int64_t not_before);
-/* keyed emits an event with an idempotency key, and returns what the store did. */
+/* keyed emits an event with an idempotency key, and returns the store's result. */
 int keyed(struct store *st, const char *key, const char *payload, char id[UUID_TEXT + 1], bool *dup,
           struct error *err);
 
@@ -35,8 +35,8 @@ struct consumer_spec spec_of(const char *name);
 void put_spec(struct store *st, const struct consumer_spec *c);
 void put(struct store *st, const char *name);
 void put_as(struct store *st, const char *name, enum order order, int lanes);
-/* refilter gives consumer c another filter. It returns what a worker with that filter asks for; the
- * caller frees *ret_f, which the request borrows. */
+/* refilter changes the filter of consumer c. It returns the request of a worker with that filter;
+ * the caller frees *ret_f, which the request borrows. */
 struct claim_request refilter(struct store_rig *g, const char *events, const char *where,
                               struct filter **ret_f);
 /* look returns the consumer's state. Its texts live in g->a. */
@@ -45,13 +45,13 @@ struct consumer_info look(struct store_rig *g, const char *name);
 struct claim_request request(const char *consumer, const char *owner);
 struct claim_request request_as(const char *consumer, const char *owner, enum order order,
                                 int lanes);
-/* claim_by claims into g->b and returns how many events there are in it. claim does so as "me". The
- * events of the batch before are gone. */
+/* claim_by claims into g->b and returns the number of events in it. claim does so as "me". The
+ * events of the previous batch are gone. */
 size_t claim_by(struct store_rig *g, struct claim_request req);
 size_t claim(struct store_rig *g, const char *consumer);
 
-/* claim_without_memory claims into an arena that no event fits in, and returns what the store did.
- * */
+/* claim_without_memory claims into an arena too small for any event, and returns the store's
+ * result. */
 int claim_without_memory(struct store_rig *g, struct error *err);
 
 /* extend_by extends a claim of consumer c. */
@@ -70,14 +70,14 @@ struct outcome failed(const struct store_rig *g, size_t i, int attempts, int64_t
 struct outcome behind(const struct store_rig *g, size_t i);
 struct outcome dead(const struct store_rig *g, size_t i, int attempts);
 
-/* The dead letters of consumer c: how many there are, and the last one. */
+/* The dead letters of consumer c: their number, and the last one. */
 struct letters {
     size_t n;
     char id[UUID_TEXT + 1], error[64], payload[64];
     bool retrying;
 };
 struct letters letters(struct store_rig *g);
-/* kill_one claims the one event that consumer c has left, and makes it a dead letter. */
+/* kill_one claims the one event that consumer c has left, and turns it into a dead letter. */
 void kill_one(struct store_rig *g);
 /* retry_dead sends dead letters back, drop_dead deletes them; both return how many. */
 int64_t retry_dead(struct store_rig *g, struct dead_query q);

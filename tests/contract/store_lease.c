@@ -1,8 +1,7 @@
 /* store_lease.c: leases, claims that are taken over, and clocks that jump (G5, G6, G9). */
 #include "store_impl.h"
 
-/* A worker cut off from the store for longer than its lease still knows what it delivered.
- * */
+/* A worker cut off from the store for longer than its lease still knows what it delivered. */
 static void expired_claim_is_settled_late_if_it_was_not_taken_over(void **state)
 {
     struct store_rig *g = *state;
@@ -86,7 +85,7 @@ static void retry_parked_under_a_fast_clock_is_not_delayed(void **state)
     assert_string_equal(g->b.ev[0].aggregate_id.p, "1");
 }
 
-/* The store looks for jumps only now and then. When it did not look, it asks to be called again
+/* The store checks for jumps only now and then. If it did not check, it asks to be called again
  * soon. */
 static void clock_jumping_back_twice_delays_no_event_for_long(void **state)
 {

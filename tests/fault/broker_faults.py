@@ -35,7 +35,7 @@ class BrokerCase(Numbers):
         self.init()
         self.broker = self.make_broker()
         self.name = self.broker.make(next(names))
-        self.earlier = []  # what came to destinations that are no more
+        self.earlier = []  # messages of destinations that no longer exist
 
     def make_broker(self):
         """make_broker starts a broker that ends with the test."""
@@ -70,12 +70,12 @@ class BrokerCase(Numbers):
         wait_until(lambda: re.search(f"failed, attempt 1 of .*{words}", relay.output()), what=relay.output)
 
     def silent(self, timeout):
-        """silent is what a relay reports about a broker that does not answer."""
+        """silent returns the words of a relay about a broker that does not answer."""
         number, unit = re.fullmatch(r"(\d+)(m?s)", timeout).groups()
         return self.broker.SILENT.format(f"{int(number) * (1 if unit == 'ms' else 1000)} ms")
 
     def reckon(self, faults=0, **more):
-        """reckon allows for what may come again after so many faults."""
+        """reckon allows for the repeats that so many faults may cause."""
         return super().reckon(bound=0 if self.EXACTLY_ONCE else faults * self.broker.repeats(self.sent), **more)
 
 
@@ -83,7 +83,7 @@ class Killed:
     ROUNDS = 1
 
     def test_killed_and_restarted_broker_loses_nothing(self):
-        """A broker that is killed and comes back with its data gets everything, in order."""
+        """A broker that is killed and restarted with its data gets everything, in order."""
         with self.start() as relay:
             for _ in range(self.ROUNDS):
                 self.send(300)
@@ -98,7 +98,7 @@ class Killed:
 
 class LostAnswers:
     def test_lost_answer_repeats_events_in_order(self):
-        """An answer that gets lost brings its events once more, the same ones, and in order."""
+        """A lost answer repeats its events once, the same ones, and in order."""
         with self.broker.network() as net, self.start(url=self.url(net=net)) as relay:
             self.send(50)
             self.wait_all(relay)
@@ -132,12 +132,12 @@ class Stopped:
 
 
 class Crashes(Killed, Stopped, LostAnswers):
-    """What breaks off, wherever it does: everything arrives, in order, and is recorded."""
+    """Whatever breaks, and wherever: everything arrives, in order, and is recorded."""
 
 
 class RelayKilled:
-    """Events a killed relay had published but not settled are repeated in order, at most all that it held, and not at all where the
-    sink promises that."""
+    """Events that a killed relay had published but not settled are repeated in order, at most all that it held, and never if
+    the sink promises that."""
 
     def test_relay_killed_before_settling_loses_nothing(self):
         """A relay that has published events but cannot settle them, because the database is locked, is killed: the next one delivers the rest."""
@@ -265,7 +265,8 @@ class Outages:
         self.reckon(self.broker.LOGIN)
 
     def test_recreated_destination_gets_all_later_events(self):
-        """A destination that is deleted and recreated gets everything from then on. Its former content is lost, as deletion implies."""
+        """A destination that is deleted and recreated gets all later events. Its earlier content is lost, as deletion
+        implies."""
         with self.start() as relay:
             self.send(100)
             self.wait_all(relay)
@@ -299,7 +300,7 @@ class Outages:
             self.assertNotIn("sink is down", relay.output())
 
     def test_memory_is_bounded_while_the_broker_hangs(self):
-        """A broker that takes nothing costs no more memory the more there is for it: less than 48 MiB in all."""
+        """The memory for a broker that accepts nothing does not grow with the backlog: less than 48 MiB in all."""
         with self.start("--batch", "1000", "--timeout", "2s", url=self.url(self.broker.LARGE_WINDOW)) as relay:
             self.send(10)
             self.wait_all(relay)
@@ -318,7 +319,7 @@ class Outages:
 
 class Full:
     def test_full_destination_gets_everything_once_it_has_room(self):
-        """A destination without room is an outage: it gets everything, in order, when it has some again."""
+        """A full destination is an outage: it gets everything, in order, once it has room again."""
         url = self.url(self.broker.fill(self.name))
         with self.start(url=url) as relay:
             self.send(200)
@@ -330,4 +331,4 @@ class Full:
 
 
 class Faults(RelayKilled, RelaysKilled, Zombies, Outages):
-    """All that a broker which is there can do."""
+    """Every fault of a running broker."""

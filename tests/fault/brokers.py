@@ -16,18 +16,18 @@ OLD, NEW = "geheim-1", "geheim-2"  # passwords
 
 
 class Broker:
-    """(1) make() comes first. (2) What a destination had when it was deleted is no longer in got()."""
+    """(1) make() comes first. (2) got() no longer has the content that a destination had when it was deleted."""
 
     SILENT = "has not confirmed for {}"  # in what time
     TIMEOUT = "300ms"          # reported by a relay whose broker stalls
     FUSES = (0, 1, 3, 7, 30, 60, 200, 560)  # bytes of answers after which a connection breaks
-    CUT_FIRST = False          # whether the login is to be among these bytes
-    ZOMBIE = 1                 # in repeats(): what a relay that was stopped for longer than its lease may bring again
+    CUT_FIRST = False          # whether these bytes include the login
+    ZOMBIE = 1                 # in repeats(): what a relay stopped for longer than its lease may repeat
     LOGIN = DELETED = 0        # the same for a login that is withdrawn, and for a destination that is deleted
-    GONE = ()                  # what a relay reports of such a destination, as patterns
+    GONE = ()                  # a relay's report of such a destination, as patterns
     LOSES_ANSWERS = True       # whether an event is sent again because its answer got lost
     BLAMES_DELETED = False     # whether events use up attempts while their destination is deleted
-    CUTS_TO_HEAL = False       # whether connections through which bytes were lost are given up too late to wait for it
+    CUTS_TO_HEAL = False       # whether connections that lost bytes are given up too late to wait for it
     LARGE_WINDOW = ""          # the option for as many events in flight as there may be
 
     def __init__(self, server):
@@ -41,11 +41,11 @@ class Broker:
         return Net(("127.0.0.1", self.server.port))
 
     def repeats(self, sent):
-        """repeats returns what may come again after one fault: all that was on its way."""
+        """repeats returns the most repeats after one fault: everything in flight."""
         return sent
 
     def restore(self):
-        """restore undoes what a test changed for all destinations, where a server serves several tests."""
+        """restore undoes what a test changed for all destinations, where tests share a server."""
 
     def seen(self, relay, faults):
         """seen returns how many of these cuts the relay could not bridge."""
@@ -70,7 +70,7 @@ class RedisBroker(Broker):
         return [(event["payload"], event["event_id"]) for _, event in self.server.entries(name)]
 
     def is_answer(self, data):
-        """is_answer: an answer with ids in it. It may come in one piece with the answer to something else."""
+        """is_answer: an answer with ids in it. It may arrive in one piece with another answer."""
         return re.search(rb"^[$*]", data, re.MULTILINE)
 
     def let_in(self, name, secret):
@@ -86,7 +86,7 @@ class RedisBroker(Broker):
         secret.write_text(f"{NEW}\n")
 
     def fill(self, name):
-        """fill leaves no room at a destination, and gives what the URL of a sink has to say for that to be an outage."""
+        """fill fills up a destination, and returns the URL parameters that make that an outage."""
         self.server("CONFIG", "SET", "maxmemory", 1)
         return ""
 
@@ -101,7 +101,7 @@ class RedisBroker(Broker):
 
 
 class NatsBroker(Broker):
-    """A stream that knows an id again for as long as `window`, which is why nothing comes twice."""
+    """A stream that remembers an id for `window`, so that nothing is stored twice."""
 
     AWAY, SILENT, TIMEOUT = "nats at", "has not answered for {}", "500ms"
     FULL, TOO_LARGE = "maximum messages exceeded (10077)", "max_payload is 1048576"
@@ -226,21 +226,22 @@ class RabbitmqBroker(Broker):
 
 
 class Detour(Net):
-    """A network in front of a broker's listener that says it is here."""
+    """A network in front of a broker's listener that announces this address."""
 
     def __init__(self, broker):
         super().__init__(("127.0.0.1", broker.inner_port), broker.proxy_port)
 
 
 class KafkaBroker(Broker):
-    """A topic with three partitions. The broker serves all tests of a file. Its producer is idempotent: it sends again what was not
-    confirmed, and the broker knows what it has. Messages ended by our own time limit, or by a second without any broker, may be repeated."""
+    """A topic with three partitions. All tests of a file share the broker. The producer is idempotent: it sends unconfirmed
+    messages again, and the broker recognises them. Messages ended by our own time limit, or by a second without any broker, may
+    be repeated."""
 
     AWAY, TIMEOUT, TOO_LARGE, LOGGED_OUT = "kafka at", "2s", "too large", "uthentication"
     FUSES = (0, 1, 3, 7, 30, 60, 200)
     ZOMBIE, DELETED, BLAMES_DELETED, CUTS_TO_HEAL = 2, 1, True, True
     PARTITIONS, BATCH = 3, 100
-    # A login is good for a moment, as it is where tokens or passwords expire; quotas hold after two seconds.
+    # A login lasts for a moment, as with expiring tokens or passwords; quotas apply after two seconds.
     SETTINGS = {**broker_kafka.RULES, "connections.max.reauth.ms": 2000, "quota.window.num": 2}
 
     def __init__(self, settings=SETTINGS):

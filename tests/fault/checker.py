@@ -19,14 +19,14 @@ SHOWN = 5  # of a kind, in a complaint
 
 
 class Fact(typing.NamedTuple):
-    """order grows within a key, as things happened; body is all that must arrive as it is."""
+    """order grows within a key, in the order of events; body must arrive unchanged."""
     key: typing.Any
     order: typing.Any
     body: typing.Any
 
 
 class Broken(AssertionError):
-    """A guarantee did not hold. Its name in a traceback tells run.py that this case gets no second chance."""
+    """A guarantee was broken. When this name is in a traceback, run.py does not rerun the case."""
 
 
 class Checker:
@@ -57,7 +57,8 @@ class Checker:
         self.complaints.append(f"{what} ({len(cases)}): {', '.join(map(str, cases[:SHOWN]))}")
 
     def consumer(self, who, got, dead=(), bound=0):
-        """got is [(name, body)] as it came; dead has the names of dead letters; of what came again at most `bound`."""
+        """got is [(name, body)] in order of arrival; dead has the names of dead letters; at most `bound` repeats are
+        allowed."""
         dead, seen = set(dead), set()
         first = [name for name, _ in got if not (name in seen or seen.add(name))]
         self.complain("lost", f"{who}: lost", [n for n in self.facts if n not in seen and n not in dead])
@@ -91,8 +92,8 @@ class Checker:
 
 
 def whole_lines(path):
-    """whole_lines returns the lines of a file sink as [(event, the bytes of its payload)]; [] if there is none yet. A line
-    whose end has not been written is left out."""
+    """whole_lines returns the lines of a file sink as [(event, the bytes of its payload)]; [] if the file does not exist. It
+    omits a line without its end."""
     try:
         data = pathlib.Path(path).read_bytes()
     except FileNotFoundError:

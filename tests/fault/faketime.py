@@ -18,7 +18,7 @@ class Clock:
         self.set(seconds)
 
     def set(self, seconds):
-        """set puts the clock so many seconds before or behind the true time, in one step."""
+        """set moves the clock so many seconds from the true time, in one step."""
         new = self.path.with_name(self.path.name + ".new")
         new.write_text(f"{seconds:+d}\n")
         new.chmod(0o644)

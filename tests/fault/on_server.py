@@ -1,4 +1,4 @@
-"""Cases on a PostgreSQL server of their own, which they may stop, kill and copy."""
+"""Cases on a private PostgreSQL server, which they may stop, kill and copy."""
 import uuid
 
 import workload
@@ -8,7 +8,7 @@ from support import TIMEOUT, Case, PgCase, wait_until
 
 
 class ServerCase(Case):
-    """A Case on a server of its class's own, with a database of its own."""
+    """A Case on a server of its class, with its own database."""
 
     postgres = True
     settings = {}

@@ -41,7 +41,7 @@ def peak(pid):
 
 
 class Scenario:
-    """To be put before a Case. PREFIX stands before the outbox's tables."""
+    """A mixin for a Case. PREFIX precedes the names of the outbox's tables."""
 
     PREFIX = "outbox_"
 
@@ -56,12 +56,12 @@ class Scenario:
     # ---- faults ----
 
     def fault(self, kind, n=1):
-        """fault counts one that was injected, and is over."""
+        """fault counts an injected fault that is over."""
         self.faults[kind] = self.faults.get(kind, 0) + n
         self.fault_end = time.monotonic()
 
     def fault_over(self):
-        """fault_over: one that was counted when it began has ended."""
+        """fault_over marks the end of a fault that was counted when it began."""
         self.fault_end = time.monotonic()
 
     def healed(self):
@@ -84,7 +84,7 @@ class Scenario:
         wait_until(lambda: not self.held(), what=lambda: f"left: {self.held()}")
 
     def check_left(self, checker):
-        """check_left: a relay releases what it still holds within a moment."""
+        """check_left: a relay releases its claims within a moment."""
         for _ in range(200):
             if not self.held(): break
             time.sleep(0.05)
@@ -106,7 +106,8 @@ class Scenario:
     # ---- rounds ----
 
     def rounds(self, play, short, long=15):
-        """rounds plays once for `short` seconds; in a soak for SOAK_TIME, each round with another seed and anew."""
+        """rounds plays once for `short` seconds; in a soak repeatedly for SOAK_TIME, each round from the start with another
+        seed."""
         end = time.monotonic() + SOAK_TIME
         for n in range(1 << 20):
             self.seed = SEED + n
@@ -127,7 +128,7 @@ class Scenario:
         if not process.running(): self.fail(f"a process ended by itself:\n{process.output()}")
 
     def lost_claims(self, consumer):
-        """lost_claims counts what relays say in their logs: each may bring a batch twice, like a crash."""
+        """lost_claims counts the lost claims in relays' logs: each may repeat a batch, like a crash."""
         logs = (child.output() for child in self.children if child.log.name.startswith("relay-"))
         return sum(f"consumer={consumer} claim" in line and "is lost" in line for log in logs for line in log.splitlines())
 
@@ -136,7 +137,7 @@ class Crew:
     """Producers and relays of a scenario, which has start(kind): {place: process}, where a place is (kind, number)."""
 
     LEAST = 10  # events that prove something
-    vanished = 0  # relays that were killed or stopped: what each held may come again
+    vanished = 0  # relays that were killed or stopped: the claims of each may be repeated
 
     def crew(self, producers, relays):
         places = [("producer", n) for n in range(producers)] + [("relay", n) for n in range(relays)]
@@ -153,8 +154,8 @@ class Crew:
             self.kill(place, process)
 
     def rage(self, crew, seconds):
-        """rage kills them at random moments and starts others, and has relays stand still for longer than their leases; in the
-        end all are killed, once enough has happened: on a busy machine producers may have got to nothing so far."""
+        """rage kills them at random moments and starts others, and stops relays for longer than their leases; in the end it
+        kills all, once enough has happened: on a busy machine producers may not have done anything yet."""
         stopped, end = set(), time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(self.random.choice((0.01, 0.05, 0.2, 0.4)))
@@ -180,7 +181,7 @@ class Crew:
 
 
 class Numbers(Scenario):
-    """Events are numbers, KEYS keys in turn, and `emit` said of each that it was committed."""
+    """Events are numbers, KEYS keys in turn, and `emit` confirmed each as committed."""
 
     def setUp(self):
         super().setUp()
@@ -193,7 +194,7 @@ class Numbers(Scenario):
         self.outbox("emit", "--ndjson", "-", "--store", store or self.store, input=lines)
 
     def got(self):
-        """got returns [(number, id)] as they came."""
+        """got returns [(number, id)] in order of arrival."""
         return [(ev["payload"], ev["id"]) for ev, _ in whole_lines(self.out)]
 
     def missing(self):

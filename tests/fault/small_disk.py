@@ -1,5 +1,5 @@
-"""A part of a server's folder as a file system of a few megabytes that only it can see, and that outlives it. To be put before a
-Server, whose prepare() calls hold()."""
+"""Part of a server's folder as a file system of a few megabytes that only the server can see, and that outlives it. A mixin for
+a Server, whose prepare() calls hold()."""
 import subprocess
 
 import servers
@@ -23,7 +23,7 @@ class HeldDisk:
         return self.inside("unshare", "-U", "--map-user=1000", "--map-group=1000", "setpriv", "--pdeathsig", self.death, *super().command())
 
     def fill(self):
-        """fill takes what room there is, in large pieces and then in small ones."""
+        """fill uses up all the room, in large pieces and then in small ones."""
         self.run(*self.inside("sh", "-c", 'for size in 65536 1; do dd if=/dev/zero bs=$size 2>/dev/null >>"$0"; done; true', str(self.small / "ballast")))
 
     def make_room(self):

@@ -1,5 +1,5 @@
-"""A broker that is away, and far more behind it than fits into memory: what a relay holds is a few batches, whatever there is. A
-million events in a soak, fewer otherwise."""
+"""A broker that is away, with far more behind it than fits into memory: a relay holds a few batches, however long the backlog.
+A million events in a soak, fewer otherwise."""
 # build: plain
 # quick: no
 import socket
@@ -30,7 +30,7 @@ class Behind(Case):
                      {event} SELECT 'a', 'k', i % 1000, '"{PAYLOAD}"' FROM n""")
 
     def hold(self, port):
-        """hold has relays of all kinds run at once before a broker that is not there, and says what each has held at most."""
+        """hold runs relays of all kinds at once in front of an unreachable broker, and returns the most that each has held."""
         args = lambda name: ("--consumer", name, "--sink", SINKS[name].format(port=port), "--batch", 1000, "--timeout", "1s")
         relays = {name: self.relay("--log-level", "debug", *args(name)) for name in SINKS}
         for relay in relays.values(): wait_until(lambda: "sink is down" in relay.output(), what=relay.output)

@@ -14,11 +14,11 @@ from support import SOAK, Case, wait_until
 
 BATCH = 20
 EACH = 7  # consumers of a broker
-# What these consumers are like; of those without an order any may be first.
+# The settings of these consumers; without an order any event may be first.
 WAYS = [{"order": "key", "lanes": 1}, {"order": "key", "lanes": 4}, {"order": "none", "lanes": 2}, {"order": "global", "lanes": 1},
         {"order": "key", "lanes": 2}, {"order": "key", "lanes": 1, "concurrency": 2}, {"order": "none", "lanes": 1}]
-MEANWHILE = 5  # seconds within which the others have everything, on a busy machine
-STOPPED = 2  # seconds that a broker stands still: longer than the relay waits for an answer
+MEANWHILE = 5  # seconds within which the others get everything, on a busy machine
+STOPPED = 2  # seconds that a broker stalls: longer than the relay waits for an answer
 
 
 class Brokers(Numbers, Case):
@@ -57,7 +57,8 @@ class Brokers(Numbers, Case):
         wait_until(lambda: not self.behind(brokers), timeout, lambda: (self.sent, self.behind(brokers), relay.output()[-6000:]))
 
     def hurt_two(self, killed, stopped, relay):
-        """hurt_two: two brokers are down for a while, with events in flight before and after; the others are served meanwhile."""
+        """hurt_two takes two brokers down for a while, with events in flight before and after; the others are served
+        meanwhile."""
         two = [killed, stopped]
         self.send(100)
         killed.server.kill()
@@ -66,7 +67,7 @@ class Brokers(Numbers, Case):
         self.send(60)
         self.wait_served([p for p in self.brokers if p not in two], MEANWHILE, relay)
         self.waits.append(time.monotonic() - began)
-        time.sleep(max(0, STOPPED - (time.monotonic() - began)))  # what is in flight runs into its time limit
+        time.sleep(max(0, STOPPED - (time.monotonic() - began)))  # events in flight reach their time limit
         killed.server.start()
         stopped.server.thaw()
         for broker in two: self.hurt[broker.name] = self.hurt.get(broker.name, 0) + 1
@@ -88,8 +89,8 @@ class Brokers(Numbers, Case):
         self.assertEqual(self.held(), [])
 
     def test_broken_brokers_delay_only_their_own_consumers(self):
-        """With 28 consumers at four brokers, one of which is killed and another stopped: all events arrive, in order, none is blamed, and the
-        consumers of the others don't wait."""
+        """With 28 consumers at four brokers, one killed and another stopped: all events arrive, in order, none is blamed, and
+        the consumers of the others don't wait."""
         with self.relay("-c", self.config(), "--batch", BATCH, "--timeout", "1s", "--log-hold", "0s") as relay:
             self.send(50)
             self.wait_served(self.brokers, 60, relay)

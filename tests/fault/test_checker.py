@@ -1,4 +1,4 @@
-"""The checker of this folder complains of each thing it is there for, once for each, and of nothing else."""
+"""The checker of this folder reports each kind of violation, once for each, and nothing else."""
 # build: plain
 import unittest
 

@@ -57,7 +57,7 @@ class Clocks(Numbers):
         return (CLAIMS * faults + self.lost_claims("out")) * BATCH
 
     def apart(self):
-        """apart has three relays and three emitters work whose clocks are an hour apart; gives the clocks and the relays."""
+        """apart starts three relays and three emitters whose clocks are an hour apart; it returns the clocks and the relays."""
         clocks = [self.clock("ahead", HOUR), self.clock("behind", -HOUR), self.clock("right")]
         relays = [self.start(clock) for clock in clocks]
         for n in range(ROUNDS): self.emit_at(clocks[n % 3], 15)
@@ -66,8 +66,8 @@ class Clocks(Numbers):
         return clocks, relays
 
     def jump(self, clock, own, emit):
-        """jump sets a clock to and fro, under two relays that go by the clock `own`. Every second time they are killed just
-        before, so that their leases, and what waits for its retry, are of a time that no longer applies."""
+        """jump moves a clock back and forth, under two relays that use the clock `own`. Every second time it kills them just
+        before, so that their leases and pending retries are from a time that no longer applies."""
         relays = [self.start(own), self.start(own)]
         for n in range(ROUNDS):
             emit(15)
@@ -83,8 +83,8 @@ class Clocks(Numbers):
         self.reckon(self.bound(sum(self.faults.values())))
 
     def delayed(self):
-        """delayed: not_before is a time, made by the emitter's clock. One that is behind has no effect; one that is ahead
-        delays by as much more. What comes after it in its key waits with it."""
+        """delayed: not_before is a time by the emitter's clock. If that clock is behind, the delay has no effect; if it is
+        ahead, the delay is longer by the difference. Later events of the key wait."""
         fast, slow = self.clock("fast", 1), self.clock("slow", -HOUR)
         with self.start() as relay:
             for clock, least, most in ((slow, 0, SOON), (fast, 1.2, SOON)):
@@ -101,8 +101,8 @@ class Clocks(Numbers):
 
 class OnSqlite(Clocks, Case):
     def test_relays_an_hour_apart_lose_and_reorder_nothing(self):
-        """Programs of one machine whose clocks are an hour apart work on while they are: how long a claim lasts is told by the
-        clock since the machine started. Nothing is lost or out of order, and no claim is taken away that has not run out."""
+        """Programs of one machine whose clocks are an hour apart keep working: leases are measured by the time since the
+        machine started. Nothing is lost or out of order, and no claim is taken over before it expires."""
         _, relays = self.apart()
         self.heal(*relays, timeout=SOON)
         for relay in relays: relay.stop()
@@ -162,16 +162,17 @@ class OnSqlite(Clocks, Case):
         self.jump(clock, clock, lambda n: self.emit_at(clock, n))
 
     def test_delay_uses_the_emitters_clock_and_holds_its_key(self):
-        """A delayed event of an emitter whose clock is wrong comes later or sooner by that much, and in the order of its key."""
+        """A delayed event of an emitter whose clock is wrong arrives later or sooner by that much, and in the order of its
+        key."""
         self.delayed()
 
 
 class ByServer(Clocks):
-    """The store's clock is that of its server."""
+    """The store's clock is the server's."""
 
     def test_relay_clocks_an_hour_apart_have_no_effect(self):
-        """Programs whose clocks are an hour apart work on while they are: the server's clock counts. Nothing is lost or out of
-        order, and no claim is taken away that has not run out."""
+        """Programs whose clocks are an hour apart keep working: the server's clock counts. Nothing is lost or out of order, and
+        no claim is taken over before it expires."""
         _, relays = self.apart()
         self.heal(*relays, timeout=SOON)
         for relay in relays: relay.stop()
@@ -190,7 +191,8 @@ class ByServer(Clocks):
         self.reckon(self.bound(0))
 
     def test_delay_uses_the_emitters_clock_and_holds_its_key(self):
-        """A delayed event of an emitter whose clock is wrong comes later or sooner by that much, and in the order of its key."""
+        """A delayed event of an emitter whose clock is wrong arrives later or sooner by that much, and in the order of its
+        key."""
         self.delayed()
 
 
@@ -203,7 +205,7 @@ class OnMariadb(ByServer, MariaCase):
 
 
 class Fake:
-    """A server that goes by a clock of ours. To be put before one."""
+    """A server that uses a clock of ours. A mixin for a server."""
 
     def prepare(self):
         super().prepare()

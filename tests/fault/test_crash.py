@@ -24,7 +24,7 @@ LEASE = 300  # ms
 
 
 def diary(folder):
-    """diary returns what the producers know: {(producer, n): (fate, number of events)}, of each transaction."""
+    """diary returns what the producers know of each transaction: {(producer, n): (fate, number of events)}."""
     fates, states = {}, {"c": COMMITTED, "r": ROLLED_BACK, "i": UNKNOWN}
     for path in sorted(folder.glob("diary-*")):
         for state, n, count in (line.split() for line in path.read_text().splitlines()):
@@ -33,8 +33,8 @@ def diary(folder):
 
 
 class Storm(Storms, Crew, Scenario, Case):
-    """Producers and relays that are killed and started again, and relays that stand still for longer than their leases;
-    then one relay that heals; then the reckoning."""
+    """Producers and relays are killed and restarted, and relays are stopped for longer than their leases; then one relay heals,
+    and everything is checked."""
 
     def begin(self, lanes):
         self.lanes, self.born, self.vanished = lanes, 0, 0
@@ -58,7 +58,7 @@ class Storm(Storms, Crew, Scenario, Case):
                           self.random.randrange(1 << 30))
 
     def check_transactions(self, fates, events):
-        """G1: row and events agree, whole or not at all. What one producer committed first has the lower seq."""
+        """G1: row and events agree, whole or not at all. An event that a producer committed earlier has the lower seq."""
         rows = {(producer, n): count for producer, n, count in self.sql("SELECT * FROM ledger")}
         told = collections.Counter((producer, n) for producer, n, _ in events)
         for tx, (_, count) in fates.items():
@@ -80,7 +80,7 @@ class Storm(Storms, Crew, Scenario, Case):
         for who in self.sinks:
             got = [(name(raw), (ev["id"], ev["aggregate_id"], raw)) for ev, raw in whole_lines(self.path(who))]
             dead = self.sql("SELECT seq FROM outbox_dead WHERE consumer = ?", who)
-            # A claim that vanished with its relay, or was lost, may come once more.
+            # A claim that was lost, or vanished with its relay, may be repeated once.
             bound = (CLAIMS * self.vanished + self.lost_claims(who)) * BATCH
             c.consumer(who, got, [names[seq] for seq, in dead], bound)
         self.check_left(c)
@@ -96,7 +96,7 @@ class Storm(Storms, Crew, Scenario, Case):
 @on_each_store
 class Emitters(Scenario):
     def test_killed_and_repeated_import_stores_each_line_once(self):
-        """Idempotency keys make it safe to run the same import again until it gets through."""
+        """Idempotency keys make it safe to repeat the same import until it succeeds."""
         count, rng = 20000, random.Random(SEED)
         lines = self.path("import.ndjson")
         lines.write_text("".join(json.dumps({"type": "row.added", "payload": {"n": n}, "idempotency_key": f"row-{n}"})
@@ -164,11 +164,11 @@ class Directed:
         return relay
 
     def freeze(self, relay):
-        """freeze has a relay stand still. SQLite has one lock for all; elsewhere a turn that stalls is ended by the server."""
+        """freeze stops a relay. SQLite has one lock for all; elsewhere the server ends a stalled turn."""
         relay.freeze(self.db if self.store.startswith("sqlite:") else None)
 
     def lock(self):
-        """lock returns a session that has what a claim waits for, in a transaction."""
+        """lock returns a session that holds the lock a claim waits for, in a transaction."""
         if self.store.startswith("sqlite:"):
             db = sqlite3.connect(self.db, isolation_level=None)
             self.addCleanup(db.close)
@@ -271,7 +271,7 @@ class Directed:
         self.assert_clean(2)
 
     def test_relay_stopped_past_its_lease_changes_nothing(self):
-        """G5: the stalled relay's claim is lost, it reports that, and the other relay's work stands."""
+        """G5: the stalled relay's claim is lost, it reports that, and the other relay's work counts."""
         zombie = self.two_claims()
         self.freeze(zombie)
         self.drain(*self.plain())
@@ -281,7 +281,7 @@ class Directed:
         zombie.signal(signal.SIGCONT)
         wait_until(lambda: zombie.output().count("is lost") == 2, what=zombie.output)
         self.hold.unlink()
-        wait_until(lambda: len(self.got()) == 5, what=self.got)  # the one command that had been started ends
+        wait_until(lambda: len(self.got()) == 5, what=self.got)  # the one command that was started ends
         self.emit_numbers(5, 6)
         wait_until(lambda: self.got()[5:] == [5, 6], what=self.got)
         self.assertEqual(self.got(), [1, 2, 3, 4, 1, 5, 6])
@@ -297,7 +297,7 @@ class Poison(Scenario):
     KEYS, remote = 5, True
 
     def run_until_through(self):
-        """run_until_through starts it again whenever it died, as a supervisor does; gives how often."""
+        """run_until_through restarts the program whenever it dies, as a supervisor does; it returns how often."""
         for deaths in range(100):
             status = self.spawn(PROGRAMS / "fault_poison", self.store, self.path("out")).wait(expect=None)
             if status == 0:
@@ -332,8 +332,8 @@ class Poison(Scenario):
         self.emit_with({20}, 40)
         deaths = self.run_until_through()
         self.check([20], 40, bound=40)
-        # Once in the batch, then three times alone; and when "audit" had such an event in hand as well, which counts for
-        # neither. A lease that runs out on a busy server counts as an attempt, too.
+        # Once in the batch, then three times alone; also when "audit" had such an event in flight, which counts for neither. A
+        # lease that expires on a busy server counts as an attempt, too.
         self.assertIn(deaths, range(2 if self.remote else 4, 10))
 
     def test_poison_events_of_two_keys_do_not_harm_others(self):

@@ -1,5 +1,5 @@
-"""A hundred thousand dead letters in a soak, ten thousand otherwise, as after a night with a wrong deployment: everything that an operator
-does stays quick, and takes no more memory than with a few."""
+"""A hundred thousand dead letters in a soak, ten thousand otherwise, as after a night with a wrong deployment: every operation
+stays quick, and takes no more memory than with a few."""
 # build: plain
 # quick: no
 import contextlib
@@ -29,7 +29,7 @@ class ManyDead(PgCase):
         self.addCleanup(lambda: os.write(int(os.environ.get("OUTBOX_TAP", 1)), f"# took: {json.dumps(self.figures)}\n".encode()))
 
     def bury(self, n):
-        """bury makes n events that the consumer `mail` gives up."""
+        """bury creates n events that the consumer `mail` gives up."""
         self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload) SELECT 'order.' || i %% 7, 'order', i %% %s, "
                  "jsonb_build_object('n', i, 'text', repeat('x', 300)) FROM generate_series(1, %s) i", KEYS, n)
         while True:
@@ -40,7 +40,7 @@ class ManyDead(PgCase):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.dead"), [(n,)])
 
     def did(self, name, *args):
-        """did runs a command, notes its time and its memory, and gives what it wrote."""
+        """did runs a command, records its time and memory, and returns its output."""
         child = self.spawn(BIN, *args)
         start, memory = time.monotonic(), 0
         while child.running():
@@ -82,7 +82,7 @@ class ManyDead(PgCase):
         self.did("trim of all", "trim", "--older-than", "0s", "--yes")
 
     def test_oldest_needed_event_is_found_without_a_scan(self):
-        """status, metrics and each step of a trim ask for the first event that waits."""
+        """status, metrics and each step of a trim look up the first event that waits."""
         self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload) SELECT 't', 'order', i, '1' FROM "
                  "generate_series(1, %s) i", WAITING)
         while rows := self.sql("SELECT epoch, seq FROM outbox.claim('mail', 'w', %s)", BATCH):
@@ -106,7 +106,7 @@ class ManyDead(PgCase):
             self.assertTrue(relay.running())
 
     def deliver(self, n):
-        """deliver has a relay deliver what was sent back: each once, and each key in its order."""
+        """deliver runs a relay on the letters sent back: each arrives once, and each key in its order."""
         out = self.path("out")
         start = time.monotonic()
         self.drain("--consumer", "mail", "--sink", f"file:{out}", timeout=300)

@@ -40,8 +40,8 @@ class Durable(PgCase):
         self.assertEqual(self.sql("SELECT id FROM outbox.event"), got)
 
     def on_disk(self):
-        """What is known to be on disk after an emit. A look at a page may have tidied it up, which is in the log, too: then another emit is
-        needed."""
+        """The log position known to be on disk after an emit. Reading a page may have pruned it, which is logged, too: then
+        another emit is needed."""
         wait_until(lambda: self.sql("SELECT outbox.emit('t', 'k', '1', '{}')") and self.sql("SELECT outbox._on_disk()") != [(None,)])
         return self.sql("SELECT outbox._on_disk()")[0][0]
 
@@ -79,7 +79,7 @@ class Durable(PgCase):
         return self.out.read_text().split() if self.out.exists() else []
 
     def take(self, n):
-        """take emits event n, and waits until the sink stands still with it."""
+        """take emits event n, and waits until the sink blocks on it."""
         self.go.unlink(missing_ok=True)
         self.sql("SELECT outbox.emit('t', 'k', %s, '{}')", str(n))
         wait_until(lambda: str(n) in self.got())
@@ -90,7 +90,7 @@ class Durable(PgCase):
         wait_until(lambda: self.sql("SELECT count(*) FROM outbox.claim") == [(0,)])
 
     def warm_up(self, events):
-        """The first turns of a consumer are no simple ones."""
+        """The first turns of a consumer are not simple ones."""
         for n in range(events):
             self.take(n)
             self.go_on()
@@ -100,8 +100,9 @@ class Durable(PgCase):
         self.postgres.start()
 
     def lose_a_turn(self, n):
-        """lose_a_turn has the server die with events in hand from n on, until it has lost the claim. A look at a page may have tidied it up,
-        which is in the log, too; then the turn has waited. Or the server itself has just written the log. Returns the event."""
+        """lose_a_turn makes the server die with events in flight from n on, until it has lost the claim. Reading a page may
+        have pruned it, which is logged, too, so the turn waited; or the server itself has just written the log. Returns the
+        event."""
         for n in range(n, n + 8):
             self.take(n)
             self.assertEqual(self.sql("SELECT count(*) FROM outbox.claim"), [(1,)])

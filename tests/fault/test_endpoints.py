@@ -1,5 +1,5 @@
-"""Endpoints that change while a relay delivers to them: certificates that are renewed, replaced and run out, and HTTP/2
-connections closed by GOAWAY. Nothing is lost, keys keep their order, and no attempt is counted for what is not an event's fault."""
+"""Endpoints that change while a relay delivers to them: certificates that are renewed, replaced or expire, and HTTP/2
+connections closed by GOAWAY. Nothing is lost, keys keep their order, and no attempt is counted unless an event is at fault."""
 # build: plain
 # quick: no
 from checker import COMMITTED, Fact
@@ -46,7 +46,7 @@ class Certificates(Delivered):
         return [(int(request.body), request.id) for request in list(self.receiver.requests) if request.answered]
 
     def change(self, certificate, key):
-        """change takes effect with the next connection; those that are open are closed, as by a server that is restarted."""
+        """change applies to new connections; open ones are closed, as by a server that restarts."""
         self.receiver.tls = server_context(certificate, key)
         self.receiver.hang_up()
 
@@ -75,7 +75,7 @@ class Certificates(Delivered):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
     def test_untrusted_certificate_stops_the_sink(self):
-        """A certificate of another authority, or one that has run out, makes the sink down: no event is sent, none is blamed,
+        """A certificate that has expired, or is from another authority, makes the sink down: no event is sent, none is blamed,
         and all are delivered, in order, once the certificate is valid."""
         good = self.path("first") / "end.pem", self.path("first") / "end.key"
         bad = {"of a stranger": self.made("stranger")[1:], "that has run out": self.made("old", authority=self.path("first"), days=-1)[1:]}
@@ -109,7 +109,7 @@ class Goodbyes(Delivered):
         return [(n, n) for n, _ in super().stored()]
 
     def send(self, n):
-        """send makes events without keys: none waits for another."""
+        """send emits events without keys: none waits for another."""
         if not self.keyless: return super().send(n)
         self.emit_many([{"type": "a", "payload": i} for i in range(n)])
         self.sent = n
@@ -131,7 +131,7 @@ class Goodbyes(Delivered):
         c.verdict()
 
     def test_events_are_sent_over_http_2_without_tls(self):
-        """An endpoint that speaks HTTP/2 in the clear gets everything, in order."""
+        """An endpoint that speaks HTTP/2 without TLS gets everything, in order."""
         with Http2() as self.receiver, self.start(self.receiver.url, "--webhook-http", "2") as relay:
             self.send(self.COUNT)
             self.wait_all(relay)
@@ -139,9 +139,9 @@ class Goodbyes(Delivered):
         self.reckon(bound=0)
 
     def test_requests_refused_by_goaway_are_resent_uncounted(self):
-        """GOAWAY names the last request that was taken; those after it go out again, over another connection."""
+        """GOAWAY names the last accepted request; later ones are sent again, over another connection."""
         self.goodbye(limit=30)
 
     def test_refused_streams_are_resent_uncounted(self):
-        """The same where each request after it is refused as well."""
+        """The same if each later request is refused as well."""
         self.goodbye(limit=30, refuse=True)

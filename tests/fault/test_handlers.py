@@ -1,5 +1,5 @@
-"""Handlers that die at each step, and connections cut in between: the crash table of docs/c.md.
-What a handler does in its transaction takes effect once; what one does outside may come twice, where the table says so."""
+"""Handlers that die at each step, and connections cut in between: the crash table of docs/c.md. A handler's changes in its
+transaction take effect once; actions outside may be repeated, where the table says so."""
 # build: plain
 import pathlib
 import signal
@@ -13,7 +13,7 @@ EVENTS = 10
 
 
 class Dying:
-    """A program that is started again until it comes to its end."""
+    """A program that is restarted until it completes."""
 
     KEY = "key"
 
@@ -88,7 +88,7 @@ def recording(request):
 
 
 class Cut(PgCase):
-    """The connection in which a handler works breaks, and what the server did then is for us to find out."""
+    """The connection of a handler breaks, and we have to find out what the server did."""
 
     COUNT = 30
 

@@ -1,5 +1,5 @@
-"""A real Kafka in front of a relay, faulty in every way: the suite that every broker stands (broker_faults.py), and what only Kafka
-does. One broker for all cases; test_kafka_cluster.py has three."""
+"""A real Kafka in front of a relay, with every kind of fault: the suite common to all brokers (broker_faults.py), and Kafka's
+own. One broker for all cases; test_kafka_cluster.py has three."""
 # build: plain
 # quick: no
 import signal
@@ -34,14 +34,15 @@ class Faults(broker_faults.Killed, broker_faults.Stopped, broker_faults.Faults, 
 
 
 class FaultsOnce(broker_faults.RelayKilled, KafkaCase, Case):
-    """dedupe=on: what a killed relay had published and not settled is found in the topic, and not written again."""
+    """dedupe=on: events that a killed relay had published and not settled are found in the topic, and not written again."""
 
     QUERY, EXACTLY_ONCE = "dedupe=on", True
 
 
 class Outages(KafkaCase, Case):
     def test_revoked_write_permission_loses_nothing(self):
-        """A user who may no longer write to the topic: attempts are counted, and everything arrives once the right is back."""
+        """A user who may no longer write to the topic: attempts are counted, and everything arrives once the right is
+        restored."""
         with self.start(url=self.broker.let_in(self.name, self.path("password"))) as relay:
             self.send(100)
             self.wait_all(relay)
@@ -55,7 +56,7 @@ class Outages(KafkaCase, Case):
         self.reckon()
 
     def test_quota_slows_but_loses_nothing(self):
-        """A broker that holds a client to some bytes a second gets everything at that pace, in order, and once."""
+        """A broker that limits a client to some bytes a second gets everything at that pace, in order, and once."""
         client, rate = ("clients", "outbox:out"), 20000
         self.kafka.set_for(*client, add=f"producer_byte_rate={rate}")
         self.addCleanup(self.kafka.set_for, *client, remove="producer_byte_rate")
@@ -66,7 +67,7 @@ class Outages(KafkaCase, Case):
             self.arrived(relay)
             took = time.monotonic() - began
         self.reckon()
-        # Two seconds' worth passes at once, plus what was in flight by then; an event has at least 150 bytes.
+        # Two seconds' worth passes at once, plus the events in flight by then; an event has at least 150 bytes.
         self.assertGreater(took, (self.sent - CLAIMS * self.BATCH) * 150 / rate - 2)
 
     def test_added_partitions_lose_nothing(self):
@@ -89,7 +90,7 @@ class Outages(KafkaCase, Case):
         try:
             self.send(CLAIMS * self.BATCH)
             wait_until(lambda: self.sql("SELECT * FROM outbox_claim"), what=zombie.output)
-            time.sleep(0.3)  # most likely they are in the hands of the library now; what follows is true in any case
+            time.sleep(0.3)  # most likely the library has them by now; the rest holds in any case
             zombie.freeze(self.db)
         finally:
             self.kafka.thaw()
@@ -110,7 +111,7 @@ class Outages(KafkaCase, Case):
 
 
 class Disk(KafkaCase, Case):
-    """A broker of its own, whose disk can be filled."""
+    """A private broker, whose disk can be filled."""
 
     def make_broker(self):
         own = KafkaBroker(settings=None)
@@ -119,7 +120,8 @@ class Disk(KafkaCase, Case):
         return own
 
     def test_broker_with_a_full_disk_loses_nothing(self):
-        """A broker that ends because its disk is full, in the middle of a batch, gets everything once it is started with room."""
+        """A broker that aborts because its disk is full, in the middle of a batch, gets everything once it is restarted with
+        room."""
         with self.start() as relay:
             self.send(100)
             self.wait_all(relay)

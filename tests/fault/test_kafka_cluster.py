@@ -1,5 +1,5 @@
-"""Three brokers of a real Kafka, three replicas, two of them in sync for a confirmation; whatever is done to them under load:
-nothing lost, the order of a key kept, no attempt counted against an event."""
+"""A Kafka cluster of three brokers with three replicas, two of which must confirm. Whatever happens to them under load: nothing
+is lost, the order of a key is kept, no attempt is counted against an event."""
 # build: plain
 # clusters: yes
 import itertools
@@ -111,7 +111,7 @@ class Brokers(Numbers, Case):
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
     def test_one_broker_with_a_full_disk_loses_nothing(self):
-        """A broker whose disk is full ends, in the middle of a batch; the others go on, and everything arrives, in order."""
+        """A broker with a full disk aborts in the middle of a batch; the others continue, and everything arrives, in order."""
         with self.start() as relay:
             self.send(500)
             self.wait_all(relay)

@@ -24,8 +24,8 @@ UNAVAILABLE = 69
 
 
 def small_disks():
-    """small_disks lets this process mount file systems visible only to it and its children; False where it may not. Each file of tests is a
-    process of its own."""
+    """small_disks lets this process mount file systems visible only to it and its children; False if it may not. Each test file
+    is a separate process."""
     libc, uid, gid = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
     if libc.unshare(NEWNS) != 0:
         if libc.unshare(NEWUSER | NEWNS) != 0: return False
@@ -55,7 +55,7 @@ class Space(Numbers, Case):
         self.addCleanup(self._end_children)
 
     def fill(self):
-        """fill takes all the room there is."""
+        """fill uses up all the room."""
         with open(self.small / "ballast", "wb") as f:
             for size in (1 << 16, 1):
                 try:
@@ -71,7 +71,7 @@ class Space(Numbers, Case):
         return (CLAIMS * self.faults.get("disk full", 0) + self.lost_claims("out")) * BATCH
 
     def test_full_disk_refuses_emits_and_loses_nothing(self):
-        """An SQLite database without room refuses emits and says why; what was committed is delivered, in order, when there is
+        """An SQLite database without room refuses emits and says why; committed events are delivered, in order, once there is
         room again, by the same relay."""
         self.db = self.small / "shop.db"
         self.store = f"sqlite:{self.db}"
@@ -83,12 +83,12 @@ class Space(Numbers, Case):
                 self.send(60)
                 self.fill()
                 relay.signal(signal.SIGCONT)
-                # What it writes may find room in the write-ahead log.
+                # Its writes may find room in the write-ahead log.
                 wait_until(lambda: "no space left" in relay.output() or not self.missing(), what=relay.output)
                 said = self.outbox("emit", "a", "--payload", "-", input=json.dumps("x" * 200000), status=UNAVAILABLE).stderr
                 self.assertIn("no space left on the device", said)
                 self.assertIn("make room", said)
-                sent = self.sent  # whatever can still be stored is stored whole
+                sent = self.sent  # whatever still fits is stored whole
                 while self.outbox("emit", "a", "--key", f"k/{self.sent % KEYS}", "--payload", self.sent, status=None
                                   ).returncode == 0 and self.sent < sent + 50: self.sent += 1
                 (self.small / "ballast").unlink()
@@ -99,8 +99,8 @@ class Space(Numbers, Case):
         self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
 
     def test_full_disk_makes_the_file_sink_down(self):
-        """A file sink without room is down, and says why; every line is whole, none is lost, in order, when there is room again,
-        and no attempt is counted."""
+        """A file sink without room is down, and says why; once there is room again every line is whole and in order, none is
+        lost, and no attempt is counted."""
         self.out = self.small / "out"
         self.init()
         with self.start() as relay:
@@ -122,7 +122,7 @@ class Space(Numbers, Case):
 class Memory(Scenario):
     """Events of up to a megabyte, and a relay that may not have much memory."""
 
-    ENOUGH, TOO_LITTLE = 128 * MIB, 40 * MIB  # address space: the libraries alone take 30
+    ENOUGH, TOO_LITTLE = 128 * MIB, 40 * MIB  # address space: the libraries alone need 30
     COUNT, TRIES = (120, 8) if SOAK else (40, 6)
 
     def setUp(self):
@@ -135,7 +135,7 @@ class Memory(Scenario):
         self.outbox("emit", "--ndjson", "-", input=lines)
 
     def limited(self, limit):
-        # With an arena for each thread, what malloc reserves and never uses would count.
+        # With an arena for each thread, memory that malloc reserves and never uses would count.
         return self.spawn("env", "MALLOC_ARENA_MAX=1", "prlimit", f"--as={limit}:", BIN, "relay", "--consumer", "out", "--sink", f"file:{self.out}",
                           "--lease", "1s", "--log-hold", "0s", "--retry", "base=100ms,cap=1s,attempts=6,outage=0s", log=f"relay-{len(self.children)}.log")
 
@@ -166,7 +166,7 @@ class Memory(Scenario):
         self.check(bound=0)
 
     def test_relay_out_of_memory_says_so_and_recovers(self):
-        """A relay that has too little memory says so and tries again, or ends; nothing is lost, and with more memory all is
+        """A relay with too little memory says so and retries, or ends; nothing is lost, and with more memory everything is
         delivered, in order."""
         relay = self.limited(self.TOO_LITTLE)
         said = lambda: len(re.findall("out of memory|cannot allocate memory", relay.output()))

@@ -1,5 +1,5 @@
-"""An administrator at work on the outbox's tables while producers emit and relays deliver: tables and indexes that are rewritten, moved
-to another tablespace, given further columns. Every session waits for a moment, and nothing is lost."""
+"""An administrator maintains the outbox's tables while producers emit and relays deliver: tables and indexes are rewritten,
+moved to another tablespace, given further columns. Every session waits for a moment, and nothing is lost."""
 # build: plain
 # quick: no
 import contextlib
@@ -63,11 +63,11 @@ class Maintenance(Load):
         self.begin(2)
         self.sinks = {who: self.sinks[who] for who in ("books", "flaky")}
         self.prepare()
-        crew = self.crew(1, 2)  # what one emits, the flaky consumer's commands keep up with on a busy machine
+        crew = self.crew(1, 2)  # a rate that the flaky consumer's commands keep up with on a busy machine
         self.wait_books(10, crew)
         every = self.statements()
         self.random.shuffle(every)
-        every.sort(key=lambda one: one[0] == "column added in a transaction")  # the column stays: it comes after everything else
+        every.sort(key=lambda one: one[0] == "column added in a transaction")  # the column stays: it is the last one
         seen = {}
         for kind, statements in every:
             seen[kind] = seen.get(kind, 0) + 1
@@ -87,8 +87,8 @@ class Maintenance(Load):
         self.outbox("trim")
 
     def test_table_maintenance_under_load_loses_nothing(self):
-        """VACUUM FULL, CLUSTER, REINDEX, also CONCURRENTLY, another tablespace, further columns and indexes, on every table: what is
-        committed meanwhile is delivered, in order, within 30 s of each statement."""
+        """VACUUM FULL, CLUSTER, REINDEX, also CONCURRENTLY, another tablespace, further columns and indexes, on every table:
+        events committed meanwhile are delivered, in order, within 30 s of each statement."""
         self.rounds(lambda _: self.play(99 if SOAK else 2), 0)
 
 
@@ -105,7 +105,7 @@ class Altered(PgCase):
         for n in range(40): self.emit("a" if n % 4 else "b", f"k/{n % 5}", n)
         out = self.path("out")
         self.drain("--consumer", "early", "--sink", f"file:{self.path('early')}", "--lanes", 4)
-        # Fails once with every fifth, and for good with those of type b.
+        # Fails once for every fifth event, and always for those of type b.
         self.drain("--consumer", "c", "--lanes", 2, "--retry", "base=1ms,cap=1ms,attempts=9,outage=0s", "--sink",
                    f'exec:[ "$OUTBOX_TYPE" = a ] || exit 65; [ $((OUTBOX_SEQ % 5)) -ne 0 ] || [ "$OUTBOX_ATTEMPT" -gt 1 ] || exit 75; cat >>{out}')
         self.assertEqual(sorted(ev["payload"] for ev in self.ndjson(self.path("early"))), list(range(40)))
@@ -116,7 +116,7 @@ class Altered(PgCase):
         self.outbox("consumers", "resume", "c")
         self.drain("--consumer", "c", "--lanes", 2, "--sink", f"file:{out}")
         self.assertEqual(sorted(ev["payload"] for ev in self.ndjson(out)), list(range(40)))
-        self.sql("ALTER SEQUENCE outbox.event_seq_seq RESTART")  # what is wrong with numbers is put right
+        self.sql("ALTER SEQUENCE outbox.event_seq_seq RESTART")  # repairs wrong numbers
         self.emit("a", "k/1", 40)
         self.drain("--consumer", "c", "--lanes", 2, "--sink", f"file:{out}")
         self.drain("--consumer", "c", "--lanes", 3, "--sink", f"file:{out}")

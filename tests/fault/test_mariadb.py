@@ -1,4 +1,5 @@
-"""What MariaDB does differently, one trap at a time: each would lose an event, change it, or stop every worker, if it were not handled."""
+"""MariaDB's peculiarities, one trap at a time: each would lose an event, change it, or stop every worker, if it were not
+handled."""
 # build: plain
 # quick: no
 import contextlib
@@ -54,8 +55,8 @@ class Traps(MariaCase):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_fresh"), [(1,)])
 
     def test_no_session_setting_changes_a_stored_value(self):
-        """Every column, given something that does not fit, by every way to emit, under every setting that makes the server lenient:
-        refused, or stored as it was given."""
+        """For every column, a value that does not fit, by every way to emit, under every setting that makes the server lenient:
+        refused, or stored as given."""
         uuid = "01890a5d-ac96-774b-bcce-b302099a8057"
         bad = {"id": [f"'{uuid}x'", "'no'"], "type": [f"'{'x' * 300}'", "X'61ff62'", "NULL"], "aggregate_id": [f"'{'x' * 1030}'", "X'61ff62'"],
                "version": ["'12 apples'", "1e30", "''", "'x'", "18446744073709551615", "DATE_ADD('9999-12-31', INTERVAL 9 DAY)"],
@@ -165,7 +166,7 @@ class Traps(MariaCase):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(1,)])
 
     def test_locked_consumer_row_is_awaited_and_nothing_breaks(self):
-        # 1205 undoes the statement only: what the turn did before has to be rolled back by hand.
+        # 1205 undoes only the statement: earlier changes of the turn have to be rolled back explicitly.
         self.emit("a")
         holder = self.connect()
         with self.relay(*self.consumer, "--busy-timeout", "1s") as relay:
@@ -262,7 +263,7 @@ class Traps(MariaCase):
                 self.assertRegex(said.stderr, "read-only.*replica")
                 self.emit("a", None, None, "--store", owner)  # as replication does, whatever the server is
                 wait_until(lambda: "read-only" in relay.output(), what=relay.output)
-                self.assertIn("0 events kept", self.outbox("status").stdout)  # it has no number yet, and none can be given
+                self.assertIn("0 events kept", self.outbox("status").stdout)  # it has no number yet, and cannot get one
                 early = self.relay("--consumer", "new", "--sink", f"file:{self.path('new')}", wait=False)
                 wait_until(lambda: "waiting for the store" in early.output(), what=early.output)
                 mariadb_server.execute(server.url(""), "SET GLOBAL read_only = 0")

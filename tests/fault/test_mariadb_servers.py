@@ -25,7 +25,7 @@ UNAVAILABLE = 69
 
 
 class ServerCase(Case):
-    """A Case on a server of its class's own, with a database of its own."""
+    """A Case on a server of its class, with its own database."""
 
     @classmethod
     def setUpClass(cls):
@@ -61,8 +61,8 @@ class Crash(workload.ServerCrashes, Load):
 
 
 class Failover(Load):
-    """All clients use one address, which leads to the primary, and to the replica after its promotion; by an account that a server
-    which is read-only refuses."""
+    """All clients use one address, which leads to the primary, and to the replica after its promotion, with an account that a
+    read-only server refuses."""
     lease = "1s"
 
     @classmethod
@@ -107,7 +107,7 @@ class Failover(Load):
         self.check()
 
     def test_relays_follow_to_the_promoted_replica(self):
-        """A primary that dies and a replica that takes over: what was committed on both is delivered, in order, by the same
+        """A primary that dies and a replica that replaces it: events committed on both are delivered, in order, by the same
         relays."""
         self.rounds(self.failover, 0)
 
@@ -122,8 +122,8 @@ class Failover(Load):
         self.reckon(crew)
 
     def test_relays_follow_when_the_primary_turns_read_only(self):
-        """A primary that hands over in good order and keeps its connections open: relays leave it when they may not write any more;
-        what was committed is delivered, in order."""
+        """A planned switchover in which the primary keeps its connections open: relays leave it when they may no longer write;
+        committed events are delivered, in order."""
         self.rounds(self.switchover, 0)
 
     def switchover(self, _):
@@ -197,7 +197,7 @@ class DiskFull(Numbers, Case):
         self.send(200)
 
     def fill(self):
-        """fill leaves the database without room; what is refused then is said so. What still fits is one of the numbers."""
+        """fill fills up the database; refused emits say so. The last one that fits is one of the numbers."""
         self.server.fill()
         while True:
             said = self.outbox("emit", "a", "--key", f"k/{self.sent % KEYS}", "--payload", self.sent, "--header", "pad=" + "x" * 3000, status=None)
@@ -213,12 +213,12 @@ class DiskFull(Numbers, Case):
         self.sent += 1
         self.wait_all(relay)
         relay.stop()
-        # A delivery that could not be recorded comes again.
+        # An unrecorded delivery is repeated.
         self.reckon(CLAIMS * (relay.output().count("trying again") + self.lost_claims("out")))
 
     def test_full_disk_refuses_emits_clearly_and_loses_nothing(self):
-        """A database without room refuses emits and says why; what was committed is delivered, in order, at the latest when there is room
-        again."""
+        """A database without room refuses emits and says why; committed events are delivered, in order, at the latest once
+        there is room again."""
         self.begin()
         self.fill()
         with self.start() as relay:
@@ -228,7 +228,7 @@ class DiskFull(Numbers, Case):
             self.end(relay)
 
     def test_relay_recovers_after_a_full_disk(self):
-        """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
+        """A database that repeatedly fills up under a relay: the relay continues, and committed events are delivered, in order,
         with no help but free space."""
         self.begin()
         with self.start() as relay:
@@ -244,8 +244,8 @@ class DiskFull(Numbers, Case):
             self.end(relay)
 
     def test_server_aborting_on_a_full_disk_loses_nothing(self):
-        """A value that is stored on pages of its own takes room also to be rolled back: without any the server ends itself. Started
-        again, with room, it has all that was committed, and relays continue on their own."""
+        """A value that is stored on pages of its own also needs room to be rolled back: without any the server aborts.
+        Restarted with room, it has everything committed, and relays continue on their own."""
         self.begin()
         self.fill()
         large = f'"{os.urandom(400000).hex()}"'

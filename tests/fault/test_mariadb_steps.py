@@ -11,7 +11,7 @@ from scenario import CLAIMS, SEED, Numbers
 from support import SOAK, MariaCase, wait_until
 
 BATCH = 4
-STEPS = 40  # more than the statements that it takes to number, claim, deliver and settle
+STEPS = 40  # more than the statements needed to number, claim, deliver and settle
 EVERY = 1 if SOAK else 8
 
 
@@ -30,11 +30,11 @@ class Steps(Numbers, MariaCase):
                           "--log-hold", "0s", **kw)
 
     def some(self):
-        """some returns the steps to break at: all in a soak, else every eighth, from one that the seed chooses."""
+        """some returns the steps to break at: all in a soak, else every eighth, starting at one chosen by the seed."""
         return range(1 + SEED % EVERY, STEPS + 1, EVERY)
 
     def send_until(self, stop):
-        """send_until sends events until the statement came that is to break."""
+        """send_until sends events until the chosen statement is sent."""
         while not stop.done():
             self.send(BATCH + 2)
             wait_until(lambda: stop.done() or not self.missing())
@@ -62,7 +62,7 @@ class Steps(Numbers, MariaCase):
         self.cut_at(ANSWERED)
 
     def test_relay_killed_at_any_statement_loses_nothing(self):
-        """A relay that is killed before any statement of a turn: the next one goes on, nothing is lost."""
+        """A relay is killed before any statement of a turn: the next one continues, nothing is lost."""
         for n in self.some():
             relay = self.start()
             stop = self.proxy.at(n, UNSENT, relay.kill)
@@ -74,8 +74,8 @@ class Steps(Numbers, MariaCase):
         self.reckon((CLAIMS * self.faults["relay killed"] + self.lost_claims("out")) * BATCH)
 
     def test_relay_stalled_at_any_statement_blocks_no_other(self):
-        """A relay that stalls between two statements of a turn, with what it has locked: another one goes on within seconds,
-        nothing is lost, and the first one goes on when it is back."""
+        """A relay stalls between two statements of a turn while it holds locks: another one continues within seconds, nothing
+        is lost, and the first one continues when it resumes."""
         for n in self.some() if SOAK else (12 + SEED % 5,):
             relay = self.start()
             stop = self.proxy.at(n, STALLED)

@@ -1,5 +1,5 @@
-"""A SQLite outbox that is replaced, taken away, restored or swapped under running relays and producers: nothing that is in the
-file at the path is lost, no process silently continues in a deleted file, and two files are never mixed up (G1, G2, G5)."""
+"""A SQLite outbox that is replaced, removed, restored or swapped under running relays and producers: nothing in the file at the
+path is lost, no process silently continues in a deleted file, and two files are never mixed up (G1, G2, G5)."""
 # build: plain
 # quick: no
 import contextlib
@@ -45,7 +45,7 @@ class Moved(Case):
         self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
 
     def replaced_by(self, replace, text="was replaced by a copy of the same outbox"):
-        """A relay has delivered, idles, and has a backup moved under it: it delivers what is emitted there from now on."""
+        """A relay has delivered, idles, and a backup replaces its file: from now on it delivers the events emitted there."""
         with self.start() as relay:
             self.emit("before")
             self.delivered("before", relay)
@@ -62,7 +62,7 @@ class Moved(Case):
         self.assertEqual(self.got().count("after"), 1)
 
     def test_relay_follows_a_backup_moved_onto_its_path(self):
-        """The write-ahead log of the former file is still beside the path: it must not be taken for the new one's."""
+        """The old file's write-ahead log is still beside the path: it must not be mistaken for the new one's."""
         self.replaced_by(lambda copy: os.rename(copy, self.db))
 
     def test_relay_follows_a_backup_copied_and_renamed(self):
@@ -101,7 +101,7 @@ class Moved(Case):
             self.assertEqual([t for t, in db.execute("SELECT type FROM outbox_event ORDER BY seq")], ["before", "forgotten"])
 
     def test_file_moved_aside_keeps_all_committed_events(self):
-        """Its log is no longer beside it, so what was in there must get into the file first."""
+        """Its log is no longer beside it, so its content must be written to the file first."""
         aside = self.home / "aside.db"
 
         def replace(copy):
@@ -195,7 +195,7 @@ class Moved(Case):
             self.whole()
 
     def test_events_in_flight_survive_a_replaced_file(self):
-        """The copy has two events that were being delivered from the former file: they are delivered from it as well."""
+        """The copy has two events that were being delivered from the old file: they are delivered from it as well."""
         gate = self.path("gate")
         sink = f"exec:while test -e {gate}; do sleep 0.02; done; echo $OUTBOX_TYPE >> {self.out}"
         gate.touch()
@@ -204,7 +204,7 @@ class Moved(Case):
             self.emit("two", "k/1")
             copy = backup(self.db, self.path("copy.db"))
             with contextlib.closing(sqlite3.connect(copy)) as db, db:
-                db.execute("DELETE FROM outbox_claim")  # as if it had been made before they were claimed
+                db.execute("DELETE FROM outbox_claim")  # as if it had been copied before they were claimed
                 db.execute("UPDATE outbox_lane SET position = 0")
                 db.execute("UPDATE outbox_consumer SET epoch = 0")
             os.rename(copy, self.db)
@@ -239,8 +239,8 @@ class Moved(Case):
         else: self.assertIn(b"was replaced", err)
 
     def test_reader_of_the_old_file_causes_no_mixed_files(self):
-        """A process that knows nothing of us has the former file open. Opening the new file now would attach the former
-        file's log: we refuse, name the process, and continue as soon as it has ended."""
+        """A process unrelated to us has the old file open. Opening the new file now would attach the old file's log: we refuse,
+        name the process, and continue as soon as it has ended."""
         with contextlib.closing(sqlite3.connect(self.db)) as db, db:
             db.execute("INSERT INTO outbox_event (type) VALUES ('former')")
         copy = backup(self.db, self.path("copy.db"))
@@ -295,7 +295,7 @@ class Moved(Case):
             self.whole()
 
     def test_restarted_sequence_is_reported_and_loses_nothing(self):
-        """Fixtures of tests and some ORMs empty the table and its sequence: what comes then has numbers that were passed."""
+        """Test fixtures and some ORMs empty the table and its sequence: later events get numbers that consumers have passed."""
         empty = "DELETE FROM outbox_event", "DELETE FROM sqlite_sequence"
         with self.start() as relay:
             for n in range(5): self.emit(f"before{n}")

@@ -1,5 +1,5 @@
-"""NATS JetStream in front of a relay, faulty in every way: the suite that every broker stands (broker_faults.py), and what only NATS
-does. Nothing comes twice within the duplicate window or among the last messages, and nothing at all with exclusive=on."""
+"""NATS JetStream in front of a relay, with every kind of fault: the suite common to all brokers (broker_faults.py), and NATS's
+own. Nothing is stored twice within the duplicate window or among the last messages, and never with exclusive=on."""
 # build: plain
 # quick: no
 import re
@@ -79,7 +79,7 @@ class ZombiesExclusive(Zombies):
 
 
 class Forgetful(broker_faults.RelaysKilled, NatsCase, Case):
-    """A server that forgets ids at once: what keeps events from being stored twice is looking back, or the chain."""
+    """A server that immediately forgets ids: only looking back, or the chain, keeps events from being stored twice."""
 
     def make_broker(self):
         broker = NatsBroker(window=NatsBroker.SECOND // 10)
@@ -109,7 +109,7 @@ class Three(Numbers, Case):
     """A cluster of three. More of its faults are in test_nats_cluster.py."""
 
     def test_leader_killed(self):
-        """A killed leader costs a moment: the remaining two continue, in order, and nothing comes twice."""
+        """A killed leader costs a moment: the remaining two continue, in order, and nothing arrives twice."""
         self.init()
         with Cluster(3) as cluster:
             cluster.stream("S", subjects=["s"], num_replicas=3)

@@ -1,6 +1,6 @@
-"""A cluster of three NATS servers under load: a leader killed, every server in turn, all of them, one that stalls; with one event
-of a key in flight, and with exclusive=on. And the scale that docs/proof.md speaks of: four relays, 16 lanes, three servers, any one of
-the seven killed in turn."""
+"""A cluster of three NATS servers under load: a leader killed, every server in turn, all of them, one stalled; with one event
+of a key in flight, and with exclusive=on. And the scale that docs/proof.md mentions: four relays, 16 lanes, three servers, any
+one of the seven killed in turn."""
 # build: plain
 # clusters: yes
 import time
@@ -26,7 +26,8 @@ class OnCluster(Numbers):
         return self.relay("--consumer", "out", "--sink", self.cluster.url("s", f"stream=S{self.MODE}"), "--timeout", "3s", *more)
 
     def got(self):
-        """got reads again, for a while, if there are fewer: a server that has just restarted may answer with stale data."""
+        """got reads again, for a while, if messages are missing: a server that has just restarted may answer with stale
+        data."""
         deadline = time.monotonic() + 30
         while True:
             found = [(int(m.data), m.headers["id"]) for m in self.cluster.messages("S")]
@@ -41,7 +42,7 @@ class OnCluster(Numbers):
 
 class Killed(OnCluster, Case):
     def test_servers_killed_in_turn_lose_nothing(self):
-        """Whichever server is killed, the remaining two continue, in order, and nothing comes twice."""
+        """Whichever server is killed, the remaining two continue, in order, and nothing arrives twice."""
         with self.start() as relay:
             for node in self.cluster.nodes:
                 self.send(800)
@@ -58,7 +59,7 @@ class Killed(OnCluster, Case):
         return self.cluster.api("STREAM.INFO.S")["cluster"].get("replicas", [])
 
     def test_killing_all_servers_and_restarting_loses_nothing(self):
-        """A cluster that is killed whole and comes back has everything, in order, and once."""
+        """A cluster killed as a whole and restarted has everything, in order, and once."""
         with self.start() as relay:
             self.send(800)
             wait_until(lambda: self.got(), what=relay.output)

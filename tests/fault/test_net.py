@@ -25,7 +25,7 @@ DIRECTIONS = {"requests vanish": {"up": True}, "answers vanish": {"down": True},
 
 
 class Network(Numbers):
-    """self.start gives a relay that works through the network self.net."""
+    """self.start starts a relay that works through the network self.net."""
 
     def setUp(self):
         super().setUp()
@@ -38,7 +38,7 @@ class Network(Numbers):
         return list(DIRECTIONS) if SOAK else [self.rng.choice(list(DIRECTIONS))]
 
     def cut_often(self, relay):
-        """cut_often resets every connection, again and again, while there is work."""
+        """cut_often resets every connection repeatedly while there is work."""
         for _ in range(CUTS):
             before = self.missing()
             self.send(60)
@@ -94,7 +94,7 @@ class ToStore(Network):
 
     def half_open(self, kind, directions):
         self.send(40)
-        with self.start(self.far, "--sweep", "2s") as far:  # it may be asleep when its network goes, and ask only then
+        with self.start(self.far, "--sweep", "2s") as far:  # it may be asleep when its network fails, and ask only then
             self.wait_all(far)
             self.net.swallow(**directions)
             asked = self.net.made
@@ -120,7 +120,7 @@ class ToStore(Network):
             self.anew()
 
     def test_emitter_reports_a_half_open_connection(self):
-        """An emitter whose answer vanishes ends with a clear error; its idempotency key tells whether it was stored."""
+        """An emitter whose answer vanishes ends with a clear error; its idempotency key shows whether the event was stored."""
         self.send(1)
         for _ in range(6 if SOAK else 1):
             self.net.swallow(down=True)

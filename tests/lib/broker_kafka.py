@@ -39,12 +39,12 @@ USER, PASSWORD = "relay", "s3cret-of-kafka"
 # Settings of a broker with ACLs. Anonymous clients may do everything.
 RULES = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
          "allow.everyone.if.no.acl.found": "true", "super.users": "User:ANONYMOUS"}
-# A test broker lives for seconds: no compiler that takes its time, no garbage collector with threads.
+# A test broker lives for seconds: no slow compiler, no multi-threaded garbage collector.
 JAVA = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
 
 
 def unavailable():
-    """unavailable returns why there is no Kafka here; None: there is one."""
+    """unavailable returns why Kafka is not available here, or None."""
     if not shutil.which("java"): return "Java is not here: install default-jre-headless"
     if not JARS.is_dir(): return f"Apache Kafka {VERSION} is not in {CACHE}: ./test gets it, if Maven Central can be reached"
     if not TOOL.exists(): return f"{TOOL} is not built: it takes librdkafka-dev"
@@ -52,8 +52,8 @@ def unavailable():
 
 
 def home():
-    """home is the folder of the jars, where the servers' user can read them, with an archive of their classes, which halves the
-    time that a broker takes to start."""
+    """home returns the folder of the jars, readable by the servers' user, with an archive of their classes, which halves a
+    broker's start-up time."""
     if os.geteuid() != 0: place = JARS
     else: place = pathlib.Path("/var/tmp") / f"outbox-tests-{os.geteuid()}" / JARS.name
     place.parent.mkdir(mode=0o755, exist_ok=True)
@@ -100,7 +100,7 @@ class Message(typing.NamedTuple):
 
 
 class Topics:
-    """What is done with topics, through self.hosts."""
+    """Operations on topics, through self.hosts."""
 
     def tool(self, *args):
         done = subprocess.run([TOOL, self.hosts, *map(str, args)], capture_output=True, text=True, timeout=90)
@@ -119,14 +119,14 @@ class Topics:
         self.tool("config", topic, *(f"{name.replace('_', '.')}={value}" for name, value in settings.items()))
 
     def deny(self, topic, user=USER):
-        """deny takes the right to write from a user, until permit; the broker must have RULES."""
+        """deny revokes a user's right to write until permit; the broker must have RULES."""
         self.tool("deny", topic, user)
 
     def permit(self, topic, user=USER):
         self.tool("permit", topic, user)
 
     def set_for(self, kind, name, add=None, remove=None):
-        """set_for sets or removes a setting of users or clients: quotas, and what they log in with."""
+        """set_for sets or removes a setting of users or clients: quotas and credentials."""
         change = ["--add-config", add] if add else ["--delete-config", remove]
         self.java("kafka.admin.ConfigCommand", "--bootstrap-server", self.hosts, "--alter", "--entity-type", kind, "--entity-name",
                   name, *change)
@@ -221,7 +221,8 @@ class Kafka(Server, Topics):
         return [*self.java_command("kafka.Kafka"), str(self.dir / "server.properties")]
 
     def ready(self):
-        """ready: it takes requests. One of several is not waited for: it is not ready before the others."""
+        """ready tells whether it accepts requests. A broker of a cluster does not wait for itself: it is not ready before the
+        others."""
         return self.one_of_several or self.takes_requests()
 
     def takes_requests(self):
@@ -229,15 +230,15 @@ class Kafka(Server, Topics):
             return s.connect_ex(("127.0.0.1", self.port)) == 0
 
     def stop(self):
-        self.end(signal.SIGKILL)  # a clean end takes seconds
+        self.end(signal.SIGKILL)  # a clean stop takes seconds
 
     def restart(self):
         self.kill()
         return self.start()
 
     def fill_disk(self, room=0):
-        """fill_disk: no file of the broker can grow past `room` bytes more than its largest segment has; it gets EFBIG there, which
-        it treats like a disk that is full. A file system that is small, or has quotas, would need root, or a kernel that lets
+        """fill_disk lets no file of the broker grow more than `room` bytes beyond its largest segment; the write fails with
+        EFBIG, which the broker treats like a full disk. A small file system or quotas would need root, or a kernel that lets
         users mount."""
         largest = max((path.stat().st_size for path in (self.dir / "data").glob("*/*.log")), default=0)
         self.run("prlimit", f"--pid={self.popen.pid}", f"--fsize={largest + room}:")
@@ -263,7 +264,7 @@ class Cluster(Topics):
         return self
 
     def wait(self, brokers=None):
-        """wait waits until they take requests."""
+        """wait waits until all brokers accept requests."""
         deadline = time.monotonic() + servers.TIMEOUT
         for broker in brokers or self.brokers:
             while not broker.takes_requests():

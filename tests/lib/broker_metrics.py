@@ -1,4 +1,4 @@
-"""What a relay shows of the broker behind a sink, as all sinks with one show it: in its metrics, and in `doctor --connect`."""
+"""The view a relay gives of the broker behind a sink, the same for every broker: in its metrics and in `doctor --connect`."""
 import re
 import urllib.request
 
@@ -25,7 +25,8 @@ class BrokerView:
         return {**found["broker_info"][0], **numbers}
 
     def wait_shown(self, relay, **want):
-        """wait_shown waits until the broker is shown so, and returns what is shown; a value may be a predicate."""
+        """wait_shown waits until the broker is shown like this, and returns the values shown; an expected value may be a
+        predicate."""
         def fits():
             have = self.shown(relay) or {}
             ok = all(value(have.get(name)) if callable(value) else have.get(name) == value for name, value in want.items())
@@ -33,14 +34,14 @@ class BrokerView:
         return wait_until(fits, what=lambda: f"{want}\nbut {self.shown(relay)}\n{relay.output()}")
 
     def check_view(self, args, freeze, thaw, **want):
-        """check_view: a relay shows the broker and its leader; of one that stalls, what is unconfirmed, and for how long;
-        and the doctor names it, too. The settings must have room for seconds without an answer."""
+        """check_view checks that a relay shows the broker and its leader, and, when the broker stalls, the unconfirmed events
+        and their age; and that the doctor names it. The settings must allow for seconds without an answer."""
         done = self.outbox("doctor", "--connect", *args, status=None)
         self.assertIn(f"{want['kind']} at {want['broker']} answered within", done.stdout)
         if want["leader"]: self.assertIn(f"leader: {want['leader']}", done.stdout)
         with self.serve(*args, "--timeout", "60s") as relay:
             self.emit("a.b")
-            wait_until(lambda: self.json("consumers", "show", "out")["delivered"] == 1, what=relay.output)  # else that event may be the one unconfirmed
+            wait_until(lambda: self.json("consumers", "show", "out")["delivered"] == 1, what=relay.output)  # otherwise that event may be the unconfirmed one
             self.wait_shown(relay, consumer="out", connected=1, unconfirmed=0, confirm_lag_seconds=0, **want)
             freeze()
             try:

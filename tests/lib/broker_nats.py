@@ -65,7 +65,7 @@ class Client:
         raise ConnectionError("the server has closed the connection")
 
     def request(self, subject, body=b""):
-        """request returns what was answered, (headers, data)."""
+        """request returns the answer: (headers, data)."""
         self.asked += 1
         inbox = f"{self.inbox}.{self.asked}"
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -78,7 +78,7 @@ class Client:
         return headers, answer
 
     def api(self, what, body=b""):
-        """api asks JetStream; an error is raised."""
+        """api sends a request to JetStream and raises an error answer."""
         headers, data = self.request(f"$JS.API.{what}", body)
         if not data: raise LookupError(f"{what}: {headers}")
         answer = json.loads(data)
@@ -120,7 +120,7 @@ def parse(head):
 
 
 class Nats(Server):
-    """A server. What is in files survives kill() and start()."""
+    """A server. Its files survive kill() and start()."""
 
     prefix, death = "obnt", "KILL"
 
@@ -164,7 +164,7 @@ class Nats(Server):
         with self.client() as c: return c.api(what, body)
 
     def stream(self, name, **config):
-        """stream creates a stream, which must not be there."""
+        """stream creates a stream, which must not exist."""
         return self.api(f"STREAM.CREATE.{name}", {"name": name, **config})
 
     def update(self, name, **config):
@@ -210,7 +210,7 @@ class Cluster:
         return [node for node in self.nodes if node.running()]
 
     def api(self, what, body=b"", wait=MAX_WAIT):
-        """api asks whichever server answers: after one was killed it takes a moment until another leads."""
+        """api asks any server that answers: after a kill a new leader takes a moment."""
         deadline = time.monotonic() + wait
         while True:
             for node in self.running():
@@ -220,7 +220,7 @@ class Cluster:
             time.sleep(0.05)
 
     def wait_leader(self):
-        """wait_leader waits until all of them can make a stream of all of them."""
+        """wait_leader waits until a stream can be replicated on all servers."""
         self.api("STREAM.CREATE.probe", {"name": "probe", "subjects": ["probe"], "num_replicas": len(self.nodes)})
         self.api("STREAM.DELETE.probe")
 

@@ -26,7 +26,7 @@ ERLANG = "+S 1:1 +SDcpu 1:1 +SDio 2 +A 2 +sbwt none +sbwtdcpu none +sbwtdio none
 
 
 class Epmd:
-    """The port mapper that the nodes find each other by. Erlang would start one that stays forever."""
+    """The port mapper by which nodes find each other. Erlang would start one that never ends."""
 
     def __init__(self):
         self.port = free_port()
@@ -39,7 +39,7 @@ class Epmd:
 
 
 class Rabbit(Server):
-    """A node. What is durable survives kill() and start()."""
+    """A node. Durable objects survive kill() and start()."""
 
     prefix, death = "obmq", "KILL"
 
@@ -86,7 +86,7 @@ class Rabbit(Server):
                                              stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     def start(self):
-        """start has more patience than other servers need: a node that gets a twentieth of the machine takes over a minute."""
+        """start is more patient than for other servers: a node that gets a twentieth of the machine takes over a minute."""
         if not self.launched: self.launch()
         self.popen, self.launched = self.launched, None
         deadline = time.monotonic() + 4 * TIMEOUT
@@ -95,7 +95,7 @@ class Rabbit(Server):
         return self
 
     def ready(self):
-        """ready asks at most a few times a second: a node takes seconds to start, and every question is its work."""
+        """ready asks a few times a second at most: a node takes seconds to start, and every question delays it."""
         try:
             socket.create_connection(("127.0.0.1", self.port), 1).close()
             return True
@@ -104,7 +104,7 @@ class Rabbit(Server):
             return False
 
     def stop(self):
-        self.kill()  # what is confirmed is on disk, and a node takes seconds to say goodbye
+        self.kill()  # confirmed messages are on disk, and a node takes seconds to shut down
         if self.dir is None: return
 
     def close(self):
@@ -119,22 +119,22 @@ class Rabbit(Server):
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def eval(self, erlang):
-        """eval evaluates Erlang expressions on the node, each ended by a full stop, and gives the last value as text."""
+        """eval evaluates Erlang expressions on the node, each ended by a full stop, and returns the last value as text."""
         done = subprocess.run([*unprivileged("KILL"), "erl_call", "-sname", self.name, "-c", self.cookie, "-e"], input=erlang + "\n", text=True,
                               cwd="/", env={**clean_env(), "HOME": str(self.dir), "ERL_EPMD_PORT": str(self.epmd.port)}, capture_output=True)
         if done.returncode or not done.stdout.startswith("{ok, "): raise RuntimeError(f"{erlang}: {done.stdout}{done.stderr}")
         return done.stdout[5:].rstrip()[:-1]
 
     def connections(self):
-        """connections are the names that clients have given theirs."""
+        """connections returns the names that clients have chosen for their connections."""
         return self.eval("[proplists:get_value(client_properties, I) || I <- rabbit_networking:connection_info_all([client_properties])].")
 
     def alarm(self, on=True):
-        """alarm is what `rabbitmqctl set_vm_memory_high_watermark` does: close to zero, the broker blocks publishers."""
+        """alarm does what `rabbitmqctl set_vm_memory_high_watermark` does: close to zero, the broker blocks publishers."""
         self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({'0.0000001' if on else '0.6'}), vm_memory_monitor ! update.")
 
     def disk_alarm(self, on=True):
-        """disk_alarm is what `rabbitmqctl set_disk_free_limit` does: the broker wants more room than any disk has."""
+        """disk_alarm does what `rabbitmqctl set_disk_free_limit` does: the broker wants more room than any disk has."""
         limit = 1 << 60 if on else 1 << 20
         self.eval(f"rabbit_disk_monitor:set_disk_free_limit({limit}).")
 
@@ -144,7 +144,7 @@ class Rabbit(Server):
 
     @contextlib.contextmanager
     def channel(self):
-        """channel is a pika channel with confirms off, on a connection of its own."""
+        """channel returns a pika channel with confirms off, on a separate connection."""
         import pika
         connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", self.port, heartbeat=0, socket_timeout=20))
         try:
@@ -161,7 +161,7 @@ class Rabbit(Server):
             ch.queue_bind(queue, exchange, binding)
 
     def take(self, queue="q", many=None):
-        """take takes every message out of a queue, or so many: [(routing key, properties, body)]."""
+        """take removes every message from a queue, or a given number: [(routing key, properties, body)]."""
         got = []
         with self.channel() as ch:
             while many is None or len(got) < many:
@@ -206,7 +206,7 @@ class Cluster:
         for node in self.nodes: node.kill()
 
     def start_all(self):
-        """start_all starts all nodes at once: one that was not the last to go waits for the others."""
+        """start_all starts all nodes at once: a node that did not stop last waits for the others."""
         for node in self.nodes: node.launch()
         for node in self.nodes: node.start()
 
@@ -216,7 +216,7 @@ class Cluster:
 
 
 def make_certificates(folder):
-    """make_certificates makes a CA, a server's certificate for 127.0.0.1, and that of a client called `courier`."""
+    """make_certificates creates a CA, a server certificate for 127.0.0.1, and a certificate of a client called `courier`."""
     key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
     subprocess.run(["sh", "-ec", f"""cd {folder}
         openssl req -x509 {key} -days 2 -subj /CN=test-ca -keyout ca.key -out ca.crt

@@ -32,7 +32,7 @@ class Node(servers.Redis):
     """A server that can be frozen, and thawed."""
 
     password = None
-    tls = None  # the folder of certificates: then it speaks nothing else on its port
+    tls = None  # the folder of certificates: with it the port speaks only TLS
 
     def prepare(self):
         super().prepare()
@@ -62,7 +62,7 @@ class Node(servers.Redis):
         with open(f"/proc/{self.popen.pid}/stat") as f: return f.read().rpartition(")")[2].split()[0] == "T"
 
     def try_ask(self, *args):
-        """try_ask returns None if the server is away, stands still, or refuses."""
+        """try_ask returns None if the server is away, stalls, or refuses."""
         try:
             if not self.running() or self.frozen(): return None
             return self(*args)
@@ -79,7 +79,7 @@ class Node(servers.Redis):
 
 
 class Sentinel(Node):
-    """One that watches a master called `shop`."""
+    """A Sentinel that watches a master called `shop`."""
 
     prefix = "obrs"
 
@@ -110,7 +110,7 @@ sentinel parallel-syncs shop 5
 
 
 class Several:
-    """What both have: servers that are started and ended together."""
+    """Common to Sentinels and clusters: servers that start and end together."""
 
     def __init__(self):
         self.nodes = []
@@ -172,7 +172,7 @@ class Sentinels(Several):
         until(lambda: f"connected_slaves:{self.n_replicas}" in (self.master()("INFO", "replication")), "replicas are connected")
 
     def master(self):
-        """master is the server that most Sentinels name and that says so itself."""
+        """master returns the server that most Sentinels name and that confirms it."""
         def find():
             names = [tuple(a) for s in self.sentinels if s.running() and (a := s.try_ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "shop"))]
             for node in self.servers:
@@ -191,7 +191,7 @@ class Sentinels(Several):
 
 
 class Cluster(Several):
-    """Masters that share the slots, and replicas that take over."""
+    """Masters that share the slots, and replicas that can replace them."""
 
     def __init__(self, masters=3, replicas=1, settings=None):
         super().__init__()
@@ -233,7 +233,7 @@ class Cluster(Several):
         return next(node for node in self.nodes if node.port == int(port))
 
     def slots(self):
-        """slots returns [(first, last, node)], as a server that answers says."""
+        """slots returns [(first, last, node)], as any server that answers reports them."""
         for node in self.nodes:
             if answer := node.try_ask("CLUSTER", "SLOTS"):
                 return [(first, last, self.at(where[1])) for first, last, where, *_ in answer]
@@ -250,7 +250,7 @@ class Cluster(Several):
         return list({id(node): node for _, _, node in self.slots()}.values())
 
     def entries(self, stream):
-        """entries returns [(id, [name, value, ...])] of a stream, wherever it is."""
+        """entries returns [(id, [name, value, ...])] of a stream, on whichever server it is."""
         return self.owner(stream)("XRANGE", stream, "-", "+")
 
     def streams(self):

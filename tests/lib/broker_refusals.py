@@ -1,5 +1,5 @@
-"""What a working broker refuses, because of one stream, topic, subject or queue, is the fault of the events that go there: each has its
-attempts and is a dead letter then, beside others that arrive at once, and also if there are no others."""
+"""When a working broker refuses events because of one stream, topic, subject or queue, the events are at fault: each uses its
+attempts and becomes a dead letter, whether other events arrive beside them or there are none."""
 import re
 import urllib.request
 
@@ -14,7 +14,7 @@ class Refusals(BrokerView):
     """A part of a Case."""
 
     def refusals(self, relay):
-        """refusals counts what was refused, as the metrics do."""
+        """refusals returns the number of refusals that the metrics count."""
         with urllib.request.urlopen(relay.url + "/metrics", timeout=30) as answer: text = answer.read().decode()
         return sum(map(int, re.findall(r'^outbox_publish_failures_total\{.*reason="refused".*\} (\d+)$', text, re.M)))
 
@@ -25,7 +25,7 @@ class Refusals(BrokerView):
         self.emit_many({"type": type, "aggregate_type": "k", "aggregate_id": str(i), "payload": i} for i, type in enumerate(types))
 
     def wait_buried(self, relay, n, words):
-        """wait_buried waits for n dead letters, and checks that each of them has had its attempts, and that the sink was never down."""
+        """wait_buried waits for n dead letters, and checks that each has used its attempts and that the sink was never down."""
         wait_until(lambda: len(self.buried()) == n, what=relay.output)
         for attempts, error in self.buried():
             self.assertEqual(attempts, ATTEMPTS)
@@ -34,8 +34,8 @@ class Refusals(BrokerView):
         self.assertNotIn("sink is down", relay.output())
 
     def check_refused_among_others(self, args, arrived, words, bad="bad", good="good"):
-        """check_refused_among_others: args have a destination by type, of which `bad` is refused with these words. arrived counts what
-        has arrived elsewhere."""
+        """check_refused_among_others: args have a destination by type; `bad` is refused with these words. arrived counts the
+        events that arrived elsewhere."""
         with self.serve(*args, *POLICY) as relay:
             self.emit_types(*(good if i % 3 else bad for i in range(30)))
             wait_until(lambda: arrived() == 20, what=relay.output)
@@ -46,7 +46,7 @@ class Refusals(BrokerView):
             wait_until(lambda: arrived() == 21, what=relay.output)
 
     def check_refused_alone(self, args, words, cure, arrived):
-        """check_refused_alone: all events go to one destination, which refuses them. What comes after the cure arrives."""
+        """check_refused_alone: all events go to one destination, which refuses them. Events sent after the repair arrive."""
         with self.serve(*args, *POLICY) as relay:
             self.emit_types(*["a"] * 30)
             self.wait_buried(relay, 30, words)

@@ -1,4 +1,4 @@
-"""Ed25519 as RFC 8032 describes it, in plain Python: slow, and independent of libcrypto, which is what the program uses."""
+"""Ed25519 as RFC 8032 describes it, in plain Python: slow, and independent of libcrypto, which the program uses."""
 import hashlib
 
 P = 2**255 - 19
@@ -32,7 +32,7 @@ def same(a, b):
 
 
 def point_of(data):
-    """point_of returns the point that 32 bytes stand for; ValueError if there is none."""
+    """point_of returns the point that 32 bytes encode; ValueError if they encode none."""
     y = int.from_bytes(data, "little")
     odd, y = y >> 255, y & (1 << 255) - 1
     if y >= P: raise ValueError("not a point")

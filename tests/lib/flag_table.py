@@ -1,4 +1,4 @@
-"""What the tests of adopted tables share: the table of a service that delivered by a single flag, on each store."""
+"""Shared by the tests of adopted tables: the table of a service that delivered by a single flag, on each store."""
 import sqlite3
 
 import psycopg2
@@ -30,7 +30,7 @@ MARIADB = """CREATE TABLE outbox (
 
 
 class FlagTable:
-    """A mixin: rows of the flagged table are told by the n of their payload."""
+    """A mixin: rows of the flagged table are identified by the n of their payload."""
 
     def setUp(self):
         super().setUp()
@@ -41,7 +41,7 @@ class FlagTable:
         if isinstance(self, MariaCase): self.flagged, self.n = MARIADB, "CAST(json_value(payload, '$.n') AS INT)"
 
     def drained(self, name="mail", *more):
-        """drained drains as a consumer, and gives all it has ever been delivered."""
+        """drained drains as a consumer, and returns everything ever delivered to it."""
         out = self.path(f"{name}.ndjson")
         self.drain("--consumer", name, "--sink", f"file:{out}", *more)
         return self.ndjson(out)
@@ -55,7 +55,7 @@ class FlagTable:
         self.ask(f"INSERT INTO outbox ({', '.join(given)}) VALUES ({', '.join('?' * len(given))})", *given.values())
 
     def old_rows(self, n):
-        """old_rows fills the table, newest times first so that order by id shows; every third is processed."""
+        """old_rows fills the table, newest times first so that order by id shows; every third row is processed."""
         self.sql(self.flagged)
         for i in range(1, n + 1):
             self.put(i, at=f"2024-04-{31 - i:02} 00:00:00", processed="2024-05-02 03:04:05" if i % 3 == 0 else None)
@@ -67,7 +67,7 @@ class FlagTable:
         return [n for n, in self.sql(f"SELECT {self.n} FROM outbox WHERE processed_at IS NOT NULL ORDER BY id")]
 
     def session(self):
-        """session returns do(statement) on a connection of its own, on which nothing begins or commits but what it is told to."""
+        """session returns do(statement) on a separate connection, which begins and commits only when told to."""
         if self.postgres:
             db = psycopg2.connect(self.store)
             db.autocommit = True
@@ -77,7 +77,7 @@ class FlagTable:
         return db.cursor().execute
 
     def triggers(self, table):
-        """triggers counts those of a table."""
+        """triggers counts the triggers of a table."""
         if self.postgres: return self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = %s::regclass", table)[0][0]
         if isinstance(self, MariaCase):
             return self.sql("SELECT count(*) FROM information_schema.triggers WHERE event_object_schema = database() AND event_object_table = %s", table)[0][0]

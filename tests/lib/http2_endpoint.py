@@ -74,7 +74,8 @@ class Connection:
         self.parts, self.answered, self.last, self.gone = {}, 0, 0, False
 
     def run(self):
-        """run answers requests until GOAWAY; after it, it reads on for a moment, so that what is under way is not cut off by a reset."""
+        """run answers requests until GOAWAY; then it keeps reading for a moment, so that no reset cuts off requests under
+        way."""
         while True:
             head = Http2.read(self.stream, 9)
             size, kind, flags, stream = int.from_bytes(head[:3], "big"), head[3], head[4], int.from_bytes(head[5:], "big")
@@ -91,7 +92,8 @@ class Connection:
         for which in (0, stream): self.sock.sendall(frame(WINDOW_UPDATE, 0, which, struct.pack(">I", len(payload))))
 
     def whole(self, stream):
-        """whole answers a request, unless it came past the limit. Those below the last that GOAWAY names were promised an answer."""
+        """whole answers a request unless it arrived past the limit. Requests below the last one that GOAWAY names were promised
+        an answer."""
         endpoint = self.endpoint
         if endpoint.limit is not None and self.answered >= endpoint.limit and stream > self.last: return self.turn_away(stream)
         with endpoint.lock: endpoint.bodies.append(self.parts[stream])

@@ -36,7 +36,7 @@ class Request:
 
 
 class Endpoint:
-    """(1) requests are in the order they came; `answered` of each tells whether its answer went out whole."""
+    """(1) requests are in order of arrival; `answered` of each tells whether its whole answer was sent."""
 
     def __init__(self, behave=None, tls=None):
         self.behave = behave or (lambda request: answer())
@@ -59,7 +59,7 @@ class Endpoint:
         return self
 
     def stop(self):
-        """stop closes the port and every connection, in the middle of whatever they do."""
+        """stop closes the port and every connection, whatever they are doing."""
         if self.listener:
             self.listener.shutdown(socket.SHUT_RDWR)
             self.listener.close()
@@ -130,8 +130,8 @@ class Endpoint:
 
 
 def certificates(folder, authority=None, days=2):
-    """certificates makes a certificate authority, or uses that of another folder, and a certificate signed by it for 127.0.0.1 and
-    localhost, for so many days; one for -1 has run out. It returns the paths (authority, certificate, key)."""
+    """certificates creates a certificate authority, or reuses the one in another folder, and a certificate signed by it for
+    127.0.0.1 and localhost, valid for so many days; -1: expired. It returns the paths (authority, certificate, key)."""
     folder = pathlib.Path(folder)
     new = ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
 

@@ -34,7 +34,7 @@ class LateCommits:
         self.assertEqual(self.take("c"), [low])
 
     def test_number_taken_early_written_late_keeps_key_order(self):
-        # Ordered by transaction, `late` would come first.
+        # Ordered by transaction, `late` would be first.
         writer, other = self.writer(), self.session()
         self.begin_early(writer)
         first = other.emit("a/1")

@@ -1,4 +1,4 @@
-"""Many consumers in one relay: what every store must do with them. test_many.py and test_many_sqlite.py have what only one of them
+"""Many consumers in one relay: what every store must do with them. test_many.py and test_many_sqlite.py test each store's own
 promises."""
 import pathlib
 import random
@@ -114,7 +114,7 @@ class OneRelay(ManyConsumers):
             wait_until(lambda: self.got(1) == ["a", "b"], what=relay.output)
 
     def test_repeatedly_killed_relays_lose_nothing(self):
-        """Two relays with the same consumers, one of which is killed while events come in."""
+        """Two relays with the same consumers, one of which is killed while events are emitted."""
         config, sent = self.config(6, lease="1s"), []
         stays = self.relay("--config", config, "--sweep", "1s")
         for round_ in range(4):

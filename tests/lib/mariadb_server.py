@@ -16,9 +16,9 @@ ADDRESS = re.compile(r"mariadb://(\w*)@/([^?]*)\?socket=([^&]*)")
 
 
 class MariaDB(servers.Server):
-    """A MariaDB of our own, reached through a unix socket in its folder as root without a password, and with `port` also on a free
-    loopback port (self.port). settings overrides what stands on its command line. Nothing is synced to disk: a killed server loses
-    nothing by that, only a machine would."""
+    """A private MariaDB, reached as root without a password through a unix socket in its folder, and with `port` also on a free
+    loopback port (self.port). settings overrides its command line. Nothing is synced to disk: a killed server loses nothing by
+    that, only a crash of the machine would."""
 
     prefix, death = "obmy", "KILL"
     PROGRAM = "/usr/sbin/mariadbd"
@@ -38,7 +38,7 @@ class MariaDB(servers.Server):
 
     def command(self):
         network = [f"--port={self.port}", "--bind-address=127.0.0.1"] if self.port else ["--skip-networking"]
-        # A server that starts deletes what others keep in a temporary folder that they share.
+        # A starting server deletes the files of others in a shared temporary folder.
         return [self.PROGRAM, "--no-defaults", f"--datadir={self.dir / 'data'}", f"--socket={self.socket}", f"--tmpdir={self.dir}",
                 f"--pid-file={self.dir / 'pid'}", *network, *(f"--{name}={value}" for name, value in self.settings.items())]
 
@@ -50,7 +50,7 @@ class MariaDB(servers.Server):
         return False
 
     def stop(self, number=signal.SIGKILL):
-        """stop ends the server at once; what was committed is there when it is started again."""
+        """stop ends the server at once; committed data survives the next start."""
         self.end(number)
 
     def restart(self):
@@ -58,11 +58,11 @@ class MariaDB(servers.Server):
         return self.start()
 
     def url(self, name):
-        """url is the address of one database; url("") is that of the server."""
+        """url returns the address of one database; url("") returns the server's address."""
         return f"mariadb://root@/{name}?socket={self.socket}"
 
     def create_database(self, name):
-        """create_database creates a database and gives its url."""
+        """create_database creates a database and returns its url."""
         execute(self.url(""), f"CREATE DATABASE `{name}`")
         return self.url(name)
 
@@ -78,7 +78,7 @@ _kept = threading.local()
 
 
 def execute(url, statement, *params):
-    """execute runs one statement on its own and gives its rows. Its connection is kept for the next one."""
+    """execute runs one statement in its own transaction and returns its rows. It keeps its connection for the next one."""
     import pymysql
     if not hasattr(_kept, "all"): _kept.all = {}
     for last in (False, True):
@@ -112,7 +112,7 @@ LOGGED = {"log-bin": "b", "binlog-format": "ROW", "gtid-strict-mode": "ON", "log
 
 
 class Primary(MariaDB):
-    """A server whose commits wait until a replica has them, once there is one."""
+    """A server whose commits wait until a replica has them, once it has a replica."""
 
     def __init__(self, settings=None):
         super().__init__({**LOGGED, "server-id": 1, "rpl-semi-sync-master-enabled": "ON", "rpl-semi-sync-master-timeout": 60000,
@@ -127,7 +127,7 @@ class Replica(MariaDB):
         self.primary = primary
 
     def follow(self):
-        """follow starts to replicate; the primary has to have everything in its log."""
+        """follow starts replication; the primary must still have its whole log."""
         execute(self.primary.url(""), "CREATE USER IF NOT EXISTS copy@'%' IDENTIFIED BY 'copy'")
         execute(self.primary.url(""), "GRANT REPLICATION SLAVE ON *.* TO copy@'%'")
         execute(self.url(""), "CHANGE MASTER TO master_host = '127.0.0.1', master_user = 'copy', master_password = 'copy', "
@@ -136,7 +136,7 @@ class Replica(MariaDB):
         return self
 
     def applied(self):
-        """applied tells whether all that came is done."""
+        """applied tells whether everything received is applied."""
         db = connect(self.url(""))
         with contextlib.closing(db), db.cursor() as cursor:
             cursor.execute("SHOW SLAVE STATUS")
@@ -145,7 +145,7 @@ class Replica(MariaDB):
             return row[names.index("Gtid_IO_Pos")] == cursor.fetchone()[0]
 
     def caught_up(self):
-        """caught_up tells whether it has all that its primary has, which has to live."""
+        """caught_up tells whether the replica has everything its primary has; the primary must be running."""
         there = execute(self.primary.url(""), "SELECT @@gtid_binlog_pos")
         return execute(self.url(""), "SELECT @@gtid_slave_pos") == there
 

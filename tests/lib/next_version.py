@@ -46,7 +46,7 @@ INSERT IGNORE INTO outbox_made_up SELECT nr, type FROM outbox_event;
 
 
 def with_number(path):
-    """with_number returns the text of a source in which the version is the next one."""
+    """with_number returns a source text with the next version number."""
     text = path.read_text()
     names = set(re.findall(r"\b[A-Z]+_SCHEMA_VERSION\b", text))
     define = "".join(f"#undef {name}\n#define {name} {NEXT}\n" for name in sorted(names))
@@ -68,7 +68,7 @@ def embedded(tree, folder, name, sql):
 
 @functools.cache
 def make():
-    """make makes the program once for each build, and gives its path."""
+    """make builds the program once for each build tree, and returns its path."""
     build = pathlib.Path(BIN).parent
     tree = bugs.Tree(build)
     folder = build / "tests" / "next"

@@ -1,4 +1,4 @@
-"""pages.py: what stands in the documents, for tests that compare it with something else."""
+"""pages.py: reads parts of the documents, for tests that compare them with something else."""
 import pathlib
 import re
 
@@ -7,7 +7,7 @@ BROKERS = ROOT / "docs" / "brokers.md"
 
 
 def section(path, heading):
-    """section returns what stands below a heading, up to the next one of its level or above."""
+    """section returns the text below a heading, up to the next heading of its level or above."""
     level = len(re.match(r"#+", heading)[0])
     return re.split(rf"^#{{1,{level}}} ", path.read_text().split(f"\n{heading}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 

@@ -17,19 +17,19 @@ MAJORS = (16, 17, 18)
 PROGRAMS = ("store_postgres",)  # C tests
 FOLDERS = ("isolation/", "fault/")  # of Python tests
 ABOUT = re.compile(r"\bPgCase\b|^@on_each_store\b|\bExact(Alone)?\b|^    postgres = True$|^from on_server import ", re.MULTILINE)
-# What a whole run does on the newest: the contract of the store, and the ways in which a newer server could see transactions, claims
-# and plans differently.
+# The tests of a whole run on the newest version: the store's contract, and the ways in which a newer server could treat
+# transactions, claims and plans differently.
 IN_EVERY_RUN = ("store_postgres", "isolation/test_claims.py", "isolation/test_visibility.py", "isolation/test_physical.py", "isolation/test_claim_batch.py")
 
 
 def cached(major):
-    """cached is the folder of a version in the cache, None if it is not there."""
+    """cached returns the folder of a version in the cache, or None."""
     found = sorted(CACHE.glob(f"postgres-{major}.*"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
     return found[-1] if found else None
 
 
 def about_postgres(root, label):
-    """about_postgres tells whether a test belongs to those that run on each version."""
+    """about_postgres tells whether a test runs on each version."""
     if label in PROGRAMS: return True
     if not label.startswith(FOLDERS) or not label.endswith(".py") or "mariadb" in label: return False
     return bool(ABOUT.search((root / "tests" / label).read_text()))
@@ -37,8 +37,8 @@ def about_postgres(root, label):
 
 @contextlib.contextmanager
 def programs(major):
-    """programs returns the folder of a version's programs. Servers run as user nobody if we are root, who may not read root's
-    cache: then it is a copy."""
+    """programs returns the folder of a version's programs. As root we run servers as user nobody, who may not read root's
+    cache, so the programs are copied."""
     with contextlib.ExitStack() as stack:
         folder = cached(major)
         if os.geteuid() == 0:
@@ -51,6 +51,6 @@ def programs(major):
 
 @contextlib.contextmanager
 def server(major):
-    """server starts one of that version, and gives the environment for the tests that run on it."""
+    """server starts a server of that version, and returns the environment for the tests that run on it."""
     with programs(major) as folder, servers.Postgres(programs=folder) as postgres:
         yield {"OUTBOX_TEST_PG": postgres.url(""), "OUTBOX_TEST_PG_BIN": str(folder)}

@@ -15,12 +15,12 @@ import threading
 UNSENT = "unsent"      # the server never gets the statement
 SENT = "sent"          # it does, and the client is gone at once
 ANSWERED = "answered"  # it has answered, and nothing of that arrives
-STALLED = "stalled"    # the server gets it only when released, and the connection stays open
+STALLED = "stalled"    # the server gets it only once released, and the connection stays open
 QUERY = 3
 
 
 class Stop:
-    """What is to happen at the n-th statement, counting those with `part` in them. text is that statement, once it came."""
+    """The fault at the n-th statement, counting those that contain `part`. text is that statement, once it was sent."""
 
     def __init__(self, n, when, act=None, part=""):
         self.n, self.when, self.act, self.part = n, when, act, part
@@ -60,7 +60,7 @@ class Link:
         self.close()
 
     def pass_on(self, packet):
-        """pass_on returns whether the connection goes on."""
+        """pass_on returns whether the connection continues."""
         stop = None
         if packet[4:5] == bytes([QUERY]) and packet[3] == 0: stop = self.proxy.next(packet[5:].decode(errors="replace"))
         if not stop:
@@ -113,7 +113,8 @@ class Proxy:
                 link.start()
 
     def at(self, n, when, act=None, part=""):
-        """at stops at the n-th statement from now on, of those with `part` in them, in the way `when`; `act` is called then."""
+        """at stops at the n-th statement from now on among those that contain `part`, in the way `when`; it calls `act`
+        then."""
         with self.lock:
             self.stops.append(Stop(n, when, act, part))
             return self.stops[-1]

@@ -21,7 +21,7 @@ UNSENT = "unsent"      # the server never gets the request
 SENT = "sent"          # it does, and the client is gone at once: whether it commits is open
 ANSWERED = "answered"  # it has answered in full, and nothing of that arrives
 TORN = "torn"          # half of the answer arrives
-UNREADY = "unready"    # all of the answer arrives but its last message, the one that says that it is committed
+UNREADY = "unready"    # all of the answer arrives except its last message, which confirms the commit
 UNCOMMITTED = "uncommitted"  # the same, and it is not
 
 
@@ -34,7 +34,7 @@ class Request:
 
 
 class Rule:
-    """What is to happen to the first request that matches; done() tells whether it did."""
+    """The fault for the first request that matches; done() tells whether it happened."""
 
     def __init__(self, match, act):
         self.match, self.act = match, act
@@ -45,7 +45,7 @@ class Rule:
 
 
 def messages(data):
-    """messages splits what came so far into whole messages and the rest: ([(type, message)], rest)."""
+    """messages splits the bytes received into whole messages and the rest: ([(type, message)], rest)."""
     found = []
     while len(data) >= 5:
         size = 1 + struct.unpack("!I", data[1:5])[0]
@@ -106,10 +106,10 @@ class Link(threading.Thread):
             s.close()
 
     def greet(self):
-        """greet passes the first message on, which has no type, and gives the answer."""
+        """greet passes on the first message, which has no type, and returns the answer."""
         data = self.client.recv(65536)
         self.server.sendall(data)
-        if data[4:8] == struct.pack("!I", 80877102): return b""  # a cancel request: there is no answer
+        if data[4:8] == struct.pack("!I", 80877102): return b""  # a cancel request gets no answer
         return self.read(self.server, (b"Z", b"E"))
 
     def read(self, s, ends):
@@ -139,7 +139,7 @@ class Link(threading.Thread):
         self.request.before = before
 
     def turn(self):
-        """turn passes on one request and its answer, or what the server says unasked."""
+        """turn passes on one request and its answer, or an unsolicited message of the server."""
         ready, _, _ = select.select([self.client, self.server], [], [])
         if self.client not in ready:
             data = self.server.recv(65536)
@@ -154,14 +154,14 @@ class Link(threading.Thread):
         return self.pass_answer()
 
     def flush(self, sent):
-        """flush has the server run the request and answer; a Flush stands in for the Sync that would commit."""
+        """flush makes the server run the request and answer; a Flush replaces the Sync that would commit."""
         assert sent[-5:] == b"S\0\0\0\4", "not a request of the extended protocol"
         self.server.sendall(sent[:-5] + b"H\0\0\0\4")
         self.client.sendall(self.read(self.server, (b"C", b"E")))
         return False
 
     def pass_answer(self):
-        """pass_answer hands on what comes until the server is ready; large answers as they come."""
+        """pass_answer passes on messages until the server is ready; large answers as they arrive."""
         rest = b""
         while True:
             data = self.server.recv(65536)
@@ -172,8 +172,8 @@ class Link(threading.Thread):
 
 
 class Proxy:
-    """Stands before the server of a URL that names a unix socket's folder; self.url is the same through the proxy.
-    Rules are tried in the order they were made, once each."""
+    """In front of the server of a URL that names a unix socket's folder; self.url is the same URL through the proxy. Rules are
+    tried in the order in which they were added, once each."""
 
     def __init__(self, url):
         self.parts = urllib.parse.urlsplit(url)
@@ -241,7 +241,8 @@ class Proxy:
         return self.add(match, act)
 
     def hold(self, match, meanwhile):
-        """hold keeps the answer back while `meanwhile` runs, and until a notification has come; both arrive at once."""
+        """hold keeps the answer back while `meanwhile` runs, and until a notification has arrived; both are passed on at
+        once."""
         def act(link, sent):
             link.server.sendall(sent)
             answer = link.answer()

@@ -1,6 +1,6 @@
-/* rounds.h: how many rounds a test runs that does the same again and again: a share of them in
- * ./test, fewer with --quick or under a sanitizer, all of them in a soak. The share is always the
- * same one, so that a run can be repeated. */
+/* rounds.h: how many rounds a repetitive test runs: a share of them in ./test, fewer with --quick
+ * or under a sanitizer, all of them in a soak. The share is always the same, so that a run can be
+ * repeated. */
 #ifndef TESTS_LIB_ROUNDS_H
 #define TESTS_LIB_ROUNDS_H
 
@@ -22,7 +22,7 @@ static inline long rounds_step(long n, long soak)
     return n;
 }
 
-/* rounds_count: n rounds are run, in a soak `soak` of them. */
+/* rounds_count returns how many of n rounds to run; in a soak, `soak` of them. */
 static inline long rounds_count(long n, long soak)
 {
     if (getenv("OUTBOX_SOAK"))

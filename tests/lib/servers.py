@@ -31,8 +31,8 @@ TIMEOUT = 60  # seconds to start or stop, on a busy machine
 
 
 def unprivileged(death):
-    """unprivileged is the prefix of a command that should run as nobody if we are root, as ourselves if not, and get
-    the signal `death` when we die."""
+    """unprivileged returns the prefix of a command that runs as nobody if we are root, otherwise as ourselves, and receives the
+    signal `death` when we die."""
     prefix = ["setpriv", "--pdeathsig", death]
     if os.geteuid() == 0:
         prefix += [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
@@ -56,11 +56,11 @@ def free_port():
             return port
 
 
-PLENTY = 4 << 30  # bytes; the servers of a whole run take less than a quarter of it
+PLENTY = 4 << 30  # bytes; the servers of a whole run need less than a quarter of it
 
 
 def in_memory():
-    """in_memory is the path of a file system in memory that has plenty of room; None if there is none, or if $TMPDIR says
+    """in_memory returns the path of an in-memory file system with plenty of room; None if there is none, or if $TMPDIR says
     where temporary files belong."""
     try:
         room = shutil.disk_usage("/dev/shm").free
@@ -84,12 +84,12 @@ def make_folder(prefix):
 
 @contextlib.contextmanager
 def folder_for_all():
-    """folder_for_all makes one folder for those of every server that is started meanwhile, by us or by our children. It goes at
-    the end, with what those have left that were killed; if we are killed ourselves, when the next one is made. A lock tells that
-    its owner lives."""
+    """folder_for_all creates one folder for all servers started meanwhile, by us or by our children. It is removed at the end,
+    with what killed servers left in it; if we are killed ourselves, the next run removes it. A lock shows that its owner is
+    alive."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="obrun", dir=in_memory()))
     remove_abandoned(folder.parent)
-    os.chmod(folder, 0o711)  # the servers pass through it as nobody
+    os.chmod(folder, 0o711)  # the servers, as nobody, pass through it
     with open(folder / "draft", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "draft").rename(folder / "lock")  # never there without being held
@@ -102,7 +102,7 @@ def folder_for_all():
 
 
 def remove_abandoned(parent):
-    """remove_abandoned removes what folder_for_all has made there for runs that have ended."""
+    """remove_abandoned removes the folders that folder_for_all created for runs that have ended."""
     for folder in parent.glob("obrun*"):
         try:
             with open(folder / "lock") as lock:
@@ -171,7 +171,7 @@ class Server:
         return self.popen is not None and self.popen.poll() is None
 
     def end(self, number):
-        """end sends a signal and waits for the end, which SIGKILL brings if nothing else does."""
+        """end sends a signal and waits for the end; SIGKILL follows if necessary."""
         if not self.running(): return
         self.popen.send_signal(number)
         try:
@@ -182,7 +182,7 @@ class Server:
     def kill(self):
         """kill is kill -9 of the server and of every process it had, like the end of its machine."""
         if not self.running(): return
-        # Stopped, the server starts no process while we count its children; the kernel still lets us kill it.
+        # A stopped server starts no process while we count its children; the kernel still lets us kill it.
         self.popen.send_signal(signal.SIGSTOP)
         family = children(self.popen.pid)
         for pid in family: _signal(pid, signal.SIGKILL)
@@ -266,7 +266,7 @@ class Postgres(Server):
                  "--no-sync", "--no-instructions")
 
     def made_cluster(self):
-        """made_cluster makes it, unless it is there. The folder is the run's, or goes with us."""
+        """made_cluster creates it unless it exists. The folder belongs to the run, or disappears with us."""
         if "OUTBOX_TEST_PG_DATA" not in os.environ:
             os.environ["OUTBOX_TEST_PG_DATA"] = str(make_folder("obcl"))
             atexit.register(shutil.rmtree, os.environ["OUTBOX_TEST_PG_DATA"], ignore_errors=True)
@@ -298,7 +298,7 @@ class Postgres(Server):
         return len(lines) > 7 and lines[0] == str(self.popen.pid) and lines[7].strip() == "ready"
 
     def stop(self, mode="immediate"):
-        """stop ends the server: `smart` waits for clients, `fast` ends them, `immediate` leaves recovery to the next
+        """stop ends the server: `smart` waits for clients, `fast` disconnects them, `immediate` leaves recovery to the next
         start."""
         self.end(self.MODES[mode])
 
@@ -307,11 +307,12 @@ class Postgres(Server):
         return self.start()
 
     def url(self, dbname):
-        """url is the address of one database; url("") is that of the server, to which `&dbname=NAME` can be added."""
+        """url returns the address of one database; url("") returns the server's address, to which `&dbname=NAME` can be
+        added."""
         return _url(dbname, self.dir, self.port)
 
     def tcp_url(self, dbname, password=None):
-        """tcp_url is an address with a password in it, the right one unless another is given."""
+        """tcp_url returns an address with a password in it, the right one by default."""
         secret = urllib.parse.quote(self.password if password is None else password, safe="")
         return f"postgres://{USER}:{secret}@127.0.0.1:{self.tcp_port}/{urllib.parse.quote(dbname, safe='')}"
 
@@ -319,14 +320,14 @@ class Postgres(Server):
         return f"host='{self.dir}' port={self.port} user={USER} dbname='{dbname}'"
 
     def create_database(self, name):
-        """create_database creates a database and gives its url."""
+        """create_database creates a database and returns its url."""
         create_database(self.url(""), name)
         return self.url(name)
 
 
 class Copy(Postgres):
-    """A server on a copy of another's files, which is taken while that one runs; with standby, it streams from that one and is
-    known to it by the name `standby`. As pg_basebackup does it, which not every PostgreSQL of the tests comes with."""
+    """A server on a copy of another's files, taken while that one runs; with standby, it streams from that one under the name
+    `standby`. This replaces pg_basebackup, which not every PostgreSQL of the tests includes."""
 
     def __init__(self, primary, settings=None, standby=None):
         super().__init__({**primary.settings, **(settings or {})}, programs=primary.bin)
@@ -336,7 +337,7 @@ class Copy(Postgres):
         data = self.dir / "data"
         with contextlib.closing(_connect(self.primary.url("postgres"))) as db:
             _run(db, "SELECT pg_backup_start('copy', fast => true)", None)
-            # A file that goes while we copy is one that the log tells of.
+            # A file that disappears during the copy is covered by the log.
             self.run("sh", "-c", 'cp -a "$0" "$1" 2>/dev/null; rm -f "$1"/postmaster.pid; test -e "$1"/PG_VERSION',
                      str(self.primary.dir / "data"), str(data))
             label, = _run(db, "SELECT labelfile FROM pg_backup_stop(wait_for_archive => false)", None)[0]
@@ -350,8 +351,8 @@ class Copy(Postgres):
 
 
 class PgBouncer(Server):
-    """A pgbouncer in transaction mode in front of a Postgres, reached through a unix socket in its own folder.
-    settings overrides what stands in its section [pgbouncer]."""
+    """A pgbouncer in transaction mode in front of a Postgres, reached through a unix socket in its folder. settings overrides
+    its section [pgbouncer]."""
 
     prefix, death = "obpb", "TERM"
     PROGRAM = "/usr/sbin/pgbouncer"
@@ -384,21 +385,21 @@ class PgBouncer(Server):
 
 
 def installed_postgres():
-    """installed_postgres is the folder of the programs of Debian's PostgreSQL, the newest if there are several."""
+    """installed_postgres returns the folder of Debian's PostgreSQL programs, the newest version if there are several."""
     found = [p for p in pathlib.Path("/usr/lib/postgresql").glob("*/bin") if (p / "initdb").exists()]
     if not found: raise RuntimeError("no PostgreSQL in /usr/lib/postgresql: install the package postgresql-15")
     return max(found, key=lambda p: float(p.parent.name))
 
 
 def postgres_programs():
-    """postgres_programs is the folder of the programs that the run is about: $OUTBOX_TEST_PG_BIN where it is about another version
+    """postgres_programs returns the folder of the programs that the run tests: $OUTBOX_TEST_PG_BIN if that is another version
     than the installed one."""
     return pathlib.Path(os.environ.get("OUTBOX_TEST_PG_BIN") or installed_postgres())
 
 
 def postgres_tool(name):
-    """postgres_tool is the path of one of PostgreSQL's other programs, and skips the test where the version that the run is about
-    has none. psql is the installed one then: it speaks to all versions."""
+    """postgres_tool returns the path of one of PostgreSQL's other programs, and skips the test if the tested version lacks it.
+    For psql it falls back to the installed one, which works with all versions."""
     import unittest
     path = postgres_programs() / name
     if not path.exists() and name == "psql": path = installed_postgres() / name
@@ -416,7 +417,8 @@ UNLIMITED = " ".join(f"-c {name}=0" for name in ("statement_timeout", "lock_time
 
 
 def patient(url):
-    """patient is the address for a session that no limit of time binds, whatever is set for the database. A pooler would refuse it."""
+    """patient returns the address for a session without time limits, whatever the database's settings. A pooler would refuse
+    it."""
     return url if "options=" in url else f"{url}&options={urllib.parse.quote(UNLIMITED)}"
 
 
@@ -425,7 +427,7 @@ KEPT = 8  # connections per thread
 
 
 def _connect(url):
-    import psycopg2  # here, so that run.py can start a server under a Python that has none
+    import psycopg2  # imported here, so that run.py can start a server under a Python that lacks it
     db = psycopg2.connect(url)
     db.autocommit = True
     return db
@@ -438,8 +440,8 @@ def _run(db, statement, params):
 
 
 def execute(url, statement, *params):
-    """execute runs one statement on its own (no transaction around it) and gives its rows, [] if it has none. Its connection is
-    kept for the next one, since polling tests query often; if it broke meanwhile, another is made."""
+    """execute runs one statement on its own (no transaction around it) and returns its rows, [] if it has none. It keeps its
+    connection for the next one, since polling tests query often, and reconnects if it broke."""
     if not hasattr(_kept, "all"): _kept.all = {}
     db = _kept.all.pop(url, None)
     if " DATABASE " in statement[:20]: forget_connections()  # it may name a template, which must have no sessions
@@ -461,7 +463,7 @@ def execute(url, statement, *params):
         except Exception:
             db.close()
             raise
-    # What is set for a database or a role counts for connections that are made from now on.
+    # A setting of a database or role applies to connections opened later.
     if statement.lstrip().upper().startswith(("ALTER DATABASE", "ALTER ROLE", "ALTER SYSTEM")): forget_connections()
     else: _kept.all[url] = db
     if len(_kept.all) > KEPT: _kept.all.pop(next(iter(_kept.all))).close()
@@ -484,7 +486,7 @@ def create_database(server, name, template="template1"):
 
 
 def made_database(server, key, make):
-    """made_database returns the name of a database that make(url) has filled, once for all who ask for this key; to be a template."""
+    """made_database returns the name of a template database that make(url) has filled, once for all callers with this key."""
     name = "made_" + hashlib.sha256(key.encode()).hexdigest()[:16]
     there = lambda: execute(server + "&dbname=postgres", "SELECT 1 FROM pg_database WHERE datname = %s", name)
     if there(): return name
@@ -500,7 +502,7 @@ def made_database(server, key, make):
 
 
 def drop_database(server, name):
-    """drop_database takes its clients down with it."""
+    """drop_database disconnects its clients."""
     execute(server + "&dbname=postgres", f"DROP DATABASE IF EXISTS {quoted(name)} WITH (FORCE)")
 
 
@@ -533,7 +535,7 @@ class Redis(Server):
             return False
 
     def __call__(self, *args):
-        """redis("XLEN", "s") asks on a connection of its own and gives the answer; an error raises RuntimeError."""
+        """redis("XLEN", "s") sends a command on a new connection and returns the answer; an error raises RuntimeError."""
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(TIMEOUT)
             s.connect(str(self.socket))

@@ -1,11 +1,11 @@
-"""What the tests of isolation on MariaDB share: sessions on an outbox, each doing one thing at a time as it is told, as sessions_postgres.py has
-them for PostgreSQL."""
+"""Shared by the isolation tests on MariaDB: sessions on an outbox, each doing one thing at a time as told, like
+sessions_postgres.py for PostgreSQL."""
 import mariadb_server
 from support import MariaCase
 
 
 class Session:
-    """One connection. Nothing begins or commits but what do() is told to."""
+    """One connection. It begins and commits only by do()."""
 
     def __init__(self, case):
         self.db = case.connect()
@@ -16,14 +16,14 @@ class Session:
             return list(cursor.fetchall())
 
     def emit(self, key=None, type="t.e"):
-        """emit inserts an event, with a key as "aggregate/id", and gives its id."""
+        """emit inserts an event, with a key as "aggregate/id", and returns its id."""
         aggregate, _, name = key.partition("/") if key else (None, None, None)
         return self.do("INSERT INTO outbox_event (type, aggregate_type, aggregate_id) VALUES (%s, %s, %s) RETURNING id",
                        type, aggregate, name)[0][0]
 
 
 class Exact(MariaCase):
-    """A MariaCase with an outbox in it. What a consumer gets is what a relay that drains it writes to a file."""
+    """A MariaCase with an outbox in it. A consumer's deliveries are the lines that a draining relay writes to a file."""
 
     def setUp(self):
         super().setUp()
@@ -41,7 +41,7 @@ class Exact(MariaCase):
         return before
 
     def take(self, consumer, max_events=1000):
-        """take delivers what is there, and gives the ids."""
+        """take delivers everything there is, and returns the ids."""
         self.drain(*self.options[consumer], "--batch", max_events)
         ids = [line["id"] for line in self.ndjson(self.path(consumer))]
         new = ids[self.had[consumer]:]

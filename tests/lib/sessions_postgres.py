@@ -18,7 +18,7 @@ from support import PgCase, servers
 
 
 class Session:
-    """One connection. Nothing begins or commits but what do() is told to."""
+    """One connection. It begins and commits only by do()."""
 
     def __init__(self, url, schema="outbox"):
         self.db = psycopg2.connect(url)
@@ -27,8 +27,8 @@ class Session:
         self.name, self.schema = schema, servers.quoted(schema)
 
     def do(self, statement, *params):
-        """do runs a statement and gives its rows; @ stands for the schema. What locks all tables of an outbox at work, in an order of
-        its own, may be ended as the victim of a deadlock, and undone: it is tried again, as an operator would."""
+        """do runs a statement and returns its rows; @ is replaced by the schema. A statement that locks all tables of an outbox
+        in use, in its own order, may become the victim of a deadlock: it is retried, as an operator would do."""
         schema = self.schema.replace("%", "%%") if params else self.schema
         by_itself = self.db.get_transaction_status() == psycopg2.extensions.TRANSACTION_STATUS_IDLE
         while True:
@@ -40,20 +40,20 @@ class Session:
         return self.cursor.fetchall() if self.cursor.description else []
 
     def force(self, statement, *params):
-        """force is do for a statement that changes or deletes events, which are insert-only."""
+        """force is do for statements that change or delete events, which are insert-only."""
         self.cursor.execute("SET outbox.change_events = 'on'")
         rows = self.do(statement, *params)
         self.cursor.execute("RESET outbox.change_events")
         return rows
 
     def emit(self, key=None, type="t.e", payload="{}"):
-        """emit inserts an event, with a key as "aggregate/id", and gives its seq."""
+        """emit inserts an event, with a key as "aggregate/id", and returns its seq."""
         aggregate, _, name = key.partition("/") if key else (None, None, None)
         return self.do("INSERT INTO @.event (type, aggregate_type, aggregate_id, payload) VALUES "
                        "(%s, %s, %s, %s) RETURNING seq", type, aggregate, name, payload)[0][0]
 
     def claim(self, consumer, worker="w", max_events=100, lease_ms=3600000, max_attempts=5):
-        """claim returns (epoch, [(seq, type, key, held)]); (None, []) if there is nothing."""
+        """claim returns (epoch, [(seq, type, key, held)]); (None, []) if there is nothing to claim."""
         rows = self.do("SELECT epoch, seq, type, aggregate_type, aggregate_id, held FROM @.claim"
                        "(%s, %s, %s, %s, %s)", consumer, worker, max_events, lease_ms, max_attempts)
         key = lambda r: None if r[3] is None else f"{r[3]}/{r[4]}"
@@ -64,13 +64,13 @@ class Session:
                        json.dumps(list(outcomes)), release_from)[0][0]
 
     def take(self, consumer, worker="w", max_events=100):
-        """take claims, settles all as delivered, and gives the seqs."""
+        """take claims, settles everything as delivered, and returns the seqs."""
         epoch, events = self.claim(consumer, worker, max_events)
         if epoch is not None and not self.settle(consumer, epoch, worker): raise AssertionError("the claim was lost")
         return [event[0] for event in events]
 
     def drain(self, consumer, worker="w", max_events=100):
-        """drain takes until there is no more."""
+        """drain takes until nothing is left."""
         seqs = []
         while batch := self.take(consumer, worker, max_events): seqs += batch
         return seqs
@@ -104,7 +104,7 @@ class Exact(PgCase):
 
 
 class ExactAlone(Exact):
-    """An Exact on a server that the cases of the class have to themselves, with these settings."""
+    """An Exact on a server with these settings that only the cases of the class use."""
     settings = {}
 
     @classmethod

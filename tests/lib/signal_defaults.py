@@ -9,8 +9,8 @@ UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP}
 
 
 def forget_signals():
-    """forget_signals makes what we start begin with every signal at its default, and none blocked. We ourselves still ignore
-    what we were told to: a handler that does nothing is set back by exec, while SIG_IGN is not."""
+    """forget_signals makes child processes start with default signals and an empty mask. We still ignore what we were told to:
+    exec resets a handler that does nothing, but not SIG_IGN."""
     for number in signal.valid_signals() - UNCATCHABLE:
         if signal.getsignal(number) == signal.SIG_IGN: signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

@@ -46,10 +46,10 @@ BIN = str(pathlib.Path(os.environ.get("OUTBOX_BIN", ROOT / "build" / "outbox")).
 SOAK = os.environ.get("OUTBOX_SOAK") == "1"
 QUICK = os.environ.get("OUTBOX_QUICK") == "1" and not SOAK
 SANITIZED = pathlib.Path(BIN).exists() and b"__asan_init" in pathlib.Path(BIN).read_bytes()
-TIMEOUT = 60  # seconds; for anything that should take less than one, on a busy machine under a sanitizer
+TIMEOUT = 60  # seconds; for operations that should take less than one, on a busy machine under a sanitizer
 
-STARTED = "started"  # what a relay's log says once it is at work
-# What the exec sink sets for its children, who may call outbox themselves.
+STARTED = "started"  # a relay logs this once it is at work
+# Set by the exec sink for its children, who may call outbox themselves.
 RESERVED = {"ID", "SEQ", "TYPE", "AGGREGATE_TYPE", "AGGREGATE_ID", "VERSION", "CREATED_AT", "CONSUMER", "ATTEMPT",
             "TENANT"}
 SCHEMES = {"sqlite": "SQLite", "postgres": "PostgreSQL", "postgresql": "PostgreSQL", "mariadb": "MariaDB"}
@@ -84,8 +84,8 @@ def wait_until(predicate, timeout=TIMEOUT, what=None):
 
 
 def read_ndjson(path):
-    """read_ndjson returns the whole lines of a file as objects; [] if it is not there yet. A line whose end has not been
-    written is left out."""
+    """read_ndjson returns the complete lines of a file as objects; [] if the file does not exist. It omits a line without its
+    end."""
     try:
         data = pathlib.Path(path).read_bytes()
     except FileNotFoundError:
@@ -102,14 +102,14 @@ def clean_env(extra=None):
 
 
 def thorough(why):
-    """thorough marks a test, or a class of them, that ./test --quick leaves out: it takes long, and others look at the same in
-    short."""
+    """thorough marks a test, or a class of them, that ./test --quick leaves out: it is slow, and faster tests cover the same
+    ground."""
     return unittest.skipIf(QUICK, f"--quick: {why}")
 
 
 def changed_of_late(*paths):
-    """changed_of_late tells whether one of these files is not committed, or was changed by one of the last 30 commits. True where
-    there is no history to ask."""
+    """changed_of_late tells whether one of these files is uncommitted, or was changed by one of the last 30 commits. True
+    without a git history."""
     git = lambda *args: subprocess.run(["git", *args, "--", *map(str, paths)], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     try:
         return bool(git("status", "--porcelain") or git("log", "-30", "--format=", "--name-only"))
@@ -118,7 +118,7 @@ def changed_of_late(*paths):
 
 
 class Process:
-    """A child with its output in a file. Ends with the test, whatever happens."""
+    """A child process with its output in a file. It ends with the test in any case."""
 
     def __init__(self, argv, log, cwd, env, stdin=subprocess.DEVNULL):
         self.log = pathlib.Path(log)
@@ -137,8 +137,9 @@ class Process:
             self.popen.send_signal(number)
 
     def freeze(self, db=None):
-        """freeze is SIGSTOP, and waits until each thread stands: on a busy machine some go on for a while. With the path of
-        an SQLite database, not while it has that locked: then no other process could continue."""
+        """freeze sends SIGSTOP, and waits until each thread has stopped: on a busy machine some run on for a while. Given the
+        path of an SQLite database, it freezes only while the process has that unlocked; otherwise no other process could
+        continue."""
         while True:
             self.signal(signal.SIGSTOP)
             states = lambda: [task.joinpath("stat").read_text(errors="replace").rpartition(")")[2].split()[0]
@@ -158,7 +159,7 @@ class Process:
         return status
 
     def stop(self, expect=0, timeout=TIMEOUT):
-        """stop asks politely (SIGTERM) and waits; a relay drains and exits 0."""
+        """stop sends SIGTERM and waits; a relay drains and exits 0."""
         self.signal(signal.SIGTERM)
         return self.wait(expect, timeout)
 
@@ -198,10 +199,10 @@ CHANGES = ("UPDATE @event", "DELETE FROM @event")  # what an outbox refuses
 
 
 class Case(unittest.TestCase):
-    """A test with a folder of its own (self.dir), a store in it (self.store), and children that end with it."""
+    """A test with its own folder (self.dir), a store in it (self.store), and children that end with it."""
 
     maxDiff = None
-    postgres = False  # whether it is about PostgreSQL, and so is run on each version of it
+    postgres = False  # whether it is about PostgreSQL, and so runs on each version of it
 
     def setUp(self):
         self.stores = set()  # that were used, by the names of tests/conformance.md
@@ -251,7 +252,7 @@ class Case(unittest.TestCase):
         return done
 
     def json(self, *args, **kw):
-        """json runs the CLI with --json and gives what it printed: the object of its only line, else a list."""
+        """json runs the CLI with --json and returns the output: the object of its only line, else a list."""
         text = self.outbox(*args, "--json", **kw).stdout
         try:
             return json.loads(text)
@@ -259,8 +260,7 @@ class Case(unittest.TestCase):
             return [json.loads(line) for line in text.splitlines()]
 
     def init(self):
-        """init is `outbox init` for tests that are about something else: the store, unless there is one, becomes a copy of one that
-        was made once."""
+        """init is `outbox init` for tests of something else: a missing store becomes a copy of a template made once."""
         ours = self.store == f"sqlite:{self.dir / 'shop.db'}" and not self.db.exists()
         if ours: shutil.copyfile(made_sqlite(), self.db)
         else: self.outbox("init")
@@ -275,7 +275,7 @@ class Case(unittest.TestCase):
         return self.outbox(*args, *more, **kw).stdout.strip()
 
     def emit_many(self, events):
-        """emit_many emits objects as `emit --ndjson` takes them."""
+        """emit_many emits objects in the format of `emit --ndjson`."""
         lines = "".join(json.dumps(ev) + "\n" for ev in events)
         return self.outbox("emit", "--ndjson", "-", input=lines)
 
@@ -305,7 +305,7 @@ class Case(unittest.TestCase):
         return read_ndjson(path)
 
     def sql(self, statement, *params):
-        """sql runs one statement on the database beside everyone else, and gives its rows."""
+        """sql runs one statement on the database in its own transaction, and returns its rows."""
         self.stores.add(SCHEMES["sqlite"])
         db = sqlite3.connect(self.db, timeout=TIMEOUT)
         try:
@@ -326,7 +326,8 @@ class Case(unittest.TestCase):
             db.close()
 
     def ask(self, statement, *params):
-        """ask is sql in the words of every store: @event is a table of the outbox, ? a parameter. It may change events."""
+        """ask is sql in a dialect common to all stores: @event is a table of the outbox, ? a parameter. It may change
+        events."""
         named = re.sub(r"@(\w+)", r"outbox_\1", statement)
         if statement.startswith(CHANGES): return self.alter_events(named, params=params)
         return self.sql(named, *params)
@@ -336,7 +337,7 @@ class Case(unittest.TestCase):
         return column
 
     def time_of(self, millis):
-        """time_of is the expression for what a column keeps of such a time."""
+        """time_of returns the SQL expression for a time as a column stores it."""
         return str(millis)
 
     def assert_sound(self):
@@ -345,15 +346,15 @@ class Case(unittest.TestCase):
 
 
 def postgres_server():
-    """postgres_server is the address of the run's PostgreSQL; where there is none, of one that ends with us."""
+    """postgres_server returns the address of the run's PostgreSQL; without one, it starts a server that ends with us."""
     if "OUTBOX_TEST_PG" not in os.environ:
         os.environ["OUTBOX_TEST_PG"] = servers.Postgres().start().url("")
     return os.environ["OUTBOX_TEST_PG"]
 
 
 class PgCase(Case):
-    """A Case whose store is a PostgreSQL database of its own, which is made when it is first asked for: empty, or, by init(), as
-    a copy of one with an outbox."""
+    """A Case whose store is a separate PostgreSQL database, created on first use: empty, or, by init(), as a copy of one with
+    an outbox."""
 
     postgres = True
 
@@ -386,8 +387,8 @@ class PgCase(Case):
         self._store = url
 
     def sql(self, statement, *params):
-        """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s. Limits of time that
-        a test sets for its database are not for the test itself."""
+        """sql runs one statement on the database in its own transaction, and returns its rows. Parameters are %s. Time limits
+        that a test sets for its database do not apply to the test itself."""
         return servers.execute(servers.patient(self.store), statement, *params)
 
     def alter_events(self, *statements, params=()):
@@ -412,7 +413,8 @@ class PgCase(Case):
         pass  # a server looks after its own
 
     def role(self, *parts):
-        """role creates a role with these parts in the outbox, gone with the test, and gives the store as it connects."""
+        """role creates a role with these parts in the outbox, which is dropped with the test, and returns the store as that
+        role connects to it."""
         name = f"r_{uuid.uuid4().hex}"
         self.sql(f"CREATE ROLE {name} LOGIN")
         self.addCleanup(self.sql, f"DROP OWNED BY {name}; DROP ROLE {name}")
@@ -421,14 +423,14 @@ class PgCase(Case):
 
 
 def mariadb_address():
-    """mariadb_address is the address of the run's MariaDB; where there is none, of one that ends with us."""
+    """mariadb_address returns the address of the run's MariaDB; without one, it starts a server that ends with us."""
     if "OUTBOX_TEST_MARIADB" not in os.environ:
         os.environ["OUTBOX_TEST_MARIADB"] = mariadb_server.MariaDB().start().url("")
     return os.environ["OUTBOX_TEST_MARIADB"]
 
 
 class MariaCase(Case):
-    """A Case whose store is a MariaDB database of its own, empty until init()."""
+    """A Case whose store is a separate MariaDB database, empty until init()."""
 
     def setUp(self):
         super().setUp()
@@ -455,7 +457,7 @@ class MariaCase(Case):
         self._store = url
 
     def sql(self, statement, *params):
-        """sql runs one statement on the database beside everyone else, and gives its rows. Parameters are %s."""
+        """sql runs one statement on the database in its own transaction, and returns its rows. Parameters are %s."""
         return mariadb_server.execute(self.store, statement, *params)
 
     def alter_events(self, *statements, params=()):
@@ -472,7 +474,7 @@ class MariaCase(Case):
         return db
 
     def ask(self, statement, *params):
-        """ask reads and changes events through a view that has their seq; events not yet numbered have their insertion number."""
+        """ask reads and changes events through a view that has their seq; unnumbered events have their insertion number."""
         names = {}
         if "@event" in statement and "INTO @event" not in statement:
             self.sql("CREATE OR REPLACE VIEW asked_event AS SELECT coalesce(o.seq, e.nr) AS seq, e.id, e.type, e.aggregate_type,"
@@ -490,13 +492,13 @@ class MariaCase(Case):
         pass  # a server looks after its own
 
 
-# The base class of each store. Under a sanitizer, and with --quick, servers are left to the files and suites that are about them.
+# The base class of each store. Under a sanitizer, and with --quick, the files and suites about servers cover them.
 STORE_CASES = {"OnSqlite": Case} if SANITIZED or QUICK else {"OnSqlite": Case, "OnPostgres": PgCase, "OnMariadb": MariaCase}
 
 
 def on_each_store(mixin=None, but=()):
-    """on_each_store makes of a class without a base one test class for each store, NameOnSqlite, NameOnPostgres and NameOnMariadb;
-    `but` names those that have no such thing."""
+    """on_each_store turns a class without a base into one test class per store, NameOnSqlite, NameOnPostgres and NameOnMariadb;
+    `but` names the stores to leave out."""
     if mixin is None: return lambda given: on_each_store(given, but)
     module = sys.modules[mixin.__module__]
     for suffix, base in STORE_CASES.items():
