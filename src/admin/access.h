@@ -31,8 +31,8 @@ int access_tokens_load(const char *file, const char *variable, struct tokens **r
 /* access_tokens_free wipes the tokens and frees them. NULL is fine. */
 void access_tokens_free(struct tokens *t);
 
-/* access_token_matches reports whether `given` is one of the tokens. The time it takes depends
- * neither on the tokens nor on how much of one was guessed. */
+/* access_token_matches reports whether `given` is one of the tokens. Its running time depends
+ * neither on the tokens nor on how many bytes of one match. */
 bool access_token_matches(const struct tokens *t, struct str given);
 /* access_token_variable checks the name of an environment variable. The error does not quote it: it
  * may be a token given by mistake. */

@@ -23,12 +23,12 @@ struct health {
     char text[HEALTH_TEXT]; /* why, in a few words */
 };
 
-/* health_of judges a consumer at the monotonic time now_ns. One that has made no progress for
- * longer than patience_ns is stuck. paused comes from the store, and may be newer than the view. */
+/* health_of judges a consumer at the monotonic time now_ns. A consumer without progress for longer
+ * than patience_ns is stuck. `paused` is read from the store, and may be newer than the view. */
 struct health health_of(const struct worker_view *v, int64_t now_ns, int64_t patience_ns,
                         bool paused);
 
-/* health_stalled returns for how long a consumer has had work and made no progress, in ns. */
+/* health_stalled returns how long a consumer has had work without making progress, in ns. */
 int64_t health_stalled(const struct worker_view *v, int64_t now_ns);
 
 /* ---- the HTTP server ---- */
@@ -76,8 +76,8 @@ struct admin_config {
 struct admin;
 struct tokens;
 
-/* Where to listen, and which tokens to require. (1) admin_start takes over the tokens, even if it
- * fails; NULL: none are required. See access.h. */
+/* Where to listen, and which tokens to require. (1) admin_start owns the tokens from then on, even
+ * if it fails; NULL: none are required. See access.h. */
 struct admin_door {
     struct admin_address address;
     struct tokens *tokens;
@@ -85,15 +85,15 @@ struct admin_door {
 
 /* admin_built reports whether this program contains an HTTP server. */
 bool admin_built(void);
-/* admin_start listens and serves from threads of its own until admin_stop. Clients can use a fixed
- * number of connections for a fixed time each, and nothing else. ret_url receives the address with
+/* admin_start listens, and serves on its own threads until admin_stop. Clients can occupy a fixed
+ * number of connections, each for a fixed time, and nothing else. ret_url receives the address with
  * the port in use. For a unix socket it changes the umask of the process for a moment: no other
  * thread may create files then. */
 int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err);
 /* admin_attach tells the admin that the store is open. s may be NULL. */
 void admin_attach(struct admin *s, outbox *ob);
-/* admin_set_tokens replaces the tokens to require. It takes over t. */
+/* admin_set_tokens replaces the tokens to require, and owns t from then on. */
 void admin_set_tokens(struct admin *s, struct tokens *t);
 /* admin_stop ends the server and frees it. It returns false if a thread is still waiting for a
  * store that does not answer: then none of the objects in its config may be freed. s may be NULL.
@@ -104,8 +104,8 @@ bool admin_stop(struct admin *s);
 int64_t admin_tick(struct admin *s, int64_t now);
 
 /* admin_health judges all running consumers. It asks the store, unless st is NULL, only about one
- * that seems to be stuck. The text is about the first that is not ready, "" if all are. With
- * `verbose`, which may be NULL, it appends a line per consumer. Any thread. */
+ * that seems to be stuck. The text is about the first consumer that is not ready; "" if all are.
+ * With `verbose`, which may be NULL, it appends a line per consumer. Any thread. */
 struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "base/clock.h"
 
-#define REQUEST_NS (10 * 1000 * MS_NS) /* to send a request, however slowly the bytes come */
-#define ANSWER_NS (30 * 1000 * MS_NS)  /* to make the answer and to read it */
+#define REQUEST_NS (10 * 1000 * MS_NS) /* to receive a request, however slow the client */
+#define ANSWER_NS (30 * 1000 * MS_NS)  /* to prepare the answer and send it */
 #define AGAIN_NS (1000 * MS_NS)        /* until a disconnected connection is checked again */
 #define FEW_LEFT (CONNECTIONS_MAX - CONNECTIONS_PER_ADDRESS)
 

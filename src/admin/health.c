@@ -30,8 +30,8 @@ int64_t health_stalled(const struct worker_view *v, int64_t now_ns)
     return now_ns - since;
 }
 
-/* Returns why a consumer has made no progress for longer than it may. If the sink reports nothing
- * at all, not even a timeout, the loop itself is broken. */
+/* Returns the health of a consumer that has been stalled for longer than it may. If the sink
+ * reports nothing, not even a timeout, the loop itself is broken. */
 static struct health stuck_health(const struct worker_view *v, int64_t now, int64_t patience)
 {
     int64_t silent = now - v->stats.ended_at;

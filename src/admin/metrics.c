@@ -101,7 +101,7 @@ struct by_type {
 };
 
 /* The types of a consumer: those that it has delivered, then the others that are not delivered. (1)
- * The first n have names of their own; the last one of the array is for all others. */
+ * The first n have their own names; the last entry of the array is for all others. */
 struct by_types {
     struct by_type type[METER_TYPES + 1];
     size_t n;
@@ -150,7 +150,7 @@ static void types_of(const struct metrics_consumer *c, struct by_types *t)
 /* An add_fn appends the series of one metric. */
 typedef void add_fn(struct buf *b, const char *name, const struct metrics *m);
 
-/* EACH loops over the consumers; LABELS are those of a consumer, LABELS2 with one more. */
+/* EACH loops over the consumers. LABELS are the labels of a consumer; LABELS2 adds one more. */
 #define EACH(m, c) \
     for (const struct metrics_consumer *c = (m)->consumer; c < (m)->consumer + (m)->n_consumers; \
          c++)
@@ -234,8 +234,8 @@ static void lag(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* Returns the name of the i-th counter of a meter, or NULL if it is not in use. The last one counts
- * all other types. */
+/* Returns the name of the i-th counter of a meter; NULL if it is not in use. The last counter is
+ * for all other types. */
 static const char *counted_name(const struct meter *t, size_t i)
 {
     if (i == METER_TYPES)
@@ -380,7 +380,7 @@ static void buried(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* The names of m and c are those of EACH. `when` is false where the consumer has no such metric:
+/* m and c are the names that EACH declares. `when` is false if the consumer has no such metric:
  * values from the store are left out while it does not answer, and the metrics of a broker exist
  * only for sinks that have one. */
 #define PER_CONSUMER(fn, add, when, value) \

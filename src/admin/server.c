@@ -344,7 +344,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
 
 /* ---- start and stop ---- */
 
-/* Starts the HTTP server on a listening socket. The limits bound what clients can use up. */
+/* Starts the HTTP server on a listening socket. The limits bound the resources that clients can
+ * occupy. */
 static struct MHD_Daemon *start_daemon(struct admin *s, int fd)
 {
     unsigned flags = MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL;

@@ -1,7 +1,7 @@
-/* api_impl.h: what the files of the public interface share. They are outbox.c (opens, emits, runs,
- * reads Redis streams), consumers.c (describes consumers and handlers), batch.c (claims and settles
- * batches), manage.c (further functions for a relay), tx.c (the interface for handlers) and test.c
- * (functions for tests of applications). */
+/* api_impl.h: declarations shared by the files of the public interface. They are outbox.c (opens,
+ * emits, runs, reads Redis streams), consumers.c (describes consumers and handlers), batch.c
+ * (claims and settles batches), manage.c (further functions for a relay), tx.c (the interface for
+ * handlers) and test.c (functions for tests of applications). */
 #ifndef API_API_IMPL_H
 #define API_API_IMPL_H
 
@@ -29,7 +29,7 @@ struct outbox_consumer {
     int threads;     /* the option `workers`: for each handler, or for all that share their fate */
     struct handler *handlers; /* names, patterns and ctx, an api_handler, are owned */
     size_t n_handlers;
-    struct consumer *parts; /* one for each handler with a fate of its own */
+    struct consumer *parts; /* one for each independent handler */
     size_t n_parts;
     struct worker **workers;
     size_t n_workers;
@@ -72,17 +72,18 @@ int api_message(const outbox_message *given, struct new_event *ev, struct error 
 /* api_receipt fills *ret, unless ret is NULL. */
 void api_receipt(outbox_receipt *ret, const char *id, bool duplicate);
 
-/* api_lock_own locks the handle's connection for a transaction of our own; the caller unlocks it.
- * It fails with ERR_MISUSE if the application has a transaction open there, since rolling that back
- * would undo ours. `what` begins the message: "claiming". */
+/* api_lock_own locks the handle's connection for a transaction of the library; the caller unlocks
+ * it. It fails with ERR_MISUSE if the application has a transaction open there, since a rollback
+ * would undo both. `what` begins the message: "claiming". */
 int api_lock_own(outbox *ob, const char *what, struct error *err);
 
-/* api_consumer_free frees a consumer that is no longer in any list. */
+/* api_consumer_free frees a consumer that is not in any list. */
 void api_consumer_free(outbox_consumer *c);
 /* api_consumer_expand creates the parts and workers of a consumer, unless nothing has changed since
  * the last call. */
 int api_consumer_expand(outbox_consumer *c, struct error *err);
-/* api_runs_any returns whether any consumer is to be run, even if its settings are wrong. */
+/* api_runs_any returns whether outbox_run would run any consumer, even one whose settings are
+ * wrong. */
 bool api_runs_any(const outbox *ob);
 /* api_workers lists the workers of all consumers, ready to run. The caller frees the list. NULL: it
  * failed, or there are none. */

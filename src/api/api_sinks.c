@@ -1,4 +1,4 @@
-/* api_sinks.c: what liboutbox-sinks exports. */
+/* api_sinks.c: the symbol that liboutbox-sinks exports. */
 #include "extra/streams/stream_reader.h"
 #include "sink/kinds.h"
 

@@ -55,8 +55,8 @@ struct outbox_batch {
     int64_t wait_ms; /* when there may be more; -1: not known */
 };
 
-/* Whether the event may be delivered now. The others of a claim wait behind an earlier event of
- * their key, or for the end of their delay; settling puts them back. */
+/* Whether the event may be delivered now. Other events of a claim wait behind an earlier event of
+ * their key, or for the end of their delay; settling parks them again. */
 static bool may_deliver(const struct event *ev)
 {
     return !ev->behind && !ev->delayed;
@@ -122,8 +122,8 @@ static bool outcome_of(outbox_batch *b, const struct part *p, const struct item 
     return true;
 }
 
-/* Returns where the untried tail of the claim begins. That tail of a fresh range is given back as
- * it was. Parked events are settled one by one. */
+/* Returns the index of the first event of the untried tail. Settling a fresh range releases its
+ * tail; parked events are settled one by one, so they have none. */
 static size_t untried_from(const struct part *p)
 {
     size_t i = p->b.n;
@@ -135,9 +135,9 @@ static size_t untried_from(const struct part *p)
 }
 
 /* Settles one consumer's claim, in the application's transaction if in_tx is set, and otherwise in
- * one of its own. *ret_lost: the lease had run out, and another worker has the events. It lists
- * only the exceptions, and gives back the untried end as a range, so what it sends does not grow
- * with the number of delivered events. The caller holds the handle's lock. */
+ * a new one. *ret_lost: the lease had expired, and another worker has the events. The settlement
+ * lists only exceptions, and releases the untried tail as a range, so its size does not depend on
+ * the number of delivered events. The caller holds the handle's lock. */
 static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lost,
                        struct error *err)
 {
@@ -345,7 +345,7 @@ static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consum
     if (result != 0 || p->b.n == 0)
         return result;
 
-    /* At the end, so that earlier claims are handed out first. */
+    /* Append the part, so that outbox_batch_next returns earlier claims first. */
     if (b->last)
         b->last->next = p;
     else
@@ -441,13 +441,13 @@ OUTBOX_API int64_t outbox_batch_wait(const outbox_batch *b)
     return b->wait_ms;
 }
 
-/* Whether an item will come again, so that later ones must not overtake it. */
+/* Whether an item will be delivered again, so that later ones must not overtake it. */
 static bool makes_wait(const struct item *it)
 {
     return it->said != SAID_NOTHING && it->said != SAID_DONE && it->said != SAID_REJECT;
 }
 
-/* Whether an earlier item that this one must not overtake will come again. */
+/* Whether an earlier item that this one must not overtake will be delivered again. */
 static bool must_wait(const struct part *p, size_t at)
 {
     const struct event *ev = p->b.ev;

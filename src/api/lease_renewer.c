@@ -4,9 +4,9 @@
 
 #define LEASE_MAX_MS 30000 /* longer leases are renewed as often as this one would be */
 
-/* Whether a call is past its time limit. Then its claim is left to expire; once another worker has
- * taken over, no further work of the call will be committed. But while the claim cannot be taken
- * over, its work counts, however late. Each call is reported once. */
+/* Whether a call is past its time limit. Its claim is then left to expire; once another worker has
+ * taken it over, the call cannot commit anything. As long as no other worker can take it over, the
+ * call still counts, however late it returns. Each call is reported once. */
 static bool is_overdue(struct lease_renewer *l, struct worker *w, int64_t started, int64_t now)
 {
     int64_t took = now - started;

@@ -190,8 +190,8 @@ static int emit_message(outbox *ob, void *foreign, const outbox_message *m, outb
 }
 
 /* Wakes the consumers of this handle if the store cannot, and in eager mode delivers at once,
- * unless outbox_run is running, or the caller is a handler, whose own step will get to the event.
- */
+ * unless outbox_run is running, or the caller is a handler: then the step that called the handler
+ * delivers the event. */
 static int after_commit(outbox *ob, struct error *err)
 {
     bool store_wakes = (ob->st->caps & STORE_WAKEUP) != 0;
@@ -267,8 +267,8 @@ int api_lock_own(outbox *ob, const char *what, struct error *err)
                    what);
 }
 
-/* Releases the lock that outbox_begin took, besides the caller's own. Returns false if there was no
- * outbox_begin. */
+/* Releases the lock that outbox_begin acquired; the caller still holds it once. Returns false if no
+ * transaction was open. */
 static bool end_tx(outbox *ob)
 {
     bool was = ob->in_tx;
@@ -368,7 +368,7 @@ OUTBOX_API int outbox_step(outbox *ob, size_t *ret_delivered, outbox_error *err)
     return result;
 }
 
-/* Keeps the first mark and ends the walk: marks come with the furthest first. */
+/* Keeps the first mark and ends the walk: the store visits the furthest mark first. */
 static int keep_first(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     (void)consumer;

@@ -224,8 +224,8 @@ static int start_worker(struct supervisor *sv, struct worker *w, struct error *e
 }
 
 /* Registers the consumer of an open worker. This is the last step that can fail: the store keeps
- * events for every registered consumer, even one that no worker runs. With `strict`, a consumer
- * that would have to stand by is refused. */
+ * events for every registered consumer, even one that no worker runs. With `strict` it fails if the
+ * consumer would stand by. */
 static int register_consumer(struct worker *w, bool strict, struct error *err)
 {
     if (pipeline_register(w->p, err) != 0)

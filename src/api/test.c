@@ -4,7 +4,7 @@
 #include "api/api_impl.h"
 
 /* Rounds without a delivery before outbox_test_deliver gives up: an event that every worker leaves
- * to others would come back forever. */
+ * to others would be delivered again forever. */
 #define IDLE_MAX 1000
 
 OUTBOX_API int outbox_test_open(outbox **ret, outbox_error *err)
@@ -41,7 +41,7 @@ static int next_due(outbox *ob, int64_t *ret, struct error *err)
 }
 
 /* outbox_test_deliver steps, moves the clock to the next retry or delay, and steps again, until
- * nothing is left to wait for. An event that fails does not end it: its retries come, too. */
+ * nothing is left to wait for. A failed event does not end it: its retries follow. */
 OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_error *public_err)
 {
     size_t total = 0;

@@ -9,7 +9,7 @@
 
 #define FDS_MAX 1024
 #define SHOW_EVERY (100 * MS_NS)    /* between updates of the view of a worker that never sleeps */
-#define NO_MEMORY_WAIT (10 * MS_NS) /* between steps where there is no memory to poll */
+#define NO_MEMORY_WAIT (10 * MS_NS) /* between steps if there is no memory for the list to poll */
 #define SETTLE_WAIT_MS 20           /* see pipeline_config.settle_wait_ms */
 
 /* ---- opening and closing ---- */
@@ -146,7 +146,7 @@ int worker_begin(struct worker *w, bool stand_by, struct error *err)
     return 0;
 }
 
-/* ---- what others see of it ---- */
+/* ---- the view for other threads ---- */
 
 void worker_show(struct worker *w)
 {
@@ -168,7 +168,7 @@ void worker_show(struct worker *w)
     w->shown_at = clock_mono(w->sv->clock);
 }
 
-/* Whether the pipeline has ended, for good or because it failed. */
+/* Whether the pipeline has ended, after a drain or a failure. */
 static bool has_stopped(const struct worker *w)
 {
     return pipeline_state(w->p) >= PIPELINE_STOPPED;

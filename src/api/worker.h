@@ -1,5 +1,6 @@
-/* worker.h: a pipeline with its stores and sink, run in a thread of its own or in the caller's, and
- * the thread that renews the leases of slow handlers. No other file starts threads that deliver. */
+/* worker.h: a pipeline with its stores and sink, which runs in its own thread or in the caller's,
+ * and the thread that renews the leases of slow handlers. No other file starts threads that
+ * deliver. */
 #ifndef API_WORKER_H
 #define API_WORKER_H
 
@@ -53,7 +54,7 @@ struct worker {
     pthread_t thread;
     int64_t failures; /* of all steps before the current one; see supervisor_step */
 
-    /* Under sv->lock: what the thread last published. */
+    /* Under sv->lock: the state that the thread published last. */
     bool through, ended;
     uint64_t round_seen;
     int64_t claims;
@@ -67,8 +68,8 @@ struct worker {
 int worker_open(struct worker *w, bool stand_by, struct error *err);
 void worker_close(struct worker *w);
 
-/* worker_begin opens a worker for supervisor_run, with everything reset; one that supervisor_step
- * left open is closed first. worker_start starts its thread, once the consumer is registered. */
+/* worker_begin resets a worker and opens it for supervisor_run; it first closes a worker that
+ * supervisor_step left open. worker_start starts its thread, once the consumer is registered. */
 int worker_begin(struct worker *w, bool stand_by, struct error *err);
 int worker_start(struct worker *w, struct error *err);
 

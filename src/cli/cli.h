@@ -303,8 +303,8 @@ int options_usage(struct error *err, const char *fmt, ...) __attribute__((format
 #if defined(OUTBOX_ANALYSIS) && !defined(OPTIONS_C) /* see err.h */
 #define options_usage(...) (options_usage(__VA_ARGS__), -1)
 #endif
-/* options_invalid makes the error one about the value of --name, which is a usage error. It returns
- * -1. */
+/* options_invalid turns the error about a value into a usage error that names the option --name. It
+ * returns -1. */
 int options_invalid(const char *name, struct error *err);
 /* options_names appends the names of a table, which may be NULL, to names, which ends with NULL. */
 #define OPTIONS_NAMES 96
@@ -360,7 +360,7 @@ void output_clean(struct buf *b, const char *text);
 /* output_addf is output_clean for formatted text. A line feed at the end of fmt ends the line. */
 void output_addf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #define OUTPUT_NOTE_MAX ((size_t)64 * 1024)
-/* output_note prints what output_addf would append to stderr. */
+/* output_note is output_addf to stderr. */
 void output_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* output_error prints `outbox: text` to stderr. */
 void output_error(const char *text);
@@ -382,14 +382,15 @@ void output_progress_end(struct output_progress *p);
 
 /* ---- findings of validate and doctor ---- */
 
-/* (1) count[level] is the number of findings so far. (2) b holds what report_end will print. */
+/* (1) count[level] is the number of findings so far. (2) b holds their text until report_end prints
+ * it. */
 struct report {
     struct buf b;
     bool json, color;
     size_t count[FINDING_LEVELS];
 };
 
-extern const struct listing_field fields_report[]; /* what it prints with --json */
+extern const struct listing_field fields_report[]; /* its members with --json */
 void report_init(struct report *r, const struct cli *cli);
 void report_release(struct report *r);
 /* report_visit adds a finding; it is a finding_visit. */

@@ -147,7 +147,7 @@ static int check_settings(struct cli *cli, struct error *err)
 
 /* ---- show ---- */
 
-/* The value in effect for an option, and where it comes from. */
+/* The value in effect for an option, and its origin. */
 struct effective {
     const char *value;  /* NULL: it has none */
     const char *origin; /* default, file, environment, flag, preset */

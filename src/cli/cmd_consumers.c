@@ -107,7 +107,7 @@ static int consumers_show(struct cli *cli, struct error *err)
 /* The new state of a consumer. */
 struct changed {
     const char *name, *now;
-    const struct consumer_info *c; /* of one that is removed */
+    const struct consumer_info *c; /* for remove; NULL otherwise */
     bool dry_run;
 };
 

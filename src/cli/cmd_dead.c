@@ -167,7 +167,8 @@ static void tally_add(struct tally *t, const char *consumer, int64_t n)
 static int count_letter(void *ctx, const struct dead_letter *d)
 {
     struct tally *t = ctx;
-    /* A letter that was sent back is not a dead letter again until its event fails for good. */
+    /* A letter that was sent back becomes a dead letter again only when its event has used up its
+     * attempts. */
     if (!d->retrying)
         tally_add(t, d->consumer, 1);
     return t->failed;
@@ -307,7 +308,8 @@ static void tally_release(struct tally *t)
     *t = (struct tally){0};
 }
 
-/* Sets *ret to what was done, or with --dry-run would be. Counts first only if it has to ask. */
+/* Sets *ret to the letters retried or dropped, or with --dry-run to those that would be. It counts
+ * them first only if it has to ask. */
 static int change_in(struct cli *cli, const struct action *action, struct tally *ret,
                      struct error *err)
 {

@@ -1,5 +1,5 @@
 /* cmd_doctor.c: outbox doctor, which looks for problems common to all stores: clocks, consumers
- * that are behind, retention. Problems specific to a kind of store are found by the store. */
+ * that are behind, retention. The store itself looks for the problems of its kind. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,7 +225,7 @@ static void examine_retention(struct visit *v)
                    "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
 }
 
-/* Examines what every store has. It needs a schema of this program's version. */
+/* Examines consumers and retention. It needs a schema of this program's version. */
 static int examine_consumers(struct visit *v, struct error *err)
 {
     int64_t before = clock_wall(&clock_system);
@@ -367,7 +367,7 @@ static int examine(struct visit *v, struct error *err)
     return 0;
 }
 
-/* Opens the store whatever its version: a wrong version is a finding, not a failure. */
+/* Opens a store of any version: a wrong version is a finding, not a failure. */
 static int doctor_run(struct cli *cli, struct error *err)
 {
     struct visit v = {.cli = cli, .patience_ms = cli->args.doctor.patience_ms};

@@ -306,7 +306,7 @@ static const char *bulk_counts(const struct bulk *k, char out[COUNTS])
     return out;
 }
 
-/* Makes the error name the line, and state exactly what is stored and what is not. */
+/* Adds the line to the error, and states exactly which lines are stored. */
 static void bulk_failed(struct bulk *k, struct error *err)
 {
     if (k->open)

@@ -163,7 +163,7 @@ static int list_events(const struct cli *cli, struct store *st, const struct eve
     return listing_remark(&g->listing, fields_looked, &row, err);
 }
 
-/* Reports on stderr what the listing does not show. */
+/* Notes on stderr that there are more events, or that not all were searched. */
 static void tell_rest(const struct cli *cli, const struct event_query *q, const struct gathering *g)
 {
     const struct event_look *k = &g->looked;
@@ -437,8 +437,8 @@ static int retry_one(struct cli *cli, const char *id, struct buf *b, bool *ret_e
     return 0;
 }
 
-/* Tries every event, also after one that cannot be retried, and prints what was done even if it
- * fails. The error is that of the first failure. */
+/* Tries every event, even after one that cannot be retried, and prints the results even if some
+ * failed. Returns the error of the first failure. */
 static int events_retry(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;

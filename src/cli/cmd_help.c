@@ -35,8 +35,8 @@ static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
 
 /* ---- for the terminal ---- */
 
-/* Prints the left column. Text too wide for it gets a line of its own, and the explanation follows
- * on the next. */
+/* Prints the left column. Text too wide for it is on a line alone, and the explanation follows on
+ * the next line. */
 static void print_head(const char *head)
 {
     if (strlen(head) < COLUMN)
@@ -311,7 +311,7 @@ static int dump_members(struct error *err)
 
 /* ---- the manual page ---- */
 
-/* Prints text so that roff takes none of it for a request or an escape. */
+/* Prints text escaped, so that roff reads neither requests nor escapes in it. */
 static void man_text(const char *s)
 {
     bool request = *s == '.' || *s == '\'';

@@ -30,8 +30,8 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* Trims until nothing is left to do, or reports what that would delete. Each step is a short
- * transaction of its own; what is kept, and why, comes from the last step. */
+/* Trims until nothing is left to do, or with --dry-run counts what would be deleted. Each step is a
+ * short transaction; the last step reports what is kept, and why. */
 static int trim_all(struct store *st, const struct trim_request *req, struct trim_result *sum,
                     struct error *err)
 {

@@ -43,8 +43,8 @@ enum color { COLOR_AUTO, COLOR_ALWAYS, COLOR_NEVER };
 
 extern const struct option_def config_options[]; /* set fields of struct settings */
 
-/* A value from a flag, the environment or the config file. (1) def->set accepted the value.
- * (2) consumer == NULL: the value applies to every consumer, or is not about consumers at all. */
+/* A value from a flag, the environment or the config file. (1) def->set accepted the value. (2)
+ * consumer == NULL: the value applies to every consumer, or belongs to [outbox]. */
 struct given {
     const struct option_def *def;
     enum origin origin;
@@ -165,8 +165,8 @@ int config_environment_consumers(struct config *c, struct error *err);
 /* config_upper spells a name as a variable does, in place: in upper case, with _ for '-' and
  * '.'. */
 void config_upper(char *name);
-/* config_where_named returns where a consumer gets its name ("--consumer", "outbox.conf:12"), or
- * NULL if it is not known. */
+/* config_where_named returns where a consumer is named ("--consumer", "outbox.conf:12"); NULL if it
+ * is not known. */
 const char *config_where_named(const struct config *c, const char *consumer);
 
 /* config_try_sink opens the sink of a consumer and, with `connect`, waits for an answer from its

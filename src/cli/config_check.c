@@ -114,7 +114,7 @@ struct trial {
     const char *name;
     const struct given *without[WITHOUT_MAX];
     size_t n;
-    char *url; /* replaces the URL that was given; NULL if it does not */
+    char *url; /* replaces the URL that was given; NULL: nothing does */
 };
 
 static bool left_out(const struct trial *t, const struct given *g)
@@ -173,8 +173,8 @@ struct patch {
     const char *by;
 };
 
-/* Tries the URL with one change. If that makes the problem go away, the trial keeps the new URL and
- * mends returns true. */
+/* Tries the URL with one change. If the problem disappears, the trial keeps the new URL and
+ * mends_url returns true. */
 static bool mends_url(const struct checking *k, struct trial *t, const char *url, struct patch p,
                       const char *problem)
 {
@@ -242,7 +242,7 @@ static bool mend_authority(const struct checking *k, struct trial *t, const char
     return query > from && mends_url(k, t, url, path, problem);
 }
 
-/* Reports unreadable files that the trials did not get to. */
+/* Reports unreadable files that the trials did not reach. */
 static void check_files(const struct checking *k, const struct trial *t)
 {
     char text[600];

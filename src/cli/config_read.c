@@ -224,13 +224,13 @@ static const char *split_entry(const char *entry, const char *prefix, char name[
  * neighbouring letters that are swapped. */
 static bool is_slip(const char *a, const char *b)
 {
-    /* Leave out what the names have in common at the beginning. */
+    /* Skip the common beginning. */
     while (*a && *a == *b) {
         a++;
         b++;
     }
 
-    /* Then leave out what they have in common at the end. */
+    /* Then leave out the common end. */
     size_t na = strlen(a), nb = strlen(b);
     while (na > 0 && nb > 0 && a[na - 1] == b[nb - 1]) {
         na--;
@@ -342,7 +342,7 @@ static size_t count_names(const struct config *c)
     return n;
 }
 
-/* Returns the i-th of those names, of which some may be equal. */
+/* Returns the i-th of those names; some may be equal. */
 static const char *name_at(const struct config *c, size_t i)
 {
     for (int from = 0; from < ORIGINS; from++) {
@@ -380,8 +380,8 @@ struct about {
     const struct option_def *def;
 };
 
-/* Finds what a variable sets. The end of the consumer's name cannot be told from the variable
- * alone, so it is compared with the variables of the known consumers. */
+/* Finds what a variable sets. The variable alone does not show where the consumer's name ends, so
+ * it is compared with the variables of the known consumers. */
 static void look_up(const struct config *c, const char *variable, struct about *ret)
 {
     char made[VARIABLE];

@@ -24,7 +24,8 @@ void lines_release(struct lines *l)
     *l = (struct lines){.fd = -1};
 }
 
-/* Reads what is there, up to the room in the buffer. l->end is set at the end of the file. */
+/* Reads as many bytes as are available and fit into the buffer. l->end is set at the end of the
+ * file. */
 static int fill_buffer(struct lines *l, struct error *err)
 {
     /* Move the unread bytes to the front, and grow the buffer if that leaves no room. */
@@ -60,7 +61,7 @@ static struct str take_line(struct lines *l, size_t n, size_t terminator)
     return line;
 }
 
-/* Searches only bytes that it has not searched before: a long line that comes in small pieces is
+/* Searches only bytes that it has not searched before: a long line that arrives in small pieces is
  * still read in linear time. */
 int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err)
 {

@@ -150,7 +150,7 @@ static uint64_t shape_of(int level, const char *consumer, const char *text)
     return hash_end(h);
 }
 
-/* Ends the span of a shape: logs how often the last line was repeated, if at all, and frees the
+/* Ends the span of a shape: logs how often the last line was repeated, if it was, and frees the
  * slot. */
 static void end_span(struct logger *l, struct logger_shape *s, int64_t now)
 {

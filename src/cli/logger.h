@@ -44,7 +44,7 @@ void logger_flush(struct logger *l);
 /* logger_write logs a line with a single write, or holds it back. consumer may be NULL. It is an
  * outbox_options.log. Any thread. */
 void logger_write(void *logger, int level, const char *consumer, const char *text);
-/* logger_write_about is logger_write for a line about an event, which has fields of its own in
+/* logger_write_about is logger_write for a line about an event, which has additional fields in
  * JSON. It is an outbox_options.log_about. about may be NULL. */
 void logger_write_about(void *logger, int level, const char *consumer, const char *text,
                         const outbox_log_about *about);

@@ -75,8 +75,9 @@ static int run_command(struct cli *cli, int argc, char **argv, struct error *err
     return cli->cmd->run(cli, err);
 }
 
-/* Occupies those of the descriptors 0, 1 and 2 that are closed, so that no file we open later gets
- * their number. It opens them the wrong way round: reading or writing still fails. */
+/* Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, so that no file opened
+ * later has its number. The access mode is the wrong one: reading stdin and writing to the others
+ * still fail. */
 static void hold_stdio(void)
 {
     static const int wrong_way[] = {O_WRONLY, O_RDONLY, O_RDONLY};

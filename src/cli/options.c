@@ -1,5 +1,6 @@
-/* options.c: parses the arguments. Most options live in tables: those of a command set fields of
- * struct args, those that environment and config file share are collected in the config. */
+/* options.c: parses the arguments. Most options live in tables: a command's options set fields of
+ * struct args; the settings, which may also come from the environment and the config file, are
+ * collected in the config. */
 #define OPTIONS_C
 #include <stdarg.h>
 #include <stdint.h>

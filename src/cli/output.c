@@ -114,7 +114,7 @@ void output_note(const char *fmt, ...)
     va_start(ap, fmt);
     add_formatted(&b, fmt, ap);
     va_end(ap);
-    fflush(stdout); /* so that a note comes last where both go to one terminal */
+    fflush(stdout); /* so that a note follows the output if both go to one terminal */
     fputs(buf_cstr(&b) ? b.p : "outbox: out of memory\n", stderr);
     buf_release(&b);
 }

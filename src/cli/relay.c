@@ -46,7 +46,7 @@ static size_t n_options(void)
     return n;
 }
 
-/* Returns the value that a config gives an option, or NULL. */
+/* Returns the value of a consumer's option in a config; NULL if it is not set. */
 static const char *given_in(const struct config *config, const char *name, size_t option)
 {
     const struct given *g = config_get(config, name, &consumer_options[option]);
@@ -185,7 +185,7 @@ struct changes {
     size_t added, removed, changed, failed;
 };
 
-/* Whether the config gives a consumer the settings it runs with. */
+/* Whether a consumer runs with the settings that the config has for it. */
 static bool same_settings(const struct relay_consumer *c, const struct config *config)
 {
     for (size_t i = 0; i < n_options(); i++) {
@@ -458,7 +458,7 @@ static void sleep_until(struct relay *r, int64_t until)
 
     uint64_t count;
     ssize_t got = read(r->wake_fd, &count, sizeof count);
-    (void)got; /* it only fails if the time was up */
+    (void)got; /* it only fails if the time has passed */
 }
 
 /* Tells the service manager once that a signal has ended the run. */

@@ -50,7 +50,8 @@ void relay_log(struct relay *r, int level, const char *consumer, const char *fmt
  * not start it. */
 int relay_consumer_add(struct relay *r, const struct config *config, const char *name,
                        struct error *err);
-/* relay_release frees what relay_consumer_add keeps; the consumers belong to the outbox. */
+/* relay_release frees the copies that relay_consumer_add made; the consumers belong to the outbox.
+ */
 void relay_release(struct relay *r);
 /* relay_tokens reads the tokens that the HTTP server requires; *ret is NULL if none are set. The
  * caller frees them. */

@@ -185,8 +185,8 @@ const struct listing_field fields_mark[] = {
 
 /* ---- consumers ---- */
 
-/* The first that applies, in the order of an operator's questions: does it run, can it deliver,
- * what is it doing, what is left. */
+/* Returns the first state that applies, in the order of an operator's questions: does it run, can
+ * it deliver, is it delivering, is anything left. */
 const char *fields_consumer_state(const struct consumer_info *c)
 {
     if (c->paused)

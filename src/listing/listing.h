@@ -37,7 +37,7 @@ enum listing_type {
     LISTING_OWN,    /* `json` appends it; `kind` is its type */
 };
 
-/* What get returns: text for strings and JSON, n for all others. */
+/* The result of `get`: text for strings and JSON, n for all other types. */
 struct listing_value {
     struct str text;
     int64_t n;
@@ -111,11 +111,11 @@ struct listing {
 /* After listing_start has succeeded, the caller ends the listing with listing_end. */
 int listing_start(struct listing *l, const struct listing_form *form, struct error *err);
 int listing_add(struct listing *l, const void *row, struct error *err);
-/* listing_remark adds an object of other fields behind the rows. Only in JSON. */
+/* listing_remark adds an object with other fields after the rows. Only for JSON. */
 int listing_remark(struct listing *l, const struct listing_field *fields, const void *row,
                    struct error *err);
-/* listing_end prints what is left and releases the listing. With a failure so far (r != 0) it only
- * releases it. It returns -1 if either failed. */
+/* listing_end prints the remaining rows and releases the listing. After a failure (r != 0) it only
+ * releases it. It returns -1 after a failure, or if it fails itself. */
 int listing_end(struct listing *l, int r, struct error *err);
 
 /* ---- documentation ---- */
@@ -153,7 +153,8 @@ void member_time(struct buf *b, const char *name, int64_t wall_ms);
 
 /* member_value appends a string alone, without a name. */
 void member_value(struct buf *b, struct str value);
-/* member_json appends JSON on one line, without a name; what is not valid JSON as a string. */
+/* member_json appends JSON on one line, without a name. It quotes text that is not valid JSON as a
+ * string. */
 void member_json(struct buf *b, struct str json);
 /* member_flat appends valid JSON on one line, without any control character. */
 void member_flat(struct buf *b, struct str json);
