@@ -65,20 +65,19 @@ OUTBOX_API const char *outbox_version(void);
 /*
 ** CAPI: Errors
 **
-** code tells what went wrong, and retry_class whether a retry can help. native is the error code of
+** code is the kind of error, and retry_class whether a retry can help. native is the error code of
 ** the other side (an errno, a SQLite result code, an exit status), or 0. text is one line for
 ** humans, without secrets.
 */
 enum outbox_code {
     OUTBOX_OK = 0,
-    OUTBOX_NOMEM = 1,    /* out of memory */
-    OUTBOX_INVALID = 2,  /* bad data: not JSON, not UTF-8, too long, ... */
-    OUTBOX_MISUSE = 3,   /* the call violates the function's contract */
-    OUTBOX_CONFIG = 4,   /* a bad setting */
-    OUTBOX_NOTFOUND = 5, /* no such thing */
-    OUTBOX_CONFLICT = 6, /* it already exists, and differs */
-    /* the database has no outbox: use outbox_options.create or `outbox init` */
-    OUTBOX_NOTOURS = 7,
+    OUTBOX_NOMEM = 1,        /* out of memory */
+    OUTBOX_INVALID = 2,      /* bad data: not JSON, not UTF-8, too long, ... */
+    OUTBOX_MISUSE = 3,       /* the call violates the function's contract */
+    OUTBOX_CONFIG = 4,       /* a bad setting */
+    OUTBOX_NOTFOUND = 5,     /* no such thing */
+    OUTBOX_CONFLICT = 6,     /* it already exists, and differs */
+    OUTBOX_NOTOURS = 7,      /* no outbox there: use outbox_options.create or `outbox init` */
     OUTBOX_NEWER = 8,        /* the outbox was made by a newer version */
     OUTBOX_READONLY = 9,     /* no permission to write */
     OUTBOX_FULL = 10,        /* no space left */
@@ -112,7 +111,8 @@ typedef struct outbox_error {
 **
 **     sqlite:PATH                    a SQLite file, which may also hold your own tables
 **     sqlite::memory:                in this process only, created at once; for tests
-**     postgres://USER@HOST/DATABASE  as libpq takes it; ?schema=NAME if the schema is not "outbox"
+**     postgres://USER@HOST/DATABASE  as libpq reads it; ?schema=NAME if the schema is not "outbox"
+**     mariadb://USER@HOST/DATABASE   a MariaDB database
 **
 ** With options->create the tables are created if they do not exist, and upgraded if an older
 ** version made them. On success the caller owns *ret and releases it with outbox_close.
@@ -157,9 +157,8 @@ OUTBOX_API void outbox_close(outbox *ob);
 /*
 ** CAPI: Messages
 **
-** What a producer emits. Only type is required. docs/reference.md has the limits of each field. A
-** message that exceeds one is refused with OUTBOX_INVALID and a text that names the field and the
-** limit.
+** A message is an event to emit. Only type is required. A field over its limit (docs/reference.md
+** lists them) is refused with OUTBOX_INVALID and a text that names the field and the limit.
 **
 **   type             what happened: "order.paid". 1 to 255 bytes, without white space or control
 **                    characters
@@ -169,12 +168,13 @@ OUTBOX_API void outbox_close(outbox *ob);
 **   payload          JSON text, delivered byte for byte; NULL means null
 **   payload_size     its length in bytes; 0 means strlen
 **   headers          a JSON object of strings, or NULL
-**   idempotency_key  or NULL. Emitting the same key again creates no second event, and
-**   outbox_receipt.duplicate says so. A key is remembered for at least "retention", and as long as
-**   its event is kept. After a rollback it can be used again tenant           or NULL version
-**   of the aggregate, if has_version is not 0 not_before       the event is not delivered before
-**   this time, in milliseconds since 1970, at most ten years ahead; or 0. Later events of its key
-**   wait for it
+**   idempotency_key  or NULL. Emitting the same key again creates no second event and sets
+**                    outbox_receipt.duplicate. A key is remembered for at least "retention", and
+**                    as long as its event is kept. After a rollback it can be used again
+**   tenant           or NULL
+**   version          of the aggregate, if has_version is not 0
+**   not_before       the event is not delivered before this time, in milliseconds since 1970, at
+**                    most ten years ahead; 0: at once. Later events of its key wait for it
 */
 typedef struct outbox_message {
     size_t size; /* sizeof(outbox_message): set by OUTBOX_MESSAGE_INIT */
@@ -196,8 +196,8 @@ typedef struct outbox_message {
         sizeof(outbox_message), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
-/* The result of emitting: the event's id (UUIDv7), and whether its idempotency key was used before.
-** If it was, there is no new event, and the id is that of the first one. */
+/* The id of the event (UUIDv7). duplicate: its idempotency key was used before, no event was
+** stored, and the id is the first event's. */
 typedef struct outbox_receipt {
     char id[37];
     char duplicate;
@@ -206,26 +206,25 @@ typedef struct outbox_receipt {
 /*
 ** CAPI: Emitting
 **
-** outbox_emit inserts one event through the handle's own connection and commits it, unless
-** outbox_begin has opened a transaction there: then it becomes part of that. Any thread may call
-** it; calls are serialised. ret may be NULL.
+** outbox_emit inserts one event through the handle's own connection and commits it; between
+** outbox_begin and outbox_commit the event is part of that transaction. Any thread may call it;
+** calls are serialised. ret may be NULL.
 **
-** outbox_emit_sqlite inserts it through the caller's own connection, as part of the transaction
-** that is open there. If none is open it fails with OUTBOX_MISUSE, since the event would commit
-** without the caller's changes. If the transaction rolls back, the event never existed. As always
-** with SQLite, one thread at a time may use the connection. The call leaves no statement or lock
-** behind on it.
+** outbox_emit_sqlite inserts it through the caller's own connection, in the transaction that is
+** open there: the event exists if and only if that transaction commits. Without an open transaction
+** it fails with OUTBOX_MISUSE. One thread at a time may use the connection. The call leaves no
+** statement or lock behind on it.
 **
 ** outbox_emit_pg does the same through a libpq connection (PGconn *). Any number of threads may
 ** call it at once, each on its own connection. A failure that the server reports ends the caller's
 ** transaction, as any failed statement does in PostgreSQL.
 **
 ** outbox_emit_mariadb does the same through a connection of MariaDB's client library (MYSQL *),
-** with a transaction open, or autocommit off. A failure undoes the event and nothing else, unless
-** the server rolled the transaction back to end a deadlock.
+** with a transaction open, or autocommit off. A failure undoes only the event, unless the server
+** rolled the transaction back to end a deadlock.
 **
-** All of them refuse bad data with OUTBOX_INVALID and a text that names the field and the problem,
-** and an idempotency key that was used with another type, aggregate or payload with
+** All of them refuse bad data with OUTBOX_INVALID and a text that names the field and the problem.
+** They refuse an idempotency key that was used with another type, aggregate or payload with
 ** OUTBOX_CONFLICT. After a failure nothing of the event is stored.
 */
 OUTBOX_API int outbox_emit(outbox *ob, const outbox_message *m, outbox_receipt *ret,
@@ -241,12 +240,12 @@ OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox
 ** CAPI: Transactions on the handle's own connection
 **
 ** outbox_begin groups the following emits of this thread into one transaction, until outbox_commit
-** or outbox_rollback. Other threads that emit through the same handle wait until then. A failed
-** outbox_commit has ended the transaction, and nothing of it is stored.
+** or outbox_rollback. Other threads that emit through the same handle wait until then. If
+** outbox_commit fails, the transaction has ended and nothing of it is stored.
 **
-** outbox_sqlite returns that connection, for the same thread to use between outbox_begin and
-** outbox_commit, so that an application can change its tables in the same transaction; NULL if the
-** store is not SQLite. outbox_pg does the same for PostgreSQL, and outbox_mariadb for MariaDB.
+** outbox_sqlite, outbox_pg and outbox_mariadb return that connection, on which the same thread may
+** change its own tables between outbox_begin and outbox_commit; NULL if the store is of another
+** kind.
 */
 OUTBOX_API int outbox_begin(outbox *ob, outbox_error *err);
 OUTBOX_API int outbox_commit(outbox *ob, outbox_error *err);
@@ -293,50 +292,48 @@ OUTBOX_API int outbox_event_attempt(const outbox_event *ev);
 **
 ** A consumer has handlers or a sink, not both.
 **
-** outbox_add_handler adds a function under a name, which is called for events whose type matches a
+** outbox_add_handler adds a named function, which is called for events whose type matches a
 ** pattern: "order.created", "order.*", "*", or several separated by commas. Each event takes effect
-** once. What the handler does through its transaction (outbox_tx_sqlite, outbox_tx_pg,
-** outbox_tx_emit) is committed together with the outcome of the delivery and a record in the inbox,
-** which has the handler's name and the event's idempotency key, or its id if it has none. Either
-** all of this is committed or nothing; then the handler is called again for the event. A name is
-** unique within its consumer. In the inbox, the handler "stock" of the consumer "orders" is
-** "orders.stock".
+** once: the changes that the handler makes through its transaction (outbox_tx_sqlite, outbox_tx_pg,
+** outbox_tx_emit), the outcome of the delivery, and a record in the inbox are committed together.
+** The record has the handler's name and the event's idempotency key, or its id if it has none. If
+** the commit fails, the handler is called again for the event. A name is unique within its
+** consumer. In the inbox, the handler "stock" of the consumer "orders" is "orders.stock".
 **
-** Several handlers of one consumer are independent of each other: each is a consumer of its own
-** (`outbox status` shows "orders.stock"), with its own position, retries and dead letters. After
-** outbox_consumer_set(c, "fate", "shared") they share the fate of an event: it is delivered when
-** all of them have succeeded. Until then it is retried, without calling the handlers that have
-** succeeded. A handler that keeps failing blocks the event for the others, indefinitely unless
-** "retry" limits the attempts ("fast,attempts=5"). outbox_consumer_set(c, "workers", "4") runs each
-** handler in four threads, which may call its function at the same time; this needs as many lanes,
-** or order none.
+** The handlers of a consumer are independent: each is a consumer (`outbox status` shows
+** "orders.stock") with its own position, retries and dead letters. After outbox_consumer_set(c,
+** "fate", "shared") they share one position: an event is delivered when all of them have succeeded,
+** and until then it is retried, without calling the handlers that have succeeded. A handler that
+** keeps failing blocks the event for the others, indefinitely unless "retry" limits the attempts
+** ("fast,attempts=5"). outbox_consumer_set(c, "workers", "4") runs each handler in four threads,
+** which may call its function at the same time; this needs as many lanes, or order none.
 **
 ** OUTBOX_EXTERNAL is for a handler that acts outside the database, such as sending an e-mail or
 ** taking a payment. It has no transaction; the inbox records the event right after it returns
 ** OUTBOX_DONE. If the process dies in between, it is called again for the same event, so pass
 ** outbox_event_inbox_key on as the idempotency key. If handlers share their fate and one of them is
-** external, each call of the others has a transaction of its own.
+** external, each call of the others has its own transaction.
 **
 ** outbox_on adds a plain handler for one pattern, without a name, a transaction or a record in the
 ** inbox: each event is delivered at least once, as fast as possible. Plain handlers that match the
 ** same event are called in the order in which they were added; the first that does not return
 ** OUTBOX_DONE ends the attempt. The handlers of a consumer are all plain or all named. A consumer
-** gets the events that match any of its handlers' patterns, unless `events` was set; independent
-** named handlers have their patterns only, and `events` must not be set.
+** receives the events that match any of its handlers' patterns, unless `events` was set.
+** Independent named handlers receive what matches their own patterns, and `events` must not be set.
 **
-** A call may take longer than the consumer's lease: the lease is renewed while the call lasts, up
-** to the option `timeout`. After that the event goes to another worker, and nothing the handler
-** still does through its transaction is committed. The call itself is never interrupted: its
-** thread, and outbox_run, wait for it. In SQLite no other connection can write while a handler is
-** in its transaction, and its event cannot go to another worker, so handlers should be quick there.
+** A call may take longer than the consumer's lease: the lease is renewed during the call, up to the
+** option `timeout`. After that the event goes to another worker, and the handler's transaction is
+** not committed. The call is never interrupted: its thread, and outbox_run, wait for it. In SQLite
+** no other connection can write while a handler is in its transaction, and its event cannot go to
+** another worker, so handlers should be quick there.
 **
 ** docs/c.md describes what happens when the process dies at each step.
 **
 ** The settings with which a consumer was last registered apply to all processes at once. A process
 ** that runs it with another order, number of lanes or filter, such as the older one in a rolling
 ** deployment, stands by: it claims nothing, logs the reason, and continues when its settings are in
-** force again. Replaced settings are restored only by `outbox consumers revert` or `set`.
-** outbox_step and OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT instead of standing by.
+** force again. Only `outbox consumers revert` or `set` restores replaced settings. outbox_step and
+** OUTBOX_UNTIL_THROUGH return OUTBOX_CONFLICT instead of standing by.
 **
 ** Call these from one thread at a time, and not while outbox_run or outbox_step is running on the
 ** handle.
@@ -345,13 +342,11 @@ typedef struct outbox_consumer outbox_consumer;
 typedef struct outbox_tx outbox_tx;
 
 typedef enum outbox_verdict {
-    OUTBOX_DONE = 0,   /* delivered */
-    OUTBOX_RETRY = 1,  /* failed; try again as the retry policy says */
-    OUTBOX_REJECT = 2, /* failed; trying again cannot help: make it a dead letter */
-    OUTBOX_DOWN = 3,   /* not the event's fault: wait and try again without counting an attempt */
-    /* this version does not know this kind of event: leave it to a worker that does, without
-    ** counting an attempt */
-    OUTBOX_NOT_MINE = 4
+    OUTBOX_DONE = 0,    /* delivered */
+    OUTBOX_RETRY = 1,   /* failed; try again as the retry policy says */
+    OUTBOX_REJECT = 2,  /* failed; trying again cannot help: make it a dead letter */
+    OUTBOX_DOWN = 3,    /* not the event's fault: wait and try again without counting an attempt */
+    OUTBOX_NOT_MINE = 4 /* not known to this version: leave it to another worker, count nothing */
 } outbox_verdict;
 
 /* Called in a thread that runs the consumer. tx lives until the handler returns. */
@@ -373,17 +368,18 @@ OUTBOX_API int outbox_on(outbox_consumer *c, const char *pattern, outbox_handler
 ** CAPI: In a handler
 **
 ** outbox_fail records why the handler failed, for the dead letter and the operator, and returns
-** verdict, so that a handler can end with `return outbox_fail(tx, OUTBOX_RETRY, "stock service said
-** 503")`. At most 255 bytes of the text are copied. outbox_retry_in does the same with
-** OUTBOX_RETRY, and delays the next attempt by at least that many milliseconds (at most a year).
+** verdict: `return outbox_fail(tx, OUTBOX_RETRY, "stock service said 503")`. At most 255 bytes of
+** the text are copied. outbox_retry_in does the same with OUTBOX_RETRY, and delays the next attempt
+** by at least that many milliseconds (at most a year).
 **
-** outbox_tx_sqlite and outbox_tx_pg return the connection with the handler's transaction; NULL if
-** there is none, or the store is of another kind. The handler may use savepoints, but must not
-** commit or roll back: if it does, the event becomes a dead letter with that reason. SQLite refuses
-** its COMMIT; in PostgreSQL its changes stay committed, as do those of earlier calls in the same
-** transaction, and those calls are repeated. A handler whose statements failed returns
-** OUTBOX_RETRY. It must leave nothing unfinished on the connection, and must not use outbox_emit:
-** in SQLite that would wait for the lock that the handler's own transaction holds.
+** outbox_tx_sqlite, outbox_tx_pg and outbox_tx_mariadb return the connection with the handler's
+** transaction; NULL if there is none, or the store is of another kind. The handler may use
+** savepoints, but must not commit or roll back: if it does, the event becomes a dead letter with
+** that reason. SQLite refuses its COMMIT; in PostgreSQL its changes stay committed, as do those of
+** earlier calls in the same transaction, and those calls are repeated. A handler whose statements
+** failed returns OUTBOX_RETRY. It must leave nothing unfinished on the connection, and must not
+** call outbox_emit: in SQLite that would wait for the lock that the handler's own transaction
+** holds.
 **
 ** outbox_tx_emit emits in that transaction: the event exists if and only if the handler takes
 ** effect.
@@ -399,12 +395,12 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 /*
 ** CAPI: The inbox
 **
-** outbox_handle_once records in a handler's transaction that `handler`, a name of your choosing,
+** outbox_handle_once records in a handler's transaction that `handler`, a name of your choice,
 ** takes effect for `key`, which identifies the effect: *ret_first is set to 1 the first time, and
 ** to 0 if it was recorded before. If the payload differs from the first one, it fails with
 ** OUTBOX_CONFLICT, which in PostgreSQL also fails the transaction. size is the length of the
-** payload; 0 means strlen. payload may be NULL. For named handlers the event itself is recorded
-** automatically; they need this only for further effects.
+** payload; 0 means strlen. payload may be NULL. The event of a named handler is recorded
+** automatically; call this only for further effects.
 **
 ** outbox_handle_once_sqlite, outbox_handle_once_pg and outbox_handle_once_mariadb do so in a
 ** transaction that is open on the caller's own connection, for input that does not come through a
@@ -428,39 +424,42 @@ OUTBOX_API int outbox_handle_once_mariadb(outbox *ob, struct st_mysql *db, const
 /*
 ** CAPI: Running
 **
-** outbox_set changes how the handle runs its consumers. Call it before outbox_run. The options are:
-** "drain-deadline" (30s), how long outbox_stop waits for deliveries in flight; "sweep" (30s), how
-** often to look for work without a wake-up; "retention" (168h), how long an event is kept after its
-** last consumer received it, checked at least once a minute while outbox_run is running ("0s":
-** forever); "inbox-retention" (720h), how long the inbox remembers; "connections" (4), how many
-** connections to a PostgreSQL server the consumers share.
+** outbox_set sets an option of the handle. Call it before outbox_run.
+**
+**   drain-deadline   (30s)   how long outbox_stop waits for deliveries in flight
+**   sweep            (30s)   how often to look for work without a wake-up
+**   retention        (168h)  how long an event is kept after its last consumer received it, checked
+**                            at least once a minute while outbox_run is running; 0s: forever
+**   inbox-retention  (720h)  how long the inbox remembers
+**   connections      (4)     how many connections to a PostgreSQL server the consumers share
+**   memory           (64MiB) how much memory the consumers share for the events they hold
 **
 ** outbox_run delivers until outbox_stop. Each consumer, independent named handler and worker has a
 ** thread, while the calling thread waits. On SQLite each thread has its own connections; on
-** PostgreSQL they share "connections", and the transactions of named handlers have connections of
-** their own. A consumer that cannot continue (its sink is misconfigured, or it was
-** removed) stops without stopping the others. Returns 0 after an orderly stop; -1 if a consumer
-** could not be started (then none was), or had to stop. flags: with OUTBOX_UNTIL_THROUGH it returns
-** 0 as soon as every consumer has delivered or buried all events there are; it does not wait for
-** events whose not_before lies ahead, nor for paused consumers.
+** PostgreSQL they share "connections", and the transactions of named handlers have their own. A
+** consumer that cannot continue (its sink is misconfigured, or it was removed) stops without
+** stopping the others. Returns 0 after an orderly stop; -1 if a consumer could not be started (then
+** none was), or had to stop. With OUTBOX_UNTIL_THROUGH in flags it returns 0 as soon as every
+** consumer has delivered or buried all events there are; it does not wait for events whose
+** not_before lies ahead, nor for paused consumers.
 **
 ** outbox_stop makes outbox_run return once the deliveries in flight have ended, or at the drain
-** deadline; those that did not end by then are repeated later. It always waits for a handler to
-** return, however long that takes. Any thread may call outbox_stop, and so may a signal handler. If
+** deadline; those that have not ended by then are repeated later. It always waits for a handler to
+** return, however long that takes. It may be called from any thread and from a signal handler. If
 ** it is called before outbox_run, that run ends at once.
 **
-** outbox_step is one synchronous turn in the calling thread (eager mode): every consumer of this
-** handle delivers what is due now, including what handlers emit meanwhile. It does not wait for
-** anything to become due, but it does wait for sinks outside the process. *ret_delivered (may be
-** NULL) counts successes and is always set. A failed delivery is recorded as in outbox_run and
-** makes outbox_step return -1 with the text of the error, after the other events have been
-** delivered. Do not call it while outbox_run is running, nor from a handler.
+** outbox_step delivers synchronously in the calling thread: every consumer of this handle delivers
+** what is due now, including what handlers emit meanwhile. It does not wait for anything to become
+** due, but it does wait for sinks outside the process. *ret_delivered (may be NULL) counts
+** successes and is always set. A failed delivery is recorded as in outbox_run and makes outbox_step
+** return -1 with the text of the error, after the other events have been delivered. Do not call it
+** while outbox_run is running, nor from a handler.
 **
-** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit take such a step
+** With OUTBOX_EAGER=1 in the environment, outbox_emit and outbox_commit call outbox_step
 ** themselves, on a handle that has consumers and is not running them: for development and tests. If
-** a delivery fails they return -1 with OUTBOX_UNDELIVERED; the transaction is committed
-** nevertheless. Events emitted by outbox_emit_sqlite and outbox_emit_pg in the caller's transaction
-** need a call of outbox_step after the caller's COMMIT.
+** a delivery fails they return -1 with OUTBOX_UNDELIVERED, although the transaction is committed.
+** Events emitted by outbox_emit_sqlite, outbox_emit_pg and outbox_emit_mariadb need a call of
+** outbox_step after the caller's COMMIT.
 **
 ** outbox_wake makes running consumers look for work now. It is needed only after commits that the
 ** store cannot notice: those to sqlite::memory: through a connection other than the handle's own.
@@ -514,74 +513,62 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 /*
 ** CAPI: Claiming events, to deliver them yourself
 **
-** The work of outbox_run for handlers and sinks, in three steps of your own: claim events, deliver
-** them in any way, and settle the claim. This works on every store; docs/c.md has an example.
-**
-**     outbox_claim c = OUTBOX_CLAIM_INIT;
-**     c.worker = "host-a/7f3c"; c.limit = 100; c.target = "mail";
-**     if (outbox_claim_batch(ob, &c, &batch, &err) != 0) die(err.text);
-**     while ((ev = outbox_batch_next(batch)) != NULL) {
-**         if (send(ev)) outbox_batch_verdict(batch, ev, OUTBOX_DONE, 0, NULL, &err);
-**         else outbox_batch_verdict(batch, ev, OUTBOX_RETRY, 0, "refused", &err);
-**     }
-**     if (outbox_batch_settle(batch, &err) != 0) warn(err.text);
-**     outbox_batch_free(batch);
+** Instead of calling outbox_run, a program may claim events, deliver them in any way, and settle
+** the claim. This works on every store; docs/c.md has an example.
 **
 ** outbox_consumer_register creates a consumer in the database, or updates its settings, as
-** outbox_run does when it starts, and runs nothing: any process can claim events for a registered
-** consumer. If it has neither a sink nor handlers, outbox_run and outbox_step ignore it. Each
-** independent named handler is registered as a consumer, "orders.stock". It fails with
-** OUTBOX_CONFLICT if these settings have been replaced by others.
+** outbox_run does when it starts, and runs nothing: any process can then claim events for it. If it
+** has neither a sink nor handlers, outbox_run and outbox_step ignore it. Each independent named
+** handler is registered as a consumer, "orders.stock". It fails with OUTBOX_CONFLICT if these
+** settings have been replaced by others.
 **
-** outbox_claim_batch leases up to `limit` events to `worker`: those of the consumer `target`, or,
-** if that is NULL, of all consumers that are not paused and that this connection may work on;
-** outbox_batch_consumer says which consumer an event is for. The consumer's filter, including its
-** predicate, has been applied. While the lease lasts no other worker gets these events; the lease
-** is durable when the call returns, so inside outbox_begin ... outbox_commit it fails with
-** OUTBOX_MISUSE. On success the caller owns *ret and releases it with outbox_batch_free, also if it
-** is empty: then there is nothing to do now, and outbox_batch_wait returns when to try again at the
-** latest. OUTBOX_NOTFOUND: no consumer has that name. Without a target, a consumer that cannot be
-** claimed for is an error only if no other has events.
+** outbox_claim_batch leases up to `limit` events to `worker`: events of the consumer `target`, or,
+** if that is NULL, of all consumers that are not paused and that this connection may work on
+** (outbox_batch_consumer tells which). The consumer's filter has been applied. While the lease
+** lasts no other worker receives these events. The lease is durable when the call returns, so
+** between outbox_begin and outbox_commit it fails with OUTBOX_MISUSE. On success the caller owns
+** *ret and releases it with outbox_batch_free, even if it is empty: then there is nothing to do
+** now, and outbox_batch_wait returns when to try again at the latest. OUTBOX_NOTFOUND: no consumer
+** has that name. Without a target, a consumer that cannot be claimed for is an error only if no
+** other has events.
 **
-** outbox_batch_next returns the events one by one, and NULL after the last. An event, and whatever
-** outbox_event_* return for it, lives until outbox_batch_free. If an order is kept, events that
-** must wait are left out: those of a key (order = key), or of the whole consumer (order = global),
-** after one that got a verdict other than OUTBOX_DONE or OUTBOX_REJECT. A caller that delivers
-** several at once may fetch them all first, and then has to keep the order itself. An event whose
-** worker vanished is alone in its batch.
+** outbox_batch_next returns the events one by one, and NULL after the last. An event lives until
+** outbox_batch_free, and so do its strings. If an order is kept, events that must wait are left
+** out: those of a key (order = key), or of the whole consumer (order = global), after an event with
+** a verdict other than OUTBOX_DONE or OUTBOX_REJECT. A caller that delivers several at once may
+** fetch them all first, and then has to keep the order itself. An event whose worker vanished is
+** alone in its batch.
 **
 ** outbox_batch_verdict reports the outcome of a delivery. Nothing is written until the batch is
-** settled, and the last verdict counts.
+** settled, and the last verdict counts. At most 255 bytes of why are copied. An event without a
+** verdict counts as not tried: it is released, due at once.
 **   OUTBOX_DONE      delivered; delay_ms and why are ignored
-**   OUTBOX_RETRY     failed: comes again as the consumer's retry policy says, but not before
-**                    delay_ms (at most a year), or becomes a dead letter when its attempts are used
-**                    up
+**   OUTBOX_RETRY     failed: retried as the consumer's retry policy says, but not before delay_ms
+**                    (at most a year), or a dead letter once its attempts are used up
 **   OUTBOX_REJECT    becomes a dead letter now
-**   OUTBOX_DOWN      not the event's fault: given back as if it had not been tried
-**   OUTBOX_NOT_MINE  left to a worker that knows this kind of event: comes again after a while,
+**   OUTBOX_DOWN      not the event's fault: released as if it had not been tried
+**   OUTBOX_NOT_MINE  left to a worker that knows this kind of event: due again after a while,
 **                    without counting an attempt
-** At most 255 bytes of why are copied. An event without a verdict counts as not tried: it is given
-** back, due at once.
 **
-** outbox_batch_settle records all verdicts, in one transaction for each consumer, and gives the
-** claim up. Between outbox_begin and outbox_commit, by the same thread, it is part of that
-** transaction: changes made by the delivery through outbox_sqlite or outbox_pg commit with it, or
+** outbox_batch_settle records all verdicts, in one transaction for each consumer, and ends the
+** claim. Between outbox_begin and outbox_commit, in the same thread, it is part of that
+** transaction: changes made through outbox_sqlite, outbox_pg or outbox_mariadb commit with it, or
 ** not at all. OUTBOX_LOST: the lease has expired and another worker has the events. Their verdicts
 ** were not recorded (in a transaction: roll it back), those of other consumers were. After any
 ** other failure it may be called again: nothing is recorded twice, though a claim may be reported
 ** as lost if only the answer to the first call was lost.
 **
 ** outbox_batch_extend renews the lease for lease_ms from now; call it in time if a delivery takes
-** long. OUTBOX_LOST: as above; stop delivering. OUTBOX_MISUSE inside outbox_begin ...
-** outbox_commit.
+** long. OUTBOX_LOST: as above; stop delivering. Between outbox_begin and outbox_commit it fails
+** with OUTBOX_MISUSE.
 **
 ** outbox_batch_free frees the batch in memory, settled or not; it does nothing if b is NULL. A
 ** claim that was not settled expires, and its events are claimed again, one at a time, with an
 ** attempt counted. Free all batches before outbox_close.
 **
-** Only one thread at a time may use a batch. Several threads may claim through one handle; their
-** calls are serialised, and wait while one of them is between outbox_begin and outbox_commit. Each
-** needs its own worker name.
+** Only one thread at a time may use a batch. Several threads may claim through one handle, each
+** under its own worker name; their calls are serialised, and wait while one of them is between
+** outbox_begin and outbox_commit.
 */
 typedef struct outbox_batch outbox_batch;
 
@@ -622,12 +609,12 @@ OUTBOX_API void outbox_batch_free(outbox_batch *b);
 ** OUTBOX_UNTIL_THROUGH until nothing is left. The handle is for the reader's own database, which
 ** has the outbox's tables.
 **
-** The handler runs inside a transaction on the handle's own connection (outbox_sqlite, outbox_pg),
-** which begins with a record that `group` has handled the event's id. Returning 0 commits both;
-** then the entry is acknowledged. Anything else rolls back, and the event is retried after a while,
-** before the events that follow it. An event that was handled before is acknowledged without a
-** call. So changes made by the handler through that connection take effect exactly once, even if a
-** process is killed. The handler may also emit, with outbox_emit.
+** The handler runs inside a transaction on the handle's own connection (outbox_sqlite, outbox_pg,
+** outbox_mariadb), which begins with a record that `group` has handled the event's id. If it
+** returns 0, both are committed and the entry is acknowledged. Otherwise the transaction is rolled
+** back, and the event is retried after a while, before the events that follow it. An event that was
+** handled before is acknowledged without a call. So changes made through that connection take
+** effect exactly once, even if a process is killed. The handler may also call outbox_emit.
 **
 ** Entries that another member of the group has not acknowledged for claim_ms are taken over.
 ** Several members share the work of a group, but then the order is not kept. While Redis is down,

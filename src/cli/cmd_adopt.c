@@ -135,7 +135,7 @@ static void adoption_text(struct buf *b, const void *row)
 static const struct listing_field fields_adoption[] = {
     {"table", LISTING_TEXT, AT(table), "the table"},
     {"adopted", LISTING_BOOL, AT(adopted), "whether its rows become events"},
-    {"changed", LISTING_BOOL, AT(res.changed), "whether anything had to be done"},
+    {"changed", LISTING_BOOL, AT(res.changed), "whether anything was changed"},
     {"copied", LISTING_INT, AT(res.copied), "unprocessed rows that became events"},
     {"mark", LISTING_TEXT, AT(mark), "with --mark: the column that is set", .optional = true},
     {"consumer", LISTING_TEXT, AT(consumer), "with --mark: the consumer whose deliveries count",

@@ -90,7 +90,7 @@ static const struct listing_field fields_problem[] = {
 static const struct listing_field fields_checked[] = {
     {"ok", LISTING_BOOL, AT(ok), "whether a relay could run"},
     {"file", LISTING_TEXT, AT(file), "the config file, or null"},
-    {"connected", LISTING_BOOL, AT(connected), "whether store and sinks were connected to"},
+    {"connected", LISTING_BOOL, AT(connected), "whether the store and the sinks were connected to"},
     {"consumers", LISTING_INT, AT(consumers), "number of consumers to run"},
     {"problems", LISTING_LIST, .sub = fields_problem, .nth = checked_problem,
      .help = "problems that keep a relay from running"},
@@ -309,7 +309,7 @@ static int print_sample(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_config[] = {
-    {"config", "check", NULL, "list everything wrong with the settings of a relay",
+    {"config", "check", NULL, "check the settings of a relay, and list every problem",
      .options = check_options, .consumers = true, .gathers = true,
      .json = JSON_OBJECT(fields_checked), .run = check_settings},
     {"config", "show", NULL, "show the effective settings, and where each comes from",

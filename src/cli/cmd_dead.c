@@ -270,7 +270,7 @@ static const struct listing_field fields_action[] = {
     {"dry_run", LISTING_BOOL, .at = offsetof(struct outcome_of_action, dry_run),
      "true: nothing was done"},
     {"consumers", LISTING_OWN, .json = action_consumers, .kind = "object",
-     .help = "how many of them each consumer had, by its name"},
+     .help = "number of these letters per consumer"},
     {NULL},
 };
 

@@ -69,10 +69,10 @@ static int set_state(void *field, const char *value, const struct option_def *o,
      options_consumer_name, ARG(events.consumer)}, \
     {"after", "SEQ", "0", "only events after this sequence number; with --newest, before it", \
      option_long, ARG(events.after)}, \
-    {"newest", NULL, "no", "newest first", option_bool, ARG(events.newest), .env = true}, \
+    {"newest", NULL, "no", "list the newest events first", option_bool, ARG(events.newest), .env = true}, \
     {"limit", "N", "100", "maximum number to list", \
      option_long, ARG(events.limit), .min = 1, .max = INT32_MAX, .env = true}, \
-    {"look", "N", "200000", "how many sequence numbers without a match to look at, at most", \
+    {"look", "N", "200000", "maximum number of sequence numbers without a match to look at", \
      option_long, ARG(events.look), .min = 1, .max = INT64_MAX - 1, .env = true}, \
     {"all", NULL, "no", "look at all events, however long it takes", option_bool, ARG(events.all), \
      .env = true}, \
@@ -98,7 +98,7 @@ static const struct option_def show_options[] = {
 };
 
 static const struct option_def retry_options[] = {
-    {"consumer", "NAME", NULL, "only for this consumer", options_consumer_name,
+    {"consumer", "NAME", NULL, "retry only for this consumer", options_consumer_name,
      ARG(events.consumer)},
     OPTION_JSON,
     OPTION_END,
@@ -486,7 +486,7 @@ const struct command cmd_events[] = {
      .options = retry_options, .min = 1, .max = ARGS_MAX, .json = JSON_ARRAY(fields_retried),
      .run = events_retry},
     {"events", "unprocessed", NULL,
-     "list events a worker would get: pending, due for a retry, or with an expired claim",
+     "list events that a worker can claim: pending, due for a retry, or with an expired claim",
      .options = inspect_options, .json = list_json, .run = events_inspect},
     {"events", "processing", NULL, "list events that a worker has claimed",
      .options = inspect_options, .json = list_json, .run = events_inspect},

@@ -264,11 +264,11 @@ struct documented {
 #define AT(member) .at = offsetof(struct documented, member)
 static const struct listing_field fields_documented[] = {
     {"command", LISTING_TEXT, AT(command), "the command"},
-    {"form", LISTING_TEXT, AT(form), "what it prints: an object, an array of objects"},
-    {"when", LISTING_TEXT, AT(when), "when it does, or null"},
+    {"form", LISTING_TEXT, AT(form), "form of the output: an object, an array of objects"},
+    {"when", LISTING_TEXT, AT(when), "when the command prints it, or null"},
     {"member", LISTING_TEXT, AT(path), "path of the member: deliveries[].state"},
     {"type", LISTING_TEXT, AT(type), "its type"},
-    {"help", LISTING_TEXT, AT(help), "what it is"},
+    {"help", LISTING_TEXT, AT(help), "meaning of the member"},
     {NULL},
 };
 #undef AT

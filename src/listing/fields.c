@@ -156,7 +156,7 @@ const struct listing_field fields_looked[] = {
      "true: the listing has not looked at all events; this object comes last"},
     {"looked_from", LISTING_INT, AT(looked.from), "first sequence number that was looked at"},
     {"looked_to", LISTING_INT, AT(looked.to), "last sequence number that was looked at"},
-    {"after", LISTING_INT, AT(after), "value of --after to go on with"},
+    {"after", LISTING_INT, AT(after), "value of --after to continue"},
     END,
 };
 #undef AT
@@ -366,13 +366,13 @@ const struct listing_field fields_consumer[] = {
     {"next_due", LISTING_TIME, AT(c.next_due), "when the next retry is due, or null",
      .label = "next retry"},
     {"down_since", LISTING_TIME, .get = consumer_down_since, .label = "sink down since",
-     .help = "since when its sink is down, or null"},
+     .help = "when its sink went down, or null"},
     {"last_error", LISTING_TEXT, AT(c.last_error), "why a delivery failed last, or null"},
-    {"last_error_at", LISTING_TIME, AT(c.last_error_at), "when that was, or null"},
+    {"last_error_at", LISTING_TIME, AT(c.last_error_at), "when it failed, or null"},
     {"floor", LISTING_INT, AT(c.floor), "events up to here are completed",
      .label = "completed up to", .text = consumer_floor_text},
     {"floor_pin", LISTING_TEXT, AT(c.floor_pin),
-     "what needs the event behind it: position, parked or claim"},
+     "what holds back later events: position, parked or claim"},
     {"created_at", LISTING_TIME, AT(c.created_at), "when it was created", "CREATED", "created"},
     {"delivered_per_s", LISTING_INT, .heading = "DELIVERED/S", .get = consumer_delivery_rate,
      .only = has_delivery_rate, .help = "events delivered per second; only with status --watch"},
@@ -408,7 +408,7 @@ const struct listing_field fields_generation[] = {
     {"order", LISTING_NAME, AT(s.order), "none, key or global", .names = store_order_names},
     {"lanes", LISTING_SMALL, AT(s.lanes), "number of lanes"},
     {"since", LISTING_TIME, AT(s.since), "when they were put into effect"},
-    {"by", LISTING_TEXT, AT(s.by), "who did so, or null"},
+    {"by", LISTING_TEXT, AT(s.by), "who changed them, or null"},
     END,
 };
 #undef AT
@@ -454,7 +454,7 @@ const struct listing_field fields_status[] = {
 const struct listing_field fields_finding[] = {
     {"level", LISTING_NAME, AT(level), "ok, note, warning or problem",
      .names = finding_level_names},
-    {"name", LISTING_TEXT, AT(name), "a word for what it is about"},
+    {"name", LISTING_TEXT, AT(name), "name of the check"},
     {"text", LISTING_TEXT, AT(text), "what was found, and why it matters"},
     {"advice", LISTING_TEXT, AT(advice), "what to do, or null"},
     END,
