@@ -69,10 +69,12 @@ static int set_state(void *field, const char *value, const struct option_def *o,
      options_consumer_name, ARG(events.consumer)}, \
     {"after", "SEQ", "0", "only events after this sequence number; with --newest, before it", \
      option_long, ARG(events.after)}, \
-    {"newest", NULL, "no", "list the newest events first", option_bool, ARG(events.newest), .env = true}, \
+    {"newest", NULL, "no", "list the newest events first", option_bool, ARG(events.newest), \
+     .env = true}, \
     {"limit", "N", "100", "maximum number to list", \
      option_long, ARG(events.limit), .min = 1, .max = INT32_MAX, .env = true}, \
-    {"look", "N", "200000", "maximum number of sequence numbers without a match to look at", \
+    {"look", "N", "200000", \
+     "maximum number of sequence numbers without a match to look at", \
      option_long, ARG(events.look), .min = 1, .max = INT64_MAX - 1, .env = true}, \
     {"all", NULL, "no", "look at all events, however long it takes", option_bool, ARG(events.all), \
      .env = true}, \
