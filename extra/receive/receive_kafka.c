@@ -138,7 +138,7 @@ static int set_pattern(struct kafka_receiver *rc, struct error *err)
 {
     struct template *name;
     buf_init(&rc->pattern, PATTERN_MAX);
-    if (template_new(kafka_settings_topic(&rc->sink.set, &rc->sink.url), &name, err) != 0)
+    if (template_new(rc->sink.url.path, &name, err) != 0)
         return err_prefix(err, "kafka: topic");
     rc->fixed = template_fixed(name);
     int failed = template_pattern(name, rc->fixed ? "" : "\\*?[]", &rc->pattern, err);

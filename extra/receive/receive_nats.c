@@ -16,7 +16,6 @@
 /* (1) msg is the message returned last; it owns names and position. */
 struct nats_receiver {
     struct receiver base;
-    struct nats_settings set;
     struct nats_plan *plan;
     natsConnection *nc;
     jsCtx *js;
@@ -52,9 +51,9 @@ static int connect_any_host(struct nats_receiver *rc, struct error *err)
 static int went_wrong(const struct nats_receiver *rc, natsStatus s, struct error *err)
 {
     char said[200];
-    nats_said(s, said, sizeof said);
-    return err_set(err, ERR_UNAVAILABLE, "%s: stream %s: %s", rc->plan->url.label, rc->set.stream,
-                   said);
+    nats_link_text(s, said, sizeof said);
+    return err_set(err, ERR_UNAVAILABLE, "%s: stream %s: %s", rc->plan->url.label,
+                   rc->plan->set.stream, said);
 }
 
 /* Parses where to start: at the beginning, after the end, or at a sequence number. */
@@ -80,11 +79,11 @@ static int subscribe(struct nats_receiver *rc, struct error *err)
     jsOptions jo;
     jsSubOptions_Init(&so);
     jsOptions_Init(&jo);
-    so.Stream = rc->set.stream;
+    so.Stream = rc->plan->set.stream;
     so.Ordered = true;
     if (set_start(rc->base.cfg.from, &so, err) != 0)
         return -1;
-    jo.Domain = rc->set.domain;
+    jo.Domain = rc->plan->set.domain;
     natsStatus s = natsConnection_JetStream(&rc->js, rc->nc, &jo);
     if (s == NATS_OK)
         s = js_SubscribeSync(&rc->sub, rc->js, rc->plan->stream.subject, NULL, &so, NULL);
@@ -110,7 +109,6 @@ static void nats_receive_end(struct receiver *base)
     jsCtx_Destroy(rc->js);
     natsConnection_Destroy(rc->nc);
     nats_plan_release(rc->plan);
-    nats_settings_release(&rc->set);
     buf_release(&rc->text);
 }
 
@@ -119,7 +117,7 @@ static int nats_receive_begin(struct receiver *base, struct error *err)
     struct nats_receiver *rc = (struct nats_receiver *)base;
     struct sink_config as_sink = {.url = base->cfg.url, .consumer = "receive"};
     buf_init(&rc->text, TEXT_MAX_BYTES);
-    if (nats_plan_read(&as_sink, &rc->set, &rc->plan, err) != 0)
+    if (nats_plan_read(&as_sink, &rc->plan, err) != 0)
         return -1;
     if (connect_any_host(rc, err) != 0)
         return -1;

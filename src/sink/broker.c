@@ -45,11 +45,23 @@ void broker_close(struct sink *sk)
     free(b);
 }
 
-int broker_check_files(const char *kind, const char *const *files, size_t n, struct error *err)
+void broker_settings_release(const struct option_def *table, void *settings)
+{
+    for (const struct option_def *o = table; o->name; o++) {
+        bool is_owned = o->set == option_copy || o->set == option_file;
+        if (!is_owned)
+            continue;
+        char **text = (char **)(void *)((char *)settings + o->at);
+        free(*text);
+        *text = NULL;
+    }
+}
+
+int broker_check_files(const char *const *files, size_t n, struct error *err)
 {
     for (size_t i = 0; i < n; i++) {
         if (files[i] && access(files[i], R_OK) != 0)
-            return err_errno(err, ERR_CONFIG, errno, "%s sink: could not read %s", kind, files[i]);
+            return err_errno(err, ERR_CONFIG, errno, "could not read %s", files[i]);
     }
     return 0;
 }
@@ -255,6 +267,8 @@ int broker_url_parse(const char *text, const char *default_port, const char *pas
     struct reading r = {ret, default_port, password_env, table, target};
     *ret = (struct broker_url){0};
 
+    if (table && option_defaults(table, target, err) != 0)
+        return -1;
     if (read_address(&r, text, err) != 0)
         return -1;
     const char *query = strchr(text, '?');
@@ -280,6 +294,12 @@ void broker_url_release(struct broker_url *u)
     }
     free(u->hosts);
     *u = (struct broker_url){0};
+}
+
+int broker_url_check_files(const struct broker_url *u, struct error *err)
+{
+    const char *const files[] = {u->password_file, u->ca, u->cert, u->key};
+    return broker_check_files(files, sizeof files / sizeof files[0], err);
 }
 
 char *broker_url_password(const struct broker_url *u, struct error *err)

@@ -30,18 +30,20 @@ struct broker_url {
     char label[300];       /* "kafka at host:9092 and 2 others", for messages */
 };
 
-/* broker_url_parse parses a URL. Parameters other than broker_url_options go into `target` through
- * `table`, which may be NULL. A row whose name ends with a star matches every name with that
- * prefix; its setter gets the rest: "linger.ms=5" for rdkafka.linger.ms=5 and "rdkafka.*". A host
- * without a port has default_port, and no host at all means 127.0.0.1. A password in the URL is
- * refused: it would show up in ps, in the configuration and in its copies. It belongs in a file or
- * in the environment variable password_env. The caller checks whether ca, cert and key suit the
- * scheme; cert and key always come together. Fails with ERR_CONFIG or ERR_NOMEM, and never repeats
- * the URL. The caller releases *ret, also after an error. */
+/* broker_url_parse parses a URL. The defaults of `table`, which may be NULL, and all parameters
+ * other than broker_url_options go into `target`. A row whose name ends with a star matches every
+ * name with that prefix; its setter gets the rest: "linger.ms=5" for rdkafka.linger.ms=5 and
+ * "rdkafka.*". A host without a port has default_port, and a URL without a host means 127.0.0.1. A
+ * password in the URL is refused: it would show up in ps, in the configuration and in its copies.
+ * It belongs in a file or in the environment variable password_env. The caller checks whether ca,
+ * cert and key suit the scheme; cert and key always come together. Fails with ERR_CONFIG or
+ * ERR_NOMEM, and never repeats the URL. The caller releases *ret, also after an error. */
 int broker_url_parse(const char *text, const char *default_port, const char *password_env,
                      const struct option_def *table, void *target, struct broker_url *ret,
                      struct error *err);
 void broker_url_release(struct broker_url *u);
+/* broker_url_check_files is broker_check_files for the files of the URL. */
+int broker_url_check_files(const struct broker_url *u, struct error *err);
 
 /* broker_url_password returns a copy of the password, which the caller wipes and frees. A password
  * file is read again each time. NULL with err->code 0 if there is none, NULL with an error if it
@@ -110,8 +112,14 @@ const char *broker_caution(struct sink *sk);
             .at = offsetof(struct settings, source) \
     }
 
+/* The destination of format=debezium if the URL names none, as Debezium's router has it. */
+#define BROKER_DEBEZIUM_ROUTE "outbox.event.{aggregate_type}"
+
+/* broker_settings_release frees the texts that a table's options have set. */
+void broker_settings_release(const struct option_def *table, void *settings);
+
 /* broker_check_files checks that the files read by each connection exist: one that is missing at
  * the start is a mistake, ERR_CONFIG. NULL entries are skipped. */
-int broker_check_files(const char *kind, const char *const *files, size_t n, struct error *err);
+int broker_check_files(const char *const *files, size_t n, struct error *err);
 
 #endif

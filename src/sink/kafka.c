@@ -42,7 +42,7 @@ static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct erro
             return -1;
     }
     it->state = ITEM_LOOKUP;
-    it->lookup = kafka_tail_ask(k->tail, it->f.d->ev->created_at);
+    it->lookup = kafka_tail_request(k->tail, it->f.d->ev->created_at);
     return 0;
 }
 
@@ -58,7 +58,7 @@ static void end_lookups(struct kafka_sink *k)
         struct kafka_place at;
         if (it->state != ITEM_LOOKUP || !kafka_tail_ready(k->tail, it->lookup))
             continue;
-        it->doubtful = false;
+        it->may_be_stored = false;
         it->state = ITEM_WAITING;
         if (kafka_tail_find(k->tail, f->d->ev->id, &at)) {
             it->state = ITEM_STORED;
@@ -66,22 +66,126 @@ static void end_lookups(struct kafka_sink *k)
             it->offset = at.offset;
         }
     }
-    if (!kafka_tail_partial(k->tail) || k->told_partial)
+    if (!kafka_tail_partial(k->tail) || k->partial_reported)
         return;
-    k->told_partial = true;
+    k->partial_reported = true;
     broker_set_caution(&k->b,
                        "topic %s has too many new messages to search all of them for an event: "
                        "one already written by a vanished relay may be repeated",
                        k->topic);
 }
 
+/* Messages */
+
+/* Copies a name, with bytes that Kafka does not allow in a topic as _XX. Returns false if it is too
+ * long. */
+static bool escape_name(struct str from, char to[KAFKA_TOPIC_MAX + 1])
+{
+    size_t n = 0;
+    for (size_t i = 0; i < from.n; i++) {
+        char c = from.p[i];
+        bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+        bool digit = c >= '0' && c <= '9';
+        bool legal = letter || digit || c == '.' || c == '_' || c == '-';
+        size_t takes = legal ? 1 : 3;
+        if (n + takes > KAFKA_TOPIC_MAX)
+            return false;
+        if (legal)
+            to[n] = c;
+        else
+            snprintf(to + n, 4, "_%02X", (unsigned char)c);
+        n += takes;
+    }
+    to[n] = '\0';
+    return true;
+}
+
+const char *kafka_topic_name(struct kafka_sink *k, const struct event *ev, struct error *err)
+{
+    if (k->fixed && k->topic[0] != '\0')
+        return k->topic;
+    buf_clear(&k->topic_name);
+    if (template_write(k->name, ev, &k->topic_name, err) != 0)
+        return NULL;
+    bool fits = escape_name((struct str){k->topic_name.p, k->topic_name.n}, k->topic);
+    bool reserved = fits && (strcmp(k->topic, ".") == 0 || strcmp(k->topic, "..") == 0);
+    if (fits && !reserved)
+        return k->topic;
+    if (reserved)
+        err_set(err, ERR_INVALID, "its topic would be called %s", k->topic);
+    else
+        err_set(err, ERR_INVALID, "the name of its topic would have more than %d characters",
+                KAFKA_TOPIC_MAX);
+    k->topic[0] = '\0';
+    return NULL;
+}
+
+/* Copies the headers of a message; NULL if out of memory. The producer takes ownership. */
+static rd_kafka_headers_t *make_headers(const struct kafka_sink *k, const struct message *m,
+                                        struct str id)
+{
+    rd_kafka_headers_t *all = rd_kafka_headers_new(m->n + 2);
+    if (!all)
+        return NULL;
+    for (size_t i = 0; i < m->n; i++) {
+        const struct message_header *h = &m->headers[i];
+        rd_kafka_header_add(all, h->name.p, (ssize_t)h->name.n, h->value.p, (ssize_t)h->value.n);
+    }
+    if (m->content_type.p)
+        rd_kafka_header_add(all, "content-type", -1, m->content_type.p, (ssize_t)m->content_type.n);
+    if (k->set.dedupe) { /* used by kafka_tail.c to find the event again */
+        char name[512];
+        int n = snprintf(name, sizeof name, "%s/%.*s", k->b.base.cfg.consumer, (int)id.n, id.p);
+        rd_kafka_header_add(all, KAFKA_TAIL_HEADER, -1, name, n);
+    }
+    return all;
+}
+
+/* The library copies key and value: they belong to the event, which may be freed before the
+ * producer. A message without a key has none at all: an empty key would put all of them into one
+ * partition. */
+static int produce_message(struct kafka_sink *k, struct kafka_item *it, struct error *err)
+{
+    struct message m;
+    const struct delivery *d = it->f.d;
+    const char *topic = it->topic ? it->topic : k->topic;
+    if (message_make(&k->style, d->ev, str_of(topic), str_of(k->b.base.cfg.consumer), d->attempt,
+                     &k->text, &m, err) != 0)
+        return -1;
+    rd_kafka_headers_t *headers = make_headers(k, &m, d->ev->id);
+    if (!headers)
+        return err_nomem(err);
+
+    rd_kafka_vu_t v[6] = {
+        {.vtype = RD_KAFKA_VTYPE_OPAQUE, .u.ptr = it},
+        {.vtype = RD_KAFKA_VTYPE_MSGFLAGS, .u.i = RD_KAFKA_MSG_F_COPY},
+        {.vtype = RD_KAFKA_VTYPE_VALUE,
+         .u.mem = {.ptr = (void *)(uintptr_t)m.value.p, .size = m.value.n}},
+        {.vtype = RD_KAFKA_VTYPE_HEADERS, .u.headers = headers},
+        {.vtype = RD_KAFKA_VTYPE_RKT, .u.rkt = k->p->topic},
+        {.vtype = RD_KAFKA_VTYPE_KEY,
+         .u.mem = {.ptr = (void *)(uintptr_t)m.key.p, .size = m.key.n}},
+    };
+    if (it->topic)
+        v[4] = (rd_kafka_vu_t){.vtype = RD_KAFKA_VTYPE_TOPIC, .u.cstr = it->topic};
+    rd_kafka_error_t *error = rd_kafka_produceva(k->p->rk, v, m.key.p ? 6 : 5);
+    if (!error)
+        return 0;
+    rd_kafka_resp_err_t code = rd_kafka_error_code(error);
+    rd_kafka_error_destroy(error);
+    rd_kafka_headers_destroy(headers);
+    char text[KAFKA_TEXT];
+    kafka_answer_text(code, text);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_NONE, code, "%s", text);
+}
+
 /* Sending */
 
 /* Creates a producer if there is none. While too many retired ones are still closing, there is
  * none, and deliveries wait. */
-static int connect_if_need_be(struct kafka_sink *k, struct error *err)
+static int ensure_producer(struct kafka_sink *k, struct error *err)
 {
-    if (k->p || !kafka_producer_room(k))
+    if (k->p || !kafka_producer_can_retire(k))
         return 0;
     return kafka_producer_new(k, &k->p, err);
 }
@@ -90,23 +194,23 @@ static int connect_if_need_be(struct kafka_sink *k, struct error *err)
 static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
 {
     struct error err;
-    if (kafka_message_produce(k, it, &err) == 0) {
+    if (produce_message(k, it, &err) == 0) {
         it->state = ITEM_SENT;
-        k->out++;
+        k->n_sent++;
         return true;
     }
     rd_kafka_resp_err_t code = (rd_kafka_resp_err_t)err.native;
     if (err.code == ERR_NOMEM)
         code = RD_KAFKA_RESP_ERR__CRIT_SYS_RESOURCE;
     bool full = code == RD_KAFKA_RESP_ERR__QUEUE_FULL;
-    if (full && k->out > 0)
+    if (full && k->n_sent > 0)
         return false; /* retried when reports have made room */
     bool unfit = err.code == ERR_INVALID || code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
     if (unfit) {
-        kafka_answer_unfit(k, it, err.text);
+        kafka_answer_reject(k, it, err.text);
         return true;
     }
-    kafka_answer_back(k, it, code);
+    kafka_answer_failed(k, it, code);
     return !k->breaking;
 }
 
@@ -116,11 +220,11 @@ static void send_waiting(struct kafka_sink *k)
     struct error err;
     while (k->waiting && !k->breaking) {
         struct kafka_item *it = k->waiting;
-        bool singly = kafka_singly(k);
-        if (singly && k->out > 0)
+        bool singly = kafka_one_by_one(k);
+        if (singly && k->n_sent > 0)
             return;
-        if (k->p && k->p->single && !singly) {
-            if (k->out > 0)
+        if (k->p && k->p->one_by_one && !singly) {
+            if (k->n_sent > 0)
                 return;
             kafka_producer_retire(k); /* the faulty event is found: resume batching */
         }
@@ -130,14 +234,14 @@ static void send_waiting(struct kafka_sink *k)
             k->waiting = kafka_next(it);
             continue;
         }
-        if (k->set.dedupe && it->doubtful) {
+        if (k->set.dedupe && it->may_be_stored) {
             if (begin_lookup(k, it, &err) != 0)
-                kafka_answer_down(k, SINK_DOWN, err.text);
+                kafka_answer_all(k, SINK_DOWN, err.text);
             return; /* nothing may overtake it */
         }
-        if (connect_if_need_be(k, &err) != 0) {
+        if (ensure_producer(k, &err) != 0) {
             enum sink_status status = err.code == ERR_CONFIG ? SINK_FATAL : SINK_DOWN;
-            kafka_answer_down(k, status, err.text);
+            kafka_answer_all(k, status, err.text);
             return;
         }
         if (!k->p || !hand_over(k, it))
@@ -150,7 +254,7 @@ static bool has_room(const struct kafka_sink *k)
 {
     if (k->window.count == 0)
         return true;
-    if (k->breaking || kafka_singly(k))
+    if (k->breaking || kafka_one_by_one(k))
         return false;
     return k->window.count < KAFKA_WINDOW - 2 && k->window.bytes < ENOUGH_BYTES;
 }
@@ -171,13 +275,13 @@ static struct kafka_item *take_event(struct kafka_sink *k, struct delivery *d, c
     struct kafka_item *it = (struct kafka_item *)window_add(&k->window, d, NULL);
     *it = (struct kafka_item){
         .f = it->f,
-        .number = k->taken,
-        .chain = before ? before->chain : k->taken,
+        .number = k->next_number,
+        .chain = before ? before->chain : k->next_number,
         .offset = -1,
-        .doubtful = k->set.dedupe && d->again,
+        .may_be_stored = k->set.dedupe && d->again,
         .topic = own,
     };
-    k->taken++;
+    k->next_number++;
     if (!k->waiting)
         k->waiting = it;
     return it;
@@ -190,7 +294,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
     size_t i = 0;
     for (; i < n && has_room(k); i++) {
         struct error err = {0};
-        const char *topic = kafka_message_topic(k, d[i]->ev, &err);
+        const char *topic = kafka_topic_name(k, d[i]->ev, &err);
         /* A chained event must go to the same partition as the one before it, which keeps their
          * order. If it does not, its chain ends before it, and it is offered again on its own. */
         bool same = topic && last && (k->fixed || strcmp(last->topic, topic) == 0);
@@ -235,11 +339,11 @@ static int64_t late_at(const struct kafka_sink *k)
 static int64_t away_at(const struct kafka_sink *k)
 {
     int64_t since = oldest_since(k);
-    if (since == CLOCK_NEVER || !k->away_since)
+    if (since == CLOCK_NEVER || !k->unreachable_since)
         return CLOCK_NEVER;
-    if (strcasestr(k->trouble, "timed out"))
+    if (strcasestr(k->last_error, "timed out"))
         since += kafka_producer_patience_ms(k) * MS_NS;
-    return max_i64(k->away_since, since) + AWAY_NS;
+    return max_i64(k->unreachable_since, since) + AWAY_NS;
 }
 
 /* Explains why a login is refused although the password is correct. */
@@ -248,7 +352,7 @@ static const char *scram_hint(const struct kafka_sink *k)
     bool tls = strcmp(k->url.scheme, "kafka+ssl") == 0;
     bool plain = k->set.sasl == KAFKA_SASL_PLAIN || (k->set.sasl == KAFKA_SASL_DEFAULT && tls);
     bool scram = k->url.user && !plain;
-    bool refused = strstr(k->trouble, "invalid credentials") != NULL;
+    bool refused = strstr(k->last_error, "invalid credentials") != NULL;
     if (!scram || !refused || rd_kafka_version() >= SCRAM_MENDED)
         return "";
     return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/brokers.md)";
@@ -262,23 +366,23 @@ static void check_time(struct kafka_sink *k)
     int64_t away = away_at(k), late = late_at(k);
     if (broker_now(&k->b) < min_i64(away, late))
         return;
-    bool has_trouble = k->trouble[0] != '\0';
+    bool has_trouble = k->last_error[0] != '\0';
     if (away < late)
         snprintf(text, sizeof text, "%s: %s%s", k->url.label,
-                 has_trouble ? k->trouble : "no broker can be reached", scram_hint(k));
+                 has_trouble ? k->last_error : "no broker can be reached", scram_hint(k));
     else
         snprintf(text, sizeof text, "%s has not confirmed for %lld ms; %zu events were waiting%s%s",
                  k->url.label, (long long)k->b.base.cfg.timeout_ms, k->window.count,
-                 has_trouble ? ": " : "", k->trouble);
-    kafka_answer_down(k, SINK_DOWN, text);
+                 has_trouble ? ": " : "", k->last_error);
+    kafka_answer_all(k, SINK_DOWN, text);
 }
 
 static void kafka_drive(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
-    kafka_answer_hear(k);
+    kafka_answer_poll(k);
     end_lookups(k);
-    kafka_answer_broken(k);
+    kafka_answer_recover(k);
     send_waiting(k);
     kafka_answer_known(k);
     check_time(k);
@@ -311,10 +415,10 @@ static int64_t kafka_deadline(struct sink *sk)
 static void kafka_cancel(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
-    kafka_answer_hear(k);
+    kafka_answer_poll(k);
     kafka_answer_known(k);
     if (k->window.count > 0)
-        kafka_answer_down(k, SINK_CANCELLED, "cancelled");
+        kafka_answer_all(k, SINK_CANCELLED, "cancelled");
 }
 
 /* Whether the result of the topic check, which started with the first event, is still to be
@@ -322,7 +426,7 @@ static void kafka_cancel(struct sink *sk)
 static bool kafka_attended(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
-    return k->p && k->p->checking && !k->told_facts;
+    return k->p && k->p->checking && !k->facts_reported;
 }
 
 /* Lists the brokers of the URL, from which the library discovers the others. */
@@ -330,10 +434,10 @@ static void kafka_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
     ret->kind = "kafka";
-    ret->connected = k->p && k->answered && !k->away_since;
+    ret->connected = k->p && k->answered && !k->unreachable_since;
     for (size_t i = 0; i < k->url.n_hosts; i++)
         sink_peer_add(ret->broker, k->url.hosts[i].host, k->url.hosts[i].port);
-    kafka_topic_list_leaders(&k->leaders, ret->leader);
+    kafka_producer_list_leaders(&k->leaders, ret->leader);
     window_describe(&k->window, ret);
 }
 
@@ -359,7 +463,7 @@ static void kafka_close(struct sink *sk)
 /* Compiles the template of the topic's name, and checks it as far as possible. */
 static int set_topic(struct kafka_sink *k, struct error *err)
 {
-    const char *text = kafka_settings_topic(&k->set, &k->url);
+    const char *text = k->url.path;
     if (template_new(text, &k->name, err) != 0)
         return err_prefix(err, "kafka sink: topic");
     k->fixed = template_fixed(k->name);
@@ -368,7 +472,7 @@ static int set_topic(struct kafka_sink *k, struct error *err)
                        "kafka sink: dedupe looks into one topic; the name of this one has fields");
     if (!k->fixed)
         return 0;
-    if (!kafka_message_topic(k, &(struct event){0}, err)) {
+    if (!kafka_topic_name(k, &(struct event){0}, err)) {
         err->code = ERR_CONFIG;
         return err_prefix(err, "kafka sink: topic");
     }
@@ -384,11 +488,8 @@ static int kafka_set_up(struct sink *sk, struct error *err)
     k->tail_fd = -1;
     buf_init(&k->topic_name, NAME_MAX_BYTES);
     buf_init(&k->text, TEXT_MAX);
-    kafka_topic_leaders_init(&k->leaders);
+    kafka_producer_init_leaders(&k->leaders);
     if (kafka_settings_read(sk->cfg.url, &k->set, &k->url, err) != 0)
-        return -1;
-    const char *const files[] = {k->url.password_file, k->url.ca, k->url.cert, k->url.key};
-    if (broker_check_files("kafka", files, sizeof files / sizeof files[0], err) != 0)
         return -1;
     if (set_topic(k, err) != 0)
         return -1;
@@ -413,8 +514,8 @@ static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
     rd_kafka_resp_err_t code;
     do {
         code = rd_kafka_metadata(k->p->rk, 0, k->p->topic, &md, PROBE_SLICE_MS);
-        kafka_answer_hear(k);
-        bool away = k->away_since && broker_now(&k->b) >= k->away_since + AWAY_NS / 2;
+        kafka_answer_poll(k);
+        bool away = k->unreachable_since && broker_now(&k->b) >= k->unreachable_since + AWAY_NS / 2;
         if (away)
             break;
     } while (code != RD_KAFKA_RESP_ERR_NO_ERROR && broker_now(&k->b) < until);
@@ -423,7 +524,7 @@ static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
     k->answered = true;
     if (k->fixed && md->topic_cnt > 0) {
         code = md->topics[0].err;
-        kafka_topic_read_leaders(&k->leaders, md);
+        kafka_producer_read_leaders(&k->leaders, md);
     }
     rd_kafka_metadata_destroy(md);
     return code;
@@ -433,19 +534,20 @@ static int kafka_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
     char said[KAFKA_TEXT];
-    if (connect_if_need_be(k, err) != 0)
+    if (ensure_producer(k, err) != 0)
         return -1;
     if (!k->p)
-        return err_set(err, ERR_BUSY, "%s: former connections are being closed", k->url.label);
+        return err_set(err, ERR_BUSY, "%s: earlier connections are still closing", k->url.label);
 
     rd_kafka_resp_err_t code = ask_topic(k, timeout_ms);
     bool made_later = code == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART && k->set.create;
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR || made_later)
         return 0;
     kafka_answer_text(code, said);
-    bool about_connection = k->trouble[0] != '\0' && kafka_answer_of(code)->meaning == KAFKA_AWAY;
+    bool about_connection = k->last_error[0] != '\0' &&
+                            kafka_answer_of(code)->meaning == KAFKA_UNAVAILABLE;
     if (about_connection)
-        return err_set(err, ERR_UNAVAILABLE, "%s: %s", k->url.label, k->trouble);
+        return err_set(err, ERR_UNAVAILABLE, "%s: %s", k->url.label, k->last_error);
     return err_set(err, ERR_UNAVAILABLE, "%s, topic %s: %s", k->url.label, k->topic, said);
 }
 

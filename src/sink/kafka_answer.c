@@ -15,7 +15,7 @@
 
 #define BREAK_NS (2000 * MS_NS) /* how long to wait for a broken producer to return its events */
 #define BATCH_MIN 4096
-#define HEARD_MAX 20000 /* reports at a time, for fairness */
+#define REPORTS_MAX 20000 /* at a time, for fairness */
 
 /* The table of error codes. docs/brokers.md documents it, and a test compares them. */
 
@@ -31,38 +31,38 @@
 
 const struct kafka_answer kafka_answers[] = {
     /* Server: the brokers, the network, or the state of a partition; temporary. */
-    ROW(_TRANSPORT, KAFKA_AWAY, NULL),
-    ROW(_ALL_BROKERS_DOWN, KAFKA_AWAY, NULL),
-    ROW(_RESOLVE, KAFKA_AWAY, NULL),
-    ROW(_TIMED_OUT, KAFKA_AWAY, NULL),
-    ROW(_TIMED_OUT_QUEUE, KAFKA_AWAY, NULL),
-    ROW(_MSG_TIMED_OUT, KAFKA_AWAY, NULL),
-    ROW(_WAIT_COORD, KAFKA_AWAY, NULL),
-    ROW(LEADER_NOT_AVAILABLE, KAFKA_AWAY, NULL),
-    ROW(NOT_LEADER_FOR_PARTITION, KAFKA_AWAY, NULL),
-    ROW(REQUEST_TIMED_OUT, KAFKA_AWAY, NULL),
-    ROW(BROKER_NOT_AVAILABLE, KAFKA_AWAY, NULL),
-    ROW(NETWORK_EXCEPTION, KAFKA_AWAY, NULL),
-    ROW(COORDINATOR_LOAD_IN_PROGRESS, KAFKA_AWAY, NULL),
-    ROW(COORDINATOR_NOT_AVAILABLE, KAFKA_AWAY, NULL),
-    ROW(NOT_COORDINATOR, KAFKA_AWAY, NULL),
-    ROW(KAFKA_STORAGE_ERROR, KAFKA_AWAY, "the broker's disk is full or broken"),
-    ROW(THROTTLING_QUOTA_EXCEEDED, KAFKA_AWAY, NULL),
-    ROW(NOT_ENOUGH_REPLICAS, KAFKA_AWAY, REPLICAS_AWAY),
-    ROW(NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_AWAY, REPLICAS_AWAY),
-    ROW(_ISR_INSUFF, KAFKA_AWAY, REPLICAS_AWAY),
+    ROW(_TRANSPORT, KAFKA_UNAVAILABLE, NULL),
+    ROW(_ALL_BROKERS_DOWN, KAFKA_UNAVAILABLE, NULL),
+    ROW(_RESOLVE, KAFKA_UNAVAILABLE, NULL),
+    ROW(_TIMED_OUT, KAFKA_UNAVAILABLE, NULL),
+    ROW(_TIMED_OUT_QUEUE, KAFKA_UNAVAILABLE, NULL),
+    ROW(_MSG_TIMED_OUT, KAFKA_UNAVAILABLE, NULL),
+    ROW(_WAIT_COORD, KAFKA_UNAVAILABLE, NULL),
+    ROW(LEADER_NOT_AVAILABLE, KAFKA_UNAVAILABLE, NULL),
+    ROW(NOT_LEADER_FOR_PARTITION, KAFKA_UNAVAILABLE, NULL),
+    ROW(REQUEST_TIMED_OUT, KAFKA_UNAVAILABLE, NULL),
+    ROW(BROKER_NOT_AVAILABLE, KAFKA_UNAVAILABLE, NULL),
+    ROW(NETWORK_EXCEPTION, KAFKA_UNAVAILABLE, NULL),
+    ROW(COORDINATOR_LOAD_IN_PROGRESS, KAFKA_UNAVAILABLE, NULL),
+    ROW(COORDINATOR_NOT_AVAILABLE, KAFKA_UNAVAILABLE, NULL),
+    ROW(NOT_COORDINATOR, KAFKA_UNAVAILABLE, NULL),
+    ROW(KAFKA_STORAGE_ERROR, KAFKA_UNAVAILABLE, "the broker's disk is full or broken"),
+    ROW(THROTTLING_QUOTA_EXCEEDED, KAFKA_UNAVAILABLE, NULL),
+    ROW(NOT_ENOUGH_REPLICAS, KAFKA_UNAVAILABLE, REPLICAS_AWAY),
+    ROW(NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_UNAVAILABLE, REPLICAS_AWAY),
+    ROW(_ISR_INSUFF, KAFKA_UNAVAILABLE, REPLICAS_AWAY),
 
     /* Login. As with a password that is being rotated, waiting may help. */
-    ROW(_AUTHENTICATION, KAFKA_AWAY, LOG_IN),
-    ROW(SASL_AUTHENTICATION_FAILED, KAFKA_AWAY, LOG_IN),
-    ROW(UNSUPPORTED_SASL_MECHANISM, KAFKA_AWAY, LOG_IN),
-    ROW(ILLEGAL_SASL_STATE, KAFKA_AWAY, LOG_IN),
-    ROW(_SSL, KAFKA_AWAY, "look at ca, cert and key"),
-    ROW(CLUSTER_AUTHORIZATION_FAILED, KAFKA_AWAY,
+    ROW(_AUTHENTICATION, KAFKA_UNAVAILABLE, LOG_IN),
+    ROW(SASL_AUTHENTICATION_FAILED, KAFKA_UNAVAILABLE, LOG_IN),
+    ROW(UNSUPPORTED_SASL_MECHANISM, KAFKA_UNAVAILABLE, LOG_IN),
+    ROW(ILLEGAL_SASL_STATE, KAFKA_UNAVAILABLE, LOG_IN),
+    ROW(_SSL, KAFKA_UNAVAILABLE, "look at ca, cert and key"),
+    ROW(CLUSTER_AUTHORIZATION_FAILED, KAFKA_UNAVAILABLE,
         "the user needs the right IDEMPOTENT_WRITE on the cluster, or WRITE on a topic"),
-    ROW(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KAFKA_AWAY,
+    ROW(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KAFKA_UNAVAILABLE,
         "the user needs the rights WRITE and DESCRIBE on the transactional id"),
-    ROW(GROUP_AUTHORIZATION_FAILED, KAFKA_AWAY, NULL),
+    ROW(GROUP_AUTHORIZATION_FAILED, KAFKA_UNAVAILABLE, NULL),
 
     /* Topic. A missing permission on it is one of these. */
     ROW(TOPIC_AUTHORIZATION_FAILED, KAFKA_TOPIC, RIGHTS),
@@ -83,23 +83,23 @@ const struct kafka_answer kafka_answers[] = {
     ROW(INVALID_TIMESTAMP, KAFKA_REFUSED, "see message.timestamp.after.max.ms of the topic"),
 
     /* Consequences of another event's failure, or of the end of a producer. */
-    ROW(_GAPLESS_GUARANTEE, KAFKA_WITH, NULL),
-    ROW(_FATAL, KAFKA_WITH, NULL),
-    ROW(_PURGE_QUEUE, KAFKA_WITH, NULL),
-    ROW(_PURGE_INFLIGHT, KAFKA_WITH, NULL),
-    ROW(_DESTROY, KAFKA_WITH, NULL),
-    ROW(_STATE, KAFKA_WITH, NULL),
-    ROW(_INCONSISTENT, KAFKA_WITH, NULL),
-    ROW(OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_WITH, NULL),
-    ROW(DUPLICATE_SEQUENCE_NUMBER, KAFKA_WITH, NULL),
-    ROW(UNKNOWN_PRODUCER_ID, KAFKA_WITH, NULL),
-    ROW(INVALID_PRODUCER_EPOCH, KAFKA_WITH, NULL),
-    ROW(INVALID_PRODUCER_ID_MAPPING, KAFKA_WITH, NULL),
-    ROW(INVALID_TXN_STATE, KAFKA_WITH, NULL),
-    ROW(CONCURRENT_TRANSACTIONS, KAFKA_WITH, NULL),
-    ROW(_FENCED, KAFKA_WITH, "another relay has taken over"),
-    ROW(PRODUCER_FENCED, KAFKA_WITH, "another relay has taken over"),
-    ROW(TRANSACTION_COORDINATOR_FENCED, KAFKA_WITH, NULL),
+    ROW(_GAPLESS_GUARANTEE, KAFKA_CONSEQUENCE, NULL),
+    ROW(_FATAL, KAFKA_CONSEQUENCE, NULL),
+    ROW(_PURGE_QUEUE, KAFKA_CONSEQUENCE, NULL),
+    ROW(_PURGE_INFLIGHT, KAFKA_CONSEQUENCE, NULL),
+    ROW(_DESTROY, KAFKA_CONSEQUENCE, NULL),
+    ROW(_STATE, KAFKA_CONSEQUENCE, NULL),
+    ROW(_INCONSISTENT, KAFKA_CONSEQUENCE, NULL),
+    ROW(OUT_OF_ORDER_SEQUENCE_NUMBER, KAFKA_CONSEQUENCE, NULL),
+    ROW(DUPLICATE_SEQUENCE_NUMBER, KAFKA_CONSEQUENCE, NULL),
+    ROW(UNKNOWN_PRODUCER_ID, KAFKA_CONSEQUENCE, NULL),
+    ROW(INVALID_PRODUCER_EPOCH, KAFKA_CONSEQUENCE, NULL),
+    ROW(INVALID_PRODUCER_ID_MAPPING, KAFKA_CONSEQUENCE, NULL),
+    ROW(INVALID_TXN_STATE, KAFKA_CONSEQUENCE, NULL),
+    ROW(CONCURRENT_TRANSACTIONS, KAFKA_CONSEQUENCE, NULL),
+    ROW(_FENCED, KAFKA_CONSEQUENCE, "another relay has taken over"),
+    ROW(PRODUCER_FENCED, KAFKA_CONSEQUENCE, "another relay has taken over"),
+    ROW(TRANSACTION_COORDINATOR_FENCED, KAFKA_CONSEQUENCE, NULL),
 
     /* Setup. */
     ROW(_UNSUPPORTED_FEATURE, KAFKA_SETUP, "the brokers must be Kafka 0.11 or newer"),
@@ -112,7 +112,7 @@ const size_t kafka_answer_rows = sizeof kafka_answers / sizeof kafka_answers[0];
 
 const struct kafka_answer *kafka_answer_of(rd_kafka_resp_err_t code)
 {
-    static const struct kafka_answer other = {RD_KAFKA_RESP_ERR_UNKNOWN, KAFKA_AWAY, NULL};
+    static const struct kafka_answer other = {RD_KAFKA_RESP_ERR_UNKNOWN, KAFKA_UNAVAILABLE, NULL};
     static const struct kafka_answer none = {RD_KAFKA_RESP_ERR_NO_ERROR, KAFKA_STORED, NULL};
     if (code == RD_KAFKA_RESP_ERR_NO_ERROR)
         return &none;
@@ -158,8 +158,8 @@ static void end_item(struct kafka_sink *k, struct kafka_item *it, const struct s
     free(topic);
 }
 
-/* Records how far the partition has been written: the offset after the last message, where a reader
- * would continue, as is usual in Kafka. */
+/* Reports a stored event. The high-water mark of its partition is the offset after the last
+ * message, where a reader would continue, as is usual in Kafka. */
 static void end_stored(struct kafka_sink *k, struct kafka_item *it, const char *topic)
 {
     char name[KAFKA_TOPIC_MAX + 16], receipt[KAFKA_TOPIC_MAX + 48];
@@ -183,7 +183,7 @@ static void end_known(struct kafka_sink *k, struct kafka_item *it)
     kafka_answer_text(it->err, said);
     snprintf(text, sizeof text, "%s, topic %s: %s", k->url.label, topic, said);
     struct sink_result res = {.status = SINK_CANCELLED, .native = it->err, .text = text};
-    if (it->state == ITEM_UNFIT) {
+    if (it->state == ITEM_REJECTED) {
         res.status = SINK_REJECT;
         res.unasked = it->unasked;
         if (it->why)
@@ -214,12 +214,12 @@ void kafka_answer_known(struct kafka_sink *k)
 
 /* Reports */
 
-/* Stops sending: everything behind the failed event has to be returned first. */
+/* Stops sending: the producer has to return everything behind the failed event first. */
 static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
 {
-    bool has_reason = k->breaking && meaning_of(k->broken_by) != KAFKA_WITH;
+    bool has_reason = k->breaking && meaning_of(k->break_code) != KAFKA_CONSEQUENCE;
     if (!has_reason)
-        k->broken_by = code;
+        k->break_code = code;
     if (k->breaking)
         return;
     k->breaking = true;
@@ -230,9 +230,9 @@ static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
         rd_kafka_purge(k->p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
 }
 
-/* Ends the rest of a chain after event `it` failed. Parts of it that the producer already has must
- * not be sent any more. What follows in the window may be the rest of another chain, whose
- * beginning already has its result. */
+/* Ends the rest of a chain after event `it` failed. Events that the producer already has must not
+ * be sent any more. Behind them in the window may be the rest of another chain, whose beginning
+ * already has its result. */
 static void cut_chain(struct kafka_sink *k, const struct kafka_item *it)
 {
     if (k->fixed)
@@ -246,15 +246,15 @@ static void cut_chain(struct kafka_sink *k, const struct kafka_item *it)
     }
 }
 
-void kafka_answer_unfit(struct kafka_sink *k, struct kafka_item *it, const char *why)
+void kafka_answer_reject(struct kafka_sink *k, struct kafka_item *it, const char *why)
 {
-    it->state = ITEM_UNFIT;
+    it->state = ITEM_REJECTED;
     it->unasked = true;
     it->why = strdup(why);
     cut_chain(k, it);
 }
 
-void kafka_answer_back(struct kafka_sink *k, struct kafka_item *it, rd_kafka_resp_err_t code)
+void kafka_answer_failed(struct kafka_sink *k, struct kafka_item *it, rd_kafka_resp_err_t code)
 {
     bool breaks = true;
     it->err = code;
@@ -265,36 +265,36 @@ void kafka_answer_back(struct kafka_sink *k, struct kafka_item *it, rd_kafka_res
         breaks = k->fixed; /* nothing behind it may be stored */
         break;
     case KAFKA_STORED:
-    case KAFKA_AWAY:
-    case KAFKA_WITH:
-    case KAFKA_SETUP: it->state = ITEM_BACK; break;
+    case KAFKA_UNAVAILABLE:
+    case KAFKA_CONSEQUENCE:
+    case KAFKA_SETUP: it->state = ITEM_RETURNED; break;
     }
     if (breaks)
         break_off(k, code);
 }
 
-static void take_report(struct kafka_sink *k, const rd_kafka_message_t *m)
+static void handle_report(struct kafka_sink *k, const rd_kafka_message_t *m)
 {
     struct kafka_item *it = m->_private;
     if (it->state != ITEM_SENT)
         return;
-    k->out--;
+    k->n_sent--;
     if (m->err) {
-        kafka_answer_back(k, it, m->err);
+        kafka_answer_failed(k, it, m->err);
         return;
     }
     it->state = ITEM_STORED;
     it->partition = m->partition;
     it->offset = m->offset;
-    k->away_since = 0;
+    k->unreachable_since = 0;
     k->answered = true;
-    k->trouble[0] = '\0';
+    k->last_error[0] = '\0';
     if (k->fixed)
-        kafka_topic_led(&k->leaders, m->partition, rd_kafka_message_broker_id(m));
+        kafka_producer_set_leader(&k->leaders, m->partition, rd_kafka_message_broker_id(m));
 }
 
 /* Records the library's connection errors, and whether any broker is connected. */
-static void take_trouble(struct kafka_sink *k, rd_kafka_event_t *ev)
+static void handle_error(struct kafka_sink *k, rd_kafka_event_t *ev)
 {
     char said[KAFKA_TEXT];
     const char *text = rd_kafka_event_error_string(ev);
@@ -302,18 +302,40 @@ static void take_trouble(struct kafka_sink *k, rd_kafka_event_t *ev)
     if (code == RD_KAFKA_RESP_ERR__FATAL)
         break_off(k, rd_kafka_fatal_error(k->p->rk, said, sizeof said));
     else if (code != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && text)
-        text_clean(k->trouble, sizeof k->trouble, text, strlen(text));
-    else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && !k->away_since)
-        k->away_since = broker_now(&k->b);
+        text_clean(k->last_error, sizeof k->last_error, text, strlen(text));
+    else if (code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN && !k->unreachable_since)
+        k->unreachable_since = broker_now(&k->b);
 }
 
-/* Records the result of the topic check. */
-static void take_facts(struct kafka_sink *k)
+/* Writes which facts about the topic may lose events; "": none. */
+static void write_caution(const char *topic, const struct kafka_topic_facts *f,
+                          char out[BROKER_CAUTION])
+{
+    out[0] = '\0';
+    if (f->replicas == 1 && f->brokers > 1)
+        snprintf(out, BROKER_CAUTION,
+                 "topic %s has one replica of a partition: with its broker's disk its events are "
+                 "lost (raise the replication factor)",
+                 topic);
+    else if (f->replicas > 1 && f->min_insync == 1)
+        snprintf(out, BROKER_CAUTION,
+                 "topic %s has min.insync.replicas=1: an event that only the leader has counts as "
+                 "delivered, and is lost with it (set 2)",
+                 topic);
+    else if (f->unclean)
+        snprintf(out, BROKER_CAUTION,
+                 "topic %s has unclean.leader.election.enable=true: a replica that is behind may "
+                 "become the leader, and delivered events are lost (set false)",
+                 topic);
+}
+
+/* Handles the result of the topic check. */
+static void handle_facts(struct kafka_sink *k)
 {
     char text[BROKER_CAUTION];
-    if (k->told_facts || !atomic_load(&k->p->checked))
+    if (k->facts_reported || !atomic_load(&k->p->checked))
         return;
-    k->told_facts = true;
+    k->facts_reported = true;
     const struct kafka_topic_facts *f = &k->p->facts;
     if (meaning_of(f->err) == KAFKA_TOPIC && k->window.count > 0)
         break_off(k, f->err);
@@ -321,48 +343,48 @@ static void take_facts(struct kafka_sink *k)
         return;
     k->leaders = f->leaders;
     k->answered = true;
-    kafka_topic_caution(k->topic, f, text);
+    write_caution(k->topic, f, text);
     broker_set_caution(&k->b, "%s", text);
 }
 
-void kafka_answer_hear(struct kafka_sink *k)
+void kafka_answer_poll(struct kafka_sink *k)
 {
     uint64_t wakes;
-    size_t heard = 0;
+    size_t n = 0;
     rd_kafka_event_t *ev;
     const rd_kafka_message_t *m;
     if (!k->p)
         return;
     (void)!read(k->p->fd, &wakes, sizeof wakes);
-    while (heard < HEARD_MAX && (ev = rd_kafka_queue_poll(k->p->queue, 0))) {
+    while (n < REPORTS_MAX && (ev = rd_kafka_queue_poll(k->p->queue, 0))) {
         if (rd_kafka_event_type(ev) == RD_KAFKA_EVENT_ERROR) {
-            take_trouble(k, ev);
-            heard++;
+            handle_error(k, ev);
+            n++;
         }
         while ((m = rd_kafka_event_message_next(ev))) {
-            take_report(k, m);
-            heard++;
+            handle_report(k, m);
+            n++;
         }
         rd_kafka_event_destroy(ev);
     }
-    if (heard >= HEARD_MAX)
+    if (n >= REPORTS_MAX)
         kafka_producer_wake(k->p);
 
     for (struct in_flight *f = k->window.first; f && !k->fixed; f = f->next)
         if (((struct kafka_item *)f)->state == ITEM_NO_TOPIC)
             cut_chain(k, (struct kafka_item *)f);
-    take_facts(k);
+    handle_facts(k);
 }
 
 /* The end of a producer */
 
-void kafka_answer_down(struct kafka_sink *k, enum sink_status status, const char *why)
+void kafka_answer_all(struct kafka_sink *k, enum sink_status status, const char *why)
 {
     kafka_producer_retire(k);
     k->breaking = false;
-    k->out = 0;
-    k->away_since = 0;
-    k->singly_to = 0;
+    k->n_sent = 0;
+    k->unreachable_since = 0;
+    k->one_by_one_to = 0;
     while (k->window.first) {
         struct kafka_item *it = (struct kafka_item *)k->window.first;
         struct sink_result res = {.status = status, .native = it->err, .text = why};
@@ -376,49 +398,49 @@ void kafka_answer_down(struct kafka_sink *k, enum sink_status status, const char
     }
 }
 
-/* Decides about `n` refused events of so many bytes. If there was only one, it is at fault. Of
- * several, the faulty one is searched for; if the request as a whole was too large, the next will
+/* Decides about `n` refused events of `bytes` bytes. A single event is at fault. Several are sent
+ * again one by one, to find the faulty one; if the request as a whole was too large, the next will
  * be smaller. Undecided events are sent again, by another producer. */
 static void blame_refused(struct kafka_sink *k, size_t n, struct kafka_item *last, size_t bytes)
 {
-    bool alone = n == 1 && last->number < k->singly_to;
+    bool alone = n == 1 && last->number < k->one_by_one_to;
     if (alone) {
-        last->state = ITEM_UNFIT;
+        last->state = ITEM_REJECTED;
         cut_chain(k, last);
     } else {
-        k->singly_to = last->number + 1;
-        if (n > 1 && k->broken_by == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE)
+        k->one_by_one_to = last->number + 1;
+        if (n > 1 && k->break_code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE)
             k->batch_bytes = (int64_t)max_size(bytes / 2, BATCH_MIN);
     }
 
     kafka_producer_retire(k);
     k->breaking = false;
-    k->out = 0;
+    k->n_sent = 0;
     k->waiting = (struct kafka_item *)k->window.first;
     for (struct kafka_item *it = k->waiting; it; it = kafka_next(it))
         if (!is_known(it))
             it->state = ITEM_WAITING;
 }
 
-/* Ends the returned events. If the only topic accepts nothing, all of them are refused. */
+/* Ends the returned events: as refused if the only topic accepts nothing, else as not tried. */
 static void give_up(struct kafka_sink *k)
 {
     char said[KAFKA_TEXT], text[2 * KAFKA_TEXT + 300];
     enum sink_status status = SINK_DOWN;
-    kafka_answer_text(k->broken_by, said);
+    kafka_answer_text(k->break_code, said);
     snprintf(text, sizeof text, "%s: %s", k->url.label, said);
-    if (meaning_of(k->broken_by) == KAFKA_SETUP)
+    if (meaning_of(k->break_code) == KAFKA_SETUP)
         status = SINK_FATAL;
-    if (meaning_of(k->broken_by) == KAFKA_TOPIC) {
+    if (meaning_of(k->break_code) == KAFKA_TOPIC) {
         status = SINK_REFUSED;
         snprintf(text, sizeof text, "%s, topic %s: %s", k->url.label, k->topic, said);
     }
-    kafka_answer_down(k, status, text);
+    kafka_answer_all(k, status, text);
 }
 
-void kafka_answer_broken(struct kafka_sink *k)
+void kafka_answer_recover(struct kafka_sink *k)
 {
-    bool all_back = k->out == 0 || broker_now(&k->b) >= k->break_by;
+    bool all_back = k->n_sent == 0 || broker_now(&k->b) >= k->break_by;
     if (!k->breaking || !all_back)
         return;
     struct kafka_item *last = NULL;

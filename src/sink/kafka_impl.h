@@ -1,7 +1,7 @@
-/* kafka_impl.h: private to the Kafka sink: kafka.c (what is in flight), kafka_settings.c (its URL),
- * kafka_message.c (what is sent), kafka_producer.c (the library and its threads), kafka_answer.c
- * (error codes and their meaning for events), kafka_topic.c (whether the topic exists and is safe,
- * and its leaders) and kafka_tail.c (whether an event was already written). */
+/* kafka_impl.h: private to the Kafka sink: kafka.c (what is in flight and what is sent),
+ * kafka_settings.c (its URL), kafka_producer.c (the library and its threads; the topic, and its
+ * leaders), kafka_answer.c (error codes and their meaning for events) and kafka_tail.c (whether an
+ * event was already written). */
 #ifndef SINK_KAFKA_IMPL_H
 #define SINK_KAFKA_IMPL_H
 
@@ -11,7 +11,6 @@
 
 #include "event/template.h"
 #include "sink/broker.h"
-#include "sink/kafka_tail.h"
 
 #define KAFKA_WINDOW 8192 /* deliveries in flight */
 #define KAFKA_TEXT 400    /* an error text of the library, on one line */
@@ -32,7 +31,7 @@ enum kafka_sasl { KAFKA_SASL_DEFAULT, KAFKA_SASL_PLAIN, KAFKA_SASL_256, KAFKA_SA
 /* The URL's settings besides the brokers. Strings are owned. */
 struct kafka_settings {
     enum message_format format;
-    char *source;         /* of CloudEvents; NULL: built from the consumer's name */
+    char *source;         /* of CloudEvents; NULL: the default */
     enum kafka_sasl sasl; /* how to log in; ignored without a user */
     bool create;          /* create missing topics */
     bool dedupe;          /* look up events that may already be written */
@@ -40,22 +39,20 @@ struct kafka_settings {
     struct kafka_properties properties;
 };
 
-/* kafka_settings_read parses a URL into *s and *u, which the caller releases, also after an error.
- * Errors: ERR_CONFIG, ERR_NOMEM. */
+/* kafka_settings_read parses a URL into *s, which is zeroed, and *u; u->path is then the template
+ * of the topic. The caller releases both, also after an error. ERR_CONFIG, ERR_NOMEM. */
 int kafka_settings_read(const char *url, struct kafka_settings *s, struct broker_url *u,
                         struct error *err);
 void kafka_settings_release(struct kafka_settings *s);
-/* kafka_settings_topic returns the template of the topic. */
-const char *kafka_settings_topic(const struct kafka_settings *s, const struct broker_url *u);
 
 /* What an error code of the library or of a broker means. */
 enum kafka_meaning {
     KAFKA_STORED,
-    KAFKA_AWAY,    /* the event is not at fault: the sink is down */
-    KAFKA_WITH,    /* returned because of another event, which has the reason */
-    KAFKA_REFUSED, /* one event of the batch can never be accepted */
-    KAFKA_TOPIC,   /* the brokers work, but its topic accepts nothing: an attempt is counted */
-    KAFKA_SETUP,   /* waiting cannot help */
+    KAFKA_UNAVAILABLE, /* the event is not at fault: the sink is down */
+    KAFKA_CONSEQUENCE, /* returned because of another event, which has the reason */
+    KAFKA_REFUSED,     /* one event of the batch can never be accepted */
+    KAFKA_TOPIC,       /* the brokers work, but its topic accepts nothing: an attempt is counted */
+    KAFKA_SETUP,       /* waiting cannot help */
 };
 
 /* A row of the table documented in docs/brokers.md. */
@@ -68,33 +65,33 @@ struct kafka_answer {
 extern const struct kafka_answer kafka_answers[];
 extern const size_t kafka_answer_rows;
 
-/* kafka_answer_of looks up an error code. A code that is not in the table means KAFKA_AWAY: no
- * event becomes a dead letter for an unforeseen reason. */
+/* kafka_answer_of looks up an error code. A code that is not in the table means KAFKA_UNAVAILABLE:
+ * no event becomes a dead letter for an unforeseen reason. */
 const struct kafka_answer *kafka_answer_of(rd_kafka_resp_err_t code);
 /* kafka_answer_text writes a code's name, its meaning, and the advice. */
 void kafka_answer_text(rd_kafka_resp_err_t code, char out[KAFKA_TEXT]);
 
-#define KAFKA_LED 64   /* partitions whose leader is remembered */
-#define KAFKA_NAMED 16 /* brokers whose address is remembered */
+#define KAFKA_LEADERS 64   /* partitions whose leader is remembered */
+#define KAFKA_ADDRESSES 16 /* brokers whose address is remembered */
 
-/* The leaders of the topic's partitions. (1) leader[i] is the id of the broker that leads partition
- * i; -1: unknown. (2) name[0..n_named) are addresses of brokers. */
+/* The leaders of the topic's partitions: leader[i] is the id of the broker that leads partition i;
+ * -1: unknown. */
 struct kafka_leaders {
-    int32_t leader[KAFKA_LED];
-    struct kafka_named {
+    int32_t leader[KAFKA_LEADERS];
+    struct kafka_broker_address {
         int32_t id;
         char host[100], port[8];
-    } name[KAFKA_NAMED];
-    size_t n_named;
+    } address[KAFKA_ADDRESSES];
+    size_t n_addresses;
 };
 
-/* kafka_topic_leaders_init starts with no leader known; kafka_topic_read_leaders records a broker's
- * metadata, and kafka_topic_led that the leader of a partition has confirmed a message.
- * kafka_topic_list_leaders writes the addresses of the leaders, or "#ID" for one without. */
-void kafka_topic_leaders_init(struct kafka_leaders *l);
-void kafka_topic_read_leaders(struct kafka_leaders *l, const rd_kafka_metadata_t *md);
-void kafka_topic_led(struct kafka_leaders *l, int32_t partition, int32_t broker);
-void kafka_topic_list_leaders(const struct kafka_leaders *l, char out[SINK_PEERS]);
+/* The topic check reports the leaders once; after that, the broker that confirms a message is the
+ * leader of its partition, so no query is needed. kafka_producer_list_leaders writes the addresses
+ * of the leaders, or "#ID" for one without. */
+void kafka_producer_init_leaders(struct kafka_leaders *l);
+void kafka_producer_read_leaders(struct kafka_leaders *l, const rd_kafka_metadata_t *md);
+void kafka_producer_set_leader(struct kafka_leaders *l, int32_t partition, int32_t broker);
+void kafka_producer_list_leaders(const struct kafka_leaders *l, char out[SINK_PEERS]);
 
 /* What is known about the topic. */
 struct kafka_topic_facts {
@@ -113,13 +110,13 @@ struct kafka_producer {
     rd_kafka_queue_t *queue;
     rd_kafka_topic_t *topic; /* NULL: the name is a template */
     int fd;                  /* an eventfd: the queue is not empty, or `checked` was set */
-    bool single;             /* it sends each message separately and at once */
+    bool one_by_one;         /* it sends each message separately and at once */
     bool checking;
     pthread_t check;
     atomic_bool checked;
     atomic_bool quit; /* asks the check to end */
     struct kafka_topic_facts facts;
-    /* input of kafka_topic_check */
+    /* input of the topic check */
     const struct kafka_settings *set;
     char topic_name[KAFKA_TOPIC_MAX + 1];
     int64_t patience_ms;
@@ -137,12 +134,12 @@ struct kafka_retired {
 /* State of an event. From ITEM_STORED on its result is known. */
 enum kafka_state {
     ITEM_WAITING,  /* not handed to the producer yet */
-    ITEM_LOOKUP,   /* it may be in the topic already: being looked up */
+    ITEM_LOOKUP,   /* being looked up, because it may be in the topic already */
     ITEM_SENT,     /* with the producer */
     ITEM_REFUSED,  /* it was refused, on its own or in a batch */
-    ITEM_BACK,     /* it was returned, and is not at fault */
+    ITEM_RETURNED, /* it was returned, and is not at fault */
     ITEM_STORED,   /* the brokers have stored it */
-    ITEM_UNFIT,    /* it can never be accepted */
+    ITEM_REJECTED, /* it can never be accepted */
     ITEM_NO_TOPIC, /* its topic accepts nothing */
     ITEM_CUT,      /* an earlier one of its chain was not delivered */
 };
@@ -153,21 +150,22 @@ struct kafka_item {
     uint64_t number; /* in order of acceptance */
     uint64_t chain;  /* the number of the first of its chain */
     enum kafka_state state;
-    bool unasked;    /* ITEM_UNFIT: decided without asking the brokers */
-    bool doubtful;   /* it may be in the topic already, and was not looked up yet */
-    uint64_t lookup; /* of ITEM_LOOKUP: number of the lookup */
+    bool unasked;       /* ITEM_REJECTED: decided without asking the brokers */
+    bool may_be_stored; /* it may be in the topic already, and was not looked up yet */
+    uint64_t lookup;    /* of ITEM_LOOKUP: number of the lookup */
     rd_kafka_resp_err_t err;
     int32_t partition;
     int64_t offset;
     char *topic; /* with a template, owned; NULL: the only topic */
-    char *why;   /* of ITEM_UNFIT, owned; NULL: see `err` */
+    char *why;   /* of ITEM_REJECTED, owned; NULL: see `err` */
 };
 
 /* (1) `waiting` and everything after it in the window has not been handed to the producer; NULL:
- * all was. `taken` is the number of the next event. (2) `out` of them are ITEM_SENT. (3) While
- * `breaking`, nothing is handed over: a delivery has failed, so everything behind it is returned,
- * and the producer is replaced after that, or at break_by. (4) Below the number `singly_to`, events
- * are sent one at a time: one of them is known to be refused, the others are not at fault. */
+ * everything has. `next_number` is the number of the next event. (2) `n_sent` events are ITEM_SENT.
+ * (3) While `breaking`, nothing is handed over: a delivery has failed, so everything behind it is
+ * returned, and the producer is replaced after that, or at break_by. (4) Below the number
+ * `one_by_one_to`, events are sent one at a time: one of them is known to be refused, and the
+ * others are not at fault. */
 struct kafka_sink {
     struct broker b;
     struct kafka_settings set;
@@ -182,24 +180,24 @@ struct kafka_sink {
     struct kafka_retired retired[KAFKA_RETIRED];
     struct window window;
     struct kafka_item *waiting;
-    uint64_t taken, singly_to;
-    size_t out;
+    uint64_t next_number, one_by_one_to;
+    size_t n_sent;
     bool breaking;
     int64_t break_by;
-    rd_kafka_resp_err_t broken_by;
-    int64_t away_since;       /* since when no broker is reachable; 0: one is */
-    char trouble[KAFKA_TEXT]; /* the library's last connection error */
-    int64_t batch_bytes;      /* of a request; reduced after a broker refused one as too large */
-    bool told_facts, told_partial;
+    rd_kafka_resp_err_t break_code;
+    int64_t unreachable_since;   /* since when no broker is reachable; 0: one is */
+    char last_error[KAFKA_TEXT]; /* the library's last connection error */
+    int64_t batch_bytes;         /* of a request; reduced after a broker refused one as too large */
+    bool facts_reported, partial_reported;
     bool answered; /* a broker has responded to this producer */
     struct kafka_leaders leaders;
     struct buf topic_name, text;
 };
 
-/* kafka_singly returns whether events are sent one at a time. */
-static inline bool kafka_singly(const struct kafka_sink *k)
+/* kafka_one_by_one returns whether events are sent one at a time. */
+static inline bool kafka_one_by_one(const struct kafka_sink *k)
 {
-    return (k->waiting ? k->waiting->number : k->taken) < k->singly_to;
+    return (k->waiting ? k->waiting->number : k->next_number) < k->one_by_one_to;
 }
 
 static inline struct kafka_item *kafka_next(const struct kafka_item *it)
@@ -213,51 +211,75 @@ static inline bool kafka_chained(const struct kafka_item *it)
     return it->number != it->chain;
 }
 
-/* kafka_message_topic returns the topic of an event, borrowed until the next call; NULL with
+/* kafka_topic_name returns the topic of an event, borrowed until the next call; NULL with
  * ERR_INVALID if no valid name results, or ERR_NOMEM. */
-const char *kafka_message_topic(struct kafka_sink *k, const struct event *ev, struct error *err);
-/* kafka_message_produce hands an event to the producer. ERR_INVALID if it cannot be expressed;
- * otherwise the native code is the library's. */
-int kafka_message_produce(struct kafka_sink *k, struct kafka_item *it, struct error *err);
-
+const char *kafka_topic_name(struct kafka_sink *k, const struct event *ev, struct error *err);
 /* kafka_producer_new creates a producer, which connects in its own threads. It rereads the
- * password, so that it can be rotated. Errors: ERR_CONFIG, ERR_UNAVAILABLE, ERR_NOMEM. */
+ * password, which may have been rotated. ERR_CONFIG, ERR_UNAVAILABLE, ERR_NOMEM. */
 int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct error *err);
 /* kafka_producer_retire detaches the producer from the sink. Unsent messages will not be sent, and
  * its reports are ignored. */
 void kafka_producer_retire(struct kafka_sink *k);
-/* kafka_producer_room returns whether one more can be retired. */
-bool kafka_producer_room(struct kafka_sink *k);
+/* kafka_producer_can_retire returns whether one more can be retired. */
+bool kafka_producer_can_retire(struct kafka_sink *k);
 /* kafka_producer_join waits until all retired producers are gone. */
 void kafka_producer_join(struct kafka_sink *k);
 /* kafka_producer_conf fills a configuration with everything a connection needs. */
 int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struct error *err);
-/* kafka_producer_patience_ms returns when the library gives up on a request: long before a
+/* kafka_producer_patience_ms returns how long the library waits for a request: much shorter than a
  * delivery's time limit, so that it can try another broker. */
 int64_t kafka_producer_patience_ms(const struct kafka_sink *k);
 /* kafka_producer_wake makes the producer's descriptor readable. Any thread. */
 void kafka_producer_wake(const struct kafka_producer *p);
 
-/* kafka_topic_check queries the topic, creates it if configured, and fills p->facts. It blocks, so
- * it runs in its own thread. */
-void kafka_topic_check(struct kafka_producer *p);
-/* kafka_topic_caution writes which of the facts may lose events; "": none. */
-void kafka_topic_caution(const char *topic, const struct kafka_topic_facts *f,
-                         char out[BROKER_CAUTION]);
-
-/* kafka_answer_hear handles the producer's reports and events. */
-void kafka_answer_hear(struct kafka_sink *k);
-/* kafka_answer_back records that an event was returned with this code. */
-void kafka_answer_back(struct kafka_sink *k, struct kafka_item *it, rd_kafka_resp_err_t code);
-/* kafka_answer_unfit records that an event can never be accepted, decided without asking the
+/* kafka_answer_poll handles the producer's delivery reports and errors. */
+void kafka_answer_poll(struct kafka_sink *k);
+/* kafka_answer_failed records that the delivery of an event failed with this code. */
+void kafka_answer_failed(struct kafka_sink *k, struct kafka_item *it, rd_kafka_resp_err_t code);
+/* kafka_answer_reject records that an event can never be accepted, decided without asking the
  * brokers. */
-void kafka_answer_unfit(struct kafka_sink *k, struct kafka_item *it, const char *why);
-/* kafka_answer_down ends everything in flight, in order: stored events as delivered, the rest with
+void kafka_answer_reject(struct kafka_sink *k, struct kafka_item *it, const char *why);
+/* kafka_answer_all ends everything in flight, in order: stored events as delivered, the rest with
  * this status; and retires the producer. */
-void kafka_answer_down(struct kafka_sink *k, enum sink_status status, const char *why);
-/* kafka_answer_broken replaces a broken producer, and decides about the returned events.
- * kafka_answer_known reports known results. */
-void kafka_answer_broken(struct kafka_sink *k);
+void kafka_answer_all(struct kafka_sink *k, enum sink_status status, const char *why);
+/* kafka_answer_recover decides about the returned events once a broken producer has returned all of
+ * them, and retires it. kafka_answer_known reports known results. */
+void kafka_answer_recover(struct kafka_sink *k);
 void kafka_answer_known(struct kafka_sink *k);
+
+/* kafka_tail.c: reads the end of a topic to find out which events it already contains.
+ *
+ * With dedupe=on every message has a header, outbox-id: CONSUMER/ID. An event that may already
+ * have been written, by a relay that vanished before reporting it, is looked up in everything
+ * written since the event was created. If found, it is not written again.
+ *
+ * Reading blocks on brokers, so it has its own thread, and a library consumer that is in no
+ * group and commits nothing. */
+
+#define KAFKA_TAIL_HEADER "outbox-id"
+
+struct kafka_tail;
+
+/* Where an event is. */
+struct kafka_place {
+    int32_t partition;
+    int64_t offset;
+};
+
+/* kafka_tail_new takes ownership of conf, a configuration with everything a connection needs. `fd`,
+ * an eventfd of the caller, is signalled whenever a result is ready. Strings are copied. */
+int kafka_tail_new(rd_kafka_conf_t *conf, const char *topic, const char *consumer, int fd,
+                   struct kafka_tail **ret, struct error *err);
+/* kafka_tail_free ends the thread and waits briefly for it; NULL is fine. */
+void kafka_tail_free(struct kafka_tail *t);
+
+/* kafka_tail_request starts reading everything written to the topic since since_ms, a wall time, up
+ * to now. Returns a number for kafka_tail_ready, which returns whether all of it has been read. */
+uint64_t kafka_tail_request(struct kafka_tail *t, int64_t since_ms);
+bool kafka_tail_ready(struct kafka_tail *t, uint64_t number);
+/* kafka_tail_find looks up an event in what has been read. */
+bool kafka_tail_find(struct kafka_tail *t, struct str id, struct kafka_place *ret);
+/* kafka_tail_partial returns whether there was too much to read all of it. */
+bool kafka_tail_partial(struct kafka_tail *t);
 
 #endif

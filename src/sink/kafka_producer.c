@@ -1,5 +1,5 @@
-/* kafka_producer.c: a librdkafka producer and its threads: creation, and destruction in the
- * background. */
+/* kafka_producer.c: a librdkafka producer and its threads: creation, the check of its topic, and
+ * destruction in the background. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
@@ -13,8 +13,9 @@
 #define RECONNECT_MAX_MS "1000" /* between attempts to connect */
 #define ASK_MIN_MS 1000
 #define ASK_MAX_MS 15000
-#define NO_TOPIC_MS "3000"      /* how long a topic may be unknown: it may just be being created */
+#define NO_TOPIC_MS "3000"      /* how long a topic may be unknown: it may be in creation */
 #define MESSAGE_MAX "200000000" /* bytes; only the brokers' limits count */
+#define SLICE_MS 100            /* polling interval, to check whether to stop */
 
 /* A property of the library; without a value it is left at its default. */
 struct property {
@@ -60,7 +61,7 @@ static const char *mechanism(enum kafka_sasl sasl, bool tls)
 }
 
 /* Keeps the library from writing to stderr. Connection errors arrive as events. */
-static void say_nothing(const rd_kafka_t *rk, int level, const char *facility, const char *text)
+static void discard_log(const rd_kafka_t *rk, int level, const char *facility, const char *text)
 {
     (void)rk;
     (void)level;
@@ -87,7 +88,7 @@ int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struc
     snprintf(client, sizeof client, "outbox:%s", k->b.base.cfg.consumer);
     snprintf(patience, sizeof patience, "%lld", (long long)kafka_producer_patience_ms(k));
 
-    rd_kafka_conf_set_log_cb(conf, say_nothing);
+    rd_kafka_conf_set_log_cb(conf, discard_log);
     char *password = NULL;
     err->code = ERR_NONE;
     if (u->user)
@@ -137,7 +138,7 @@ static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct e
      * those behind it would overtake it. */
     const struct property last[] = {
         {"batch.size", k->batch_bytes ? batch : NULL},
-        {"linger.ms", kafka_singly(k) ? "0" : NULL},
+        {"linger.ms", kafka_one_by_one(k) ? "0" : NULL},
         {"enable.idempotence", "true"},
         {"enable.gapless.guarantee", "true"},
         {"message.timeout.ms", "0"},
@@ -186,14 +187,207 @@ void kafka_producer_wake(const struct kafka_producer *p)
     (void)!write(p->fd, &one, sizeof one);
 }
 
+/* The topic */
+
+/* Returns whether the check must end: its producer is being destroyed, or it took too long. */
+static bool check_is_over(const struct kafka_producer *p, int64_t began)
+{
+    int64_t ms = (clock_mono(&clock_system) - began) / MS_NS;
+    return atomic_load(&p->quit) || ms >= p->patience_ms;
+}
+
+/* Sends an admin request through `send` and waits for the reply; NULL if there is none. */
+typedef void send_fn(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
+                     rd_kafka_queue_t *queue);
+
+static rd_kafka_event_t *ask_admin(struct kafka_producer *p, rd_kafka_admin_op_t op, send_fn *send)
+{
+    char said[KAFKA_TEXT];
+    rd_kafka_AdminOptions_t *how = rd_kafka_AdminOptions_new(p->rk, op);
+    rd_kafka_queue_t *queue = rd_kafka_queue_new(p->rk);
+    rd_kafka_AdminOptions_set_request_timeout(how, (int)p->patience_ms, said, sizeof said);
+    send(p, how, queue);
+    int64_t began = clock_mono(&clock_system);
+    rd_kafka_event_t *answer = NULL;
+    while (!answer && !check_is_over(p, began))
+        answer = rd_kafka_queue_poll(queue, SLICE_MS);
+    rd_kafka_queue_destroy(queue);
+    rd_kafka_AdminOptions_destroy(how);
+    return answer;
+}
+
+static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
+                        rd_kafka_queue_t *queue)
+{
+    char said[KAFKA_TEXT];
+    int replicas = p->set->replicas > 0 ? p->set->replicas : -1;
+    rd_kafka_NewTopic_t *t = rd_kafka_NewTopic_new(p->topic_name, p->set->partitions, replicas,
+                                                   said, sizeof said);
+    if (!t)
+        return;
+    rd_kafka_CreateTopics(p->rk, &t, 1, how, queue);
+    rd_kafka_NewTopic_destroy(t);
+}
+
+/* Creates the topic. One just created by another relay is fine. */
+static rd_kafka_resp_err_t create_topic(struct kafka_producer *p)
+{
+    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, send_create);
+    if (!answer)
+        return RD_KAFKA_RESP_ERR__TIMED_OUT;
+    rd_kafka_resp_err_t code = rd_kafka_event_error(answer);
+    const rd_kafka_CreateTopics_result_t *made = rd_kafka_event_CreateTopics_result(answer);
+    size_t n = 0;
+    const rd_kafka_topic_result_t **each = NULL;
+    if (made)
+        each = rd_kafka_CreateTopics_result_topics(made, &n);
+    if (n > 0)
+        code = rd_kafka_topic_result_error(each[0]);
+    rd_kafka_event_destroy(answer);
+    if (code == RD_KAFKA_RESP_ERR_TOPIC_ALREADY_EXISTS)
+        return RD_KAFKA_RESP_ERR_NO_ERROR;
+    return code;
+}
+
+static rd_kafka_resp_err_t read_topic(struct kafka_producer *p, struct kafka_topic_facts *f)
+{
+    const rd_kafka_metadata_t *md;
+    int64_t began = clock_mono(&clock_system);
+    rd_kafka_resp_err_t code;
+    do
+        code = rd_kafka_metadata(p->rk, 0, p->topic, &md, SLICE_MS);
+    while (code != RD_KAFKA_RESP_ERR_NO_ERROR && !check_is_over(p, began));
+    if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return code;
+    f->brokers = md->broker_cnt;
+    kafka_producer_read_leaders(&f->leaders, md);
+    if (md->topic_cnt > 0) {
+        code = md->topics[0].err;
+        const rd_kafka_metadata_topic_t *t = &md->topics[0];
+        f->partitions = t->partition_cnt;
+        f->replicas = 0;
+        for (int i = 0; i < t->partition_cnt; i++) {
+            int replicas = t->partitions[i].replica_cnt;
+            if (i == 0 || replicas < f->replicas)
+                f->replicas = replicas;
+        }
+    }
+    rd_kafka_metadata_destroy(md);
+    return code;
+}
+
+static void send_describe(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
+                          rd_kafka_queue_t *queue)
+{
+    rd_kafka_ConfigResource_t *c = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC,
+                                                               p->topic_name);
+    rd_kafka_DescribeConfigs(p->rk, &c, 1, how, queue);
+    rd_kafka_ConfigResource_destroy(c);
+}
+
+/* Records the topic's settings that decide whether a confirmed event can be lost. If the user may
+ * not read them, nothing is reported about them. */
+static void read_config(struct kafka_producer *p, struct kafka_topic_facts *f)
+{
+    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, send_describe);
+    if (!answer)
+        return;
+    size_t n = 0, n_entries = 0;
+    const rd_kafka_DescribeConfigs_result_t *all = rd_kafka_event_DescribeConfigs_result(answer);
+    const rd_kafka_ConfigResource_t **each = NULL;
+    if (all)
+        each = rd_kafka_DescribeConfigs_result_resources(all, &n);
+    const rd_kafka_ConfigEntry_t **entries = NULL;
+    if (n > 0)
+        entries = rd_kafka_ConfigResource_configs(each[0], &n_entries);
+    for (size_t i = 0; i < n_entries; i++) {
+        const char *name = rd_kafka_ConfigEntry_name(entries[i]);
+        const char *value = rd_kafka_ConfigEntry_value(entries[i]);
+        if (value && strcmp(name, "min.insync.replicas") == 0)
+            f->min_insync = atoi(value);
+        if (value && strcmp(name, "unclean.leader.election.enable") == 0)
+            f->unclean = strcmp(value, "true") == 0;
+    }
+    rd_kafka_event_destroy(answer);
+}
+
+/* Queries the topic, creates it if configured, and fills p->facts. Runs in its own thread, because
+ * queries block. */
 static void *check_topic(void *producer)
 {
     struct kafka_producer *p = producer;
-    kafka_topic_check(p);
+    struct kafka_topic_facts *f = &p->facts;
+    kafka_producer_init_leaders(&f->leaders);
+    f->err = read_topic(p, f);
+    bool missing = f->err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
+                   f->err == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
+    if (missing && p->set->create) {
+        f->err = create_topic(p);
+        if (f->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+            f->err = read_topic(p, f);
+    }
+    if (f->err == RD_KAFKA_RESP_ERR_NO_ERROR)
+        read_config(p, f);
     atomic_store(&p->checked, true);
     kafka_producer_wake(p);
     return NULL;
 }
+
+/* Leaders */
+
+void kafka_producer_init_leaders(struct kafka_leaders *l)
+{
+    l->n_addresses = 0;
+    for (size_t i = 0; i < KAFKA_LEADERS; i++)
+        l->leader[i] = -1;
+}
+
+void kafka_producer_set_leader(struct kafka_leaders *l, int32_t partition, int32_t broker)
+{
+    bool is_kept = partition >= 0 && partition < KAFKA_LEADERS;
+    if (is_kept)
+        l->leader[partition] = broker;
+}
+
+void kafka_producer_read_leaders(struct kafka_leaders *l, const rd_kafka_metadata_t *md)
+{
+    l->n_addresses = 0;
+    for (int i = 0; i < md->broker_cnt && l->n_addresses < KAFKA_ADDRESSES; i++) {
+        struct kafka_broker_address *to = &l->address[l->n_addresses++];
+        const char *host = md->brokers[i].host;
+        to->id = md->brokers[i].id;
+        text_clean(to->host, sizeof to->host, host, strlen(host));
+        snprintf(to->port, sizeof to->port, "%d", md->brokers[i].port % 65536);
+    }
+    if (md->topic_cnt == 0)
+        return;
+    const rd_kafka_metadata_topic_t *t = &md->topics[0];
+    for (int i = 0; i < t->partition_cnt; i++)
+        kafka_producer_set_leader(l, t->partitions[i].id, t->partitions[i].leader);
+}
+
+static void add_leader(const struct kafka_leaders *l, int32_t id, char out[SINK_PEERS])
+{
+    for (size_t i = 0; i < l->n_addresses; i++) {
+        if (l->address[i].id != id)
+            continue;
+        sink_peer_add(out, l->address[i].host, l->address[i].port);
+        return;
+    }
+    char text[16];
+    snprintf(text, sizeof text, "#%d", (int)id);
+    sink_peer_add(out, text, NULL);
+}
+
+void kafka_producer_list_leaders(const struct kafka_leaders *l, char out[SINK_PEERS])
+{
+    out[0] = '\0';
+    for (size_t i = 0; i < KAFKA_LEADERS; i++)
+        if (l->leader[i] >= 0)
+            add_leader(l, l->leader[i], out);
+}
+
+/* The beginning of a producer */
 
 static int open_producer(struct kafka_sink *k, struct kafka_producer *p, struct error *err)
 {
@@ -230,11 +424,11 @@ int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct
         destroy_producer(p);
         return -1;
     }
-    p->single = kafka_singly(k);
-    k->told_facts = false;
+    p->one_by_one = kafka_one_by_one(k);
+    k->facts_reported = false;
     k->answered = false;
     if (k->fixed) {
-        /* The topic is checked in parallel with the first deliveries. If no thread can be started
+        /* The topic is checked in parallel with the first deliveries. If no thread can be started,
          * it is not checked, which costs advice and cautions but no event. */
         p->set = &k->set;
         p->patience_ms = ASK_MAX_MS;
@@ -273,7 +467,7 @@ static struct kafka_retired *free_place(struct kafka_sink *k)
     return NULL;
 }
 
-bool kafka_producer_room(struct kafka_sink *k)
+bool kafka_producer_can_retire(struct kafka_sink *k)
 {
     return free_place(k) != NULL;
 }

@@ -115,21 +115,17 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-const char *kafka_settings_topic(const struct kafka_settings *s, const struct broker_url *u)
-{
-    bool routed = s->format == MESSAGE_DEBEZIUM && u->path[0] == '\0';
-    return routed ? "outbox.event.{aggregate_type}" : u->path;
-}
-
-static int check_settings(const struct kafka_settings *s, const struct broker_url *u,
-                          struct error *err)
+static int check_settings(const struct kafka_settings *s, struct broker_url *u, struct error *err)
 {
     bool tls = strcmp(u->scheme, "kafka+ssl") == 0;
     bool has_files = u->ca || u->cert || u->key;
     if (has_files && !tls)
         return err_set(err, ERR_CONFIG,
                        "ca, cert and key are for kafka+ssl://, which is kafka:// with TLS");
-    if (kafka_settings_topic(s, u)[0] == '\0')
+    bool routed = s->format == MESSAGE_DEBEZIUM && u->path[0] == '\0';
+    if (routed && option_copy(&u->path, BROKER_DEBEZIUM_ROUTE, NULL, err) != 0)
+        return -1;
+    if (u->path[0] == '\0')
         return err_set(err, ERR_CONFIG,
                        "which topic? write kafka://HOST:PORT/TOPIC, where TOPIC may "
                        "have " TEMPLATE_FIELDS ": kafka://HOST/events.{aggregate_type}");
@@ -137,16 +133,12 @@ static int check_settings(const struct kafka_settings *s, const struct broker_ur
     if (u->user && !has_password)
         return err_set(err, ERR_CONFIG,
                        "a user needs a password, from password-file=FILE or " PASSWORD_ENV);
-    return 0;
+    return broker_url_check_files(u, err);
 }
 
 int kafka_settings_read(const char *url, struct kafka_settings *s, struct broker_url *u,
                         struct error *err)
 {
-    *s = (struct kafka_settings){0};
-    *u = (struct broker_url){0};
-    if (option_defaults(options, s, err) != 0)
-        return -1;
     int rc = broker_url_parse(url, DEFAULT_PORT, PASSWORD_ENV, options, s, u, err);
     if (rc == 0)
         rc = check_settings(s, u, err);
@@ -162,6 +154,6 @@ void kafka_settings_release(struct kafka_settings *s)
         free(s->properties.list[i].value);
     }
     free(s->properties.list);
-    free(s->source);
-    *s = (struct kafka_settings){0};
+    s->properties = (struct kafka_properties){0};
+    broker_settings_release(options, s);
 }

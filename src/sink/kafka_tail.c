@@ -1,5 +1,4 @@
-#include "sink/kafka_tail.h"
-
+/* kafka_tail.c: finds events that are already in a topic. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 #include "base/num.h"
 #include "base/text.h"
 #include "base/uuid7.h"
+#include "sink/kafka_impl.h"
 
 #define SLICE_MS 100
 #define PARTITIONS_MAX 1024
@@ -300,7 +300,7 @@ void kafka_tail_free(struct kafka_tail *t)
     free(t);
 }
 
-uint64_t kafka_tail_ask(struct kafka_tail *t, int64_t since_ms)
+uint64_t kafka_tail_request(struct kafka_tail *t, int64_t since_ms)
 {
     pthread_mutex_lock(&t->lock);
     uint64_t number = ++t->asked;

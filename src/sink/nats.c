@@ -8,12 +8,11 @@
 #include "base/num.h"
 #include "sink/kinds.h"
 #include "sink/nats_impl.h"
-#include "sink/nats_subject.h"
 
 #define TEXT_MAX_BYTES ((size_t)256 << 20) /* one event may be large */
 #define HEADER_MAX_BYTES ((size_t)1 << 20) /* one header, encoded */
-#define BYTES_ENOUGH ((size_t)6 << 20)     /* in flight; one event may be larger */
-#define CLOSE_MS 300                       /* how long close waits for the thread */
+#define BYTES_MAX ((size_t)6 << 20)        /* in flight; a single event may be larger */
+#define CLOSE_MS 300                       /* close waits this long for the thread */
 #define SILENCE_NS (5000 * MS_NS)          /* of an exclusive stream */
 #define RESEND_NS (2000 * MS_NS)           /* when a reply is missing */
 #define RESEND_AFTER_MS 60000      /* circuit, lease and drain, in addition to the time limit */
@@ -36,8 +35,8 @@ static uint64_t new_token(struct nats_sink *n)
 }
 
 /* Hands an event to the link. It may be sent again with the same token: a reply to either will do.
- * The result of an event that could not be sent is reported. Returns whether the events behind it
- * may be sent. */
+ * Reports the result of an event that could not be sent. Returns whether the events behind it may
+ * be sent. */
 static bool send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
 {
     natsMsg *msg;
@@ -49,13 +48,13 @@ static bool send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
     }
     if (rc == 0) {
         it->token = token;
-        it->asked = broker_now(&n->b);
+        it->sent_at = broker_now(&n->b);
         n->by_token[token & (NATS_WINDOW_MAX - 1)] = it;
         return true;
     }
 
     /* If memory runs out in the middle of a chain, the next message would miss its predecessor. */
-    bool breaks_chain = n->set.exclusive && err.code != ERR_INVALID;
+    bool breaks_chain = n->plan->set.exclusive && err.code != ERR_INVALID;
     if (breaks_chain) {
         nats_answer_lost(n, &err);
     } else {
@@ -65,26 +64,26 @@ static bool send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
     return err.code == ERR_INVALID;
 }
 
-/* Returns the sequence of an event that is among the stream's last messages from before we
- * connected; 0: it is not. Only a limited number can be: those that were in flight, here or with a
- * relay that is gone. */
+/* Returns the sequence of an event among the stream's last messages from before we connected; 0 if
+ * it is not there. Only a limited number of events can be: those that were in flight, here or with
+ * a relay that is gone. */
 static uint64_t find_stored(struct nats_sink *n, const struct event *ev)
 {
-    if (n->doubtful == 0)
+    if (n->lookups_left == 0)
         return 0;
-    n->doubtful--;
+    n->lookups_left--;
     return nats_tail_find(&n->stream->tail, nats_message_id(n, ev));
 }
 
-/* Whether one more event can be accepted. While disconnected one is enough: the others stay with
- * the engine. */
+/* Returns whether one more event can be accepted. While disconnected one is enough: the others stay
+ * with the engine. */
 static bool has_room(const struct nats_sink *n, const struct event *ev)
 {
     if (n->window.count == 0)
         return true;
-    if (!n->ready || n->window.count >= (size_t)n->set.window)
+    if (!n->ready || n->window.count >= (size_t)n->plan->set.window)
         return false;
-    return n->window.bytes + event_bytes(ev) <= BYTES_ENOUGH;
+    return n->window.bytes + event_bytes(ev) <= BYTES_MAX;
 }
 
 /* Accepts an event, and sends it if the link is ready; otherwise drive does. Returns whether the
@@ -108,22 +107,22 @@ static bool submit_one(struct nats_sink *n, struct delivery *d)
         return broker_unsent(&n->b, d, &err);
     struct nats_item *it = (struct nats_item *)window_add(&n->window, d, NULL);
     it->token = 0;
-    it->asked = 0;
+    it->sent_at = 0;
     return !n->ready || send_item(n, it, new_token(n));
 }
 
 /* Driving */
 
-/* Called once a link is ready: sends the event accepted meanwhile. */
-static void begin_on_link(struct nats_sink *n, const struct nats_news *news)
+/* Starts using a link that has become ready: sends the event accepted meanwhile. */
+static void use_link(struct nats_sink *n, const struct nats_update *up)
 {
     int64_t limit = n->b.base.cfg.timeout_ms ? n->b.base.cfg.timeout_ms : NO_LIMIT_MS;
     char caution[BROKER_CAUTION];
     n->ready = true;
-    n->stream = news->stream;
-    n->max_payload = news->max_payload;
-    n->doubtful = n->stream->tail.n > 0 ? 2 * NATS_WINDOW_MAX : 0;
-    n->chain.anchored = false;
+    n->stream = up->stream;
+    n->max_payload = up->max_payload;
+    n->lookups_left = n->stream->tail.n > 0 ? 2 * NATS_WINDOW_MAX : 0;
+    n->chain.by_id = false;
     n->chain.seq = n->stream->last_seq;
     nats_stream_caution(n->stream, &n->plan->stream, limit + RESEND_AFTER_MS, caution,
                         sizeof caution);
@@ -141,20 +140,20 @@ static void begin_on_link(struct nats_sink *n, const struct nats_news *news)
         nats_link_flush(n->link);
 }
 
-/* Handles news from the link. */
-static void hear_link(struct nats_sink *n)
+/* Handles what has happened on the link. */
+static void poll_link(struct nats_sink *n)
 {
-    struct nats_news news;
-    nats_link_news(n->link, &news);
+    struct nats_update up;
+    nats_link_poll(n->link, &up);
     const struct nats_link *link = n->link;
-    for (size_t i = 0; i < news.n && n->link == link; i++)
-        nats_answer_take(n, &news.answers[i]);
+    for (size_t i = 0; i < up.n && n->link == link; i++)
+        nats_answer_handle(n, &up.answers[i]);
     if (n->link != link)
         return;
-    if (news.state == NATS_LOST)
-        nats_answer_lost(n, &news.lost);
-    else if (news.state == NATS_READY && !n->ready)
-        begin_on_link(n, &news);
+    if (up.state == NATS_LOST)
+        nats_answer_lost(n, &up.lost);
+    else if (up.state == NATS_READY && !n->ready)
+        use_link(n, &up);
 }
 
 static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t count)
@@ -163,7 +162,7 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
     size_t i = 0;
     bool idle = n->link && n->window.count == 0;
     if (idle)
-        hear_link(n); /* an idle connection that was closed is not a failure: it is replaced */
+        poll_link(n); /* an idle connection that was closed is replaced, which is no failure */
     bool more = true;
     while (more && i < count && has_room(n, d[i]->ev))
         more = submit_one(n, d[i++]);
@@ -172,15 +171,15 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
     return i;
 }
 
-/* Returns when to resend an event that has no reply by then. JetStream may never reply, for example
- * because the leader was killed. If others got replies since, this reply is missing. If none did,
+/* Returns when to resend an event without a reply. JetStream may never reply, for example because
+ * the leader was killed. If other events got replies since, this one's is missing. If none did,
  * only the oldest event is resent, as a test. */
 static int64_t resend_at(const struct nats_sink *n, const struct nats_item *it)
 {
-    bool missing = it->asked < n->heard_at;
+    bool missing = it->sent_at < n->replied_at;
     if (!it->token || !(missing || &it->f == n->window.first))
         return CLOCK_NEVER;
-    return it->asked + RESEND_NS;
+    return it->sent_at + RESEND_NS;
 }
 
 /* Resends events without a reply. JetStream deduplicates by id. */
@@ -202,21 +201,24 @@ static void resend_missing(struct nats_sink *n, int64_t now)
 }
 
 /* Returns when an exclusive stream has been silent for too long: the chain in flight may be lost
- * with its leader, and cannot be resent without checking what was stored. */
+ * with its leader, and is resent only after checking which of it was stored. */
 static int64_t silence_due(const struct nats_sink *n)
 {
-    if (!n->set.exclusive || !n->ready || !n->window.first)
+    if (!n->plan->set.exclusive || !n->ready || !n->window.first)
         return CLOCK_NEVER;
-    return max_i64(first_item(n)->asked, n->heard_at) + SILENCE_NS;
+    return max_i64(first_item(n)->sent_at, n->replied_at) + SILENCE_NS;
 }
 
-static void check_time(struct nats_sink *n)
+static void nats_drive(struct sink *sk)
 {
-    int64_t now = broker_now(&n->b);
+    struct nats_sink *n = (struct nats_sink *)sk;
     struct error err;
+    if (n->link)
+        poll_link(n);
     if (!n->link)
         return;
-    if (n->ready && !n->set.exclusive)
+    int64_t now = broker_now(&n->b);
+    if (n->ready && !n->plan->set.exclusive)
         resend_missing(n, now);
     int64_t late = window_due(&n->window), silent = silence_due(n);
     if (now < late && now < silent)
@@ -227,14 +229,6 @@ static void check_time(struct nats_sink *n)
               (long long)limit_ms, n->window.count);
     atomic_fetch_add(&n->plan->host, 1); /* try another server */
     nats_answer_lost(n, &err);
-}
-
-static void nats_drive(struct sink *sk)
-{
-    struct nats_sink *n = (struct nats_sink *)sk;
-    if (n->link)
-        hear_link(n);
-    check_time(n);
 }
 
 static size_t nats_fds(struct sink *sk, struct pollfd *out, size_t max)
@@ -250,7 +244,7 @@ static int64_t nats_deadline(struct sink *sk)
 {
     const struct nats_sink *n = (const struct nats_sink *)sk;
     int64_t due = min_i64(window_due(&n->window), silence_due(n));
-    for (const struct in_flight *f = n->window.first; f && !n->set.exclusive; f = f->next) {
+    for (const struct in_flight *f = n->window.first; f && !n->plan->set.exclusive; f = f->next) {
         int64_t at = resend_at(n, (const struct nats_item *)f);
         if (at == CLOCK_NEVER)
             break;
@@ -259,18 +253,17 @@ static int64_t nats_deadline(struct sink *sk)
     return due;
 }
 
-/* Checks for replies once more. The link is dropped along with what it has not sent yet. */
+/* Checks for replies once more. The link is dropped, and with it the messages not sent yet. */
 static void nats_cancel(struct sink *sk)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
     if (n->link)
-        hear_link(n);
+        poll_link(n);
     if (n->window.count > 0)
         nats_answer_all(n, &(struct sink_result){.status = SINK_CANCELLED, .text = "cancelled"});
 }
 
-/* Reports the server that we are connected to, and the leader of the stream as of when the link
- * queried it. */
+/* Reports the server that we are connected to, and the stream's leader when the link was made. */
 static void nats_broker(struct sink *sk, struct sink_broker *ret)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
@@ -295,7 +288,6 @@ static void nats_close(struct sink *sk)
     buf_release(&n->name);
     buf_release(&n->text);
     buf_release(&n->header);
-    nats_settings_release(&n->set);
     free(n->chain.id);
     free(n->by_token);
     window_release(&n->window);
@@ -308,18 +300,18 @@ static int nats_set_up(struct sink *sk, struct error *err)
     buf_init(&n->name, NATS_SUBJECT_MAX);
     buf_init(&n->text, TEXT_MAX_BYTES);
     buf_init(&n->header, HEADER_MAX_BYTES);
-    if (nats_plan_read(&sk->cfg, &n->set, &n->plan, err) != 0)
+    if (nats_plan_read(&sk->cfg, &n->plan, err) != 0)
         return -1;
-    if (template_new(n->plan->template, &n->subject, err) != 0)
+    if (template_new(n->plan->url.path, &n->subject, err) != 0)
         return err_prefix(err, "nats sink: subject");
     n->fixed = template_fixed(n->subject);
     n->style = (struct message_style){
-        .format = n->set.format, .source = str_of(n->set.source), .ce_prefix = "ce-"};
-    if (n->set.exclusive && sk->cfg.lanes > 1)
+        .format = n->plan->set.format, .source = str_of(n->plan->set.source), .ce_prefix = "ce-"};
+    if (n->plan->set.exclusive && sk->cfg.lanes > 1)
         return err_set(err, ERR_CONFIG,
-                       "nats sink: exclusive=on takes one lane: of several, each would break the "
-                       "other's chain");
-    if (n->set.exclusive)
+                       "nats sink: exclusive=on takes one lane: several would break each other's "
+                       "chain");
+    if (n->plan->set.exclusive)
         sk->caps = SINK_FAILSTOP;
     n->by_token = calloc(NATS_WINDOW_MAX, sizeof *n->by_token);
     if (!n->by_token)
@@ -340,14 +332,14 @@ static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     if (!n->link && nats_link_start(n->plan, &n->link, err) != 0)
         return -1;
     for (;;) {
-        struct nats_news news;
-        nats_link_news(n->link, &news);
-        if (news.state == NATS_READY) {
-            begin_on_link(n, &news);
+        struct nats_update up;
+        nats_link_poll(n->link, &up);
+        if (up.state == NATS_READY) {
+            use_link(n, &up);
             return 0;
         }
-        if (news.state == NATS_LOST) {
-            *err = news.lost;
+        if (up.state == NATS_LOST) {
+            *err = up.lost;
             return -1;
         }
         int64_t left_ms = (until - broker_now(&n->b)) / MS_NS;

@@ -4,10 +4,8 @@
 
 #include "base/text.h"
 #include "sink/nats_impl.h"
-#include "sink/nats_subject.h"
 
-#define REFUSED_NS \
-    (100 * MS_NS) /* minimum time before querying a stream again that accepts nothing */
+#define REFUSED_NS (100 * MS_NS) /* before a stream that accepts nothing is queried again */
 #define RECEIPT 64
 
 /* The table of replies. docs/brokers.md documents it, and a test compares them. */
@@ -87,11 +85,11 @@ void nats_answer_lost(struct nats_sink *n, const struct error *err)
     nats_answer_all(n, &r);
 }
 
-/* Moves the high-water mark of the stream and writes the receipt. */
+/* Advances the high-water mark of the stream and writes the receipt. */
 static void note_stored(struct nats_sink *n, uint64_t seq, char receipt[RECEIPT])
 {
-    snprintf(receipt, RECEIPT, "%.40s/%llu", n->set.stream, (unsigned long long)seq);
-    struct stream *st = window_marks_get(&n->b.marks, str_of(n->set.stream));
+    snprintf(receipt, RECEIPT, "%.40s/%llu", n->plan->set.stream, (unsigned long long)seq);
+    struct stream *st = window_marks_get(&n->b.marks, str_of(n->plan->set.stream));
     if (st)
         window_marks_advance(&n->b.marks, st, (int64_t)seq, 0);
 }
@@ -107,19 +105,19 @@ void nats_answer_stored(struct nats_sink *n, struct nats_item *it, uint64_t seq)
 {
     char receipt[RECEIPT];
     struct sink_result r = {.status = SINK_DELIVERED};
-    while (n->set.exclusive && n->window.first != &it->f)
+    while (n->plan->set.exclusive && n->window.first != &it->f)
         nats_answer_end(n, (struct nats_item *)n->window.first, &r);
     note_stored(n, seq, receipt);
     r.receipt = receipt;
     nats_answer_end(n, it, &r);
 }
 
-/* Ends an event that was not stored. In a chain nothing behind it was stored either: a new link
- * finds out what was. In a chain, an event that is refused on its own account is blamed only once
- * it is the first: the outcome of those before it is not known yet. */
+/* Ends an event that was not stored. In a chain, nothing behind it was stored either, and a new
+ * link looks up the events before it. One that the server refused is blamed only once it is the
+ * first in the chain: before that, the outcome of its predecessors is unknown. */
 static void refused(struct nats_sink *n, struct nats_item *it, const struct sink_result *r)
 {
-    if (!n->set.exclusive) {
+    if (!n->plan->set.exclusive) {
         nats_answer_end(n, it, r);
         return;
     }
@@ -134,38 +132,34 @@ static void refused(struct nats_sink *n, struct nats_item *it, const struct sink
     nats_answer_all(n, &others);
 }
 
-/* Writes the subject of an event; "" if there is no valid one. */
-static const char *write_subject(struct nats_sink *n, const struct event *ev)
+/* Returns the subject of an event that was sent; "" if out of memory. */
+static const char *subject_of(struct nats_sink *n, const struct event *ev)
 {
-    struct error err;
-    buf_clear(&n->name);
-    if (template_write_escaped(n->subject, ev, nats_subject_escape, &n->name, &err) != 0)
-        return "";
-    const char *subject = buf_cstr(&n->name);
+    struct error ignored;
+    const char *subject = nats_message_subject(n, ev, &ignored);
     return subject ? subject : "";
 }
 
-/* Reports an event that no stream accepted. While a stream has no leader that says nothing about
- * the event. Whether it has none, or is gone, is found out by the next link, which queries the
- * stream. If the stream does not include the subject, the event is refused. */
+/* Reports an event that no stream accepted. The event is refused if the stream does not include its
+ * subject. Otherwise the stream has no leader or is gone, which the next link finds out. */
 static void no_stream(struct nats_sink *n, struct nats_item *it)
 {
     char text[600], subject[200];
     struct sink_result r = {.status = SINK_DOWN, .native = 503, .text = text};
-    const char *name = write_subject(n, it->f.d->ev);
+    const char *name = subject_of(n, it->f.d->ev);
     text_clean(subject, sizeof subject, name, strlen(name));
-    bool ours = n->fixed || nats_stream_takes(n->stream, str_of(name));
-    if (ours) {
+    bool accepted = n->fixed || nats_stream_accepts(n->stream, str_of(name));
+    if (accepted) {
         snprintf(text, sizeof text,
                  "%s: no stream takes %s at the moment: stream %s has no leader, or is gone",
-                 n->plan->url.label, subject, n->set.stream);
+                 n->plan->url.label, subject, n->plan->set.stream);
     } else {
         r.status = SINK_REFUSED;
         snprintf(text, sizeof text, "%s: stream %s does not take the subject %s",
-                 n->plan->url.label, n->set.stream, subject);
+                 n->plan->url.label, n->plan->set.stream, subject);
     }
     refused(n, it, &r);
-    if (ours && n->window.count == 0 && n->link)
+    if (accepted && n->window.count == 0 && n->link)
         nats_answer_all(n, &r);
 }
 
@@ -180,22 +174,22 @@ static void not_allowed(struct nats_sink *n, const char *subject)
     for (struct in_flight *f = n->window.first; f && n->link; f = next) {
         struct nats_item *it = (struct nats_item *)f;
         next = f->next;
-        if (it->token && strcmp(write_subject(n, f->d->ev), subject) == 0)
+        if (it->token && strcmp(subject_of(n, f->d->ev), subject) == 0)
             refused(n, it, &r);
     }
 }
 
-void nats_answer_take(struct nats_sink *n, const struct nats_answer *a)
+void nats_answer_handle(struct nats_sink *n, const struct nats_answer *a)
 {
     if (a->kind == NATS_NOT_ALLOWED) {
         not_allowed(n, a->text);
         return;
     }
     struct nats_item *it = n->by_token[a->token & (NATS_WINDOW_MAX - 1)];
-    bool ours = it && it->token == a->token;
-    if (!ours) /* already given up */
+    bool awaited = it && it->token == a->token;
+    if (!awaited) /* the event was given up */
         return;
-    n->heard_at = broker_now(&n->b);
+    n->replied_at = broker_now(&n->b);
 
     char text[600];
     const char *said = a->text ? a->text : "";
@@ -207,8 +201,8 @@ void nats_answer_take(struct nats_sink *n, const struct nats_answer *a)
     case NATS_REFUSED:
         r.status = m->status;
         r.native = a->code;
-        snprintf(text, sizeof text, "%s, stream %s: %s (%d)", n->plan->url.label, n->set.stream,
-                 said[0] ? said : m->meaning, a->code);
+        snprintf(text, sizeof text, "%s, stream %s: %s (%d)", n->plan->url.label,
+                 n->plan->set.stream, said[0] ? said : m->meaning, a->code);
         break;
     case NATS_TOO_LARGE:
         r.status = SINK_REJECT;
@@ -216,10 +210,11 @@ void nats_answer_take(struct nats_sink *n, const struct nats_answer *a)
         break;
     case NATS_NOT_ANSWERED:
     case NATS_NOT_ALLOWED:
-        snprintf(text, sizeof text,
-                 "%s: what answers for stream %s is not JetStream: does another service subscribe "
-                 "to its subjects, and reply?",
-                 n->plan->url.label, n->set.stream);
+        snprintf(
+            text, sizeof text,
+            "%s: the reply for stream %s is not from JetStream: does another service subscribe "
+            "to its subjects, and reply?",
+            n->plan->url.label, n->plan->set.stream);
         break;
     }
     refused(n, it, &r);

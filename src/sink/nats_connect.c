@@ -11,7 +11,6 @@
 #include "base/fd.h"
 #include "base/text.h"
 #include "sink/nats_link_impl.h"
-#include "sink/nats_reply.h"
 
 #define SECRET_MAX 4096
 
@@ -19,7 +18,7 @@
 
 /* Set only in the connecting thread, so that connections of other threads are not affected. */
 static _Thread_local int64_t handshake_ms;
-static _Thread_local struct nats_link *shaking_link;
+static _Thread_local struct nats_link *handshake_link;
 
 static void set_limit(int fd, int64_t ms)
 {
@@ -30,12 +29,12 @@ static void set_limit(int fd, int64_t ms)
 
 /* Replaces the link's duplicate of the socket descriptor; -1: none any more. A link that was
  * dropped meanwhile is stopped here. */
-static void keep_shaking(struct nats_link *l, int fd)
+static void set_handshake_fd(struct nats_link *l, int fd)
 {
     pthread_mutex_lock(&l->lock);
-    if (l->shaking >= 0)
-        close(l->shaking);
-    l->shaking = fd;
+    if (l->handshake_fd >= 0)
+        close(l->handshake_fd);
+    l->handshake_fd = fd;
     if (l->dropped && fd >= 0)
         shutdown(fd, SHUT_RDWR);
     pthread_mutex_unlock(&l->lock);
@@ -49,8 +48,8 @@ static void on_info(const SSL *ssl, int where, int value)
         return;
     int fd = SSL_get_fd(ssl);
     set_limit(fd, handshake_ms);
-    if (shaking_link)
-        keep_shaking(shaking_link, fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (handshake_link)
+        set_handshake_fd(handshake_link, fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
 /* Called for every SSL object of the process, including those of other code. */
@@ -75,15 +74,15 @@ void nats_tls_begin(struct nats_link *l, int64_t limit_ms)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, hook_openssl);
     handshake_ms = limit_ms;
-    shaking_link = l;
+    handshake_link = l;
 }
 
 void nats_tls_end(void)
 {
-    if (shaking_link)
-        keep_shaking(shaking_link, -1);
+    if (handshake_link)
+        set_handshake_fd(handshake_link, -1);
     handshake_ms = 0;
-    shaking_link = NULL;
+    handshake_link = NULL;
 }
 
 /* Connecting */
@@ -142,13 +141,13 @@ static void on_error(natsConnection *nc, natsSubscription *sub, natsStatus s, vo
         return;
     char *subject = nats_reply_subject(said);
     if (subject)
-        nats_push(l, (struct nats_answer){.kind = NATS_NOT_ALLOWED, .text = subject});
+        nats_link_push(l, (struct nats_answer){.kind = NATS_NOT_ALLOWED, .text = subject});
 }
 
 static void on_closed(natsConnection *nc, void *closure)
 {
     (void)nc;
-    nats_let_go(closure);
+    nats_link_unref(closure);
 }
 
 /* Reads the first line of a file; the caller wipes it. */
@@ -164,24 +163,15 @@ static int read_secret(const char *path, char out[SECRET_MAX], struct error *err
     return 0;
 }
 
-static int option_failed(const struct nats_plan *p, natsStatus s, const char *what,
-                         struct error *err)
-{
-    char said[200];
-    nats_said(s, said, sizeof said);
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, (int)s, "%s: %s: %s", p->url.label, what,
-                     said);
-}
-
 /* Sets the login. The files are reread for each connection. */
 static int set_login(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
     natsStatus s = NATS_OK;
     const char *what = "credentials";
-    if (p->creds_file)
-        s = natsOptions_SetUserCredentialsFromFiles(o, p->creds_file, NULL);
-    if (p->nkey)
-        s = natsOptions_SetNKeyFromSeed(o, p->nkey, p->nkey_file);
+    if (p->set.creds_file)
+        s = natsOptions_SetUserCredentialsFromFiles(o, p->set.creds_file, NULL);
+    if (p->set.nkey)
+        s = natsOptions_SetNKeyFromSeed(o, p->set.nkey, p->set.nkey_file);
 
     if (s == NATS_OK && p->url.user) {
         char *password = broker_url_password(&p->url, err);
@@ -192,9 +182,9 @@ static int set_login(const struct nats_plan *p, natsOptions *o, struct error *er
         if (password)
             explicit_bzero(password, strlen(password));
         free(password);
-    } else if (s == NATS_OK && p->token_file) {
+    } else if (s == NATS_OK && p->set.token_file) {
         char token[SECRET_MAX];
-        if (read_secret(p->token_file, token, err) != 0)
+        if (read_secret(p->set.token_file, token, err) != 0)
             return -1;
         what = "token";
         s = natsOptions_SetToken(o, token);
@@ -204,7 +194,7 @@ static int set_login(const struct nats_plan *p, natsOptions *o, struct error *er
         s = natsOptions_SetToken(o, p->token);
     }
     if (s != NATS_OK)
-        return option_failed(p, s, what, err);
+        return nats_link_failed(p, s, what, err);
     return 0;
 }
 
@@ -223,7 +213,7 @@ static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, 
     if (s == NATS_OK && u->cert)
         s = natsOptions_LoadCertificatesChain(o, u->cert, u->key);
     if (s != NATS_OK)
-        return option_failed(p, s, "TLS", err);
+        return nats_link_failed(p, s, "TLS", err);
     return 0;
 }
 
@@ -232,7 +222,7 @@ static int set_all(const struct nats_plan *p, const natsStatus *all, size_t n, s
 {
     for (size_t i = 0; i < n; i++)
         if (all[i] != NATS_OK)
-            return option_failed(p, all[i], "options", err);
+            return nats_link_failed(p, all[i], "options", err);
     return 0;
 }
 
@@ -261,7 +251,7 @@ int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, 
 {
     char said[200];
     const char *advice = "";
-    nats_said(s, said, sizeof said);
+    nats_link_text(s, said, sizeof said);
     bool wants_tls = s == NATS_SECURE_CONNECTION_REQUIRED || s == NATS_SSL_ERROR;
     if (wants_tls && !p->tls) /* libnats then tries TLS, with the system's certificates */
         advice = "; write nats+tls://";
@@ -277,7 +267,7 @@ int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct e
     *err = (struct error){0};
     natsStatus s = natsOptions_Create(&o);
     if (s != NATS_OK)
-        return option_failed(l->plan, s, "options", err);
+        return nats_link_failed(l->plan, s, "options", err);
     int rc = nats_connect_options(l->plan, h, o, err);
     if (rc == 0) {
         /* Disable what libnats would do on its own: reconnecting, timers, a thread that flushes. */
@@ -293,12 +283,12 @@ int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct e
     }
     if (rc == 0) {
         /* The close callback has a reference, and is called if there was a connection. */
-        nats_hold(l);
+        nats_link_ref(l);
         nats_tls_begin(l, l->plan->timeout_ms);
         s = natsConnection_Connect(&l->nc, o);
         nats_tls_end();
         if (s != NATS_OK) {
-            nats_let_go(l);
+            nats_link_unref(l);
             l->nc = NULL;
             rc = nats_connect_failed(l->plan, h, s, err);
         }

@@ -5,44 +5,23 @@
 #define SINK_NATS_IMPL_H
 
 #include "event/template.h"
-#include "sink/broker.h"
 #include "sink/nats_link.h"
 
-#define NATS_WINDOW_MAX 4096 /* a power of two */
-
-/* What Nats-Msg-Id consists of. */
-enum nats_msg_id { NATS_ID_CONSUMER, NATS_ID_EVENT };
-
-/* The URL's settings besides the servers. Strings are owned. */
-struct nats_settings {
-    char *stream, *source, *domain;
-    char *creds_file, *nkey, *nkey_file, *token_file;
-    enum message_format format;
-    enum nats_msg_id msg_id;
-    bool create, exclusive;
-    int64_t replicas, lookback, window;
-};
-
-void nats_settings_release(struct nats_settings *s);
-
-/* nats_plan_read parses the URL of a sink into *s and *ret, which the caller releases, also after
- * an error. Of cfg it uses the URL, the consumer and the time limit. ERR_CONFIG, ERR_NOMEM. */
-int nats_plan_read(const struct sink_config *cfg, struct nats_settings *s, struct nats_plan **ret,
-                   struct error *err);
+#define NATS_WINDOW_MAX 4096  /* a power of two */
+#define NATS_SUBJECT_MAX 3000 /* bytes; the server takes lines of 4 KiB */
 
 /* An event in flight. */
 struct nats_item {
     struct in_flight f;
-    uint64_t token; /* 0: not sent yet, because the link is not ready */
-    int64_t asked;  /* monotonic: when it was last sent */
+    uint64_t token;  /* 0: not sent yet, because the link is not ready */
+    int64_t sent_at; /* monotonic: when it was last sent */
 };
 
 /* (1) Tokens grow, and by_token[token % NATS_WINDOW_MAX] is the event with the last token assigned.
- * (2) While link is NULL, nothing is in flight. (3) With exclusive=on, chain is what the next
+ * (2) While `link` is NULL, nothing is in flight. (3) With exclusive=on, `chain` is what the next
  * message expects. */
 struct nats_sink {
     struct broker b;
-    struct nats_settings set;
     struct nats_plan *plan;
     struct template *subject;
     bool fixed; /* every event goes to the same subject */
@@ -52,29 +31,44 @@ struct nats_sink {
     bool ready; /* the link is ready, and `stream` is what it found */
     const struct nats_stream *stream;
     int64_t max_payload;
-    size_t doubtful; /* how many more events may already be in the stream */
+    size_t lookups_left; /* how many more events to look for in the stream's last messages */
 
     struct window window;
     struct nats_item **by_token;
-    uint64_t token;   /* the last one assigned */
-    int64_t heard_at; /* when the last reply arrived */
+    uint64_t token;     /* the last one assigned */
+    int64_t replied_at; /* when the last reply arrived */
     /* Why the stream accepted nothing when last queried. Until that time it is not queried again,
      * and events are refused for the same reason. */
     struct error refused;
     int64_t refused_until;
 
     struct {
-        bool anchored; /* the next message expects the last id, not the last sequence */
-        char *id;      /* the last message's id, if anchored */
-        uint64_t seq;  /* the last sequence, if not */
+        bool by_id;   /* the next message expects the last id, not the last sequence */
+        char *id;     /* the last message's id */
+        uint64_t seq; /* the last sequence */
     } chain;
 
     struct buf name, text, header;
 };
 
+/* nats_subject_check refuses a template whose literal text cannot be a subject: with blanks,
+ * wildcards or empty tokens. ERR_CONFIG. */
+int nats_subject_check(const char *text, struct error *err);
+/* nats_subject_pattern appends a pattern that every subject of a template matches: orders.{type}
+ * becomes orders.>, and a.{tenant}.b becomes a.*.b. */
+void nats_subject_pattern(const char *text, struct buf *b);
+/* nats_subject_escape appends a value as one token, or, with `levels`, as non-empty tokens. It is a
+ * template_escape: blanks, control characters, * > % and dots become %XX. */
+void nats_subject_escape(struct buf *b, struct str value, bool levels);
+/* nats_subject_whole returns whether the result of a template is a valid subject: an empty value
+ * may have left an empty token. */
+bool nats_subject_whole(struct str subject);
+
+/* nats_message_subject writes an event's subject into n->name; NULL with an error. */
+const char *nats_message_subject(struct nats_sink *n, const struct event *ev, struct error *err);
 /* nats_message_make builds the message of an event, with the headers that JetStream uses. *ret is
- * the caller's. ERR_INVALID if it can never be sent; ERR_NOMEM. n->name is then the subject, and
- * n->header its Nats-Msg-Id. */
+ * the caller's. ERR_INVALID if it can never be sent; ERR_NOMEM. n->header is then its
+ * Nats-Msg-Id. */
 int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t token, natsMsg **ret,
                       struct error *err);
 /* nats_message_id writes an event's Nats-Msg-Id into n->header, and returns it; "" if out of
@@ -89,13 +83,13 @@ void nats_answer_end(struct nats_sink *n, struct nats_item *it, const struct sin
 void nats_answer_all(struct nats_sink *n, const struct sink_result *r);
 /* nats_answer_lost does so after an error of the link. */
 void nats_answer_lost(struct nats_sink *n, const struct error *err);
-/* nats_answer_found reports an event that was found in the stream without being accepted into the
+/* nats_answer_found reports an event that was found in the stream before it was accepted into the
  * window. */
 void nats_answer_found(struct nats_sink *n, struct delivery *d, uint64_t seq);
 /* nats_answer_stored reports an event that is in the stream. In a chain, so is everything before
  * it, even if its reply was lost. */
 void nats_answer_stored(struct nats_sink *n, struct nats_item *it, uint64_t seq);
-/* nats_answer_take handles one reply, which may end events, or all of them and the link. */
-void nats_answer_take(struct nats_sink *n, const struct nats_answer *a);
+/* nats_answer_handle handles one reply, which may end events, or all of them and the link. */
+void nats_answer_handle(struct nats_sink *n, const struct nats_answer *a);
 
 #endif

@@ -1,5 +1,4 @@
-#include "sink/nats_link.h"
-
+/* nats_link.c: the thread of a link, and the queues between it and the sink. */
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <poll.h>
@@ -14,7 +13,6 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "sink/nats_link_impl.h"
-#include "sink/nats_reply.h"
 
 #define BUFFERED_ENOUGH (1 << 20) /* bytes buffered by libnats before it is given more */
 
@@ -27,7 +25,7 @@ static void free_queue(struct nats_queue *q)
     free(q->at);
 }
 
-static void forget_answers(struct nats_answers *a)
+static void clear_answers(struct nats_answers *a)
 {
     for (size_t i = 0; i < a->n; i++)
         free(a->at[i].text);
@@ -36,12 +34,12 @@ static void forget_answers(struct nats_answers *a)
 
 static void free_link(struct nats_link *l)
 {
-    if (l->news_fd >= 0)
-        close(l->news_fd);
+    if (l->update_fd >= 0)
+        close(l->update_fd);
     if (l->wake_fd >= 0)
         close(l->wake_fd);
-    forget_answers(&l->reading);
-    forget_answers(&l->answers);
+    clear_answers(&l->reading);
+    clear_answers(&l->answers);
     free(l->reading.at);
     free(l->answers.at);
     free_queue(&l->sending);
@@ -54,14 +52,14 @@ static void free_link(struct nats_link *l)
     free(l);
 }
 
-void nats_hold(struct nats_link *l)
+void nats_link_ref(struct nats_link *l)
 {
     pthread_mutex_lock(&l->lock);
     l->refs++;
     pthread_mutex_unlock(&l->lock);
 }
 
-void nats_let_go(struct nats_link *l)
+void nats_link_unref(struct nats_link *l)
 {
     pthread_mutex_lock(&l->lock);
     int left = --l->refs;
@@ -82,9 +80,9 @@ static void clear_wake(int fd)
     (void)eventfd_read(fd, &n);
 }
 
-/* Thread side */
+/* Errors */
 
-void nats_said(natsStatus s, char *out, size_t size)
+void nats_link_text(natsStatus s, char *out, size_t size)
 {
     const char *said = nats_GetLastError(NULL);
     if (!said || !*said)
@@ -92,7 +90,17 @@ void nats_said(natsStatus s, char *out, size_t size)
     text_clean(out, size, said, strlen(said));
 }
 
-void nats_push(struct nats_link *l, struct nats_answer a)
+int nats_link_failed(const struct nats_plan *p, natsStatus s, const char *what, struct error *err)
+{
+    char said[200];
+    nats_link_text(s, said, sizeof said);
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, (int)s, "%s: %s: %s", p->url.label, what,
+                     said);
+}
+
+/* The thread's side */
+
+void nats_link_push(struct nats_link *l, struct nats_answer a)
 {
     pthread_mutex_lock(&l->lock);
     struct nats_answers *all = &l->answers;
@@ -111,7 +119,7 @@ void nats_push(struct nats_link *l, struct nats_answer a)
     all->at[all->n++] = a;
     pthread_mutex_unlock(&l->lock);
     if (first)
-        wake(l->news_fd);
+        wake(l->update_fd);
 }
 
 static void set_state(struct nats_link *l, enum nats_link_state state, const struct error *err)
@@ -121,7 +129,7 @@ static void set_state(struct nats_link *l, enum nats_link_state state, const str
     if (err)
         l->lost = *err;
     pthread_mutex_unlock(&l->lock);
-    wake(l->news_fd);
+    wake(l->update_fd);
 }
 
 /* Reports why the connection is gone. */
@@ -144,7 +152,7 @@ static bool is_dropped(struct nats_link *l)
     return dropped;
 }
 
-int nats_pump(struct nats_link *l, int timeout_ms, struct error *err)
+int nats_link_process(struct nats_link *l, int timeout_ms, struct error *err)
 {
     pthread_mutex_lock(&l->lock);
     struct pollfd fds[] = {{.fd = l->wake_fd, .events = POLLIN}, {.fd = l->fd, .events = POLLIN}};
@@ -167,9 +175,9 @@ int nats_pump(struct nats_link *l, int timeout_ms, struct error *err)
     return 0;
 }
 
-/* Takes over the sink's queue, once everything taken before is sent. Returns whether there is
- * anything to send. */
-static bool take_over(struct nats_link *l)
+/* Takes the sink's queue, once everything taken before is sent. Returns whether there is anything
+ * to send. */
+static bool take_queue(struct nats_link *l)
 {
     struct nats_queue *q = &l->sending;
     if (q->first < q->n)
@@ -189,15 +197,15 @@ static void publish_one(struct nats_link *l, struct nats_outgoing *o)
     natsStatus s = natsConnection_PublishMsg(l->nc, o->msg);
     natsMsg_Destroy(o->msg);
     if (s == NATS_MAX_PAYLOAD)
-        nats_push(l, (struct nats_answer){.token = o->token, .kind = NATS_TOO_LARGE});
-    /* Any other failure is the connection's, reported by the next nats_pump. */
+        nats_link_push(l, (struct nats_answer){.token = o->token, .kind = NATS_TOO_LARGE});
+    /* Any other failure is the connection's, reported by the next nats_link_process. */
 }
 
 /* Passes messages to libnats, which copies them into its buffer: no more than can soon be
  * written. */
 static void send_some(struct nats_link *l)
 {
-    while (natsConnection_Buffered(l->nc) < BUFFERED_ENOUGH && take_over(l))
+    while (natsConnection_Buffered(l->nc) < BUFFERED_ENOUGH && take_queue(l))
         publish_one(l, &l->sending.at[l->sending.first++]);
 }
 
@@ -246,7 +254,7 @@ static void *link_thread(void *arg)
          * there is room again. */
         do
             send_some(l);
-        while (nats_pump(l, -1, &err) == 0);
+        while (nats_link_process(l, -1, &err) == 0);
     }
     if (l->nc) /* another server may do better */
         atomic_fetch_add(&l->plan->host, 1);
@@ -261,11 +269,11 @@ static void *link_thread(void *arg)
     pthread_cond_broadcast(&l->ended_cond);
     pthread_mutex_unlock(&l->lock);
     atomic_fetch_sub(&l->plan->threads, 1);
-    nats_let_go(l);
+    nats_link_unref(l);
     return NULL;
 }
 
-/* Sink side */
+/* The sink's side */
 
 /* Starts the thread with all signals blocked, which is inherited by the threads that libnats starts
  * from it: signals belong to the host program. */
@@ -297,13 +305,13 @@ int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error
     atomic_fetch_add(&plan->refs, 1);
     l->refs = 1;
     l->fd = -1;
-    l->shaking = -1;
+    l->handshake_fd = -1;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->ended_cond, NULL);
-    l->news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    l->update_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 
-    bool has_fds = l->news_fd >= 0 && l->wake_fd >= 0;
+    bool has_fds = l->update_fd >= 0 && l->wake_fd >= 0;
     int rc = has_fds ? 0 : EMFILE;
     if (rc == 0) {
         l->refs++;
@@ -319,7 +327,7 @@ int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error
         atomic_fetch_sub(&plan->threads, 1);
     }
     err_errno(err, ERR_UNAVAILABLE, rc, "%s: could not start a thread", plan->url.label);
-    nats_let_go(l);
+    nats_link_unref(l);
     return -1;
 }
 
@@ -331,8 +339,8 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
     l->dropped = true;
     if (l->fd >= 0) /* ends whatever libnats is waiting for */
         shutdown(l->fd, SHUT_RDWR);
-    if (l->shaking >= 0)
-        shutdown(l->shaking, SHUT_RDWR);
+    if (l->handshake_fd >= 0)
+        shutdown(l->handshake_fd, SHUT_RDWR);
     wake(l->wake_fd);
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -343,23 +351,23 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
         if (pthread_cond_timedwait(&l->ended_cond, &l->lock, &until) != 0)
             break;
     pthread_mutex_unlock(&l->lock);
-    nats_let_go(l);
+    nats_link_unref(l);
 }
 
 int nats_link_fd(const struct nats_link *l)
 {
-    return l->news_fd;
+    return l->update_fd;
 }
 
-void nats_link_news(struct nats_link *l, struct nats_news *ret)
+void nats_link_poll(struct nats_link *l, struct nats_update *ret)
 {
-    clear_wake(l->news_fd);
-    forget_answers(&l->reading);
+    clear_wake(l->update_fd);
+    clear_answers(&l->reading);
     pthread_mutex_lock(&l->lock);
     struct nats_answers read = l->reading;
     l->reading = l->answers;
     l->answers = read;
-    *ret = (struct nats_news){
+    *ret = (struct nats_update){
         .state = l->state,
         .answers = l->reading.at,
         .n = l->reading.n,
@@ -370,7 +378,7 @@ void nats_link_news(struct nats_link *l, struct nats_news *ret)
     pthread_mutex_unlock(&l->lock);
 }
 
-void nats_link_reply(const struct nats_link *l, uint64_t token, char out[NATS_REPLY_MAX])
+void nats_link_reply_subject(const struct nats_link *l, uint64_t token, char out[NATS_REPLY_MAX])
 {
     snprintf(out, NATS_REPLY_MAX, "%s.%llu", l->inbox, (unsigned long long)token);
 }

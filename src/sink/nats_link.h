@@ -1,4 +1,4 @@
-/* nats_link.h: a connection to NATS, in its own thread.
+/* nats_link.h: a connection to NATS, in its own thread, and what it learns about the stream.
  *
  * libnats blocks in many places: it connects, logs in and performs the TLS handshake before it
  * returns, and with TLS even a read or a write may block. So only the thread of a link calls
@@ -11,32 +11,110 @@
 #include <nats/nats.h>
 #include <stdatomic.h>
 
+#include "base/json.h"
 #include "sink/broker.h"
-#include "sink/nats_stream.h"
-#include "sink/sink.h"
 
 #define NATS_PASSWORD_ENV "OUTBOX_NATS_PASSWORD"
 #define NATS_TOKEN_ENV "OUTBOX_NATS_TOKEN"
 #define NATS_LINKS_MAX 8 /* threads of one sink that may be stuck in libnats at a time */
 
+/* What Nats-Msg-Id consists of. */
+enum nats_msg_id { NATS_ID_CONSUMER, NATS_ID_EVENT };
+
+/* The URL's settings besides the servers. Strings are owned. */
+struct nats_settings {
+    char *stream, *source, *domain;
+    char *creds_file, *nkey, *nkey_file, *token_file;
+    enum message_format format;
+    enum nats_msg_id msg_id;
+    bool create, exclusive;
+    int64_t replicas, lookback, window;
+};
+
+/* A stream as requested by the URL. */
+struct nats_stream_spec {
+    const char *name;
+    char *subject; /* pattern of the events' subjects: "orders.>" */
+    bool fixed;    /* all events have that one subject */
+    bool create;   /* if it does not exist */
+    int64_t replicas;
+    bool exclusive;   /* no other client writes to it */
+    int64_t lookback; /* how many of its last messages to check */
+};
+
 /* The settings shared by all links of a sink, reference-counted because a thread that is stuck in
- * libnats may outlive its sink. (1) It does not change, apart from the atomic fields. (2) Strings
- * are owned. */
+ * libnats may outlive its sink. It does not change, apart from the atomic fields. */
 struct nats_plan {
     atomic_int refs, threads;
     atomic_uint host; /* index of the host that the next link tries first */
     struct broker_url url;
+    struct nats_settings set;
     bool tls;
-    char *creds_file, *nkey, *nkey_file, *token_file, *token;
-    char *api;      /* "$JS.API" */
-    char *template; /* of the subject */
+    char *token;   /* from the environment; owned */
+    char api[300]; /* "$JS.API" */
     char client[80];
     int64_t timeout_ms; /* for connecting to one host, and for one request */
-    struct nats_wanted stream;
+    struct nats_stream_spec stream;
 };
 
+/* nats_plan_read parses the URL of a sink. The caller releases *ret, also after an error. Of cfg it
+ * uses the URL, the consumer and the time limit. ERR_CONFIG, ERR_NOMEM. */
+int nats_plan_read(const struct sink_config *cfg, struct nats_plan **ret, struct error *err);
 /* nats_plan_release drops a reference, and frees the plan with the last one; NULL is fine. */
 void nats_plan_release(struct nats_plan *plan);
+
+/* The stream */
+
+/* The Nats-Msg-Ids of the last messages of a stream, by hash. (1) The table has `cap` slots, a
+ * power of two, or none; a slot with seq 0 is free. (2) `last` is the highest sequence seen. */
+struct nats_tail {
+    struct nats_tail_entry {
+        uint64_t hash[2];
+        uint64_t seq;
+    } * at;
+    size_t cap, n;
+    uint64_t last;
+};
+
+/* nats_tail_init makes room for at most n ids; -1 if out of memory. */
+int nats_tail_init(struct nats_tail *t, size_t n);
+void nats_tail_add(struct nats_tail *t, struct str id, uint64_t seq);
+/* nats_tail_find returns the sequence of the message with that id; 0 if there is none. */
+uint64_t nats_tail_find(const struct nats_tail *t, struct str id);
+void nats_tail_release(struct nats_tail *t);
+
+/* A stream as it exists. */
+struct nats_stream {
+    uint64_t first_seq, last_seq;
+    int64_t max_msgs, max_bytes, max_age_ms, max_per_subject, max_msg_size; /* 0: no limit */
+    int64_t replicas, duplicate_ms;
+    bool discards_old, in_memory, no_ack, sealed;
+    char retention[16];
+    char leader[64]; /* name of the server; "" without a cluster */
+    char *subjects;  /* its patterns, each followed by a blank; owned */
+    struct nats_tail tail;
+    char tail_error[160]; /* why the last messages could not be read; "" if they were */
+};
+
+/* nats_stream_read parses the server's description of a stream into *ret, which the caller
+ * releases. ERR_UNAVAILABLE if it makes no sense; with CLASS_RETRY if the stream accepts no events,
+ * or if all events go to one subject and the stream does not accept that. */
+int nats_stream_read(struct str json, const struct nats_stream_spec *spec, struct nats_stream *ret,
+                     struct error *err);
+void nats_stream_release(struct nats_stream *st);
+/* nats_stream_request writes the body of the request that creates the stream. */
+void nats_stream_request(struct buf *b, const struct nats_stream_spec *spec);
+/* nats_stream_caution writes which of its settings may lose or repeat events, as one line; "" if
+ * none. resend_ms is how much later an event may be sent again. */
+void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_spec *spec,
+                         int64_t resend_ms, char *out, size_t size);
+/* nats_stream_accepts returns whether one of its patterns matches the subject. */
+bool nats_stream_accepts(const struct nats_stream *st, struct str subject);
+/* nats_stream_covers returns whether a pattern, such as orders.*.created or orders.>, matches
+ * everything that another one does. */
+bool nats_stream_covers(struct str pattern, struct str other);
+
+/* Replies */
 
 /* What a refusal of JetStream means for an event; a row of the table of replies. */
 struct nats_meaning {
@@ -46,12 +124,10 @@ struct nats_meaning {
     const char *meaning;
 };
 
-/* nats_answer_meaning returns the first matching row for a code and the server's text. What is not
- * in the table may concern one event only: SINK_RETRY, so that the engine decides by what happens
- * to others. */
+/* nats_answer_meaning returns the first row that matches a code and the server's text. A code that
+ * is not in the table may concern one event only: SINK_RETRY, so that the engine decides by what
+ * happens to others. */
 const struct nats_meaning *nats_answer_meaning(int code, const char *words);
-
-enum nats_link_state { NATS_CONNECTING, NATS_READY, NATS_LOST };
 
 /* Outcome of one message. */
 enum nats_answer_kind {
@@ -63,7 +139,7 @@ enum nats_answer_kind {
     NATS_NOT_ANSWERED, /* the reply is not from a stream */
 };
 
-/* (1) text is owned by the holder of the reply, and may be NULL. */
+/* `text` is owned by the holder of the reply, and may be NULL. */
 struct nats_answer {
     uint64_t token;
     enum nats_answer_kind kind;
@@ -73,9 +149,33 @@ struct nats_answer {
     char *text;
 };
 
-/* News from a link. (1) answers[0..n) are in order of arrival; they are ours until the next call of
- * nats_link_news. (2) stream is valid from NATS_READY on, for as long as the link is. */
-struct nats_news {
+/* The parsers of replies do not trust the server. */
+
+/* nats_reply_ack parses the reply to a published message: {"stream":"S","seq":1} or
+ * {"error":{"err_code":10071,"description":"..."}}. Anything else is NATS_NOT_ANSWERED. The token
+ * is not set. */
+struct nats_answer nats_reply_ack(struct str json);
+/* nats_reply_error extracts the error from the reply to a request. False if there is none. *text is
+ * cleaned. */
+bool nats_reply_error(struct json o, int *ret_code, char *text, size_t size);
+/* nats_reply_token parses the part after the inbox in the subject of a reply; 0 if it is not a
+ * token. */
+uint64_t nats_reply_token(const char *text);
+/* nats_reply_position parses the subject on which a message of a stream would be acknowledged:
+ * $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQ.CONSUMER-SEQ.TIME.PENDING, or the longer form with domain
+ * and account in front. False for anything else. */
+bool nats_reply_position(const char *text, uint64_t *ret_seq, uint64_t *ret_pending);
+/* nats_reply_subject extracts the subject from an error such as: Permissions Violation for Publish
+ * to "orders.1". NULL if there is none, or if out of memory. The caller frees it. */
+char *nats_reply_subject(const char *said);
+
+/* The link */
+
+enum nats_link_state { NATS_CONNECTING, NATS_READY, NATS_LOST };
+
+/* What has happened on a link. (1) answers[0..n) are in order of arrival, borrowed until the next
+ * call of nats_link_poll. (2) `stream` is valid from NATS_READY on, for as long as the link is. */
+struct nats_update {
     enum nats_link_state state;
     struct nats_answer *answers;
     size_t n;
@@ -89,18 +189,18 @@ struct nats_link;
 /* nats_link_start starts connecting and returns at once. The caller finally drops the link.
  * ERR_NOMEM; ERR_UNAVAILABLE if too many threads of this plan are stuck. */
 int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error *err);
-/* nats_link_drop abandons a link in any state, and waits at most wait_ms for its end. What was not
- * sent by then never will be. NULL is fine. */
+/* nats_link_drop abandons a link in any state, and waits at most wait_ms for its thread to end.
+ * Messages not sent by then never will be. NULL is fine. */
 void nats_link_drop(struct nats_link *l, int64_t wait_ms);
 
-/* nats_link_fd returns a descriptor that is readable when there is news. */
+/* nats_link_fd returns a descriptor that is readable when there is an update. */
 int nats_link_fd(const struct nats_link *l);
-/* nats_link_news collects the news and resets nats_link_fd. */
-void nats_link_news(struct nats_link *l, struct nats_news *ret);
+/* nats_link_poll returns the update and resets nats_link_fd. */
+void nats_link_poll(struct nats_link *l, struct nats_update *ret);
 
-/* nats_link_reply writes the subject on which the reply to a token will arrive. */
+/* nats_link_reply_subject writes the subject on which the reply to a token will arrive. */
 #define NATS_REPLY_MAX 96
-void nats_link_reply(const struct nats_link *l, uint64_t token, char out[NATS_REPLY_MAX]);
+void nats_link_reply_subject(const struct nats_link *l, uint64_t token, char out[NATS_REPLY_MAX]);
 /* nats_link_send queues a message, taking ownership; the link must be NATS_READY, and the token not
  * 0. It is sent once nats_link_flush is called. Returns -1 if out of memory; the message then stays
  * the caller's. */

@@ -7,14 +7,12 @@
 
 #include "sink/nats_link.h"
 
-struct nats_outgoing {
-    uint64_t token;
-    natsMsg *msg;
-};
-
 /* at[first..n) is still to be sent. */
 struct nats_queue {
-    struct nats_outgoing *at;
+    struct nats_outgoing {
+        uint64_t token;
+        natsMsg *msg;
+    } * at;
     size_t first, n, cap;
 };
 
@@ -28,26 +26,26 @@ struct nats_answers {
  * while libnats may use the socket; it is closed only after fd is -1. */
 struct nats_link {
     struct nats_plan *plan;
-    int news_fd, wake_fd; /* eventfds: for the sink, and for the thread */
-    char inbox[64];       /* replies arrive on inbox.TOKEN */
+    int update_fd, wake_fd; /* eventfds: for the sink, and for the thread */
+    char inbox[64];         /* replies arrive on inbox.TOKEN */
     natsConnection *nc;
     natsSubscription *sub;
-    struct nats_queue sending;   /* taken over from `outgoing` */
-    struct nats_answers reading; /* the sink's, see nats_news */
-    unsigned asked;              /* number of the last request */
+    struct nats_queue sending;   /* moved here from `outgoing` */
+    struct nats_answers reading; /* the sink's, see nats_update */
+    unsigned request;            /* number of the last request */
 
     pthread_mutex_t lock;
     pthread_cond_t ended_cond;
     int refs;
     int fd;
-    int shaking; /* our duplicate of a socket that is still connecting; -1: none */
+    int handshake_fd; /* our duplicate of a socket that is still connecting; -1: none */
     bool want_write, dropped, ended;
     enum nats_link_state state;
     struct error lost;
     struct nats_queue outgoing;
     struct nats_answers answers;
-    natsMsg *reply; /* to the request `asked` */
-    bool no_reply;  /* there is no responder */
+    natsMsg *reply;     /* to the last request */
+    bool no_responders; /* nothing answers requests on its subject */
     struct nats_tail *tail;
     bool tail_done;
     struct nats_stream stream;
@@ -60,16 +58,16 @@ struct nats_link {
  * begins, in the connecting thread.
  *
  * nats_tls_begin limits every read and write of a handshake that this thread begins until
- * nats_tls_end. A read that takes longer fails, and the handshake with it. Meanwhile l->shaking
- * is our duplicate of that socket's descriptor, by which another thread can end it; l may be
- * NULL. */
+ * nats_tls_end. A read that takes longer fails, and the handshake with it. Meanwhile
+ * l->handshake_fd is our duplicate of that socket's descriptor, by which another thread can end
+ * it; l may be NULL. */
 void nats_tls_begin(struct nats_link *l, int64_t limit_ms);
 void nats_tls_end(void);
 
 /* nats_connect_host connects to one of the plan's hosts. ERR_UNAVAILABLE. */
 int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err);
 /* nats_connect_options sets the address and the login; ERR_UNAVAILABLE. nats_connect_failed reports
- * why connecting failed, and what to do. */
+ * why connecting failed, with advice. */
 int nats_connect_options(const struct nats_plan *p, const struct broker_host *h, natsOptions *o,
                          struct error *err);
 int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, natsStatus s,
@@ -77,15 +75,18 @@ int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, 
 /* nats_prepare queries the stream, once connected. ERR_UNAVAILABLE, ERR_NOMEM. */
 int nats_prepare(struct nats_link *l, struct error *err);
 
-/* nats_pump lets libnats read and write, and waits at most timeout_ms (-1: indefinitely) for
- * something to do. ERR_UNAVAILABLE once the connection is gone or dropped. */
-int nats_pump(struct nats_link *l, int timeout_ms, struct error *err);
-/* nats_hold adds a reference for a callback, nats_let_go drops one. */
-void nats_hold(struct nats_link *l);
-void nats_let_go(struct nats_link *l);
-/* nats_push queues a reply for the sink. It takes ownership of the text. */
-void nats_push(struct nats_link *l, struct nats_answer a);
-/* nats_said writes libnats' error text, safe for a log. */
-void nats_said(natsStatus s, char *out, size_t size);
+/* nats_link_process lets libnats read and write, and waits at most timeout_ms (-1: indefinitely)
+ * for something to do. ERR_UNAVAILABLE once the connection is gone or dropped. */
+int nats_link_process(struct nats_link *l, int timeout_ms, struct error *err);
+/* nats_link_ref adds a reference for a callback, nats_link_unref drops one. */
+void nats_link_ref(struct nats_link *l);
+void nats_link_unref(struct nats_link *l);
+/* nats_link_push queues a reply for the sink. It takes ownership of the text. */
+void nats_link_push(struct nats_link *l, struct nats_answer a);
+/* nats_link_text writes libnats' error text, safe for a log. */
+void nats_link_text(natsStatus s, char *out, size_t size);
+/* nats_link_failed fails with the text of libnats for a status, after "LABEL: WHAT: ".
+ * ERR_UNAVAILABLE, CLASS_DOWN. */
+int nats_link_failed(const struct nats_plan *p, natsStatus s, const char *what, struct error *err);
 
 #endif

@@ -1,31 +1,155 @@
-/* nats_message.c: an event as a NATS message, with the headers that JetStream uses. */
+/* nats_message.c: an event as a NATS message: its subject, and the headers that JetStream uses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
 
 #include "sink/nats_impl.h"
-#include "sink/nats_subject.h"
 
 #define HEADERS_MAX 65535 /* bytes, as counted by the server */
 #define LINE_EXTRA 4      /* ": " and the line's end */
 #define HEAD_EXTRA 12     /* "NATS/1.0", its line's end, and that of the last line */
 
-/* State of building a message. (1) `bytes` is the size of its headers on the wire. */
-struct nats_making {
+/* The subject */
+
+/* Consumes a part of a well-formed template: a field, a doubled brace, or plain text. */
+static struct str next_part(const char **p)
+{
+    const char *from = *p;
+    size_t n = strcspn(from, "{}");
+    if (n == 0 && from[0] == from[1])
+        n = 2;
+    else if (n == 0)
+        n = strcspn(from, "}") + 1;
+    *p = from + n;
+    return (struct str){from, n};
+}
+
+static bool is_field(struct str part)
+{
+    return part.n > 2 && part.p[0] == '{' && part.p[1] != '{';
+}
+
+int nats_subject_check(const char *text, struct error *err)
+{
+    char room[NATS_SUBJECT_MAX + 1]; /* the subject with an x for each field */
+    struct buf b;
+    buf_init(&b, NATS_SUBJECT_MAX);
+    while (*text) {
+        struct str part = next_part(&text);
+        if (is_field(part))
+            buf_addc(&b, 'x');
+        else if (part.p[0] == '{' || part.p[0] == '}')
+            buf_addc(&b, part.p[0]);
+        else
+            buf_addstr(&b, part);
+    }
+    snprintf(room, sizeof room, "%.*s", (int)b.n, b.p ? b.p : "");
+    bool too_long = b.failed;
+    buf_release(&b);
+
+    if (too_long)
+        return err_set(err, ERR_CONFIG, "the subject is too long");
+    if (room[0] == '\0')
+        return err_set(err, ERR_CONFIG,
+                       "which subject? write nats://HOST/SUBJECT?stream=NAME, where SUBJECT may "
+                       "have " TEMPLATE_FIELDS);
+    if (strpbrk(room, " \t*>"))
+        return err_set(err, ERR_CONFIG,
+                       "the subject \"%s\" has a blank, * or >; events go to one subject each",
+                       room);
+    bool empty_token = room[0] == '.' || room[strlen(room) - 1] == '.' || strstr(room, "..");
+    if (empty_token)
+        return err_set(err, ERR_CONFIG, "the subject \"%s\" has an empty part between its dots",
+                       room);
+    if (room[0] == '$')
+        return err_set(err, ERR_CONFIG, "subjects with a $ in front are the server's own");
+    return 0;
+}
+
+/* Token by token: one that contains a field becomes *, and one that contains a whole type, which
+ * has any number of levels, ends the pattern. */
+void nats_subject_pattern(const char *text, struct buf *b)
+{
+    size_t token = b->n; /* start of the current token */
+    bool any = false;    /* the token contains a field */
+    while (*text) {
+        struct str part = next_part(&text);
+        if (str_is(part, "{type}")) {
+            buf_truncate(b, token);
+            buf_addc(b, '>');
+            return;
+        }
+        if (is_field(part)) {
+            any = true;
+            continue;
+        }
+        for (size_t i = 0; i < part.n; i++) {
+            bool doubled = i == 1 && (part.p[0] == '{' || part.p[0] == '}');
+            if (doubled)
+                continue;
+            if (part.p[i] != '.') {
+                buf_addc(b, part.p[i]);
+                continue;
+            }
+            if (any) {
+                buf_truncate(b, token);
+                buf_addc(b, '*');
+            }
+            buf_addc(b, '.');
+            token = b->n;
+            any = false;
+        }
+    }
+    if (any) {
+        buf_truncate(b, token);
+        buf_addc(b, '*');
+    }
+}
+
+void nats_subject_escape(struct buf *b, struct str value, bool levels)
+{
+    for (size_t i = 0; i < value.n; i++) {
+        unsigned char c = (unsigned char)value.p[i];
+        bool inside = i > 0 && i + 1 < value.n;
+        bool separates = inside && c == '.' && value.p[i - 1] != '.' && value.p[i + 1] != '.';
+        bool illegal = c <= ' ' || c == 0x7f || strchr("*>%.", c);
+        if (!illegal || (levels && separates))
+            buf_addc(b, (char)c);
+        else
+            buf_addf(b, "%%%02X", c);
+    }
+}
+
+bool nats_subject_whole(struct str subject)
+{
+    char last = '.';
+    for (size_t i = 0; i < subject.n; i++) {
+        bool empty = subject.p[i] == '.' && last == '.';
+        if (empty)
+            return false;
+        last = subject.p[i];
+    }
+    return last != '.';
+}
+
+/* The message */
+
+/* A message being built. `bytes` is the size of its headers on the wire. */
+struct builder {
     struct nats_sink *n;
     natsMsg *msg;
     size_t bytes;
 };
 
-/* Appends a header's name. Characters not allowed in one are percent-encoded, and so is the N of
- * Nats-: an event must not be able to control the server. */
+/* Appends a header's name. Characters that are not allowed in a name are percent-encoded, and so is
+ * the N of Nats-: an event must not be able to control the server. */
 static void add_name(struct buf *b, struct str name)
 {
-    bool steers = name.n >= 5 && strncasecmp(name.p, "nats-", 5) == 0;
+    bool is_servers = name.n >= 5 && strncasecmp(name.p, "nats-", 5) == 0;
     for (size_t i = 0; i < name.n; i++) {
         unsigned char c = (unsigned char)name.p[i];
-        bool fits = c > ' ' && c < 0x7f && c != ':' && c != '%';
-        if (fits && !(steers && i == 0))
+        bool legal = c > ' ' && c < 0x7f && c != ':' && c != '%';
+        if (legal && !(is_servers && i == 0))
             buf_addc(b, (char)c);
         else
             buf_addf(b, "%%%02X", c);
@@ -38,18 +162,18 @@ static void add_value(struct buf *b, struct str v, bool attribute)
 {
     for (size_t i = 0; i < v.n; i++) {
         unsigned char c = (unsigned char)v.p[i];
-        bool cut_off = c == ' ' && (i == 0 || i + 1 == v.n);
-        bool unfit = c < ' ' || c == 0x7f || cut_off;
+        bool trimmed = c == ' ' && (i == 0 || i + 1 == v.n);
+        bool illegal = c < ' ' || c == 0x7f || trimmed;
         if (attribute)
-            unfit = c <= ' ' || c >= 0x7f || c == '"' || c == '%';
-        if (unfit)
+            illegal = c <= ' ' || c >= 0x7f || c == '"' || c == '%';
+        if (illegal)
             buf_addf(b, "%%%02X", c);
         else
             buf_addc(b, (char)c);
     }
 }
 
-static int set_header(struct nats_making *m, const char *name, const char *value, struct error *err)
+static int set_header(struct builder *m, const char *name, const char *value, struct error *err)
 {
     m->bytes += strlen(name) + strlen(value) + LINE_EXTRA;
     if (natsMsgHeader_Set(m->msg, name, value) != NATS_OK)
@@ -59,7 +183,7 @@ static int set_header(struct nats_making *m, const char *name, const char *value
 
 /* Adds a header of the event. One without a value is left out: libnats would parse the next header
  * as its value. */
-static int add_header(struct nats_making *m, const struct message_header *h, struct error *err)
+static int add_header(struct builder *m, const struct message_header *h, struct error *err)
 {
     struct buf *b = &m->n->header;
     if (h->name.n == 0 || h->value.n == 0)
@@ -82,7 +206,7 @@ struct str nats_message_id(struct nats_sink *n, const struct event *ev)
     struct buf *b = &n->header;
     buf_clear(b);
     buf_addstr(b, ev->id);
-    if (n->set.msg_id == NATS_ID_CONSUMER) {
+    if (n->plan->set.msg_id == NATS_ID_CONSUMER) {
         buf_addc(b, ':');
         add_value(b, str_of(n->b.base.cfg.consumer), false);
     }
@@ -90,20 +214,20 @@ struct str nats_message_id(struct nats_sink *n, const struct event *ev)
     return (struct str){text ? text : "", text ? b->n : 0};
 }
 
-/* Adds the header that states which message must be the stream's last for this one to be stored.
+/* Adds the header that names the message which must be the stream's last for this one to be stored.
  * The size counts the longer of the two possible headers, so that whether an event fits does not
- * depend on what came before it. */
-static int add_chain(struct nats_making *m, size_t id_length, struct error *err)
+ * depend on the message before it. */
+static int add_chain(struct builder *m, size_t id_length, struct error *err)
 {
     static const char by_id[] = "Nats-Expected-Last-Msg-Id";
     struct nats_sink *n = m->n;
     char seq[24];
     natsStatus s;
-    if (!n->set.exclusive)
+    if (!n->plan->set.exclusive)
         return 0;
     m->bytes += sizeof by_id + id_length + LINE_EXTRA;
     snprintf(seq, sizeof seq, "%llu", (unsigned long long)n->chain.seq);
-    if (n->chain.anchored)
+    if (n->chain.by_id)
         s = natsMsgHeader_Set(m->msg, by_id, n->chain.id);
     else
         s = natsMsgHeader_Set(m->msg, "Nats-Expected-Last-Sequence", seq);
@@ -111,7 +235,7 @@ static int add_chain(struct nats_making *m, size_t id_length, struct error *err)
 }
 
 /* Leaves the event's id in n->header, for nats_message_sent. */
-static int add_headers(struct nats_making *m, const struct event *ev, const struct message *msg,
+static int add_headers(struct builder *m, const struct event *ev, const struct message *msg,
                        struct error *err)
 {
     for (size_t i = 0; i < msg->n; i++)
@@ -126,7 +250,7 @@ static int add_headers(struct nats_making *m, const struct event *ev, const stru
         if (set_header(m, "content-type", type, err) != 0)
             return -1;
     }
-    if (set_header(m, "Nats-Expected-Stream", m->n->set.stream, err) != 0)
+    if (set_header(m, "Nats-Expected-Stream", m->n->plan->set.stream, err) != 0)
         return -1;
 
     struct str id = nats_message_id(m->n, ev);
@@ -137,8 +261,9 @@ static int add_headers(struct nats_making *m, const struct event *ev, const stru
     return set_header(m, "Nats-Msg-Id", id.p, err);
 }
 
-/* Refuses what the server would refuse: after its refusal, a chain would have to be sent again. */
-static int check_size(const struct nats_making *m, size_t payload, struct error *err)
+/* Refuses a message that the server would refuse: after its refusal, a chain would have to be sent
+ * again. */
+static int check_size(const struct builder *m, size_t payload, struct error *err)
 {
     const struct nats_sink *n = m->n;
     size_t whole = HEAD_EXTRA + m->bytes + payload;
@@ -157,17 +282,25 @@ static int check_size(const struct nats_making *m, size_t payload, struct error 
     return 0;
 }
 
+const char *nats_message_subject(struct nats_sink *n, const struct event *ev, struct error *err)
+{
+    buf_clear(&n->name);
+    if (template_write_escaped(n->subject, ev, nats_subject_escape, &n->name, err) != 0)
+        return NULL;
+    const char *subject = buf_cstr(&n->name);
+    if (!subject)
+        err_nomem(err);
+    return subject;
+}
+
 int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t token, natsMsg **ret,
                       struct error *err)
 {
     struct message msg;
     char reply[NATS_REPLY_MAX];
-    buf_clear(&n->name);
-    if (template_write_escaped(n->subject, d->ev, nats_subject_escape, &n->name, err) != 0)
-        return -1;
-    const char *subject = buf_cstr(&n->name);
+    const char *subject = nats_message_subject(n, d->ev, err);
     if (!subject)
-        return err_nomem(err);
+        return -1;
     if (!nats_subject_whole(str_of(subject)))
         return err_set(err, ERR_INVALID,
                        "a value that its subject is made of is empty, which leaves \"%.200s\"",
@@ -176,8 +309,8 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
                      &n->text, &msg, err) != 0)
         return -1;
 
-    struct nats_making m = {.n = n};
-    nats_link_reply(n->link, token, reply);
+    struct builder m = {.n = n};
+    nats_link_reply_subject(n->link, token, reply);
     natsStatus s = natsMsg_Create(&m.msg, subject, reply, msg.value.p, (int)msg.value.n);
     if (s != NATS_OK)
         return err_nomem(err);
@@ -192,13 +325,13 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
 
 int nats_message_sent(struct nats_sink *n)
 {
-    if (!n->set.exclusive)
+    if (!n->plan->set.exclusive)
         return 0;
     char *id = strdup(n->header.p);
     if (!id)
         return -1;
     free(n->chain.id);
     n->chain.id = id;
-    n->chain.anchored = true;
+    n->chain.by_id = true;
     return 0;
 }

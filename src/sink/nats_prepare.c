@@ -6,7 +6,6 @@
 #include "base/clock.h"
 #include "base/text.h"
 #include "sink/nats_link_impl.h"
-#include "sink/nats_reply.h"
 
 #define NO_STREAM 10059
 #define ASK_AGAIN_NS (500 * MS_NS)
@@ -17,9 +16,9 @@
 static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
 {
     pthread_mutex_lock(&l->lock);
-    bool ours = nats_reply_token(number) == l->asked && !l->reply && !l->no_reply;
+    bool ours = nats_reply_token(number) == l->request && !l->reply && !l->no_responders;
     if (ours && natsMsg_IsNoResponders(msg)) {
-        l->no_reply = true;
+        l->no_responders = true;
     } else if (ours) {
         l->reply = msg;
         msg = NULL;
@@ -34,7 +33,7 @@ static void note_tail(struct nats_link *l, natsMsg *msg)
 {
     uint64_t seq, pending;
     const char *id = NULL, *place = natsMsg_GetReply(msg);
-    bool of_stream = place && nats_reply_place(place, &seq, &pending);
+    bool of_stream = place && nats_reply_position(place, &seq, &pending);
     if (of_stream)
         (void)natsMsgHeader_Get(msg, "Nats-Msg-Id", &id);
 
@@ -58,7 +57,7 @@ static void note_ack(struct nats_link *l, const char *token, natsMsg *msg)
     a.token = nats_reply_token(token);
     natsMsg_Destroy(msg);
     if (a.token)
-        nats_push(l, a);
+        nats_link_push(l, a);
     else
         free(a.text);
 }
@@ -87,15 +86,7 @@ static void on_tail(natsConnection *nc, natsSubscription *sub, natsMsg *msg, voi
 
 static void on_complete(void *closure)
 {
-    nats_let_go(closure);
-}
-
-static int went_wrong(struct nats_link *l, natsStatus s, const char *what, struct error *err)
-{
-    char said[200];
-    nats_said(s, said, sizeof said);
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, (int)s, "%s: %s: %s", l->plan->url.label,
-                     what, said);
+    nats_link_unref(closure);
 }
 
 /* Subscribes fn to a subject; fn may be called until on_complete was. */
@@ -104,12 +95,12 @@ static int subscribe(struct nats_link *l, const char *subject, natsMsgHandler fn
 {
     natsStatus s = natsConnection_Subscribe(ret, l->nc, subject, fn, l);
     if (s != NATS_OK)
-        return went_wrong(l, s, "inbox", err);
-    nats_hold(l);
+        return nats_link_failed(l->plan, s, "inbox", err);
+    nats_link_ref(l);
     s = natsSubscription_SetOnCompleteCB(*ret, on_complete, l);
     if (s != NATS_OK) {
-        nats_let_go(l);
-        return went_wrong(l, s, "inbox", err);
+        nats_link_unref(l);
+        return nats_link_failed(l->plan, s, "inbox", err);
     }
     (void)natsSubscription_SetPendingLimits(*ret, -1, -1);
     return 0;
@@ -121,7 +112,7 @@ static int subscribe_inbox(struct nats_link *l, struct error *err)
     char all[sizeof l->inbox + 4];
     natsStatus s = natsInbox_Create(&inbox);
     if (s != NATS_OK)
-        return went_wrong(l, s, "inbox", err);
+        return nats_link_failed(l->plan, s, "inbox", err);
     snprintf(l->inbox, sizeof l->inbox, "%s", inbox);
     natsInbox_Destroy(inbox);
     snprintf(all, sizeof all, "%s.*", l->inbox);
@@ -133,7 +124,7 @@ static int subscribe_inbox(struct nats_link *l, struct error *err)
 static bool has_reply(struct nats_link *l)
 {
     pthread_mutex_lock(&l->lock);
-    bool has = l->reply || l->no_reply;
+    bool has = l->reply || l->no_responders;
     pthread_mutex_unlock(&l->lock);
     return has;
 }
@@ -154,7 +145,7 @@ static int pump_until(struct nats_link *l, bool (*here)(struct nats_link *), int
         int64_t left = until - clock_mono(&clock_system);
         if (left <= 0)
             break;
-        if (nats_pump(l, (int)(left / MS_NS) + 1, err) != 0)
+        if (nats_link_process(l, (int)(left / MS_NS) + 1, err) != 0)
             return -1;
     }
     *ret = here(l);
@@ -181,22 +172,22 @@ static int ask_server(struct nats_link *l, const char *what, struct str body, st
     pthread_mutex_lock(&l->lock);
     natsMsg_Destroy(l->reply);
     l->reply = NULL;
-    l->no_reply = false;
-    l->asked++;
+    l->no_responders = false;
+    l->request++;
     pthread_mutex_unlock(&l->lock);
-    snprintf(reply, sizeof reply, "%s.q%u", l->inbox, l->asked);
+    snprintf(reply, sizeof reply, "%s.q%u", l->inbox, l->request);
     while (!answered && now < until) {
         int64_t next = now + ASK_AGAIN_NS;
         natsStatus s = natsConnection_PublishRequest(l->nc, subject, reply, body.p, (int)body.n);
         if (s != NATS_OK)
-            return went_wrong(l, s, subject, err);
+            return nats_link_failed(l->plan, s, subject, err);
         if (pump_until(l, has_reply, next < until ? next : until, &answered, err) != 0)
             return -1;
         now = clock_mono(&clock_system);
     }
     if (!answered)
         return unanswered(l, subject, err);
-    if (l->no_reply)
+    if (l->no_responders)
         return err_set(err, ERR_UNAVAILABLE,
                        "%s: JetStream does not answer: it is switched off, or has no leader yet",
                        l->plan->url.label);
@@ -364,7 +355,7 @@ static int look_back(struct nats_link *l, struct error *err)
     set_tail(l, NULL);
     if (rc == 0 || l->plan->stream.exclusive || natsConnection_IsClosed(l->nc))
         return rc;
-    snprintf(l->stream.blind, sizeof l->stream.blind, "%s", err->text);
+    snprintf(l->stream.tail_error, sizeof l->stream.tail_error, "%s", err->text);
     return 0;
 }
 

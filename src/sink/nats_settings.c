@@ -4,7 +4,6 @@
 
 #include "base/text.h"
 #include "sink/nats_impl.h"
-#include "sink/nats_subject.h"
 
 #define TAIL_MAX 100000
 #define CONNECT_MS 5000 /* for one host, and for one request */
@@ -50,8 +49,8 @@ static int check_name(const char *what, const char *name, struct error *err)
     size_t n = strlen(name);
     bool bad = n == 0 || n > 255 || strpbrk(name, " .*>/\\") || !text_plain(str_of(name));
     if (bad)
-        return err_set(err, ERR_CONFIG,
-                       "nats sink: %s must be a name without blanks, dots, slashes, * and >", what);
+        return err_set(err, ERR_CONFIG, "%s must be a name without blanks, dots, slashes, * and >",
+                       what);
     return 0;
 }
 
@@ -61,123 +60,91 @@ static int check_login(const struct nats_settings *s, const struct broker_url *u
     int ways = (u->user != NULL) + (s->creds_file != NULL) + (s->nkey != NULL) +
                (s->token_file != NULL);
     if (ways > 1)
-        return err_set(err, ERR_CONFIG,
-                       "nats sink: use one of a user, creds-file, nkey and token-file");
+        return err_set(err, ERR_CONFIG, "use one of a user, creds-file, nkey and token-file");
     if (!s->nkey != !s->nkey_file)
-        return err_set(err, ERR_CONFIG, "nats sink: nkey and nkey-file go together");
+        return err_set(err, ERR_CONFIG, "nkey and nkey-file go together");
     bool needs_user = u->password_file && !u->user;
     if (needs_user)
         return err_set(err, ERR_CONFIG,
-                       "nats sink: password-file takes a user: write nats://USER@HOST, or "
-                       "token-file for a token");
+                       "password-file takes a user: write nats://USER@HOST, or token-file for a "
+                       "token");
     bool tls = strcmp(u->scheme, "nats") != 0;
     bool has_files = u->ca || u->cert;
     if (has_files && !tls)
-        return err_set(err, ERR_CONFIG, "nats sink: ca, cert and key are for nats+tls://");
-    return 0;
+        return err_set(err, ERR_CONFIG, "ca, cert and key are for nats+tls://");
+
+    const char *const files[] = {s->creds_file, s->nkey_file, s->token_file};
+    if (broker_url_check_files(u, err) != 0)
+        return -1;
+    return broker_check_files(files, sizeof files / sizeof files[0], err);
 }
 
-static int read_settings(const char *url, struct nats_settings *s, struct broker_url *u,
-                         struct error *err)
+static int check_settings(const struct nats_settings *s, const struct broker_url *u,
+                          struct error *err)
 {
-    *s = (struct nats_settings){0};
-    if (option_defaults(options, s, err) != 0)
-        return -1;
-    if (broker_url_parse(url, "4222", NATS_PASSWORD_ENV, options, s, u, err) != 0)
-        return err_prefix(err, "nats sink");
     if (!s->stream)
         return err_set(err, ERR_CONFIG,
-                       "nats sink: which stream? add ?stream=NAME; without one, NATS drops "
-                       "messages without a subscriber");
+                       "which stream? add ?stream=NAME; without one, NATS drops messages without "
+                       "a subscriber");
     if (check_name("stream", s->stream, err) != 0)
         return -1;
     if (s->domain && check_name("domain", s->domain, err) != 0)
         return -1;
     if (s->exclusive && s->lookback < s->window)
-        return err_set(err, ERR_CONFIG,
-                       "nats sink: exclusive=on needs a lookback of at least window, %lld",
+        return err_set(err, ERR_CONFIG, "exclusive=on needs a lookback of at least window, %lld",
                        (long long)s->window);
     return check_login(s, u, err);
 }
 
-void nats_settings_release(struct nats_settings *s)
+/* Reads the template of the subject, and derives the pattern that all subjects match. */
+static int read_subject(struct nats_plan *p, struct error *err)
 {
-    char *const all[] = {s->stream, s->source,    s->domain,    s->creds_file,
-                         s->nkey,   s->nkey_file, s->token_file};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        free(all[i]);
-    *s = (struct nats_settings){0};
-}
-
-/* The plan */
-
-void nats_plan_release(struct nats_plan *plan)
-{
-    if (!plan || atomic_fetch_sub(&plan->refs, 1) > 1)
-        return;
-    char *const all[] = {plan->creds_file,     plan->nkey,    plan->nkey_file,
-                         plan->token_file,     plan->api,     plan->stream.name,
-                         plan->stream.subject, plan->template};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        free(all[i]);
-    if (plan->token)
-        explicit_bzero(plan->token, strlen(plan->token));
-    free(plan->token);
-    broker_url_release(&plan->url);
-    free(plan);
-}
-
-static char *copy_text(const char *s)
-{
-    return s ? strdup(s) : NULL;
-}
-
-static int read_subject(struct nats_plan *p, const struct nats_settings *s, struct error *err)
-{
-    const char *text = p->url.path;
-    if (*text == '\0' && s->format == MESSAGE_DEBEZIUM) /* the name used by Debezium's router */
-        text = "outbox.event.{aggregate_type}";
     struct template *t = NULL;
-    struct buf pattern;
+    bool routed = p->set.format == MESSAGE_DEBEZIUM && p->url.path[0] == '\0';
+    if (routed && option_copy(&p->url.path, BROKER_DEBEZIUM_ROUTE, NULL, err) != 0)
+        return -1;
+    const char *text = p->url.path;
     if (*text && template_new(text, &t, err) != 0)
-        return err_prefix(err, "nats sink: subject");
-    if (t)
-        p->stream.fixed = template_fixed(t);
+        return err_prefix(err, "subject");
+    p->stream.fixed = t && template_fixed(t);
     template_free(t);
     if (nats_subject_check(text, err) != 0)
-        return err_prefix(err, "nats sink");
+        return -1;
 
+    struct buf pattern;
     buf_init(&pattern, NATS_SUBJECT_MAX);
     nats_subject_pattern(text, &pattern);
-    p->stream.subject = copy_text(buf_cstr(&pattern));
+    const char *subject = buf_cstr(&pattern);
+    p->stream.subject = subject ? strdup(subject) : NULL;
     buf_release(&pattern);
-    p->template = copy_text(text);
-    return p->stream.subject && p->template ? 0 : err_nomem(err);
+    return p->stream.subject ? 0 : err_nomem(err);
 }
 
-/* Copies what connections need, because a plan may outlive the sink. */
-static int copy_settings(struct nats_plan *p, const struct nats_settings *s, struct error *err)
+static int read_plan(struct nats_plan *p, const char *url, struct error *err)
 {
-    char api[300];
-    snprintf(api, sizeof api, s->domain ? "$JS.%s.API" : "$JS%s.API", s->domain ? s->domain : "");
-    p->api = strdup(api);
+    struct nats_settings *s = &p->set;
+    if (broker_url_parse(url, "4222", NATS_PASSWORD_ENV, options, s, &p->url, err) != 0)
+        return -1;
+    if (check_settings(s, &p->url, err) != 0)
+        return -1;
+    if (read_subject(p, err) != 0)
+        return -1;
+
+    snprintf(p->api, sizeof p->api, s->domain ? "$JS.%s.API" : "$JS%s.API",
+             s->domain ? s->domain : "");
     p->tls = strcmp(p->url.scheme, "nats") != 0;
-    p->creds_file = copy_text(s->creds_file);
-    p->nkey = copy_text(s->nkey);
-    p->nkey_file = copy_text(s->nkey_file);
-    p->token_file = copy_text(s->token_file);
     bool other_login = p->url.user || s->creds_file || s->nkey || s->token_file;
-    p->token = other_login ? NULL : copy_text(getenv(NATS_TOKEN_ENV));
-    p->stream.name = copy_text(s->stream);
+    if (!other_login && option_copy_maybe(&p->token, getenv(NATS_TOKEN_ENV), err) != 0)
+        return -1;
+    p->stream.name = s->stream;
     p->stream.create = s->create;
     p->stream.replicas = s->replicas;
     p->stream.exclusive = s->exclusive;
     p->stream.lookback = s->lookback;
-    return p->api && p->stream.name ? 0 : err_nomem(err);
+    return 0;
 }
 
-int nats_plan_read(const struct sink_config *cfg, struct nats_settings *s, struct nats_plan **ret,
-                   struct error *err)
+int nats_plan_read(const struct sink_config *cfg, struct nats_plan **ret, struct error *err)
 {
     struct nats_plan *p = calloc(1, sizeof *p);
     *ret = p;
@@ -188,15 +155,20 @@ int nats_plan_read(const struct sink_config *cfg, struct nats_settings *s, struc
     if (cfg->timeout_ms > 0 && cfg->timeout_ms < CONNECT_MS)
         p->timeout_ms = cfg->timeout_ms;
     snprintf(p->client, sizeof p->client, "outbox:%s", cfg->consumer);
+    if (read_plan(p, cfg->url, err) != 0)
+        return err_prefix(err, "nats sink");
+    return 0;
+}
 
-    if (read_settings(cfg->url, s, &p->url, err) != 0)
-        return -1;
-    const struct broker_url *u = &p->url;
-    const char *const files[] = {u->password_file, u->ca,        u->cert,      u->key,
-                                 s->creds_file,    s->nkey_file, s->token_file};
-    if (broker_check_files("nats", files, sizeof files / sizeof files[0], err) != 0)
-        return -1;
-    if (read_subject(p, s, err) != 0)
-        return -1;
-    return copy_settings(p, s, err);
+void nats_plan_release(struct nats_plan *p)
+{
+    if (!p || atomic_fetch_sub(&p->refs, 1) > 1)
+        return;
+    broker_settings_release(options, &p->set);
+    broker_url_release(&p->url);
+    free(p->stream.subject);
+    if (p->token)
+        explicit_bzero(p->token, strlen(p->token));
+    free(p->token);
+    free(p);
 }

@@ -1,15 +1,18 @@
-#include "sink/nats_stream.h"
-
+/* nats_stream.c: parses what JetStream says: the description of a stream, and replies. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/text.h"
+#include "sink/nats_link.h"
 
 #define SUBJECTS_MAX ((size_t)1 << 20)
+#define TEXT_SIZE 200
+#define ACK_TOKENS 9       /* $JS ACK stream consumer delivered seq cseq time pending */
+#define ACK_TOKENS_LONG 12 /* two more after ACK, and one at the end */
 
-/* Reading */
+/* The stream */
 
 /* Returns the number with that name, or 0. */
 static int64_t number_of(struct json o, struct str name)
@@ -20,14 +23,14 @@ static int64_t number_of(struct json o, struct str name)
     return is_number ? n : 0;
 }
 
-/* number_of for limits: anything below 1 means no limit. */
+/* Returns a limit; 0 if there is none, which the server writes as -1. */
 static int64_t limit_of(struct json o, struct str name)
 {
     int64_t n = number_of(o, name);
     return n > 0 ? n : 0;
 }
 
-static bool is_set(struct json o, struct str name)
+static bool is_true(struct json o, struct str name)
 {
     struct json v;
     return json_get(o, name, &v) && v.type == JSON_TRUE;
@@ -77,7 +80,7 @@ bool nats_stream_covers(struct str pattern, struct str other)
     return pattern.n == 0 && other.n == 0;
 }
 
-bool nats_stream_takes(const struct nats_stream *st, struct str subject)
+bool nats_stream_accepts(const struct nats_stream *st, struct str subject)
 {
     const char *p = st->subjects;
     while (p && *p) {
@@ -85,7 +88,7 @@ bool nats_stream_takes(const struct nats_stream *st, struct str subject)
         if (nats_stream_covers(pattern, subject))
             return true;
         p += pattern.n;
-        if (*p) /* no blank follows if the server has sent a NUL */
+        if (*p) /* after a NUL from the server there is no blank */
             p++;
     }
     return false;
@@ -123,8 +126,8 @@ static void read_config(struct json config, struct nats_stream *st)
     st->duplicate_ms = number_of(config, STR("duplicate_window")) / MS_NS;
     st->discards_old = !text_is(config, STR("discard"), "new");
     st->in_memory = text_is(config, STR("storage"), "memory");
-    st->no_ack = is_set(config, STR("no_ack"));
-    st->sealed = is_set(config, STR("sealed"));
+    st->no_ack = is_true(config, STR("no_ack"));
+    st->sealed = is_true(config, STR("sealed"));
     text_of(config, STR("retention"), st->retention, sizeof st->retention);
 }
 
@@ -140,7 +143,7 @@ static void read_state(struct json o, struct nats_stream *st)
         text_of(cluster, STR("leader"), st->leader, sizeof st->leader);
 }
 
-int nats_stream_read(struct str text, const struct nats_wanted *want, struct nats_stream *ret,
+int nats_stream_read(struct str text, const struct nats_stream_spec *spec, struct nats_stream *ret,
                      struct error *err)
 {
     struct json o, config;
@@ -159,13 +162,12 @@ int nats_stream_read(struct str text, const struct nats_wanted *want, struct nat
     if (ret->sealed)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
                          "it is sealed, and accepts no more messages");
-    bool takes_ours = !want->fixed || nats_stream_takes(ret, str_of(want->subject));
-    if (takes_ours)
+    if (!spec->fixed || nats_stream_accepts(ret, str_of(spec->subject)))
         return 0;
-    char takes[200];
-    text_clean(takes, sizeof takes, ret->subjects, strlen(ret->subjects));
+    char accepts[200];
+    text_clean(accepts, sizeof accepts, ret->subjects, strlen(ret->subjects));
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it takes %s; the events go to %s",
-                     takes[0] ? takes : "no subjects", want->subject);
+                     accepts[0] ? accepts : "no subjects", spec->subject);
 }
 
 void nats_stream_release(struct nats_stream *st)
@@ -175,19 +177,17 @@ void nats_stream_release(struct nats_stream *st)
     nats_tail_release(&st->tail);
 }
 
-void nats_stream_request(struct buf *b, const struct nats_wanted *want)
+void nats_stream_request(struct buf *b, const struct nats_stream_spec *spec)
 {
     buf_adds(b, "{\"name\":");
-    json_quote(b, str_of(want->name));
+    json_quote(b, str_of(spec->name));
     buf_adds(b, ",\"subjects\":[");
-    json_quote(b, str_of(want->subject));
+    json_quote(b, str_of(spec->subject));
     buf_adds(b, "],\"retention\":\"limits\",\"storage\":\"file\",\"discard\":\"new\","
                 "\"num_replicas\":");
-    buf_addi64(b, want->replicas);
+    buf_addi64(b, spec->replicas);
     buf_adds(b, "}");
 }
-
-/* Cautions */
 
 static void add_risk(struct buf *b, const char *risk)
 {
@@ -196,7 +196,8 @@ static void add_risk(struct buf *b, const char *risk)
     buf_adds(b, risk);
 }
 
-static const char *old_limit(const struct nats_stream *st)
+/* Returns the limit by which the stream drops old messages; NULL if there is none. */
+static const char *drop_limit(const struct nats_stream *st)
 {
     if (st->max_age_ms)
         return "max_age";
@@ -211,25 +212,11 @@ static const char *old_limit(const struct nats_stream *st)
     return NULL;
 }
 
-static void add_window(struct buf *b, const struct nats_stream *st, int64_t resend_ms)
-{
-    char window[32], resend[32];
-    if (st->duplicate_ms >= resend_ms)
-        return;
-    text_duration_show(st->duplicate_ms, window);
-    text_duration_show(resend_ms, resend);
-    add_risk(b, "");
-    buf_addf(b,
-             "duplicate_window is %s, but an event may be resent after %s, and is then stored "
-             "twice unless it is among the last messages checked",
-             window, resend);
-}
-
-void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted *want,
+void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_spec *spec,
                          int64_t resend_ms, char *out, size_t size)
 {
     struct buf b;
-    const char *limit = old_limit(st);
+    const char *limit = drop_limit(st);
     buf_init(&b, 4096);
     if (st->in_memory)
         add_risk(&b, "storage=memory: a restart of the server loses what is in it");
@@ -244,20 +231,28 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_wanted 
     if (strcmp(st->retention, "workqueue") == 0)
         add_risk(&b, "retention=workqueue drops an event once it is read, so one that was settled "
                      "late cannot be found again");
-    if (!want->exclusive)
-        add_window(&b, st, resend_ms);
-    if (st->blind[0] != '\0') {
+    if (!spec->exclusive && st->duplicate_ms < resend_ms) {
+        char window[32], resend[32];
+        text_duration_show(st->duplicate_ms, window);
+        text_duration_show(resend_ms, resend);
         add_risk(&b, "");
-        buf_addf(&b, "its last messages cannot be read (%s)", st->blind);
+        buf_addf(&b,
+                 "duplicate_window is %s, but an event may be resent after %s, and is then stored "
+                 "twice unless it is among the last messages checked",
+                 window, resend);
+    }
+    if (st->tail_error[0] != '\0') {
+        add_risk(&b, "");
+        buf_addf(&b, "its last messages cannot be read (%s)", st->tail_error);
     }
 
     out[0] = '\0';
     if (b.n > 0)
-        snprintf(out, size, "stream %s: %s", want->name, buf_cstr(&b));
+        snprintf(out, size, "stream %s: %s", spec->name, buf_cstr(&b));
     buf_release(&b);
 }
 
-/* The tail */
+/* The last messages */
 
 int nats_tail_init(struct nats_tail *t, size_t n)
 {
@@ -289,6 +284,8 @@ static struct nats_tail_entry *place_of(const struct nats_tail *t, struct str id
 void nats_tail_add(struct nats_tail *t, struct str id, uint64_t seq)
 {
     uint64_t hash[2];
+    if (seq > t->last)
+        t->last = seq;
     if (t->n * 2 >= t->cap || seq == 0)
         return;
     struct nats_tail_entry *e = place_of(t, id, hash);
@@ -309,4 +306,108 @@ void nats_tail_release(struct nats_tail *t)
 {
     free(t->at);
     *t = (struct nats_tail){0};
+}
+
+/* Replies */
+
+/* Copies an unescaped string, cleaned; "" if the value is not a string. */
+static void copy_string(struct json v, char *out, size_t size)
+{
+    struct buf b;
+    buf_init(&b, 4096);
+    if (v.type == JSON_STRING)
+        json_unescape(v.raw, &b);
+    text_clean(out, size, b.p ? b.p : "", b.n);
+    buf_release(&b);
+}
+
+bool nats_reply_error(struct json o, int *ret_code, char *text, size_t size)
+{
+    struct json e, code, description;
+    if (!json_get(o, STR("error"), &e) || e.type != JSON_OBJECT)
+        return false;
+    *ret_code = 0;
+    int64_t n;
+    bool has_code = json_get(e, STR("err_code"), &code) || json_get(e, STR("code"), &code);
+    if (has_code && json_int(code, &n) && n > 0 && n < 1000000)
+        *ret_code = (int)n;
+    text[0] = '\0';
+    if (json_get(e, STR("description"), &description))
+        copy_string(description, text, size);
+    return true;
+}
+
+struct nats_answer nats_reply_ack(struct str text)
+{
+    struct nats_answer a = {.kind = NATS_NOT_ANSWERED};
+    struct json o, v;
+    int64_t seq;
+    char said[TEXT_SIZE];
+    if (json_parse(text, &o, NULL, NULL) != 0)
+        return a;
+    if (nats_reply_error(o, &a.code, said, sizeof said)) {
+        a.kind = NATS_REFUSED;
+        a.text = strdup(said);
+        return a;
+    }
+
+    bool stored = json_get(o, STR("seq"), &v) && json_int(v, &seq) && seq > 0;
+    stored = stored && json_get(o, STR("stream"), &v) && v.type == JSON_STRING;
+    if (!stored)
+        return a;
+    a.kind = NATS_STORED;
+    a.seq = (uint64_t)seq;
+    a.duplicate = json_get(o, STR("duplicate"), &v) && v.type == JSON_TRUE;
+    return a;
+}
+
+/* Parses a decimal number of at most 19 digits. */
+static bool parse_number(const char *p, size_t n, uint64_t *ret)
+{
+    uint64_t v = 0;
+    if (n == 0 || n > 19)
+        return false;
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] < '0' || p[i] > '9')
+            return false;
+        v = v * 10 + (uint64_t)(p[i] - '0');
+    }
+    *ret = v;
+    return true;
+}
+
+uint64_t nats_reply_token(const char *text)
+{
+    uint64_t token;
+    if (!parse_number(text, strlen(text), &token))
+        return 0;
+    return token;
+}
+
+bool nats_reply_position(const char *text, uint64_t *ret_seq, uint64_t *ret_pending)
+{
+    struct str token[ACK_TOKENS_LONG];
+    size_t n = 0;
+    for (const char *p = text; n < ACK_TOKENS_LONG; p++) {
+        size_t len = strcspn(p, ".");
+        token[n++] = (struct str){p, len};
+        p += len;
+        if (*p == '\0')
+            break;
+    }
+    if (n < ACK_TOKENS || !str_is(token[0], "$JS") || !str_is(token[1], "ACK"))
+        return false;
+    size_t skip = n > ACK_TOKENS ? 2 : 0;
+    struct str seq = token[5 + skip], pending = token[8 + skip];
+    return n >= ACK_TOKENS + skip && parse_number(seq.p, seq.n, ret_seq) &&
+           parse_number(pending.p, pending.n, ret_pending);
+}
+
+char *nats_reply_subject(const char *said)
+{
+    const char *open = strchr(said, '"');
+    const char *close = open ? strchr(open + 1, '"') : NULL;
+    if (!close || !strcasestr(said, "publish"))
+        return NULL;
+    return strndup(open + 1, (size_t)(close - open - 1));
 }

@@ -8,26 +8,139 @@
 #include "sink/rabbitmq_impl.h"
 
 #define OUT_ENOUGH ((size_t)4 << 20) /* back-pressure until some of it is written */
-#define WORN_NS (2000 * MS_NS)       /* how long nacks go on before a channel is replaced */
-#define RENEW_NS (20000 * MS_NS)     /* between replacements */
+#define NACKED_NS (2000 * MS_NS)     /* a channel with nacks for this long is replaced */
+#define REPLACED_NS (20000 * MS_NS)  /* between replacements */
 #define KEY_MAX ((size_t)16 << 10)   /* for a routing key, before the length check */
 #define TEXT_MAX ((size_t)512 << 20) /* for the output of message_make */
+
+/* Messages */
+
+/* Writes the routing key. A dot in a value starts another word of a topic: brokers allow any bytes,
+ * so nothing is escaped. */
+static int make_key(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
+{
+    buf_clear(&r->name);
+    if (template_write(r->key, ev, &r->name, err) != 0)
+        return -1;
+    if (r->name.n > RABBIT_SHORT_MAX)
+        return err_set(err, ERR_INVALID, "its routing key would have %zu bytes, and AMQP allows %d",
+                       r->name.n, RABBIT_SHORT_MAX);
+    return 0;
+}
+
+/* One mark per exchange. The default exchange routes to the queue named by the key, so there it is
+ * one per queue. */
+static struct stream *find_mark(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
+{
+    struct str name = str_of(r->set.exchange);
+    if (name.n == 0) {
+        if (make_key(r, ev, err) != 0)
+            return NULL;
+        name = (struct str){r->name.p, r->name.n};
+    }
+    struct stream *st = window_marks_get(&r->b.marks, name);
+    if (!st)
+        err_nomem(err);
+    return st;
+}
+
+static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *ret_n,
+                        struct error *err)
+{
+    int n = 0;
+    for (size_t i = 0; i < m->n; i++) {
+        struct str name = m->headers[i].name;
+        if (name.n > RABBIT_SHORT_MAX)
+            return err_set(err, ERR_INVALID,
+                           "the name of a header has %zu bytes, and AMQP allows %d", name.n,
+                           RABBIT_SHORT_MAX);
+        /* RabbitMQ interprets these two: they name more queues to route to, and must be arrays. No
+         * event may choose its destination, or close our channel. */
+        if (str_is(name, "CC") || str_is(name, "BCC"))
+            continue;
+        to[n++] = (amqp_table_entry_t){
+            .key = rabbit_bytes(name),
+            .value = {.kind = AMQP_FIELD_KIND_UTF8,
+                      .value.bytes = rabbit_bytes(m->headers[i].value)},
+        };
+    }
+    *ret_n = n;
+    return 0;
+}
+
+/* Writes the method, the header and the body. The header contains the id in every format: it
+ * identifies the event in basic.return. */
+static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
+{
+    const struct message *m = &r->message;
+    amqp_table_entry_t entries[MESSAGE_HEADERS];
+    amqp_basic_properties_t p = {
+        ._flags = AMQP_BASIC_DELIVERY_MODE_FLAG | AMQP_BASIC_MESSAGE_ID_FLAG |
+                  AMQP_BASIC_TIMESTAMP_FLAG | AMQP_BASIC_TYPE_FLAG | AMQP_BASIC_APP_ID_FLAG,
+        .delivery_mode = AMQP_DELIVERY_PERSISTENT,
+        .message_id = rabbit_bytes(ev->id),
+        .timestamp = (uint64_t)(ev->created_at / 1000),
+        .type = rabbit_bytes(ev->type),
+        .app_id = rabbit_bytes(STR("outbox")),
+        .headers = {.entries = entries},
+    };
+    if (fill_headers(m, entries, &p.headers.num_entries, err) != 0)
+        return -1;
+    if (p.headers.num_entries > 0)
+        p._flags |= AMQP_BASIC_HEADERS_FLAG;
+    if (m->content_type.p) {
+        p._flags |= AMQP_BASIC_CONTENT_TYPE_FLAG;
+        p.content_type = rabbit_bytes(m->content_type);
+    }
+
+    amqp_basic_publish_t publish = {
+        .exchange = rabbit_bytes(str_of(r->set.exchange)),
+        .routing_key = rabbit_bytes((struct str){r->name.p, r->name.n}),
+        .mandatory = r->set.unroutable != UNROUTABLE_IGNORE,
+    };
+    rabbit_frame_put_method(&r->conn.out, RABBITMQ_CHANNEL, AMQP_BASIC_PUBLISH_METHOD, &publish);
+    return rabbit_frame_put_content(&r->conn.out, RABBITMQ_CHANNEL, &p, m->value, r->conn.frame_max,
+                                    err);
+}
+
+static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, struct error *err)
+{
+    struct message_style style = {
+        .format = r->set.format, .source = str_of(r->set.source), .ce_prefix = r->set.ce_prefix};
+    if (make_key(r, d->ev, err) != 0)
+        return -1;
+    struct str key = {r->name.p, r->name.n};
+    if (message_make(&style, d->ev, key, str_of(r->b.base.cfg.consumer), d->attempt, &r->text,
+                     &r->message, err) != 0)
+        return -1;
+
+    struct buf *out = &r->conn.out;
+    size_t before = out->n;
+    int rc = put_frames(r, d->ev, err);
+    if (rc == 0 && out->failed)
+        rc = err_nomem(err);
+    if (rc != 0)
+        buf_truncate(out, before);
+    return rc;
+}
+
+/* Publishing */
 
 /* Whether a channel must be replaced. RabbitMQ 3.10 caches the leader of a quorum queue in the
  * channel: if that node dies, the channel gets a nack for every message to the queue from then on.
  * A queue that is full looks the same, so this is not done often. */
-static bool is_worn(const struct rabbitmq_sink *r)
+static bool must_replace_channel(const struct rabbitmq_sink *r)
 {
     int64_t now = broker_now(&r->b);
-    return r->nacked && now >= r->nacked + WORN_NS && now >= r->renewed + RENEW_NS;
+    return r->nacked && now >= r->nacked + NACKED_NS && now >= r->renewed + REPLACED_NS;
 }
 
 static bool may_publish(const struct rabbitmq_sink *r)
 {
     bool open = r->channel == CHANNEL_READY && !r->conn.blocked;
-    if (!open || rabbit_conn_queued(&r->conn) >= OUT_ENOUGH || is_worn(r))
+    if (!open || rabbit_conn_queued(&r->conn) >= OUT_ENOUGH || must_replace_channel(r))
         return false;
-    if (r->solo > 0)
+    if (r->one_by_one > 0)
         return r->published == 0;
     /* An unconfirmed tag keeps its slot. */
     return r->next_tag - r->first_tag < RABBITMQ_WINDOW;
@@ -40,9 +153,9 @@ static void publish_waiting(struct rabbitmq_sink *r)
         struct error err;
         struct rabbitmq_item *it = r->waiting;
         r->waiting = (struct rabbitmq_item *)it->f.next;
-        if (r->solo > 0)
-            r->solo--;
-        if (rabbitmq_message_publish(r, it->f.d, &err) != 0) {
+        if (r->one_by_one > 0)
+            r->one_by_one--;
+        if (publish_event(r, it->f.d, &err) != 0) {
             struct sink_result res = sink_unsent(&err);
             window_end(&r->window, &it->f, &res);
             continue;
@@ -55,10 +168,10 @@ static void publish_waiting(struct rabbitmq_sink *r)
 
 /* Connects and opens the channel if there is none. A worn channel is replaced once nothing is in
  * flight on it. */
-static int connect_if_need_be(struct rabbitmq_sink *r, struct error *err)
+static int ensure_channel(struct rabbitmq_sink *r, struct error *err)
 {
-    r->begun = true;
-    if (r->published == 0 && is_worn(r)) {
+    r->has_connected = true;
+    if (r->published == 0 && must_replace_channel(r)) {
         rabbit_conn_close(&r->conn);
         r->nacked = 0;
         r->renewed = broker_now(&r->b);
@@ -70,7 +183,7 @@ static int connect_if_need_be(struct rabbitmq_sink *r, struct error *err)
     }
     if (r->channel != CHANNEL_NONE)
         return 0;
-    if (rabbitmq_channel_open(r, err) == 0)
+    if (rabbitmq_answer_setup(r, err) == 0)
         return 0;
     rabbit_conn_close(&r->conn);
     return -1;
@@ -80,7 +193,7 @@ static bool has_room(const struct rabbitmq_sink *r)
 {
     if (r->window.count == 0)
         return true;
-    if (r->solo > 0 || r->next_tag - r->first_tag >= RABBITMQ_WINDOW)
+    if (r->one_by_one > 0 || r->next_tag - r->first_tag >= RABBITMQ_WINDOW)
         return false;
     return r->window.count + 1 < RABBITMQ_WINDOW && rabbit_conn_queued(&r->conn) < OUT_ENOUGH;
 }
@@ -96,7 +209,7 @@ static int blocked(const struct rabbitmq_sink *r, struct error *err)
 static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
 {
     struct error err;
-    struct stream *mark = rabbitmq_message_mark(r, d->ev, &err);
+    struct stream *mark = find_mark(r, d->ev, &err);
     if (!mark)
         return broker_unsent(&r->b, d, &err);
 
@@ -104,7 +217,7 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
     if (r->conn.blocked)
         rc = blocked(r, &err);
     else
-        rc = connect_if_need_be(r, &err);
+        rc = ensure_channel(r, &err);
     if (rc != 0) {
         broker_unsent(&r->b, d, &err);
         if (r->conn.state == RABBIT_CLOSED)
@@ -160,13 +273,13 @@ static void rabbitmq_drive(struct sink *sk)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
     struct error err;
-    if (!r->begun && connect_if_need_be(r, &err) != 0)
+    if (!r->has_connected && ensure_channel(r, &err) != 0)
         return;
     if (r->conn.state == RABBIT_CLOSED)
         return;
     int rc = rabbit_conn_drive(&r->conn, rabbitmq_answer_frame, r, &err);
-    if (rc == 0 && is_worn(r) && r->window.count > 0)
-        rc = connect_if_need_be(r, &err);
+    if (rc == 0 && must_replace_channel(r) && r->window.count > 0)
+        rc = ensure_channel(r, &err);
     if (rc != 0) {
         rabbitmq_answer_lost(r, &err);
         return;
@@ -253,9 +366,6 @@ static int rabbitmq_set_up(struct sink *sk, struct error *err)
     wire_init(&r->conn.wire);
     if (rabbitmq_settings_read(sk->cfg.url, &r->set, &r->url, err) != 0)
         return -1;
-    const char *const files[] = {r->url.password_file, r->url.ca, r->url.cert, r->url.key};
-    if (broker_check_files("rabbitmq", files, sizeof files / sizeof files[0], err) != 0)
-        return -1;
     if (template_new(r->set.routing_key, &r->key, err) != 0)
         return err_prefix(err, "rabbitmq sink: routing-key");
     r->fixed = template_fixed(r->key);
@@ -293,7 +403,7 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
     int64_t deadline = clock_mono(&clock_system) + timeout_ms * MS_NS;
     r->refused.code = ERR_NONE;
-    if (connect_if_need_be(r, err) != 0)
+    if (ensure_channel(r, err) != 0)
         return -1;
     for (;;) {
         rabbitmq_drive(sk);

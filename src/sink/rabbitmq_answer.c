@@ -1,4 +1,5 @@
-/* rabbitmq_answer.c: the broker's replies, or the lack of them, and what they mean for events. */
+/* rabbitmq_answer.c: the setup of the channel, and what the broker's replies, or the lack of them,
+ * mean for events. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,47 +10,47 @@
 #define KEY_SHOWN 201
 #define ABSENT "NOT_FOUND - no " /* "... exchange 'orders' in vhost '/'" */
 
-/* What every reply of a broker means for events. docs/brokers.md has the same table, and a test
- * compares them. The first matching row counts. "Refused" is about the event's routing key, or the
- * exchange or the queue; the broker works. "Down" is about the broker: it is unavailable, or
- * refuses the login, or a queue has no leader or no room, which the broker does not distinguish. */
+/* The meaning of every reply. docs/brokers.md has the same table, and a test compares them. The
+ * first matching row counts. "Refused" is about the event's routing key, the exchange or the queue;
+ * the broker works. "Down" is about the broker: it is unavailable, or refuses the login, or a queue
+ * has no leader or no room, which the broker does not distinguish. */
 static const struct rabbitmq_meaning meanings[] = {
-    {SAID_ACK, 0, NULL, SINK_DELIVERED, true,
+    {REPLY_ACK, 0, NULL, SINK_DELIVERED, true,
      "every queue it was routed to has it: on disk, or in most nodes of a quorum queue"},
-    {SAID_NACK, 0, NULL, SINK_DOWN, true, "a queue is full, or could not take it"},
-    {SAID_RETURN, 0, NULL, SINK_REFUSED, true, "no queue is bound for its routing key"},
-    {SAID_SETUP, AMQP_ACCESS_REFUSED, NULL, SINK_FATAL, false,
+    {REPLY_NACK, 0, NULL, SINK_DOWN, true, "a queue is full, or could not take it"},
+    {REPLY_RETURN, 0, NULL, SINK_REFUSED, true, "no queue is bound for its routing key"},
+    {REPLY_SETUP, AMQP_ACCESS_REFUSED, NULL, SINK_FATAL, false,
      "the user may not do what the sink is set up to do"},
-    {SAID_SETUP, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false,
+    {REPLY_SETUP, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false,
      "the exchange or the queue does not exist"},
-    {SAID_SETUP, AMQP_RESOURCE_LOCKED, NULL, SINK_REFUSED, false,
+    {REPLY_SETUP, AMQP_RESOURCE_LOCKED, NULL, SINK_REFUSED, false,
      "another connection has the queue for itself"},
-    {SAID_SETUP, AMQP_PRECONDITION_FAILED, NULL, SINK_FATAL, false,
+    {REPLY_SETUP, AMQP_PRECONDITION_FAILED, NULL, SINK_FATAL, false,
      "what exists differs from what is asked for"},
-    {SAID_SETUP, 0, NULL, SINK_DOWN, false, "the channel could not be set up"},
-    {SAID_PUBLISH, AMQP_ACCESS_REFUSED, "access to topic", SINK_REFUSED, true,
+    {REPLY_SETUP, 0, NULL, SINK_DOWN, false, "the channel could not be set up"},
+    {REPLY_PUBLISH, AMQP_ACCESS_REFUSED, "access to topic", SINK_REFUSED, true,
      "the user may not write to its topic"},
-    {SAID_PUBLISH, AMQP_ACCESS_REFUSED, NULL, SINK_REFUSED, false,
+    {REPLY_PUBLISH, AMQP_ACCESS_REFUSED, NULL, SINK_REFUSED, false,
      "the user may not write to the exchange"},
-    {SAID_PUBLISH, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false, "the exchange was deleted"},
-    {SAID_PUBLISH, AMQP_PRECONDITION_FAILED, NULL, SINK_REJECT, true,
+    {REPLY_PUBLISH, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false, "the exchange was deleted"},
+    {REPLY_PUBLISH, AMQP_PRECONDITION_FAILED, NULL, SINK_REJECT, true,
      "the broker can never take this message: it is too large, for one"},
-    {SAID_PUBLISH, 0, NULL, SINK_DOWN, false, "the channel was closed"},
-    {SAID_CONNECTION, AMQP_CONNECTION_FORCED, NULL, SINK_DOWN, false,
+    {REPLY_PUBLISH, 0, NULL, SINK_DOWN, false, "the channel was closed"},
+    {REPLY_CONNECTION, AMQP_CONNECTION_FORCED, NULL, SINK_DOWN, false,
      "the broker is shutting down"},
-    {SAID_CONNECTION, AMQP_ACCESS_REFUSED, NULL, SINK_DOWN, false, "the login was refused"},
-    {SAID_CONNECTION, AMQP_NOT_ALLOWED, NULL, SINK_DOWN, false,
+    {REPLY_CONNECTION, AMQP_ACCESS_REFUSED, NULL, SINK_DOWN, false, "the login was refused"},
+    {REPLY_CONNECTION, AMQP_NOT_ALLOWED, NULL, SINK_DOWN, false,
      "there is no such virtual host, or the user may not enter it"},
-    {SAID_CONNECTION, 0, NULL, SINK_DOWN, false, "the broker closed the connection"},
+    {REPLY_CONNECTION, 0, NULL, SINK_DOWN, false, "the broker closed the connection"},
 };
 
-const struct rabbitmq_meaning *rabbitmq_answer_meaning(enum rabbitmq_said said, int code,
+const struct rabbitmq_meaning *rabbitmq_answer_meaning(enum rabbitmq_reply reply, int code,
                                                        const char *words)
 {
     const struct rabbitmq_meaning *m = meanings;
     for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++) {
         m = &meanings[i];
-        bool matches = m->said == said && (m->code == code || m->code == 0);
+        bool matches = m->reply == reply && (m->code == code || m->code == 0);
         if (matches && (!m->says || strstr(words, m->says)))
             break;
     }
@@ -77,7 +78,7 @@ void rabbitmq_answer_all(struct rabbitmq_sink *r, const struct sink_result *res)
 {
     forget_tags(r);
     r->waiting = NULL;
-    r->solo = 0;
+    r->one_by_one = 0;
     window_end_all(&r->window, res);
 }
 
@@ -94,11 +95,11 @@ static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, cha
     return out;
 }
 
-/* Handles the confirm of one message. It may be for one that was given up while the broker blocked
- * us, and whose result was already reported. */
-static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
+/* Handles the confirm of one message. The event may have been given up while the broker blocked
+ * publishers. */
+static void end_confirmed(struct rabbitmq_sink *r, uint64_t tag, bool stored)
 {
-    char key[KEY_SHOWN], text[RABBITMQ_SAID];
+    char key[KEY_SHOWN], text[RABBITMQ_TEXT];
     struct rabbitmq_item *it = *rabbitmq_tag(r, tag);
     if (!it)
         return;
@@ -106,20 +107,20 @@ static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
     r->published--;
 
     const struct event *ev = it->f.d->ev;
-    enum rabbitmq_said said = stored ? SAID_ACK : SAID_NACK;
+    enum rabbitmq_reply reply = stored ? REPLY_ACK : REPLY_NACK;
     if (it->returned)
-        said = SAID_RETURN;
-    const struct rabbitmq_meaning *m = rabbitmq_answer_meaning(said, it->returned, "");
+        reply = REPLY_RETURN;
+    const struct rabbitmq_meaning *m = rabbitmq_answer_meaning(reply, it->returned, "");
     struct sink_result res = {.status = m->status, .native = it->returned, .text = text};
-    switch (said) {
-    case SAID_RETURN:
+    switch (reply) {
+    case REPLY_RETURN:
         snprintf(text, sizeof text,
                  "%s: no queue is bound to exchange \"%.120s\" for routing key %s",
                  rabbit_conn_label(&r->conn), r->set.exchange, show_key(r, ev, key));
         if (r->set.unroutable == UNROUTABLE_REJECT)
             res.status = SINK_REJECT;
         break;
-    case SAID_NACK:
+    case REPLY_NACK:
         if (!r->nacked)
             r->nacked = broker_now(&r->b);
         snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s",
@@ -141,8 +142,8 @@ static void answer_tag(struct rabbitmq_sink *r, uint64_t tag, bool stored)
 
 /* Handles an ack or a nack: for one tag or, if multiple, for all up to that tag, where 0 means all
  * outstanding. They arrive in any order. */
-static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bool stored,
-                        struct error *err)
+static int handle_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bool stored,
+                          struct error *err)
 {
     bool all = tag == 0 && multiple;
     if (all)
@@ -156,7 +157,7 @@ static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bo
     uint64_t from = multiple ? r->first_tag : tag;
     for (uint64_t t = from; t <= tag; t++) {
         if (t >= r->first_tag)
-            answer_tag(r, t, stored);
+            end_confirmed(r, t, stored);
     }
     while (r->first_tag < r->next_tag && !*rabbitmq_tag(r, r->first_tag))
         r->first_tag++;
@@ -165,7 +166,7 @@ static int take_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bo
 
 /* Handles the content after basic.return: the header and the body of the message. The confirm
  * follows. */
-static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, struct error *err)
+static int handle_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, struct error *err)
 {
     struct rabbitmq_returning *ret = &r->returning;
     struct rabbit_header h;
@@ -193,16 +194,177 @@ static int take_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, s
     return 0;
 }
 
+/* The setup of the channel: confirms, an exchange, perhaps a queue. They are checked whenever a
+ * channel is opened, and created only if the URL says so. */
+
+/* A step of the setup: `send` queues the request, unless it can be skipped, and `reply` is the
+ * method of a positive reply. */
+struct step {
+    int (*send)(struct rabbitmq_sink *r, bool *ret_sent);
+    amqp_method_number_t reply;
+    const char *what;
+};
+
+static int send_request(struct rabbitmq_sink *r, amqp_method_number_t id, void *m, bool *ret_sent)
+{
+    *ret_sent = true;
+    return rabbit_conn_send(&r->conn, RABBITMQ_CHANNEL, id, m);
+}
+
+static int open_channel(struct rabbitmq_sink *r, bool *ret_sent)
+{
+    amqp_channel_open_t m = {.out_of_band = amqp_empty_bytes};
+    return send_request(r, AMQP_CHANNEL_OPEN_METHOD, &m, ret_sent);
+}
+
+static int select_confirms(struct rabbitmq_sink *r, bool *ret_sent)
+{
+    amqp_confirm_select_t m = {.nowait = 0};
+    return send_request(r, AMQP_CONFIRM_SELECT_METHOD, &m, ret_sent);
+}
+
+static bool creates(const struct rabbitmq_sink *r)
+{
+    return r->set.create && !r->passive;
+}
+
+/* Skips the default exchange, which always exists and must not be declared. */
+static int declare_exchange(struct rabbitmq_sink *r, bool *ret_sent)
+{
+    amqp_exchange_declare_t m = {
+        .exchange = rabbit_bytes(str_of(r->set.exchange)),
+        .type = rabbit_bytes(str_of(r->set.exchange_type)),
+        .passive = !creates(r),
+        .durable = 1,
+    };
+    if (r->set.exchange[0] == '\0')
+        return 0;
+    return send_request(r, AMQP_EXCHANGE_DECLARE_METHOD, &m, ret_sent);
+}
+
+/* Returns the queue that must exist; NULL: none that we know of. */
+static const char *queue_of(const struct rabbitmq_sink *r)
+{
+    bool names_queue = r->set.exchange[0] == '\0' && r->fixed;
+    return names_queue ? r->set.routing_key : r->set.queue;
+}
+
+static int declare_queue(struct rabbitmq_sink *r, bool *ret_sent)
+{
+    amqp_table_entry_t type = {
+        .key = rabbit_bytes(STR("x-queue-type")),
+        .value = {.kind = AMQP_FIELD_KIND_UTF8,
+                  .value.bytes = rabbit_bytes(str_of(r->set.queue_type))},
+    };
+    amqp_queue_declare_t m = {
+        .queue = rabbit_bytes(str_of(queue_of(r))),
+        .passive = !creates(r),
+        .durable = 1,
+        .arguments = {.num_entries = 1, .entries = &type},
+    };
+    if (!queue_of(r))
+        return 0;
+    return send_request(r, AMQP_QUEUE_DECLARE_METHOD, &m, ret_sent);
+}
+
+static int bind_queue(struct rabbitmq_sink *r, bool *ret_sent)
+{
+    amqp_queue_bind_t m = {
+        .queue = rabbit_bytes(str_of(r->set.queue)),
+        .exchange = rabbit_bytes(str_of(r->set.exchange)),
+        .routing_key = rabbit_bytes(str_of(r->set.binding)),
+    };
+    bool bindable = r->set.create && r->set.queue;
+    if (!bindable)
+        return 0;
+    return send_request(r, AMQP_QUEUE_BIND_METHOD, &m, ret_sent);
+}
+
+static const struct step steps[] = {
+    {open_channel, AMQP_CHANNEL_OPEN_OK_METHOD, "a channel"},
+    {select_confirms, AMQP_CONFIRM_SELECT_OK_METHOD, "confirms"},
+    {declare_exchange, AMQP_EXCHANGE_DECLARE_OK_METHOD, "the exchange"},
+    {declare_queue, AMQP_QUEUE_DECLARE_OK_METHOD, "the queue"},
+    {bind_queue, AMQP_QUEUE_BIND_OK_METHOD, "the binding"},
+};
+
+#define STEPS (sizeof steps / sizeof steps[0])
+
+/* Continues until a step awaits a reply; after the last one the channel is ready. */
+static int run_steps(struct rabbitmq_sink *r, struct error *err)
+{
+    while (r->step < STEPS) {
+        bool sent = false;
+        if (steps[r->step].send(r, &sent) != 0)
+            return err_nomem(err);
+        if (sent)
+            return 0;
+        r->step++;
+    }
+    r->channel = CHANNEL_READY;
+    r->first_tag = r->next_tag = 1; /* the first message on a channel has tag 1 */
+    return 0;
+}
+
+int rabbitmq_answer_setup(struct rabbitmq_sink *r, struct error *err)
+{
+    r->channel = CHANNEL_SETUP;
+    r->step = 0;
+    r->nacked = 0;
+    r->returning = (struct rabbitmq_returning){0};
+    return run_steps(r, err);
+}
+
+static int handle_setup_reply(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err)
+{
+    if (m->id != steps[r->step].reply)
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
+                         rabbit_conn_label(&r->conn), amqp_method_name(m->id));
+    r->step++;
+    return run_steps(r, err);
+}
+
+static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m, struct error *err)
+{
+    char said[RABBIT_TEXT];
+    int code = m->reply_code;
+    const char *what = steps[r->step].what, *advice = "";
+    rabbit_conn_text(m->reply_text, said);
+    if (code == AMQP_PRECONDITION_FAILED && creates(r)) {
+        /* It exists with other properties, perhaps not durable, or as a classic queue. Use it as it
+         * is: repeat the setup without creating. */
+        r->passive = true;
+        broker_set_caution(&r->b,
+                           "%s has %s in another form than create=on would give it, and it is "
+                           "used as it is: %s",
+                           rabbit_conn_label(&r->conn), what, said);
+        return rabbitmq_answer_setup(r, err);
+    }
+
+    if (code == AMQP_NOT_FOUND && !r->set.create)
+        advice = "; declare it, or add create=on to the URL";
+    if (code == AMQP_ACCESS_REFUSED && creates(r))
+        advice = "; give the user the right to configure, or declare it and drop create=on";
+    enum retry_class class = CLASS_DOWN;
+    enum sink_status status = rabbitmq_answer_meaning(REPLY_SETUP, code, said)->status;
+    if (status == SINK_FATAL)
+        class = CLASS_FATAL;
+    if (status == SINK_REFUSED)
+        class = CLASS_RETRY;
+    return err_class(err, ERR_UNAVAILABLE, class, code, "%s, %s: %s%s", rabbit_conn_label(&r->conn),
+                     what, said, advice);
+}
+
 /* The end of the channel */
 
-/* Handles the close of a channel because of a message. The broker does not say which one: if there
- * are several, they are resent one by one. Those that it had stored arrive twice. */
+/* Handles the close of a channel because of a message. The broker does not say which one: if
+ * several are in flight, they are resent one by one. Those that it had stored arrive twice. */
 static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
                            struct error *err)
 {
-    char said[RABBIT_TEXT], text[RABBITMQ_SAID];
+    char said[RABBIT_TEXT], text[RABBITMQ_TEXT];
     rabbit_conn_text(m->reply_text, said);
-    const struct rabbitmq_meaning *means = rabbitmq_answer_meaning(SAID_PUBLISH, m->reply_code,
+    const struct rabbitmq_meaning *means = rabbitmq_answer_meaning(REPLY_PUBLISH, m->reply_code,
                                                                    said);
     snprintf(text, sizeof text, "%s: %s", rabbit_conn_label(&r->conn), said);
     struct sink_result res = {.status = means->status, .native = m->reply_code, .text = text};
@@ -217,9 +379,9 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
             ((struct rabbitmq_item *)f)->returned = 0;
         }
         r->waiting = (struct rabbitmq_item *)r->window.first;
-        r->solo = r->window.count;
+        r->one_by_one = r->window.count;
         forget_tags(r);
-        return rabbitmq_channel_open(r, err);
+        return rabbitmq_answer_setup(r, err);
     }
     struct rabbitmq_item *first = (struct rabbitmq_item *)r->window.first;
     bool is_published = first && first != r->waiting;
@@ -227,7 +389,7 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
     if (is_published)
         window_end(&r->window, &first->f, &res);
     if (r->waiting)
-        return rabbitmq_channel_open(r, err);
+        return rabbitmq_answer_setup(r, err);
     return 0;
 }
 
@@ -243,7 +405,7 @@ static int channel_closed(struct rabbitmq_sink *r, const amqp_channel_close_t *m
         return publish_refused(r, m, err);
 
     struct error why;
-    if (rabbitmq_channel_refused(r, m, &why) == 0)
+    if (setup_refused(r, m, &why) == 0)
         return 0;
     struct sink_result res = {.status = SINK_DOWN, .native = why.native, .text = why.text};
     if (why.retry_class == CLASS_FATAL)
@@ -257,16 +419,17 @@ static int channel_closed(struct rabbitmq_sink *r, const amqp_channel_close_t *m
 
 /* Frames */
 
-static int take_method(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err)
+static int handle_method(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err)
 {
     const amqp_basic_ack_t *ack = m->decoded;
     const amqp_basic_nack_t *nack = m->decoded;
     const amqp_basic_return_t *returned = m->decoded;
     const amqp_channel_flow_t *flow = m->decoded;
     switch (m->id) {
-    case AMQP_BASIC_ACK_METHOD: return take_confirm(r, ack->delivery_tag, ack->multiple, true, err);
+    case AMQP_BASIC_ACK_METHOD:
+        return handle_confirm(r, ack->delivery_tag, ack->multiple, true, err);
     case AMQP_BASIC_NACK_METHOD:
-        return take_confirm(r, nack->delivery_tag, nack->multiple, false, err);
+        return handle_confirm(r, nack->delivery_tag, nack->multiple, false, err);
     case AMQP_BASIC_RETURN_METHOD:
         r->returning = (struct rabbitmq_returning){.what = RETURNING_HEADER,
                                                    .code = returned->reply_code};
@@ -293,12 +456,12 @@ int rabbitmq_answer_frame(void *sink, const struct rabbit_frame *f, const amqp_m
                          "%s sent a frame on channel %d, which is not open",
                          rabbit_conn_label(&r->conn), f->channel);
     if (!m)
-        return take_content(r, f, err);
+        return handle_content(r, f, err);
     if (m->id == AMQP_CHANNEL_CLOSE_METHOD)
         return channel_closed(r, m->decoded, err);
     if (r->channel == CHANNEL_SETUP)
-        return rabbitmq_channel_reply(r, m, err);
-    return take_method(r, m, err);
+        return handle_setup_reply(r, m, err);
+    return handle_method(r, m, err);
 }
 
 void rabbitmq_answer_lost(struct rabbitmq_sink *r, const struct error *err)

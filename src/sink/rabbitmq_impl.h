@@ -1,6 +1,6 @@
-/* rabbitmq_impl.h: private to the RabbitMQ sink: rabbitmq.c (what is in flight),
- * rabbitmq_settings.c (the URL and the login), rabbitmq_channel.c (the channel and its setup),
- * rabbitmq_message.c (what is sent) and rabbitmq_answer.c (replies and their meaning). */
+/* rabbitmq_impl.h: private to the RabbitMQ sink: rabbitmq.c (what is in flight and what is sent),
+ * rabbitmq_settings.c (the URL and the login) and rabbitmq_answer.c (the setup of the channel, and
+ * the meaning of replies). */
 #ifndef SINK_RABBITMQ_IMPL_H
 #define SINK_RABBITMQ_IMPL_H
 
@@ -11,7 +11,7 @@
 #define RABBITMQ_PASSWORD_ENV "OUTBOX_RABBITMQ_PASSWORD"
 #define RABBITMQ_WINDOW 2048 /* events in the sink; a power of two */
 #define RABBITMQ_CHANNEL 1   /* we use only one */
-#define RABBITMQ_SAID 512    /* of a text about the broker's reply, including the NUL */
+#define RABBITMQ_TEXT 512    /* of a text about the broker's reply, including the NUL */
 
 /* What happens to an event that no queue is bound for, in the order of the option's names. */
 enum rabbitmq_unroutable { UNROUTABLE_RETRY, UNROUTABLE_REJECT, UNROUTABLE_IGNORE };
@@ -34,8 +34,8 @@ struct rabbitmq_settings {
     char *binding; /* of that queue */
 };
 
-/* rabbitmq_settings_read parses a URL into *s and *u, which the caller releases, also after an
- * error. Errors: ERR_CONFIG, ERR_NOMEM. */
+/* rabbitmq_settings_read parses a URL into *s, which is zeroed, and *u. The caller releases both,
+ * also after an error. ERR_CONFIG, ERR_NOMEM. */
 int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct broker_url *u,
                            struct error *err);
 void rabbitmq_settings_release(struct rabbitmq_settings *s);
@@ -55,18 +55,18 @@ int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings
 void rabbitmq_login_release(struct rabbitmq_login *l);
 
 /* What a broker's reply is about. */
-enum rabbitmq_said {
-    SAID_ACK,
-    SAID_NACK,
-    SAID_RETURN,
-    SAID_SETUP,      /* channel.close because of the channel, the exchange or the queue */
-    SAID_PUBLISH,    /* channel.close because of a message */
-    SAID_CONNECTION, /* connection.close */
+enum rabbitmq_reply {
+    REPLY_ACK,
+    REPLY_NACK,
+    REPLY_RETURN,
+    REPLY_SETUP,      /* channel.close because of the channel, the exchange or the queue */
+    REPLY_PUBLISH,    /* channel.close because of a message */
+    REPLY_CONNECTION, /* connection.close */
 };
 
 /* A row of the table of replies. */
 struct rabbitmq_meaning {
-    enum rabbitmq_said said;
+    enum rabbitmq_reply reply;
     int code;         /* 0: any other */
     const char *says; /* the text contains this; NULL: any */
     enum sink_status status;
@@ -75,7 +75,7 @@ struct rabbitmq_meaning {
 };
 
 /* rabbitmq_answer_meaning returns what the broker's reply with this text means for events. */
-const struct rabbitmq_meaning *rabbitmq_answer_meaning(enum rabbitmq_said said, int code,
+const struct rabbitmq_meaning *rabbitmq_answer_meaning(enum rabbitmq_reply reply, int code,
                                                        const char *words);
 
 /* An event in the sink. */
@@ -102,8 +102,8 @@ struct rabbitmq_returning {
 /* (1) In the window, published events come before waiting ones; `waiting` is the first waiting,
  * `published` the number of published ones. (2) by_tag[tag % RABBITMQ_WINDOW] is the published
  * event with that tag, first_tag <= tag < next_tag; NULL: its result was reported. (3) Nothing is
- * published unless the channel is CHANNEL_READY. (4) While solo > 0, one event is published at a
- * time, so that the broker's refusal can be attributed to it. */
+ * published unless the channel is CHANNEL_READY. (4) While one_by_one > 0, events are
+ * published one at a time, so that the broker's refusal can be attributed to one of them. */
 struct rabbitmq_sink {
     struct broker b;
     struct rabbitmq_settings set;
@@ -113,13 +113,13 @@ struct rabbitmq_sink {
     bool fixed; /* every event has the same routing key */
     struct rabbit_conn conn;
     enum rabbitmq_channel channel;
-    size_t step;  /* of the setup */
-    bool passive; /* only check: what exists differs from what we would create */
-    bool begun;   /* it has connected before */
+    size_t step;        /* of the setup */
+    bool passive;       /* only check: the exchange or queue differs from ours */
+    bool has_connected; /* or has tried to */
     struct window window;
     struct rabbitmq_item *waiting, **by_tag;
     uint64_t first_tag, next_tag;
-    size_t published, solo;
+    size_t published, one_by_one;
     struct rabbitmq_returning returning;
     int64_t nacked;        /* time of the first nack on this channel; 0: none */
     int64_t renewed;       /* when a channel was last replaced because of nacks */
@@ -133,21 +133,8 @@ static inline struct rabbitmq_item **rabbitmq_tag(const struct rabbitmq_sink *r,
     return &r->by_tag[tag & (RABBITMQ_WINDOW - 1)];
 }
 
-/* rabbitmq_message_publish writes the frames of an event; its tag is r->next_tag. ERR_INVALID: it
- * can never be expressed; ERR_NOMEM. In either case nothing is written. */
-int rabbitmq_message_publish(struct rabbitmq_sink *r, const struct delivery *d, struct error *err);
-/* rabbitmq_message_mark returns the high-water mark that an event moves. NULL with ERR_NOMEM, or
- * with ERR_INVALID if it has no routing key. */
-struct stream *rabbitmq_message_mark(struct rabbitmq_sink *r, const struct event *ev,
-                                     struct error *err);
-
-/* rabbitmq_channel_open opens the channel, possibly before the connection is established.
- * rabbitmq_channel_reply handles the broker's reply to a step, and rabbitmq_channel_refused a close
- * of the channel instead: -1 with a retry class if the setup cannot continue. */
-int rabbitmq_channel_open(struct rabbitmq_sink *r, struct error *err);
-int rabbitmq_channel_reply(struct rabbitmq_sink *r, const amqp_method_t *m, struct error *err);
-int rabbitmq_channel_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
-                             struct error *err);
+/* rabbitmq_answer_setup opens the channel, possibly before the connection is established. */
+int rabbitmq_answer_setup(struct rabbitmq_sink *r, struct error *err);
 
 /* rabbitmq_answer_frame handles a frame on our channel. It is a rabbit_frame_fn. */
 int rabbitmq_answer_frame(void *sink, const struct rabbit_frame *f, const amqp_method_t *m,

@@ -41,8 +41,8 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-/* Splits VHOST/EXCHANGE at the last slash, since the usual virtual host is itself a slash. An empty
- * VHOST means that one. */
+/* Splits VHOST/EXCHANGE at the last slash, since the usual virtual host is itself a slash, which an
+ * empty VHOST stands for. */
 static int split_path(const char *path, struct rabbitmq_settings *s, struct error *err)
 {
     const char *slash = strrchr(path, '/');
@@ -77,7 +77,7 @@ static int choose_defaults(struct rabbitmq_settings *s, const struct broker_url 
         return err_set(err, ERR_CONFIG,
                        "which queue? without an exchange, add ?routing-key=QUEUE, or name an "
                        "exchange: amqp://USER@HOST/VHOST/EXCHANGE");
-    const char *usual = s->format == MESSAGE_DEBEZIUM ? "outbox.event.{aggregate_type}" : "{type}";
+    const char *usual = s->format == MESSAGE_DEBEZIUM ? BROKER_DEBEZIUM_ROUTE : "{type}";
     return option_copy(&s->routing_key, usual, NULL, err);
 }
 
@@ -86,33 +86,27 @@ static int check_settings(const struct rabbitmq_settings *s, const struct broker
 {
     bool tls = strcmp(u->scheme, "amqps") == 0;
     bool external = s->auth == AUTH_EXTERNAL;
-    bool takes_tls = u->ca || u->cert || external;
-    if (takes_tls && !tls)
+    bool needs_tls = u->ca || u->cert || external;
+    if (needs_tls && !tls)
         return err_set(err, ERR_CONFIG, "ca, cert, key and auth=external take amqps://");
     if (external && !u->cert)
         return err_set(err, ERR_CONFIG, "auth=external takes cert=FILE and key=FILE");
-    bool beats = s->heartbeat_ms == 0 || s->heartbeat_ms >= BEAT_MIN_MS;
-    if (!beats)
+    if (s->heartbeat_ms > 0 && s->heartbeat_ms < BEAT_MIN_MS)
         return err_set(err, ERR_CONFIG, "heartbeat is 0s or at least 1s");
 
     bool long_queue = s->queue && strlen(s->queue) > RABBIT_SHORT_MAX;
     bool long_binding = strlen(s->binding) > RABBIT_SHORT_MAX;
     if (long_queue || long_binding)
         return err_set(err, ERR_CONFIG, "names in AMQP have at most %d bytes", RABBIT_SHORT_MAX);
-    bool bindable = s->exchange[0] != '\0';
-    if (s->queue && !bindable)
+    if (s->queue && s->exchange[0] == '\0')
         return err_set(err, ERR_CONFIG, "queue takes an exchange to bind it to");
-    return 0;
+    return broker_url_check_files(u, err);
 }
 
 int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct broker_url *u,
                            struct error *err)
 {
     const char *port = strncmp(url, "amqps:", 6) == 0 ? "5671" : "5672";
-    *s = (struct rabbitmq_settings){0};
-    *u = (struct broker_url){0};
-    if (option_defaults(options, s, err) != 0)
-        return -1;
     int rc = broker_url_parse(url, port, RABBITMQ_PASSWORD_ENV, options, s, u, err);
     if (rc == 0)
         rc = split_path(u->path, s, err);
@@ -127,11 +121,10 @@ int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct 
 
 void rabbitmq_settings_release(struct rabbitmq_settings *s)
 {
-    char *const all[] = {s->vhost,     s->exchange, s->routing_key, s->source,
-                         s->ce_prefix, s->queue,    s->binding};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        free(all[i]);
-    *s = (struct rabbitmq_settings){0};
+    free(s->vhost);
+    free(s->exchange);
+    s->vhost = s->exchange = NULL;
+    broker_settings_release(options, s);
 }
 
 /* The login */

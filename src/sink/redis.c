@@ -151,9 +151,7 @@ static int read_many(const char *url, struct redis_settings *s, struct error *er
         port = "26379";
         table = sentinel_options;
     }
-    int rc = option_defaults(table, s, err);
-    if (rc == 0)
-        rc = broker_url_parse(url, port, REDIS_PASSWORD_ENV, table, s, &b, err);
+    int rc = broker_url_parse(url, port, REDIS_PASSWORD_ENV, table, s, &b, err);
     if (rc == 0)
         rc = check_path(s, &b, err);
     if (rc == 0)
@@ -358,8 +356,8 @@ static int redis_set_up(struct sink *sk, struct error *err)
         return -1;
     const char *const files[] = {set->url.password_file, set->sentinel_password_file, set->url.ca,
                                  set->url.cert, set->url.key};
-    if (broker_check_files("redis", files, sizeof files / sizeof files[0], err) != 0)
-        return -1;
+    if (broker_check_files(files, sizeof files / sizeof files[0], err) != 0)
+        return err_prefix(err, "redis sink");
     if (template_new(set->stream, &r->name, err) != 0)
         return err_prefix(err, "redis sink: stream");
     r->fixed = template_fixed(r->name);

@@ -30,8 +30,8 @@ static enum sink_status status_of(enum kafka_meaning meaning)
     case KAFKA_SETUP: return SINK_FATAL;
     case KAFKA_STORED: return SINK_DELIVERED;
     case KAFKA_TOPIC: return SINK_REFUSED;
-    case KAFKA_AWAY:
-    case KAFKA_WITH: break;
+    case KAFKA_UNAVAILABLE:
+    case KAFKA_CONSEQUENCE: break;
     }
     return SINK_DOWN;
 }

@@ -307,7 +307,7 @@ static void setup_refuses_only_missing_objects(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof closes / sizeof closes[0]; i++)
         assert_int_equal(
-            rabbitmq_answer_meaning(SAID_SETUP, closes[i].code, closes[i].words)->status,
+            rabbitmq_answer_meaning(REPLY_SETUP, closes[i].code, closes[i].words)->status,
             closes[i].status);
 }
 

@@ -3,8 +3,7 @@
 #include <string.h>
 
 #include "nats_peer.h"
-#include "sink/nats_stream.h"
-#include "sink/nats_subject.h"
+#include "sink/nats_impl.h"
 
 static void refuses(const char *url, const char *words)
 {

@@ -24,7 +24,7 @@ static void name_topics(struct kafka_sink *k, const char *text)
     struct error err = {0};
     struct event ev = {.type = str_of(text), .tenant = str_of(text)};
     ev.aggregate_type = ev.aggregate_id = str_of(text);
-    const char *topic = kafka_message_topic(k, &ev, &err);
+    const char *topic = kafka_topic_name(k, &ev, &err);
     if (topic)
         MUST(is_legal(topic));
     else

@@ -2,9 +2,7 @@
  * is: an answer to a message, information on a stream, the place of a message, a complaint, or the
  * template of a subject with a value for its fields, after a line feed. */
 #include "fuzz.h"
-#include "sink/nats_reply.h"
-#include "sink/nats_stream.h"
-#include "sink/nats_subject.h"
+#include "sink/nats_impl.h"
 
 /* Only an answer with a place in a stream, and without an error, means that an event is stored. */
 static void ack(struct str text)
@@ -26,14 +24,14 @@ static void ack(struct str text)
 static void stream(struct str text)
 {
     char name[] = "S", wanted[] = "s.a";
-    struct nats_wanted want = {.name = name, .subject = wanted, .fixed = true};
+    struct nats_stream_spec spec = {.name = name, .subject = wanted, .fixed = true};
     struct nats_stream st = {0};
     struct error err = {0};
     char said[900];
-    bool fits = nats_stream_read(text, &want, &st, &err) == 0;
+    bool fits = nats_stream_read(text, &spec, &st, &err) == 0;
     MUST(fits || err.code != ERR_NONE);
-    MUST(!fits || (nats_stream_takes(&st, STR("s.a")) && !st.no_ack && !st.sealed));
-    nats_stream_caution(&st, &want, 90000, said, sizeof said);
+    MUST(!fits || (nats_stream_accepts(&st, STR("s.a")) && !st.no_ack && !st.sealed));
+    nats_stream_caution(&st, &spec, 90000, said, sizeof said);
     MUST(strlen(said) < sizeof said && !strchr(said, '\n'));
     nats_stream_release(&st);
 }
@@ -41,7 +39,7 @@ static void stream(struct str text)
 static void place(const char *text)
 {
     uint64_t seq, pending;
-    bool is_place = nats_reply_place(text, &seq, &pending);
+    bool is_place = nats_reply_position(text, &seq, &pending);
     MUST(!is_place || strncmp(text, "$JS.ACK.", 8) == 0);
     char *subject = nats_reply_subject(text);
     MUST(!subject || strstr(text, subject));

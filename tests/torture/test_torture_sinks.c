@@ -204,7 +204,7 @@ static void chain_cut_by_a_lack_of_memory_takes_no_later_event(void **state)
     bool hit = true;
     assert_int_equal(nats_Open(-1), NATS_OK);
     for (long at = 1; hit; at++) {
-        struct nats_link nowhere = {.inbox = "_INBOX.x", .refs = 2, .fd = -1, .shaking = -1};
+        struct nats_link nowhere = {.inbox = "_INBOX.x", .refs = 2, .fd = -1, .handshake_fd = -1};
         struct answers a = {0};
         struct event ev[EVENTS];
         struct delivery *d[EVENTS];
@@ -214,7 +214,7 @@ static void chain_cut_by_a_lack_of_memory_takes_no_later_event(void **state)
                                   .clock = &clock_system,
                                   .done = take_answer,
                                   .done_ctx = &a};
-        nowhere.news_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        nowhere.update_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         nowhere.wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         for (size_t i = 0; i < EVENTS; i++) {
             ev[i] = full;
@@ -235,7 +235,7 @@ static void chain_cut_by_a_lack_of_memory_takes_no_later_event(void **state)
         for (size_t i = 0; i < nowhere.outgoing.n; i++)
             natsMsg_Destroy(nowhere.outgoing.at[i].msg);
         free(nowhere.outgoing.at);
-        close(nowhere.news_fd);
+        close(nowhere.update_fd);
         close(nowhere.wake_fd);
     }
 }
