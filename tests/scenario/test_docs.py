@@ -447,7 +447,7 @@ class Numbers(unittest.TestCase):
         part = section(BROKERS, "## Where to")
         for broker in ("Kafka", "NATS", "RabbitMQ", "Redis"):
             said = " ".join(items(part.split(f"\n{broker}:\n", 1)[1].split("\n\n", 1)[0]))
-            known, found = rows(f"{broker.lower()}_settings.c"), re.findall(r"`([a-z-]+)` \(`([^`]+)`", said)
+            known, found = rows(*(p.name for p in (ROOT / "src" / "sink").glob(f"{broker.lower()}*.c"))), re.findall(r"`([a-z-]+)` \(`([^`]+)`", said)
             self.assertTrue(found)
             for name, default in found:
                 if name == "routing-key": continue  # it depends on the format
