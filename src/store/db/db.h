@@ -168,9 +168,8 @@ struct db_driver {
     struct db_rows (*target_rows)(const struct db_target *, const struct sql *, const void *args,
                                   struct error *);
     int64_t (*target_changed)(const struct db_target *);
-    /* insert inserts a checked event. If its idempotency key was used before, id becomes that of
-     * the first event, and *ret_duplicate says whether the content is the same; if not, it fails by
-     * db_emit_conflict. */
+    /* insert inserts a checked event, unless db_emit_find finds one with its idempotency key:
+     * *ret_duplicate. */
     int (*insert)(const struct db_target *, const struct new_event *, char id[UUID_TEXT + 1],
                   bool *ret_duplicate, struct error *);
 
@@ -223,6 +222,9 @@ void db_done(struct db_rows *q);
  * statement; 0: no row; -1: it failed. */
 int db_row(struct store *st, struct db_rows *ret, struct error *err, const struct sql *sql,
            const void *args);
+/* db_finish runs a started statement to its end, skipping rows: with SQLite's `PRAGMA
+ * count_changes` an INSERT returns one. */
+int db_finish(struct db_rows *q, struct error *err);
 /* db_run runs a statement to its end. db_change also counts the changed rows. */
 int db_run(struct store *st, struct error *err, const struct sql *sql, const void *args);
 int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct sql *sql,
@@ -375,8 +377,11 @@ int db_target_row(const struct db_target *t, struct db_rows *ret, struct error *
                   const struct sql *sql, const void *args);
 /* db_emit_payload returns the payload as it is stored. */
 struct str db_emit_payload(const struct new_event *ev);
-/* db_emit_conflict fails: event `id` has the same key with different content. */
-int db_emit_conflict(const struct new_event *ev, const char *id, struct error *err);
+/* db_emit_find looks for an event with the idempotency key of ev, whose content has this hash. 1:
+ * id is that event's, which has the same content; 0: there is none; -1: it failed, or the event has
+ * different content. */
+int db_emit_find(const struct db_target *t, const struct new_event *ev, int64_t hash,
+                 char id[UUID_TEXT + 1], struct error *err);
 
 int db_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err);
 int db_handled_put(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,

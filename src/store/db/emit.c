@@ -19,9 +19,24 @@ struct str db_emit_payload(const struct new_event *ev)
     return ev->payload.p ? ev->payload : STR("null");
 }
 
-int db_emit_conflict(const struct new_event *ev, const char *id, struct error *err)
+int db_emit_find(const struct db_target *t, const struct new_event *ev, int64_t hash,
+                 char id[UUID_TEXT + 1], struct error *err)
 {
     struct str key = ev->idempotency_key;
+    struct db_rows q;
+    int r = db_target_row(
+        t, &q, err,
+        SQL(find_key, .key = key, .type = ev->type, .aggregate_type = ev->aggregate_type,
+            .aggregate_id = ev->aggregate_id, .payload = db_emit_payload(ev), .hash = hash));
+    if (r <= 0)
+        return r;
+    struct str first = db_text(&q, 0);
+    if (first.n == UUID_TEXT)
+        memcpy(id, first.p, UUID_TEXT + 1);
+    bool same = db_int(&q, 1) != 0;
+    db_done(&q);
+    if (same)
+        return 1;
     int shown = key.n < SHOWN ? (int)key.n : SHOWN;
     return err_set(err, ERR_CONFLICT,
                    "idempotency key \"%.*s\" was used before with another type, aggregate or "
@@ -56,12 +71,9 @@ static int put_handled(const struct db_target *t, const struct sql_put_handled *
                        bool *ret_first, struct error *err)
 {
     const struct db_driver *d = t->st->ops->driver;
-    struct db_rows q;
     struct error why;
-    int r = db_target_row(t, &q, &why, &sql_put_handled, row);
-    while (r == 1)
-        r = db_step(&q, &why);
-    if (r == 0) {
+    struct db_rows q = d->target_rows(t, &sql_put_handled, row, &why);
+    if (db_finish(&q, &why) == 0) {
         *ret_first = d->target_changed(t) > 0;
         return 0;
     }

@@ -39,16 +39,21 @@ int db_row(struct store *st, struct db_rows *ret, struct error *err, const struc
     return db_step(ret, err);
 }
 
+int db_finish(struct db_rows *q, struct error *err)
+{
+    int r;
+    do
+        r = db_step(q, err);
+    while (r == 1);
+    return r;
+}
+
 int db_run(struct store *st, struct error *err, const struct sql *sql, const void *args)
 {
     if (nothing_to_do(st, sql))
         return 0;
     struct db_rows q = db_rows(st, err, sql, args);
-    int r;
-    do
-        r = db_step(&q, err);
-    while (r == 1);
-    return r;
+    return db_finish(&q, err);
 }
 
 int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct sql *sql,

@@ -444,8 +444,7 @@ struct switching {
 };
 
 /* Makes the switch. It waits for sessions that have inserted into the table, and those about to
- * insert wait: the rows that are read afterwards are exactly those that the trigger has not seen.
- * */
+ * insert wait: the rows read afterwards are exactly those that the trigger has not seen. */
 static int switch_over(const struct source *s, struct switching to, int64_t *ret_copied,
                        struct error *err)
 {

@@ -74,12 +74,6 @@ int64_t mdb_target_changed(const struct db_target *t)
 
 /* ---- prepared statements ---- */
 
-/* Room for a text and the NUL behind it. */
-struct room {
-    char *p;
-    size_t size;
-};
-
 void mdb_prepared_release(struct mdb_prepared *p)
 {
     if (p->q)
@@ -137,44 +131,39 @@ static bool bind_values(MYSQL_BIND *to, const struct sql_text *sql, const void *
     return true;
 }
 
-/* Reads the text of the row; empty if there is no row. */
-static int take_text(MYSQL_STMT *q, struct room *ret)
+/* Reads the id of the inserted event; empty if there is no row. */
+static int read_id(MYSQL_STMT *q, char id[UUID_TEXT + 1])
 {
     unsigned long size = 0;
     MYSQL_BIND to = {
         .buffer_type = MYSQL_TYPE_STRING,
-        .buffer = ret->p,
-        .buffer_length = ret->size - 1,
+        .buffer = id,
+        .buffer_length = UUID_TEXT,
         .length = &size,
     };
-    ret->p[0] = '\0';
+    id[0] = '\0';
     if (mysql_stmt_bind_result(q, &to) != 0 || mysql_stmt_store_result(q) != 0)
         return -1;
-    bool got = mysql_stmt_fetch(q) == 0 && size < ret->size;
-    if (got)
-        ret->p[size] = '\0';
+    bool whole = mysql_stmt_fetch(q) == 0 && size <= UUID_TEXT;
+    if (whole)
+        id[size] = '\0';
     mysql_stmt_free_result(q);
     return 0;
 }
 
-/* Drops a statement that is gone because the connection was reset. */
-static void release_closed(struct mdb_prepared *p)
-{
-    if (p->q && mysql_stmt_errno(p->q) == CR_STMT_CLOSED)
-        mdb_prepared_release(p);
-}
-
-/* Runs a statement that returns one text, prepared, on our own connection. Producers send the same
- * statement over and over, and the server spends more time parsing its text than executing it. Only
- * for a connection that the application does not use: a prepared statement stays behind, and its
- * values are in the session's character set. 1: it ran; 0: it cannot be prepared, and is to be sent
- * as text; -1: it failed. */
+/* Runs an INSERT that returns the event's id, prepared, on our own connection. Producers send the
+ * same statement over and over, and the server spends more time parsing its text than executing it.
+ * Only for a connection that the application does not use: a prepared statement stays behind, and
+ * its values are in the session's character set. 1: it ran; 0: it cannot be prepared, and has to be
+ * sent as text; -1: it failed. */
 static int run_prepared(struct mdb_store *st, struct mdb_prepared *p, const struct sql *sql,
-                        const void *args, struct room *ret, struct error *err)
+                        const void *args, char id[UUID_TEXT + 1], struct error *err)
 {
     const struct sql_text *text = &sql->in[SQL_MARIADB];
     MYSQL_BIND values[PARAMETERS_MAX] = {0};
-    release_closed(p);
+    bool closed = p->q && mysql_stmt_errno(p->q) == CR_STMT_CLOSED;
+    if (closed)
+        mdb_prepared_release(p); /* the connection was reset */
     if (p->refused || text->n > PARAMETERS_MAX || !bind_values(values, text, args))
         return 0;
     if (!p->q && !prepare(st, p, sql))
@@ -186,7 +175,7 @@ static int run_prepared(struct mdb_store *st, struct mdb_prepared *p, const stru
         mdb_prepared_release(p);
         return 0;
     }
-    if (!ran || take_text(p->q, ret) != 0)
+    if (!ran || read_id(p->q, id) != 0)
         return mdb_fail_since(st, st->db, since, err);
     return 1;
 }
@@ -219,11 +208,10 @@ static int run_text(const struct db_target *t, char id[UUID_TEXT + 1], struct er
 static int run_insert(const struct db_target *t, struct mdb_prepared *p, char id[UUID_TEXT + 1],
                       struct error *err, const struct sql *sql, const void *args)
 {
-    struct room room = {id, UUID_TEXT + 1};
     struct error why;
     int r = 0;
     if (!is_shared(t))
-        r = run_prepared(mdb_of(t->st), p, sql, args, &room, &why);
+        r = run_prepared(mdb_of(t->st), p, sql, args, id, &why);
     if (r < 0)
         return target_failed(t, &why, err);
     if (r > 0)
@@ -231,32 +219,23 @@ static int run_insert(const struct db_target *t, struct mdb_prepared *p, char id
     return run_text(t, id, err, sql, args);
 }
 
-/* Whether an event has only the mandatory fields. */
-static bool is_plain(const struct new_event *ev)
-{
-    bool more = ev->has_version || ev->headers.p || ev->tenant.p || ev->not_before;
-    return !more && !ev->idempotency_key.p;
-}
-
-static int insert_plain(const struct db_target *t, const struct new_event *ev,
-                        char id[UUID_TEXT + 1], struct error *err)
-{
-    struct sql_insert_plain row = {
-        .type = ev->type,
-        .aggregate_type = ev->aggregate_type,
-        .aggregate_id = ev->aggregate_id,
-        .payload = db_emit_payload(ev),
-    };
-    return run_insert(t, &mdb_of(t->st)->insert_plain, id, err, &sql_insert_plain, &row);
-}
-
 /* Inserts the event and returns its id. Only tests use a clock other than the server's. */
 static int insert_event(const struct db_target *t, const struct new_event *ev,
                         char id[UUID_TEXT + 1], struct error *err)
 {
-    bool by_server = mdb_by_server(mdb_of(t->st));
-    if (by_server && is_plain(ev))
-        return insert_plain(t, ev, id, err);
+    struct mdb_store *st = mdb_of(t->st);
+    bool by_server = mdb_by_server(st);
+    bool optional = ev->has_version || ev->headers.p || ev->tenant.p || ev->not_before ||
+                    ev->idempotency_key.p;
+    if (by_server && !optional) {
+        struct sql_insert_plain row = {
+            .type = ev->type,
+            .aggregate_type = ev->aggregate_type,
+            .aggregate_id = ev->aggregate_id,
+            .payload = db_emit_payload(ev),
+        };
+        return run_insert(t, &st->insert_plain, id, err, &sql_insert_plain, &row);
+    }
 
     struct sql_insert_event row = {
         .type = ev->type,
@@ -270,38 +249,12 @@ static int insert_event(const struct db_target *t, const struct new_event *ev,
         .idempotency_key = ev->idempotency_key,
     };
     if (by_server)
-        return run_insert(t, &mdb_of(t->st)->insert, id, err, &sql_insert_event, &row);
+        return run_insert(t, &st->insert, id, err, &sql_insert_event, &row);
     struct sql_insert_event_at timed = {
         row.type,    row.aggregate_type, row.aggregate_id, row.version,         row.payload,
         row.headers, row.tenant,         row.not_before,   row.idempotency_key, 0};
     timed.now = clock_wall(db_of(t->st)->opt.clock);
     return run_text(t, id, err, &sql_insert_event_at, &timed);
-}
-
-/* ---- idempotency keys ---- */
-
-/* Returns 1 with the id of the event that has the key, and whether its content is the same; 0 if
- * there is none. */
-static int find_key(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
-                    bool *ret_same, struct error *err)
-{
-    struct sql_find_key args = {
-        .key = ev->idempotency_key,
-        .type = ev->type,
-        .aggregate_type = ev->aggregate_type,
-        .aggregate_id = ev->aggregate_id,
-        .payload = db_emit_payload(ev),
-    };
-    struct db_rows q;
-    int r = db_target_row(t, &q, err, &sql_find_key, &args);
-    if (r != 1)
-        return r;
-    struct str found = db_text(&q, 0);
-    if (found.n == UUID_TEXT)
-        memcpy(id, found.p, UUID_TEXT + 1);
-    *ret_same = db_int(&q, 1) != 0;
-    db_done(&q);
-    return 1;
 }
 
 /* Inserts the event, or finds the one that has its key. If a statement fails, the server undoes
@@ -316,14 +269,12 @@ int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UU
         bool known = why.native == ER_DUP_ENTRY && ev->idempotency_key.p;
         if (!known)
             break;
-        bool same = false;
-        int found = find_key(t, ev, id, &same, err);
+        int found = db_emit_find(t, ev, 0, id, err);
         if (found < 0)
             return -1;
-        if (found == 1) {
-            *ret_duplicate = same;
-            return same ? 0 : db_emit_conflict(ev, id, err);
-        }
+        *ret_duplicate = found == 1;
+        if (found == 1)
+            return 0;
         /* It was trimmed in between, or its transaction was rolled back. */
     }
     if (err)

@@ -5,17 +5,6 @@
 
 /* ---- where the outbox is ---- */
 
-static bool has_outbox(sqlite3 *db, const char *schema)
-{
-    return sqlite3_table_column_metadata(db, schema, "outbox_event", "seq", NULL, NULL, NULL, NULL,
-                                         NULL) == SQLITE_OK;
-}
-
-static bool same_path(const char *a, const char *b)
-{
-    return a && b && *b && strcmp(a, b) == 0;
-}
-
 /* Returns the schema name of the outbox on the caller's connection. If there are several, the one
  * in our file wins; if there is none, the statement on "main" will fail. */
 static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
@@ -24,9 +13,13 @@ static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
     const char *first = NULL, *name;
     for (int i = 0; (name = sqlite3_db_name(db, i)); i++) {
         bool temporary = i == 1;
-        if (temporary || !has_outbox(db, name))
+        int found = sqlite3_table_column_metadata(db, name, "outbox_event", "seq", NULL, NULL, NULL,
+                                                  NULL, NULL);
+        if (temporary || found != SQLITE_OK)
             continue;
-        if (same_path(sqlite3_db_filename(db, name), ours))
+        const char *path = sqlite3_db_filename(db, name);
+        bool same_file = path && ours && *ours && strcmp(path, ours) == 0;
+        if (same_file)
             return name;
         if (!first)
             first = name;
@@ -114,20 +107,10 @@ int64_t sqlite_target_changed(const struct db_target *t)
     return sqlite3_changes64(t->db);
 }
 
-/* Runs q to its end, skipping rows: with `PRAGMA count_changes` an INSERT returns one. */
-static int run_to_end(struct db_rows *q, struct error *err)
-{
-    int r;
-    do
-        r = db_step(q, err);
-    while (r == 1);
-    return r;
-}
-
 static int target_exec(const struct db_target *t, const char *sql, struct error *err)
 {
     struct db_rows q = {t->st, target_prepare(t, sql, err), true};
-    return run_to_end(&q, err);
+    return db_finish(&q, err);
 }
 
 /* ---- the event ---- */
@@ -149,7 +132,7 @@ static int insert_event(const struct db_target *t, const struct new_event *ev, c
         .idempotency_key = ev->idempotency_key,
     };
     struct db_rows q = sqlite_target_rows(t, &sql_insert_event, &row, err);
-    if (run_to_end(&q, err) != 0)
+    if (db_finish(&q, err) != 0)
         return -1;
     if (sqlite3_changes(t->db) == 1)
         return 0;
@@ -161,41 +144,26 @@ static int insert_event(const struct db_target *t, const struct new_event *ev, c
 
 /* ---- idempotency keys ---- */
 
-static int64_t content_hash(const struct new_event *ev)
+/* Inserts the event and its key, unless the key was used before. */
+static int insert_keyed(const struct db_target *t, const struct new_event *ev,
+                        char id[UUID_TEXT + 1], int64_t now, bool *ret_duplicate, struct error *err)
 {
     uint64_t h = hash_add(HASH_INIT, ev->type);
     h = hash_add(h, ev->aggregate_type);
     h = hash_add(h, ev->aggregate_id);
-    return (int64_t)hash_end(hash_add(h, db_emit_payload(ev)));
-}
+    int64_t hash = (int64_t)hash_end(hash_add(h, db_emit_payload(ev)));
 
-/* Inserts the event and its key. If the key was used before, id becomes that of the first event,
- * and *ret_duplicate says whether that has the same content. */
-static int insert_keyed(const struct db_target *t, const struct new_event *ev,
-                        char id[UUID_TEXT + 1], int64_t now, bool *ret_duplicate, struct error *err)
-{
-    int64_t hash = content_hash(ev);
-    struct db_rows q;
-    int found = db_target_row(t, &q, err,
-                              SQL(find_key, .key = ev->idempotency_key, .type = ev->type,
-                                  .aggregate_type = ev->aggregate_type,
-                                  .aggregate_id = ev->aggregate_id, .payload = db_emit_payload(ev),
-                                  .hash = hash));
+    int found = db_emit_find(t, ev, hash, id, err);
     if (found < 0)
         return -1;
-    if (found) {
-        struct str first = db_text(&q, 0);
-        if (first.n == UUID_TEXT)
-            memcpy(id, first.p, UUID_TEXT + 1);
-        *ret_duplicate = db_int(&q, 1) != 0;
-        db_done(&q);
-        return *ret_duplicate ? 0 : db_emit_conflict(ev, id, err);
-    }
+    *ret_duplicate = found == 1;
+    if (found == 1)
+        return 0;
     if (insert_event(t, ev, id, now, err) != 0)
         return -1;
-    q = sqlite_target_rows(
+    struct db_rows q = sqlite_target_rows(
         t, SQL(put_key, .key = ev->idempotency_key, .id = id, .hash = hash, .now = now), err);
-    return run_to_end(&q, err);
+    return db_finish(&q, err);
 }
 
 /* Does both inserts or none, inside the open transaction. */

@@ -175,12 +175,7 @@ static size_t lockers(const struct stat *file, pid_t out[LOCKS_MAX])
     return n;
 }
 
-static bool same_file(const struct stat *a, const struct stat *b)
-{
-    return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
-}
-
-/* Whether a process certainly does not have a file open. */
+/* Returns whether a process certainly does not have a file open. */
 static bool lacks(pid_t pid, const struct stat *file)
 {
     char path[64];
@@ -191,8 +186,10 @@ static bool lacks(pid_t pid, const struct stat *file)
     DIR *dir = opendir(path);
     if (!dir)
         return false;
-    while (!found && (e = readdir(dir)))
-        found = fstatat(dirfd(dir), e->d_name, &s, 0) == 0 && same_file(&s, file);
+    while (!found && (e = readdir(dir))) {
+        bool exists = fstatat(dirfd(dir), e->d_name, &s, 0) == 0;
+        found = exists && s.st_ino == file->st_ino && s.st_dev == file->st_dev;
+    }
     closedir(dir);
     return !found;
 }
@@ -236,54 +233,42 @@ int sqlite_file_paired(struct sqlite_store *st, struct error *err)
 /* ---- which file we have open ---- */
 
 /* Notes the folder that holds the database and its log. If the path is a symbolic link, they are in
- * another folder, and the link can be changed: then each file is checked separately. */
+ * another folder, and the link can be changed: then each file is checked separately, as it is when
+ * memory runs out. */
 static void note_folder(struct sqlite_store *st)
 {
     struct stat s;
     const char *slash = strrchr(st->path, '/');
     bool link = lstat(st->path, &s) != 0 || S_ISLNK(s.st_mode);
-    if (st->file.folder || link || !slash)
-        return;
-    char *folder = strdup(st->path);
-    if (!folder)
-        return; /* each file is checked separately then */
-    folder[slash - st->path + 1] = '\0';
-    st->file.folder = folder;
-}
-
-/* Pins the database file. Closing a descriptor with O_PATH releases no lock. */
-static void note_file(struct sqlite_store *st)
-{
-    struct stat s;
-    st->file.pin = fd_above_stdio(open(st->path, O_PATH | O_CLOEXEC));
-    if (st->file.pin < 0 || fstat(st->file.pin, &s) != 0)
-        return;
-    st->file.dev = s.st_dev;
-    st->file.ino = s.st_ino;
-}
-
-/* Notes the log and its index. We have read from the database, so they are open, and stay the same
- * while we are connected. */
-static void note_log(struct sqlite_store *st, const char *db)
-{
-    struct stat s;
-    if (look_beside(db, "-wal", &s))
-        st->file.log = s.st_ino;
-    if (look_beside(db, "-shm", &s))
-        st->file.index = s.st_ino;
+    if (!st->file.folder && !link && slash)
+        st->file.folder = strndup(st->path, (size_t)(slash - st->path) + 1);
 }
 
 void sqlite_file_settle(struct sqlite_store *st)
 {
     const char *db = db_file(st);
+    struct stat s;
     if (st->memory)
         return;
+
+    /* The descriptor pins the database file. Closing one with O_PATH releases no lock. */
     if (st->file.pin < 0) {
-        note_file(st);
+        st->file.pin = fd_above_stdio(open(st->path, O_PATH | O_CLOEXEC));
+        if (st->file.pin >= 0 && fstat(st->file.pin, &s) == 0) {
+            st->file.dev = s.st_dev;
+            st->file.ino = s.st_ino;
+        }
         note_folder(st);
     }
-    if (db && !st->file.log)
-        note_log(st, db);
+
+    /* We have read from the database, so the log and its index are open, and stay the same while we
+     * are connected. */
+    if (db && !st->file.log) {
+        if (look_beside(db, "-wal", &s))
+            st->file.log = s.st_ino;
+        if (look_beside(db, "-shm", &s))
+            st->file.index = s.st_ino;
+    }
 }
 
 void sqlite_file_leave(struct sqlite_store *st)
@@ -299,21 +284,16 @@ void sqlite_file_leave(struct sqlite_store *st)
 
 /* ---- whether it is still there ---- */
 
-/* Whether our database is at a path. */
+/* Returns whether our database is at a path. */
 static bool is_our_file(const struct sqlite_store *st, const char *path)
 {
     struct stat s;
     return stat(path, &s) == 0 && s.st_ino == st->file.ino && s.st_dev == st->file.dev;
 }
 
-static bool file_at_home(const struct sqlite_store *st)
-{
-    return is_our_file(st, st->path);
-}
-
-/* Whether the log and its index are still ours. Only people and their scripts delete those of a
- * database in use. The next process to open the database then creates new ones, and neither side
- * sees what the other commits. */
+/* Returns whether the log and its index are still ours. Only people and their scripts delete those
+ * of a database in use. The next process to open the database then creates new ones, and neither
+ * side sees what the other commits. */
 static bool log_at_home(const struct sqlite_store *st)
 {
     struct stat s;
@@ -330,66 +310,41 @@ static int64_t in_ns(const struct timespec *t)
     return (int64_t)t->tv_sec * SECOND + t->tv_nsec;
 }
 
-/* The clock that file systems use for change times. */
-static int64_t file_clock(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    return in_ns(&now);
-}
-
-/* Stats the folder; false on failure. */
-static bool folder_look(const struct sqlite_store *st, struct sqlite_folder *ret)
-{
-    struct stat s;
-    if (!st->file.folder || stat(st->file.folder, &s) != 0)
-        return false;
-    *ret = (struct sqlite_folder){s.st_dev, s.st_ino, in_ns(&s.st_ctim)};
-    return true;
-}
-
-/* Whether nothing was created, deleted or renamed in the folder: each of these changes its ctime,
- * which cannot be set back. So if the folder's time is the same as when all our files were seen
- * there, they still are. */
-static bool folder_unchanged(const struct sqlite_file *h, const struct sqlite_folder *now)
-{
-    bool same = now->ino == h->quiet.ino && now->dev == h->quiet.dev;
-    return h->quiet.ino && same && now->changed == h->quiet.changed;
-}
-
-/* Notes that all files were there after the stat of the folder. That is relied on only if the
- * folder's last change is long enough ago for the next one to have a different time. */
-static void folder_note(struct sqlite_file *h, const struct sqlite_folder *folder, int64_t now)
-{
-    bool fine = folder->changed % SECOND != 0;
-    h->quiet.ino = 0;
-    h->noisy = folder->changed + (fine ? FINE : COARSE);
-    if (h->noisy <= now)
-        h->quiet = *folder;
-}
-
 /* Every transaction pays for this: one system call as long as nothing changes in the folder,
- * otherwise three, and now and then four. The folder is checked before the files, so a change in
+ * otherwise three, and sometimes four. The folder is checked before the files, so a change in
  * between is seen the next time. */
 static bool at_home(struct sqlite_store *st)
 {
     struct sqlite_file *h = &st->file;
-    struct sqlite_folder folder;
+    struct sqlite_folder folder = {0};
+    struct timespec coarse;
+    struct stat s;
     if (st->memory || h->pin < 0)
         return true;
 
-    int64_t now = file_clock();
+    /* Creating, deleting or renaming a file changes the folder's ctime, which cannot be set back.
+     * So if it is the same as when all our files were seen there, they still are. */
+    clock_gettime(CLOCK_REALTIME_COARSE, &coarse); /* which file systems use for change times */
+    int64_t now = in_ns(&coarse);
     bool wait = now < h->noisy && h->noisy <= now + COARSE;
-    bool seen = !wait && folder_look(st, &folder);
-    if (seen && folder_unchanged(h, &folder))
+    bool seen = !wait && h->folder && stat(h->folder, &s) == 0;
+    if (seen)
+        folder = (struct sqlite_folder){s.st_dev, s.st_ino, in_ns(&s.st_ctim)};
+    bool same = seen && folder.ino == h->quiet.ino && folder.dev == h->quiet.dev;
+    if (same && h->quiet.ino && folder.changed == h->quiet.changed)
         return true;
 
-    bool here = file_at_home(st) && log_at_home(st);
+    /* The folder's time is relied on only if its last change is long enough ago for the next one to
+     * have a different time. */
+    bool here = is_our_file(st, st->path) && log_at_home(st);
     bool all_known = h->log && h->index;
-    if (here && all_known && seen)
-        folder_note(h, &folder, now);
-    else
-        h->quiet.ino = 0;
+    h->quiet.ino = 0;
+    if (here && all_known && seen) {
+        bool fine = folder.changed % SECOND != 0;
+        h->noisy = folder.changed + (fine ? FINE : COARSE);
+        if (h->noisy <= now)
+            h->quiet = folder;
+    }
     return here;
 }
 
@@ -410,44 +365,24 @@ static int say_gone(const struct sqlite_store *st, int why, struct error *err)
     return -1;
 }
 
-/* Whether the log beside the path is that of the file we have open, which is no longer at this
- * path. */
-static bool log_is_former(const struct sqlite_store *st, const char *db)
-{
-    struct stat log;
-    if (!st->file.log || !look_beside(db, "-wal", &log))
-        return false;
-    bool ours = log.st_ino == st->file.log && log.st_dev == st->file.dev;
-    return ours && !is_our_file(st, db);
-}
-
 static bool checkpoint(struct sqlite_store *st)
 {
     return sqlite3_wal_checkpoint_v2(st->db, NULL, SQLITE_CHECKPOINT_TRUNCATE, NULL, NULL) ==
            SQLITE_OK;
 }
 
-/* Checkpoints the log into the former file, if that still has a name. */
-static int save_former(struct sqlite_store *st, struct error *err)
-{
-    struct stat former;
-    bool kept = fstat(st->file.pin, &former) == 0 && former.st_nlink > 0;
-    if (!kept || checkpoint(st))
-        return 0;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, sqlite3_extended_errcode(st->db),
-                     "%s was replaced, and another process still uses the former file, whose "
-                     "write-ahead log is in the way: end that process",
-                     st->base.shown);
-}
-
-/* Removes the former file's log: SQLite would take it for the new file's, and mix the two. */
+/* Removes the log of the former file, the one we have open, if that log is still beside the path:
+ * SQLite would take it for the new file's, and mix the two. */
 static int clear_log(struct sqlite_store *st, struct error *err)
 {
     char wal[PATH_SIZE], shm[PATH_SIZE];
-    struct stat now;
+    struct stat log, now, former;
     pid_t pid[LOCKS_MAX];
     const char *db = db_file(st);
-    if (!db || !log_is_former(st, db))
+    if (!db || !st->file.log || !look_beside(db, "-wal", &log))
+        return 0;
+    bool log_is_ours = log.st_ino == st->file.log && log.st_dev == st->file.dev;
+    if (!log_is_ours || is_our_file(st, db))
         return 0;
     if (!beside(db, "-wal", wal) || !beside(db, "-shm", shm))
         return 0;
@@ -459,8 +394,14 @@ static int clear_log(struct sqlite_store *st, struct error *err)
             "former file for that of the new one: stop what uses it, restore it again, "
             "and delete %s-wal and %s-shm before anything starts",
             st->base.shown, (int)pid[0], st->base.shown, st->base.shown);
-    if (save_former(st, err) != 0)
-        return -1;
+
+    /* The log is checkpointed into the former file, if that still has a name. */
+    bool kept = fstat(st->file.pin, &former) == 0 && former.st_nlink > 0;
+    if (kept && !checkpoint(st))
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, sqlite3_extended_errcode(st->db),
+                         "%s was replaced, and another process still uses the former file, whose "
+                         "write-ahead log is in the way: end that process",
+                         st->base.shown);
     unlink(shm);
     unlink(wal);
     return 0;
@@ -516,25 +457,17 @@ static int go_over(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* Registers one of our consumers in a copy from before it was registered, as a restarted relay
+/* Registers our consumers in a copy from before they were registered, as a restarted relay
  * would. */
-static int register_one(struct sqlite_store *st, const struct sqlite_registration *m,
-                        struct error *err)
-{
-    int64_t there = 0;
-    if (db_value(&st->base.store, err, &there, SQL(is_registered, .consumer = m->spec.name)) != 0)
-        return -1;
-    if (there)
-        return 0;
-    struct consumer_spec spec = m->spec;
-    spec.how = PUT_START;
-    return sqlite_consumer_put(&st->base.store, &spec, NULL, err);
-}
-
 static int register_again(struct sqlite_store *st, struct error *err)
 {
     for (const struct sqlite_registration *m = st->registrations; m; m = m->next) {
-        if (register_one(st, m, err) != 0)
+        struct consumer_spec spec = m->spec;
+        int64_t there = 0;
+        spec.how = PUT_START;
+        if (db_value(&st->base.store, err, &there, SQL(is_registered, .consumer = spec.name)) != 0)
+            return -1;
+        if (!there && sqlite_consumer_put(&st->base.store, &spec, NULL, err) != 0)
             return -1;
     }
     return 0;
@@ -548,7 +481,7 @@ static int move(struct sqlite_store *st, struct error *err)
     memcpy(before, st->identity, sizeof before);
     if (stat(st->path, &s) != 0)
         return say_gone(st, errno, err);
-    if (file_at_home(st))
+    if (is_our_file(st, st->path))
         return log_gone(st, err);
 
     if (clear_log(st, err) != 0)
@@ -568,21 +501,16 @@ static int move(struct sqlite_store *st, struct error *err)
  * another must not yet have created the new file's log under the same name. */
 static pthread_mutex_t one_moves = PTHREAD_MUTEX_INITIALIZER;
 
-/* Whether a statement is being stepped: it would lose the connection. */
-static bool reading(const struct sqlite_store *st)
-{
-    for (size_t i = 0; i < st->n_cached; i++)
-        if (sqlite3_stmt_busy(st->cached[i].stmt))
-            return true;
-    return false;
-}
-
 int sqlite_file_check(struct sqlite_store *st, struct error *err)
 {
     if (st->file.moving || st->base.in_tx)
         return 0;
-    if (at_home(st) || reading(st))
+    if (at_home(st))
         return 0;
+    /* A statement that is being stepped would lose its connection. */
+    for (size_t i = 0; i < st->n_cached; i++)
+        if (sqlite3_stmt_busy(st->cached[i].stmt))
+            return 0;
     st->file.moving = true;
     pthread_mutex_lock(&one_moves);
     int r = move(st, err);
