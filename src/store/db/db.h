@@ -417,6 +417,12 @@ int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_res
              struct error *err);
 int db_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,
               struct error *err);
+#define DB_NEW_EVENTS 64    /* if a poll finds more events, it wakes all consumers */
+#define DB_POLL_UNWOKEN 100 /* ms between polls while there are no wake-ups */
+/* db_new_events visits the events after *seq, up to DB_NEW_EVENTS of them, for poll_new. *ret_n
+ * counts them, and is greater than that if there are more. *seq becomes that of the last one. */
+int db_new_events(struct store *st, int64_t *seq, bool payloads, new_event_visit *visit, void *ctx,
+                  size_t *ret_n, struct error *err);
 int db_dead(struct store *st, const struct dead_query *q, dead_visit *visit, void *ctx,
             struct error *err);
 int db_dead_retry(struct store *st, const struct dead_query *q, int64_t *ret_n, struct error *err);

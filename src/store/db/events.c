@@ -294,6 +294,7 @@ static int viewer_event(struct viewer *v, size_t i, const struct event *ev, stru
  * to find. */
 #define ANSWER_EVENTS 100
 #define ANSWER_RECORDED 1000
+#define NEW_PAYLOAD 8192 /* bytes: a poll for new events reads no larger payload */
 
 static bool matches(const struct event_query *q, const struct event *ev)
 {
@@ -543,6 +544,23 @@ static int list_events(struct viewer *v, struct listing *l, struct error *err)
     if (search_events(v, l, l->low, min_i64(last, l->high), err) != 0)
         return -1;
     return list_exceptional(v, l, 0, min_i64(last, l->low), err);
+}
+
+int db_new_events(struct store *st, int64_t *seq, bool payloads, new_event_visit *visit, void *ctx,
+                  size_t *ret_n, struct error *err)
+{
+    int64_t most = payloads ? NEW_PAYLOAD : -1;
+    int r;
+    struct db_rows q = db_rows(
+        st, err, SQL(new_events, .seq = *seq, .most = most, .max = DB_NEW_EVENTS + 1));
+    *ret_n = 0;
+    while ((r = db_step(&q, err)) == 1) {
+        struct event ev = {.type = db_text(&q, 1), .payload = db_text(&q, 2)};
+        *seq = db_int(&q, 0);
+        if (++*ret_n <= DB_NEW_EVENTS)
+            visit(ctx, &ev);
+    }
+    return r;
 }
 
 int db_events(struct store *st, const struct event_query *q, event_visit *visit, void *ctx,

@@ -42,17 +42,12 @@ static bool is_here(const struct mdb_url *u)
     return inet_pton(AF_INET, u->host, &a) == 1 && ntohl(a.s_addr) >> 24 == 127;
 }
 
-static enum mdb_tls tls_of(const struct mdb_url *u)
-{
-    if (u->tls != MDB_TLS_DEFAULT)
-        return u->tls;
-    bool named = u->ca || u->cert || u->key;
-    return is_here(u) && !named ? MDB_TLS_OFF : MDB_TLS_VERIFY;
-}
-
 static void set_tls(MYSQL *db, const struct mdb_url *u)
 {
-    enum mdb_tls tls = tls_of(u);
+    enum mdb_tls tls = u->tls;
+    bool named = u->ca || u->cert || u->key;
+    if (tls == MDB_TLS_DEFAULT)
+        tls = is_here(u) && !named ? MDB_TLS_OFF : MDB_TLS_VERIFY;
     my_bool on = tls != MDB_TLS_OFF, verify = tls == MDB_TLS_VERIFY;
     if (!on)
         return;
@@ -338,28 +333,22 @@ static int name_store(struct mdb_store *st, struct error *err)
     return st->base.shown && st->quoted ? 0 : err_nomem(err);
 }
 
-static int open_there(struct mdb_store *st, const char *url, struct error *err)
-{
-    bool as_it_is = st->base.opt.create || st->base.opt.any_version;
-    st->url_text = strdup(url);
-    if (!st->url_text)
-        return err_nomem(err);
-    if (mdb_url_read(url, &st->url, err) != 0)
-        return -1;
-    if (name_store(st, err) != 0)
-        return -1;
-    if (mdb_connect(st, err) != 0)
-        return -1;
-    return as_it_is ? 0 : db_schema_check(&st->base.store, err);
-}
-
 static int mdb_open(const char *url, const struct store_options *opt, struct store **ret,
                     struct error *err)
 {
     struct mdb_store *st = store_new(opt);
     if (!st)
         return err_nomem(err);
-    if (open_there(st, url, err) != 0) {
+    bool any_version = st->base.opt.create || st->base.opt.any_version;
+    st->url_text = strdup(url);
+    int r = st->url_text ? mdb_url_read(url, &st->url, err) : err_nomem(err);
+    if (r == 0)
+        r = name_store(st, err);
+    if (r == 0)
+        r = mdb_connect(st, err);
+    if (r == 0 && !any_version)
+        r = db_schema_check(&st->base.store, err);
+    if (r != 0) {
         mdb_close_store(&st->base.store);
         return -1;
     }

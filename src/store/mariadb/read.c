@@ -132,26 +132,12 @@ static bool find_places(struct mdb_store *st, const struct mdb_after *after)
     return h->n >= max;
 }
 
-/* Sends the query for the max events at h->at, and does not wait for the result. */
-static bool ask_ahead(struct mdb_store *st, const struct mdb_after *after)
-{
-    struct mdb_ahead *h = &st->ahead;
-    size_t max = (size_t)after->max;
-    const struct mdb_place *p = &h->places[h->at];
-    struct buf b;
-    struct sql_events_between args = {.first = p[0].nr, .last = p[max - 1].nr, .most = after->most};
-    buf_init(&b, 4096);
-    mdb_write(st, MDB_QUOTED, &sql_events_between, &args, &b);
-    bool sent = !b.failed && mysql_send_query(h->db, b.p, b.n) == 0;
-    buf_release(&b);
-    return sent;
-}
-
 /* Starts reading these events, if there are many more; inside a transaction, only if their places
  * are known. */
 static void ahead_start(struct mdb_store *st, const struct mdb_after *after)
 {
     struct mdb_ahead *h = &st->ahead;
+    size_t max = (size_t)after->max;
     int64_t left = st->wakeup.next - 1 - after->position;
     if (h->asked || after->max < AHEAD_MIN)
         return;
@@ -163,43 +149,19 @@ static void ahead_start(struct mdb_store *st, const struct mdb_after *after)
     }
     if (!connect_ahead(st) || !find_places(st, after))
         return;
-    if (!are_together(&h->places[h->at], (size_t)after->max))
+    const struct mdb_place *p = &h->places[h->at];
+    if (!are_together(p, max))
         return;
-    if (!ask_ahead(st, after)) {
-        give_up(st);
-        return;
-    }
-    h->asked = true;
+
+    struct buf b;
+    struct sql_events_between args = {.first = p[0].nr, .last = p[max - 1].nr, .most = after->most};
+    buf_init(&b, 4096);
+    mdb_write(st, MDB_QUOTED, &sql_events_between, &args, &b);
+    h->asked = !b.failed && mysql_send_query(h->db, b.p, b.n) == 0;
     h->what = *after;
-}
-
-/* Waits for the result. */
-static struct mdb_rows *take_answer(struct mdb_store *st)
-{
-    struct mdb_ahead *h = &st->ahead;
-    struct mdb_rows *q = calloc(1, sizeof *q);
-    if (!q || mysql_read_query_result(h->db) != 0)
-        goto fail;
-    q->res = mysql_store_result(h->db);
-    if (!q->res)
-        goto fail;
-    return q;
-
-fail:
-    free(q);
-    return NULL;
-}
-
-/* Attaches to the rows the places they were requested by. */
-static bool keep_places(struct mdb_ahead *h, struct mdb_rows *q)
-{
-    size_t n = (size_t)h->what.max;
-    q->places = calloc(n, sizeof *q->places);
-    if (!q->places)
-        return false;
-    memcpy(q->places, &h->places[h->at], n * sizeof *q->places);
-    q->n_places = n;
-    return true;
+    buf_release(&b);
+    if (!h->asked)
+        give_up(st);
 }
 
 void mdb_ahead_fetch(struct mdb_store *st)
@@ -207,8 +169,11 @@ void mdb_ahead_fetch(struct mdb_store *st)
     struct mdb_ahead *h = &st->ahead;
     if (!h->asked || h->rows)
         return;
-    h->rows = take_answer(st);
-    if (!h->rows)
+    h->rows = calloc(1, sizeof *h->rows);
+    bool answered = h->rows && mysql_read_query_result(h->db) == 0;
+    if (answered)
+        h->rows->res = mysql_store_result(h->db);
+    if (!answered || !h->rows->res)
         give_up(st);
 }
 
@@ -225,10 +190,16 @@ static struct mdb_rows *ahead_take(struct mdb_store *st, const struct mdb_after 
     h->rows = NULL;
     bool wanted = h->what.position == after->position && h->what.max == after->max &&
                   h->what.most == after->most;
-    if (wanted && keep_places(h, q))
-        return q;
-    mdb_rows_free(q);
-    return NULL;
+    size_t n = (size_t)h->what.max;
+    if (wanted)
+        q->places = calloc(n, sizeof *q->places);
+    if (!q->places) {
+        mdb_rows_free(q);
+        return NULL;
+    }
+    memcpy(q->places, &h->places[h->at], n * sizeof *q->places);
+    q->n_places = n;
+    return q;
 }
 
 /* ---- for a claim ---- */

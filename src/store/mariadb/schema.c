@@ -83,58 +83,40 @@ static bool next_line(const char **at, struct str *ret)
     return true;
 }
 
-static bool ends_with(struct str line, const char *end)
-{
-    size_t n = strlen(end);
-    return line.n >= n && memcmp(line.p + line.n - n, end, n) == 0;
-}
-
 static bool starts_with(struct str line, const char *start)
 {
     size_t n = strlen(start);
     return line.n >= n && memcmp(line.p, start, n) == 0;
 }
 
-/* Runs one statement of a script. */
-static int run_text(struct mdb_store *st, struct buf *b, struct error *err)
-{
-    const char *text = buf_cstr(b);
-    if (!text)
-        return err_nomem(err);
-    int r = mdb_exec(st, text, err);
-    buf_clear(b);
-    return r;
-}
-
 /* Runs a script like the command-line client: a statement ends at the end of a line, with a
  * semicolon or the current DELIMITER. */
-static int run_lines(struct mdb_store *st, const char *script, struct buf *b, struct error *err)
+static int run_script(struct mdb_store *st, const char *script, struct error *err)
 {
     static const char delimiter[] = "DELIMITER ";
     const char *at = script, *end = ";";
     struct str line;
-    while (next_line(&at, &line)) {
-        bool outside = b->n == 0;
+    struct buf b;
+    int r = 0;
+    buf_init(&b, 1 << 20);
+    while (r == 0 && next_line(&at, &line)) {
+        bool outside = b.n == 0;
         if (outside && (line.n == 0 || starts_with(line, "--")))
             continue;
         if (outside && starts_with(line, delimiter)) {
             end = line.p[strlen(delimiter)] == ';' ? ";" : "//";
             continue;
         }
-        bool last = ends_with(line, end);
-        buf_add(b, line.p, line.n - (last ? strlen(end) : 0));
-        buf_addc(b, '\n');
-        if (last && run_text(st, b, err) != 0)
-            return -1;
+        size_t n = strlen(end);
+        bool last = line.n >= n && memcmp(line.p + line.n - n, end, n) == 0;
+        buf_add(&b, line.p, line.n - (last ? n : 0));
+        buf_addc(&b, '\n');
+        if (!last)
+            continue;
+        const char *text = buf_cstr(&b);
+        r = text ? mdb_exec(st, text, err) : err_nomem(err);
+        buf_clear(&b);
     }
-    return 0;
-}
-
-static int run_script(struct mdb_store *st, const char *script, struct error *err)
-{
-    struct buf b;
-    buf_init(&b, 1 << 20);
-    int r = run_lines(st, script, &b, err);
     buf_release(&b);
     return r;
 }

@@ -33,56 +33,24 @@ static int probe(struct mdb_store *st, struct sequencer *ret, struct error *err)
     return 0;
 }
 
-/* Events that got their seq together: from `next` to after - 1, in number order. */
-struct given {
-    int64_t next, after;
-};
-
-/* Deletes their markers in runs of consecutive numbers, and adds the count to *dropped. It releases
- * q. */
-static int drop_runs(struct mdb_store *st, struct db_rows *q, int64_t *dropped, struct error *err)
+/* Deletes the markers of n events, which got the seqs from `next` on in number order, in runs of
+ * consecutive numbers, if these are long: that takes a third of the time. */
+static int drop_runs(struct mdb_store *st, int64_t next, int64_t n, int64_t *ret_dropped,
+                     struct error *err)
 {
-    while (db_step(q, err) == 1) {
-        int64_t first = db_int(q, 0), n = db_int(q, 1);
-        if (db_run(&st->base.store, err,
-                   SQL(drop_run, .first = first, .last = first + n - 1, .n = n)) != 0) {
-            db_done(q);
-            return -1;
-        }
-        *dropped += st->changed;
-    }
-    return 0;
-}
-
-/* drop_runs for long runs: that takes a third of the time. */
-static int drop_long_runs(struct mdb_store *st, const struct given *g, int64_t *dropped,
-                          struct error *err)
-{
-    struct db_rows q = db_rows(&st->base.store, err, SQL(runs, .next = g->next, .after = g->after));
+    struct db_rows q = db_rows(&st->base.store, err, SQL(runs, .next = next, .after = next + n));
     if (!q.at)
         return -1;
-    bool long_ones = (int64_t)mdb_count(&q) * RUN_LEAST <= g->after - g->next;
-    if (long_ones)
-        return drop_runs(st, &q, dropped, err);
-    db_done(&q);
-    return 0;
-}
-
-/* Deletes their markers, by runs where that pays off, and the rest one by one. */
-static int drop_markers(struct mdb_store *st, const struct given *g, int64_t *ret_n,
-                        struct error *err)
-{
-    int64_t n = g->after - g->next, dropped = 0;
-    if (n >= RUNS_FROM && drop_long_runs(st, g, &dropped, err) != 0)
-        return -1;
-    if (dropped < n) {
-        if (db_run(&st->base.store, err, SQL(drop_markers, .next = g->next, .after = g->after)) !=
-            0)
-            return -1;
-        dropped += st->changed;
+    bool long_ones = (int64_t)mdb_count(&q) * RUN_LEAST <= n;
+    int r = 0;
+    while (long_ones && r == 0 && db_step(&q, err) == 1) {
+        int64_t first = db_int(&q, 0), run = db_int(&q, 1);
+        r = db_run(&st->base.store, err,
+                   SQL(drop_run, .first = first, .last = first + run - 1, .n = run));
+        *ret_dropped += st->changed;
     }
-    *ret_n = dropped;
-    return 0;
+    db_done(&q);
+    return r;
 }
 
 /* Assigns a seq to up to SEQUENCE_MAX events, inside a transaction. *ret_next is the next seq to be
@@ -99,10 +67,16 @@ static int assign_seqs(struct mdb_store *st, bool *ret_more, int64_t *ret_next, 
     *ret_next = next + n;
     if (n == 0)
         return 0;
-    struct given g = {.next = next, .after = next + n};
-    int64_t dropped;
-    if (drop_markers(st, &g, &dropped, err) != 0)
+
+    /* Their markers are deleted by runs where that pays off, and the rest one by one. */
+    int64_t dropped = 0;
+    if (n >= RUNS_FROM && drop_runs(st, next, n, &dropped, err) != 0)
         return -1;
+    if (dropped < n) {
+        if (db_run(&st->base.store, err, SQL(drop_markers, .next = next, .after = next + n)) != 0)
+            return -1;
+        dropped += st->changed;
+    }
     if (dropped != n)
         return err_class(err, ERR_CONFLICT, CLASS_RETRY, 0,
                          "%s: markers of outbox_fresh vanished while they were sequenced",
@@ -110,35 +84,31 @@ static int assign_seqs(struct mdb_store *st, bool *ret_more, int64_t *ret_next, 
     return db_later(&st->base.store, err, SQL(set_next, .next = next + n));
 }
 
-/* Deletes all but the first marker of each event. */
-static int drop_doubled(struct mdb_store *st, struct error *err)
-{
-    int r;
-    struct db_rows q = db_rows(&st->base.store, err, SQL(doubled, .max = SEQUENCE_MAX));
-    while ((r = db_step(&q, err)) == 1) {
-        int64_t marker = db_int(&q, 0);
-        if (db_run(&st->base.store, err, SQL(drop_run, .first = marker, .last = marker, .n = 1)) !=
-            0) {
-            db_done(&q);
-            return -1;
-        }
-    }
-    return r;
-}
-
 /* Clears the way for events whose number already has a seq, because numbers started over, or that
- * have several markers. */
+ * have several markers: all but the first are deleted. */
 static int clear_numbers(struct mdb_store *st, struct error *err)
 {
+    struct store *base = &st->base.store;
     int64_t ignored = 0;
-    if (mdb_begin(&st->base.store, err) != 0)
+    if (mdb_begin(base, err) != 0)
         return -1;
-    if (db_value(&st->base.store, err, &ignored, SQL(lock_sequencer)) != 0 ||
-        drop_doubled(st, err) != 0 || db_run(&st->base.store, err, SQL(forget_reused)) != 0) {
-        mdb_rollback(&st->base.store);
-        return -1;
+    int r = db_value(base, err, &ignored, SQL(lock_sequencer));
+    if (r == 0) {
+        struct db_rows q = db_rows(base, err, SQL(doubled, .max = SEQUENCE_MAX));
+        while ((r = db_step(&q, err)) == 1) {
+            int64_t marker = db_int(&q, 0);
+            r = db_run(base, err, SQL(drop_run, .first = marker, .last = marker, .n = 1));
+            if (r != 0)
+                break;
+        }
+        db_done(&q);
     }
-    return mdb_commit(&st->base.store, err);
+    if (r == 0)
+        r = db_run(base, err, SQL(forget_reused));
+    if (r == 0)
+        return mdb_commit(base, err);
+    mdb_rollback(base);
+    return -1;
 }
 
 static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_next,

@@ -331,29 +331,23 @@ static int read_answers(struct mdb_store *st, struct db_rows *ret, size_t n, str
     return 0;
 }
 
-/* Sends the first `size` bytes of the text, and reads the results. If requested, fetches what was
- * read ahead while the server works on them. */
-static int send_and_read(struct mdb_store *st, size_t size, struct db_rows *ret, size_t n,
-                         struct error *err)
-{
-    if (send_text(st, st->db, st->text.p, size, err) != 0)
-        return -1;
-    if (st->beside)
-        mdb_ahead_fetch(st);
-    if (await_answer(st, st->db, err) != 0)
-        return -1;
-    return read_answers(st, ret, n, err);
-}
-
-/* Sends the first `size` bytes of the text: the deferred statements and n queries. On failure
- * nothing is deferred any more, and there are no results. */
+/* Sends the first `size` bytes of the text: the deferred statements and n queries, and reads the
+ * results. If requested, fetches the events read ahead while the server works. On failure nothing
+ * is deferred any more, and there are no results. */
 static int exchange(struct mdb_store *st, size_t size, struct db_rows *ret, size_t n,
                     struct error *err)
 {
     struct error why;
     for (size_t i = 0; i < n; i++)
         ret[i] = (struct db_rows){0};
-    if (send_and_read(st, size, ret, n, &why) == 0)
+    int r = send_text(st, st->db, st->text.p, size, &why);
+    if (r == 0 && st->beside)
+        mdb_ahead_fetch(st);
+    if (r == 0)
+        r = await_answer(st, st->db, &why);
+    if (r == 0)
+        r = read_answers(st, ret, n, &why);
+    if (r == 0)
         return 0;
 
     note_end(st);

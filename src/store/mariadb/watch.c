@@ -13,9 +13,6 @@
 #define PATIENCE_MS 20000        /* then the server answers anyway: less than answer-timeout */
 #define IDLE_MAX 1000000         /* ms; longer makes no difference */
 #define TRY_AGAIN (2000 * MS_NS) /* until another connection is tried */
-#define LOOK_EVENTS 64           /* more than that at once wake all consumers */
-#define LOOK_PAYLOAD 8192        /* bytes of a payload that a look reads */
-#define LOOK_UNWOKEN 100         /* ms between looks while there are no wake-ups */
 
 /* ---- wake-ups ---- */
 
@@ -98,24 +95,6 @@ void mdb_wake_clear(struct store *base)
 
 /* ---- polling ---- */
 
-/* Visits the events after the last poll, up to LOOK_EVENTS of them. */
-static int show_new(struct mdb_store *st, bool payloads, new_event_visit *visit, void *ctx,
-                    struct watch_result *ret, struct error *err)
-{
-    int r;
-    int64_t most = payloads ? LOOK_PAYLOAD : -1;
-    struct db_rows q = db_rows(
-        &st->base.store, err,
-        SQL(new_events, .seq = st->looked, .most = most, .max = LOOK_EVENTS + 1));
-    while ((r = db_step(&q, err)) == 1) {
-        struct event ev = {.type = db_text(&q, 1), .payload = db_text(&q, 2)};
-        if (++ret->n <= LOOK_EVENTS)
-            visit(ctx, &ev);
-    }
-    ret->all = ret->n > LOOK_EVENTS;
-    return r;
-}
-
 int mdb_poll_new(struct store *base, bool skip_query, bool payloads, new_event_visit *visit,
                  void *ctx, struct watch_result *ret, struct error *err)
 {
@@ -124,17 +103,17 @@ int mdb_poll_new(struct store *base, bool skip_query, bool payloads, new_event_v
     bool first = st->looked < 0;
     if (mdb_sequence(st, err) != 0)
         return -1;
-    int64_t head = st->wakeup.next - 1;
+    int64_t head = st->wakeup.next - 1, last = st->looked;
     bool events = head != st->looked, changes = st->wakeup.news != st->looked_news;
     if (skip_query || first)
-        found.all = first || events || changes;
-    else if (events && show_new(st, payloads, visit, ctx, &found, err) != 0)
+        found.all = first || events;
+    else if (events && db_new_events(base, &last, payloads, visit, ctx, &found.n, err) != 0)
         return -1;
-    found.all = found.all || changes;
+    found.all = found.all || changes || found.n > DB_NEW_EVENTS;
     st->looked = head;
     st->looked_news = st->wakeup.news;
     if (mdb_wake_fd(base) < 0)
-        found.wait_ms = LOOK_UNWOKEN;
+        found.wait_ms = DB_POLL_UNWOKEN;
     *ret = found;
     return 0;
 }

@@ -254,19 +254,8 @@ static int finish_open(struct sqlite_store *st, const struct sqlite_store *from,
     return 0;
 }
 
-/* Makes sure that a relative path leads to the same file after a chdir. The caller frees
- * the result; NULL: no memory, or the working directory is gone. */
-static char *absolute(const char *path)
-{
-    if (*path == '/')
-        return strdup(path);
-    char *here = getcwd(NULL, 0), *out = NULL;
-    if (here && asprintf(&out, "%s/%s", here, path) < 0)
-        out = NULL;
-    free(here);
-    return out;
-}
-
+/* The path is made absolute, so that it leads to the same file after a chdir, and so that a name
+ * like file:x is not taken for a URI. */
 static int sqlite_open(const char *url, const struct store_options *opt, struct store **ret,
                        struct error *err)
 {
@@ -277,16 +266,22 @@ static int sqlite_open(const char *url, const struct store_options *opt, struct 
     if (!st)
         return err_nomem(err);
 
+    int n = 0;
     st->memory = strcmp(path, ":memory:") == 0;
     st->base.shown = strdup(path);
     if (st->memory) {
-        char name[64];
-        snprintf(name, sizeof name, "file:/outbox-%016llx?vfs=memdb",
-                 (unsigned long long)rng_next(&st->base.rng));
-        st->path = strdup(name);
+        n = asprintf(&st->path, "file:/outbox-%016llx?vfs=memdb",
+                     (unsigned long long)rng_next(&st->base.rng));
+    } else if (*path == '/') {
+        st->path = strdup(path);
     } else {
-        st->path = absolute(path); /* and a name like file:x is not taken for a URI */
+        char *here = getcwd(NULL, 0); /* NULL also if the working directory was deleted */
+        if (here)
+            n = asprintf(&st->path, "%s/%s", here, path);
+        free(here);
     }
+    if (n < 0)
+        st->path = NULL;
     return finish_open(st, NULL, ret, err);
 }
 

@@ -83,8 +83,8 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
                    st->base.shown);
 }
 
-/* Runs the missing migrations. It reads the version again under the write lock: another process may
- * have been first. */
+/* Runs the missing migrations. It reads the version again under the write lock, since another
+ * process may have been first. */
 static int migrate(struct store *base, bool *ret_created, struct error *err)
 {
     int64_t version;

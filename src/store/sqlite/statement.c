@@ -60,11 +60,17 @@ int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err)
 
 /* ---- preparing and binding ---- */
 
-static sqlite3_stmt *prepare(struct sqlite_store *st, const char *sql, struct error *err)
+sqlite3_stmt *sqlite_plain(struct sqlite_store *st, const char *sql, struct error *err)
 {
+    if (sqlite_unstick(st, err) != 0)
+        return NULL;
+    if (sqlite_file_check(st, err) != 0)
+        return NULL;
     for (size_t i = 0; i < st->n_cached; i++)
-        if (st->cached[i].sql == sql)
+        if (st->cached[i].sql == sql) {
+            sqlite3_reset(st->cached[i].stmt);
             return st->cached[i].stmt;
+        }
 
     if (st->n_cached == STATEMENTS_MAX) {
         err_set(err, ERR_INTERNAL, "statement cache is full");
@@ -78,18 +84,6 @@ static sqlite3_stmt *prepare(struct sqlite_store *st, const char *sql, struct er
     }
     st->cached[st->n_cached].sql = sql;
     st->cached[st->n_cached++].stmt = q;
-    return q;
-}
-
-sqlite3_stmt *sqlite_plain(struct sqlite_store *st, const char *sql, struct error *err)
-{
-    if (sqlite_unstick(st, err) != 0)
-        return NULL;
-    if (sqlite_file_check(st, err) != 0)
-        return NULL;
-    sqlite3_stmt *q = prepare(st, sql, err);
-    if (q)
-        sqlite3_reset(q);
     return q;
 }
 
@@ -297,17 +291,6 @@ int sqlite_begin(struct store *base, struct error *err)
     return 0;
 }
 
-/* The commit hook lets it pass while `committing` is set. */
-static int commit(struct sqlite_store *st, struct error *err)
-{
-    if (sqlite_tx_gone(&st->base.store, err) != 0)
-        return -1;
-    st->committing = true;
-    int r = sqlite_exec(st, commit_sql, err);
-    st->committing = false;
-    return r;
-}
-
 int sqlite_commit(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
@@ -317,7 +300,13 @@ int sqlite_commit(struct store *base, struct error *err)
      * woken for nothing. */
     if (st->base.own_commit)
         atomic_fetch_add(&st->family->quiet_commits, 1);
-    if (commit(st, err) != 0) {
+    int r = sqlite_tx_gone(base, err);
+    if (r == 0) {
+        st->committing = true; /* the commit hook lets it pass */
+        r = sqlite_exec(st, commit_sql, err);
+        st->committing = false;
+    }
+    if (r != 0) {
         if (st->base.own_commit)
             atomic_fetch_sub(&st->family->quiet_commits, 1);
         sqlite_rollback(base);

@@ -163,18 +163,6 @@ static int make_durable(struct sqlite_store *st, struct error *err)
 
 /* ---- before and after ---- */
 
-/* Reads what will probably be claimed, if the turn wants fresh events and no parked one comes
- * first. */
-static int prefetch_turn(struct turn *t, struct error *err)
-{
-    bool parked_due = false, claims = t->req && t->req->max_events > 0;
-    if (!claims)
-        return 0;
-    if (t->req->parked_first && db_parked_due(t, &parked_due, err) != 0)
-        return -1;
-    return parked_due ? 0 : sqlite_prefetch(t, err);
-}
-
 int sqlite_before_turns(struct turn *t, size_t n, struct error *err)
 {
     struct store *base = t->st;
@@ -188,8 +176,15 @@ int sqlite_before_turns(struct turn *t, size_t n, struct error *err)
         return -1;
     if (n > 1 && sqlite_snapshot_begin(base, &own, err) != 0)
         return -1;
-    for (size_t i = 0; i < n && r == 0; i++)
-        r = prefetch_turn(&t[i], err);
+    for (size_t i = 0; i < n && r == 0; i++) {
+        bool parked_due = false, claims = t[i].req && t[i].req->max_events > 0;
+        if (!claims)
+            continue;
+        if (t[i].req->parked_first)
+            r = db_parked_due(&t[i], &parked_due, err);
+        if (r == 0 && !parked_due)
+            r = sqlite_prefetch(&t[i], err);
+    }
     sqlite_snapshot_end(base, own);
     return r;
 }

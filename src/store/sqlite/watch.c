@@ -14,14 +14,12 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/num.h"
 #include "store/sqlite/sqlite.h"
 #include "store_sql.h"
 
 #define PATH_SIZE 4096
 
-#define LOOK_EVENTS 64    /* if there are more at once, all consumers are woken */
-#define LOOK_PAYLOAD 8192 /* bytes: larger payloads are not read */
-#define LOOK_UNWOKEN 100  /* ms between polls where there are no wake-ups */
 /* minimum ms between waking all consumers because of a doubt, plus ms per consumer */
 #define DOUBT_WAIT 250
 #define DOUBT_WAIT_EACH 1
@@ -121,25 +119,6 @@ static bool count_commits(struct sqlite_store *st, uint32_t *ret)
     return true;
 }
 
-/* Visits the events after the last poll, up to LOOK_EVENTS of them. *ret_n counts them, and is
- * greater than that if there are more. *seq becomes that of the last one. */
-static int show_new(struct sqlite_store *st, bool payloads, new_event_visit *visit, void *ctx,
-                    int64_t *seq, size_t *ret_n, struct error *err)
-{
-    int r;
-    int64_t most = payloads ? LOOK_PAYLOAD : -1;
-    struct db_rows q = db_rows(&st->base.store, err,
-                               SQL(new_events, .seq = *seq, .most = most, .max = LOOK_EVENTS + 1));
-    *ret_n = 0;
-    while ((r = db_step(&q, err)) == 1) {
-        struct event ev = {.type = db_text(&q, 1), .payload = db_text(&q, 2)};
-        *seq = db_int(&q, 0);
-        if (++*ret_n <= LOOK_EVENTS)
-            visit(ctx, &ev);
-    }
-    return r;
-}
-
 /* Whether another outbox was restored into the file since this handle last polled. */
 static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
 {
@@ -154,22 +133,15 @@ static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
     return 0;
 }
 
-/* The ms between waking all consumers. It grows with their number, since a turn takes about a tenth
- * of a millisecond. */
-static int64_t doubt_wait(const struct sqlite_store *st)
-{
-    int64_t ms = (int64_t)atomic_load(&st->family->registrations) * DOUBT_WAIT_EACH;
-    return ms > DOUBT_WAIT ? ms : DOUBT_WAIT;
-}
-
 /* Wakes all consumers because of a commit of unknown content, but not every time: with busy
  * producers nearly every poll finds several commits, and a thousand turns take longer than the next
- * commits take to arrive. */
+ * commits take to arrive. The time between grows with the number of consumers. */
 static void tell_doubt(const struct sqlite_store *st, struct sqlite_watch *now,
                        struct watch_result *ret)
 {
     int64_t at = clock_mono(st->base.opt.clock);
-    int64_t due = now->told_at + doubt_wait(st) * MS_NS;
+    int64_t wait = (int64_t)atomic_load(&st->family->registrations) * DOUBT_WAIT_EACH;
+    int64_t due = now->told_at + max_i64(wait, DOUBT_WAIT) * MS_NS;
     bool early = now->told_at > 0 && at < due;
     now->doubt = early;
     if (early) {
@@ -192,9 +164,10 @@ static int look_here(struct sqlite_store *st, bool payloads, new_event_visit *vi
     now.quiet_commits = atomic_load(&st->family->quiet_commits);
 
     bool from_here = !was.known || other;
-    if (!from_here && show_new(st, payloads, visit, ctx, &now.seq, &ret->n, err) != 0)
+    if (!from_here &&
+        db_new_events(&st->base.store, &now.seq, payloads, visit, ctx, &ret->n, err) != 0)
         return -1;
-    bool many = from_here || ret->n > LOOK_EVENTS;
+    bool many = from_here || ret->n > DB_NEW_EVENTS;
     if (many && db_value(&st->base.store, err, &now.seq, SQL(last_event)) != 0)
         return -1;
 
@@ -216,7 +189,7 @@ int sqlite_poll_new(struct store *base, bool skip_query, bool payloads, new_even
     struct watch_result found = {.wait_ms = -1};
     bool wakes = sqlite_wake_fd(base) >= 0;
     if (!wakes)
-        found.wait_ms = LOOK_UNWOKEN;
+        found.wait_ms = DB_POLL_UNWOKEN;
     if (skip_query && wakes) {
         found.all = true;
         *ret = found;
