@@ -19,7 +19,7 @@ HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff", "x-
 
 
 class Answer:
-    """What came back. status is 0 if nothing did."""
+    """A response. status is 0 if there was none."""
 
     def __init__(self, data):
         head, _, body = data.partition(b"\r\n\r\n")
@@ -247,7 +247,7 @@ class Requests(AdminCase):
             slow = [self.connect(relay) for _ in range(100)]
             for connection in slow:
                 with contextlib.suppress(ConnectionError): connection.sendall(b"GET /metrics HTTP/1.1\r\nHo")
-            # Without waiting for their timeout: the oldest connections have to make room.
+            # Without waiting for their timeout: the oldest connections must make room.
             answers = [wait_until(lambda: self.status(relay, "/metrics"), timeout=4) for _ in range(10)]
             self.assertEqual(answers, [200] * 10)
 

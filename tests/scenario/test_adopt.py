@@ -1,5 +1,5 @@
-"""Adopting a table: its producer goes on unchanged, and its rows become events; what was processed stays processed. What only one store
-does is in test_adopt_postgres.py, test_adopt_sqlite.py and test_adopt_mariadb.py."""
+"""Adopting a table: its producer continues unchanged, and its rows become events; processed rows stay processed.
+test_adopt_postgres.py, test_adopt_sqlite.py and test_adopt_mariadb.py test each store's peculiarities."""
 # build: plain
 import json
 import uuid
@@ -62,7 +62,7 @@ class Adoption(FlagTable):
         add(3)
         self.sql(f"DELETE FROM {table}")  # as Debezium's users do: only the insert matters
         events = self.drained()
-        if isinstance(self, MariaCase): events[:3] = sorted(events[:3], key=lambda e: ids.index(e["id"]))  # it has them in the order of its key
+        if isinstance(self, MariaCase): events[:3] = sorted(events[:3], key=lambda e: ids.index(e["id"]))  # in the order of its key
         self.assertEqual([e["id"] for e in events], ids)
         self.assertEqual([(e["aggregate_type"], e["aggregate_id"], e["type"], e["payload"], e["headers"]) for e in events],
                          [("order", n, "OrderPaid", {"x": 1}, {"source_id": id}) for n, id in zip(("0", "1", "0", "1"), ids)])
@@ -138,7 +138,7 @@ class Adoption(FlagTable):
         self.outbox("adopt", "orders", *columns)
         self.sql("INSERT INTO orders VALUES (3, 8, '3', NULL)")
         had = self.ask("SELECT type, aggregate_type, aggregate_id FROM @event ORDER BY seq")
-        if isinstance(self, MariaCase): had[:2] = sorted(had[:2], key=str)  # rows without a key have no order of their own
+        if isinstance(self, MariaCase): had[:2] = sorted(had[:2], key=str)  # rows without a key have no order among them
         self.assertEqual(had, [("order.paid", "order", "7"), ("order.paid", None, None), ("order.paid", "order", "8")])
         self.assertTrue(self.json("adopt", "orders", *columns[:4], "--column", "type='order.changed'")["changed"])
         self.sql("INSERT INTO orders VALUES (4, 8, '4', NULL)")

@@ -1,5 +1,5 @@
-"""Adopting a table of a MariaDB database: MariaDB commits on its own when a trigger is made, so this is the store where it can break off
-half-way; and what becomes of values of its types."""
+"""Adopting a table of a MariaDB database: MariaDB commits implicitly when a trigger is created, so only here can an adoption
+stop half-way; and the conversion of its types."""
 # build: plain
 # quick: no
 import contextlib
@@ -131,7 +131,7 @@ class Beside(FlagTable, MariaCase):
         self.stop, self.wrote, self.failed, self.stopped_at = threading.Event(), [], [], []
 
     def write(self):
-        """write inserts rows until it is told to stop, two in each transaction, which it keeps open for a moment."""
+        """write inserts rows until it is stopped, two in each transaction, which it keeps open for a moment."""
         db = mariadb_server.connect(self.store)
         with contextlib.closing(db), db.cursor() as cursor:
             try:
@@ -158,7 +158,7 @@ class Beside(FlagTable, MariaCase):
             for thread in threads: thread.join()
 
     def more(self):
-        """more waits until rows came."""
+        """more waits until rows have been inserted."""
         before = len(self.wrote)
         wait_until(lambda: len(self.wrote) > before + 6 or self.failed)
 
@@ -176,7 +176,8 @@ class Beside(FlagTable, MariaCase):
         self.check()
 
     def stall(self, words):
-        """stall returns a stop at the statement with these words, of what adopts the table, and that process."""
+        """stall stops the process that adopts the table at the statement with these words; it returns the stop and the
+        process."""
         stops = [self.proxy.at(n, STALLED) for n in range(1, MOST)]
         adopt = self.spawn(BIN, "adopt", "outbox", "--store", self.far)
         for stop in stops:
@@ -187,7 +188,8 @@ class Beside(FlagTable, MariaCase):
         return stop, adopt
 
     def test_uncommitted_row_from_before_the_trigger_is_awaited(self):
-        """The trigger makes nothing of a row yet, and the copy comes before its commit: it would be lost, but is waited for."""
+        """The trigger does not see the row yet, and the copy precedes its commit: the row would be lost, but the adoption waits
+        for it."""
         for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"):
             with self.subTest(level):
                 stop, adopt = self.stall("FOR UPDATE")
@@ -207,7 +209,7 @@ class Beside(FlagTable, MariaCase):
                 self.sql("DELETE FROM outbox_adopted")
 
     def adopt_cut(self, when, *more):
-        """adopt_cut runs adopt, cut off at each statement in turn, until it is through."""
+        """adopt_cut runs adopt, cut off at each statement in turn, until it succeeds."""
         self.stopped_at = []
         for n in range(1, MOST):
             self.more()

@@ -1,4 +1,5 @@
-"""Rows of an adopted table are marked once a consumer has had them, so that the former poller can run beside it and then be retired."""
+"""Rows of an adopted table are marked once a consumer has received them, so that the old poller can run beside it and then be
+retired."""
 # quick: no
 import unittest
 import uuid
@@ -15,7 +16,7 @@ class Marking(FlagTable):
         return self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail", *more).stdout
 
     def poll(self):
-        """poll is the old deliverer: it sends what is not processed, and marks it."""
+        """poll is the old deliverer: it sends unprocessed rows, and marks them."""
         found = [n for n, in self.sql(f"SELECT {self.n} FROM outbox WHERE processed_at IS NULL ORDER BY id")]
         self.sql("UPDATE outbox SET processed_at = CURRENT_TIMESTAMP WHERE processed_at IS NULL")
         return found
@@ -26,7 +27,7 @@ class Marking(FlagTable):
 
 @on_each_store
 class Marked(Marking):
-    """Both systems run: what the outbox has delivered is marked, so that the old poller does not send it."""
+    """Both systems run: rows delivered by the outbox are marked, so that the old poller does not send them."""
 
     def test_only_rows_delivered_to_the_named_consumer_are_marked(self):
         self.old_rows(6)
@@ -178,7 +179,7 @@ class Marked(Marking):
         self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(0,)])
 
     def test_listener_is_seeded_at_the_highest_id(self):
-        """A consumer that begins where the old one is: what it had is not delivered again."""
+        """A consumer that begins where the old one is: the old one's deliveries are not repeated."""
         self.old_rows(6)
         self.adopt("--existing", "skip")
         self.sql("UPDATE outbox SET processed_at = CURRENT_TIMESTAMP")
@@ -374,7 +375,7 @@ class OnMariadb(Marking, MariaCase):
                 if old: self.sql("INSERT INTO old (event_type, payload, processed_at) VALUES ('a', '1', %s)", old)
                 add = "INSERT INTO old (id, event_type, payload) VALUES (%s, 'a', '1')"
                 self.sql(add, one)
-                self.sql(add, None)  # a row that cannot be told is left to the old one
+                self.sql(add, None)  # an ambiguous row is left to the old one
                 self.outbox("adopt", "old", "--existing", "copy", "--mark", "processed_at", "--consumer", "mail")
                 self.sql(add, two)
                 self.drained()

@@ -1,4 +1,4 @@
-"""Adopting a table of a PostgreSQL database: what test_adopt.py does not have, and owners of tables who are hostile."""
+"""Adopting a table of a PostgreSQL database: cases beyond test_adopt.py, and hostile owners of tables."""
 # build: plain
 # quick: no
 import json
@@ -70,7 +70,7 @@ class Adoption(FlagTable, PgCase):
         self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event"), [("2",)])
 
     def test_rows_of_concurrent_writers_arrive_once(self):
-        """Adoption waits for transactions that have written, and makes the others wait: no row falls between."""
+        """Adoption waits for transactions that have written, and makes the others wait: no row is missed in between."""
         self.old_rows(3)
         early = psycopg2.connect(self.store)
         self.addCleanup(early.close)
@@ -181,7 +181,7 @@ class Hostile(PgCase):
                  "'BEGIN PERFORM mallory.note(''odd''); RETURN x; END'")
 
     def act(self, *statements):
-        """act does something as mallory, each time on a connection of its own."""
+        """act does something as mallory, each time on a new connection."""
         for statement in statements:
             db = psycopg2.connect(self.mallory)
             db.autocommit = True
@@ -191,7 +191,7 @@ class Hostile(PgCase):
                 db.close()
 
     def cast(self, typ, to, how="ASSIGNMENT"):
-        """cast makes a cast of mallory's own from one of his types."""
+        """cast creates a cast of mallory's from one of his types."""
         name = f"mallory.{typ}_to_{to}"
         value = {"text": "'t'", "json": "'1'::json", "bytea": "'x'::bytea", "timestamptz": "now()"}[to]
         self.act(f"CREATE FUNCTION {name}(mallory.{typ}) RETURNS {to} LANGUAGE plpgsql AS "
@@ -322,13 +322,13 @@ class Hostile(PgCase):
         self.assertEqual(self.sql(f"SELECT has_schema_privilege('{self.name}', 'second', 'CREATE')"), [(False,)])
 
     def test_no_row_is_marked_where_foreign_code_would_run(self):
-        """An UPDATE runs what is on the table; so it is made for those alone who may act as the outbox's owner anyhow."""
+        """An UPDATE runs triggers of the table, so only roles that may act as the outbox's owner anyway may make it."""
         mark = ("--mark", "processed_at", "--consumer", "mail")
         self.table(nr="int PRIMARY KEY DEFAULT 1")
         said = self.outbox("adopt", "mallory.old", *mark, status=CONFIG).stderr
         self.assertIn(f'belongs to role "{self.name}", which could have code of its own run with the rights of', said)
         self.assertEqual(self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'mallory.old'::regclass"), [(0,)])
-        # A table of ours that mallory may put triggers on, or comes to own later.
+        # A table of ours on which mallory may create triggers, or that he comes to own later.
         self.sql(f"CREATE TABLE ours (LIKE mallory.old INCLUDING ALL); GRANT TRIGGER ON ours TO {self.name}")
         self.outbox("adopt", "ours", *mark)
         self.act("CREATE FUNCTION mallory.tell() RETURNS trigger LANGUAGE plpgsql AS "

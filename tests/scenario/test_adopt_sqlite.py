@@ -26,7 +26,7 @@ class Adoption(FlagTable, Case):
 
     def test_any_time_format_is_kept_to_the_millisecond(self):
         self.sql("CREATE TABLE old (id INTEGER PRIMARY KEY, event_type TEXT, payload TEXT, created_at, processed_at)")
-        whole, half = 1763374008, 1763374008.5  # 2025-11-17 10:06:48, which as a Julian day is a little less than that
+        whole, half = 1763374008, 1763374008.5  # 2025-11-17 10:06:48; as a Julian day it is slightly less
         times = ("2025-11-17 10:06:48", "2025-11-17T10:06:48.500Z", whole, half, whole * 1000 + 7, 2440587.5 + whole / 86400)
         self.outbox("adopt", "old")
         for time in times: self.sql("INSERT INTO old (event_type, payload, created_at) VALUES ('a', '1', ?)", time)

@@ -1,5 +1,5 @@
-"""Bringing an outbox up to date while it is in use: producers are not kept waiting, a long transaction is waited for, a process
-killed half-way leaves the outbox intact, and concurrent runs do it once."""
+"""Upgrading an outbox while it is in use: producers do not wait, the upgrade waits for a long transaction, a process killed
+half-way leaves the outbox intact, and concurrent runs do it once."""
 # build: plain
 # quick: no
 import contextlib
@@ -16,7 +16,7 @@ AGAIN = 75
 
 
 class KilledHalfWay:
-    """init that is killed at any moment: the next one finishes what it began."""
+    """init is killed at any moment: the next one finishes what it began."""
 
     def test_upgrade_killed_at_any_moment_can_be_completed(self):
         rng = random.Random(4)
@@ -37,7 +37,7 @@ class KilledHalfWay:
 
 
 class OnSqlite(KilledHalfWay, Case):
-    """The application's file is there, and the outbox is made in it."""
+    """The application's file exists, and the outbox is created in it."""
 
     def outdate(self):
         for path in self.dir.glob("shop.db*"): path.unlink()
@@ -87,7 +87,7 @@ class OnPostgres(KilledHalfWay, PgCase):
     def test_producers_proceed_while_a_long_transaction_is_awaited(self):
         long = psycopg2.connect(self.store, application_name="report")
         cursor = long.cursor()
-        cursor.execute("INSERT INTO outbox.event (type) VALUES ('long')")  # it holds what CREATE TRIGGER wants
+        cursor.execute("INSERT INTO outbox.event (type) VALUES ('long')")  # it holds the lock that CREATE TRIGGER wants
         emitted, took, stop = [0], [], threading.Event()
 
         def produce():

@@ -1,4 +1,4 @@
-"""The command line: every command, every exit code, every kind of bad input; what works on a store, on each store."""
+"""The command line: every command, every exit code, every kind of bad input; commands that use a store, on each store."""
 import json
 import os
 import pty
@@ -45,7 +45,7 @@ class CliCase:
         return "".join(json.dumps({"type": "t", "payload": i}) + "\n" for i in range(1, n + 1))
 
     def on_terminal(self, *args, env=None):
-        """on_terminal runs the CLI on a terminal of its own and gives what it wrote there, and its exit status."""
+        """on_terminal runs the CLI on a new terminal and returns its output there, and its exit status."""
         try:
             pid, fd = pty.fork()
         except OSError as e:
@@ -60,7 +60,7 @@ class CliCase:
                 continue
             try:
                 part = os.read(fd, 65536)
-            except OSError:  # how Linux says that the other end is closed
+            except OSError:  # how Linux reports that the other end is closed
                 break
             if not part:
                 break
@@ -476,7 +476,7 @@ class Files(CliCase, Case):
 
     def test_tables_show_no_control_characters(self):
         db = sqlite3.connect(self.db)
-        db.execute("PRAGMA ignore_check_constraints = ON")  # an older version let them in
+        db.execute("PRAGMA ignore_check_constraints = ON")  # an older version accepted them
         with db:
             db.execute("INSERT INTO outbox_event (type, aggregate_type, aggregate_id) VALUES ('t', 'o', ?)",
                        (f"{ESCAPE}]0;pwned\x07\x9b31m",))
@@ -672,7 +672,7 @@ class Inspect(CliCase):
         self.refused(DATA, "events", "show", "99", says='"99"')
 
     def test_events_and_dead_letters_show_their_idempotency_key(self):
-        for how in ((), ("--tenant", "acme")):  # of a tenant's, too, which for the platform's inbox goes by its id
+        for how in ((), ("--tenant", "acme")):  # also of a tenant's event, which the platform's inbox identifies by its id
             key = f"key of {how[-1] if how else 'nobody'}"
             event = self.emit("order.paid", None, None, "--idempotency-key", key, *how)
             self.drain("--consumer", "no", "--sink", "exec:exit 65")

@@ -15,7 +15,7 @@ METRICS = (ROOT / "docs" / "metrics.md").read_text()
 HEADERS = "".join(path.read_text() for path in (ROOT / "include").glob("*.h"))
 
 class Named:
-    """What the views show, after a delivery, a failure that waits, and a dead letter. On each store."""
+    """The content of the views, after a delivery, a waiting failure, and a dead letter. On each store."""
 
     def setUp(self):
         super().setUp()
@@ -94,7 +94,7 @@ class NamedOnPostgres(Named, PgCase):
         self.assertEqual(self.rows("consumed_events", "event_id, consumer, consumed_at IS NOT NULL"), [("k", "shop.stock", True)])
 
     def more_names(self):
-        """more_names: in a schema of its own an event can be called as people call it."""
+        """more_names: in a separate schema an event can have the names that people use."""
         got = self.rows("outbox_event", "consumer, event_type, status, attempts, next_attempt_at IS NOT NULL, error_message, "
                         "delivered_at IS NOT NULL")
         self.assertEqual(sorted(got), [("dead", "message:created", "expired", 1, False, "exit status 65: no such room", False),
@@ -139,7 +139,7 @@ class NamedOnPostgres(Named, PgCase):
 
 # ---- the page ----
 
-# The words of each source, which a reader looks for: names of tables, columns, functions, states, settings and metrics.
+# The words of each source that a reader looks for: names of tables, columns, functions, states, settings and metrics.
 WORDS = {
     "Fan-out to handlers": """co_handlers RegisteredHandler HANDLER_NAME handler_name idempotency_key core.event_handled
         _CONSUMER_BUILDERS build_decision_recorded_consumer""",
@@ -177,7 +177,7 @@ def sections():
 
 
 def rows(text):
-    """rows returns what stands on both sides of the arrows of a section: (there, here)."""
+    """rows returns both sides of the arrows of a section: (there, here)."""
     return [tuple(item.split(" → ", 1)) for item in items(text) if " → " in item]
 
 
@@ -237,7 +237,7 @@ class Names(PgCase):
         return name in option
 
     def is_taken(self, name, value):
-        """is_taken tells whether a config file may say that."""
+        """is_taken tells whether a config file may contain that."""
         config = self.path("outbox.conf")
         scope = next((o["scope"] for o in self.options if o["name"] == name and o["file"]), None)
         lines = ["[outbox]", f"store = {self.store}", "[consumer c]", "sink = stdout:"]
@@ -266,7 +266,7 @@ class Names(PgCase):
 
 
 class Examples:
-    """The page's blocks, in order; each prints what is shown right behind it."""
+    """The page's blocks, in order; each prints what the page shows right after it."""
 
     def script(self):
         found = FENCE.findall(PAGE.read_text())

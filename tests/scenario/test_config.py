@@ -20,7 +20,7 @@ class ConfigCase(Case):
         return path
 
     def problems(self, *args, **kw):
-        """problems returns what config check has to say, as (where, text)."""
+        """problems returns the output of config check, as (where, text)."""
         got = self.json("config", "check", *args, status=CONFIG, **kw)
         self.assertFalse(got["ok"])
         return [(p["where"], p["text"]) for p in got["problems"]]

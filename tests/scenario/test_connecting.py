@@ -1,4 +1,4 @@
-"""Connecting to PostgreSQL: what docs/stores.md says is so, and a server that is too old is refused."""
+"""Connecting to PostgreSQL as docs/stores.md says, and a server that is too old is refused."""
 # build: plain
 import contextlib
 import re
@@ -17,7 +17,7 @@ CONFIG = 78
 
 
 class Page(Case):
-    """The page's examples, on a server that wants a password."""
+    """The page's examples, on a server that requires a password."""
 
     def setUp(self):
         super().setUp()
@@ -30,7 +30,7 @@ class Page(Case):
         servers.execute(store, "SELECT outbox.register('mail')")
 
     def local(self, text):
-        """local puts the server's address for those of the page; db1 is a host that does not answer."""
+        """local replaces the page's addresses by the server's; db1 is a host that does not answer."""
         port = str(self.server.tcp_port)
         text = re.sub(r"db1\.example:5432", "127.0.0.1:1", text)
         return re.sub(r"db2?\.example", "127.0.0.1", text).replace("5432", port)
@@ -68,7 +68,7 @@ class Old(Case):
                 with guest:
                     guest.recv(4096)
                     guest.sendall(hello)
-                    while guest.recv(4096): pass  # it gets no query before the end
+                    while guest.recv(4096): pass  # it gets no query until the end
 
     def test_too_old_server_is_refused_before_any_query(self):
         for args in (["init"], ["status"], ["doctor"], ["relay", "--consumer", "mail", "--sink", "stdout:"]):

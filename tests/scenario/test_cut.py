@@ -1,4 +1,5 @@
-"""A settlement is cut off between any two of its statements: position, record of what was processed, and burial go together or not at all."""
+"""A settlement is cut off between any two of its statements: position, record of processed events, and burial happen together
+or not at all."""
 import unittest
 
 from support import MariaCase, PgCase, on_each_store, wait_until
@@ -39,7 +40,7 @@ class Cut:
         return self.ask("SELECT * FROM @lane WHERE lane >= 0")
 
     def cut_and_mended(self, verb, table, meanwhile):
-        """cut_and_mended: while it is cut, meanwhile() is seen; once mended, everything ends as if nothing had been."""
+        """cut_and_mended: during the cut, meanwhile() holds; afterwards everything ends as if nothing had happened."""
         self.cut(verb, table)
         with self.relay(*self.sink) as relay:
             wait_until(lambda: "cut off here" in relay.output(), what=relay.output)

@@ -1,4 +1,4 @@
-"""Commands that destroy ask on a terminal, want --yes elsewhere, and say what they did."""
+"""Destructive commands ask on a terminal, require --yes elsewhere, and say what they did."""
 import os
 import pty
 import subprocess
@@ -21,7 +21,7 @@ class Destroying(Case):
         return len(self.json("dead", "list"))
 
     def asked(self, answer, *args):
-        """asked runs a command on a terminal, answers, and gives its exit status and all it wrote."""
+        """asked runs a command on a terminal, answers, and returns its exit status and output."""
         main, side = pty.openpty()
         child = subprocess.Popen([BIN, *args], stdin=side, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.dir,
                                  env=self.env(), text=True)

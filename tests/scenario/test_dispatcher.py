@@ -50,7 +50,7 @@ class Shown(Configured, Case):
 
 
 class Dispatcher(Configured):
-    """What holds on every store. A subclass has the names that differ."""
+    """Claims about every store. A subclass has the names that differ."""
 
     @classmethod
     def setUpClass(cls):
@@ -97,7 +97,7 @@ class Dispatcher(Configured):
         self.assertEqual((shown["state"], shown["receipt"]), ("delivered", sent[event]))
         self.assertRegex(shown["delivered_at"], r"^\d{4}-\d\d-\d\dT.*Z$")
         self.assertRegex(self.outbox("events", "show", event).stdout, rf"DELIVERED +RECEIPT[^\n]*\n.*{shown['delivered_at']} +{sent[event]}")
-        # 50 at a time at most: each claim has an epoch of its own
+        # 50 at a time at most: each claim has its own epoch
         (claims,), = self.sql(self.EPOCHS)
         self.assertGreaterEqual(claims, 3)
 
@@ -114,7 +114,7 @@ class Dispatcher(Configured):
         self.assertEqual({e: r for e, r in self.receipts().items() if e != last}, recorded)
 
     def test_claim_lasts_30_seconds_and_holds_50(self):
-        """From what others see in the store while a delivery does not end."""
+        """As others see it in the store while a delivery does not end."""
         self.emit_many({"type": "t", "payload": i} for i in range(60))
         args = ["--consumer", "c", "--preset", "dispatcher", "--concurrency", "1", "--sink", "exec:cat > got; sleep 60"]
         relay = self.relay(*args, "--drain-deadline", "0s")

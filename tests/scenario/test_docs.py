@@ -1,5 +1,5 @@
-"""The documents tell the truth: their examples run and print what they show, their links lead somewhere, and the tests
-and options they name exist."""
+"""The documents tell the truth: their examples run and print what they show, their links lead somewhere, and the tests and
+options they name exist."""
 # build: plain
 import contextlib
 import json
@@ -22,7 +22,7 @@ OPERATIONS = ROOT / "docs" / "operations.md"
 REFERENCE = ROOT / "docs" / "reference.md"
 WEBHOOKS = ROOT / "docs" / "webhooks.md"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
-# What is asked for, where it is kept beside the source.
+# The required features, where that file is kept beside the source.
 CONTRACT = next((path for path in (folder / "shared" / "CONTRACT.md" for folder in ROOT.parents) if path.exists()), None)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # `contract/store.c:name`, `scenario/test_cli.py:name`: a test, by its path below tests/
@@ -37,8 +37,7 @@ def documents():
 
 
 def blocks(path):
-    """blocks returns the fenced blocks as (language, text, whether nothing but white space stands before it since the
-    last one)."""
+    """blocks returns the fenced blocks as (language, text, whether only white space separates it from the previous one)."""
     text, end, found = path.read_text(), 0, []
     for block in FENCE.finditer(text):
         found.append((block[1], block[2], not text[end:block.start()].strip()))
@@ -47,7 +46,7 @@ def blocks(path):
 
 
 def shell_blocks(path):
-    """shell_blocks returns what to run, each with what it must print; None: that does not matter."""
+    """shell_blocks returns the commands to run, each with its expected output; None: any."""
     found = []
     for language, text, follows in blocks(path):
         if language == "sh": found.append([text, None])
@@ -56,7 +55,7 @@ def shell_blocks(path):
 
 
 def plain(text):
-    """plain takes out of an output what differs from run to run: ids, times, ages, process ids, the width of columns."""
+    """plain removes from an output whatever differs from run to run: ids, times, ages, process ids, the width of columns."""
     for pattern, name in ((r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
                           (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME"),
                           (r"(?m)^store postgres:\S+", "store postgres:///shop:"),
@@ -72,7 +71,7 @@ def prose(path):
 
 
 def anchors(path):
-    """anchors returns the names under which GitHub makes a document's headings reachable."""
+    """anchors returns the names by which GitHub addresses a document's headings."""
     heads = re.findall(r"^#+ +(.*)$", prose(path), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
 
@@ -83,7 +82,7 @@ def options():
 
 
 def shared_cases(path):
-    """shared_cases returns the suites that a Python test takes cases from: files of tests/lib or of its own folder."""
+    """shared_cases returns the suites that a Python test imports cases from: files of tests/lib or of its own folder."""
     names = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
     paths = [folder / f"{name}.py" for name in names for folder in (ROOT / "tests" / "lib", path.parent)]
     return [path.read_text() for path in paths if path.exists()]
@@ -108,8 +107,8 @@ class Runs:
     """A mixin for cases with a folder, self.dir, that run a document's examples there."""
 
     def run_blocks(self, path, **addresses):
-        """run_blocks runs a document's examples in order, in one shell, in a folder of its own; with our address in place of one
-        of the document's."""
+        """run_blocks runs a document's examples in order, in one shell, in a new folder, with our addresses in place of the
+        document's."""
         found = shell_blocks(path)
         self.assertTrue(found)
         mark = "-- end of block --"
@@ -188,7 +187,7 @@ class Quotes(unittest.TestCase):
 class Recipes(Case):
     """The page on adding a sink, a store and a command."""
 
-    # What their second steps declare.
+    # The declarations of their second steps.
     DECLARED = "#include \"sink/sink.h\"\nextern const struct sink_ops spool_ops;\n"
 
     def test_files_shown_on_the_page_compile(self):
@@ -221,7 +220,7 @@ class Conformance(unittest.TestCase):
                 self.assertEqual(set(row.stores) - {store for on in row.tests.values() for store in on}, set())
 
     def test_row_is_proven_only_by_tests_on_its_stores(self):
-        """What ./test --rows says of a row whose test passed on one store, was skipped on the other, or is not there."""
+        """What ./test --rows says of a row whose test passed on one store, was skipped on the other, or is missing."""
         def said(*lines, cell="both: `scenario/test_x.py:test_y`", stores="PostgreSQL, SQLite"):
             job = types.SimpleNamespace(label="scenario/test_x.py", output="\n".join(lines))
             return rows.troubles(rows.Row("C9.1", "what", stores, cell), rows.outcomes([job]))
@@ -287,7 +286,7 @@ class References(unittest.TestCase):
 
 
 class Program(unittest.TestCase):
-    """What documents say of the program is so."""
+    """Statements of the documents about the program are true."""
 
     def test_every_named_command_exists(self):
         listed = subprocess.run([BIN, "help"], capture_output=True, text=True, check=True, env=clean_env()).stdout
@@ -315,7 +314,7 @@ class Program(unittest.TestCase):
                                (r"\boutbox_\w+", ("sql/sqlite/*.sql", "sql/mariadb/*.sql", "src/admin/*.c"))):
             for path in [path for glob in files for path in ROOT.glob(glob)]: known |= set(re.findall(pattern, path.read_text()))
         for path in documents():
-            if path.name in ("testing.md", "coming-from.md") or ROOT / "tests" in path.parents: continue  # the second has a test of its own
+            if path.name in ("testing.md", "coming-from.md") or ROOT / "tests" in path.parents: continue  # the second has a separate test
             for name in re.findall(r"`(outbox_\w+|OUTBOX_[A-Z]+(?:_[A-Z]+)*)(?:\(\))?`", prose(path)):
                 with self.subTest(document=path.name, name=name): self.assertIn(name, known)
 
@@ -366,7 +365,7 @@ MIB = 1 << 20
 
 
 class Numbers(unittest.TestCase):
-    """Numbers that the code knows are the same in the documents: here those that are no defaults of options."""
+    """Numbers in the code are the same in the documents: here those that are not defaults of options."""
 
     # Words of docs/reference.md: the folder of src and the constant that has their number, and in how many of its units.
     FIXED = {r"holds at most (\d+) batches at once": ("engine", "INFLIGHT_BATCHES", 1),

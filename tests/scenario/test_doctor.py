@@ -1,5 +1,5 @@
-"""outbox doctor: every finding is made to happen for real, and a healthy outbox has none. On servers of our own: what it
-says about transactions and connections is about the whole server."""
+"""outbox doctor: every finding is provoked for real, and a healthy outbox has none. On private servers: its findings about
+transactions and connections concern the whole server."""
 # build: plain
 # quick: no
 import os
@@ -14,7 +14,7 @@ SERVERS = {}
 
 
 def server(name, **settings):
-    """server returns the one of that name, started when first asked for; it ends with this file."""
+    """server returns the server of that name, started on first use; it ends with this file."""
     if name not in SERVERS:
         SERVERS[name] = servers.Postgres({"fsync": "on", **settings}).start()
     return SERVERS[name]
@@ -26,10 +26,10 @@ def tearDownModule():
 
 
 class Doctor:
-    """What the cases on both stores share."""
+    """Common to the cases on both stores."""
 
     def doctor(self, *args, status=0, **kw):
-        """doctor returns what it says, by level and name: [(level, name, text, advice)]."""
+        """doctor returns its findings: [(level, name, text, advice)]."""
         said = self.json("doctor", *args, status=status, **kw)
         self.assertEqual(said["ok"], status == 0)
         found = [(f["level"], f["name"], f["text"], f["advice"]) for f in said["findings"]]
@@ -42,7 +42,7 @@ class Doctor:
         return [f for f in self.doctor(*args, status=FOUND, **kw) if f[0] in ("warning", "problem")]
 
     def one(self, level, name, *texts, args=(), **kw):
-        """one expects exactly one warning or problem, which holds all texts; gives it."""
+        """one expects exactly one warning or problem, which contains all texts; it returns that."""
         found = self.bad(*args, **kw)
         self.assertEqual([f[:2] for f in found], [(level, name)], found)
         for text in texts:
@@ -56,7 +56,7 @@ class Doctor:
 class PgDoctor(Doctor, Case):
     def setUp(self):
         super().setUp()
-        self.use(server("plain", autovacuum_naptime="1d"))  # it would take transaction numbers of its own
+        self.use(server("plain", autovacuum_naptime="1d"))  # it would use transaction numbers itself
 
     def use(self, pg):
         self.pg = pg
@@ -77,7 +77,7 @@ class PgDoctor(Doctor, Case):
         return db
 
     def role(self):
-        """role makes one, and gives it and the store's address as that role."""
+        """role creates one, and returns it and the store's address for it."""
         name = f"r{os.urandom(6).hex()}"
         self.sql(f"CREATE ROLE {name} LOGIN")
         self.addCleanup(self.sql, f"DROP OWNED BY {name}; DROP ROLE {name}")
@@ -114,7 +114,7 @@ class Server(PgDoctor):
         pid = db.info.backend_pid
         self.one("warning", "transaction", f"pid {pid}", 'application "forgetful"', "idle in transaction", "has written",
                  f"pg_terminate_backend({pid})", args=("--patience", "0s"))
-        self.doctor()  # it is not old enough to be a warning on its own
+        self.doctor()  # it is not old enough for a separate warning
         db.rollback()
         self.doctor("--patience", "0s")
 
@@ -161,7 +161,7 @@ class Server(PgDoctor):
     def test_unremovable_dead_rows_are_found(self):
         self.sql("INSERT INTO outbox.parked (consumer, seq, key, attempts) SELECT 'x', g, 0, 0 FROM "
                  "generate_series(1, 60000) g; DELETE FROM outbox.parked")
-        servers.forget_connections()  # a session tells what it did when it ends, or much later
+        servers.forget_connections()  # a session reports its activity when it ends, or much later
         wait_until(lambda: self.outbox("doctor", status=None).returncode == FOUND)
         self.one("warning", "dead-rows", "table parked has 60000 dead rows", 'VACUUM "outbox".parked')
 

@@ -20,7 +20,7 @@ from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, thorough, wait_
 EXAMPLES = ROOT / "examples"
 SHOP = pathlib.Path(BIN).parent / "examples" / "shop"
 WORKER = pathlib.Path(BIN).parent / "examples" / "worker"
-# Where ./test puts modules that npm brought, and where Debian puts its own.
+# Where ./test puts modules from npm, and where Debian puts its own.
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outbox-tests"
 NODE_PATH = ":".join(filter(None, [os.environ.get("NODE_PATH"), str(CACHE / "node_modules"), "/usr/share/nodejs"]))
 NO_NODE = "no module pg for node: ./test says why it could not get it"
@@ -36,7 +36,7 @@ def node_has_pg():
 
 
 NODE = node_has_pg()
-# Go keeps its modules where ./test has put them, and gets nothing itself.
+# Go uses the modules that ./test has downloaded, and downloads nothing itself.
 GO_ENV = {"GOMODCACHE": str(CACHE / "go" / "mod"), "GOCACHE": str(CACHE / "go" / "build"), "GOPROXY": "off", "GOFLAGS": "-mod=readonly",
           "GOTOOLCHAIN": "local"}
 NO_GO = "no Go, or no module pgx for it: ./test says why it could not get it"
@@ -88,7 +88,7 @@ class ExampleCase(PgCase):
         return self.example(language, "producer").stdout
 
     def consume(self, language):
-        """consume runs a consumer until nothing is left, not even what waited for its time."""
+        """consume runs a consumer until nothing is left, not even delayed events."""
         said = ""
 
         def idle():
@@ -120,7 +120,7 @@ class ExampleCase(PgCase):
 
 
 class Claims:
-    """What every language must show."""
+    """Claims about every language."""
 
     def test_rollback_leaves_no_event(self):
         self.produce(self.language)
@@ -159,7 +159,7 @@ class Claims:
         self.assertEqual(self.revenue(), {"ada": 1, "bob": 2})
         handled = self.sql("SELECT e.payload ->> 'customer' FROM outbox.handled h JOIN outbox.event e"
                            " ON e.id::text = h.key ORDER BY h.at")
-        self.assertEqual(handled, [("bob",), ("ada",)])  # behind the one that failed, its own key waited
+        self.assertEqual(handled, [("bob",), ("ada",)])  # behind the failed event, its own key waited
 
     CLASSES = {"python": "InvalidTextRepresentation: ", "node": "DatabaseError: ", "psql": "22P02: "}
 
@@ -185,7 +185,7 @@ class Claims:
             self.order(n, "ada", n)
             wait_until(lambda: self.revenue_if_any() == {"ada": n * (n + 1) // 2}, what=worker.output)
             wait_until(lambda: self.sql(end), what=worker.output)
-        # Half-way through an event, too: its transaction goes, and it is handled again.
+        # Half-way through an event, too: its transaction is undone, and it is handled again.
         with psycopg2.connect(self.store, application_name="outside") as db, db.cursor() as sql:
             sql.execute("SELECT 1 FROM revenue FOR UPDATE")
             self.order(4, "ada", 4)
@@ -193,7 +193,7 @@ class Claims:
             pid = wait_until(lambda: self.sql(waits), what=worker.output)[0][0]
             self.sql("SELECT pg_terminate_backend(%s)", pid)
         db.close()
-        if self.language == "psql":  # which cannot go on with a batch: another worker takes it over when its lease expires
+        if self.language == "psql":  # which cannot finish its batch: another worker takes it over when its lease expires
             self.sql("UPDATE outbox.claim SET locked_until = now()")
         wait_until(lambda: self.revenue_if_any() == {"ada": 10}, what=worker.output)
         wait_until(lambda: self.status("parked + inflight") == 0, what=worker.output)
@@ -239,7 +239,7 @@ class Node(Claims, ExampleCase):
 @thorough("one language will do")
 @unittest.skipUnless(GO, NO_GO)
 class Go(ExampleCase):
-    """pgx asks the server for the type of each parameter, so what it can send there depends on the casts."""
+    """pgx asks the server for the type of each parameter, so its input depends on the casts."""
     language = "go"
 
     @classmethod
@@ -298,7 +298,7 @@ class Together(ExampleCase):
         self.assertEqual(self.sql("SELECT payload::text FROM outbox.event"), [(given.decode(),)] * 2)
 
     def test_workers_in_several_languages_at_once_take_effect_once(self):
-        self.consume("psql")  # creates the table: PostgreSQL does not like it to be made by several at once
+        self.consume("psql")  # creates the table: PostgreSQL fails if several sessions create it at once
         self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload)"
                  " SELECT 'order.created', 'order', i::text, json_build_object('customer', 'c' || i %% 7, 'total', i)"
                  " FROM generate_series(1, %s) AS i", 1000)
@@ -311,7 +311,7 @@ class Together(ExampleCase):
 
 @thorough("one language will do")
 class Restart(ExampleCase):
-    """Workers of every language, and a server that is restarted under them."""
+    """Workers in every language, and a server that restarts under them."""
 
     def setUp(self):
         Case.setUp(self)
@@ -390,7 +390,7 @@ class Shop:
             wait_until(lambda: now() or not shop.running(), what=shop.output)
             status = shop.kill()
             self.assertIn(status, (-9, 0), shop.output())
-            if status == 0: orders += 700  # it was through before we came to it
+            if status == 0: orders += 700  # it had finished before the test got to it
             else: kills += 1
         self.assertGreater(kills, 0)
         said = self.shop(orders)
@@ -420,7 +420,7 @@ class Worker:
         self.init()
         self.emit_many([{"type": type, "aggregate_type": "order", "aggregate_id": "1"} for type in ("order.paid", "order.shipped")])
         self.emit("user.new")
-        # What is refused the first time holds back its key, and comes before it.
+        # An event refused the first time holds back its key, and precedes it.
         self.assertEqual(self.work("mail"), ["mail order.paid null", "mail order.shipped null"])
         self.emit("order.closed")
         lines = self.work()
@@ -445,7 +445,7 @@ class WorkerOnPostgres(Worker, PgCase):
 
 
 class Reference(ExampleCase):
-    """docs/sql.md tells the truth: its examples print what it shows, and what it describes is what there is."""
+    """docs/sql.md tells the truth: its examples print what it shows, and its descriptions match the functions."""
 
     TEXT = (ROOT / "docs" / "sql.md").read_text()
     TYPES = {"int": "integer", "timestamptz": "timestamp with time zone"}
@@ -462,7 +462,7 @@ class Reference(ExampleCase):
         for (text, shown), got in zip(found, done.stdout.split(mark + "\n")):
             self.assertEqual(ids.sub("ID", got), ids.sub("ID", shown), text)
 
-    # What stands for several types.
+    # Names that stand for several types.
     MANY = {"JSON": {"json", "jsonb", "text", "bytea", "anycompatible", "anyelement"}, "any": {"anycompatible", "anyelement", "text"}}
 
     def test_documented_functions_have_the_documented_arguments(self):
@@ -482,7 +482,7 @@ class Reference(ExampleCase):
                         self.assertIn(type, self.MANY.get(kind, {self.TYPES.get(kind, kind)}), arg)
 
     def test_every_public_function_is_described(self):
-        """What does not begin with an underscore is there to be called. turn is for relays of an earlier version."""
+        """Functions without a leading underscore are public. turn is for relays of an earlier version."""
         there = {name for (name,) in self.sql(r"SELECT proname FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND proname !~ '^_'")}
         described = set(re.findall(r"outbox\.(\w+)\(", self.TEXT)) | set(re.findall(r"`outbox\.(\w+)`", self.TEXT))
         self.assertEqual(there - described, set())

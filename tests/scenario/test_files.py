@@ -63,11 +63,11 @@ class Made(Case):
         self.path("out").symlink_to(victim)
         said = self.outbox("relay", "--drain", "--consumer", "a", "--sink", f"file:{self.path('out')}", status=78).stderr
         self.assertIn("is a symbolic link", said)
-        # What takes the file's place later makes the sink one that is down.
+        # A later file in that place makes the sink down.
         with self.relay("--consumer", "b", "--sink", f"file:{self.path('b')}") as relay:
             wait_until(lambda: self.path("b").exists())
             self.path("link").symlink_to(victim)
-            self.path("link").replace(self.path("b"))  # at once: it would make the file anew in between
+            self.path("link").replace(self.path("b"))  # at once: it would otherwise recreate the file in between
             self.emit("t")
             wait_until(lambda: "is a symbolic link" in relay.output(), what=relay.output)
             self.path("b").unlink()
@@ -226,7 +226,7 @@ class Seen(Case):
             child = self.spawn("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups", BIN, "relay",
                                "--consumer", "a", *args, env={"HOOK": SECRET.strip()})
             wait_until(lambda: "starting" in child.output() or not child.running(), what=child.output)
-            # The kernel gives what is in /proc about a process that is not to be dumped to root.
+            # The kernel gives root ownership of the /proc files of a process that must not be dumped.
             self.assertEqual(os.stat(f"/proc/{child.pid}/environ").st_uid, 0 if hidden else STRANGER, child.output())
             self.assertNotIn("running as root", child.output())
             child.stop()

@@ -1,4 +1,4 @@
-"""Who may do what: a role gets one part of the outbox, or several, and nothing beyond."""
+"""Rights: a role gets one part of the outbox, or several, and nothing beyond."""
 # build: plain
 import json
 import unittest
@@ -76,7 +76,7 @@ class Grants(PgCase):
         self.init()
 
     def fill(self):
-        """fill makes something of everything: a dead letter, a live claim (its epoch is returned), a key."""
+        """fill creates something of everything: a dead letter, a live claim (its epoch is returned), a key."""
         self.emit("a", "k/1", 1, "--idempotency-key", "known")
         self.sql("SELECT outbox.register('mail')")
         epoch = self.sql("SELECT epoch FROM outbox.claim('mail', 'w')")[0][0]
@@ -89,7 +89,7 @@ class Grants(PgCase):
         return epoch
 
     def attempt(self, store, statement, params):
-        """attempt returns whether a role may do it, and undoes what it did."""
+        """attempt returns whether a role may do it, and undoes the change."""
         db = psycopg2.connect(store)
         try:
             with db.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Who may do what on MariaDB: an account gets one part of the outbox, or several, and nothing beyond."""
+"""Rights on MariaDB: an account gets one part of the outbox, or several, and nothing beyond."""
 # build: plain
 import re
 import uuid
@@ -47,7 +47,7 @@ RULES = [
 ]
 
 
-CHOSEN = 2**64 - 2  # the number of one event, after which there is none for others
+CHOSEN = 2**64 - 2  # the number of one event, after which none is left for others
 TOO_HIGH = r"\(1264, 'outbox_event: not stored: insert_id is above 4611686018427387904"
 NUMBERED = "INSERT INTO outbox_event (type, payload) "
 # Ways to emit in a session that has set insert_id, or sets it on the way by pick(). @n: the number.
@@ -74,7 +74,7 @@ class Grants(MariaCase):
         self.init()
 
     def account(self, *parts):
-        """account makes one with these parts, and gives its store."""
+        """account creates one with these parts, and returns its store."""
         name = f"r{uuid.uuid4().hex[:16]}"
         self.sql(f"CREATE USER {name}@localhost")
         self.addCleanup(mariadb_server.execute, self.server_url, f"DROP USER {name}@localhost")
@@ -85,7 +85,7 @@ class Grants(MariaCase):
         return re.match(r"mariadb://(\w+)@", store)[1] + "@localhost"
 
     def attempt(self, store, statement):
-        """attempt returns whether an account may do it, and undoes what it did."""
+        """attempt returns whether an account may do it, and undoes the change."""
         try:
             db = mariadb_server.connect(store)
         except pymysql.Error as error:
@@ -105,7 +105,7 @@ class Grants(MariaCase):
 
     def test_each_grant_allows_exactly_its_operations(self):
         self.emit("a", "k/1", 1, "--idempotency-key", "known")
-        self.outbox("status")  # gives the event its seq: outbox_wait finds nothing new
+        self.outbox("status")  # assigns the event its seq: outbox_wait finds nothing new
         accounts = {part: self.account(part) for part in (PRODUCER, CONSUMER, OPERATOR)}
         for statement, allowed in RULES:
             for part, store in accounts.items():

@@ -13,7 +13,7 @@ BODY = "{\n    return 0;\n}\n"
 
 
 def layered(top):
-    """layered returns the folders of src that have a layer: and those beside it in extra."""
+    """layered returns the folders that have a layer: those of src, and those in extra."""
     yield from (path.name for path in (top / "src").iterdir() if path.is_dir())
     yield from (f"extra/{path.name}" for path in (top / "extra").iterdir() if path.is_dir())
 

@@ -25,7 +25,7 @@ class Hostile(Case):
         self.init()
 
     def without_checks(self):
-        """without_checks takes every CHECK out of the table, as anyone with write access to the file can."""
+        """without_checks removes every CHECK from the table, as anyone with write access to the file can."""
         db = sqlite3.connect(self.db)
         db.execute("PRAGMA writable_schema = ON")
         with db:
@@ -53,7 +53,7 @@ class Hostile(Case):
 
 class Files(Hostile):
     def test_null_consumer_settings_cause_no_crash(self):
-        """In a file whose constraints were taken out."""
+        """In a file whose constraints were removed."""
         self.emit("a.b")
         self.drain("--consumer", "c", "--sink", "exec:true")
         db = sqlite3.connect(self.db)
@@ -115,10 +115,10 @@ class Commands(Hostile):
 
 
 class Rows(Hostile):
-    """Columns that hold what no event may have, looked at in every way there is."""
+    """Columns with values that no event may have, shown in every possible way."""
 
     def look(self):
-        """look runs everything that reads events; what it prints for programs is JSON in UTF-8."""
+        """look runs every command that reads events; its output for programs is JSON in UTF-8."""
         for args in (["events", "list", "--limit", "100"], ["dead", "list"], ["status"], ["consumers", "list"], ["doctor"]):
             self.outbox(*args, "--json", status=None).stdout.encode()  # no surrogates: it is UTF-8
             self.json(*args, status=None)

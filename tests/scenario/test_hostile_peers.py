@@ -1,5 +1,5 @@
-"""Endpoints and Redis servers that are hostile: whatever they answer, a relay stays small, serves its other consumers, and stops when
-it is told to; and nothing secret of ours that they repeat is shown or kept."""
+"""Hostile endpoints and Redis servers: whatever they answer, a relay stays small, serves its other consumers, and stops on
+request; and none of our secrets that they repeat is shown or kept."""
 # build: plain
 import pathlib
 import re
@@ -17,8 +17,8 @@ PASSWORD = "correct-horse-battery-staple"
 
 
 class Peer:
-    """Something that listens on a loopback port. When asked it says `first`, and then `more`, again and again, until it was
-    listened to for too long. What it is asked after that on a connection it answers with `later`."""
+    """A listener on a loopback port. When asked it sends `first`, and then `more`, repeatedly, until the client has listened
+    for too long. Further requests on a connection get `later`."""
 
     def __init__(self, first=b"", more=b"", later=None):
         self.first, self.more, self.later = first, more, first if later is None else later
@@ -106,7 +106,7 @@ class Peers(Case):
         wait_until(lambda: all(peer.asked for peer in peers.values()), what=lambda: {n: p.asked for n, p in peers.items()})
         for _ in range(3): self.emit("t.e")
         wait_until(lambda: len(self.ndjson(healthy)) == 4, what=relay.output)
-        # Each has ended what was said without an end: by a limit of its size, or of time.
+        # Each ended the endless answer: by a limit of size or of time.
         wait_until(lambda: all(peer.left for peer in peers.values() if peer.more), what=lambda: {n: p.left for n, p in peers.items()})
         self.assertTrue(relay.running(), relay.output())
         self.assertLess(self.peak(relay), 120)
@@ -122,7 +122,7 @@ class Peers(Case):
         self.relay_to(SERVERS, "redis://127.0.0.1:{}?stream=s")
 
     def test_reader_of_a_hostile_redis_uses_bounded_resources(self):
-        """Before it has let us in, a server has nothing long to say."""
+        """Before the login succeeds, a server has nothing long to say."""
         for name in ("bulk", "lists", "nested", "escapes"):
             peer = SERVERS[name]
             asked = peer.asked
@@ -133,7 +133,7 @@ class Peers(Case):
             self.assertFalse(set("\x1b\x9b\u202e") & set(reader.output()))
 
     def test_password_echoed_by_redis_is_not_shown_or_kept(self):
-        """As a server does that does not know AUTH, because it was renamed: it quotes what came with it."""
+        """Like a server on which AUTH was renamed, it quotes the unknown command with its arguments."""
         env = {"OUTBOX_REDIS_PASSWORD": PASSWORD}
         unknown = f"-ERR unknown command `AUTH`, with args beginning with: `{PASSWORD}`, \r\n".encode()
         for name, peer in {"greeting": Peer(unknown), "later": Peer(b"+OK\r\n+OK\r\n", later=unknown[:80] + b"\r\n")}.items():

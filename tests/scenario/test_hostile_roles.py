@@ -25,8 +25,8 @@ RIGHTS = ROOT / "tests" / "rights.md"
 
 
 class Lair:
-    """An outbox in a database of its own, and the roles that try. Consumers: mail and audit are the platform's, a.mail and b.mail
-    are tenants'."""
+    """An outbox in a separate database, and the roles that attack it. Consumers: mail and audit are the platform's, a.mail and
+    b.mail are tenants'."""
 
     def __init__(self):
         server = postgres_server()
@@ -38,7 +38,7 @@ class Lair:
         self.names = []
         self.do("SET jit = off")
         self.outbox("init")
-        self.knows = self.do("SELECT value::int FROM outbox.meta WHERE name = 'schema_version'")[0][0]  # a worker of another gets nothing
+        self.knows = self.do("SELECT value::int FROM outbox.meta WHERE name = 'schema_version'")[0][0]  # another's worker gets nothing
         self.fill()
 
     def close(self):
@@ -57,7 +57,7 @@ class Lair:
             return cursor.fetchall() if cursor.description else []
 
     def role(self, *grants):
-        """role makes one; each grant is what comes behind `outbox grant`, with {} for its name."""
+        """role creates one; each grant is the rest of an `outbox grant` command, with {} for its name."""
         name = f"h{uuid.uuid4().hex[:12]}"
         self.do(f"CREATE ROLE {name} LOGIN")
         self.names.append(name)
@@ -73,7 +73,7 @@ class Lair:
             for name in consumers: self.do("SELECT outbox.register(%s, lanes => 1)", name)
             self.do("SELECT outbox.handle_once(%s, 'seen')", consumers[0])
         self.do("SET outbox.tenant = ''")
-        # As the owner cannot claim for a tenant, two roles leave what is theirs.
+        # As the owner cannot claim for a tenant, two roles leave claims of their own.
         self.claims = {}
         for name, role in (("mail", self.role("consumer {}")), ("a.mail", self.role("consumer {} --tenant a")),
                            ("b.mail", self.role("consumer {} --tenant b"))):
@@ -87,7 +87,7 @@ class Lair:
             self.claims[name] = self.do("SELECT epoch FROM outbox.claim(%s, 'w', lease_ms => 86400000)", name)[0][0]
             self.do("RESET SESSION AUTHORIZATION")
         self.claims["audit"] = self.do("SELECT epoch FROM outbox.claim('audit', 'w', 1, 86400000)")[0][0]
-        # The rest as it would be, of each consumer: what is seen of a table that is empty tells nothing.
+        # The rest as it would be, for each consumer: the visibility of an empty table proves nothing.
         for table, columns in {"dead": "seq, id, type, payload, attempts, created_at, dead_at", "parked": "seq, key, attempts"}.items():
             self.do(f"INSERT INTO outbox.{table} (consumer, {columns}) SELECT 'audit', {columns} FROM outbox.{table} "
                     "WHERE consumer = 'mail' ON CONFLICT DO NOTHING")
@@ -117,8 +117,8 @@ def tearDownModule():
 
 # ---- every statement, by every role ----
 
-# attempt runs a statement with the caller's rights, undoes it, and says how that went: the error's SQLSTATE and text, or
-# 'done', what it returned, and what is in the tables then.
+# attempt runs a statement with the caller's rights, undoes it, and returns the outcome: the error's SQLSTATE and text, or
+# 'done', its result, and the tables' content then.
 ATTEMPT = """
 CREATE FUNCTION lair.state() RETURNS jsonb LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE t text; h text; r jsonb := '{}';
@@ -149,8 +149,8 @@ END$$;
 
 MODES = ("ACCESS EXCLUSIVE", "EXCLUSIVE", "SHARE ROW EXCLUSIVE", "SHARE", "SHARE UPDATE EXCLUSIVE")
 
-CLAIMS = ("claim", "claim_batch")  # refused in a transaction that has written, so each is tried in one of its own
-# What an argument is called says what to give; otherwise its type does. {target}: a consumer, {epoch}: its live claim.
+CLAIMS = ("claim", "claim_batch")  # refused in a transaction that has written, so each is tried in a separate one
+# The name of an argument decides its value; otherwise its type does. {target}: a consumer, {epoch}: its live claim.
 BY_NAME = {"consumer": "'{target}'", "handler": "'{target}'", "handlers": "ARRAY['{target}']", "keys": "ARRAY['k']", "worker": "'w'",
            "owner": "'w'", "epoch": "{epoch}", "settle_epoch": "{epoch}", "role": "'{role}'", "who": "'{role}'", "part": "'operator'",
            "event_id": "NULL", "tenant": "NULL", "idempotency_key": "'k2'", "not_before": "NULL", "predicate": "''", "events": "''",
@@ -168,7 +168,7 @@ BY_TYPE = {"text": "'x'", "name": "'x'", "integer": "1", "bigint": "1", "boolean
 
 
 class Matrix:
-    """What each role was found to be allowed."""
+    """The operations that each role was found to be allowed."""
 
     def __init__(self, lair):
         self.lair = lair
@@ -196,7 +196,7 @@ class Matrix:
             self.lair.do("RESET SESSION AUTHORIZATION; SET outbox.tenant = ''")
 
     def alone(self, role, statement):
-        """alone is attempts of one statement that wants a transaction of its own."""
+        """alone attempts one statement that needs a separate transaction."""
         self.lair.db.autocommit = False
         try:
             self.lair.do(f"SET SESSION AUTHORIZATION {self.roles[role]}")
@@ -223,8 +223,8 @@ class Matrix:
                             "c.relkind = 'S', c.relkind = 'v', 1")
 
     def may(self, role, statements):
-        """may says of each statement whether the role was let: an error of another kind came after that was decided, and so did
-        row-level security, which leaves a role what is its own."""
+        """may returns for each statement whether the role was allowed: other errors come after that decision, and so does
+        row-level security, which leaves a role its own rows."""
         return [state != REFUSED or "row-level security" in said for state, said, _ in self.attempts(role, statements)]
 
     def columns(self, role, verb, statement, columns):
@@ -265,7 +265,7 @@ class Matrix:
     # ---- wake-ups ----
 
     def wakeup_locks(self):
-        """wakeup_locks says who was let do what with its advisory locks and its channel, which are no objects that have rights."""
+        """wakeup_locks returns which roles may use the advisory locks and the channel, which are not objects with rights."""
         key, channel = self.lair.do("SELECT outbox._wakeup_key(), outbox.wakeup_channel()")[0]
         acts = {f"{verb} the {nth} lock": f"SELECT 1 / pg_try_advisory_xact_lock{how}({k})::int" for nth, k in (("first", key), ("second", key ^ 1))
                 for verb, how in (("holds", ""), ("shares", "_shared"))}
@@ -296,7 +296,7 @@ class Matrix:
         return f"SELECT * FROM outbox.{name}({', '.join(given)})"
 
     def of_function(self, role, name, names, types):
-        """of_function says what calling it did: '' refused; for its own consumers, or for any."""
+        """of_function returns the outcome of calling it: '' refused; for its own consumers, or for any."""
         targets = [self.own.get(role, "mail"), "b.mail"]
         calls = [self.call(name, names, types, role, target) for target in targets]
         own, other = [self.alone(role, c) for c in calls] if name in CLAIMS else self.attempts(role, calls)
@@ -323,7 +323,7 @@ def in_table(head, rows):
 
 
 def alike(cells_of):
-    """alike returns {cells: names}: what the same roles may do the same with."""
+    """alike returns {cells: names}: objects with which the same roles may do the same."""
     groups = {}
     for name, cells in cells_of.items(): groups.setdefault(tuple(cells.values()), []).append(name)
     return groups
@@ -450,7 +450,7 @@ class Consumers(Hostile):
             "id": "01a1e144-ba7a-7541-824e-a17ad541ace3", "receipt": "r"}]')""", lair.claims["mail"], state="OB004")
 
     def test_cannot_claim_past_the_last_event(self):
-        """The numbers of claims are where new ones go on when an outbox is made right."""
+        """The numbers of claims are where new ones continue when an outbox is repaired."""
         db = self.as_role(self.audit)
         self.run_on(db, "BEGIN")
         lane = self.run_on(db, "SELECT target::text, pos FROM outbox.lane WHERE consumer = 'audit' AND lane = 0")[0]
@@ -510,7 +510,8 @@ class Consumers(Hostile):
         self.assertEqual(lair.do(f"SELECT DISTINCT who FROM {schema}.ran_as WHERE who <> %s", self.audit), [])
 
     def test_maintained_index_gives_it_no_rights(self):
-        """A function in an index of its own table, which a superuser's ANALYZE runs with its rights, in that one's session."""
+        """A function in an index of its own table, which a superuser's ANALYZE runs with the superuser's rights, in that
+        session."""
         db, schema = self.as_role(self.audit), f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.audit}")
         self.run_on(db, f"CREATE TABLE {schema}.t (x int, said text); INSERT INTO {schema}.t VALUES (1), (2)")
@@ -520,14 +521,14 @@ class Consumers(Hostile):
                         "'stolen'); EXCEPTION WHEN insufficient_privilege THEN NULL; END$$")
         self.run_on(db, f"CREATE OR REPLACE FUNCTION {schema}.f(x int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$BEGIN PERFORM "
                         f"{schema}.g(); RETURN x; END$$")
-        lair.do("SET outbox.tenant = 'a'")  # a session that could do it: a superuser has what was given to those held to a tenant
+        lair.do("SET outbox.tenant = 'a'")  # a session that could do it: a superuser has the parts granted to roles bound to a tenant
         self.addCleanup(lair.do, "SET outbox.tenant = ''")
         lair.do(f"ANALYZE {schema}.t")
         self.assertEqual(lair.do("SELECT 1 FROM outbox.consumer WHERE report = 'stolen'"), [])
 
 
 class Readers(Hostile):
-    """Roles that were given the tables to read, by hand, as for reports and backups."""
+    """Roles that were granted read access to the tables, by hand, as for reports and backups."""
 
     def test_read_all_role_does_not_become_operator_by_init(self):
         reader = lair.role()
@@ -549,7 +550,7 @@ class Readers(Hostile):
 
 
 class Schemas(Hostile):
-    """A schema that is there before the outbox, in which another role may create functions, or has created look-alikes."""
+    """A schema created before the outbox, in which another role may create functions, or has created look-alikes."""
 
     def init(self, schema):
         return subprocess.run([BIN, "init", "--store", f"{lair.url}&schema={schema}"], capture_output=True, text=True, check=False)
@@ -654,7 +655,7 @@ class Tenants(Hostile):
         self.assertEqual(lair.do("SELECT count(*) FROM outbox.event WHERE id = '01a1e144-ba7a-7541-824e-a17ad541ace3'"), [(1,)])
 
     def test_cannot_move_another_tenants_mark(self):
-        """A mark past what was written makes a reader leave out all up to it."""
+        """A mark beyond the written entries makes a reader skip everything up to it."""
         mark = "SELECT outbox._worker_turn(%s, 'w', NULL, ROW(0, 0, '[]', 0, %s), " \
                "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))"
         reader = self.as_role(lair.role("consumer {} --tenant b --consumer b.mail"))

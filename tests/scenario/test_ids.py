@@ -1,4 +1,4 @@
-"""Ids of events, whichever way they come in: the command line, plain INSERT, and in PostgreSQL emit and COPY."""
+"""Ids of events, for every way to emit: the command line, plain INSERT, and in PostgreSQL emit and COPY."""
 import contextlib
 import io
 import sqlite3
@@ -21,7 +21,7 @@ def next_millisecond():
 
 class Ids:
     def check(self, ids, since, count):
-        """check: ids are in the order of their numbers, of version 7, and of the time they were made."""
+        """check: ids are of version 7, and in the order of their numbers and creation times."""
         self.assertEqual(len(ids), count)
         self.assertEqual([(a, b) for a, b in zip(ids, ids[1:]) if a >= b], [])
         parsed = [uuid.UUID(id) for id in ids]

@@ -1,4 +1,4 @@
-"""A consumer in any language on MariaDB: events come to it, and outbox_handle_once makes its effect happen once."""
+"""A consumer in any language on MariaDB: it receives events, and outbox_handle_once makes its effect happen once."""
 # build: plain
 import sys
 
@@ -6,7 +6,7 @@ import mariadb_server
 import pymysql
 from support import ROOT, MariaCase, wait_until
 
-# Takes an event, makes its effect, and at first fails after it: before its commit for one half of the events, after it for the other.
+# Receives an event, takes effect, and at first fails: before its commit for one half of the events, after it for the other.
 PROGRAM = """
 import json, os, sys
 sys.path.insert(0, %(tests)r)

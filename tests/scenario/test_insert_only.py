@@ -1,5 +1,6 @@
 """Events are insert-only: every attempt to change, delete or replace one is refused with advice, and the first event is
-delivered as it was. trim still deletes, a restore still restores, and doctor says what is lost or unguarded, where it can."""
+delivered unchanged. trim still deletes, a restore still restores, and doctor reports loss or missing protection, where it
+can."""
 # build: plain
 import contextlib
 import subprocess
@@ -101,7 +102,7 @@ class Sqlite(InsertOnly, Case):
         self.assertEqual([e[1] for e in self.relayed()], ["first", "second"])
 
     def test_or_replace_in_a_firing_statement_replaces_nothing(self):
-        """An application's INSERT OR REPLACE into a table of its own, whose trigger emits: OR REPLACE counts inside, too."""
+        """An application's INSERT OR REPLACE into one of its tables, whose trigger emits: OR REPLACE applies inside, too."""
         self.sql("CREATE TABLE cart (n INTEGER PRIMARY KEY)")
         self.sql("CREATE TRIGGER told AFTER INSERT ON cart BEGIN "
                  "INSERT INTO outbox_event (type, idempotency_key) VALUES ('cart', NEW.n); END")
@@ -145,7 +146,7 @@ class MariaDB(InsertOnly, MariaCase):
     }
 
     def test_owner_can_erase_an_event_on_purpose(self):
-        """Its place tells that it was not trimmed, and says so until every consumer is past it."""
+        """Its position shows that it was not trimmed, and does so until every consumer is past it."""
         self.alter_events("DELETE FROM outbox_event")
         self.assertIn("1 events were deleted before every consumer had received them", self.outbox("doctor", status=FOUND).stdout)
         self.emit("later")

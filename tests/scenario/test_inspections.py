@@ -1,4 +1,4 @@
-"""The five inspections, by name: what they list, in the CLI and in SQL, on each store. Every one of them has something to show."""
+"""The five inspections, by name: their results, in the CLI and in SQL, on each store. Each of them has something to show."""
 # build: plain
 # quick: no
 import signal
@@ -8,7 +8,7 @@ import unittest
 from support import Case, MariaCase, PgCase, wait_until
 
 NAMES = ("unprocessed", "processing", "failed", "abandoned", "published")
-# The sink takes "good" and "slow" (once the file `hold` is gone), never "bad", and has trouble with "later" and "again".
+# The sink accepts "good" and "slow" (once the file `hold` is removed), never "bad", and has trouble with "later" and "again".
 SINK = 'case "$OUTBOX_TYPE" in bad) exit 65;; later|again) exit 1;; slow) while [ -e {hold} ]; do sleep 0.02; done;; esac'
 
 
@@ -70,7 +70,7 @@ class Inspections:
             self.hold.unlink()
 
     def test_with_a_predicate_published_goes_by_receipts(self):
-        """Where SQL cannot ask a predicate, it cannot tell without a receipt what was delivered from what was left out."""
+        """Where SQL cannot evaluate a predicate, only a receipt distinguishes delivered from skipped events."""
         self.emit_many([{"type": type, "payload": {"by": by}} for type, by in (("a", "user"), ("b", "bot"), ("c", "user"))])
         where = ("--where", 'by = "user"', "--sink", "exec:[ $OUTBOX_TYPE != c ] || exit 65")
         self.drain("--consumer", "kept", "--receipts", *where, "--consumer", "not", *where)
@@ -98,7 +98,7 @@ class Inspections:
 
 
 class Asked:
-    """Stores whose SQL asks predicates."""
+    """Stores whose SQL evaluates predicates."""
     ASKS = True
 
     def compare(self):
@@ -156,7 +156,7 @@ class Maria(Asked, MariaCase):
 
 
 class Ranges:
-    """Where inspections are views, the reader gives the range to search: a range of seq costs what is in it."""
+    """Where inspections are views, the reader gives the range to search: the cost of a range of seq depends on its content."""
 
     def test_cost_of_a_view_range_does_not_grow_with_the_events(self):
         self.init()

@@ -1,5 +1,5 @@
-"""Kafka from end to end, through the CLI, on a real broker: what a message looks like to third-party clients, partitions,
-logging in, TLS, topics that are missing, refused events."""
+"""Kafka from end to end, through the CLI, on a real broker: messages as third-party clients see them, partitions, logins, TLS,
+missing topics, refused events."""
 # build: plain
 # quick: no
 import json
@@ -29,7 +29,7 @@ def setUpModule():
 
 
 class OnKafka:
-    """What the cases share: a topic of their own."""
+    """Common to the cases: a separate topic for each."""
 
     topics = 0
 
@@ -338,5 +338,5 @@ class TopicsAndSizes(OnKafka, Case):
         self.emit_keys(1)
         with self.relay(*self.to()) as relay:
             wait_until(lambda: kafka.read(self.topic), what=relay.output)
-            self.emit_keys(1)  # the look at the topic goes beside the first events
+            self.emit_keys(1)  # the topic check happens beside the first events
             wait_until(lambda: "unclean.leader.election.enable=true" in relay.output() or self.emit_keys(1), what=relay.output)

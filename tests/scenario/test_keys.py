@@ -1,4 +1,4 @@
-"""An idempotency key is unique, whichever way the event comes in: plain INSERT, SQL functions, the command line."""
+"""An idempotency key is unique, for every way to emit: plain INSERT, SQL functions, the command line."""
 import sqlite3
 import threading
 import unittest
@@ -10,8 +10,8 @@ INSERT = "INSERT INTO @event (type, aggregate_type, aggregate_id, payload, idemp
 
 
 class Keyed:
-    """Plain INSERTs with a key. In PostgreSQL a trigger leaves out what is known, and refuses what is something else under the same
-    key. In SQLite the INSERT fails, or leaves it out if it says OR IGNORE, whatever it is; in MariaDB, IGNORE."""
+    """Plain INSERTs with a key. In PostgreSQL a trigger skips a known event, and refuses a different one under the same key. In
+    SQLite the INSERT fails, or skips any event with that key if it says OR IGNORE; in MariaDB, IGNORE."""
 
     def setUp(self):
         super().setUp()
@@ -21,7 +21,7 @@ class Keyed:
         return "" if isinstance(self, PgCase) else "IGNORE" if isinstance(self, MariaCase) else "OR IGNORE"
 
     def insert(self, key, payload="1", type="order.paid", how=None):
-        """insert returns the ids of what was stored: one, or none."""
+        """insert returns the ids of the stored events: one, or none."""
         if how is None: how = self.ignoring()
         return [str(id) for id, in self.ask(INSERT.replace("INTO", f"{how} INTO"), type, payload, key)]
 
@@ -104,7 +104,8 @@ class AtOnce(PgCase):
         self.init()
 
     def race(self, end):
-        """race has two transactions insert the same key at once, ends the first one as told, and gives what the second stored."""
+        """race has two transactions insert the same key at once, ends the first one as told, and returns what the second
+        stored."""
         one, two = Session(self.store), Session(self.store)
         for session in (one, two): self.addCleanup(session.close)
         one.do("BEGIN")

@@ -11,7 +11,7 @@ from support import PgCase, wait_until
 
 LANES, KEYS, EVENTS = 16, 256, 8000
 ENOUGH = 160  # deliveries that are looked at together
-SECONDS = 20  # within which the work is spread, on a busy machine; the lease of a killed relay, 2 s, is among them
+SECONDS = 20  # within which the work is spread, on a busy machine; this includes the lease of a killed relay, 2 s
 
 
 def slowly(request):
@@ -48,7 +48,7 @@ class Evenly(PgCase):
             lanes[owner].update(lane for lane in range(LANES) if members >> lane & 1)
 
     def look(self):
-        """look returns the relays' shares of the next deliveries, and the lanes that each worker had meanwhile."""
+        """look returns the relays' shares of the next deliveries, and the lanes that each worker held meanwhile."""
         before, lanes = self.delivered(), collections.defaultdict(set)
 
         def enough():

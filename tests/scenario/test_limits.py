@@ -34,8 +34,8 @@ def now():
     return int(time.time() * 1000)
 
 
-# name: what breaks, and words of which one must be in the text. Every text names the field as well.
-# A third part names the ways whose own nature lets it in, or that have other words for it.
+# name: the violation, and words of which one must be in the message. Every message names the field as well. A third part names
+# the ways that by nature accept it, or that use other words.
 VIOLATIONS = {
     "no type": ({"type": None}, ("missing", "null", "NULL", "TYPE")),
     "empty type": ({"type": ""}, ("empty", "255")),
@@ -120,7 +120,7 @@ VIOLATIONS = {
     "id with other letters": ({"id": UUID[:-1] + "g"}, ("uuid", "UUID")),
 }
 
-# Only SQLite lets these be said at all.
+# Only SQLite lets these be expressed at all.
 TYPES = {
     "bytes as type": ({"type": b"order.paid"}, ("255",)),
     "bytes as aggregate type": ({"aggregate_type": b"order"}, ("1024",)),
@@ -308,7 +308,7 @@ class WaysIn:
                 if "headers" in ev: self.assertEqual(sent["headers"], json.loads(ev["headers"]))
 
     def delivered(self, seq, later):
-        """delivered returns the line that a relay made of it; None of one whose time has not come."""
+        """delivered returns a relay's line for the event; None if it is not due yet."""
         out = self.path("out.ndjson")
         self.drain("--consumer", "c", "--order", "none", "--sink", f"file:{out}")
         lines = [line for line in out.read_bytes().split(b"\n") if f'"seq":{seq},'.encode() in line[:80]] if out.exists() else []
@@ -316,7 +316,7 @@ class WaysIn:
         return None if later else lines[0]
 
     def test_stored_violation_stops_no_consumer(self):
-        """Around the checks, as an older version's events and a superuser's come."""
+        """Bypassing the checks, like an older version's events and a superuser's."""
         self.begin()
         self.let_in_anything()
         broken = self.malformed()
@@ -333,7 +333,7 @@ class WaysIn:
             dead = [dead] if isinstance(dead, dict) else dead
             self.assertEqual(len(dead), len(broken))
             for letter in dead: self.assertIn("malformed", letter["error"])
-            # Those of odd creation are delivered; those to wait for wait.
+            # Events with an odd creation time are delivered; events due later wait.
             self.assertEqual(len([ev for ev in came if ev["aggregate_id"] == "odd"]), len(self.absurd_times()))
         for command in (["status"], ["status", "--json"], ["events", "list"], ["consumers", "list"], ["dead", "list"], ["doctor"]):
             self.outbox(*command, status=None if command == ["doctor"] else 0)

@@ -1,4 +1,4 @@
-"""Listings where many events are kept: they look no further than they are told, and say how far that was."""
+"""Listings where many events are kept: they search no further than told, and say how far that was."""
 # quick: no
 import signal
 import unittest
@@ -25,7 +25,7 @@ class Listings:
         return [row["seq"] for row in rows], told and (told["partial"], told["looked_from"], told["looked_to"], told["after"])
 
     def listed_in_steps(self, *args):
-        """listed_in_steps goes on until everything was looked at."""
+        """listed_in_steps continues until everything was searched."""
         seqs, steps, after = [], 0, []
         while True:
             some, told = self.listed(*args, *after)
@@ -91,7 +91,7 @@ class Listings:
             hold.unlink()
 
     def truth(self, *consumer):
-        """truth: in which states each event is, by a listing that leaves nothing out; unprocessed is pending here."""
+        """truth: each event's states, from a listing that omits nothing; unprocessed is pending here."""
         rows = self.json("events", "list", "--limit", "1000", *consumer)
         states = {row["seq"]: {d["state"] for d in row["deliveries"]} for row in rows}
         return lambda state: [seq for seq in states if {"unprocessed": "pending"}.get(state, state) in states[seq]]
@@ -117,7 +117,7 @@ class Listings:
 
     def test_event_is_found_by_id_at_any_position(self):
         self.emit_types(*["a"] * 50)
-        strange = "00000000-0000-7000-8000-000000000001"  # not made by us: it says nothing of the time
+        strange = "00000000-0000-7000-8000-000000000001"  # not one of our ids: it says nothing about the time
         self.ask("INSERT INTO @event (id, type, payload) VALUES (?, 'strange', '{}')", strange)
         self.emit_types(*["a"] * 50)
         rows = self.json("events", "list", "--limit", "1000")

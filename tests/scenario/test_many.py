@@ -1,5 +1,5 @@
 """Many consumers in one relay on PostgreSQL: they share a few connections, a listener and their transactions, without affecting
-each other. What it costs is counted by the server, never timed."""
+each other. Costs are counted by the server, never timed."""
 # build: plain
 # quick: no
 import contextlib
@@ -56,7 +56,7 @@ class Many(OneRelay, PgCase):
             self.wait_for(8, ["first", "second"], relay)
 
     def lock(self, *names):
-        """lock has an unrelated session lock rows of consumers until it is closed."""
+        """lock makes an unrelated session lock rows of consumers until it is closed."""
         stranger = Session(self.store, "outbox")
         stranger.do("BEGIN")
         stranger.do("SELECT 1 FROM outbox.consumer WHERE name = ANY (%s) FOR UPDATE", list(names))
@@ -90,7 +90,7 @@ class Many(OneRelay, PgCase):
         with self.many(6, "--store", store) as relay:
             self.emit("first")
             self.wait_for(6, ["first"], relay)
-            # In this order: that of the command itself, the one that listens, those for turns.
+            # In this order: the command's own connection, the one that listens, those for turns.
             pids = [pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE usename = %s ORDER BY backend_start", user)]
             self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT 1')
             self.sql("SELECT pg_terminate_backend(%s)", pids[1])
@@ -112,7 +112,7 @@ class Many(OneRelay, PgCase):
                 self.emit("second")
                 wait_until(lambda: relay.output().count("is locked by") >= 2, what=relay.output)
             self.wait_for(8, ["first", "second"], relay)
-            # In this order: that of the command itself, the one that listens, those for turns.
+            # In this order: the command's own connection, the one that listens, those for turns.
             pids = [pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE usename = %s ORDER BY backend_start", user)]
             self.assertEqual(len(pids), 4)
             self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT 2')  # fewer than it keeps: it gets none any more
@@ -152,7 +152,7 @@ class Many(OneRelay, PgCase):
                     self.sql("INSERT INTO outbox.event (type) VALUES ('small'), ('big')")
                     for i in range(6): wait_until(lambda: len(sizes(i)) == n + 1, what=relay.output)
                 rule = px.add(lambda r: "_shrink(" in r.text and not r.text.startswith("prepare"), lock_meanwhile)
-                # What the others get is small: by the size of what came last, a relay asks for no more than fits.
+                # The others get small events: a relay asks for no more than fits, judging by the size of the last ones.
                 self.sql("INSERT INTO outbox.event (type, payload) SELECT t, to_json(repeat('x', CASE t WHEN 'big' THEN 1000000 ELSE 1 END)) "
                          "FROM unnest('{big,big,big,big,small}'::text[]) t")
                 for i in range(6): wait_until(lambda: sizes(i)[12:] == ([True] * 4 if i == 0 else [False]), what=relay.output)
@@ -196,7 +196,7 @@ class Many(OneRelay, PgCase):
 
 
 class Cost(PgCase):
-    """What the server is asked for: a server of its own counts."""
+    """The number of server requests, counted on a private server."""
     CONSUMERS, EVENTS = 20, 30
 
     @classmethod
@@ -227,17 +227,17 @@ class Cost(PgCase):
             for n in range(self.EVENTS):
                 self.emit("next")
                 wait_until(lambda: count() == (n + 2) * self.CONSUMERS, what=relay.output)
-                time.sleep(0.003)  # so that they have gone to rest
+                time.sleep(0.003)  # so that they are idle
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))
             said = self.said()[before:]
         alone = [text for text in said if "._turn(" in text]
         together = [text for text in said if "json_populate_recordset" in text]
-        # Twenty separate turns would be 40 for each event. How many share one depends on which threads run when.
+        # Twenty separate turns would be 40 for each event. How many share one depends on thread timing.
         self.assertLess(len(alone) + len(together), 14 * self.EVENTS, said[-20:])
         self.assertLess(len(alone), 2 * self.EVENTS, alone[-5:])
 
     def test_consumers_with_a_backlog_share_larger_turns(self):
-        """They want different events, so that each has its own place in the backlog."""
+        """They want different events, so that each has its own position in the backlog."""
         self.store = self.postgres.create_database(self.dbname)
         self.addCleanup(servers.drop_database, self.postgres.url(""), self.dbname)
         self.outbox("init")

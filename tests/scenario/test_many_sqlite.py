@@ -1,5 +1,5 @@
 """Many consumers in one relay on SQLite: they share a handle, wake-ups and their transactions, without affecting each other.
-What it costs is counted, in the tables and by SQLite, never timed."""
+Costs are counted, in the tables and by SQLite, never timed."""
 # build: plain
 # quick: no
 import os

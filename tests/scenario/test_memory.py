@@ -1,4 +1,5 @@
-"""The memory of a relay does not grow with its consumers: they share what is there for events in hand, and each gets on."""
+"""The memory of a relay does not grow with its consumers: they share the budget for events in flight, and each makes
+progress."""
 # build: plain
 # quick: no
 import re
@@ -14,7 +15,7 @@ CONSUMERS = 12
 EVENTS = 8
 EVENT = 500_000  # bytes; four batches of a consumer could have all of its events
 LIMIT = 8 * 1024 * 1024
-BLOCKS = 2  # a block of memory may have twice what is in it
+BLOCKS = 2  # a block of memory may be twice as large as its content
 
 
 class Memory(ManyConsumers):

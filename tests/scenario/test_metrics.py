@@ -1,4 +1,4 @@
-"""A relay seen from outside: its metrics, and whether it says that it is alive and ready."""
+"""A relay seen from outside: its metrics, and whether it reports that it is alive and ready."""
 import http.client
 import json
 import pathlib
@@ -41,13 +41,13 @@ class Page:
                 self.samples[name, tuple(LABEL.findall(labels or ""))] = float(value)
 
     def get(self, name, **labels):
-        """get is the sum of what has these labels; None if nothing has."""
+        """get returns the sum of the samples with these labels; None if there are none."""
         found = [value for (n, have), value in self.samples.items()
                  if n == name and labels.items() <= dict(have).items()]
         return sum(found) if found else None
 
     def labels(self, name):
-        """labels returns the names of a metric's labels, those of histograms' buckets left out."""
+        """labels returns the names of a metric's labels, except those of histogram buckets."""
         names = (name, f"{name}_bucket")
         found = {tuple(label for label, _ in have if label != "le") for n, have in self.samples if n in names}
         assert len(found) == 1, (name, found)
@@ -55,7 +55,7 @@ class Page:
 
 
 class Outside:
-    """What the cases share: a relay that listens at a port of its own."""
+    """Common to the cases: a relay that listens on a separate port."""
 
     def serve(self, *args, **kw):
         relay = self.relay("--listen", "127.0.0.1:0", *args, **kw)
@@ -80,7 +80,7 @@ class Outside:
                    what=lambda: f"{name}{labels}: {self.metrics(relay).get(name, **labels)}\n{relay.output()}")
 
     def wait_ready(self, relay, status, *patterns):
-        """wait_ready waits for this status, with a text in which all these patterns are found."""
+        """wait_ready waits for this status, with a text that matches all these patterns."""
         def so():
             found, text = self.fetch(relay, "/readyz?verbose")
             return found == status and all(re.search(pattern, text, re.MULTILINE) for pattern in patterns)
@@ -156,7 +156,7 @@ class Measured(OutsideCase):
 
 
 class OnBothStores(Outside):
-    """What the contract asks for, on each store."""
+    """The metrics that the contract requires, on each store."""
 
     def setUp(self):
         super().setUp()
@@ -216,10 +216,10 @@ class OnBothStores(Outside):
             self.wait_metric(relay, 1, "outbox_dispatched_total")
 
     def test_high_water_mark_keeps_the_part_after_the_dash(self):
-        """Ids that Redis gives within a millisecond differ in that only."""
+        """Ids that Redis assigns within a millisecond differ only in that."""
         redis = servers.Redis().start()
         self.addCleanup(redis.close)
-        redis("XADD", "orders", "99999999999999-3", "event", "{}")  # whatever comes now is behind it: -4, -5, -6
+        redis("XADD", "orders", "99999999999999-3", "event", "{}")  # any later event is behind it: -4, -5, -6
         self.emit_many([{"type": "order.paid", "aggregate_type": "o", "aggregate_id": "1", "payload": n} for n in range(3)])
         with self.serve("--consumer", "out", "--sink", redis.url("stream=orders&lease=turn&lease-ttl=1s")) as relay:
             self.wait_metric(relay, 3, "outbox_dispatched_total")
@@ -228,7 +228,7 @@ class OnBothStores(Outside):
             self.assertEqual(self.outbox("hwm", "orders").stdout, "99999999999999-6\n")
             self.assertIn('outbox_hwm{consumer="out",stream="orders"} 99999999999999\n', page.text)
             self.assertIn('outbox_hwm_sequence{consumer="out",stream="orders"} 6\n', page.text)
-            # leases of either kind stand under one name
+            # both kinds of lease have one name
             self.assertEqual(page.get("outbox_lease_renewals_total", kind="redis", result="acquired"), 1)
             wait_until(lambda: self.metrics(relay).get("outbox_lease_renewals_total", kind="redis", result="ok") >= 1)
             for result in ("ok", "lost", "error"):
@@ -245,7 +245,7 @@ class OnPostgres(OnBothStores, PgCase):
 
 @on_each_store
 class Undelivered(Outside):
-    """What is not delivered counts, wherever it is: in metrics, status, consumers and doctor."""
+    """An undelivered event counts, whatever its state: in metrics, status, consumers and doctor."""
 
     HOURS = 3 * 3600
 
@@ -264,7 +264,7 @@ class Undelivered(Outside):
         return {c["name"]: c for c in self.json("status")["consumers"]}["mail"]
 
     def findings(self, name, *args):
-        """findings returns [(level, text)] of what doctor says about the consumer."""
+        """findings returns [(level, text)] that doctor reports about the consumer."""
         return [(f["level"], f["text"]) for f in self.json("doctor", *args, status=None)["findings"]
                 if f["name"] == name and '"mail"' in f["text"]]
 
@@ -335,11 +335,11 @@ class Undelivered(Outside):
         self.assertEqual([level for level, _ in self.findings("consumer")], ["ok"])
 
     def park(self, doublings):
-        """park makes many events, all of which are parked."""
+        """park creates many events, all of which are parked."""
         maria = isinstance(self, MariaCase)
         for _ in range(doublings): self.ask("INSERT INTO @event (type, payload) SELECT type, payload FROM @event")
         n = self.ask("SELECT count(*) FROM @event")[0][0]
-        if maria: wait_until(lambda: self.json("status") and self.ask("SELECT count(*) FROM @order")[0][0] == n)  # a look gives them numbers
+        if maria: wait_until(lambda: self.json("status") and self.ask("SELECT count(*) FROM @order")[0][0] == n)  # a poll assigns them numbers
         self.ask(f"INSERT INTO @parked (consumer, seq, {'`key`' if maria else 'key'}, attempts, due_at, error) "
                  f"SELECT 'mail', e.seq, 0, 1, {self.time_of(int((time.time() + self.HOURS) * 1000))}, 'no' FROM @{'order' if maria else 'event'} e "
                  "WHERE e.seq NOT IN (SELECT p.seq FROM @parked p)")
@@ -347,7 +347,7 @@ class Undelivered(Outside):
 
     def test_gauge_cost_does_not_depend_on_parked_events(self):
         """On SQLite, MariaDB and PostgreSQL; isolation/test_plans.py counts the pages that PostgreSQL reads."""
-        self.drain(*self.file_sink(), "--from", "10000000")  # so that events are parked, and do not wait as well
+        self.drain(*self.file_sink(), "--from", "10000000")  # so that events are parked, and not waiting behind others as well
         self.outbox("consumers", "pause", "mail")
         for type in "abcd": self.emit(type)
         with self.serve(*self.file_sink()) as relay:
@@ -382,7 +382,7 @@ class Undelivered(Outside):
 
 
 class Waiting(OutsideCase):
-    """Depth and lag of what waits."""
+    """Depth and lag of waiting events."""
 
     def test_types_beyond_the_limit_are_counted_together(self):
         self.paused_relay()
@@ -549,7 +549,7 @@ class OfPostgres(Outside, PgCase):
         self.init()
 
     def rests(self, proxy):
-        """rests tells whether nothing was asked for a while: the look after the lock was taken is over."""
+        """rests tells whether no query was sent for a while: the poll after taking the lock is over."""
         before = proxy.asked
         time.sleep(0.3)
         return proxy.asked == before
@@ -602,8 +602,8 @@ class OfPostgres(Outside, PgCase):
             self.assertNotIn(secret, relay.output())
 
 
-# What makes each alert fire, after how many minutes, and the labels and the summary it has then; and what is close to it and must
-# not. In values, a+bxn is a, then n samples more, each b higher.
+# What makes each alert fire, after how many minutes, and its labels and summary then; and similar situations that must not. In
+# values, a+bxn is a, followed by n samples, each b higher.
 ALERTS = {
     "OutboxRelayGone": ({'up{job="outbox",instance="a"}': "0x9"}, 3, {"job": "outbox", "instance": "a"}, "no relay answers at a",
                         {'up{job="outbox",instance="a"}': "0 0 1x9"}),

@@ -1,4 +1,4 @@
-"""outbox migrate: bringing a database up to date, telling what is there, comparing, and SQL for other tools."""
+"""outbox migrate: upgrading a database, describing it, comparing it, and SQL for other tools."""
 # build: plain
 # quick: no
 import json
@@ -63,7 +63,8 @@ class Functions(PgCase):
         return (self.sql("SELECT value FROM outbox.meta WHERE name = %s", name) or [(None,)])[0][0]
 
     def of_another_build(self):
-        """Another build's functions: one does something else, one has another signature, one is gone, one answers otherwise."""
+        """Another build's functions: one does something else, one has another signature, one is missing, one answers
+        differently."""
         self.sql("CREATE OR REPLACE FUNCTION outbox._lane_of(lanes int, seq bigint, aggregate_type text, aggregate_id text) RETURNS "
                  "int LANGUAGE sql IMMUTABLE AS 'SELECT 0'")
         self.sql("CREATE FUNCTION outbox.extend(consumer text, worker text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
@@ -107,7 +108,7 @@ class Functions(PgCase):
         self.assertIn("later build", self.outbox("doctor", status=None).stdout)
         self.emit("t")
         self.drain("--consumer", "a", "--sink", f"file:{self.path('out')}")
-        # On purpose it does, and then it is the other that was replaced.
+        # On purpose it does, and then the other is the replaced one.
         self.assertTrue(self.json("migrate", "up", "--replace")["changed"])
         self.assertEqual((self.meta("functions"), self.meta("functions_former")), (self.ours, "x later"))
 
@@ -232,7 +233,7 @@ class Validate(PgCase):
 
 
 class Gen(PgCase):
-    """Each tool's file is run as that tool would, and what it makes is what the program makes."""
+    """Each tool's file is run as that tool would, and the result equals the program's."""
 
     def gen(self, *args, store=None):
         return self.outbox("migrate", "gen", *args, env={"OUTBOX_STORE": store or ""}).stdout
@@ -258,7 +259,7 @@ class Gen(PgCase):
         text = self.gen("--tool", "flyway")
         self.assertTrue(text.startswith("-- V1__outbox.sql\n"))
         self.assertNotRegex(text, r"(?m)^(BEGIN|COMMIT);")
-        self.assertNotIn("${", text)  # what Flyway would replace
+        self.assertNotIn("${", text)  # text that Flyway would replace
         self.in_transaction(text)
         self.valid()
 
@@ -271,8 +272,8 @@ class Gen(PgCase):
         self.assertTrue(self.gone())
 
     def test_alembic_goes_up_and_down(self):
-        def execute(text):  # what op.execute makes of a string, in the words of SQLAlchemy's compiler
-            self.assertIsNone(re.search(r"(?<![:\w\x5c]):(\w+)(?!:)", text))  # what is a parameter to it: none
+        def execute(text):  # the result of op.execute for a string, in the words of SQLAlchemy's compiler
+            self.assertIsNone(re.search(r"(?<![:\w\x5c]):(\w+)(?!:)", text))  # its parameters: none
             self.in_transaction(re.sub(r"\x5c(:[\w\$]*)(?![:\w\$])", lambda m: m.group(1), text))
 
         sys.modules["alembic"] = types.SimpleNamespace(op=types.SimpleNamespace(execute=execute))
@@ -304,7 +305,7 @@ class Gen(PgCase):
         nowhere = {"OUTBOX_STORE": ""}
         self.assertIn("1 consumer", self.outbox("-c", "outbox.ini", "config", "check", env=nowhere).stdout)
         for line, says in zip(re.findall(r"(?m)^-- outbox (.*?) *#", start), ("nothing to do", "0 problems", None)):
-            if says: # the doctor has a word to say about fsync = off, which servers of tests have
+            if says: # the doctor comments on fsync = off, which test servers have
                 self.assertIn(says, self.outbox(*line.split(), env=nowhere, status=None).stdout)
             else:
                 self.outbox("-c", "outbox.ini", "emit", "bill.sent", env=nowhere)

@@ -19,8 +19,8 @@ from support import BIN, ROOT, PgCase, postgres_server, wait_until
 GUEST = pathlib.Path(BIN).parent / "tests" / "fault" / "fault_guest"
 NAMED = "-- Every name has its schema"
 
-# Look-alikes in schema trap: of each function, operator, type and table of pg_catalog, as far as one who is no superuser can make
-# it. trap.sprung() remembers that it was called even if all else is rolled back.
+# Look-alikes in schema trap: of each function, operator, type and table of pg_catalog, as far as an ordinary role can create
+# them. trap.sprung() remembers that it was called even if everything else is rolled back.
 TRAP = r"""
 SET search_path = pg_catalog;
 SET client_min_messages = error;
@@ -85,13 +85,13 @@ PATH = "trap, public, pg_catalog"
 
 
 def words():
-    """words are all the names in our SQL and in the statements of the C code: what is called is among them."""
+    """words are all the names in our SQL and in the statements of the C code: every function called is among them."""
     files = [*ROOT.glob("sql/postgres/**/*.sql"), *ROOT.glob("src/store/postgres/*.c"), *ROOT.glob("src/rows/*.c")]
     return sorted({w for f in files for w in re.findall(r"\w+", f.read_text())})
 
 
 def setUpModule():
-    """setUpModule makes the trap once, in a database that the others are copies of."""
+    """setUpModule creates the trap once, in a template database for the others."""
     global template
     template = f"t_{uuid.uuid4().hex}"
     server = postgres_server()
@@ -101,7 +101,7 @@ def setUpModule():
 
 
 class Names(PgCase):
-    """Roles with each part, an owner who is no superuser, and the trap in every search_path."""
+    """Roles with each part, an owner who is not a superuser, and the trap in every search_path."""
 
     def setUp(self):
         super().setUp()
@@ -115,7 +115,7 @@ class Names(PgCase):
         self.outbox("init")
 
     def role(self):
-        """role creates a role, gone with the test, and gives the store as it connects."""
+        """role creates a role, dropped with the test, and returns the store as that role connects."""
         name = f"r_{uuid.uuid4().hex}"
         self.as_boss(f"CREATE ROLE {name} LOGIN")
         self.addCleanup(self.as_boss, f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}")

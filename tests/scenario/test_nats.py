@@ -1,5 +1,5 @@
-"""NATS JetStream from end to end, through the CLI: what is stored, read by a client that others wrote; marks, receipts, cautions,
-logging in with credentials, and the receiving end."""
+"""NATS JetStream from end to end, through the CLI: stored messages as a third-party client reads them; marks, receipts,
+cautions, logins with credentials, and receiving."""
 import base64
 import json
 import os
@@ -22,7 +22,7 @@ NODE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".
 
 
 class Own:
-    """What the cases share: a server for all of them, whose streams are made and deleted by each."""
+    """Common to the cases: one server, on which each case creates and deletes its streams."""
 
     @classmethod
     def setUpClass(cls):

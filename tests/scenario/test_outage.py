@@ -1,4 +1,4 @@
-"""A sink that is out, whatever that looks like, buries nothing; an event that fails among others does end as a dead letter."""
+"""An outage of a sink, in any form, buries nothing; an event that fails while others succeed does become a dead letter."""
 # build: plain
 # quick: no
 import collections
@@ -92,7 +92,7 @@ class Faces:
             tries[n] += 1
             return answer(500 if n == 7 else 204)
         with Endpoint(behave) as endpoint:
-            # All are sent at once: what is sent a second after the one that fails would prove nothing against it.
+            # All are sent at once: events sent a second after the failing one would prove nothing against it.
             self.drain("--consumer", "hook", "--sink", endpoint.url, "--retry", "fast,base=10ms,cap=50ms", "--concurrency", "20")
         [dead] = self.json("dead", "list")
         self.assertEqual((dead["attempts"], tries[7], sum(tries.values())), (5, 5, 24))

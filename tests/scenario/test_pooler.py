@@ -61,7 +61,7 @@ class Pooler(Case):
         seen, deadline = set(), time.monotonic() + TIMEOUT
         # Anew each time: a connection of our own, past the pool, may be about to end.
         while not seen >= (pool := self.backends()) and time.monotonic() < deadline:
-            # A transaction each, held open together, so that each gets a connection of its own.
+            # A separate transaction each, all held open at once, so that each gets a separate connection.
             links = [psycopg2.connect(self.store) for _ in range(min(len(pool), self.POOL))]
             for link in links:
                 with link.cursor() as cursor:

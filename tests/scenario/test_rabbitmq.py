@@ -36,7 +36,7 @@ def cloudevents_sdk():
 
 
 class Broker:
-    """What the cases share: one broker for the file, and for each case an exchange and a queue, named as it is."""
+    """Common to the cases: one broker for the file, and for each case an exchange and a queue with its name."""
 
     rabbit = None
 
@@ -124,7 +124,8 @@ class Formats(Broker, Case):
                                  (event, "order.paid", "/shop", "order/42", {"a": 1.5}))
 
     def test_debezium_consumers_keep_working(self):
-        """What Debezium's outbox event router emits: the topic by the kind of aggregate, the payload alone, the id in a header."""
+        """The output of Debezium's outbox event router: the topic by the kind of aggregate, the payload alone, the id in a
+        header."""
         event = self.emit("order.paid", "order/42", None, "--payload", '{"a": 1.50}', "--header", "x=y")
         self.send("format=debezium")
         (key, properties, body), = self.rabbit.take(self.name)
@@ -207,7 +208,7 @@ class Running(Broker, Case):
 
 
 class Impostor:
-    """Something that takes connections on a port of ours, and says the same to each, again and again if it is endless."""
+    """A listener on one of our ports that sends the same to each client, repeatedly if it is endless."""
 
     def __init__(self, said, endless=False):
         self.said, self.endless = said, endless

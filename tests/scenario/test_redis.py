@@ -28,7 +28,7 @@ NODE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".
 
 
 class Odd:
-    """Something that speaks as Redis does, and has an error of its own for each entry of one stream."""
+    """A server that speaks Redis's protocol, and answers each entry of one stream with a given error."""
 
     def __init__(self, bad):
         self.bad, self.added = bad, []
@@ -65,7 +65,7 @@ class Odd:
 
 
 class Redis:
-    """What the cases share: a Redis for all of them, empty for each."""
+    """Common to the cases: one Redis, empty for each."""
 
     @classmethod
     def setUpClass(cls):
@@ -81,7 +81,7 @@ class Redis:
         return ["--consumer", name, "--sink", self.redis.url(f"stream={stream}"), *more]
 
     def arrived(self):
-        """arrived counts events: what a killed relay had not settled comes twice."""
+        """arrived counts events once: those that a killed relay had not settled arrive twice."""
         return len({event["event_id"] for _, event in self.redis.entries("s")})
 
 
@@ -126,9 +126,9 @@ class Errors(unittest.TestCase):
         said = [re.match(r"\*(.*)\*, (kept|new connection): (`.*`)$", item).groups() for item in items(section(BROKERS, "### Redis"))]
         page = [(words, what, "kept" if connection == "kept" else "new") for what, connection, all_words in said
                 for words in re.findall(r"`([^`]*)`", all_words)]
-        self.assertEqual(len(rows) + 2, source.count("REDIS_FAULT_"))  # and the two for what is not in the table
+        self.assertEqual(len(rows) + 2, source.count("REDIS_FAULT_"))  # and the two for other errors
         self.assertEqual(sorted(page), sorted(rows))
-        for n, (words, *_) in enumerate(rows):  # so that the longer of two that fit counts, as the page says
+        for n, (words, *_) in enumerate(rows):  # so that the longer of two matches counts, as the page says
             self.assertFalse([longer for longer, *_ in rows[n + 1:] if longer.startswith(words)], words)
 
 
@@ -218,7 +218,7 @@ class Streams(Redis):
         self.assertEqual(marks, last)
 
     def change(self, i):
-        """change adds to one of two rows, and tells of it in the same transaction."""
+        """change adds to one of two rows, and emits the change in the same transaction."""
         event = "INSERT INTO @event (type, aggregate_type, aggregate_id, version, payload)"
         if self.store.startswith("postgres"):
             changed = "UPDATE account SET version = version + 1, total = total + ? WHERE id = ? RETURNING id, version"
@@ -240,7 +240,7 @@ class Streams(Redis):
         with self.relay(*self.to("s")) as relay:
             for i in range(40):
                 self.change(i)
-                if i % 8 == 3:  # once the mark has moved; what was changed since may be on its way
+                if i % 8 == 3:  # once the mark has moved; later changes may be in flight
                     wait_until(lambda: self.ask(f"SELECT {mark}")[0][0] not in seen, what=relay.output)
                     copies.append(self.ask(f"SELECT id, version, total, {mark} FROM account"))
                     seen.add(copies[-1][0][3])
@@ -304,7 +304,7 @@ class Streams(Redis):
         one.kill()
         self.emit("t", "k/12", 12)
         wait_until(lambda: self.arrived() == 12, what=two.output)
-        if token == first:  # where all have to wait for the processor, the second may have had it already
+        if token == first:  # where all wait for the processor, the second may have had it already
             self.assertNotEqual(self.redis("GET", "lock:outbox:shop"), token)
         # Another relay takes it: no new work until it is free again; and only its own lease is released.
         self.redis("SET", "lock:outbox:shop", "thief")
@@ -317,8 +317,8 @@ class Streams(Redis):
         self.assertIsNone(self.redis("GET", "lock:outbox:shop"))
 
     def stays_quiet_for_a_renewal(self, relay):
-        """After its next renewal has failed, what is emitted stays where it is."""
-        time.sleep(1.1)  # the lease's whole time: whatever the relay believed is over
+        """After its next renewal has failed, events emitted then stay where they are."""
+        time.sleep(1.1)  # the whole lease: whatever the relay believed is over
         self.emit("t", "k/13", 13)
         time.sleep(0.3)
         return self.arrived() == 12
@@ -388,7 +388,7 @@ class OnSqlite(Redis, Case):
         self.emit("t", "k/1", 0)
         wait_until(lambda: self.arrived() == 1, what=relay.output)
         sent, claimed = 1, False
-        while not claimed and sent < 200:  # where all have to wait for the processor, the lease may be over before they are claimed
+        while not claimed and sent < 200:  # where all wait for the processor, the lease may be over before they are claimed
             (epoch,), = self.sql("SELECT epoch FROM outbox_consumer")
             self.redis.popen.send_signal(signal.SIGSTOP)
             try:
@@ -396,7 +396,7 @@ class OnSqlite(Redis, Case):
                 sent += 19
                 with contextlib.suppress(AssertionError):
                     claimed = wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer WHERE epoch > ?", epoch), timeout=3)
-                # Another relay could have them, if it had the lease: they are not kept until Redis is back.
+                # Another relay could have them, if it had the lease: they are not kept until Redis returns.
                 wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") == [(0,)], what=relay.output)
             finally:
                 self.redis.popen.send_signal(signal.SIGCONT)
@@ -434,7 +434,7 @@ class OnPostgres(Redis, PgCase):
         self.assertIsNotNone(self.sql("SELECT outbox.hwm('s')")[0][0])
 
     def test_reader_dying_before_commit_or_ack_acts_once(self):
-        """The inbox in the reader's own transaction: whatever dies, and however often an entry comes again."""
+        """The inbox in the reader's own transaction: whatever dies, and however often an entry is repeated."""
         self.sql("CREATE TABLE effect (n serial, id text)")
         ids = [self.emit("t", "k/1", i) for i in range(3)]
         self.drain(*self.to("s"))
@@ -520,8 +520,8 @@ class Consuming(Redis, Case):
         self.assertEqual(self.got(), [e["event_id"] for _, e in self.redis.entries("s")])
 
     def test_snapshot_and_stream_join_without_gap_or_repeat(self):
-        """Rows keep changing while a reader takes its first copy of them and then goes on with the stream. Each change
-        that its copy does not have arrives, and none that it has is made again: versions tell."""
+        """Rows keep changing while a reader takes its first copy of them and then continues with the stream. Each change
+        missing from its copy arrives, and none in it is applied again: versions distinguish them."""
         self.sql("CREATE TABLE account (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, total INTEGER NOT NULL)")
         self.sql("INSERT INTO account VALUES (1, 0, 0), (2, 0, 0)")
         copy = sqlite3.connect(self.b)

@@ -27,7 +27,7 @@ class Many(BrokerView, Case):
                        for i in range(first, first + n))
 
     def check(self, url, consumer="out"):
-        """check: all is there, in order; gives the verdict."""
+        """check: everything is there, in order; it returns the verdict."""
         return json.loads(self.outbox("receive", url, "--check", "--consumer", consumer, "--idle", "500ms", "--json").stdout)
 
 
@@ -50,7 +50,7 @@ class InACluster(Many):
         args = self.to("stream={aggregate_id}")
         self.assertIn("redis-cluster at ", self.outbox("doctor", "--connect", *args, status=None).stdout)
         with self.serve(*args) as relay:
-            def all_shown():  # a server is asked who has slots only while events are delivered
+            def all_shown():  # servers are asked for their slots only while events are delivered
                 self.fill(KEYS)
                 have = self.shown(relay)
                 return all(set(have[name].split(",")) == masters for name in ("broker", "leader"))
@@ -84,7 +84,7 @@ class InACluster(Many):
         self.assertIsNone(self.cluster.owner("lock:out")("GET", "lock:out"))  # given back
 
     def test_slots_move_during_delivery_without_loss(self):
-        """Every event arrives once, in order, while its slot is on its way (ASK) and when it is somewhere else (MOVED)."""
+        """Every event arrives once, in order, while its slot is moving (ASK) and after it has moved (MOVED)."""
         url = self.cluster.url("stream=k.{aggregate_id}")
         slots = sorted({self.cluster.slot(f"k.{key}") for key in range(KEYS)})
         with self.relay(*self.to("stream=k.{aggregate_id}")) as relay:

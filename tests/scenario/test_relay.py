@@ -20,10 +20,10 @@ class RelayCase:
         super().setUp()
         self.init()
         self.out = self.path("out")
-        self.broken = self.path("broken")  # what the test's own sinks look at
+        self.broken = self.path("broken")  # files that the test's own sinks check
 
     def relay(self, *args, **kw):
-        """relay also waits until its consumers are registered, so that the test may ask for them."""
+        """relay also waits until its consumers are registered, so that the test may query them."""
         relay = super().relay(*args, **kw)
         names = {value for flag, value in zip(args, args[1:]) if flag == "--consumer"}
         wait_until(lambda: names <= {name for name, in self.ask("SELECT name FROM @consumer")}, what=relay.output)
@@ -62,7 +62,7 @@ class RelayCase:
         return self.json("consumers", "show", name)
 
     def make_due(self):
-        """make_due lets what waits for its retry have waited long enough."""
+        """make_due makes events that wait for a retry due."""
         self.ask(f"UPDATE @parked SET due_at = {self.time_of(1)} WHERE due_at IS NOT NULL")
 
     def assert_settled(self, delivered, consumer="mail"):
@@ -131,7 +131,7 @@ class Order(RelayCase):
         with self.relay(*args) as a, self.relay(*args) as b:
             wait_until(lambda: len(self.got()) >= 200, what=lambda: a.output() + b.output())
             total = 200
-            while len(set(who.read_text().split())) == 1 and total < 2000:  # the other may have come too late to get anything
+            while len(set(who.read_text().split())) == 1 and total < 2000:  # the other may have started too late to get anything
                 self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(n % 16), "payload": n}
                                 for n in range(total, total + 100)])
                 total += 100
@@ -535,7 +535,7 @@ class Retention(RelayCase):
 @on_each_store
 class Stopping(RelayCase):
     def slow(self, started, *more):
-        """slow is a sink that notes that it has begun, and then takes as long as the file `broken` is there."""
+        """slow is a sink that notes that it has begun, and then lasts as long as the file `broken` exists."""
         return self.exec_sink(f"echo >>{started}; while [ -e {self.broken} ]; do sleep 0.02; done; ", *more)
 
     def begun(self, started):

@@ -1,4 +1,4 @@
-"""Retention counts from delivery, through the binary, on both stores: when a consumer got past an event is told by a few samples."""
+"""Retention counts from delivery, through the binary, on both stores: a few samples record when a consumer passed an event."""
 # build: plain
 import unittest
 
@@ -94,7 +94,7 @@ class OnPostgres(Counting, PgCase):
 
 
 class Late(Exact):
-    """A transaction takes its numbers when it begins to write, and may commit long after others that began later."""
+    """A transaction gets its numbers when it begins to write, and may commit long after others that began later."""
 
     def test_event_committed_late_is_kept_168_hours(self):
         late = self.session()
@@ -115,7 +115,7 @@ class Late(Exact):
         self.assertEqual(self.json("trim")["events"], 1)
 
     def test_open_transaction_slows_no_batch(self):
-        """The index entries of what is gone stay; a batch begins behind those of the last one."""
+        """The index entries of deleted events stay; a batch begins behind those of the last one."""
         gone, calls = 20000, 20
         self.sql(f"INSERT INTO outbox.event (type) SELECT 'order.paid' FROM generate_series(1, {gone})")
         self.sql("SELECT outbox.register('mail', start_at => 'end')")

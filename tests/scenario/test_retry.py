@@ -1,4 +1,4 @@
-"""An operator tries events again that wait for their next attempt, or were given up, and is told of those that cannot be."""
+"""An operator retries events that wait for their next attempt, or were given up, and is told which cannot be retried."""
 import unittest
 
 from support import PgCase, on_each_store, wait_until
@@ -27,8 +27,8 @@ class Retry:
         return [d["state"] for e in self.json("events", "list", "--consumer", name) for d in e["deliveries"]]
 
     def failed(self, *more, says=("failed",), names=("mail",)):
-        """failed: a relay has tried, for each of these consumers the first events are in these states, what failed waits for an hour,
-        and the sink works again."""
+        """failed: a relay has run, for each of these consumers the first events are in these states, failed events wait for an
+        hour, and the sink works again."""
         relay = self.relay(*self.sink(), *more)
         wait_until(lambda: all(self.states(name)[:len(says)] == list(says) for name in names), what=relay.output)
         self.broken.unlink()
@@ -83,7 +83,7 @@ class Retry:
 
 
 class Many(PgCase):
-    """Letters are sent back as a set: each is looked at a fixed number of times, however many there are."""
+    """Letters are retried as a set: each is examined a fixed number of times, however many there are."""
 
     LETTERS = 300
 
@@ -100,7 +100,7 @@ class Many(PgCase):
                         "WHERE schemaname = 'outbox' AND relname = 'dead'")[0]
 
     def retry(self, *more):
-        """retry sends letters back and gives the answer, and how many rows of dead that took."""
+        """retry retries letters and returns the answer, and how many rows of dead that read."""
         before, written = self.looked_at()
         answer = self.json("dead", "retry", "--all", *more)
         wait_until(lambda: self.looked_at()[1] - written == answer["retried"], what="the statistics")

@@ -49,7 +49,7 @@ class Demo(unittest.TestCase):
         kept = {str(n) for n in range(1, 41) if n % 7 != 0}
         for store in "postgres", "mariadb":
             with self.subTest(store), tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as tmp:
-                os.chmod(tmp, 0o711)  # the server passes through it as nobody
+                os.chmod(tmp, 0o711)  # the server, as nobody, passes through it
                 before = tree()
                 done = subprocess.run([ROOT / "run", "--store", store, "--orders", "40"], cwd="/", env=clean_env({"TMPDIR": tmp}),
                                       capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL)
@@ -123,7 +123,7 @@ class BareMachine(unittest.TestCase):
 
 
 class Packages(unittest.TestCase):
-    """packages.sh on a machine made of stubs: only /usr/bin/env is the real one."""
+    """packages.sh on a machine of stubs: only /usr/bin/env is real."""
 
     def setUp(self):
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="ob"))

@@ -74,7 +74,7 @@ class SecondChance(unittest.TestCase):
         return run.run(run.Job("build", "test_file.py", [run.PYTHON, "tests/cases.py", str(path)]), 60)
 
     def outcome(self, jobs):
-        """outcome returns the exit status and what is printed of jobs that got their second chance."""
+        """outcome returns the exit status and the output of jobs that got their second chance."""
         run.second_chance(jobs, 60)
         with contextlib.redirect_stdout(io.StringIO()) as out: status = run.total(jobs)
         return status, out.getvalue()
@@ -105,7 +105,7 @@ class SecondChance(unittest.TestCase):
 
 
 class FolderForAll(unittest.TestCase):
-    """Each run of it is a process, as a run of all tests is one."""
+    """Each run of it is a process, like a run of all tests."""
 
     RUN = "import servers, sys\nwith servers.folder_for_all() as folder: print(folder, flush=True); sys.stdin.read()"
 

@@ -1,4 +1,4 @@
-"""docs/security.md: its ten commands lead to what they promise, and the unit they are for takes the drop-in they write."""
+"""docs/security.md: its ten commands have the promised result, and their unit accepts the drop-in they write."""
 # build: plain
 import os
 import pathlib
@@ -34,7 +34,7 @@ class Encrypted(servers.Postgres):
         self.settings |= {"ssl": "on", "ssl_cert_file": self.dir / "server.crt", "ssl_key_file": self.dir / "server.key"}
 
 class TenCommands(Case):
-    """The commands are run once; each test looks at what came of it."""
+    """The commands run once; each test checks part of the result."""
 
     @classmethod
     def setUpClass(cls):
@@ -54,7 +54,7 @@ class TenCommands(Case):
 
     @classmethod
     def local(cls, text):
-        """local puts a text's places and names into this test's."""
+        """local replaces places and names in a text by this test's."""
         for place, folder in (("/etc/systemd/system/outbox.service.d", cls.drop_in), ("/etc/outbox", cls.etc),
                               ("/run/outbox", cls.run_dir), ("/var/lib/outbox", cls.state)):
             text = text.replace(place, str(folder))
@@ -71,7 +71,7 @@ class TenCommands(Case):
         if done.returncode or done.stderr: raise AssertionError(f"{done.returncode}\n{done.stdout}{done.stderr}")
 
     def service_env(self):
-        """service_env is what the drop-in gives the relay: %d is where credentials are, %t is /run."""
+        """service_env returns the relay's environment from the drop-in: %d is the credentials folder, %t is /run."""
         values = re.search(r"(?m)^Environment=(.*)$", (self.drop_in / "local.conf").read_text())[1]
         values = values.replace("%t/outbox/pgpass", str(self.etc / "pgpass")).replace("%d", str(self.etc))
         return {**dict(pair.split("=", 1) for pair in values.split()), "OUTBOX_STORE": ""}
@@ -103,7 +103,7 @@ class TenCommands(Case):
         self.assertEqual(self.scrape(token), 200)
         relay.stop()
 
-        # No role can do what belongs to another.
+        # No role can do what another part allows.
         for role, statement in (("app", "SELECT * FROM outbox.event"), ("app", "SELECT * FROM outbox.claim('mail', 'me')"),
                                 ("relay", "SELECT outbox.emit('a', 'k', '1', '1')"), ("relay", "SELECT outbox.trim('0s')"),
                                 ("relay", "SELECT outbox.pause('mail')"), ("relay", "SELECT outbox.register('audit')"),
@@ -146,7 +146,7 @@ class Document(unittest.TestCase):
            "a client of the admin port", "a web page", "an attacker with an overflow", "an attacker on the network path"]
 
     def stated(self):
-        """stated returns {who: {what they can try: what stops them}} as docs/security.md says it."""
+        """stated returns {who: {attack: defence}} from docs/security.md."""
         parts = re.split(r"^\*\*(.*?)\*\*.*:$", section(DOCUMENT, "## Who may be hostile"), flags=re.MULTILINE)
         return {who: dict(re.match(r"(.*): \*(.*)\*$", item).groups() for item in items(text)) for who, text in zip(parts[1::2], parts[2::2])}
 

@@ -37,7 +37,7 @@ class ServiceCase(Case):
         return name, {"sink": f"file:{self.path(name)}", **options}
 
     def reload(self, relay, expect="reloaded the config"):
-        """reload sends SIGHUP and waits until the log says that it was heeded."""
+        """reload sends SIGHUP and waits until the log confirms it."""
         before = relay.output().count(expect)
         relay.signal(signal.SIGHUP)
         wait_until(lambda: relay.output().count(expect) > before, what=relay.output)
@@ -187,7 +187,7 @@ class Reloading(ServiceCase):
 
 
 class Manager:
-    """A service manager's socket, and what was said to it."""
+    """A service manager's socket, and the messages sent to it."""
 
     def __init__(self, address):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -196,7 +196,7 @@ class Manager:
         self.said = []
 
     def hear(self, until, timeout=30):
-        """hear takes what comes until a message has such a line; gives the message."""
+        """hear receives until a message has such a line; it returns the message."""
         deadline = time.monotonic() + timeout
         while True:
             self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -205,7 +205,7 @@ class Manager:
             if until in message.split("\n"): return message
 
     def hush(self):
-        """hush forgets what has come."""
+        """hush discards received messages."""
         self.socket.setblocking(False)
         try:
             while True: self.socket.recv(65536)
@@ -401,7 +401,7 @@ class Logging(ServiceCase):
         self.assertIn("no consumers to run", line["message"])
 
     def failing(self, events, *args):
-        """failing has as many events rejected, and gives the lines about them: (shown, counted)."""
+        """failing makes as many events rejected, and returns the lines about them: (shown, counted)."""
         self.emit_many([{"type": "t", "payload": n} for n in range(events)])
         with self.relay("--consumer", "bad", "--sink", "exec:exit 65", "--concurrency", 16, *args) as relay:
             wait_until(lambda: self.sql("SELECT count(*) FROM outbox_dead")[0][0] == events, what=relay.output)
@@ -430,7 +430,7 @@ class Logging(ServiceCase):
 
 class Unit(Case):
     def unit(self):
-        """unit is the file as it is installed, with the binary under test."""
+        """unit is the file as installed, with the binary under test."""
         text = (ROOT / "packaging" / "outbox.service.in").read_text().replace("@bindir@", str(pathlib.Path(BIN).parent))
         path = self.path("outbox.service")
         path.write_text(text)

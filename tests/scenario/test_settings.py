@@ -12,7 +12,7 @@ STANDING = "standing by: "
 
 
 class Rolling:
-    """What happens on every store. Relays have a file each, as on hosts of their own, and write to a file each."""
+    """Cases on every store. Relays have separate files, as on separate hosts, and write to separate files."""
 
     def setUp(self):
         super().setUp()

@@ -52,16 +52,16 @@ class Event:
 
 
 class Consumer:
-    """What a consumer has done, by number of event."""
+    """A consumer's history, by number of event."""
 
     def __init__(self, wants, order="key", typed=None):
         self.wants, self.order = wants, order
-        self.typed = typed or wants  # what its type patterns let through: SQL does not look into payloads
+        self.typed = typed or wants  # the events its type patterns match: SQL does not look into payloads
         self.state, self.attempts = {}, collections.Counter()
         self.parked, self.due, self.retrying = set(), set(), set()
         self.delivered = self.receipts = 0
         self.paused = self.vanished = False
-        self.counted = collections.Counter()  # what a relay's counters say
+        self.counted = collections.Counter()  # a relay's counters
 
     def key(self, e):
         return {"none": None, "global": "all", "key": e.key}[self.order]
@@ -78,7 +78,7 @@ class Consumer:
         self.state[e.n] = state
 
     def try_one(self, e, fails, calls):
-        """try_one hands it to the sink, which says what it always says to such an event."""
+        """try_one hands it to the sink, which always answers such an event in the same way."""
         self.attempts[e.n] += 1
         calls[e.n, self.attempts[e.n]] += 1
         self.due.discard(e.n)
@@ -101,7 +101,7 @@ class Consumer:
         self.counted["buried"] += 1
 
     def run(self, events, fails):
-        """run is a relay that works until there is nothing left to do for now; gives what its sink must have been asked."""
+        """run is a relay that works until nothing is left to do for now; it returns the requests its sink must have had."""
         calls = collections.Counter()
         if self.paused: return calls
         if self.order == "global":  # nothing is handed out while anything waits
@@ -118,7 +118,8 @@ class Consumer:
         return calls
 
     def ready(self, events):
-        """ready returns the parked events whose turn it is: those that are due, and those that waited behind one that has ended."""
+        """ready returns the parked events that may be tried: those that are due, and those that waited behind one that has
+        ended."""
         heads, found = set(), []
         for e in (e for e in events if e.n in self.parked):
             key = self.key(e)
@@ -139,7 +140,7 @@ class Consumer:
 
 
 class Shown:
-    """A mess is made, then looked at in every way there is."""
+    """A complex history is played, then shown in every possible way."""
 
     def setUp(self):
         super().setUp()
@@ -171,7 +172,7 @@ class Shown:
         return [e for e in self.events if e.there]
 
     def play(self, *names):
-        """play runs relays of some consumers until they have done all there is to do, and compares what their sinks were asked."""
+        """play runs relays of some consumers until they have nothing left to do, and compares the requests of their sinks."""
         for name in names:
             c = self.model[name]
             before = self.calls(name)
@@ -199,7 +200,7 @@ class Shown:
         self.fails = set(types)
 
     def make_due(self, name):
-        """make_due: an hour passes for what failed."""
+        """make_due: an hour passes for failed events."""
         c = self.model[name]
         failed = [e for e in self.events if e.n in c.parked and c.state[e.n] == "failed"]
         for e in failed:
@@ -231,7 +232,8 @@ class Shown:
                 c.end(e, "dropped")
 
     def trim(self):
-        """trim: what it said it would delete is what it said it has deleted is what is gone, and no consumer needed any of it."""
+        """trim: the events it said it would delete, those it said it deleted, and those deleted are the same, and no consumer
+        needed any of them."""
         said = [self.json("trim", "--older-than", "0s", *how, env={"OUTBOX_INBOX_RETENTION": "1ms"}) for how in (["--dry-run"], ["--yes"])]
         seqs = {seq for seq, in self.sql(f"SELECT seq FROM {self.PREFIX}event")}
         gone = [e for e in self.there() if e.seq not in seqs]
@@ -260,7 +262,7 @@ class Shown:
         self.inbox += n
 
     def vanish(self, name, lease):
-        """vanish: a relay dies with everything in its hands. Its commands, which outlive it, end with the test."""
+        """vanish: a relay dies with everything in flight. Its commands, which outlive it, end with the test."""
         self.model[name] = Consumer(lambda e: True)
         gate = self.path(f"{name}.gate")
         os.mkfifo(gate)
@@ -276,7 +278,7 @@ class Shown:
         self.model[name] = Consumer(lambda e: True)
         with self.relay("--consumer", name, "--sink", f"file:{self.path('no')}/such/folder/out"):
             wait_until(lambda: self.consumer(name)["state"] == "down", what=lambda: self.consumer(name))
-        # What it had claimed and not tried went back, to the place it came from or to those that wait.
+        # Its claimed, untried events went back, to their place or to those that wait.
         numbers = {e.seq: e.n for e in self.events}
         c = self.model[name]
         c.parked = {numbers[seq] for seq, in self.sql(f"SELECT seq FROM {self.PREFIX}parked WHERE consumer = '{name}'")}
@@ -322,7 +324,7 @@ class Shown:
         self.model["gone"].vanished = "pending"
 
     def change_filter(self):
-        # What its old filter leaves of the events so far is never looked at: the new one comes first.
+        # Events so far that its old filter leaves out are never looked at: the new filter comes first.
         self.settings["some"], self.model["some"].wants = OTHER_FILTER
         self.model["some"].typed = OTHER_FILTER[1]
         self.play("some")
@@ -353,7 +355,7 @@ class Shown:
             self.assertEqual(self.in_steps("--state", state, "--newest"), want, f"{state}, in steps from the newest")
 
     def in_steps(self, *args):
-        """in_steps lists what a look that is too short finds, going on until everything was looked at."""
+        """in_steps lists the results of a search that is too short, and continues until everything was searched."""
         found, after = set(), []
         while True:
             rows = self.json("events", "list", *args, "--limit", "10000", "--look", "50", *after)
@@ -370,20 +372,20 @@ class Shown:
             for e in self.there():
                 state, attempts = seen.get((name, e.n), ("skipped", 0))
                 unsure = self.SQL_UNSURE and name in ("some", "loose", "all", "gone", "held")  # of predicates and lanes
-                yet = self.SQL_UNSURE and state == "pending" and e.n not in c.state and c.typed(e)  # asked when its turn comes
+                yet = self.SQL_UNSURE and state == "pending" and e.n not in c.state and c.typed(e)  # evaluated when it is reached
                 if state == "unknown": self.assertTrue(unsure, (name, e.n))
                 elif not (yet and "--where" in self.settings.get(name, [])): self.assertEqual(state, c.of(e), (name, e.n))
                 if state in ("failed", "expired"): self.assertEqual(attempts, c.attempts[e.n], (name, e.n))
 
     def undelivered(self, name, typed=False):
-        """undelivered: no worker has claimed it, it is in flight, or it is parked; typed: without a look at payloads."""
+        """undelivered: no worker has claimed it, it is in flight, or it is parked; typed: without evaluating payloads."""
         c = self.model[name]
         unclaimed = (lambda e: e.n not in c.state and c.typed(e) and not c.vanished) if typed else c.waits
         there = [e for e in self.there() if unclaimed(e) or c.waits(e) or c.of(e) == "in-flight"]
         return there + [e for e in self.events if e.n in c.parked and e not in there]
 
     def numbers(self, name):
-        """numbers returns what must be shown of a consumer."""
+        """numbers returns the numbers expected for a consumer."""
         c = self.model[name]
         counts = lambda *states: sum(c.of(e) in states for e in self.there())
         claims = self.sql(f"SELECT count(*) FROM {self.PREFIX}claim WHERE consumer = '{name}'")[0][0] if c.vanished == "in-flight" else 0
@@ -405,7 +407,7 @@ class Shown:
         return max((e.age for e in self.undelivered(name)), default=0)
 
     def blocked(self, name):
-        """blocked: parked, the first of its key, and not for its time to come."""
+        """blocked: parked, the first of its key, and not waiting for its not_before."""
         c = self.model[name]
         parked = [e for e in self.events if e.n in c.parked]
         first = lambda e: c.key(e) is None or not any(c.key(o) == c.key(e) and o.n < e.n for o in parked)
@@ -494,8 +496,8 @@ class Shown:
     # ---- from outside ----
 
     def check_metrics(self):
-        """check_metrics: every consumer is paused, so that a relay that runs them all changes nothing. Then they go on, and what the relay
-        has counted is what its sinks were asked."""
+        """check_metrics: every consumer is paused, so that a relay that runs them all changes nothing. Then they resume, and
+        the relay's counters match the requests of its sinks."""
         names = [name for name in self.registered if name in SETTINGS]
         for name in names:
             if not self.model[name].paused: self.pause(name)
@@ -609,7 +611,7 @@ class Sqlite(Shown, Case):
     NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) - 1"
 
     def gap(self):
-        """gap: SQLite gives a number again that was rolled back."""
+        """gap: SQLite assigns a rolled-back number again."""
 
     def head(self):
         return self.sql("SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'")[0][0]
@@ -663,7 +665,7 @@ class Postgres(Shown, PgCase):
                         "FROM outbox.consumer_status")
         for name, *shown in rows:
             want, c = self.numbers(name), self.model[name]
-            if "--where" in self.settings.get(name, []):  # which the database cannot ask, and says so
+            if "--where" in self.settings.get(name, []):  # which the database cannot evaluate, and says so
                 want |= {"behind": len(self.undelivered(name, typed=True)), "behind_exact": False}
             self.assertEqual(dict(zip(names, shown)), {k: want[k] for k in names}, name)
 

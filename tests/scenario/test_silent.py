@@ -1,5 +1,5 @@
-"""Brokers that accept a connection and never say a word, nor shake hands for TLS: the sink is down within its time, every other
-consumer goes on, and the relay stops when it is told to."""
+"""Brokers that accept a connection but send nothing, not even a TLS handshake: the sink is down in time, every other consumer
+continues, and the relay stops on request."""
 import socket
 import threading
 import time
@@ -17,7 +17,7 @@ SINKS = {
 
 
 class Silent:
-    """A listener that accepts connections, keeps them, reads what comes, and answers nothing; `hello` is all it says."""
+    """A listener that accepts connections, keeps them, reads everything, and answers nothing; it sends only `hello`."""
 
     def __init__(self, hello=b""):
         self.hello, self.open, self.lock = hello, 0, threading.Lock()
@@ -100,8 +100,8 @@ class NoAnswer(Case):
         for name in SINKS: self.assertRegex(found, f'problem +sink +consumer "{name}": .*{peer.at}')
 
     def test_stalled_nats_handshake_times_out(self):
-        """The server says hello, wants TLS, and is silent then. Every attempt to connect ends, or there would be a thread and a
-        connection more with each."""
+        """The server greets, demands TLS, and is silent from then on. Every attempt to connect ends, or each would leave a
+        thread and a connection."""
         peer = self.silent(b'INFO {"server_id":"x","version":"2.9.10","tls_required":true,"max_payload":1048576}\r\n')
         sink = ["--consumer", "nats", "--sink", f"nats+tls://{peer.at}/s?stream=S"]
         relay = self.relay("--timeout", "300ms", *sink, *self.file)

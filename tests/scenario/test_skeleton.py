@@ -1,4 +1,4 @@
-"""outbox migrate gen --service NAME --out-dir DIR: what it writes is compiled and run, on both stores."""
+"""outbox migrate gen --service NAME --out-dir DIR: its output is compiled and run, on both stores."""
 # build: plain
 import json
 import pathlib
@@ -16,7 +16,7 @@ USAGE, CONFIG = 64, 78
 
 
 class Skeleton:
-    """What holds on every store. run_sql runs a file of SQL as a tool would, beside us."""
+    """Claims about every store. run_sql runs an SQL file as a tool would, independently of us."""
 
     def gen(self, service, *more, **kw):
         return self.outbox("migrate", "gen", f"--service={service}", "--out-dir", self.path("svc"), *more, **kw)
@@ -33,7 +33,7 @@ class Skeleton:
         return {"LD_LIBRARY_PATH": str(lib), "OUTBOX_STORE": ""}
 
     def boot(self, env):
-        """boot is the program as it is, on the store that was written into it."""
+        """boot is the unchanged program, on the store that was written into it."""
         env = {k: v for k, v in env.items() if v}
         return ["env", "-u", "OUTBOX_STORE", "-C", str(self.path("svc")), *(f"{k}={v}" for k, v in env.items()), "./boot"]
 
@@ -51,7 +51,7 @@ class Skeleton:
         child.signal(signal.SIGTERM)
         child.wait(expect=0)
 
-        # so does a relay with the configuration, which goes on where the program was
+        # so does a relay with the configuration, which continues where the program stopped
         subprocess.run([*boot, "emit", "bill.paid"], check=True, timeout=60)
         ini = ["-c", self.path("svc") / "outbox.ini"]
         nowhere = {"OUTBOX_STORE": ""}

@@ -1,4 +1,4 @@
-"""The preset `slow` on each store: the waits are read where they are stored, and made short there."""
+"""The preset `slow` on each store: the test reads the waits where they are stored, and shortens them there."""
 import unittest
 
 from support import on_each_store, wait_until

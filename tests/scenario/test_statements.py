@@ -1,4 +1,4 @@
-"""scripts/statements, which makes C of the statements of SQLite and MariaDB, refuses what would go wrong when it is run."""
+"""scripts/statements, which turns the statements of SQLite and MariaDB into C, refuses what would fail at run time."""
 # build: plain
 import pathlib
 import subprocess

@@ -35,7 +35,7 @@ class Strangers(PgCase):
         return {key for key, in [*seen, *made]} | {key ^ 1 for key, in [*seen, *made]}
 
     def squat(self, how, keys=None):
-        """squat has the unrelated session take all of them it can get."""
+        """squat makes the unrelated session take all of them it can get."""
         with self.stranger.cursor() as cursor:
             for key in keys or self.keys(): cursor.execute(f"SELECT pg_try_advisory_lock{how}(%s)", (key,))
 

@@ -1,5 +1,5 @@
-"""What a wake-up missed is found by the next sweep, on each store, with wake-ups cut off: PostgreSQL's triggers do not notify for
-an emit, and a relay on SQLite hears nothing from inotify."""
+"""The next sweep finds an event whose wake-up was missed, on each store, with wake-ups cut off: PostgreSQL's triggers do not
+notify for an emit, and a relay on SQLite gets nothing from inotify."""
 # build: plain
 import subprocess
 import unittest
@@ -50,8 +50,8 @@ class Postgres(Sweep, PgCase):
                         "AND NOT b.second AND a.state = 'idle'")
 
     def test_sleeping_relay_sends_no_query_as_others_come_and_go(self):
-        """The server knows when each session last began a statement: the same time means that there was none. Only whoever holds
-        the lock is that still: one that listens beside a holder is told when that one gets up, and asks every 10 s."""
+        """The server knows when each session last began a statement: the same time means that there was none. Only the lock
+        holder is that quiet: a listener beside it is notified when the holder wakes, and polls every 10 s."""
         self.init()
         with self.relay(*self.sink("asleep"), "--sweep", "1h") as relay:
             wait_until(self.holder, what=relay.output)

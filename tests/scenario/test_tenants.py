@@ -1,5 +1,5 @@
-"""Tenants: a connection that works for one has to do with that tenant's events and consumers alone; the platform's, which
-works for none, with all. Everyone here has an ordinary role: the owner of the tables is above row-level security."""
+"""Tenants: a connection that works for one sees that tenant's events and consumers alone; the platform's, which works for none,
+sees all. All roles here are ordinary: row-level security does not apply to the owner of the tables."""
 # build: plain
 # quick: no
 import json
@@ -160,7 +160,7 @@ class Tenants(PgCase):
         self.assertEqual(self.run_on(b, "SELECT outbox.extend('a-mail', 'w', %s)", epoch), [(False,)])
 
     def test_expired_claim_is_taken_over_only_by_its_tenant(self):
-        """Taken over by another, its events would be looked for, not seen, and lost."""
+        """Taken over by another tenant's worker, its events would be looked for, not found, and lost."""
         self.mixed()
         a, b, platform = self.connect("a"), self.connect("b"), self.connect(None)
         self.run_on(a, "SELECT outbox.register('a-mail')")
@@ -248,7 +248,7 @@ class Tenants(PgCase):
                 self.assertLessEqual({"event", "consumer", "lane", "claim", "parked", "dead", "receipt"},
                                      {table for table, _ in seen})
 
-    # ---- what is the platform's ----
+    # ---- the platform's rights ----
 
     def test_only_the_platform_trims(self):
         self.mixed()

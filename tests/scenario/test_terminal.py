@@ -1,6 +1,6 @@
-"""What comes from outside is shown as text, never obeyed: no control character, no change of direction, nothing invisible and no byte
-that is not UTF-8 reaches a terminal or a log, whatever field of whatever table, file, reply or argument it was in. In JSON such a
-character is escaped, so the value is the same."""
+"""Outside text is shown, never obeyed: no control character, no change of direction, nothing invisible and no byte that is not
+UTF-8 reaches a terminal or a log, in whatever field of whatever table, file, reply or argument. In JSON such a character is
+escaped, so the value is the same."""
 # build: plain
 import contextlib
 import fcntl
@@ -26,7 +26,7 @@ from test_hostile import Hostile
 ODD = ("\x01\x07\x08\t\x1b\x7f\x80\x9b\xad\u034f\u061c\u115f\u180e\u200b\u200c\u200d\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e"
        "\u2060\u2066\u2067\u2068\u2069\u206f\u2800\u3164\ue000\ufe0f\ufeff\ufff9\ufffb\uffff\U0001d173\U000e0001\U000e0041\U000e0100\U0010fffd")
 EVIL = f"a\n{ODD}z"
-PRINTED = "".join(c for c in ODD if c >= "\xad")  # what an event may have in its fields
+PRINTED = "".join(c for c in ODD if c >= "\xad")  # values for an event's fields
 IGNORED = {*map(chr, (0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x2065, 0x2800, 0x3164, 0xffa0)),
            *(chr(c) for a, b in ((0x180b, 0x180f), (0xfe00, 0xfe0f), (0xfff0, 0xfff8), (0xe0000, 0xe0fff), (0xfdd0, 0xfdef)) for c in range(a, b + 1))}
 
@@ -46,7 +46,7 @@ class Terminal(Hostile):
         return text
 
     def both(self, *args, **kw):
-        """both runs a command for people and for programs, and gives both answers."""
+        """both runs a command for people and for programs, and returns both outputs."""
         text = self.outbox(*args, status=None, **kw)
         answer = self.outbox(*args, "--json", status=None, **kw)
         for done in (text, answer): self.shown(done.stdout, args), self.shown(done.stderr, args)
@@ -92,7 +92,7 @@ class Events(Terminal):
             payload = re.search(r"^payload +(.*)$", text, re.M)[1]
             self.assertEqual(json.loads(payload), part)
             known = {c for c in part if unicodedata.category(c)[0] in "LNPS" and not unfit(c)}
-            self.assertEqual(known - set(payload), set())  # whatever can be read is left as it is
+            self.assertEqual(known - set(payload), set())  # readable text is unchanged
 
     def test_log_shows_no_control_characters(self):
         """As text, and as JSON, whose message can be decoded and shown; an event's own fields keep their values."""
@@ -119,7 +119,7 @@ class Events(Terminal):
         self.assertIn(id, self.tty("events", "list", width=200))
 
     def tty(self, *args, width=0):
-        """tty returns what a command writes to a terminal of that many columns; 0: it does not say."""
+        """tty returns a command's output to a terminal of that many columns; 0: unknown width."""
         outer, inner = pty.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
         child = subprocess.Popen([BIN, *args], stdin=subprocess.DEVNULL, stdout=inner, stderr=subprocess.DEVNULL, cwd=self.dir,
@@ -187,7 +187,7 @@ class Tables(Terminal):
 
 
 class Outside(Terminal):
-    """Arguments, file names, settings, and what servers, streams and senders say."""
+    """Arguments, file names, settings, and messages of servers, streams and senders."""
 
     def test_arguments_and_file_names_are_escaped(self):
         named = f"x{EVIL}"

@@ -1,5 +1,6 @@
-"""The upgrade to a made-up next version (next_version.py), on each store: init brings an outbox up while producers and a relay are at
-work, can be killed at any moment, and what is of this version is refused in clear words, and settles or gives back what it has."""
+"""The upgrade to a made-up next version (next_version.py), on each store: init upgrades an outbox while producers and a relay
+are at work, can be killed at any moment, and programs of this version are refused in clear words, and settle or give back their
+claims."""
 # build: plain
 import contextlib
 import json
@@ -44,7 +45,7 @@ class Upgrade:
         return [event["payload"] for event in self.ndjson(self.out)]
 
     def connect_any(self):
-        """connect_any returns a connection like that of an application, and how it emits the n-th event."""
+        """connect_any returns an application's connection, and a function that emits the n-th event."""
         if isinstance(self, PgCase):
             db = psycopg2.connect(self.store)
             db.autocommit = True
@@ -59,7 +60,7 @@ class Upgrade:
 
     @contextlib.contextmanager
     def producer(self):
-        """producer emits one event after the other meanwhile; it gives how many there are."""
+        """producer emits one event after the other meanwhile; it returns how many there are."""
         stop, count, trouble = threading.Event(), [0], []
 
         def produce():
@@ -83,7 +84,7 @@ class Upgrade:
             self.assertEqual(trouble, [])
 
     def brought_up(self):
-        """brought_up checks that the migration has been made, as a whole: gives how many rows it filled in."""
+        """brought_up checks that the migration is complete, and returns how many rows it filled in."""
         rows, = self.ask("SELECT count(*) FROM @made_up")[0]
         self.ask("SELECT made_up FROM @consumer")
         self.assertIn(f"version {NEXT}, this program needs {NEXT}: nothing is pending", self.next("migrate", "status"))
@@ -91,7 +92,8 @@ class Upgrade:
         return rows
 
     def test_upgrade_succeeds_under_a_working_producer_and_relay(self):
-        """The producer goes on, the relay of this version stops in order, the next one's delivers the rest: each event once."""
+        """The producer continues, the relay of this version stops gracefully, the next one's delivers the rest: each event
+        once."""
         relay = self.relay(*self.consumer("--batch", "5", "--sweep", "100ms"))
         with self.producer() as count:
             wait_until(lambda: count[0] > 50 and self.delivered(), what=relay.output)
@@ -106,7 +108,7 @@ class Upgrade:
         self.assertGreater(self.brought_up(), 0)
 
     def begin_anew(self):
-        """begin_anew makes an outbox of this version where there was one."""
+        """begin_anew recreates an outbox of this version."""
         if isinstance(self, PgCase):
             self.sql("DROP SCHEMA outbox CASCADE")
         elif isinstance(self, MariaCase):

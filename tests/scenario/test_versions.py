@@ -1,5 +1,5 @@
-"""An outbox whose version is changed under a relay that is at work: the relay settles what it has, and stops with a text that
-says why; nothing is lost, and what comes after it delivers nothing again."""
+"""An outbox whose version changes under a working relay: the relay settles its claims, and stops with a message that says why;
+nothing is lost, and its successor repeats nothing."""
 # build: plain
 from support import Case, MariaCase, PgCase, read_ndjson, wait_until
 

@@ -65,7 +65,7 @@ class WebhookCase(Case):
         self.secrets.write_text(SECRET + "\n")
 
     def listen(self, *args, **kw):
-        """listen starts the receiver on a free port; gives it and its URL."""
+        """listen starts the receiver on a free port; it returns the receiver and its URL."""
         child = self.spawn(BIN, "webhook", "listen", "--port", "0", *args, **kw)
         found = wait_until(lambda: re.search(r"listening on (\S+)", child.output()) or not child.running(),
                            what=child.output)
@@ -140,11 +140,11 @@ class Sending(WebhookCase):
 
 
 class Asymmetric(WebhookCase):
-    """v1a. The official libraries know only v1, so that ed25519 is checked by an implementation of its own, tests/lib/ed25519.py; the
-    vector of another implementation is in unit/test_signature.c."""
+    """v1a. The official libraries know only v1, so a separate implementation checks ed25519, tests/lib/ed25519.py; the vector
+    of another implementation is in unit/test_signature.c."""
 
     def sent(self, text):
-        """sent returns what an endpoint gets, signed with these keys."""
+        """sent returns the requests an endpoint gets, signed with these keys."""
         self.secrets.write_text(text)
         self.emit("order.paid", "order/42", {"total": 99, "é": "ü"})
         with Endpoint() as endpoint:
@@ -276,7 +276,7 @@ class Secrets(WebhookCase):
         headers.write_text("Authorization: Bearer s3cr3t-t0k3n\n")
         config = self.path("outbox.conf")
         self.emit("a", payload=1)
-        # It repeats what it was told, as debug pages do.
+        # It repeats its input, as debug pages do.
         with Endpoint(lambda r: answer(500, body=r.headers["authorization"].encode())) as endpoint:
             config.write_text(f"[consumer hook]\nsink = {endpoint.url}?token=t0ken-in-url\n"
                               f"webhook-secret-file = {self.secrets}\nwebhook-secret-env = HOOK_SECRETS\n"
@@ -350,7 +350,7 @@ class Listening(WebhookCase):
         self.assertEqual(json.loads(line["body"]), {"é": "\u0007"})
 
     def post(self, url, *headers, body=b"{}", length=None):
-        """post sends a request byte by byte as told, and gives the status; 0: it was hung up on."""
+        """post sends a request byte by byte as told, and returns the status; 0: the connection was closed."""
         connection = self.dial(url)
         head = ["POST /hook HTTP/1.1", "Host: localhost", f"Content-Length: {len(body) if length is None else length}", *headers, "", ""]
         with contextlib.suppress(ConnectionError):
@@ -395,7 +395,7 @@ class Listening(WebhookCase):
         self.assertIn("-> 204, genuine, but a repeat", child.output())
         self.assertIn("-> 409, a replay", child.output())
         child.stop()
-        # What was not accepted is not remembered: the sender has to be able to try again.
+        # An unaccepted message is not remembered: the sender must be able to try again.
         child, url = self.listen("--verify", self.secrets, "--status", "503")
         self.assertEqual([self.post(url, *self.signed("a", now)) for _ in range(2)], [503, 503])
         child.stop()
@@ -442,7 +442,7 @@ class Listening(WebhookCase):
         greedy = self.dial(url)
         greedy.sendall(head + piece + piece + b"0\r\n\r\n")
         self.assertEqual(self.status(greedy), 413)
-        # All that is on its way is at most twice the largest: once it has read two of these there is no room for another.
+        # Uploads in progress are at most twice the largest: once it has read two of these there is no room for another.
         held = []
         def is_full():
             held.append(self.dial(url))
@@ -457,8 +457,8 @@ class Listening(WebhookCase):
         child.stop()
 
     def test_half_closed_connection_is_dropped_at_once(self):
-        """Those that are closed at one end, in the middle of a request or behind it, keep no place until their time is up; one that
-        waits for an answer gets it first."""
+        """Connections closed at one end, in the middle of a request or behind it, do not keep their place until the timeout;
+        one that waits for an answer gets it first."""
         child, url = self.listen("--delay", "20ms")
         post = b"POST /hook HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n"
         for said, statuses in ((b"POST / HT", []), (post, []), (post + b"ab", []), (post + b"abcde", [204]), (2 * (post + b"abcde"), [204, 204])):
