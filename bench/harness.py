@@ -112,7 +112,7 @@ class Relay:
 
 
 def end(process, limit=60):
-    """Asks a process to end, and ends it if it does not."""
+    """Asks a process to end, and kills it if it does not."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(limit)

@@ -23,8 +23,8 @@ def start_pace(b, url, mode, rate, seconds, lines=-1, types=1):
 
 
 def paced(store, pid, pace, before=lambda: None, loses=False):
-    """What the producers found, and what the server and the process `pid` took meanwhile; before() comes right before.
-    For what a bare loop has lost the producers wait in vain, which does not count."""
+    """The producers' results, and the processor time of the server and the process `pid` meanwhile; before() is called right
+    before. The producers wait in vain for events that a bare loop has lost, which does not count."""
     try:
         if pace.stdout.readline() != "ready\n": raise Undoable(pace.stderr.read() or "the producers did not start")
         before()
@@ -50,8 +50,8 @@ def paced(store, pid, pace, before=lambda: None, loses=False):
 
 
 def through_relay(b, store, db, rate, seconds, url=None):
-    """One consumer; the same one in every run, so that it begins where it was. url is where the relay finds the store, if
-    that is not where producers find it."""
+    """One consumer, the same in every run, so that it continues where it was. url is the relay's address of the store, if that
+    differs from the producers'."""
     relay = Relay(b, url or store.url(db), "--consumer", "steady", "--sink", "stdout:", stdout=subprocess.PIPE)
     with relay as pid, in_its_words(relay):
         return paced(store, pid, start_pace(b, store.url(db), "emit", rate, seconds, relay.process.stdout.fileno()))
@@ -70,8 +70,8 @@ def through_bare_loop(b, store, db, rate, seconds):
 # ---- one consumer ----
 
 def asked_for(b, store, db, rate, seconds):
-    """What relays ask the server for, per event, by its log; and commits, by its own count, less those of a run without
-    events. In a separate run, since logging takes time."""
+    """The relays' statements per event, from the server's log; and commits, from the server's count, less those of a run
+    without events. In a separate run, since logging takes time."""
     def commits():
         """Read after all sessions have ended, which is when they report."""
         wait_until(lambda: store.sql("postgres", f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{db}'") == "0",
@@ -154,7 +154,7 @@ def in_its_words(relay):
 
 # ---- many consumers ----
 
-MATCHING = {"all": 1, "few": None, "none": 0}  # types of events; few: as many as consumers, each wants its own
+MATCHING = {"all": 1, "few": None, "none": 0}  # types of events; few: as many as consumers, each with its own type
 
 
 def consumers_args(n, matching):
@@ -212,7 +212,7 @@ def many_rows(b, store, n, rate, matching, found, one):
 
 
 def section_many(b, store):
-    """1,000 consumers are left out of a short run, unless it is asked for by name."""
+    """a short run leaves out 1,000 consumers, unless named"""
     sizes = (1, 10, 100) if b.quick and "many" not in b.named else (1, 10, 100, 1_000)
     kinds = ((10, "all"), (200, "all"), (200, "none")) if b.quick else [(r, m) for r in (10, 200) for m in MATCHING]
     seconds = 2 if b.quick else 8

@@ -295,7 +295,7 @@ def section_notify(b):
             name = b.name("bench")
             with Relay(b, url_of(b, db), *consumer_args(name, "/dev/null", "--from", start, "--batch", "10")):
                 if start == "beginning": await_delivered(b, db, name, 1)
-                else: time.sleep(0.5)  # until it has come to rest
+                else: time.sleep(0.5)  # until the relay is idle
                 found = emitted(b, db, mode, producers, n)()
                 if start == "beginning" and delivered(b, db, name) > 9 * n:
                     print("notify: the backlog was too short for the emits", file=sys.stderr)

@@ -44,7 +44,7 @@ def rabbitmq(port, exchange, key, events, window):
 
 
 def perf_test():
-    """Returns the folder with RabbitMQ's tool, which is fetched once."""
+    """Returns the folder with RabbitMQ's tool, which is downloaded once."""
     place = CACHE / "perf-test"
     if place.is_dir(): return place
     draft = CACHE / f"perf-test-draft.{os.getpid()}"

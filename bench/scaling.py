@@ -11,7 +11,7 @@ RETRY = "retry=base=20ms,cap=20ms,attempts=8,jitter=none"
 
 
 def worked(b, store, db, events, *options, flags=(), consumer=None):
-    """Handlers, until so many events are handled; for a new consumer, which is removed afterwards, unless one is named."""
+    """Runs handlers until so many events are handled; for a new consumer, which is removed afterwards, unless one is named."""
     named, consumer = consumer, consumer or b.name("work")
     argv = [b.build / "bench/work", *flags, store.url(db), consumer, events, *options]
     done = subprocess.run(list(map(str, argv)), capture_output=True, text=True)
@@ -79,7 +79,7 @@ def section_lanes(b, store):
 
 # ---- failures ----
 
-# How, how many of a hundred, and what share of the rate without failures it should reach.
+# The kind of failure, how many in a hundred, and the required share of the rate without failures.
 FAILURES = {"1 % fail once": ("once", 1, 0.70), "1 % parked for an hour": ("parked", 1, 0.70),
             "1 % rejected": ("reject", 1, 0.70), "10 % fail once": ("once", 10, None), "50 % fail once": ("once", 50, 0.20)}
 
@@ -90,7 +90,7 @@ def beside_which(label):
 
 
 def failing(b, store, n, held):
-    """Each in a copy of the backlog, beside which a transaction is held open or not."""
+    """Each in a copy of the backlog, with or without a transaction held open beside it."""
     sizes = {"none": n, "none of fewer": n // 5}
     dbs = {name: store.copy(store.backlog(size), f"failing_{size}") for name, size in sizes.items()}
 

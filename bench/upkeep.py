@@ -12,7 +12,7 @@ def patience(b):
 
 
 def seconds_of(b, url, *args):
-    """How long a command takes."""
+    """The duration of a command."""
     started, limit = time.perf_counter(), patience(b)
     try:
         done = subprocess.run(outbox_argv(b, url, *args), capture_output=True, text=True, timeout=limit)

@@ -24,7 +24,7 @@ LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in fol
 STORES = "src/store"  # its folders are alternatives, and independent of each other
 SHARED = pathlib.PurePath("src/store/db")  # except this one, on which several of them are built
 
-# Folders that are one module, by what their exports begin with. CONTRIBUTING.md has the same list.
+# Folders that are one module, by the prefix of their exports. CONTRIBUTING.md has the same list.
 FOLDER_PREFIX = {"src/store/postgres": "pg_", "src/store/sqlite": "sqlite_", "src/store/mariadb": "mdb_", "src/store/db": "db_", "src/redis": "redis_",
                  "src/rabbit": "rabbit_", "extra/rows": "rows_", "src/pool": "pool_",
                  "src/admin": "admin_", "src/api": "api_"}
@@ -98,8 +98,8 @@ def pages():
 
 
 def page_lines(path):
-    """Returns the numbered lines of a document that can be broken: not those of tables, headings and fenced blocks, nor an
-    item that is one word."""
+    """Returns the numbered lines of a document that can be broken: no tables, headings and fenced blocks, and no item that is
+    one word."""
     fenced = False
     for number, line in enumerate(lines(path), 1):
         if line.startswith("```"): fenced = not fenced
@@ -134,8 +134,8 @@ def functions(text):
 # ---- exports ----
 
 def prefixes(path):
-    """Returns what the name of an export of the file may begin with: its own name, that of the file it is a part of
-    (foo_bar.c of foo.c or foo.h beside it), that of a folder that is one module, and last the public prefixes."""
+    """Returns the allowed prefixes of the file's exports: its own name, that of the file it is a part of (foo_bar.c of foo.c or
+    foo.h beside it), that of a folder that is one module, and last the public prefixes."""
     yield path.stem + "_"
     whole = path.stem
     while "_" in whole:

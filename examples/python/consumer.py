@@ -24,10 +24,8 @@ RECONNECT = 0.5
 
 
 class Database:
-    """A connection that is made again when it is lost: by a restart of the server, or an administrator. Everything done here
-    may
-    be done twice: of a claim whose answer got lost the events come again, handle_once says no the second time, and so does
-    settle."""
+    """A connection that reconnects after it is lost, to a server restart or an administrator. Everything done here may be
+    repeated: if the answer to a claim was lost, its events return, handle_once says no the second time, and so does settle."""
 
     def __init__(self):
         self.connect()

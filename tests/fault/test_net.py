@@ -212,8 +212,8 @@ class ToRedis(Network, Case):
         self.reckon(3)
 
     def test_reader_recovers_from_a_half_open_connection(self):
-        """A reader of a stream whose connection stays open while its bytes vanish recovers on its own; each event takes effect
-        once, in order."""
+        """A stream reader whose connection stays open while its bytes vanish recovers on its own; each event takes effect once,
+        in order."""
         b = self.path("b.db")
         self.outbox("init", "--store", f"sqlite:{b}")
         db = sqlite3.connect(b, timeout=TIMEOUT, isolation_level=None)

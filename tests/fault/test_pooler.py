@@ -1,5 +1,5 @@
-"""PgBouncer in transaction mode between all clients and the server, while all of them are killed: the pooler, relays, producers, backends
-of the server, and what an operator does to a pool."""
+"""PgBouncer in transaction mode between all clients and the server, while all of them are killed: the pooler, relays,
+producers, server backends; and an operator's actions on a pool."""
 # build: plain
 # quick: no
 import contextlib
@@ -38,7 +38,7 @@ class Pooled(Load):
             with db.cursor() as cursor:
                 for command in commands: cursor.execute(command)
 
-    # ---- what is done; `crew` may change ----
+    # ---- the faults; `crew` may change ----
 
     def pooler_killed(self, crew):
         self.pooler.kill()
@@ -66,7 +66,7 @@ class Pooled(Load):
         self.vanished += 2
 
     def backend_killed(self, crew):
-        """The server takes it for a crash of its own, ends all others and recovers."""
+        """The server treats it as a crash of its own, ends all others and recovers."""
         pids = wait_until(self.backends)
         os.kill(self.random.choice(pids), signal.SIGKILL)
 
@@ -114,5 +114,5 @@ class Pooled(Load):
 
     def test_kills_behind_a_transaction_pooler_lose_nothing(self):
         """A PgBouncer in transaction mode, relays, producers and backends that are killed, a pool that is paused, dropped and
-        reconnected: what was committed is delivered, in order, within 30 s of each."""
+        reconnected: committed events are delivered, in order, within 30 s of each fault."""
         self.rounds(self.pooled, STORM, 60)

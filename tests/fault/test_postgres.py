@@ -1,6 +1,6 @@
-"""PostgreSQL behaving badly, and us asking it badly: connections cut in the middle of a claim or a settlement, backends
-ended, timeouts, deadlocks, missing rights, wrong addresses. What holds: nothing lost, order kept, a clear word where
-nothing can be done, and never a password in it. Servers that stop and come back are in test_postgres_servers.py."""
+"""PostgreSQL misbehaving, and us misusing it: connections cut in the middle of a claim or a settlement, terminated backends,
+timeouts, deadlocks, missing rights, wrong addresses. Nothing is lost, order is kept, errors are clear where nothing can be
+done, and they never contain a password. Servers that stop and restart are in test_postgres_servers.py."""
 # build: plain
 # quick: no
 import contextlib
@@ -79,13 +79,13 @@ class Faults(PgCase):
         wait_until(lambda: self.sleepers() == n, what=lambda: (self.sleepers(), [r.output() for r in relays]))
 
     def set_for_all(self, **settings):
-        """set_for_all is ALTER DATABASE SET: it counts for connections made from now on."""
+        """set_for_all is ALTER DATABASE SET: it applies to new connections."""
         for name, value in settings.items():
             self.sql(f'ALTER DATABASE "{self.dbname}" SET {name} = %s', value)
 
     @contextlib.contextmanager
     def transaction(self, **settings):
-        """transaction is one that no limit of time binds."""
+        """transaction is one without any time limit."""
         options = " ".join([servers.UNLIMITED, *(f"-c {name}={value}" for name, value in settings.items())])
         db = psycopg2.connect(self.store, options=options)
         try:
@@ -109,7 +109,7 @@ def fetching(request):
 
 
 class Cut(Numbers, PgCase):
-    """A connection that breaks in the middle: what the server did then is for the relay to find out."""
+    """A connection breaks in the middle: the relay has to find out what the server did."""
 
     PREFIX = "outbox."
 
@@ -134,7 +134,7 @@ class Cut(Numbers, PgCase):
         return checker.counts["duplicates"]
 
     def cut(self, match, *moments):
-        """cut cuts a connection at each of these moments, and gives how many events came twice."""
+        """cut cuts a connection at each of these moments, and returns the number of repeated events."""
         twice = 0
         for when in moments:
             with self.subTest(when): twice += self.cut_and_recover(lambda proxy: proxy.cut(match, when))
@@ -142,11 +142,11 @@ class Cut(Numbers, PgCase):
         return twice
 
     def test_claim_cut_off_at_any_point_loses_nothing(self):
-        """A claim whose connection breaks at any point: nothing is lost, and nothing comes twice, since no worker got it."""
+        """A claim whose connection breaks at any point: nothing is lost, and nothing is repeated, since no worker got it."""
         self.assertEqual(self.cut(claiming, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED), 0)
 
     def test_settlement_cut_off_at_any_point_loses_nothing(self):
-        """A settlement whose connection breaks at any point: nothing is lost, at most the claims of one relay come twice."""
+        """A settlement whose connection breaks at any point: nothing is lost, at most the claims of one relay are repeated."""
         self.cut(settling, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED)
 
     def test_claim_whose_events_are_cut_off_loses_nothing(self):
@@ -154,7 +154,8 @@ class Cut(Numbers, PgCase):
         self.cut(fetching, UNSENT, TORN, UNREADY)
 
     def test_backend_terminated_in_claim_or_settle_loses_nothing(self):
-        """A backend that is ended while it claims or settles: nothing is lost, at most the claims of one relay come twice."""
+        """A backend that is terminated while it claims or settles: nothing is lost, at most the claims of one relay are
+        repeated."""
         for name, match in (("claim", claiming), ("settle", settling)):
             with self.subTest(name): self.cut_and_recover(lambda proxy: proxy.add(match, self.ended_at_work))
             self.anew()
@@ -170,7 +171,7 @@ class Cut(Numbers, PgCase):
 
 
 class Asleep(Faults):
-    """A relay that sleeps costs nothing, and whatever happens to its connection meanwhile, the next event wakes it."""
+    """A sleeping relay costs nothing, and whatever happens to its connection meanwhile, the next event wakes it."""
 
     def setUp(self):
         super().setUp()
@@ -193,8 +194,8 @@ class Asleep(Faults):
         self.check_settled()
 
     def test_sleeping_relays_wake_without_the_lock_holder(self):
-        """Consumers of their own in relays of their own, so that each must wake. Producers notify because this backend
-        holds the lock."""
+        """Separate consumers in separate relays, so that each must wake. Producers notify because this backend holds the
+        lock."""
         names = ("a", "b", "c")
         relays = [self.relay("--consumer", name, "--sink", f"file:{self.path(name)}", *SWEEP) for name in names]
         count = 0
@@ -216,8 +217,8 @@ class Asleep(Faults):
                         "'advisory' AND d.datname = current_database() AND l.mode = 'ExclusiveLock'")[0][0]
 
     def test_event_committed_before_sleep_wakes_a_relay(self):
-        """An event is committed as soon as the relay holds the lock; the answer that says so and the ringing come in one piece.
-        Whoever only waits for the socket then has missed it."""
+        """An event is committed as soon as the relay holds the lock; the answer and the notification arrive in one piece. A
+        relay that only waits for the socket has then missed it."""
         with Proxy(self.store) as proxy:
             rule = proxy.hold(lambda request: "wakeup_sleep" in request.text and request.params, lambda: self.emit_numbers(1))
             with self.mail("--store", proxy.url) as relay:
@@ -225,7 +226,7 @@ class Asleep(Faults):
                 self.wait_for_all(relay, timeout=SOON)
 
     def test_event_committed_during_the_last_poll_wakes_it(self):
-        """The same behind the last look, the one that it makes for all its consumers before it sleeps."""
+        """The same behind the last poll, which the relay makes for all its consumers before it sleeps."""
         with Proxy(self.store) as proxy:
             slept = []
 
@@ -317,7 +318,7 @@ class Impatient(Faults):
             self.sql("SELECT * FROM outbox.claim('mail', 'me')")
 
     def test_serialization_failure_emits_nothing(self):
-        """PostgreSQL's own word reaches the producer; what it had emitted is gone with its transaction."""
+        """PostgreSQL's own message reaches the producer; its event is gone with its transaction."""
         self.sql("CREATE TABLE stock (n int)")
         self.sql("INSERT INTO stock VALUES (1)")
         with self.transaction() as one, self.transaction() as two:
@@ -333,16 +334,16 @@ class Impatient(Faults):
         self.assertEqual(self.got(), [0])
 
     def wait_until_it_waits(self, condition, *params):
-        """wait_until_it_waits: the sessions of which this is true wait for a lock."""
+        """wait_until_it_waits: the sessions that match this condition wait for a lock."""
         wait_until(lambda: self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' "
                                     f"AND {condition}", *params), what=lambda: self.sql("SELECT * FROM pg_stat_activity"))
 
     # PostgreSQL looks for a deadlock once, when a wait has lasted for deadlock_timeout. So that the victim finds it however
-    # slow all sessions are, the others close the cycle while the victim waits for a third one, u, who then lets go.
+    # slow all sessions are, the others close the cycle while the victim waits for a third one, u, which then releases its lock.
 
     @contextlib.contextmanager
     def asking(self, t, statement, *params):
-        """asking has t ask for something that it has to wait for, and goes on when it waits; in the end it has got it."""
+        """asking makes t request a lock that it has to wait for, and continues once it waits; at the end t has the lock."""
         asker = threading.Thread(target=t.execute, args=(statement, params))
         asker.start()
         self.wait_until_it_waits("pid = %s", t.connection.get_backend_pid())
@@ -363,7 +364,7 @@ class Impatient(Faults):
                 t.execute("SELECT FROM outbox.lane FOR UPDATE")
                 hold.unlink()
                 self.wait_until_it_waits("application_name = 'outbox'")
-                with self.asking(t, "SELECT FROM outbox.consumer FOR NO KEY UPDATE"):  # granted once the relay was made to let go
+                with self.asking(t, "SELECT FROM outbox.consumer FOR NO KEY UPDATE"):  # granted once the relay released the lock
                     u.connection.rollback()
                     wait_until(lambda: "deadlock detected" in relay.output(), what=relay.output)
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"), what=relay.output)
@@ -394,7 +395,7 @@ class Refused(Faults):
     """Addresses, passwords and rights that are wrong: a clear word, the right exit status, and no secrets."""
 
     def role(self, *grants):
-        """role makes one that may log in and nothing else, and gives the store's address for it."""
+        """role creates a role that may only log in, and returns the store's address for it."""
         name = f"r_{self.dbname}"
         self.sql(f"CREATE ROLE {name} LOGIN")
         self.addCleanup(servers.execute, self.store.replace(self.dbname, "postgres"), f"DROP ROLE {name}")
@@ -403,7 +404,7 @@ class Refused(Faults):
         return self.store.replace(f"user={servers.USER}", f"user={name}")
 
     def refused(self, status, *args, **kw):
-        """refused runs a command that must fail with this status and one line, which it gives."""
+        """refused runs a command that must fail with this status and one line, which it returns."""
         done = self.outbox(*args, status=status, **kw)
         said = [line for line in done.stderr.splitlines() if " info " not in line]
         self.assertEqual((done.stdout, len(said)), ("", 1), done.stderr)
@@ -451,7 +452,7 @@ class Refused(Faults):
         self.sql("UPDATE outbox.meta SET value = '999' WHERE name = 'schema_version'")
         for pid in self.backends(): self.sql("SELECT pg_terminate_backend(%s)", pid)
         relay.wait(expect=DATA)
-        # It learns so when it connects again, or from a turn that it makes before.
+        # It notices when it reconnects, or from an earlier turn.
         self.assertRegex(relay.output(), "use a newer outbox|this program knows [0-9]+: update it")
 
     def test_odd_schema_names_work_and_are_never_run_as_sql(self):
@@ -501,7 +502,7 @@ class Refused(Faults):
 
 
 class Secrets(Faults):
-    """A password is never printed, whatever goes wrong with it, and however it was given."""
+    """A password is never printed, whatever is wrong with it, and however it was given."""
 
     @classmethod
     def setUpClass(cls):
@@ -569,7 +570,7 @@ class Secrets(Faults):
         self.refuse_pieces("not-this-one")
 
     def test_no_part_of_a_password_in_a_broken_url_is_printed(self):
-        """Characters that a URL takes for its own, not percent-encoded, as people forget to."""
+        """Characters with a meaning in URLs, not percent-encoded, a common mistake."""
         port = self.server.tcp_port
         for mark in "@/?#%:[ &\\'\"=":
             url = f"postgres://me:hush{mark}hidden@127.0.0.1:{port}/shop"

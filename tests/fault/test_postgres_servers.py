@@ -50,13 +50,13 @@ class Crash(workload.ServerCrashes, Load):
 
 
 class Trickle(Numbers, ServerCase):
-    """The server dies while one event comes after the other: the turns of a relay don't wait for the disk then, and no other process
-    writes the log for it."""
+    """The server dies while events arrive one by one: a relay's turns don't wait for the disk then, and no other process writes
+    the log for it."""
     PREFIX = "outbox."
     settings = {"wal_writer_delay": "10s", "wal_level": "minimal", "max_wal_senders": 0}
 
     def dies(self, relay):
-        """A few events, and death in the moment in which the last one is claimed, delivered or settled."""
+        """A few events, and a crash at the moment the last one is claimed, delivered or settled."""
         for _ in range(self.random.randrange(3, 12)): self.send(1)
         time.sleep(self.random.uniform(0, 0.01))
         self.server.kill()
@@ -81,7 +81,7 @@ class Trickle(Numbers, ServerCase):
 
 
 class Pooled(Load):
-    """All clients go through a PgBouncer, which is killed and comes back."""
+    """All clients go through a PgBouncer, which is killed and restarted."""
     lease = "1s"
 
     def sql(self, statement, *params):
@@ -107,19 +107,19 @@ class Pooled(Load):
         self.check()
 
     def test_transaction_pooler_killed_under_load_loses_nothing(self):
-        """A PgBouncer in transaction mode that is killed and comes back: what was committed is delivered, in order, by the same
+        """A PgBouncer in transaction mode that is killed and restarted: committed events are delivered, in order, by the same
         relays."""
         self.rounds(lambda seconds: self.pooled("transaction", seconds), STORM)
 
     def test_session_pooler_killed_under_load_loses_nothing(self):
-        """A PgBouncer in session mode that is killed and comes back: what was committed is delivered, in order, by the same
+        """A PgBouncer in session mode that is killed and restarted: committed events are delivered, in order, by the same
         relays."""
         self.rounds(lambda seconds: self.pooled("session", seconds), STORM)
 
 
 class SmallDisk(servers.Postgres):
-    """A server with a tablespace `small` of a few megabytes, in a file system of its own that only it can see. Its log
-    and its WAL are elsewhere: it does not die of it."""
+    """A server with a tablespace `small` of a few megabytes, in a separate file system that only it can see. Its log and its
+    WAL are elsewhere, so a full tablespace does not end it."""
 
     MEGABYTES = 16
     MOUNT = (f'mount -t tmpfs -o size={MEGABYTES}m none "$0" && mkdir "$0/space" && '
@@ -149,7 +149,7 @@ class DiskFull(Numbers, ServerCase):
         servers.execute(self.server.url("postgres"), f"ALTER DATABASE {self.dbname} SET TABLESPACE small")
 
     def fill(self):
-        """fill takes what room there is, in large pieces and then in small ones."""
+        """fill uses up the room, in large pieces and then in small ones."""
         self.sql("CREATE TABLE ballast (piece text)")
         self.sql("ALTER TABLE ballast ALTER piece SET STORAGE EXTERNAL")
         for size in (1 << 20, 1 << 16, 6000):
@@ -157,8 +157,8 @@ class DiskFull(Numbers, ServerCase):
                 while True: self.sql("INSERT INTO ballast VALUES (repeat('x', %s))", size)
 
     def test_full_disk_refuses_emits_clearly_and_loses_nothing(self):
-        """A database without room refuses emits and says why; what was committed is delivered, in order, when there is
-        room again."""
+        """A database without room refuses emits and says why; committed events are delivered, in order, once there is room
+        again."""
         large = f'"{os.urandom(40000).hex()}"'
         self.init()
         self.drain("--consumer", "mail", "--sink", f"file:{self.out}")
@@ -166,7 +166,7 @@ class DiskFull(Numbers, ServerCase):
         db = psycopg2.connect(self.store)
         with db, db.cursor() as cursor:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-            cursor.execute("SELECT 1")  # as long as this goes on, no place can be used again
+            cursor.execute("SELECT 1")  # while this session is open, no space can be reused
             self.fill()
             said = self.outbox("emit", "a", "--payload", large, status=UNAVAILABLE).stderr
             self.assertIn("No space left on device", said)
@@ -181,13 +181,13 @@ class DiskFull(Numbers, ServerCase):
         self.wait_all(relay)
         self.healed()
         relay.stop()
-        # A delivery that could not be recorded comes again, and a relay holds four of one event at most.
+        # An unrecorded delivery is repeated, and a relay holds at most four batches of one event.
         self.reckon(bound=CLAIMS * (relay.output().count("trying again") + self.lost_claims("mail")))
         self.outbox("emit", "a", "--payload", large)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(self.sent + 1,)])
 
     def test_relay_recovers_after_a_full_disk(self):
-        """A database that fills up under a relay, more than once: the relay goes on, and what was committed is delivered, in order,
+        """A database that repeatedly fills up under a relay: the relay continues, and committed events are delivered, in order,
         with no help but free space."""
         self.init()
         with self.mail("--batch", 1) as relay:
@@ -198,7 +198,7 @@ class DiskFull(Numbers, ServerCase):
                 self.send(100)
                 self.fill()
                 relay.signal(signal.SIGCONT)
-                # What is written may find room in pages that there are.
+                # Writes may find room in existing pages.
                 wait_until(lambda: relay.output().count("No space left on device") > n or not self.missing(), what=relay.output)
                 self.sql("DROP TABLE ballast")
                 self.fault("database full")
@@ -255,7 +255,7 @@ class LogFull(Numbers, ServerCase):
 
 
 class TwoPhase(ServerCase):
-    """Where two-phase commit is enabled no transaction notifies, because one that did could not be prepared; the
+    """Where two-phase commit is enabled no transaction notifies, because a transaction that notified could not be prepared; the
     relay polls."""
 
     settings = {"max_prepared_transactions": 5}

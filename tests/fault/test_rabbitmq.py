@@ -1,5 +1,5 @@
-"""RabbitMQ in front of a relay, faulty in every way: the suite that every broker stands (broker_faults.py), and what only RabbitMQ does.
-One node for all cases; test_rabbitmq_cluster.py has three."""
+"""RabbitMQ in front of a relay, with every kind of fault: the suite common to all brokers (broker_faults.py), and RabbitMQ's
+own. One node for all cases; test_rabbitmq_cluster.py has three."""
 # build: plain
 # quick: no
 import time
@@ -59,7 +59,7 @@ class Outages(OnQuorumQueues, Case):
         self.reckon(1)
 
     def test_memory_alarm_is_reported_and_loses_nothing(self):
-        """A broker that is low on memory gets everything, in order, when it has some again; the relay says why it waits."""
+        """A broker that is low on memory gets everything, in order, once it has memory again; the relay says why it waits."""
         self.alarmed(self.rabbit.alarm, "takes no messages: low on memory")
 
     def test_disk_alarm_is_reported_and_loses_nothing(self):
@@ -67,7 +67,7 @@ class Outages(OnQuorumQueues, Case):
         self.alarmed(self.rabbit.disk_alarm, "takes no messages: low on disk")
 
     def test_recreated_exchange_gets_every_event(self):
-        """An exchange that is gone uses up attempts of its events, and no more; once it is back, everything arrives."""
+        """A missing exchange uses up attempts of its events only; once it is back, everything arrives."""
         with self.start() as relay:
             self.send(50)
             self.wait_all(relay)
@@ -81,7 +81,7 @@ class Outages(OnQuorumQueues, Case):
         self.reckon(1)
 
     def test_idle_relay_keeps_its_connection(self):
-        """A relay that has nothing to do answers heartbeats, so that its connection is there for the next event."""
+        """An idle relay answers heartbeats, so that its connection is ready for the next event."""
         with self.start(url=self.url("heartbeat=1s")) as relay:
             self.send(1)
             self.wait_all(relay)

@@ -56,11 +56,11 @@ class Clustered(Numbers, Case):
         return next((node for node in self.cluster.nodes if node.name in said), self.alive())
 
     def got(self):
-        """got takes what it can; a queue without its leader gives nothing for a while."""
+        """got reads as much as it can; a queue without its leader returns nothing for a while."""
         for node in self.cluster.nodes:
             if not node.running(): continue
             with contextlib.suppress(pika.exceptions.AMQPError, OSError):
-                # Acknowledged once it is ours: an answer that gets lost must not lose a message.
+                # Acknowledged once it is recorded: a lost answer must not lose a message.
                 with node.channel() as ch:
                     while True:
                         method, properties, body = ch.basic_get(self.name)
@@ -92,7 +92,7 @@ class Clustered(Numbers, Case):
         self.reckon(2)
 
     def test_nodes_killed_in_turn_lose_nothing(self):
-        """One node after the other is killed and comes back, while events come: everything arrives, in order."""
+        """One node after the other is killed and restarted under load: everything arrives, in order."""
         with self.start() as relay:
             for node in self.cluster.nodes:
                 self.send(200)
@@ -105,14 +105,14 @@ class Clustered(Numbers, Case):
         self.reckon(4)
 
     def test_killing_all_and_restarting_loses_nothing(self):
-        """All nodes are killed at once, and come back with their data: everything arrives, in order."""
+        """All nodes are killed at once, and restarted with their data: everything arrives, in order."""
         with self.start() as relay:
             self.send(500)
             wait_until(lambda: len(self.got()) > 100, what=relay.output)
             self.cluster.kill_all()
             self.send(200)
             wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
-            # A node waits for those that went after it, so they all come before any is asked.
+            # A node waits for those that stopped after it, so all are started before any is queried.
             self.cluster.start_all()
             self.fault("all killed")
             self.arrived(relay)
@@ -135,7 +135,7 @@ class Clustered(Numbers, Case):
         self.reckon(2)
 
     def test_stalled_node_is_left_for_another(self):
-        """The node that the relay talks to stands still: the relay goes to another, and everything arrives, in order."""
+        """The node of the relay's connection stalls: the relay moves to another, and everything arrives, in order."""
         with self.start() as relay:
             self.send(100)
             self.wait_all(relay)
@@ -151,7 +151,7 @@ class Clustered(Numbers, Case):
         self.reckon(2)
 
     def test_relays_killed_while_a_node_is_down_lose_nothing(self):
-        """Two relays share four lanes; a node and then a relay are killed: the rest takes over, in order."""
+        """Two relays share four lanes; a node and then a relay are killed: the others take over, in order."""
         args = ("--lanes", "4", "--lease", "1s")
         with self.start(*args) as stays:
             other = self.start(*args)

@@ -1,4 +1,4 @@
-"""Redis in front of a relay, faulty in every way: the suite that every broker stands (broker_faults.py), and what only Redis does. And
+"""Redis in front of a relay, with every kind of fault: the suite common to all brokers (broker_faults.py), and Redis's own. And
 the whole round trip, database to database, with everything killed at random."""
 # build: plain
 # quick: no
@@ -35,7 +35,8 @@ class Crashes(broker_faults.Crashes, RedisCase):
 
 @on_each_store
 class Once(broker_faults.RelaysKilled, broker_faults.LostAnswers, RedisCase):
-    """dedupe=on: what was appended and not settled is not appended again, whichever relay crashed and whatever answer was lost."""
+    """dedupe=on: events appended but not settled are not appended again, whichever relay crashed and whatever answer was
+    lost."""
 
     QUERY, EXACTLY_ONCE = "dedupe=on", True
 
@@ -54,7 +55,7 @@ class Outages(RedisCase, Case):
     """Whatever Redis refuses, and why: everything arrives, in order, and no attempt is counted against an event."""
 
     def test_read_only_replica_gets_everything_once_writable(self):
-        """A Redis that became a replica gets everything, in order, when it may be written to again."""
+        """A Redis that became a replica gets everything, in order, once it is writable again."""
         with self.start() as relay:
             self.send(20)
             self.wait_all(relay)
@@ -67,7 +68,7 @@ class Outages(RedisCase, Case):
         self.reckon()
 
     def test_server_loading_its_data_gets_everything_later(self):
-        """A Redis that is still loading gets everything, in order, when it has loaded."""
+        """A Redis that is still loading gets everything, in order, once it has loaded."""
         with self.start() as relay:
             self.send(200)
             self.wait_all(relay)
@@ -85,7 +86,7 @@ class Outages(RedisCase, Case):
         self.reckon(self.faults["Redis loading"])
 
     def test_server_that_cannot_save_gets_everything_later(self):
-        """A Redis that cannot save and refuses writes gets everything, in order, when it takes them again."""
+        """A Redis that cannot save and refuses writes gets everything, in order, once it accepts them again."""
         if os.geteuid() != 0: self.skipTest("needs root to take the server's folder away from it")
         with self.start() as relay:
             self.redis("CONFIG", "SET", "save", "1 1")
@@ -103,7 +104,7 @@ class Outages(RedisCase, Case):
         self.reckon()
 
     def test_endless_script_delays_but_loses_nothing(self):
-        """A Redis busy with a script gets everything, in order, when that has ended."""
+        """A Redis busy with a script gets everything, in order, once that has ended."""
         with self.start() as relay:
             self.redis("CONFIG", "SET", "busy-reply-threshold", 50)
             busy = threading.Thread(target=self.loop_in_redis, daemon=True)
@@ -151,7 +152,8 @@ class Outages(RedisCase, Case):
         self.reckon()
 
     def test_unwritable_stream_holds_back_only_its_own_events(self):
-        """What cannot go to one stream has its attempts; other streams go on, and it arrives if that is cured in time."""
+        """Events for an unwritable stream use attempts; other streams continue, and the events arrive if the stream is repaired
+        in time."""
         self.redis("SET", "k.bad", "x")
         with self.start("--retry", "base=50ms,cap=1s,attempts=500", url=self.redis.url("stream={aggregate_type}.{type}")) as relay:
             lines = "".join(json.dumps({"type": "bad" if i % 3 == 0 else "good", "aggregate_type": "k", "aggregate_id": str(i),
@@ -171,7 +173,7 @@ class Outages(RedisCase, Case):
         self.send(1)
         with self.start(url=cluster.url("stream=s")) as relay:
             self.down(relay, "CLUSTERDOWN")
-        # It gets half of the slots: those of `s` are with a node that is not there.
+        # It gets half of the slots: those of `s` are on a missing node.
         slot = cluster("CLUSTER", "KEYSLOT", "s")
         cluster("CONFIG", "SET", "cluster-require-full-coverage", "no")
         other = servers.Redis({"cluster-enabled": "yes", "cluster-port": servers.free_port()})
@@ -258,7 +260,7 @@ class RoundTrip(Scenario, Case):
         self.check()
 
     def told(self):
-        told, fates = {}, {"c": COMMITTED, "r": ROLLED_BACK}  # it was let come to its end: nothing is unknown
+        told, fates = {}, {"c": COMMITTED, "r": ROLLED_BACK}  # it ran to its end: nothing is unknown
         for state, n, count in (line.split() for line in self.path("diary").read_text().splitlines()):
             if state in fates: told |= {(int(n), i): fates[state] for i in range(int(count))}
         return told

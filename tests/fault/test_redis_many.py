@@ -1,5 +1,5 @@
-"""Redis with Sentinels, and a Redis Cluster, while their servers are killed, stopped, restarted and give their slots away: nothing
-that counts as delivered is lost with `replicas=1`, the order of a key is kept, and only what was on its way comes twice."""
+"""Redis with Sentinels, and a Redis Cluster, while servers are killed, stopped and restarted, and slots move: nothing that
+counts as delivered is lost with `replicas=1`, the order of a key is kept, and only events in flight are repeated."""
 # build: plain
 # quick: no
 # clusters: yes
@@ -14,7 +14,7 @@ from support import Case, wait_until
 
 
 class Under(Numbers, Case):
-    """A relay under load, in front of several servers. QUERY says where events go."""
+    """A relay under load, in front of several servers. QUERY is the destination."""
 
     QUERY = "stream=k.{aggregate_id}&replicas=1&replicas-wait=300ms"
 
@@ -32,14 +32,14 @@ class Under(Numbers, Case):
         return [(event["payload"], event["event_id"]) for key in range(KEYS) for event in self.entries(f"k.{key}")]
 
     def reckon(self, faults):
-        """What was on its way when a server went may come twice: all that had been sent, at most."""
+        """Events in flight when a server failed may be repeated: all that had been sent, at most."""
         c = super().reckon(bound=faults * self.sent)
         verdict = json.loads(self.outbox("receive", self.several.url(self.QUERY), "--check", "--json").stdout)
         self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"]), (self.sent, 0, 0))
         return c
 
     def during(self, harm):
-        """during does harm while events are sent, in a thread of their own: servers end with the thread that started them."""
+        """during does harm while a separate thread sends events: servers end with the thread that started them."""
         over = threading.Event()
 
         def load():
@@ -79,7 +79,7 @@ class Sentinels(Under):
         self.reckon(3)
 
     def test_stalled_master_loses_nothing(self):
-        """A master that is stopped and replaced, and then goes on, gets nothing any more."""
+        """A master that is stopped and replaced, and then resumes, gets nothing any more."""
         with self.start() as relay:
             self.send(100)
             self.during(lambda: self.fail_over(lambda node: node.freeze(), lambda node: node.thaw()))
@@ -88,7 +88,7 @@ class Sentinels(Under):
         self.reckon(2)
 
     def test_killed_sentinels_delay_but_lose_nothing(self):
-        """Without a majority of Sentinels the master goes on; with one again it can be replaced."""
+        """Without a majority of Sentinels the master continues; with one again it can be replaced."""
         def harm():
             for sentinel in self.several.sentinels[:2]: sentinel.kill()
             time.sleep(2)
@@ -156,7 +156,7 @@ class Cluster(Under):
         self.reckon(3)
 
     def test_stalled_master_is_replaced_and_loses_nothing(self):
-        """A master that is stopped and replaced, and then goes on, gets nothing any more."""
+        """A master that is stopped and replaced, and then resumes, gets nothing any more."""
         with self.start("--timeout", "30s") as relay:
             self.send(100)
             start = time.monotonic()
@@ -183,11 +183,11 @@ class Cluster(Under):
         self.reckon(0)
 
     def test_killed_master_delays_only_its_own_streams(self):
-        """While the streams of one server cannot be written, those of the others go on."""
+        """While the streams of one server cannot be written, those of the others continue."""
         self.without_replica(lambda node: node.kill(), lambda node: None)
 
     def test_stalled_master_delays_only_its_own_streams(self):
-        """While the streams of one server stand still, those of the others go on, long before the timeout."""
+        """While the streams of one server stall, those of the others continue, long before the timeout."""
         self.without_replica(lambda node: node.freeze(), lambda node: node.thaw())
 
     def without_replica(self, harm, heal):
@@ -232,7 +232,7 @@ class Cluster(Under):
 
 
 class OneStreamOfACluster(Cluster):
-    """The same where all events go to one stream, so that a server that is away is the sink that is away."""
+    """The same if all events go to one stream, so that a missing server means a missing sink."""
 
     QUERY = "stream=k&replicas=1&replicas-wait=300ms"
 

@@ -1,6 +1,6 @@
 # build: plain
-"""A relay that was killed and is started again serves all its consumers at once, whatever their endpoints do (G7), and what was
-in flight then is held against no event (G9: only an event that can kill its worker is ever suspected of it)."""
+"""A relay that is restarted after a kill serves all its consumers at once, whatever their endpoints do (G7), and the events in
+flight are not blamed (G9: only an event that can kill its worker is ever suspected of it)."""
 import collections
 import os
 import threading
@@ -30,7 +30,7 @@ class Restart:
 
     def begin(self):
         """begin starts a relay, lets every consumer have events in flight, and kills it."""
-        self.stuck = threading.Event()  # while it is not set, every endpoint takes a request and does not answer
+        self.stuck = threading.Event()  # while it is not set, every endpoint accepts requests and does not answer
         self.hangs = {"/hook/c0"}  # these never do
         self.endpoint = Endpoint(self.behave).start()
         self.addCleanup(self.endpoint.stop)
@@ -73,7 +73,7 @@ class Restart:
         self.assertEqual(self.ask("SELECT count(*) FROM @dead"), [(0,)])
 
     def test_external_kills_bury_no_event(self):
-        """`retry = fast` has five attempts; seven kills while the endpoint has the request are none of them."""
+        """`retry = fast` has five attempts; seven kills while the endpoint holds the request use none of them."""
         self.consumers, self.events = 1, 3
         self.begin()
         self.hangs = set()
@@ -99,4 +99,4 @@ class RestartOnPostgres(Restart, PgCase):
 
 
 class RestartOnMariadb(Restart, MariaCase):
-    consumers, events = 40, 20  # each has a connection of its own there, and the server takes 151
+    consumers, events = 40, 20  # each has a separate connection there, and the server allows 151

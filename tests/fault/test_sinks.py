@@ -1,4 +1,4 @@
-"""Sinks that fail in ordinary ways, through the CLI: whose fault it is, and that no process waits forever."""
+"""Sinks that fail in ordinary ways, through the CLI: the right side is blamed, and no process waits forever."""
 # build: plain
 import fcntl
 import time
@@ -39,7 +39,7 @@ class FileSink(Numbers, Case):
         self.reckon(0)
 
     def test_relay_waiting_for_a_lock_stops_on_request(self):
-        """SIGTERM ends a relay that waits for a lock, at once and with 0, whatever the drain deadline."""
+        """SIGTERM ends a relay that waits for a lock, at once and with status 0, whatever the drain deadline."""
         self.lock()
         for seconds in (0, 2.5):  # while it tries, and while it is down
             with self.start("--drain-deadline", "60s") as relay:

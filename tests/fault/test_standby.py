@@ -1,6 +1,5 @@
-"""A primary and its streaming standby, which change places under load: with a synchronous one nothing is lost; with a lagging one,
-events the new primary never received are lost with its data, and the events it has
-are delivered."""
+"""A primary and its streaming standby, which change places under load: with a synchronous one nothing is lost; with a lagging
+one, events the new primary never received are lost with its data, and the events it has are delivered."""
 # build: plain
 # quick: no
 import json
@@ -48,7 +47,7 @@ class Pair(Load):
         return servers.execute(self.primary.url(self.dbname), statement, *params)
 
     def confirmed(self):
-        """confirmed: from now on, what was told to be committed is on both."""
+        """confirmed: from now on, a confirmed commit is on both."""
         if not self.sync: return
         self.sql("ALTER SYSTEM SET synchronous_standby_names = 'other'")
         self.sql("SELECT pg_reload_conf()")
@@ -61,7 +60,7 @@ class Pair(Load):
         self.primary, self.standby = self.standby, self.primary
 
     def rebuild(self):
-        """rebuild turns the former primary into a standby of its successor, in its own folder."""
+        """rebuild turns the old primary into a standby of its successor, in its own folder."""
         shutil.rmtree(self.standby.dir / "data")
         anew = servers.Copy(self.primary, standby="other")
         anew.dir = self.standby.dir
@@ -88,7 +87,7 @@ class Synchronous(Pair):
             self.assertTrue(relay.running())
         self.outbox("emit", "a", status=UNAVAILABLE, env={"OUTBOX_STORE": copy + "&target_session_attrs=read-write"})
 
-    # ---- what happens to the two; each gives the relays that may have lost what they held ----
+    # ---- faults of the two; each returns the relays that may have lost their claims ----
 
     def killed(self, crew):
         self.primary.kill()
@@ -100,7 +99,7 @@ class Synchronous(Pair):
         self.promote()
 
     def frozen(self, crew):
-        """The primary stalls, is given up, and runs on for a while beside the new one. No standby confirms what it commits."""
+        """The primary stalls, is given up, and runs on for a while beside the new one. No standby confirms its commits."""
         family = [self.primary.popen.pid, *servers.children(self.primary.popen.pid)]
         for pid in family: os.kill(pid, signal.SIGSTOP)
         self.promote()
@@ -130,7 +129,7 @@ class Synchronous(Pair):
             way = ways[n % len(ways)] if n < len(ways) else self.random.choice(ways)
             way(crew)
             self.fault(f"primary {way.__name__}")
-            self.vanished += 2  # each relay has lost what it held, and may have got it again from a primary that went on
+            self.vanished += 2  # each relay has lost its claims, and may have got them again from a primary that kept running
             self.wait_books(20, crew)
             self.healed()
             self.assertLess(self.heals[-1], HEAL, "".join(p.output()[-2000:] for p in crew.values()))
@@ -141,8 +140,8 @@ class Synchronous(Pair):
         self.check()
 
     def test_repeated_synchronous_failover_loses_nothing(self):
-        """A primary that dies, stops, or stands still and goes on beside its successor, and a synchronous standby that takes over: what
-        was committed is delivered, in order, by the same relays, within 30 s."""
+        """A primary that dies, stops, or stalls and resumes beside its successor, and a synchronous standby that takes over:
+        committed events are delivered, in order, by the same relays, within 30 s."""
         self.rounds(self.turns, 0)
 
 
@@ -152,7 +151,7 @@ class Asynchronous(Pair):
     sync = False
 
     def cut_off(self):
-        """cut_off ends the stream to the standby, and gives how much each consumer had got by then."""
+        """cut_off ends the stream to the standby, and returns how much each consumer had got by then."""
         there = self.standby.url("postgres")
         servers.execute(there, "ALTER SYSTEM SET primary_conninfo = ''")
         servers.execute(there, "SELECT pg_reload_conf()")
@@ -180,7 +179,7 @@ class Asynchronous(Pair):
             self.wait_books(30, crew)
             self.healed()
             self.assertLess(self.heals[-1], HEAL)
-            # What was delivered while the standby had stopped receiving may come again, and what each relay held.
+            # Events delivered after the standby had stopped receiving may be repeated, and so may each relay's claims.
             for who in self.sinks:
                 self.again[who] = self.again.get(who, 0) + len(whole_lines(self.path(who))) - before[who]
             self.vanished += 2
@@ -215,7 +214,7 @@ class Asynchronous(Pair):
         self.assertGreater(lost, 0, "no event was delivered that is gone: this shows nothing")
 
     def test_lagging_standby_delivers_its_events_in_order(self):
-        """A standby that takes over though it lagged: every event that it has is delivered, in order, by the same relays; what it has
-        not is gone with its data, and no claim of that time is mistaken for a later one."""
+        """A standby that takes over though it lagged: every event that it has is delivered, in order, by the same relays;
+        events it lacks are gone with their data, and no claim of that time is mistaken for a later one."""
         self.again = {}
         self.rounds(self.lags, 0)

@@ -24,7 +24,7 @@ ALL = ("stock", "odd")
 
 
 class Handlers(Scenario):
-    """What holds on any store. self.PREFIX stands before the outbox's tables."""
+    """Claims about any store. self.PREFIX precedes the names of the outbox's tables."""
 
     KEY = "key"
 
@@ -43,7 +43,7 @@ class Handlers(Scenario):
         return self.spawn(PROGRAM, store or self.store, self.dir, attempts, calls, lag)
 
     def posted(self):
-        """posted is what the external handler did: [(id, seq, key)]."""
+        """posted returns the external handler's actions: [(id, seq, key)]."""
         path = self.path("post")
         return [tuple(line.split()) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -65,7 +65,7 @@ class Handlers(Scenario):
         return self.sql(f"SELECT (SELECT count(*) FROM {self.PREFIX}claim) + (SELECT count(*) FROM {self.PREFIX}parked)")
 
     def check(self, dead=(), kills=0):
-        """check: effects are exact, but for what is dead: {("shop.odd", seq)}. The external handler acts again once for each
+        """check: effects are exact, except for dead letters: {("shop.odd", seq)}. The external handler acts again once for each
         kill at most."""
         events = self.ask("SELECT seq, CAST(id AS text), aggregate_id FROM @event")
         self.assertEqual(len(events), self.count)
@@ -137,12 +137,12 @@ class Handlers(Scenario):
         always = {("shop.odd", seq) for seq in (7, 15, 22, 29)}
         self.check(dead=always | sometimes, kills=deaths)
         self.assertEqual({attempts for attempts in self.dead().values()}, {3})
-        # Each poison once among others, then three times alone; what happens while another consumer has an event in hand that
-        # was in a crash counts for neither.
+        # Each poison event once among others, then three times alone; failures while another consumer has a suspect in flight
+        # count for neither.
         self.assertLessEqual(deaths, 2 * 9)
 
     def test_rows_of_an_adopted_table_are_marked_with_the_effect(self):
-        """A handler's effect and the mark of the row it came from are one transaction."""
+        """A handler's effect and the mark of its source row are one transaction."""
         self.sql("CREATE TABLE old (id int PRIMARY KEY, event_type varchar(20), payload text, processed_at timestamp NULL)")
         self.outbox("adopt", "old", "--mark", "processed_at", "--consumer", "shop.stock")
         for n in range(12): self.ask("INSERT INTO old (id, event_type, payload) VALUES (?, 'good', '1')", n)
@@ -156,7 +156,7 @@ class Handlers(Scenario):
     def test_two_processes_share_the_work_and_none_starves(self):
         """Two processes with the same handlers share the work; when one is killed the other does it all."""
         self.path("stay").touch()
-        self.path("patient").touch()  # a process waiting for the CPU is not taken for dead
+        self.path("patient").touch()  # a process waiting for the CPU must not seem dead
         both = [self.start(), self.start()]
         for child in both: wait_until(lambda: "started" in child.output(), what=child.output)
         pids = lambda: {pid for pid, in self.sql("SELECT DISTINCT pid FROM effect")}
@@ -188,7 +188,7 @@ class OnMariadb(Handlers, MariaCase):
         self.begin("bigint AUTO_INCREMENT PRIMARY KEY")
 
     def test_connection_lost_during_a_handler_changes_nothing(self):
-        """A connection ended in the middle of a handler: each handler takes effect once."""
+        """A connection is terminated in the middle of a handler: each handler takes effect once."""
         hold = self.path("hold")
         hold.touch()
         self.emit_numbers(12)
@@ -211,7 +211,7 @@ class OnPostgres(Handlers, PgCase):
         self.begin("bigserial PRIMARY KEY")
 
     def test_connection_lost_during_a_handler_changes_nothing(self):
-        """A connection ended in the middle of a handler: each handler takes effect once."""
+        """A connection is terminated in the middle of a handler: each handler takes effect once."""
         hold = self.path("hold")
         hold.touch()
         self.emit_numbers(12)
@@ -226,7 +226,7 @@ class OnPostgres(Handlers, PgCase):
         self.check()
 
     def through_proxy(self, prepare):
-        """through_proxy has a program work through a proxy whose rules `prepare` makes, and expects all to be exact."""
+        """through_proxy runs a program through a proxy with the rules from `prepare`, and expects all effects to be exact."""
         self.path("stay").touch()
         with Proxy(self.store) as proxy:
             child = self.start(store=proxy.url)
@@ -249,14 +249,14 @@ class OnPostgres(Handlers, PgCase):
                 self.through_proxy(lambda proxy: [proxy.cut(lambda r: r.text == "COMMIT", when) for _ in range(3)])
 
     def test_connection_lost_before_commit_changes_nothing(self):
-        """A backend ended between handler and commit: each handler takes effect once."""
+        """A backend is terminated between handler and commit: each handler takes effect once."""
         for text in ("handle_all(", "turn(", "COMMIT"):
             with self.subTest(text):
                 self.start_anew()
                 self.through_proxy(lambda proxy: [self.ended_at(proxy, text) for _ in range(2)])
 
     def ended_at(self, proxy, text):
-        """ended_at ends the backend that is in a transaction just before it gets that request."""
+        """ended_at terminates the backend that is in a transaction just before it gets that request."""
         def act(link, sent):
             self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "
                      "state = 'idle in transaction'")

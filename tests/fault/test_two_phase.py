@@ -1,5 +1,5 @@
-"""Transactions that are prepared for two-phase commit, decided much later, in any order, and over crashes of the server, among producers
-and relays at work: what is committed then is delivered, what is rolled back never existed."""
+"""Transactions that are prepared for two-phase commit and decided much later, in any order, and over crashes of the server,
+while producers and relays work: late commits are delivered, and rolled-back events never existed."""
 # build: plain
 # quick: no
 import contextlib
@@ -70,8 +70,8 @@ class Prepared(Load):
         self.check()
 
     def test_long_prepared_transactions_survive_crashes_and_load(self):
-        """Prepared transactions that outlive crashes of the server and are decided much later: what commits is delivered, in order, and
-        what is rolled back is not, while everything else goes on."""
+        """Prepared transactions that outlive crashes of the server and are decided much later: committed events are delivered,
+        in order, and rolled-back ones are not, while everything else continues."""
         self.rounds(self.play, STORM, 60)
 
 

@@ -39,7 +39,7 @@ class WebhookCase(Case):
         for delivery in self.json("events", "show", seq)["deliveries"]: return delivery["attempts"]
 
     def believed(self, endpoint):
-        """What a receiver knows: payloads by the first request of each event that it answered."""
+        """The receiver's knowledge: payloads by the first request of each event that it answered."""
         seen, order = set(), []
         for request in endpoint.requests:
             if request.answered and request.id not in seen: order.append(int(request.body))
@@ -90,11 +90,12 @@ class Broken(Numbers, WebhookCase):
                                      "--log-hold", "0s"))
 
     def got(self):
-        """What a receiver knows: the requests that it answered."""
+        """The receiver's knowledge: the requests that it answered."""
         return [(int(request.body), request.id) for request in list(self.receiver.requests) if request.answered]
 
     def test_endpoint_restarted_under_load_loses_nothing(self):
-        """An endpoint that is restarted in the middle of its answers gets everything, in order, the same events again."""
+        """An endpoint that is restarted in the middle of its answers gets everything, in order, with repeats of the same
+        events."""
         self.receiver = self.endpoint()
         self.send(600)
         with self.start() as relay:
@@ -108,7 +109,7 @@ class Broken(Numbers, WebhookCase):
         self.assertEqual(self.consumer()["dead"], 0)
 
     def test_relay_killed_midway_repeats_with_the_same_ids(self):
-        """An endpoint gets everything, in order, from the relay that takes over, and the same events again."""
+        """An endpoint gets everything, in order, from the relay that takes over, with repeats of the same events."""
         def slow(request):
             time.sleep(0.005)
             return answer()
@@ -126,7 +127,7 @@ class Broken(Numbers, WebhookCase):
 
 class Limits(WebhookCase):
     def test_connection_never_accepted_times_out(self):
-        # A queue of one that is full: what else comes is not answered at all.
+        # A full queue of one: further requests are not answered at all.
         with socket.socket() as full, socket.socket() as first, socket.socket() as second:
             full.bind(("127.0.0.1", 0))
             full.listen(0)
@@ -161,7 +162,7 @@ class Limits(WebhookCase):
     def test_rate_limit_is_honoured(self):
         endpoint = self.endpoint()
         self.emit_many([{"type": "a", "payload": n} for n in range(60)])
-        start = time.monotonic()  # the first request may be noted late, where this process has to wait for its turn
+        start = time.monotonic()  # the first request may be noted late, if this process has to wait for the processor
         self.drain(*self.hook(endpoint, "--webhook-rate", "50", "--concurrency", "20"))
         self.assertEqual(len(endpoint.requests), 60)
         self.assertGreaterEqual(endpoint.requests[-1].at - start, 0.98 * (60 - 6) / 50)

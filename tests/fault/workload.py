@@ -61,7 +61,7 @@ class Workload(Crew, Scenario):
         return dict(self.sql(self.VERSIONS))
 
     def told(self):
-        """told is what was committed, according to the diaries and to the accounts."""
+        """told returns what was committed, according to the diaries and to the accounts."""
         told = {(key, v): COMMITTED for key, last in self.versions().items() for v in range(1, last + 1)}
         for path in self.dir.glob("diary-*"):
             told |= {tuple(map(int, line.split())): COMMITTED for line in path.read_text().splitlines()}
@@ -75,7 +75,7 @@ class Workload(Crew, Scenario):
         for who in self.sinks:
             got = [(name(ev["payload"]), (ev["id"], ev["aggregate_id"], raw)) for ev, raw in whole_lines(self.path(who))]
             dead = self.ask("SELECT CAST(id AS text) FROM @dead WHERE consumer = ?", who)
-            # A claim that vanished with its relay, or was lost, may come once more.
+            # A claim that was lost, or vanished with its relay, may be repeated once.
             bound = (CLAIMS * self.vanished + self.lost_claims(who)) * BATCH
             c.consumer(who, got, [names[id] for id, in dead], bound)
         self.check_left(c)
@@ -89,8 +89,8 @@ class Workload(Crew, Scenario):
 
 
 class Storms:
-    """Relays and producers that are killed at random moments and started again, and relays that stand still for longer
-    than their leases. To be put before a Workload."""
+    """Relays and producers that are killed at random moments and restarted, and relays that are stopped for longer than their
+    leases. A mixin for a Workload."""
 
     def storm(self, lanes, producers=2):
         def play(seconds):
@@ -101,25 +101,27 @@ class Storms:
         self.rounds(play, STORM)
 
     def test_repeated_kills_lose_invent_and_reorder_nothing(self):
-        """Whichever process is killed or stopped, at any moment: what was committed is delivered, in order, and nothing else is."""
+        """Whichever process is killed or stopped, at any moment: committed events are delivered, in order, and no others."""
         self.storm(lanes=1)
 
     def test_repeated_kills_with_lanes_lose_nothing(self):
-        """Whichever process is killed or stopped, at any moment: what was committed is delivered, in order, also in several lanes."""
+        """Whichever process is killed or stopped, at any moment: committed events are delivered, in order, also in several
+        lanes."""
         self.storm(lanes=4)
 
     def test_repeated_kills_with_shared_lanes_lose_nothing(self):
-        """Whichever process is killed or stopped, at any moment: lanes that relays join, split and take over lose and reorder nothing."""
+        """Whichever process is killed or stopped, at any moment: lanes that relays join, split and take over lose and reorder
+        nothing."""
         self.storm(lanes=16, producers=3)
 
 
 class ServerCrashes:
-    """The server ends without a word, or orderly, and comes back; no relay is started again. To be put before a Workload."""
+    """The server ends abruptly, or gracefully, and restarts; no relay is restarted. A mixin for a Workload."""
 
-    lease = "1s"  # what is in flight takes longer on a server that has just come back and is busy with others
+    lease = "1s"  # deliveries take longer on a server that has just restarted and is busy with others
 
     def crashes(self, seconds):
-        """crashes goes through self.ways(), which gives {name: how the server ends}, at least once."""
+        """crashes runs through self.ways(), which returns {name: how the server ends}, at least once."""
         self.begin(2)
         crew, ways = self.crew(2, 2), self.ways()
         end = time.monotonic() + seconds
@@ -139,6 +141,6 @@ class ServerCrashes:
         self.check()
 
     def test_server_dying_under_load_loses_nothing(self):
-        """A server that crashes or shuts down, and comes back: what was committed is delivered, in order, and no relay has
-        to be started again."""
+        """A server that crashes or shuts down, and restarts: committed events are delivered, in order, and no relay has to be
+        restarted."""
         self.rounds(self.crashes, STORM)

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 /* ask_over sends a request over a connected socket, and closes it after the answer. It returns how
- * much of that came, at most max bytes; answer[] has room for a NUL behind it. */
+ * much of the answer arrived, at most max bytes; answer[] has room for a NUL behind it. */
 static inline size_t ask_over(int fd, const void *p, size_t n, char *answer, size_t max)
 {
     size_t got = 0;

@@ -12,8 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
-/* MUST ends the process if a promise does not hold. The sanitizers report what they find
- * themselves. */
+/* MUST ends the process if a promise does not hold. The sanitizers report their own findings. */
 #define MUST(promise) \
     do { \
         if (!(promise)) { \
@@ -22,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
         } \
     } while (0)
 
-/* fuzz_text gives the input as a string, up to its first NUL; the caller frees it. */
+/* fuzz_text returns the input as a string, up to its first NUL; the caller frees it. */
 static inline char *fuzz_text(const uint8_t *data, size_t n)
 {
     char *text = malloc(n + 1);

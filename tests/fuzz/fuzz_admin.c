@@ -1,8 +1,8 @@
-/* Requests to a relay's real HTTP server, once without a token and once with one. The input is all
- * that a client sends. If there is an answer, it is a whole one; only GET and HEAD of a page that
- * exists give 200, but never for a malformed request, for a name that is not ours, or from a page
- * of another origin; without the token there is only /livez and /readyz; and the server goes on.
- * The input is also read, or refused, as an address to listen on and as a Host. */
+/* Requests to a relay's real HTTP server, once without a token and once with one. The input is
+ * everything that a client sends. An answer is complete; only GET and HEAD of an existing page
+ * return 200, and never for a malformed request, a foreign host name, or a page of another origin;
+ * without the token only /livez and /readyz do; and the server keeps running. The input is also
+ * parsed, or refused, as an address to listen on and as a Host. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <strings.h>
@@ -57,7 +57,7 @@ static void start_both(void)
         start(&peers[i], ob);
 }
 
-/* ask returns how much of an answer came before the server hung up. */
+/* ask returns how much of an answer arrived before the server closed the connection. */
 static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -66,8 +66,8 @@ static size_t ask(const struct peer *peer, const void *p, size_t n)
     return ask_over(fd, p, n, answer, ANSWER_MAX);
 }
 
-/* in_front is the length of the empty lines in front, which the server ignores. A line that begins
- * with a NUL is empty to it. */
+/* in_front returns the length of leading empty lines, which the server ignores. It treats a line
+ * that begins with a NUL as empty. */
 static size_t in_front(const char *p, size_t n)
 {
     size_t at = 0;
@@ -165,7 +165,7 @@ static void judge(const struct peer *peer, const char *p, size_t n, size_t got)
     }
 }
 
-/* alive checks that the server answers as it should. It may hang up on a client that comes while
+/* alive checks that the server answers as it should. It may disconnect a client that arrives while
  * all its places are still being cleared. */
 static bool alive(const struct peer *peer)
 {

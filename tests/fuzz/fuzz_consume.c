@@ -1,7 +1,7 @@
-/* Replies of Redis to a member of a consumer group. The first byte of the input says how the member
- * works, the rest is what the server says on one connection. Whatever that is, the member comes to
- * an end. It acknowledges only entries that it was given, as many as it handled or had to skip, and
- * none whose handling failed. */
+/* Replies of Redis to a member of a consumer group. The first byte of the input selects how the
+ * member works, the rest is sent by the server on one connection. Whatever it is, the member ends.
+ * It acknowledges only entries that it was given, as many as it handled or had to skip, and none
+ * whose handling failed. */
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ enum { WITH_SNAPSHOT = 1, FAILS = 2, FAILS_ONCE = 4, SEVERAL_STREAMS = 8 };
 static struct {
     int wake, pauses;
     uint8_t how;
-    const char *next; /* what the server has not said yet */
+    const char *next; /* the rest of the server's answers */
     size_t left;
     int64_t handled, failed;
 } run;
@@ -50,8 +50,8 @@ static void answer(void)
     run.left -= n;
 }
 
-/* Waiting for the server makes it answer. A pause between two attempts is over at once, and after
- * some of them it is time to stop. */
+/* Waiting for the server makes it answer. A pause between two attempts ends at once, and after some
+ * of them it is time to stop. */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
     uint64_t one = 1;
@@ -95,7 +95,7 @@ static void said(void *ctx, enum log_level level, const char *consumer, const ch
     MUST(text[0]);
 }
 
-/* was_given tells whether an entry of that id is somewhere in the reply. */
+/* was_given tells whether an entry of that id is anywhere in the reply. */
 static bool was_given(const redisReply *r, const char *id)
 {
     if (r->type != REDIS_REPLY_ARRAY)

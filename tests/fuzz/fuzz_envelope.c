@@ -1,6 +1,6 @@
-/* Envelopes. Foreign ones are parsed or refused. What we write for an event is JSON and keeps
- * the payload byte for byte, and no attribute of a CloudEvent can end its header line. The input is
- * an envelope and, as a line of NDJSON, an event. */
+/* Envelopes. Foreign ones are parsed or refused. Our own envelope of an event is JSON and keeps the
+ * payload byte for byte, and no attribute of a CloudEvent can end its header line. The input is an
+ * envelope and, as a line of NDJSON, an event. */
 #include "base/json.h"
 #include "event/cloudevents.h"
 #include "event/envelope.h"

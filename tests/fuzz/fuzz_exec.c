@@ -1,6 +1,6 @@
-/* The environment of a command, whatever an event's fields hold. The input is fields with 0xff
- * between them and, as an envelope from a stream, an event. Each entry is one of ours, with the
- * field behind its name, or the event is refused. */
+/* The environment of a command, for any event fields. The input is fields separated by 0xff and, as
+ * an envelope from a stream, an event. Each entry is one of ours, with the field behind its name,
+ * or the event is refused. */
 #include "event/envelope.h"
 #include "fuzz.h"
 #include "sink/exec_env.h"

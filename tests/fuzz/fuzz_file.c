@@ -1,7 +1,7 @@
 /* A file left by another process; the input is its content before the sink appends. Whole lines
- * stay as they are, byte for byte. What follows them is cut off if it is the beginning of a line of
- * ours or zeros; otherwise it is another writer's last line, and gets its line feed. Our line
- * comes whole behind that, and a second one behind the first. */
+ * stay as they are, byte for byte. The rest is cut off if it is the beginning of a line of ours or
+ * zeros; otherwise it is another writer's last line, and gets its line feed. Our line follows
+ * whole, and a second one behind the first. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ static void done(void *ctx, struct delivery *d, const struct sink_result *r)
     delivered++;
 }
 
-/* kept tells how much of the input must still be there, and whether a line feed must follow. */
+/* kept returns how much of the input must remain, and whether a line feed must follow. */
 static size_t kept(const char *p, size_t n, bool *ret_open)
 {
     const char *lf = n ? memrchr(p, '\n', n) : NULL;
@@ -45,7 +45,7 @@ static void deliver(struct sink *sk)
     MUST(delivered == 1);
 }
 
-/* line takes one line of ours off the front. */
+/* line removes one line of ours from the front. */
 static struct str line(struct str *rest)
 {
     const char *lf = memchr(rest->p, '\n', rest->n);
@@ -80,7 +80,7 @@ static void remove_file(void)
     unlink(url + strlen("file:"));
 }
 
-/* In memory where possible, since a sync takes long. */
+/* In memory where possible, since a sync is slow. */
 static int make_file(void)
 {
     int fd = mkstemp(strcpy(url, "file:/dev/shm/outbox-fuzz-XXXXXX") + strlen("file:"));

@@ -1,5 +1,5 @@
-/* JSON: what is accepted can be walked, read and written again; what is refused has a reason within
- * the text. */
+/* JSON: accepted text can be walked, read and written again; refused text has a reason that points
+ * into it. */
 #include "base/json.h"
 #include "fuzz.h"
 

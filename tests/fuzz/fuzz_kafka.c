@@ -1,6 +1,5 @@
-/* URLs of Kafka sinks, and names of topics. A URL opens, without a word to any broker, or is
- * refused with a reason; no parameter takes a guarantee away. A topic's name is one that Kafka
- * allows. */
+/* URLs of Kafka sinks, and topic names. A URL opens, without contacting any broker, or is refused
+ * with a reason; no parameter removes a guarantee. A topic's name is one that Kafka allows. */
 #include "fuzz.h"
 #include "sink/kafka_impl.h"
 

@@ -1,8 +1,7 @@
 /* Requests to the real receiver of `webhook listen`: one prints text and accepts every request, one
- * prints JSON and requires a signature. The input is all that a client sends. If there is an
- * answer, it is a whole one; no client that cannot sign is told that the message was accepted; what
- * is printed is text that is safe for a terminal, or one JSON document per line; and the receiver
- * goes on. */
+ * prints JSON and requires a signature. The input is everything that a client sends. An answer is
+ * complete; no client that cannot sign gets a message accepted; the output is text that is safe for
+ * a terminal, or one JSON document per line; and the receiver keeps running. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -40,7 +39,7 @@ static void *serve(void *peer)
     abort(); /* no stop was requested */
 }
 
-/* read_printed adds what was printed meanwhile to what is not judged yet. */
+/* read_printed adds new output to the part not judged yet. */
 static void read_printed(void)
 {
     ssize_t k;
@@ -89,7 +88,7 @@ static void start_both(void)
         start(&peers[i]);
 }
 
-/* ask returns how much of an answer came. The receiver hangs up on a client that says no more,
+/* ask returns how much of an answer arrived. The receiver disconnects a client that sends no more,
  * though not always at once. */
 static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
@@ -108,7 +107,7 @@ static bool is_json(struct str line)
     return json_parse(line, &value, NULL, NULL) == 0;
 }
 
-/* judge_printed: whole lines only; the rest is still to come. A document begins with a brace, a
+/* judge_printed: whole lines only; the rest is still to arrive. A document begins with a brace, a
  * line of text never. */
 static void judge_printed(void)
 {

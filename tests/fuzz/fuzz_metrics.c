@@ -1,6 +1,6 @@
-/* Metrics. Names of consumers, types and streams are untrusted. Whatever they are, each line
- * of the page is in Prometheus' text format, and each label has the name that was given. The input
- * is three names with a NUL between them. */
+/* Metrics. Names of consumers, types and streams are untrusted. Whatever they are, each line of the
+ * page is in Prometheus' text format, and each label has the given name. The input is three names
+ * separated by NULs. */
 #include <ctype.h>
 
 #include "admin/metrics.h"

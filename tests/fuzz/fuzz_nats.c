@@ -1,6 +1,6 @@
-/* What a NATS server says, and the subjects we make. The first byte of the input says what the rest
- * is: an answer to a message, information on a stream, the place of a message, a complaint, or the
- * template of a subject with a value for its fields, after a line feed. */
+/* A NATS server's answers, and our subjects. The first byte of the input selects what the rest is:
+ * an answer to a message, information on a stream, the position of a message, an error, or a
+ * subject template with a value for its fields, after a line feed. */
 #include "fuzz.h"
 #include "sink/nats_impl.h"
 
@@ -60,8 +60,8 @@ static bool is_subject(struct str s)
     return last != '.';
 }
 
-/* A template that passes its check makes subjects only, whatever the event has in its fields, and
- * the stream that we would create takes them all. */
+/* A template that passes its check creates only subjects, whatever the event's fields contain, and
+ * the stream that we would create accepts them all. */
 static void subject(const char *text)
 {
     char *copy = strdup(text), *value = strchr(copy, '\n');

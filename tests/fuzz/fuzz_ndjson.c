@@ -1,5 +1,5 @@
-/* NDJSON: a line that is read and fit to be emitted gives a line that is JSON and has the payload
- * in it. */
+/* NDJSON: a line that can be read and emitted yields a line that is JSON and contains the
+ * payload. */
 #include "base/json.h"
 #include "event/ndjson.h"
 #include "fuzz.h"

@@ -1,7 +1,7 @@
-/* Frames of an AMQP broker to the sink. The first byte of the input says how the sink is set up and
- * how far a broker that behaves gets before the rest of the input is said. Every event gets one
- * answer; it is delivered only if an ack for it was said; and whatever was said, the next
- * connection works. The frames are also read as the receiver reads them. */
+/* Frames of an AMQP broker to the sink. The first byte of the input selects the sink's settings and
+ * how far a well-behaved broker gets before the rest of the input is sent. Every event gets one
+ * answer; it is delivered only if an ack for it was sent; and whatever was sent, the next
+ * connection works. The frames are also parsed as the receiver does. */
 #include <amqp.h>
 
 #include "fuzz.h"
@@ -105,7 +105,7 @@ static void add_login(struct buf *b)
     add(b, 0, AMQP_CONNECTION_OPEN_OK_METHOD, &ok);
 }
 
-/* say_setup answers each step on its own: one that comes before it was asked for is out of turn. */
+/* say_setup answers each step separately: an early answer is out of turn. */
 static void say_setup(struct sink *sk)
 {
     struct buf b;
@@ -129,7 +129,7 @@ static void say_login(struct sink *sk)
     buf_release(&b);
 }
 
-/* What was said about each event, read by other means than the sink's: any ack of its tag,
+/* The verdict sent about each event, found by other means than the sink's: any ack of its tag,
  * wherever it is. */
 struct said {
     bool acked[EVENTS + 1];
@@ -166,7 +166,7 @@ static void compare(const struct fuzzed *f, const struct said *s)
     }
 }
 
-/* Afterwards a broker that behaves gets everything. */
+/* Afterwards a well-behaved broker gets everything. */
 static void healed(struct sink *sk, struct fuzzed *f)
 {
     struct buf b;

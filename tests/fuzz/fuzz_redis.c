@@ -1,7 +1,7 @@
-/* Replies of Redis to the sink. The first byte of the input says how the sink is set up, the rest
- * is what the server says. Every event gets one answer; it is delivered if and only if the reply in
- * its place is the id of an entry (and enough replicas have it); a lease is ours only if the server
- * said so; and whatever was said, the next connection works. */
+/* Replies of Redis to the sink. The first byte of the input selects the sink's settings, the rest
+ * is sent by the server. Every event gets one answer; it is delivered if and only if the reply in
+ * its place is the id of an entry (and enough replicas have it); a lease is held only if the server
+ * said so; and whatever was sent, the next connection works. */
 #include "fuzz.h"
 #include "peer.h"
 #include "redis/reply.h"
@@ -30,7 +30,7 @@ struct fuzzed {
     size_t n;
 };
 
-/* What the server said, read by hiredis alone. */
+/* The server's replies, read by hiredis alone. */
 struct said {
     redisReply *reply[REPLIES];
     size_t n;
@@ -156,10 +156,10 @@ static void leased(struct sink *sk, struct fuzzed *f, const struct said *s, cons
     sk->ops->cancel(sk);
     for (size_t i = 0; i < f->n; i++)
         delivered += f->status[i] == SINK_DELIVERED;
-    MUST(delivered <= 2 * ids); /* everything was said twice */
+    MUST(delivered <= 2 * ids); /* everything was sent twice */
 }
 
-/* Afterwards a server that behaves gets everything. */
+/* Afterwards a well-behaved server gets everything. */
 static void healed(struct sink *sk, struct fuzzed *f, bool lease)
 {
     static const char good[] = "$3\r\n1-1\r\n$3\r\n1-2\r\n$3\r\n1-3\r\n$3\r\n1-4\r\n";
@@ -182,7 +182,7 @@ static void healed(struct sink *sk, struct fuzzed *f, bool lease)
         MUST(f->answers[i] == 1 && f->status[i] == SINK_DELIVERED);
 }
 
-/* endless checks that a reply which does not end is given up before it takes much memory. */
+/* endless checks that an endless reply is given up before it takes much memory. */
 static void endless(void)
 {
     static char junk[1 << 16];

@@ -1,5 +1,5 @@
-/* What servers of a cluster say about each other: redirections, and who has which slots. Whatever
- * it is, it names slots that exist and addresses that can be connected to, or is refused. */
+/* What servers of a cluster report about each other: redirections, and the owners of slots.
+ * Whatever it is, it names existing slots and addresses that can be connected to, or is refused. */
 #include "fuzz.h"
 #include "redis/cluster.h"
 #include "resp.h"

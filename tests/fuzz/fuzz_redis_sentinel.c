@@ -1,6 +1,5 @@
-/* What a Sentinel says: where the master is, and later that it has changed. Whatever it is, the
- * master that we are told of has an address that can be connected to; or there is none, and a
- * reason. */
+/* A Sentinel's reports: the master's address, and later its change. Whatever they are, the reported
+ * master has an address that can be connected to; or there is none, and a reason. */
 #include "fuzz.h"
 #include "peer.h"
 #include "redis/sentinel.h"

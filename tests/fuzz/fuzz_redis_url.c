@@ -1,5 +1,5 @@
-/* URLs of Redis, as sinks and members of groups are given them. They are read, or refused with a
- * reason; a password in its usual places is always refused, and never repeated. */
+/* URLs of Redis, as for sinks and members of groups. They are parsed, or refused with a reason; a
+ * password in its usual places is always refused, and never repeated. */
 #include "fuzz.h"
 #include "sink/redis_impl.h"
 

@@ -1,7 +1,7 @@
-/* Secrets, keys and signatures of webhooks. The input is three parts with a NUL between them:
- * secrets, the header of a request, and its body. Secrets are read, or refused without being
- * repeated. We believe what we signed and nothing else: not a body with one bit changed, not
- * another id or time, and not what an attacker writes into the header. */
+/* Secrets, keys and signatures of webhooks. The input is three parts separated by NULs: secrets,
+ * the header of a request, and its body. Secrets are read, or refused without being repeated. Our
+ * own signatures verify and nothing else: not a body with one bit changed, not another id or time,
+ * and not an attacker's header. */
 #include "fuzz.h"
 #include "sink/signature.h"
 

@@ -1,5 +1,5 @@
-/* Durations, sizes, numbers, yes and no: what is read is within its bounds and is shown in a form
- * that reads the same. */
+/* Durations, sizes, numbers, yes and no: an accepted value is within its bounds and is printed in a
+ * form that reads the same. */
 #include "base/text.h"
 #include "engine/consumer.h"
 #include "fuzz.h"

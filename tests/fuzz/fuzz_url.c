@@ -25,7 +25,7 @@ static void read_url(const char *url)
     buf_release(&schema);
 }
 
-/* A password in its usual places is masked, whatever stands around it. */
+/* A password in its usual places is masked, whatever surrounds it. */
 static void masked(const char *before, const char *after)
 {
     struct buf b;

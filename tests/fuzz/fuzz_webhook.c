@@ -1,8 +1,8 @@
-/* Answers to webhooks. The first byte of the input says how the sink is set up; if it asks for
- * that, a file of headers up to a NUL follows; the rest is what the endpoint says. Every event gets
- * one answer; it is delivered only if the endpoint said 2xx; no endpoint can silence us for more
- * than an hour; the reason is one line of text without the token we were given; and the request is
- * one request, in which no header ends another. */
+/* Answers to webhooks. The first byte of the input selects the sink's settings; if it asks for
+ * that, a file of headers up to a NUL follows; the endpoint sends the rest. Every event gets one
+ * answer; it is delivered only if the endpoint answered 2xx; no endpoint can silence us for more
+ * than an hour; the reason is one line of text without our token; and the request is one request,
+ * in which no header ends another. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -115,7 +115,7 @@ static void deliver(struct sink *sk, const char *said, size_t n, bool token)
         now_ns += MS_NS;
         sk->ops->drive(sk);
     }
-    MUST(got.answers == 1); /* the endpoint has said all it had to say */
+    MUST(got.answers == 1); /* the endpoint has sent everything */
     judge(said, n, token);
 }
 

@@ -22,7 +22,7 @@ void peer_expect(const struct peer_script *s)
     script = *s;
 }
 
-/* A write that would wait is cut short. An input of a megabyte tells no more than one of a hundred
+/* A write that would wait is cut short. An input of a megabyte shows no more than one of a hundred
  * kilobytes. */
 void peer_say(const void *p, size_t n)
 {

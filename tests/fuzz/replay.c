@@ -21,7 +21,7 @@ static void replay(const char *path)
         abort();
     memcpy(exact, data, n);
     free(data);
-    fprintf(stderr, "%s\n", path); /* after a crash, the last name is that of the culprit */
+    fprintf(stderr, "%s\n", path); /* after a crash, the last name is the culprit's */
     LLVMFuzzerTestOneInput(exact, n);
     free(exact);
 }
@@ -30,7 +30,7 @@ int main(int argc, char **argv)
 {
     int n = 0;
     struct dirent *entry;
-    /* a target may take the standard output for itself */
+    /* a target may use the standard output for itself */
     FILE *report = fdopen(dup(STDOUT_FILENO), "w");
     DIR *dir = argc == 2 ? opendir(argv[1]) : NULL;
     if (!report)

@@ -1,5 +1,5 @@
-"""A minute of libFuzzer for each target, starting from its corpus; only in a soak, and only where there is clang. In every run
-the corpora themselves are gone through, by the C tests fuzz_*."""
+"""A minute of libFuzzer for each target, starting from its corpus; only in a soak, and only with clang. In every run the C
+tests fuzz_* replay the corpora themselves."""
 # build: plain
 import os
 import pathlib
@@ -16,7 +16,7 @@ TREE = ROOT / "build-fuzz"
 SECONDS = int(os.environ.get("OUTBOX_FUZZ_SECONDS", "60"))
 CLANG = shutil.which("clang")
 DICTIONARIES = {"admin": "http.dict", "consume": "redis.dict", "listen": "http.dict", "redis": "redis.dict", "redis_sentinel": "redis.dict", "webhook": "http.dict"}
-# What the sanitizers see ends the run, as everywhere; without this, undefined behaviour is only an unread line on stderr.
+# A sanitizer's finding ends the run, as everywhere; without this, undefined behaviour is only an unread line on stderr.
 ENV = {**os.environ, "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
 
 

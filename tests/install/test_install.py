@@ -1,4 +1,4 @@
-"""What `meson install` puts in place is complete, minimal, and enough to build a program against, in C and in C++."""
+"""The files that `meson install` installs are complete, minimal, and enough to build a program against, in C and in C++."""
 # build: plain
 import os
 import pathlib
@@ -14,7 +14,7 @@ from support import BIN, ROOT, clean_env
 BUILD = pathlib.Path(BIN).parent
 SOURCE = ROOT / "tests" / "install" / "hello.c"
 WEBHOOK = SOURCE.with_name("webhook.c")
-# What a program that emits or runs handlers loads: libc, and the clients of the three databases.
+# The libraries of a program that emits or runs handlers: libc, and the clients of the three databases.
 NEEDED = {"libc", "libsqlite3", "libpq", "libmariadb", "ld-linux-x86-64"}
 
 
@@ -129,7 +129,7 @@ class Installed(unittest.TestCase):
     def test_library_has_stack_probes_and_branch_targets(self):
         code = said("objdump", "-d", "--no-show-raw-insn", self.find("liboutbox.so.0"))
         if "x86-64" not in code: self.skipTest("other machines have other marks")
-        # What takes more than a page of the stack touches each of them; what may be jumped to says so.
+        # Functions that use more than a page of the stack touch each page; jump targets are marked.
         self.assertRegex(code, r"or[qlb] +\$0x0,(0x[0-9a-f]+)?\(%rsp")
         for name in ("outbox_open", "outbox_emit", "outbox_run"):
             self.assertRegex(code, rf"<{name}(@@\S+)?>:\n[^\n]*endbr64", name)

@@ -12,10 +12,10 @@ import random
 from sessions_postgres import Exact
 from support import wait_until
 
-LEASE_MS = 600000  # no claim runs out but those of workers that crash
+LEASE_MS = 600000  # only claims of workers that crash expire
 
 class Writer:
-    """One connection and what the model knows of its transaction."""
+    """One connection, and the model's knowledge of its transaction."""
 
     def __init__(self, session, world):
         self.session, self.world = session, world
@@ -65,15 +65,15 @@ class Writer:
 
 
 class Reader:
-    """A consumer: what it was handed, in order, and what it buried. Its workers, if they may, now and then fail, bury, crash, give
-    back, and hold on to a claim while others go on."""
+    """A consumer: the events it was handed, in order, and those it buried. Its workers, if allowed, now and then fail, bury,
+    crash, give back, and hold on to a claim while others continue."""
 
     def __init__(self, session, name, trouble, ordering="key", kinds=("t.one", "t.two", "u.one")):
         self.session, self.name, self.trouble, self.ordering, self.kinds = session, name, trouble, ordering, kinds
         self.seen, self.crashed, self.buried, self.in_hand, self.workers = [], set(), set(), [], 0
 
     def step(self, dice, world):
-        """step settles a claim that is in hand, or claims once; it tells whether there was anything."""
+        """step settles a claim that it holds, or claims once; it tells whether there was anything."""
         if self.in_hand and (not self.trouble or dice.random() < 0.4):
             self.settle(dice, world, *self.in_hand.pop(0))
             return True
@@ -96,7 +96,7 @@ class Reader:
         return True
 
     def settle(self, dice, world, epoch, worker, events):
-        """settle delivers what was claimed, or fails to, and records it."""
+        """settle delivers the claimed events, or fails to, and records the outcome."""
         outcomes, given_back, failing = [], 0, set()
         if self.trouble and dice.random() < 0.15: given_back = dice.choice(events)[0]
         for seq, _, key, held in events:
@@ -106,7 +106,7 @@ class Reader:
                 outcomes.append({"seq": seq, "kind": "behind"})
                 if key: failing.add(key)
             elif self.trouble and dice.random() < 0.05:
-                # It waits for a moment, in which others come by, or for none.
+                # It waits for a moment, in which others run, or not at all.
                 outcomes.append({"seq": seq, "kind": "retry", "delay_ms": dice.choice([1, 200]), "error": "boom"})
                 if key: failing.add(key)
             elif self.trouble and dice.random() < 0.03:
@@ -118,7 +118,7 @@ class Reader:
             raise AssertionError(f"{self.name}: a live claim was lost")
 
     def check(self, world):
-        """check compares with the model: everything once, nothing else, each key in its order. It gives what is wrong."""
+        """check compares with the model: everything once, nothing else, each key in its order. It returns the violations."""
         wanted = {seq for seq, e in world.events.items() if e[1] in self.kinds}
         got = [seq for seq, _ in self.seen]
         dead = {seq for seq, in self.session.do("SELECT seq FROM @.dead WHERE consumer = %s", self.name)}
@@ -138,7 +138,7 @@ class Reader:
             if seq in world.events: keys.setdefault(world.events[seq][0], []).append(seq)
         keys.pop(None, None)
         for key, seqs in keys.items():
-            first = None  # of those that came later, the one that was committed first
+            first = None  # the first one committed among the later ones
             for b in reversed(seqs):
                 if first and world.events[first][3] < world.events[b][2]:
                     yield f"{self.name}: {b}, written after {first} of {key} was committed, overtook it"
@@ -146,10 +146,10 @@ class Reader:
 
 
 class World(Exact):
-    two_phase = False  # whether the server lets transactions be prepared
+    two_phase = False  # whether the server allows prepared transactions
 
     def begin(self, schema):
-        """begin makes a world of its own in a schema."""
+        """begin creates a separate world in a schema."""
         self.outbox("--store", f"{self.store}&schema={schema}", "init")
         self.start_model(schema)
 
@@ -218,6 +218,7 @@ class World(Exact):
         wait_until(through)
 
     def check_trim(self):
-        """Events every consumer has had may be trimmed, all of them; and none was trimmed earlier (or a consumer would have lost it)."""
+        """All events that every consumer has received may be trimmed; and none was trimmed earlier (or a consumer would have
+        lost it)."""
         while self.boss.do("SELECT more FROM @.trim('0', 1000)")[0][0]: pass
         self.assertEqual(self.boss.do("SELECT count(*) FROM @.event"), [(0,)])

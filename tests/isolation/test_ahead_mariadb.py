@@ -1,4 +1,4 @@
-"""MariaDB: a backlog is read in ranges and ahead of the claims. Every event comes once, in its place, under its own seq."""
+"""MariaDB: a backlog is read in ranges and ahead of the claims. Every event arrives once, in its place, with its own seq."""
 # build: plain
 import collections
 import contextlib
@@ -22,7 +22,7 @@ class Ahead(MariaCase):
         self.drain("--consumer", "c", "--sink", f"file:{self.out}", "--batch", "200")
 
     def in_order(self):
-        """in_order is what there is, as the server joins it."""
+        """in_order returns the events, as the server joins them."""
         return self.sql("SELECT o.seq, e.id FROM outbox_order o JOIN outbox_event e ON e.nr = o.nr ORDER BY o.seq")
 
     def assert_exact(self, events):
@@ -41,15 +41,16 @@ class Ahead(MariaCase):
         self.drain("--store", far, "--consumer", "c", "--sink", f"file:{self.out}", "--batch", batch)
 
     def test_turn_takes_few_round_trips(self):
-        """A turn of which nothing is parked asks once and writes once: 2 packets, where single statements would be 9."""
+        """A turn without parked events queries once and writes once: 2 packets, where single statements would be 9."""
         turns = 100
         self.sql(FILL.format(n=turns * 20))
         with self.counted() as proxy: self.drain_through(proxy, "20")
         self.assert_exact(turns * 20)
-        self.assertLess(proxy.count, turns * 5)  # a look and the events are two more, and connecting takes some
+        self.assertLess(proxy.count, turns * 5)  # a poll and the events are two more, and connecting takes some
 
     def test_next_events_are_read_while_a_turn_commits(self):
-        """The server is asked for the next batch before the claim of this one is committed, and has read it when that is delivered."""
+        """The server is asked for the next batch before this claim is committed, and has read it when this batch is
+        delivered."""
         self.sql(FILL.format(n=6000))
         with self.counted() as proxy:
             commit = proxy.at(6, STALLED, part="SET position")
@@ -59,7 +60,7 @@ class Ahead(MariaCase):
                 wait_until(commit.done)
                 self.assertTrue(commit.text.endswith(";COMMIT"), commit.text)
                 position = int(re.search(r"SET position = (\d+)", commit.text)[1])
-                last = proxy.texts.index(commit.text) + 1  # the two come on different connections
+                last = proxy.texts.index(commit.text) + 1  # the two use different connections
                 wait_until(lambda: any(f"BETWEEN {position + 1} AND" in text for text in proxy.texts[:last + 1]))
             finally:
                 commit.let_go()
@@ -67,8 +68,8 @@ class Ahead(MariaCase):
         self.assert_exact(6000)
 
     def test_events_are_parked_claimed_again_and_settled_together(self):
-        """A batch that has to wait takes no packet per event: neither to be parked, nor to be claimed again, nor to be settled. At
-        most its keys are asked for one by one."""
+        """A batch that has to wait takes no packet per event, whether to be parked, claimed again, or settled. At most its keys
+        are looked up one by one."""
         keys = 150
         self.sql(FILL.format(n=300))
         self.sql("INSERT INTO outbox_event (type, aggregate_type, aggregate_id, not_before) SELECT 't.e', 'k', "
@@ -84,8 +85,8 @@ class Ahead(MariaCase):
         self.assertLessEqual(self.most_repeated(proxy.texts), keys // 10)
 
     def most_repeated(self, texts):
-        """most_repeated is how often the same was asked of events, beyond once in a transaction. How many transactions find nothing to
-        do is a matter of time."""
+        """most_repeated returns how often the same query about events was made, beyond once in a transaction. How many
+        transactions find nothing to do is a matter of time."""
         transactions = sum(text.startswith("START TRANSACTION") for text in texts)
         kinds = collections.Counter(re.sub(r"'[^']*'|\d+", "?", text) for text in texts
                                     if re.search(r"\.outbox_(event|order|parked|claim|passed)\b", text))
@@ -105,7 +106,7 @@ class Ahead(MariaCase):
             for _ in range(4):
                 self.sql(FILL.format(n=500))
                 first.execute(FILL.format(n=7))
-            self.outbox("status")  # gives those of others their places
+            self.outbox("status")  # assigns others' places to its own events
             late.commit()  # numbers from between, and places behind all of these
             undone.rollback()
             for _ in range(4): self.sql(FILL.format(n=500))

@@ -1,5 +1,5 @@
-"""What an operator or a tool can do to the tables and sequences of an outbox by hand, beside what test_moved.py has: nothing is
-lost, or it is said what is wrong and what to do."""
+"""Damage that an operator or a tool can do to the tables and sequences of an outbox by hand, beyond test_moved.py: nothing is
+lost, or the error says what is wrong and what to do."""
 # build: plain
 import subprocess
 
@@ -20,7 +20,7 @@ class Astray(Exact):
         return [self.app.do("SELECT id FROM @.event WHERE seq = %s", self.app.emit(key))[0][0] for _ in range(n)]
 
     def taken(self, consumer="c"):
-        """taken drains, and gives the ids of what came."""
+        """taken drains, and returns the ids of the events."""
         got = []
         while rows := self.reader.do("SELECT epoch, id FROM @.claim(%s, 'w', 100)", consumer):
             got += [row[1] for row in rows]
@@ -46,7 +46,7 @@ class Astray(Exact):
         self.assertEqual(self.emit(2), self.taken())
 
     def test_reused_numbers_below_unseen_events_are_found(self):
-        """Events 6 to 10 are new, 11 to 20 older, and what comes then has got past all that is known."""
+        """Events 6 to 10 are new, 11 to 20 older, and later events are past all known numbers."""
         self.register("c")
         self.emit(10)
         self.taken()
@@ -74,14 +74,14 @@ class Astray(Exact):
         self.assertEqual(self.taken(), new)
 
     def test_consumer_starting_far_ahead_moves_no_other(self):
-        """It claims in a transaction that has a number, so that nobody could look how far event numbers were before it: where the
-        consumer stands, it was told, and no event number has been there."""
+        """It claims in a transaction that has a number, so nothing before it could check how far event numbers were: the
+        consumer was told its position, and no event number has reached it."""
         self.register("c")
         late = self.session()
         late.do("BEGIN")
         late.emit("a/9")
         self.reader.do("SELECT @.register('ahead', start_at => '999999999999999999')")
-        self.reader.do("SELECT @.register('ahead', lanes => 2)")  # what runs now is named in its lanes
+        self.reader.do("SELECT @.register('ahead', lanes => 2)")  # running transactions are named in its lanes
         late.do("COMMIT")
         claim = self.session()
         claim.do("BEGIN")
@@ -101,8 +101,9 @@ class Astray(Exact):
         self.in_order()
 
     def test_consumer_far_ahead_is_no_sign_of_restarted_numbers(self):
-        """Where it stands, it was told; it has not seen how far event numbers are. So many transactions run that its lanes cannot name
-        them, and one of them has emitted: that is not new at a place where it was before, and stops no relay of others."""
+        """It was told its position; it has not seen how far event numbers are. So many transactions run that its lanes cannot
+        name them, and one of them has emitted: that event is not new at a position it precedes, and stops no relay of
+        others."""
         self.register("c")
         self.register("ahead", start_at="999999999999999999")
         late = self.session()
@@ -201,7 +202,7 @@ class Astray(Exact):
             self.assertTrue(relay.running())
             restore = subprocess.Popen([*psql, self.store], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
             lines = dump.read_bytes().splitlines(keepends=True)
-            for at in range(0, len(lines), len(lines) // 20):  # slowly: the relay looks at what is there half-way
+            for at in range(0, len(lines), len(lines) // 20):  # slowly: the relay polls half-way
                 restore.stdin.write(b"".join(lines[at:at + len(lines) // 20]))
                 restore.stdin.flush()
                 self.app.do("SELECT pg_notify('any', ''), pg_sleep(0.02)")
@@ -218,14 +219,14 @@ class Astray(Exact):
     # ---- events from elsewhere ----
 
     def bring(self, xid, n=5):
-        """bring writes events as a restore of the table alone does: with the numbers they had where they come from."""
+        """bring writes events as a restore of the table alone does: with their original numbers."""
         rows = self.app.do("INSERT INTO @.event (xid, seq, type) OVERRIDING SYSTEM VALUE SELECT %s::xid8, 100 + i, 't' "
                            "FROM generate_series(1, %s) i RETURNING id", xid, n)
         self.app.do("SELECT setval('@.event_seq_seq', %s)", 100 + n)
         return [row[0] for row in rows]
 
     def test_imported_events_are_delivered_without_repeats(self):
-        for xid in ("5", "5000000000"):  # one that all have seen, one that has not begun
+        for xid in ("5", "5000000000"):  # an event that all have seen, and a transaction that has not begun
             with self.subTest(xid):
                 self.register("c")
                 self.register("late")
@@ -242,8 +243,8 @@ class Astray(Exact):
                 self.reader.force("TRUNCATE @.event, @.consumer, @.lane RESTART IDENTITY")
 
     def test_events_loaded_from_files_are_not_repeated(self):
-        """As after pg_upgrade: another cluster by its name, and rows with the numbers of the transactions that wrote them. Some of them
-        are younger than the new cluster, which is made before the old one is stopped."""
+        """As after pg_upgrade: a cluster with another identifier, and rows with the numbers of the transactions that wrote
+        them. Some of them are younger than the new cluster, which is created before the old one is stopped."""
         self.register("c")
         for _ in range(3): self.app.do("INSERT INTO @.event (type, created_at) VALUES ('t', now() - interval '30 days')")
         self.emit(5)
@@ -261,7 +262,7 @@ class Astray(Exact):
         self.taken("c")
         self.app.force("DELETE FROM @.event; SELECT setval('@.event_seq_seq', 1, false)")
         new = self.emit(2)
-        self.assertEqual(self.taken("d"), new)  # it has seen nothing of the former ones
+        self.assertEqual(self.taken("d"), new)  # it has seen none of the earlier ones
         self.assertEqual(self.taken("c"), new)
         more = self.emit(1)
         for name in ("d", "c"): self.assertEqual(self.taken(name), more)

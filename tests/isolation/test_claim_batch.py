@@ -1,4 +1,4 @@
-"""claim_batch in SQL: for one consumer, for all of them, within the limit, and as durable as the transaction it is called in."""
+"""claim_batch in SQL: for one consumer, for all of them, within the limit, and as durable as the calling transaction."""
 # build: plain
 import collections
 import threading
@@ -37,7 +37,7 @@ class ClaimBatch(Exact):
         shipped = self.writer.emit("o/1", "order.shipped")
         seqs, epochs = self.batch()
         self.assertEqual(seqs, {"mail": [shipped], "audit": [paid, new, shipped]})
-        self.assertEqual(self.batch(worker="another"), ({}, {}))  # out of everyone else's reach
+        self.assertEqual(self.batch(worker="another"), ({}, {}))  # out of every other worker's reach
         self.settle(epochs)
         self.assertEqual(self.batch(), ({}, {}))
         with self.assertRaisesRegex(psycopg2.Error, "not registered"): self.batch(target="nobody")

@@ -1,4 +1,4 @@
-"""G5, G6, G9 and G10 on PostgreSQL: claims that run out, are kept, given back and taken over, and what trimming leaves."""
+"""G5, G6, G9 and G10 on PostgreSQL: claims that expire, are extended, given back and taken over, and what trimming leaves."""
 # build: plain
 import threading
 
@@ -26,7 +26,7 @@ class Claims(Exact):
         self.reader.do("UPDATE @.claim SET locked_until = '-infinity' WHERE consumer = %s", consumer)
 
     def carefully(self, consumer, worker):
-        """carefully drains a taken-over claim in claims of one event."""
+        """carefully drains a taken-over claim, one event per claim."""
         seen = []
         while True:
             epoch, events = self.reader.claim(consumer, worker, 100)
@@ -47,7 +47,7 @@ class Claims(Exact):
         mine.append(self.writer.emit("a/6", "t.x"))
         epoch, events = self.reader.claim("c", "dead", 100)
         self.assertEqual(self.seqs(events), mine)
-        late.do("COMMIT")  # its seq is within the range of the claim, and it is not in it
+        late.do("COMMIT")  # its seq is within the range of the claim, but it is not in it
         new = self.writer.emit("a/1", "t.y")
         self.expire("c")
         seen = self.carefully("c", "alive")
@@ -147,7 +147,7 @@ class Claims(Exact):
         holder.do("BEGIN")
         holder.do("SELECT @._lock_consumer('c')")
         thread = threading.Thread(target=slow.do, args=(RELAYS_CLAIM, "slow"))
-        thread.start()  # its clock stands where it began
+        thread.start()  # its clock is where it started
         wait_until(lambda: self.reader.do("SELECT now() - query_start > interval '1500 ms' FROM pg_stat_activity WHERE "
                                           "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
         (epoch,), = holder.do(RELAYS_CLAIM, "w")

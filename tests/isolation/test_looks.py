@@ -1,5 +1,5 @@
-"""What looking costs on PostgreSQL, in SQL: find_unprocessed, find_published and consumer_status, counted in pages of the server and
-in what it compiled; and that a look that ends early is gone on with where it ended, and misses nothing."""
+"""The cost of searches on PostgreSQL, in SQL: find_unprocessed, find_published and consumer_status, counted in pages of the
+server and in compilations; and a search that ends early can be continued where it ended, and misses nothing."""
 # build: plain
 import re
 import unittest
@@ -17,7 +17,7 @@ class Looks(Exact):
                        "SELECT %s, 'a', (i %% 100)::text, '{}' FROM generate_series(1, %s) i", type, n)
 
     def find(self, name, most=100, target=None, after=0, look=200000):
-        """find returns what was found, and up to where it was looked for; None: everywhere."""
+        """find returns the results, and how far it searched; None: everywhere."""
         self.reader.db.notices.clear()
         rows = self.reader.do(FIND.format(name), most, target, after, look)
         said = PARTIAL.search("".join(self.reader.db.notices))
@@ -30,7 +30,7 @@ class Looks(Exact):
 
     def test_empty_lookup_costs_the_same_for_any_backlog(self):
         self.register("rare", "x.*")  # none has this type
-        self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")  # without receipts it is unknown what it was given
+        self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")  # without receipts it is unknown which events it received
         costs = []
         for n in 10000, 40000:
             self.fill(n)
@@ -73,7 +73,7 @@ class Looks(Exact):
         self.assertEqual(self.find("unprocessed", 10, None, 0, 700), ([("rare", 2001)], None))
 
     def steps(self, name, target, look):
-        """steps goes on until everything was looked at."""
+        """steps continues until everything was searched."""
         rows, after, n = [], 0, 0
         while True:
             some, end = self.find(name, 200, target, after, look)
@@ -87,8 +87,8 @@ class Looks(Exact):
             after = end
 
     def mess(self):
-        """mess leaves three consumers at different places: with claims, failed, late and dead events, a former filter, and one lane of
-        two that is behind."""
+        """mess leaves three consumers at different positions: with claims, failed, late and dead events, a former filter, and
+        one lane of two that is behind."""
         self.register("all", lanes=2)
         self.register("some", "x.*")
         self.register("changed", "t.*")
@@ -111,7 +111,7 @@ class Looks(Exact):
         wait_until(lambda: self.reader.do("SELECT 1 FROM @.claim WHERE consumer = 'some' AND locked_until < @._clock()"))
 
     def truth(self, states, target):
-        """truth: what the view delivery says."""
+        """truth: the rows of the view delivery."""
         return self.reader.do("SELECT consumer, seq FROM @.delivery WHERE state = ANY (%s) AND (state <> 'failed' OR due_at <= @._clock()) "
                               "AND (%s IS NULL OR consumer = %s) ORDER BY seq, consumer", states, target, target)
 
@@ -128,7 +128,7 @@ class Looks(Exact):
             self.assertTrue(self.truth(states, None))
 
     def entries(self):
-        """entries returns how many entries of the index of events were read so far, by everybody who has left."""
+        """entries returns how many entries of the event index were read so far, by all sessions that have ended."""
         others = ("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() "
                   "AND backend_type = 'client backend'")
         wait_until(lambda: self.reader.do(others) == [(0,)])

@@ -28,7 +28,7 @@ class Changed(Exact):
         return [self.app.do("SELECT id FROM @.event WHERE seq = %s", seq)[0][0] for seq in seqs]
 
     def taken(self, consumer="c", session=None):
-        """taken drains, and gives the ids of what came."""
+        """taken drains, and returns the ids of the events."""
         got, session = [], session or self.reader
         while True:
             rows = session.do("SELECT epoch, id FROM @.claim(%s, 'w', 100)", consumer)
@@ -44,7 +44,7 @@ class Changed(Exact):
     def test_restarted_sequence_loses_nothing(self):
         for how in ("TRUNCATE @.event RESTART IDENTITY", "DELETE FROM @.event; SELECT setval('@.event_seq_seq', 1, false)",
                     "DELETE FROM @.event; ALTER SEQUENCE @.event_seq_seq RESTART"):
-            for n in (1, 3, 50):  # fewer than there were, and more: then the sequence is past what is known
+            for n in (1, 3, 50):  # fewer than there were, and more: then the sequence is past the known numbers
                 with self.subTest(how=how, n=n):
                     name = f"c{n}"
                     self.register(name)
@@ -133,8 +133,8 @@ class Changed(Exact):
         for name in ("c", "d"): self.assertEqual(sorted(set(got[name])), sorted({*old, *new}), name)
 
     def claim_while_others_emit(self, before, meanwhile):
-        """claim_while_others_emit claims all there is, in a window that was opened when `meanwhile` more events had come than the
-        claim knew of as it began. Gives the epoch."""
+        """claim_while_others_emit claims everything, in a window opened after `meanwhile` more events than the claim knew of
+        when it began. Returns the epoch."""
         self.emit(before)
         holder, worker = self.session(), self.session()
         pid = worker.do("SELECT pg_backend_pid()")[0][0]
@@ -164,7 +164,8 @@ class Changed(Exact):
                 self.app.force("TRUNCATE @.event RESTART IDENTITY")
 
     def turn(self, epoch, outcomes="[]"):
-        """turn settles and asks for more, as a relay does. Gives whether the claim was lost, and how many events were claimed."""
+        """turn settles and asks for more, as a relay does. Returns whether the claim was lost, and how many events were
+        claimed."""
         return self.reader.do("SELECT lost, n FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
                               "ROW(%s, 4, %s, 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
                               "ROW(-1, NULL, 0, 0, 0, NULL, NULL))", epoch, outcomes)[0]
@@ -194,7 +195,7 @@ class Changed(Exact):
         seqs = self.emit(4)
         epoch, _ = self.reader.claim("c")
         self.app.do("ALTER SEQUENCE @.event_seq_seq CACHE 1; INSERT INTO @.event (seq, xid, type) "
-                    "OVERRIDING SYSTEM VALUE VALUES (nextval('@.event_seq_seq'), '3', 't')")  # as if it came from elsewhere
+                    "OVERRIDING SYSTEM VALUE VALUES (nextval('@.event_seq_seq'), '3', 't')")  # as if it were from elsewhere
         self.assertIn("from elsewhere", self.trouble()[1])
         self.assertEqual(self.turn(epoch, json.dumps([{"seq": seqs[1], "kind": "dead", "error": "boom"}])), (False, 0))
         self.assertEqual(self.reader.do("SELECT seq FROM @.dead"), [(seqs[1],)])
@@ -454,7 +455,7 @@ class Replicated(Servers):
         self.addCleanup(self.here.close)
 
     def subscribe(self, meta):
-        """subscribe makes a copy that follows; the schema comes by `outbox init`, or with meta by a dump of it."""
+        """subscribe creates a copy that follows; the schema comes from `outbox init`, or with meta from a dump of it."""
         if meta:
             self.there = self.dump("--schema-only")
         else:

@@ -1,6 +1,6 @@
-"""An outbox in MariaDB that is somewhere else now: restored from a dump or from a copy of the server's files, on a replica that was
-promoted though it lagged. What is in the database that is there then is delivered, from where each consumer stood there; what came
-after the copy was made comes again or is gone, with the data it belonged to. And servers on which there can be no outbox."""
+"""An outbox in MariaDB that has moved: restored from a dump or from a copy of the server's files, or on a promoted replica that
+lagged. The events in the new database are delivered, from each consumer's position there; events after the copy are repeated or
+gone, with their data. And servers that cannot hold an outbox."""
 # build: plain
 # quick: no
 import contextlib
@@ -21,7 +21,7 @@ CONFIG, UNAVAILABLE = 78, 69
 
 
 class Moved(Case):
-    """self.server has the outbox; what a test asks goes to the server of self.store."""
+    """self.server has the outbox; the test's queries go to the server of self.store."""
 
     SETTINGS = {}
 
@@ -98,7 +98,7 @@ class Replayed(Moved):
 
 class Restored(Moved):
     def prepare(self):
-        """prepare has one consumer that got 10 of 20, with a claim of a killed relay, and one that got none."""
+        """prepare creates one consumer that got 10 of 20, with a claim of a killed relay, and one that got none."""
         self.init()
         self.drain(*self.consumer("idle", "--events", "none.*"))
         self.send(10)
@@ -121,7 +121,7 @@ class Restored(Moved):
         return url
 
     def go_on(self):
-        """go_on: what was not settled when the copy was made comes now, and nothing that was."""
+        """go_on: events unsettled at the time of the copy are delivered now, and no settled ones."""
         before = self.got()
         self.assert_well()
         self.send(5)
@@ -149,7 +149,8 @@ class Restored(Moved):
         self.go_on()
 
     def test_dump_loaded_over_the_outbox_sets_it_back(self):
-        """Its tables are dropped and recreated; a relay that was stopped meanwhile had an epoch and a position from after the dump."""
+        """Its tables are dropped and recreated; a relay that was stopped meanwhile had an epoch and a position from after the
+        dump."""
         self.prepare()
         self.drain(*self.consumer())
         dump = self.dump()
@@ -180,7 +181,8 @@ class Restored(Moved):
         self.go_on()
 
     def test_dump_by_a_missing_account_is_named_and_repaired(self):
-        """A trigger runs as its creator. Where that account is missing, each INSERT fails: doctor says so, and init puts it right."""
+        """A trigger runs as its creator. Where that account is missing, each INSERT fails: doctor says so, and init repairs
+        it."""
         mariadb_server.execute(self.server.url(""), "CREATE USER founder@localhost")
         mariadb_server.execute(self.server.url(""), "GRANT ALL ON shop.* TO founder@localhost")
         self.store = self.store.replace("root@", "founder@")

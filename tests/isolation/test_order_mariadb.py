@@ -1,5 +1,5 @@
-"""G4 on MariaDB, whatever innodb_autoinc_lock_mode is: an event that is inserted after another one was committed comes after it, even
-if its statement began, and the server gave it a number, long before."""
+"""G4 on MariaDB, whatever innodb_autoinc_lock_mode is: an event inserted after another was committed is delivered after it,
+even if its statement began, and the server assigned its number, long before."""
 # build: plain
 import random
 import threading
@@ -13,8 +13,9 @@ from support import wait_until
 DEADLOCKS = 1213, 1467  # the second one for a lock on numbers, in mode 0
 EMIT = "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) "
 
-# Each statement inserts the payloads 1, 2 and so on of the key k/1, and waits for the gate before the last one. The server takes the
-# numbers of all rows of VALUES in advance, and those of SELECT and LOAD by 1, 2, 4 and so on: the third has its number with the second.
+# Each statement inserts the payloads 1, 2 and so on of the key k/1, and waits for the gate before the last one. The server
+# takes the numbers of all rows of VALUES in advance, and those of SELECT and LOAD by 1, 2, 4 and so on: the third row gets its
+# number with the second.
 VALUES = {
     "function": EMIT + "VALUES ('t', 'k', '1', 1), ('t', 'k', '1', pass_gate(2))",
     "row lock": EMIT + "VALUES ('t', 'k', '1', 1), ('t', 'k', '1', (SELECT 2 FROM gate WHERE id > 1 LOCK IN SHARE MODE))",
@@ -45,12 +46,12 @@ class Order:
         return [line["payload"] for line in self.ndjson(self.path("c"))]
 
     def waits(self, thread_id):
-        time.sleep(0.11)  # the server repeats the same snapshot when asked more often than ten times a second
+        time.sleep(0.11)  # the server repeats the same snapshot if asked more often than ten times a second
         return self.sql("SELECT 1 FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = %s AND trx_state = 'LOCK WAIT' UNION ALL "
                         "SELECT 1 FROM information_schema.processlist WHERE id = %s AND state = 'User lock'", thread_id, thread_id)
 
     def start(self, statement, *params):
-        """start runs a statement of a session of its own, and gives the thread once the session waits for a lock."""
+        """start runs a statement in a separate session, and returns the thread once the session waits for a lock."""
         session, failed = self.session(), []
 
         def run():
@@ -102,7 +103,7 @@ class Order:
         holder.do("BEGIN")
         self.emit(holder, 0, idempotency_key="once")
         waiting = self.start(EMIT.replace("payload", "payload, idempotency_key") + "VALUES ('t', 'k', '1', 2, 'once')")
-        if self.MODE > 0:  # else the server assigns no other number while that statement runs
+        if self.MODE > 0:  # otherwise the server assigns no other number while that statement runs
             self.emit(self.session(), 9)
         holder.do("ROLLBACK")
         self.end(waiting)
@@ -129,7 +130,7 @@ class Order:
                     holder.do("INSERT IGNORE INTO outbox_event (type, idempotency_key) VALUES ('t', %s)", key)
                     without_key()
                     holder.do("ROLLBACK")
-                    reader.do("START TRANSACTION WITH CONSISTENT SNAPSHOT")  # keeps what was deleted in the index
+                    reader.do("START TRANSACTION WITH CONSISTENT SNAPSHOT")  # keeps deleted entries in the index
                     reader.do("SELECT 1 FROM outbox_event")
                     owner.do("DELETE FROM outbox_event WHERE idempotency_key = %s", key)
                     holder.do("BEGIN")
@@ -151,7 +152,8 @@ class Order:
         self.assertEqual(self.payloads(), [7, 8, 9])
 
     def test_random_locking_statements_keep_key_order(self):
-        """Each event has the version of its row, which its statement locks, so versions of a key are committed in their order."""
+        """Each event has the version of its row, which its statement locks, so versions of a key are committed in their
+        order."""
         self.sql("CREATE TABLE account (id INT PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB")
         self.sql("INSERT INTO account SELECT seq, 0 FROM seq_1_to_4")
         self.sql("CREATE FUNCTION bump(n INT) RETURNS INT MODIFIES SQL DATA BEGIN "
@@ -188,7 +190,7 @@ class Order:
 
 
 class AheadOfTheStatement(Order):
-    """Numbers are given to a statement of which the server knows how many rows it inserts, and others go on emitting."""
+    """Numbers are assigned to a statement whose number of rows the server knows, and others keep emitting."""
 
     def test_values_row_follows_the_event_it_awaited(self):
         for name, statement in VALUES.items():

@@ -1,5 +1,5 @@
-"""A cluster that is copied as files: a standby that lags and is promoted, recovery to a point in time, pg_upgrade. What is in the
-database that is there then is delivered; what was lost with the old one is gone, with the data it belonged to."""
+"""A cluster copied as files: a lagging standby that is promoted, recovery to a point in time, pg_upgrade. The events in the new
+database are delivered; those lost with the old one are gone, with their data."""
 # build: plain
 import os
 import subprocess
@@ -115,7 +115,7 @@ class Copied(Case):
         upgrade = servers.postgres_tool("pg_upgrade")
         self.emit_n(self.store, range(5))
         self.emit_n(self.store, range(5, 7))
-        new = servers.Postgres(cluster="second")  # made before the old one is stopped, as people do
+        new = servers.Postgres(cluster="second")  # created before the old one is stopped, as is usual
         new.start()
         self.addCleanup(new.close)
         new.stop("fast")

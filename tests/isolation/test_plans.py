@@ -1,5 +1,5 @@
-"""What reading costs on PostgreSQL: the plans of every statement that touches events, as the server really chose them, and
-the pages a claim looks at, which must not grow with the number of events."""
+"""The cost of reading on PostgreSQL: the plans of every statement that touches events, as the server really chose them, and the
+pages a claim reads, which must not grow with the number of events."""
 # build: plain
 # quick: no
 import json
@@ -50,8 +50,7 @@ class Plans(ExactAlone):
         self.drain("--consumer", name, "--sink", f"file:{self.path(name)}", *more)
 
     def check(self, plans):
-        """check refuses whatever reads a table that grows from end to end, and big sorts; and says by which indexes events
-        were read."""
+        """check refuses full scans of growing tables, and big sorts; it returns the indexes by which events were read."""
         indexes = set()
         for text, root in plans:
             for node in nodes(root):
@@ -103,8 +102,8 @@ class Plans(ExactAlone):
 
 
 class Costs(ExactAlone):
-    """Pages looked at, counted by the server. It is one of its own: a claim has to look at all that came since the oldest transaction
-    of the whole cluster began, in any database."""
+    """Pages read, counted by the server. It is a private one: a claim has to read everything since the oldest transaction of
+    the whole cluster began, in any database."""
 
     def claim(self, name, n=100):
         """claim returns how many pages a claim looks at, and settles it."""
@@ -115,8 +114,8 @@ class Costs(ExactAlone):
         return top["Shared Hit Blocks"] + top["Shared Read Blocks"]
 
     def walk(self, name):
-        """walk claims chunk after chunk of what a bulk left, and gives the pages of one in the middle: now and then one
-        looks at a few more, of the catalogs."""
+        """walk claims a bulk chunk by chunk, and returns the pages of one in the middle: now and then one reads a few more, of
+        the catalogs."""
         costs = [self.claim(name) for _ in range(9)]
         self.reader.do("VACUUM @.lane, @.claim")
         return sorted(costs)[4]
@@ -126,7 +125,7 @@ class Costs(ExactAlone):
                    "%s::json FROM generate_series(1, %s) i", payload, n)
 
     def kept(self, n):
-        """kept makes events that are wide and at rest: an index alone is far less to read then, which tempts to read all of
+        """kept creates wide events at rest: an index alone is far less to read then, which tempts the planner to read all of
         another one."""
         self.bulk(self.session(), n, '"' + 500 * "x" + '"')
         self.reader.do("VACUUM ANALYZE @.event")
@@ -180,7 +179,7 @@ class Costs(ExactAlone):
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
     def test_search_for_an_unknown_id_is_bounded(self):
-        """An id from elsewhere may be anywhere. Where its time puts it, 200,000 are looked at as well: here that is past the end."""
+        """A foreign id may be anywhere. Its time leads to a search of 200,000 as well: here that is past the end."""
         self.register("c")
         self.bulk(self.session(), 1000)
         self.reader.force("UPDATE @.event SET id = 'ffffffff-0000-7000-8000-000000000001' WHERE seq = 300")
@@ -189,7 +188,7 @@ class Costs(ExactAlone):
         self.assertEqual([found(look) for look in (1000, 1700, 1800, None)], [None, None, 300, 300])
 
     def entries(self, *indexes):
-        """entries returns how many entries of these indexes were read so far; of those of lanes and claims, if none is named."""
+        """entries returns how many entries of these indexes were read so far; of lanes and claims, if none is named."""
         self.reader.do("SELECT pg_stat_force_next_flush()")
         return self.session().do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelname = ANY (%s)",
                                  list(indexes or ("claim_pkey", "lane_pkey")))[0][0]
@@ -222,10 +221,10 @@ class Costs(ExactAlone):
         for _ in range(175): self.fail_once("c")
         read = self.entries("parked_due") - before
         self.assertGreater(read, 175)  # they are counted
-        self.assertLess(read, 30000)  # now and then one looks at all, old ones too; each time it would be some 240,000
+        self.assertLess(read, 30000)  # now and then one reads all, old ones too; each time it would be some 240,000
 
     def test_polling_with_retries_due_skips_no_dead_rows(self):
-        """A worker that never rests always has a look to make for what waits too long. It makes it when nothing is due."""
+        """A worker that never rests always has to check for events that wait too long. It does so when nothing is due."""
         self.register("c")
         self.bulk(self.session(), 200)
         for _ in range(100):
@@ -241,18 +240,18 @@ class Costs(ExactAlone):
         for _ in range(200): self.reader.do("SELECT @.settle('c', 'w', %s)", self.turn("c", n=1, pull_in=True))
         read = self.entries("parked_due") - before
         self.assertGreater(read, 200)  # they are counted
-        self.assertLess(read, 5000)  # if each looked at all, it would be some 60,000
+        self.assertLess(read, 5000)  # if each read all, it would be some 60,000
         self.assertIsNone(self.turn("c", n=1, pull_in=True))
 
     def turn(self, name, n, parked_first=True, pull_in=False):
-        """turn claims as a relay does, and gives the epoch, or None."""
+        """turn claims as a relay does, and returns the epoch, or None."""
         version = self.reader.do("SELECT value::int FROM @.meta WHERE name = 'schema_version'")[0][0]
         return self.reader.do("SELECT t.epoch FROM @._turn(%s, 'w', %s, ROW(0, 0, '[]', 0, NULL), "
                               "ROW(%s, 30000, 5, 2, %s, %s, 0, '{}', NULL, NULL, NULL, NULL), "
                               "ROW(-1, NULL, 0, 0, 0, NULL, NULL)) t", name, version, n, parked_first, pull_in)[0][0]
 
     def fail_once(self, name):
-        """fail_once takes an event, which fails, and takes it again when it is due, which is at once."""
+        """fail_once claims an event, which fails, and claims it again once it is due, at once."""
         failed = "jsonb_build_array(jsonb_build_object('seq', e.seq, 'kind', 'retry', 'delay_ms', 1))"
         self.reader.do(f"SELECT @.settle(%s, 'w', e.epoch, {failed}) FROM @.claim(%s, 'w', 1) e", name, name)
         self.reader.do("SELECT @.settle(%s, 'w', e.epoch) FROM @.claim(%s, 'w', 1) e", name, name)
@@ -268,7 +267,7 @@ class Costs(ExactAlone):
         self.assertEqual(self.reader.do("SELECT version FROM @.lane WHERE lane = 0"), before)
 
     def looks(self, name):
-        """looks returns the pages and the milliseconds of what status and a scrape ask about a consumer."""
+        """looks returns the pages and milliseconds of the queries of status and a scrape about a consumer."""
         cost = {}
         for what in ("@.consumer_status WHERE name = %s", "@._backlog(%s, 1000)", "@._parked_summary(%s)", "@._parked_events(%s, 1000)",
                      "@._waiting(%s, 1000)"):
@@ -279,7 +278,8 @@ class Costs(ExactAlone):
         return cost
 
     def park(self, name, n):
-        """park makes n more events, all of which have failed and wait: one of a hundred keys each, so most wait behind another."""
+        """park creates n more events, all of which have failed and wait: one of a hundred keys each, so most wait behind
+        another."""
         self.bulk(self.session(), n)
         self.reader.do("INSERT INTO @.parked (consumer, seq, key, attempts, due_at, error, failed_at, failing_since) "
                        "SELECT %s, e.seq, e.seq %% 100, 1, CASE WHEN e.seq <= 100 THEN now() + interval '1 hour' END, 'HTTP 500', now(), now() "
@@ -287,7 +287,7 @@ class Costs(ExactAlone):
 
     def test_parked_events_are_counted_at_constant_cost(self):
         """With statistics of an empty table, of all of it, and none."""
-        self.register("c", start_at=str(2 * BIG))  # so that they are parked, and do not wait as well
+        self.register("c", start_at=str(2 * BIG))  # so that they are parked, and not waiting behind others as well
         self.reader.do("ANALYZE @.event, @.parked, @.dead")
         costs = []
         for n in 20000, BIG - 20000, 0:

@@ -1,5 +1,5 @@
-"""The model of random histories sees a bug where there is one: each of these is planted into the functions of an outbox, or between
-an outbox and its workers, and must be reported for what it is."""
+"""The model of random histories detects bugs: each of these is planted into the functions of an outbox, or between an outbox
+and its workers, and must be reported as the right violation."""
 # build: plain
 # quick: no
 import re
@@ -8,7 +8,7 @@ import psycopg2
 
 from histories import World
 
-STEPS, SEEDS = 150, range(1, 9)  # a bug that a short history does not come across is looked for in others
+STEPS, SEEDS = 150, range(1, 9)  # a bug that a short history does not meet is searched for in others
 
 
 class Planted(World):
@@ -16,7 +16,7 @@ class Planted(World):
         self.bug(writers, readers)
 
     def begin(self, schema):
-        """begin uses the outbox that each case has, which takes less time; for another history a new one."""
+        """begin uses the outbox that each case has, which is faster; for another history a new one."""
         if getattr(self, "schema", None): return super().begin(schema)
         self.start_model("outbox")
 

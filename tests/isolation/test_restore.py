@@ -1,5 +1,4 @@
-"""An outbox that was dumped in one cluster and restored in another: transaction numbers begin anew there.
-"""
+"""An outbox that was dumped in one cluster and restored in another, where transaction numbers start over."""
 # build: plain
 # quick: no
 import subprocess
@@ -22,7 +21,7 @@ def run_sql(url, *statements):
 
 
 class Restored(PgCase):
-    """Each test has an outbox in the run's own server (old) and restores it into a server of its own (new)."""
+    """Each test has an outbox in the run's server (old) and restores it into a private server (new)."""
 
     def setUp(self):
         super().setUp()

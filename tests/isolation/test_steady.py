@@ -1,5 +1,5 @@
 # build: plain
-"""What a trickle of events costs the server: counted, not timed, so that it does not grow unseen."""
+"""The cost of a trickle of events for the server: counted, not timed, so that an increase is noticed."""
 import re
 import time
 
@@ -18,21 +18,21 @@ class Steady(ExactAlone):
         self.writer = self.session()
 
     def said(self):
-        """said returns what relays have asked the server for so far."""
+        """said returns the relays' statements so far."""
         return re.findall(r"^outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)", self.postgres.log(), re.MULTILINE)
 
     def test_single_event_costs_one_turn_and_one_read(self):
-        """What was delivered is settled with the next claim, if that comes in time."""
+        """A delivered event is settled with the next claim, if that follows in time."""
         out = self.path("out")
         relay = self.relay("--consumer", "a", "--sink", f"file:{out}", "--sweep", "10m")
         count = lambda: out.read_bytes().count(b"\n") if out.exists() else 0
         self.writer.emit("a/1")
         wait_until(lambda: count() == 1)
         before = len(self.said())
-        late = 0  # how often the machine was too slow for the next event to come in time: the settlement has a turn of its own then
+        late = 0  # how often the machine was too slow for the next event to be in time: then the settlement has a separate turn
         seen = time.monotonic()
         for n in range(EVENTS):
-            time.sleep(0.003)  # so that it has gone to rest
+            time.sleep(0.003)  # so that the relay is idle
             self.writer.emit("a/1")
             late += time.monotonic() - seen > IN_TIME
             seen = time.monotonic()

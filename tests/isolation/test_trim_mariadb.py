@@ -1,4 +1,4 @@
-"""G10 on MariaDB: a consumer is added while a trim stands at any of its statements."""
+"""G10 on MariaDB: a consumer is added while a trim is held at any of its statements."""
 # build: plain
 # quick: no
 import urllib.parse
@@ -26,7 +26,7 @@ class Beside(MariaCase):
         return len(self.ndjson(self.path(consumer)))
 
     def there(self, consumer):
-        """there returns how many events there are, once the consumer is."""
+        """there returns how many events exist once the consumer exists."""
         return self.sql("SELECT count(*) FROM outbox_consumer c, outbox_event e WHERE c.name = %s", consumer)[0][0]
 
     def waits(self):
@@ -35,8 +35,8 @@ class Beside(MariaCase):
                         f"%{self.dbname}%.outbox_meta%FOR UPDATE")
 
     def add(self, consumer, stop):
-        """add adds a consumer that gets nothing yet, while a trim stands at `stop`, and gives the events that were there when it was.
-        If it has to wait for the trim, it is added when that goes on, and gives 0."""
+        """add adds a consumer without deliveries while a trim is held at `stop`, and returns the number of events at that
+        moment. If it has to wait for the trim, it is added when that continues, and returns 0."""
         with self.relay("--consumer", consumer, "--sink", f"file:{self.path('missing/out')}", "--lease", "500ms", "--from", "beginning",
                         wait=False):
             wait_until(lambda: self.there(consumer) or self.waits())
@@ -46,8 +46,8 @@ class Beside(MariaCase):
         return there
 
     def add_beside_trim(self, n):
-        """add_beside_trim adds a consumer while a trim stands at its n-th statement, and gives that statement, None if it has fewer,
-        and the events that were there when the consumer was."""
+        """add_beside_trim adds a consumer while a trim is held at its n-th statement, and returns that statement, None if it
+        has fewer, and the number of events when the consumer was added."""
         stop = self.proxy.at(n, STALLED)
         trim = self.spawn(BIN, "trim", "--store", self.far, "--older-than", "0s", "--yes")
         wait_until(lambda: stop.done() or not trim.running())
@@ -57,7 +57,7 @@ class Beside(MariaCase):
         return stop.text, there
 
     def test_consumer_added_during_a_trim_gets_every_event(self):
-        """A trim that stands at any of its statements: a consumer that was added from the beginning by then gets every event."""
+        """A trim held at any of its statements: a consumer added from the beginning by then gets every event."""
         added = 0
         self.deliver("done")
         for n in range(1, MOST):

@@ -1,5 +1,5 @@
-"""G1, G2, G3 and G4 on PostgreSQL, one way to lose or misorder an event at a time: the order of commits, and what the
-reader has seen in between."""
+"""G1, G2, G3 and G4 on PostgreSQL, one way to lose or misorder an event at a time: the order of commits, and the reader's
+observations in between."""
 # build: plain
 import io
 import json
@@ -21,7 +21,7 @@ class Late(LateCommits, Exact):
         session.do("INSERT INTO @.event (type) SELECT 'x' FROM generate_series(1, %s)", n)
 
     def test_many_savepoints_between_two_polls_lose_no_event(self):
-        # More running numbers than a snapshot is made to name.
+        # More running transactions than a snapshot may name.
         early, writer = self.writer(), self.writer()
         first = early.emit("a/1")
         writer.do("DO $$BEGIN FOR i IN 1 .. 1500 LOOP BEGIN PERFORM pg_current_xact_id(); INSERT INTO outbox.event (type)"
@@ -61,7 +61,7 @@ class Late(LateCommits, Exact):
 
     def straddle(self, name, ordering="key", lanes=1):
         """straddle registers a consumer that starts at a number, behind an event of a transaction that commits only after the
-        consumer has looked. Gives that event, and one of the same transaction that is past the start."""
+        consumer has polled. Returns that event, and one of the same transaction that is past the start."""
         writer, other = self.writer(), self.session()
         low = writer.emit("a/1")
         others = [other.emit(f"a/{i}") for i in range(8)]
@@ -89,7 +89,8 @@ class Late(LateCommits, Exact):
                 self.assertEqual(sorted(self.drain_all(name)), after)
 
     def before(self):
-        """before registers a consumer that starts at a number and is through, behind an event that commits only then; gives that."""
+        """before registers a consumer that starts at a number and has caught up, behind an event that commits only then;
+        returns that event."""
         writer, other = self.writer(), self.session()
         low = writer.emit("a/1")
         start = other.emit("a/2")
@@ -111,7 +112,7 @@ class Late(LateCommits, Exact):
         self.assertEqual((self.drain_all("n"), self.state("n", low)), ([], "before-start"))
 
     def test_event_before_the_start_is_inspected_once(self):
-        # Later looks find the consumer idle, and take no lock.
+        # Later polls find the consumer idle, and take no lock.
         self.before()
         self.assertEqual(self.take("n"), [])
         idle = "SELECT i.idle FROM @.consumer c, @._idle(c, false, clock_timestamp()) i WHERE c.name = 'n'"

@@ -16,7 +16,7 @@ class Late(LateCommits, Exact):
         session.do("INSERT INTO outbox_event (type) SELECT 'x' FROM seq_1_to_%s" % n)
 
     def test_numbering_does_not_wait_for_an_open_writer(self):
-        # A range of markers, or a locking read of them, would wait for the one that is not committed, or pass over it.
+        # A range of markers, or a locking read of them, would wait for the uncommitted one, or pass over it.
         writer, other = self.writer(), self.session()
         first = other.emit("a/1")
         late = writer.emit("a/1")
@@ -27,7 +27,7 @@ class Late(LateCommits, Exact):
         self.assertEqual(self.take("c"), [late])
 
     def test_runs_are_numbered_around_an_open_writer(self):
-        # The server locks what is behind a range as well, unless it is told how many there are.
+        # The server locks beyond a range as well, unless it knows the number of rows.
         writer, other = self.writer(), self.session()
         many = "INSERT INTO outbox_event (type, payload) SELECT 'x', seq FROM seq_1_to_512"
         other.do(many)
@@ -41,7 +41,7 @@ class Late(LateCommits, Exact):
         self.assertEqual(self.take("c"), [late])
 
     def test_rolled_back_savepoint_blocks_no_other_producer(self):
-        """A look that asks for the lock of a marker leaves one on the gap behind it once the marker is rolled back."""
+        """A poll that asks for the lock of a marker leaves one on the gap behind it once the marker is rolled back."""
         watcher, writer, other = self.session(), self.writer(), self.session()
         watcher.do("SET SESSION tx_isolation = 'READ-UNCOMMITTED'")
         (next_seq, news), = self.sql("SELECT next, news FROM outbox_sequencer")
@@ -64,7 +64,7 @@ class Late(LateCommits, Exact):
         return int(self.sql("SHOW GLOBAL STATUS LIKE 'Com_select'")[0][1])
 
     def test_producer_in_any_isolation_level_loses_nothing(self):
-        self.sql("CREATE TABLE shop (nr int)")  # one of our tables would do, but a SERIALIZABLE reader locks what it reads
+        self.sql("CREATE TABLE shop (nr int)")  # one of our tables would do, but a SERIALIZABLE reader locks the rows it reads
         for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"):
             writer = self.session()
             writer.do(f"SET TRANSACTION ISOLATION LEVEL {level}")

@@ -20,7 +20,7 @@ class Wakeup(ExactAlone):
         return {name: self.relay("--consumer", name, "--sink", f"file:{self.path(name)}", "--sweep", "10m") for name in names}
 
     def all_have(self, names, n, seconds):
-        """all_have waits until every relay has delivered n events, and gives how long that took."""
+        """all_have waits until every relay has delivered n events, and returns how long that took."""
         start = time.monotonic()
         count = lambda name: self.path(name).read_bytes().count(b"\n") if self.path(name).exists() else 0
         wait_until(lambda: all(count(name) >= n for name in names), seconds,
@@ -28,7 +28,7 @@ class Wakeup(ExactAlone):
         return time.monotonic() - start
 
     def holder(self):
-        """holder is the backend that holds the lock of a sleeper; None if there is none."""
+        """holder returns the backend that holds the lock of a sleeper; None if there is none."""
         found = self.reader.do("SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted "
                                "AND ((classid::bigint << 32) | objid::bigint) = @._wakeup_key()")
         return found[0][0] if found else None

@@ -21,7 +21,7 @@ class Sessions(ExactAlone):
         for *_, name in self.sql("XA RECOVER"): self.sql(f"XA ROLLBACK '{name.decode() if isinstance(name, bytes) else name}'")
 
     def prepare(self, name, *keys, then=()):
-        """prepare leaves a prepared transaction behind, of a session that is gone, and gives its events."""
+        """prepare leaves a prepared transaction of a closed session behind, and returns its events."""
         session = self.session()
         session.do(f"XA START '{name}'")
         ids = [session.emit(key) for key in keys]

@@ -1,5 +1,5 @@
-"""The protocol, checked exhaustively by spin (tests/model/protocol.pml): as it is, every promise holds in every state that
-two relays and three events can get into; with any of the mistakes below, spin shows a way to break one."""
+"""The protocol, checked exhaustively by spin (tests/model/protocol.pml): unchanged, every promise holds in every state that two
+relays and three events can reach; with any of the mistakes below, spin shows a way to break one."""
 # build: plain
 import concurrent.futures
 import os
@@ -61,7 +61,7 @@ NEEDS = {
     "BUG_EPOCH_AGAIN": {"LOST_REPLIES": "1"},
 }
 TWO_CLAIMS = ("BUG_SETTLES_LATER_FIRST", "BUG_OVERTAKES", "BUG_CAREFUL_BESIDE")
-# What the code can do wrong and the model cannot say: why.
+# Bugs of the code that the model cannot express: why.
 NOT_IN_THE_MODEL = {
     "OLD_SETTINGS_GO_ON": "filters", "PAUSE_IGNORED": "pausing", "BLAMED_BESIDE_OTHERS": "several consumers in a process",
     "WALL_CLOCK": "clocks that differ", "NAIVE_CURSOR": "late commits", "EFFECT_NOT_RECORDED": "effects",
@@ -72,11 +72,11 @@ NOT_IN_THE_MODEL = {
     "HELD_KEYS_STALE": "what a worker remembers; BUG_NO_BEHIND is the same mistake",
 }
 NUMBERS = dict(re.findall(r"^#define (BUG_\w+) (\d+)$", MODEL.read_text(), re.M))
-SHORT_WAYS = 300  # steps; there is a short way to each mistake, which a search for long ones finds late
+SHORT_WAYS = 300  # steps; each mistake can be reached quickly, while a search of long paths finds it late
 
 
 def checker(folder, *defines, liveness=False, fast=True):
-    """checker makes the program that goes through all states, which it keeps whole. To compile it well takes longer than a short
+    """checker builds the program that visits all states, which it stores in full. Optimising it takes longer than a short
     search."""
     def run(*argv):
         subprocess.run(argv, cwd=folder, check=True, capture_output=True)
@@ -90,7 +90,7 @@ def check(folder, *args, **env):
 
 
 def found(name, places):
-    """found returns what the checker said, and the way it found."""
+    """found returns the checker's verdict, and the path it found."""
     verdict = BUGS[name][1]
     where = places["live" if verdict == CYCLE else "two" if name in TWO_CLAIMS else "one"]
     env = {"STOPS": "0", "LOST_REPLIES": "0", **NEEDS.get(name, {}), "BUG": NUMBERS[name]}
@@ -168,7 +168,7 @@ class Model(Checked):
         self.assertGreater(len(steps), 12)
 
 
-# What a soak goes through: what may happen beside slowness (a crash, an orderly stop, a lost answer), and how it is set up.
+# The searches of a soak: what may happen beside slowness (a crash, a graceful stop, a lost answer), and the setup.
 CRASH, STOP, LOST, ALL = (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)
 CASES = {
     "key_with_a_crash": (CRASH, []),

@@ -263,7 +263,7 @@ static struct relay *some_relay(struct sim *w, const struct relay *except)
     return r == except || r->crash ? NULL : r;
 }
 
-/* work steps a pipeline that is up. Wake-ups come twice, late, or not at all. */
+/* work steps a running pipeline. Wake-ups arrive twice, late, or never. */
 static void work(struct sim *w, struct relay *r, int c)
 {
     struct pipe *q = &r->pipe[c];

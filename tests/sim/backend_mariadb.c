@@ -1,5 +1,5 @@
 /* backend_mariadb.c: the world on MariaDB. An event gets its number after its commit, when a relay
- * or a command looks. */
+ * or a command polls. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,7 +31,7 @@ static int each(struct sim *w, const char *sql, effect_visit *visit)
     return 0;
 }
 
-/* note_number: nr counts what was inserted, in a table that was empty. */
+/* note_number: nr counts inserts into a table that was empty. */
 static void note_number(struct sim *w, int seq, int nr, int ignored)
 {
     (void)ignored;

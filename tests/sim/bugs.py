@@ -20,20 +20,20 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FOLDER = pathlib.Path(__file__).resolve().parent / "bugs"
 LIBRARIES = ("src/liboutbox-internal.a.p/", "tests/librigs.a.p/")
-# What a bug may be seen by, and where a tree has it.
+# The programs that may detect a bug, and their places in a tree.
 PROGRAMS = {"sim": "tests/sim/sim", "store_sqlite": "tests/contract/test_store_sqlite", "pipeline": "tests/engine/test_pipeline",
             "outbox": "outbox"}
-# To compile well takes longer than to run; a bug may leave an unused function, which does not matter here.
+# Optimising takes longer than running; a bug may leave an unused function, which does not matter here.
 QUICKLY = ["-O1", "-g0", "-w"]
 
 # A change in `path`, within `function` ("": anywhere): `old` becomes `new`.
 Change = collections.namedtuple("Change", "path function old new")
-# what: what it does wrong, in a sentence. seen_by: a name of PROGRAMS and its arguments.
+# what: the bug's effect, in a sentence. seen_by: a name of PROGRAMS and its arguments.
 Bug = collections.namedtuple("Bug", "name what seen_by changes")
 
 
 class Stale(Exception):
-    """A bug that cannot be put into the sources as they are."""
+    """A bug that does not apply to the current sources."""
 
 
 def read(path):
@@ -68,7 +68,7 @@ def extent(text, function):
 
 
 def change(text, it):
-    """change returns the text with one change made. How lines are broken and indented does not matter."""
+    """change returns the text with one change applied. Line breaks and indentation do not matter."""
     begin, end = extent(text, it.function)
     pattern = r"\s+".join(re.escape(word) for word in it.old.split())
     there = list(re.compile(pattern).finditer(text, begin, end))
@@ -102,13 +102,13 @@ class Tree:
 
     @functools.cached_property
     def compilers(self):
-        """compilers returns {object: (source, how it is compiled)}."""
+        """compilers returns {object: (source, compile command)}."""
         known = json.loads((self.build / "compile_commands.json").read_text())
         return {one["output"]: ((self.build / one["file"]).resolve(), shlex.split(one["command"])) for one in known}
 
     @functools.cached_property
     def includes(self):
-        """includes returns {object: the files it is made of}."""
+        """includes returns {object: its source and header files}."""
         made_of = collections.defaultdict(set)
         for line in self.ninja("deps").splitlines():
             if line and not line.startswith(" "): current = made_of[line.split(":")[0]]
@@ -117,11 +117,11 @@ class Tree:
 
     @functools.lru_cache
     def commands(self, program):
-        """commands returns what makes a program out of nothing; the last one links it."""
+        """commands returns the commands that build a program from scratch; the last one links it."""
         return [shlex.split(line) for line in self.ninja("commands", PROGRAMS[program]).splitlines()]
 
     def embed(self, program, path, folder):
-        """embed makes the C that has a file of SQL in it, and gives the path of the one it stands for."""
+        """embed generates the C file that embeds an SQL file, and returns the path of the original C file."""
         sources = {source for source, _ in self.compilers.values()}
         for command in self.commands(program):
             files = {word: (self.build / word).resolve() for word in command}
@@ -141,7 +141,7 @@ class Tree:
         return [made for made in self.compilers if made.startswith(ours) and changed & self.includes[made]]
 
     def compile(self, made, folder):
-        """compile makes an object out of a folder's sources, where it has them, and gives its path."""
+        """compile compiles an object from a folder's sources, where it has them, and returns its path."""
         source, command = self.compilers[made]
         copy = folder / source.relative_to(ROOT) if source.is_relative_to(ROOT) else source
         output = folder / pathlib.Path(made).name
@@ -158,7 +158,7 @@ class Tree:
         if done.returncode: raise Stale(f"{shlex.join(command)}\n{done.stdout}{done.stderr}")
 
     def make(self, name, program, texts):
-        """make links a program anew, with these {path: text} in place of the sources; it gives the path of it."""
+        """make links a program with these {path: text} in place of the sources; it returns the program's path."""
         folder = (self.build / "tests" / "sim" / "bugs" / name).resolve()
         shutil.rmtree(folder, ignore_errors=True)
         for path, text in texts.items():

@@ -1,4 +1,4 @@
-/* check.c: the checker. It compares what it is told with the producers' log and with the guarantees
+/* check.c: the checker. It compares reports with the producers' log and with the guarantees
  * (docs/guarantees.md); a breach ends the run. This file has the log, the consumers and the sinks;
  * claims, settlements and the end are in the check_*.c files beside it. */
 #include <stdio.h>
@@ -113,8 +113,8 @@ static bool same_order(const struct fact *a, const struct fact *b, enum order or
     return order == ORDER_GLOBAL || (a->key >= 0 && a->key == b->key);
 }
 
-/* precedes tells whether event b came after a: it was inserted when a had committed, or later in
- * the same transaction. Where there is one writer, the numbers tell. */
+/* precedes tells whether event b was inserted after a had committed, or later in the same
+ * transaction. With a single writer, the numbers tell. */
 static bool precedes(const struct sim *w, int a, int b)
 {
     const struct fact *x = &w->fact[a], *y = &w->fact[b];

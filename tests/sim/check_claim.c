@@ -1,5 +1,5 @@
-/* check_claim.c: the checker on claims: which worker has which events, and for how long (G5, G9).
- * */
+/* check_claim.c: the checker on claims: which worker has which events, and for how long (G5,
+ * G9). */
 #include "check_impl.h"
 #include "engine/inflight.h"
 

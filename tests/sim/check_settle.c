@@ -36,7 +36,7 @@ static void delivered(struct sim *w, struct claim *k, size_t i)
 {
     struct subject *s = &w->subject[k->consumer];
     struct track *t = &s->t[k->ev[i]];
-    /* What is in the inbox is delivered without a call. */
+    /* An event in the inbox is delivered without a call. */
     bool calls = s->kind == KIND_EFFECTS || s->kind == KIND_EACH;
     if (!calls && !k->delivered[i])
         sim_fail(w, "%s event %d is recorded as delivered, and the sink said no such thing",
@@ -54,7 +54,7 @@ static void died(struct sim *w, struct track *t)
     w->totals->dead++;
 }
 
-/* was_out: the failure was the sink's, beyond doubt: it was out, and for a while yet, so that
+/* was_out: the failure was the sink's, beyond doubt: it was out, and for a while longer, so that
  * nothing else got through. */
 static bool was_out(const struct subject *s, const struct sending *sent)
 {
@@ -84,8 +84,8 @@ static int64_t passed_before(const struct model *m, size_t n, int64_t at)
     return last;
 }
 
-/* others_passed tells whether the sink took something else that was sent right after event i, and
- * had not been out for so long before that this was its return. The engine's times are those of the
+/* others_passed tells whether the sink accepted another event sent right after event i, and had not
+ * been out so long before that this was its recovery. The engine's times are those of the
  * simulator, give or take a tick. */
 static bool others_passed(const struct sim *w, const struct claim *k, size_t i)
 {

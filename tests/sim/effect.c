@@ -1,6 +1,5 @@
-/* effect.c: the effects of handlers, rows of a table of the application, written in the transaction
- * that a handler is given. The table has no key: only the engine keeps an effect from happening
- * twice. */
+/* effect.c: the effects of handlers, rows of an application table, written in the handler's
+ * transaction. The table has no key: only the engine keeps an effect from happening twice. */
 #include <stdio.h>
 
 #include "sim.h"

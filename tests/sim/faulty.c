@@ -1,5 +1,5 @@
-/* faulty.c: the store as relays see it. Calls fail, take long, get no answer, or are the last
- * thing a process does. The checker learns what really happened. */
+/* faulty.c: the store as relays see it. Calls fail, take long, get no answer, or are the last act
+ * of a process. The checker learns what really happened. */
 #include <string.h>
 
 #include "sim.h"
@@ -73,7 +73,7 @@ static const struct deed *done(struct from *f)
     return &f->deed;
 }
 
-/* leave is called afterwards. What it returns is what the caller gets to know. */
+/* leave is called afterwards. Its return value is what the caller sees. */
 static int leave(const struct from *f, int r, struct error *err)
 {
     relay_call(world, f->r);
@@ -84,9 +84,10 @@ static int leave(const struct from *f, int r, struct error *err)
 
 /* ---- claims ---- */
 
-/* in_company makes a turn as a relay with many consumers does, in half of the cases where the store
- * can: by turns, and by turn if it is not simple. A store of many writers has one way for a single
- * turn and another for several; so half of these are asked for twice, and it makes one of them. */
+/* in_company makes a turn like a relay with many consumers, in half of the cases where the store
+ * can: by turns, and by turn if it is not simple. A store with several writers has one way for a
+ * single turn and another for several; so half of these are requested twice, and it makes one of
+ * them. */
 static int in_company(struct store *st, const struct settlement *s, bool *ret_lost,
                       const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                       struct claim_hint *ret_hint, struct error *err)
@@ -173,7 +174,7 @@ static int cut(struct from *f, struct store *st, struct error *err)
     return away(err, "the connection was lost");
 }
 
-/* enter_tx is enter for what belongs to a transaction. */
+/* enter_tx is enter for calls within a transaction. */
 static int enter_tx(struct from *f, struct store *st, struct error *err)
 {
     if (enter(f, st, err) != 0)
@@ -259,8 +260,8 @@ static int faulty_handled_put(struct store *st, const struct inbox_key *k, const
     return enter_tx(&f, st, err) != 0 ? -1 : real->handled_put(st, k, skip, n, ret_all, err);
 }
 
-/* before_lock is called inside a turn, between what it reads ahead and the write lock: the world
- * goes on there as well. */
+/* before_lock is called inside a turn, between its read-ahead and the write lock: the world goes on
+ * there as well. */
 static int before_lock(unsigned event, void *ctx, void *statement, void *sql)
 {
     (void)event, (void)statement;

@@ -14,7 +14,7 @@
 
 #define STEPS 600
 #define SEEDS 1000
-/* Engine and stores have suites of their own under sanitizers; here a few histories will do. */
+/* Engine and stores have separate suites under sanitizers; here a few histories suffice. */
 #define SANITIZED_PART (ROUNDS_SANITIZED ? 4 : 1)
 
 static struct sim world;
@@ -113,7 +113,7 @@ int main(int argc, char **argv)
         }
     asked.n = seeds ? seeds : part;
     sqlite3_config(
-        /* There is only one thread, and a seventh of the time went into locks and counters. */
+        /* There is only one thread, and a seventh of the time was spent on locks and counters. */
         SQLITE_CONFIG_SINGLETHREAD);
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     int failed = cmocka_run_group_tests_name("sim", tests, NULL, NULL);

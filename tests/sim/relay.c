@@ -40,8 +40,8 @@ static void configure(struct sim *w, struct pipe *q, const struct subject *s)
     q->c.start_seq = s->start_seq;
 }
 
-/* make_handlers makes the handlers of c. The second acts outside if the kind is `each`. The inbox
- * goes by their names. */
+/* make_handlers creates the handlers of c. The second acts outside if the kind is `each`. The inbox
+ * identifies them by name. */
 static void make_handlers(struct sim *w, struct relay *r, int c)
 {
     static char names[SIM_CONSUMERS][SIM_HANDLERS][8];
@@ -119,8 +119,7 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
     return pipeline_register(q->p, err);
 }
 
-/* insist tries to bring back settings that were replaced, as only an operator may, and tells
- * whether it did. */
+/* insist tries to restore replaced settings, as only an operator may, and tells whether it did. */
 static bool insist(struct sim *w, const struct pipe *q, const struct error *err)
 {
     char retry[RETRY_TEXT];
@@ -209,7 +208,7 @@ void relay_stop(struct sim *w, struct relay *r, int c)
     close_pipe(w, &r->pipe[c]);
 }
 
-/* relay_down ends a relay as kill -9 would. What its sink had may still take effect there. */
+/* relay_down ends a relay as kill -9 would. Deliveries in its sink may still take effect there. */
 void relay_down(struct sim *w, struct relay *r)
 {
     if (!r->up)

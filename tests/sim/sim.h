@@ -35,7 +35,7 @@
 #define SIM_PASSED 4096
 #define SIM_TX 6 /* events in a producer's transaction */
 
-/* What a producer knows of an event. */
+/* A producer's knowledge of an event. */
 enum told { TOLD_OPEN, TOLD_COMMITTED, TOLD_NOTHING };
 struct fact {
     enum told told;
@@ -48,19 +48,19 @@ struct fact {
     int64_t seq;
 };
 
-/* When a sink was given something. */
+/* When a sink received an event. */
 struct sending {
     int64_t at; /* monotonic; 0: never */
-    int outage; /* which outage of the sink it was; 0: it was not out */
+    int outage; /* the number of the sink's outage; 0: it was not out */
 };
 
-/* What the checker knows of an event and a consumer. (1) holder != 0: the epoch of the claim that
+/* The checker's knowledge of an event and a consumer. (1) holder != 0: the epoch of the claim that
  * has it, not settled. */
 struct track {
     int first;    /* the place of its first arrival among all arrivals; 0: none */
-    int attempts; /* with so many it must come next time */
+    int attempts; /* with so many the next one must be right */
     int64_t holder;
-    bool present; /* it was there when the consumer was made, and is to be delivered */
+    bool present; /* it existed when the consumer was created, and must be delivered */
     int failures; /* and the last of them: */
     struct sending failed[SIM_FAILURES];
     bool settled; /* as delivered */
@@ -69,7 +69,7 @@ struct track {
 
 enum claim_state { CLAIM_LIVE, CLAIM_SETTLED, CLAIM_SUPERSEDED };
 struct claim {
-    int consumer, life; /* which, and which of that name */
+    int consumer, life; /* which consumer, and which one of that name */
     int relay;
     unsigned start; /* of the relay */
     int64_t epoch;
@@ -79,7 +79,7 @@ struct claim {
     size_t n;
     int ev[SIM_BATCH];
     bool delivered[SIM_BATCH]; /* the sink said so */
-    int failed[SIM_BATCH];     /* how often it said retry or reject */
+    int failed[SIM_BATCH];     /* how often it answered retry or reject */
     bool rejected[SIM_BATCH], refused[SIM_BATCH];
     struct sending sent[SIM_BATCH]; /* of the last that failed */
     /* a settlement was tried, when so many deliveries had got through */
@@ -104,8 +104,8 @@ struct subject { /* a consumer */
     int outages; /* so far; the last one is under way while mood is MOOD_OUT */
     int64_t outage_end[SIM_OUTAGES];
     bool there, paused;
-    int life;             /* how often the consumer was made */
-    struct settings want; /* what the next relay starts it with */
+    int life;             /* how often the consumer was created */
+    struct settings want; /* the settings of the next relay */
     struct settings reg;  /* what is registered */
     enum start start;
     int64_t start_seq;
@@ -122,7 +122,7 @@ struct subject { /* a consumer */
 struct sim;
 struct relay;
 
-/* A sink that keeps what it takes until the scheduler ends it. */
+/* A sink that keeps its deliveries until the scheduler ends them. */
 struct model {
     struct sink base;
     struct sim *w;
@@ -133,11 +133,11 @@ struct model {
     /* The claim of each, since an event may be in flight for an old one, too. */
     struct claim *k[64];
     struct sending sent[64];
-    int64_t passed[SIM_PASSED]; /* when what got through was sent */
+    int64_t passed[SIM_PASSED]; /* when the delivery that got through was sent */
     size_t n_passed;
 };
 
-struct settled { /* what a settlement said, kept until its transaction is over */
+struct settled { /* a settlement's content, kept until its transaction is over */
     bool any, lost;
     struct claim *k;
     size_t n;
@@ -224,13 +224,13 @@ struct sim {
     struct rng rng;
     struct plan plan;
     int tick;  /* counts what happens */
-    int depth; /* of calls that take their time */
+    int depth; /* of calls that take time */
     bool healing;
     int64_t mono, wall;
     struct clock clock;
     struct log log;
     struct store *st;          /* of operators */
-    const struct pipe *writer; /* whose transaction is open, where there is one writer */
+    const struct pipe *writer; /* whose transaction is open, if there is a single writer */
     struct producer producer[SIM_PRODUCERS];
     struct relay relay[SIM_RELAYS];
     struct subject subject[SIM_CONSUMERS];
@@ -256,20 +256,20 @@ typedef void effect_visit(struct sim *w, int handler, int consumer, int n);
 
 /* A kind of store, as the world needs it: backend_*.c. */
 struct backend {
-    const char *name; /* its option; NULL: it is the one without */
+    const char *name; /* its option; NULL: it is the default one */
     const char *shown;
     enum numbers numbers;
     bool one_writer;
     const char *effects; /* the application's table, and the type of its column that counts */
     const char *counter;
-    /* open gives an outbox without anything in it. */
+    /* open returns an empty outbox. */
     struct store *(*open)(struct sim *w, const struct store_options *opt);
     void (*clean)(void);
     /* tick and number: see sim_tick and sim_number; NULL: nothing to do */
     void (*tick)(const struct sim *w);
     void (*number)(struct sim *w);
-    /* run runs a statement on the connection of a store. each calls back with the rows of three
-     * numbers that a query gives. */
+    /* run runs a statement on the connection of a store. each calls back with each row of three
+     * numbers that a query returns. */
     int (*run)(struct store *st, const char *sql);
     int (*each)(struct sim *w, const char *sql, effect_visit *visit);
 };
@@ -282,7 +282,7 @@ extern const struct sim_filter {
 
 /* world.c. sim_run runs one seed. If it fails, it returns false, and w->why says why. */
 bool sim_run(struct sim *w, uint64_t seed, int steps, struct totals *totals);
-/* sim_fail ends the run, since the checker saw what must not be. */
+/* sim_fail ends the run, since the checker saw a violation. */
 void sim_fail(struct sim *w, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
 void sim_trace(struct sim *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sim_pass(struct sim *w, int64_t ms);
@@ -292,19 +292,19 @@ bool sim_one_in(struct sim *w, uint64_t n);
 void sim_fault(struct sim *w, enum fault f);
 /* sim_free tells whether no transaction keeps others from writing. */
 bool sim_free(const struct sim *w);
-/* sim_tick tells the store that time has passed, and sim_number finds out about numbers that events
- * were given meanwhile; where that is needed. */
+/* sim_tick tells the store that time has passed, and sim_number learns the numbers that events got
+ * meanwhile, where necessary. */
 void sim_tick(struct sim *w);
 void sim_number(struct sim *w);
 
-/* actors.c: actors_act lets one thing happen, but not by relay `except`, which is in a call. */
+/* actors.c: actors_act performs one action, but not one of relay `except`, which is in a call. */
 void actors_act(struct sim *w, const struct relay *except);
 void actors_end_producers(struct sim *w);
 void actors_audit(struct sim *w);
 
 /* relay.c, and faulty.c: the store as relays see it */
-/* relay_up starts c in r, if it is not up. It returns false if that is impossible now; w->why says
- * why. */
+/* relay_up starts c in r, if it is not running. It returns false if that is impossible now; w->why
+ * says why. */
 /* relay_deadly tells whether such a consumer's events can kill their relay. */
 bool relay_deadly(enum kind k);
 bool relay_up(struct sim *w, struct relay *r, int c);
@@ -312,12 +312,12 @@ void relay_down(struct sim *w, struct relay *r);
 void relay_stop(struct sim *w, struct relay *r, int c);
 /* relay_step returns whether it is worth calling again at once. */
 bool relay_step(struct sim *w, struct relay *r, int c);
-/* relay_die is a crash in the middle of what r is doing. */
+/* relay_die is a crash in the middle of r's current action. */
 void relay_die(struct sim *w, struct relay *r) __attribute__((noreturn));
-/* relay_call does what may happen during a call that leaves the process: time passes, others act,
- * the process dies. */
+/* relay_call simulates what may happen during a call that leaves the process: time passes, others
+ * act, the process dies. */
 void relay_call(struct sim *w, struct relay *r);
-/* relay_meanwhile lets a call take its time, while the world goes on. */
+/* relay_meanwhile lets a call last, while the world goes on. */
 void relay_meanwhile(struct sim *w, struct relay *r);
 void faulty_wrap(struct sim *w, struct store *st);
 
@@ -329,7 +329,7 @@ void model_end(struct model *m, size_t k);
 void model_end_all(struct model *m);
 enum sink_status handler_act(struct handler_call *call, const struct delivery *d, void *ctx);
 
-/* effect.c: the application's own table, which handlers write to. effect_init makes it anew. */
+/* effect.c: the application's own table, which handlers write to. effect_init recreates it. */
 void effect_init(struct sim *w);
 int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n);
 /* effect_each calls back in the order in which they took effect. */
@@ -338,11 +338,11 @@ void effect_each(struct sim *w, effect_visit *visit);
 /* The checker. Each function records something that has happened, and fails the run if it must
  * not happen. */
 
-/* check.c: the producers' log, consumers, and sinks.
- * check_payload writes what the payload of event n is, and returns its length. */
+/* check.c: the producers' log, consumers, and sinks. check_payload writes the payload of event n,
+ * and returns its length. */
 size_t check_payload(int n, const struct fact *f, char out[SIM_PAYLOAD]);
 /* check_number finds an event in the log and returns its number. It must have been committed, and
- * be what was emitted (G1, G13). */
+ * be unchanged (G1, G13). */
 int check_number(struct sim *w, const struct event *ev);
 bool check_matches(int filter, const struct fact *f);
 /* check_required tells whether c must get event n in the end. */
@@ -350,11 +350,11 @@ bool check_required(const struct sim *w, int c, int n);
 void check_created(struct sim *w, int c);
 /* check_version: from now on c has this filter. */
 void check_version(struct sim *w, int c, int filter);
-/* check_submitted: a relay hands an event to its sink. The claim must be its own, and not past what
- * the relay knows of its lease; only one event of a key is in flight at a time, and a suspect one
- * alone (G4, G5, G9). It returns the claim. */
+/* check_submitted: a relay hands an event to its sink. The claim must be its own, and not past its
+ * known lease; only one event of a key is in flight at a time, and a suspect is alone (G4, G5, G9).
+ * It returns the claim. */
 struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
-/* check_arrived: an event is on the other side. First arrivals of a key come in order (G4). */
+/* check_arrived: an event is on the other side. First arrivals of a key are in order (G4). */
 void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
 void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s,
                     const struct sending *sent);
@@ -369,14 +369,13 @@ struct deed {
 };
 void check_claimed(struct sim *w, const struct deed *by, const struct batch *b);
 void check_extended(struct sim *w, const struct deed *by, int64_t epoch, bool lost);
-/* check_absolved: a claim is no longer blamed, because its worker has others like it in hand. */
+/* check_absolved: a claim is no longer blamed, because its worker has other suspects in flight. */
 void check_absolved(struct sim *w, const char *consumer, int64_t epoch);
 /* check_claim_of is the claim that a delivery belongs to. */
 struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const struct delivery *d);
 
-/* check_settle.c: settlements.
- * check_judged: a settlement is about to be tried. check_settling looks at it; what it says counts
- * only from check_settled on. */
+/* check_settle.c: settlements. check_judged: a settlement is about to be tried. check_settling
+ * examines it; its outcomes count only from check_settled on. */
 void check_judged(struct sim *w, const struct relay *r, int c, int64_t epoch);
 void check_settling(struct sim *w, const struct deed *by, const struct settlement *s, bool lost,
                     struct settled *ret);
@@ -385,9 +384,8 @@ void check_settled(struct sim *w, struct settled *s);
  * (G9). */
 void check_buried(struct sim *w, struct store *st, int c, size_t n);
 
-/* check_end.c: operators, and the end.
- * check_jumped: the wall clock was set back. What had run out may be gone, and other leases are
- * pulled in sooner or later. */
+/* check_end.c: operators, and the end. check_jumped: the wall clock was set back. Expired leases
+ * may be valid again, and other leases are shortened sooner or later. */
 void check_jumped(struct sim *w, int64_t back_ms);
 void check_redriven(struct sim *w, int c);
 void check_dropped(struct sim *w, int c);

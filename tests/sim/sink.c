@@ -1,5 +1,6 @@
 /* sink.c: the destination of events. A sink, with SINK_FAILSTOP, SINK_CHAINS or neither, that keeps
- * what it takes until the scheduler ends it; and handlers that write to the application's table. */
+ * its deliveries until the scheduler ends them; and handlers that write to the application's
+ * table. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,8 +27,8 @@ static struct sending sending(const struct sim *w, int c)
     return (struct sending){.at = w->mono, .outage = s->mood == MOOD_OUT ? s->outages : 0};
 }
 
-/* out gives the answer to a delivery by when it was sent. While the sink is out it fails, in one
- * way or another; what was sent before arrives. */
+/* out decides the answer to a delivery by when it was sent. While the sink is out it fails, in one
+ * way or another; earlier deliveries arrive. */
 static enum sink_status out(struct sim *w, const struct sending *sent, bool failstop)
 {
     if (!sent->outage)
@@ -90,8 +91,8 @@ static size_t head_of(const struct model *m, size_t k)
     return k;
 }
 
-/* end_chain ends what is chained to a delivery that stood at k. If that was delivered, the next one
- * is the first now. If its answer got lost, some of those behind it may have arrived, too. */
+/* end_chain ends the deliveries chained to one at k. If that was delivered, the next one is the
+ * first now. If its answer was lost, some of those behind it may have arrived, too. */
 static void end_chain(struct model *m, size_t k, enum sink_status said, bool arrives)
 {
     enum sink_status rest = said == SINK_DOWN ? SINK_DOWN : SINK_CANCELLED;
@@ -113,7 +114,7 @@ void model_end(struct model *m, size_t k)
         k = 0;
     k = head_of(m, k);
     enum sink_status said = verdict(m->w, m->c, failstop, &m->sent[k]);
-    /* its stream takes nothing now */
+    /* its stream accepts nothing now */
     if (said == SINK_NOT_MINE && sim_one_in(m->w, 2))
         said = SINK_LATER;
     bool unheard = said != SINK_REJECT && said != SINK_REFUSED && sim_one_in(m->w, 4);
@@ -182,7 +183,7 @@ static void model_cancel(struct sink *sk)
 static const struct sink_ops async_ops = MODEL(0), failstop_ops = MODEL(SINK_FAILSTOP),
                              chains_ops = MODEL(SINK_CHAINS);
 
-/* Of the sinks without SINK_FAILSTOP, half take chains: those with more room. */
+/* Of the sinks without SINK_FAILSTOP, half accept chains: those with more room. */
 static const struct sink_ops *ops_of(enum kind kind, size_t capacity)
 {
     if (kind == KIND_FAILSTOP)
@@ -207,7 +208,7 @@ struct model *model_new(struct sim *w, struct relay *r, int c)
 
 /* ---- handlers ---- */
 
-/* handler_act does its work before it says that it failed, so that its work must be undone. */
+/* handler_act does its work before it reports failure, so that its work must be undone. */
 enum sink_status handler_act(struct handler_call *call, const struct delivery *d, void *ctx)
 {
     struct handler_ctx *h = ctx;

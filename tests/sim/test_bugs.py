@@ -1,4 +1,4 @@
-"""The bugs of tests/sim/bugs can be put into the code as it is now, each in exactly one way."""
+"""The bugs of tests/sim/bugs apply to the current code, each in exactly one way."""
 # build: plain
 import pathlib
 import tempfile

@@ -195,7 +195,7 @@ static void settle_down(struct sim *w, int c)
     sim_fail(w, "consumer %s does not get through", w->subject[c].name);
 }
 
-/* drain_one demands that c gets through, twice, since delayed events fall due meanwhile. */
+/* drain_one requires that c catches up, twice, since delayed events fall due meanwhile. */
 static void drain_one(struct sim *w, int c)
 {
     struct error err;
@@ -212,8 +212,8 @@ static void drain_one(struct sim *w, int c)
     settle_down(w, c);
 }
 
-/* heal ends all faults. Consumers recover one after the other, and each gets through while the next
- * one is still ill. */
+/* heal ends all faults. Consumers recover one after the other, and each catches up while the next
+ * one is still faulty. */
 static void heal(struct sim *w)
 {
     sim_trace(w, "heal");

@@ -43,7 +43,7 @@ static long now_ns(void)
     return t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* fails counts a call, and tells whether it is to fail. */
+/* fails counts a call, and tells whether it must fail. */
 static bool fails(unsigned kind)
 {
     if (!(atomic_load(&armed) & kind))
@@ -99,8 +99,8 @@ char *__wrap_strdup(const char *s)
     return copy ? memcpy(copy, s, n) : NULL;
 }
 
-/* Allocations from an arena fail as well. Nearly all of them need no new block, and would never
- * fail otherwise. */
+/* Arena allocations fail as well. Nearly all of them need no new block, and would never fail
+ * otherwise. */
 void *__wrap_arena_alloc(struct arena *a, size_t n)
 {
     return fails(FAIL_OURS) ? NULL : __real_arena_alloc(a, n);

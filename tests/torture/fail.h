@@ -18,12 +18,12 @@ enum fail_mode {
     FAIL_LASTING, /* the n-th and all that follow, for 50 ms: memory is short for a while */
 };
 
-/* fail_setup hooks SQLite's allocator. It must be called before anything else of SQLite. */
+/* fail_setup hooks SQLite's allocator. Call it before any other function of SQLite. */
 void fail_setup(void);
 
 /* fail_arm starts counting calls; the at-th of them (from 1; 0: none) fails. */
 void fail_arm(unsigned kinds, long at, enum fail_mode mode);
-/* fail_disarm stops that, and tells whether any call has failed since the last time. */
+/* fail_disarm stops that, and tells whether any call has failed since fail_arm. */
 bool fail_disarm(void);
 /* fail_count is the number of calls since fail_arm. */
 long fail_count(void);

@@ -78,7 +78,7 @@ ssize_t __wrap_pread64(int fd, void *p, size_t n, off_t at)
     return fails() ? -1 : __real_pread64(fd, p, n, at);
 }
 
-/* What pread is where the compiler knows the size of the buffer. */
+/* pread under another name, if the compiler knows the size of the buffer. */
 ssize_t __wrap___pread64_chk(int fd, void *p, size_t n, off_t at, size_t size)
 {
     if (n > size)

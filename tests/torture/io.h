@@ -1,4 +1,4 @@
-/* io.h: makes calls on files fail: open, write, fsync, ftruncate, pread, fstat, flock of the
+/* io.h: makes file operations fail: open, write, fsync, ftruncate, pread, fstat, flock of the
  * library (-Wl,--wrap). */
 #ifndef TESTS_TORTURE_IO_H
 #define TESTS_TORTURE_IO_H
@@ -9,7 +9,7 @@ enum io_fault {
     IO_EIO,
     IO_ENOSPC,
     IO_EINTR,
-    IO_SHORT, /* a write takes half of what it is given; everything else fails with EIO */
+    IO_SHORT, /* a write accepts half of its bytes; everything else fails with EIO */
     IO_FAULTS
 };
 

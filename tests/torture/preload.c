@@ -44,7 +44,7 @@ static bool lasting, only_ours;
 static uintptr_t text_start, text_end;
 static const char *report;
 
-/* A first call may come from dlsym itself, before there is anything to pass it on to. */
+/* A first call may be from dlsym itself, before there is a function to pass it on to. */
 static char early[4096];
 static size_t early_used;
 

@@ -1,6 +1,6 @@
 /* Every allocation of a scenario fails in turn, first alone and then with all that follow it.
- * Whatever fails, the library reports it or does without; nothing leaks; exactly what was
- * emitted is there; and afterwards everything is delivered, each effect once, byte for byte. */
+ * Whatever fails, the library reports it or does without; nothing leaks; exactly the emitted events
+ * exist; and afterwards everything is delivered, each effect once, byte for byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@
     "\"a text that is long enough to need memory of its own: " \
     "0123456789012345678901234567890123456789\""
 
-/* What a scenario did, and the events that exist according to the library. */
+/* A scenario's actions, and the events that exist according to the library. */
 struct deeds {
     char id[EVENTS_MAX][37];
     int n;
@@ -94,7 +94,7 @@ static int64_t ask(const char *sql)
 
 /* ---- what scenarios are made of ---- */
 
-/* clean tells whether a call went well. If it did not, it must have said why. */
+/* clean tells whether a call succeeded. If it did not, it must have said why. */
 static bool clean(int r, const outbox_error *err, const char *what)
 {
     if (r == 0)
@@ -173,7 +173,7 @@ static outbox_verdict witness(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return OUTBOX_DONE;
 }
 
-/* add_consumers adds one whose handler has a name, and one whose handler has none. */
+/* add_consumers adds one with a named handler, and one with an unnamed handler. */
 static bool add_consumers(outbox *ob)
 {
     static const char *const options[][2] = {
@@ -308,8 +308,8 @@ static void claiming_rows(void)
     sqlite3_close(db);
 }
 
-/* claim_once claims for all consumers, says that everything was delivered, and settles. did.calls
- * counts what was settled. */
+/* claim_once claims for all consumers, reports everything as delivered, and settles. did.calls
+ * counts settled events. */
 static size_t claim_once(outbox *ob, const char *worker)
 {
     outbox_claim c = OUTBOX_CLAIM_INIT;
@@ -383,8 +383,8 @@ static void what_was_not_settled_comes_again(void)
         ask("SELECT count(*) FROM outbox_claim") + ask("SELECT count(*) FROM outbox_parked"), 0);
 }
 
-/* deliver_all drains while nothing fails. Time is moved past every lease until nothing more comes
- * of it. */
+/* deliver_all drains while nothing fails. It moves time past every lease until nothing is left to
+ * do. */
 static void deliver_all(void)
 {
     outbox *ob;
@@ -422,7 +422,7 @@ static void emitted_is_what_was_said(void)
     outbox *ob;
     outbox_error err;
     if (open_it(&ob, &err) != 0)
-        fail_msg("%s", err.text); /* the tables may not have been made */
+        fail_msg("%s", err.text); /* the tables may not exist yet */
     outbox_close(ob);
     assert_int_equal(ask("SELECT count(*) FROM outbox_event"), did.n);
     for (int i = 0; i < did.n; i++) {
@@ -452,7 +452,7 @@ struct scenario {
     enum fail_mode last_mode;
 };
 
-/* make creates a database with what the scenario needs, and notes what was emitted. */
+/* make creates a database with the scenario's data, and notes what was emitted. */
 static void make(const struct scenario *s)
 {
     remove_db();
@@ -486,7 +486,7 @@ static void copy_file(const char *from, const char *to)
     assert_int_equal(fclose(out), 0);
 }
 
-/* prepare creates the database once, and each round gets a copy: making it takes as long as a
+/* prepare creates the database once, and each round gets a copy: creating it takes as long as a
  * round. */
 static void prepare(const struct scenario *s)
 {

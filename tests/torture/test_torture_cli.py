@@ -19,7 +19,7 @@ SHIM = pathlib.Path(BIN).parent / "tests" / "torture" / "liboutbox-fail.so"
 BRIEF = (SANITIZED or QUICK) and not SOAK
 SHARE = 1 if SOAK else 1499 if BRIEF else 397  # one in so many of the libraries' allocations
 OURS = 1 if SOAK else 5 if BRIEF else 3  # and of its own
-STATUSES = (0, 1, 64, 65, 69, 75, 78)  # what the manual names; 70 would be a bug
+STATUSES = (0, 1, 64, 65, 69, 75, 78)  # exit statuses in the manual; 70 would be a bug
 LIMIT = 30  # seconds until a run counts as hanging
 
 
@@ -28,14 +28,14 @@ def event(i):
 
 
 def timeless(text):
-    """timeless is a text without its times and ages, and the blanks that go with them."""
+    """timeless removes times and ages from a text, and the blanks around them."""
     return re.sub(r"[ -]+", " ", re.sub(r"\d+(ms|s|m|h|d)?", "0", text))
 
 
 class Torture:
     """What both stores share."""
 
-    SAYS_SO = ("doctor", "migrate")  # one makes a finding of it, the other a shorter name
+    SAYS_SO = ("doctor", "migrate")  # one reports it as a finding, the other as a shorter name
 
     def run_failing(self, args, at, whose="all", lasting=False, input=b""):
         """run_failing returns (process, number of allocations, whether one failed)."""
@@ -44,7 +44,7 @@ class Torture:
         env = {"LD_PRELOAD": str(SHIM), "FAIL_AT": str(at), "FAIL_WHOSE": whose, "FAIL_REPORT": str(report),
                "OUTBOX_STORE": self.store, **({"FAIL_LASTING": "1"} if lasting else {})}
         if SANITIZED:
-            # The shim comes before the sanitizer on purpose, and passes everything on to it.
+            # The shim precedes the sanitizer on purpose, and passes everything on to it.
             env["ASAN_OPTIONS"] = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0:allocator_may_return_null=1"
         done = subprocess.run([BIN, *map(str, args)], input=input, capture_output=True, cwd=self.dir, env=clean_env(env),
                               timeout=LIMIT)
@@ -59,8 +59,8 @@ class Torture:
         self.assertNotRegex(said, r"\(null\)", where)
 
     def torture(self, *args, input=b"", prepare=None, check=None, lasting=True, slow=1):
-        """torture runs a command once per allocation that fails. check(process, where) sees each. slow: outside of a soak one in so
-        many of them."""
+        """torture runs a command once per failing allocation. check(process, where) examines each. slow: outside of a soak, one
+        in so many of them."""
         slow = 1 if SOAK else slow
         if prepare: prepare()
         done, ours, _ = self.run_failing(args, 0, "ours", input=input)
@@ -94,7 +94,7 @@ class Torture:
             whole = timeless(self.outbox(*args, status=None).stdout)
 
             def complete(done, where):
-                """What is not whole must not look as if it were. libsmartcols may leave out a column's name."""
+                """Incomplete output must not look complete. libsmartcols may leave out a column's name."""
                 if done.returncode not in (0, 1) or args[0] in self.SAYS_SO: return
                 if "(ours" in where: self.assertEqual(timeless(done.stdout.decode()), whole, where)
                 else: self.assertEqual(done.stdout.count(b"\n"), whole.count("\n"), where)
@@ -130,8 +130,8 @@ class Torture:
         self.torture("emit", "--ndjson", "-", input=lines, check=check)
 
     def drain_to(self, sink, clear, arrived):
-        """However a relay ends, the next one delivers the rest; nothing is a dead letter. clear empties what the sink leads
-        to, arrived gives the payloads there."""
+        """However a relay ends, the next one delivers the rest; nothing is a dead letter. clear empties the sink's destination,
+        arrived returns the payloads there."""
         self.init()
         args = ["relay", "--drain", "--consumer", "c", "--sink", sink, "--lease", "100ms"]
 
@@ -148,7 +148,7 @@ class Torture:
                 self.assertEqual(first, sorted(first), where)
             self.assertEqual(self.sql(self.COUNT_DEAD)[0][0], 0, where)
 
-        # Where memory never comes back, a relay goes on trying: that it may.
+        # If memory never returns, a relay keeps trying, which is allowed.
         self.torture(*args, prepare=prepare, check=check, lasting=False, slow=3)
 
     def test_drain_survives_failed_allocations(self):

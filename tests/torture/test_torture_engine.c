@@ -1,5 +1,5 @@
 /* The engine on its own, with every allocation failing in turn: batches are delivered, retried,
- * buried, and taken over from a worker that vanished. The clock is moved by hand, so leases cost no
+ * buried, and taken over from a vanished worker. The clock is moved by hand, so leases take no
  * time. */
 #include "../engine/rig.h"
 
@@ -55,8 +55,8 @@ static void each_was_delivered_or_died(struct rig *g)
     assert_int_equal(c.inflight, 0);
 }
 
-/* work lets worker 0 deliver some events and vanish in the middle; worker 1 takes over and goes on.
- * */
+/* work lets worker 0 deliver some events and vanish in the middle; worker 1 takes over and
+ * continues. */
 static void work(struct rig *g, unsigned kinds, long at, enum fail_mode mode, bool *ret_hit)
 {
     struct worker *w[2];
@@ -72,7 +72,7 @@ static void work(struct rig *g, unsigned kinds, long at, enum fail_mode mode, bo
     for (int i = 0; i < 3 && w[0]->sk->n; i++)
         rig_end(g, 0, 0, mixed(w[0]->sk, w[0]->sk->d[0]));
     rig_step(g, 0);
-    rig_run(g, 1, 40000); /* past the lease of what worker 0 has */
+    rig_run(g, 1, 40000); /* past the lease of worker 0's claims */
     *ret_hit = fail_disarm();
     rig_crash(g, 0);
     if (!rig_run(g, 1, 3600000))

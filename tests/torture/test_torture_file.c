@@ -1,6 +1,6 @@
 /* The file sink behind a whole pipeline, with every call on its file failing in turn. In the end
- * every event stands in the file as a whole line, in order by first appearance, and what was there
- * before is untouched. */
+ * every event is in the file as a whole line, in order by first appearance, and earlier content is
+ * untouched. */
 #include "../engine/rig.h"
 
 #include <stdio.h>
@@ -62,8 +62,8 @@ static bool start(struct run *r, struct error *err)
     return true;
 }
 
-/* whole_lines counts our lines and gives the seq of each. A line that is not whole fails the test.
- * */
+/* whole_lines counts our lines and returns the seq of each. A line that is not whole fails the
+ * test. */
 static size_t whole_lines(int64_t *seq, size_t max, const char *where)
 {
     char line[4096];
@@ -122,7 +122,7 @@ static struct run prepare(void **made)
     assert_int_equal(rig_setup(made), 0);
     struct rig *g = *made;
     struct worker *w = rig_worker(g, 0, "retry=base=1s,attempts=3,jitter=none,outage=0s", NULL);
-    free(w->sk); /* a real sink takes the place of the model */
+    free(w->sk); /* a real sink replaces the model */
     w->sk = NULL;
     return (struct run){.g = g};
 }

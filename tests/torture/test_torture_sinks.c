@@ -1,5 +1,5 @@
 /* Sinks without a peer, with every allocation failing in turn: no event is rejected, refused or
- * counted as tried for a lack of memory, and each is answered for once. */
+ * counted as tried for a lack of memory, and each is answered exactly once. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -51,7 +51,7 @@ static void nothing_behind_is_in_flight(const struct answers *a, size_t took, lo
     }
 }
 
-/* deliver offers events to a sink, and ends what it took. Returns whether an allocation failed. */
+/* deliver offers events to a sink, and ends those it took. Returns whether an allocation failed. */
 static bool deliver(const char *url, long at)
 {
     struct answers a = {0};
@@ -98,7 +98,7 @@ static bool deliver(const char *url, long at)
 
 static void torture(const char *url)
 {
-    deliver(url, 0); /* what libraries allocate once, and keep */
+    deliver(url, 0); /* allocated by libraries once, and kept */
     long before = fail_blocks(), at = 0;
     do
         at++;
@@ -142,7 +142,7 @@ static void no_event_is_rejected_for_a_lack_of_memory(void **state)
 }
 
 #ifdef OUTBOX_NATS
-/* A message is made only once there is a connection, so it gets one that goes nowhere. */
+/* A message is created only once there is a connection, so it gets one that leads nowhere. */
 static void no_nats_message_is_unfit_for_a_lack_of_memory(void **state)
 {
     (void)state;
