@@ -346,9 +346,7 @@ class Options(unittest.TestCase):
         self.assertEqual(table, wanted)
 
     def test_every_finding_of_the_doctor_is_documented(self):
-        files = ("cli/cmd_doctor.c", "store/postgres/doctor.c", "store/postgres/doctor_server.c", "store/sqlite/doctor.c",
-                 "store/mariadb/doctor.c")
-        sources = [ROOT / "src" / name for name in files]
+        sources = [ROOT / "src/cli/cmd_doctor.c", *ROOT.glob("src/store/*/doctor*.c")]
         found = {name for path in sources for name in re.findall(r'FINDING_[A-Z]+,\s*"([a-z-]+)"', path.read_text())}
         said = [re.match(r"([a-z, -]+) \((?:all|(?:(?:, )?(?:PostgreSQL|SQLite|MariaDB))+)\): ", item) for item in items(section(OPERATIONS, "## Asking the doctor"))]
         told = [name for item in said for name in item[1].split(", ")]
