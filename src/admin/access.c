@@ -267,12 +267,6 @@ bool access_host_parse(struct str text, struct access_host *ret)
     return set_name(ret, text.p, n);
 }
 
-static bool is_loopback(const struct sockaddr *sa)
-{
-    const char *what = ipnet_special(sa);
-    return what && strcmp(what, IPNET_LOOPBACK) == 0;
-}
-
 /* Compares two addresses. An IPv4 address mapped into IPv6 is the IPv4 address. */
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
 {
@@ -361,7 +355,8 @@ static bool is_ours(const struct access_host *h, const struct sockaddr *here)
     const struct sockaddr *address = (const struct sockaddr *)&h->address;
     if (!h->is_address)
         return strcmp(h->name, "localhost") == 0;
-    if (is_loopback(address))
+    const char *special = ipnet_special(address);
+    if (special && strcmp(special, IPNET_LOOPBACK) == 0)
         return true;
     bool reached_by_address = here->sa_family == AF_INET || here->sa_family == AF_INET6;
     return reached_by_address && same_address(address, here);
@@ -386,18 +381,6 @@ static struct access_refusal check_host(const struct access_rules *rules,
 
 /* ---- Origin ---- */
 
-/* Returns what follows http:// or https:// in an origin; p == NULL: neither does. */
-static struct str without_scheme(struct str origin)
-{
-    static const char *const schemes[] = {"http://", "https://"};
-    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
-        size_t n = strlen(schemes[i]);
-        if (origin.n > n && strncasecmp(origin.p, schemes[i], n) == 0)
-            return (struct str){origin.p + n, origin.n - n};
-    }
-    return (struct str){NULL, 0};
-}
-
 struct access_refusal access_check(const struct access_rules *rules, const struct access_request *r,
                                    const struct sockaddr *here)
 {
@@ -407,8 +390,16 @@ struct access_refusal access_check(const struct access_rules *rules, const struc
     struct access_refusal host = check_host(rules, r, here);
     if (host.status)
         return host;
-    struct str from = without_scheme(r->origin);
-    bool own = from.p && from.n == r->host.n && strncasecmp(from.p, r->host.p, from.n) == 0;
+
+    static const char *const schemes[] = {"http://", "https://"};
+    bool own = false;
+    for (size_t i = 0; r->origin.p && i < sizeof schemes / sizeof *schemes; i++) {
+        size_t n = strlen(schemes[i]);
+        bool fits = r->origin.n > n && r->origin.n - n == r->host.n;
+        if (fits && strncasecmp(r->origin.p, schemes[i], n) == 0 &&
+            strncasecmp(r->origin.p + n, r->host.p, r->host.n) == 0)
+            own = true;
+    }
     if (r->origin.p && !own)
         return (struct access_refusal){403, "requests from other origins are refused\n"};
 

@@ -31,19 +31,6 @@ static void add_escaped(struct buf *b, const char *value)
     }
 }
 
-static void add_labels(struct buf *b, const struct label *labels)
-{
-    buf_addc(b, '{');
-    for (size_t i = 0; labels[i].name; i++) {
-        if (i > 0)
-            buf_addc(b, ',');
-        buf_addf(b, "%s=\"", labels[i].name);
-        add_escaped(b, labels[i].value);
-        buf_addc(b, '"');
-    }
-    buf_addc(b, '}');
-}
-
 /* Appends `name{label="value",...} `; the number follows. labels end with name == NULL, and may be
  * NULL. */
 static void add_series(struct buf *b, const char *name, const char *suffix,
@@ -51,8 +38,17 @@ static void add_series(struct buf *b, const char *name, const char *suffix,
 {
     buf_adds(b, name);
     buf_adds(b, suffix);
-    if (labels)
-        add_labels(b, labels);
+    if (labels) {
+        buf_addc(b, '{');
+        for (size_t i = 0; labels[i].name; i++) {
+            if (i > 0)
+                buf_addc(b, ',');
+            buf_addf(b, "%s=\"", labels[i].name);
+            add_escaped(b, labels[i].value);
+            buf_addc(b, '"');
+        }
+        buf_addc(b, '}');
+    }
     buf_addc(b, ' ');
 }
 
@@ -121,13 +117,6 @@ static struct by_type *type_of(struct by_types *t, const char *name)
     return &t->type[t->n++];
 }
 
-static void note_older(struct by_type *t, int64_t at)
-{
-    bool is_older = at && (!t->oldest_at || at < t->oldest_at);
-    if (is_older)
-        t->oldest_at = at;
-}
-
 /* Lists the delivered types first, so that an existing series does not lose its name to a type that
  * begins to wait. */
 static void types_of(const struct metrics_consumer *c, struct by_types *t)
@@ -141,7 +130,9 @@ static void types_of(const struct metrics_consumer *c, struct by_types *t)
         const struct gauge_type *from = &c->gauge.type[i];
         struct by_type *to = type_of(t, from->type);
         to->depth += from->n;
-        note_older(to, from->oldest_at);
+        bool is_older = from->oldest_at && (!to->oldest_at || from->oldest_at < to->oldest_at);
+        if (is_older)
+            to->oldest_at = from->oldest_at;
     }
 }
 
@@ -498,22 +489,17 @@ static void add_family(struct buf *b, const char *name, const char *type, const 
     buf_addf(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* Appends the metrics of the process, each of which is a single series. */
-static void add_process(struct buf *b)
-{
-    struct process_sample list[PROCESS_SAMPLES];
-    size_t n = metrics_process(list);
-    for (size_t i = 0; i < n; i++) {
-        add_family(b, list[i].name, list[i].counter ? "counter" : "gauge", list[i].help);
-        add_seconds(b, list[i].name, NULL, list[i].value);
-    }
-}
-
 void metrics_add(struct buf *b, const struct metrics *m)
 {
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         add_family(b, families[i].name, families[i].type, families[i].help);
         families[i].add(b, families[i].name, m);
     }
-    add_process(b);
+
+    struct process_sample list[PROCESS_SAMPLES];
+    size_t n = metrics_process(list);
+    for (size_t i = 0; i < n; i++) {
+        add_family(b, list[i].name, list[i].counter ? "counter" : "gauge", list[i].help);
+        add_seconds(b, list[i].name, NULL, list[i].value);
+    }
 }

@@ -12,31 +12,6 @@
 
 /* ---- the relay and the store ---- */
 
-/* Asks the store about a consumer. A failure counts as store down, unless the store merely does not
- * know the consumer. */
-static void read_gauge(struct scrape *l, struct store *st, struct metrics_consumer *c)
-{
-    struct error err;
-    if (!st) {
-        l->m.store_up = false;
-        return;
-    }
-    int r = st->ops->consumer_gauge(st, c->view.consumer, &l->arena, &c->gauge, &err);
-    c->has_gauge = r == 0;
-    if (r != 0 && err.code != ERR_NOTFOUND)
-        l->m.store_up = false;
-}
-
-/* Adds one consumer. The relay is ready if all of them are. */
-static void scrape_consumer(struct scrape *l, const struct admin_config *cfg, struct store *st,
-                            struct metrics_consumer *c)
-{
-    read_gauge(l, st, c);
-    bool paused = c->has_gauge && c->gauge.paused;
-    c->health = health_of(&c->view, l->m.now_ns, cfg->patience_ms * MS_NS, paused);
-    l->m.ready = l->m.ready && c->health.ready;
-}
-
 /* Keeps a high-water mark. It ends the walk, by returning 1, if there is no room for more. */
 static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
@@ -78,8 +53,19 @@ int metrics_scrape(struct scrape *l, const struct admin_config *cfg, struct stor
     l->m.n_consumers = n;
     l->m.ready = n > 0;
     for (size_t i = 0; i < n; i++) {
-        l->consumer[i].view = v[i];
-        scrape_consumer(l, cfg, st, &l->consumer[i]);
+        struct metrics_consumer *c = &l->consumer[i];
+        struct error why = {0};
+        c->view = v[i];
+        if (st)
+            c->has_gauge = st->ops->consumer_gauge(st, c->view.consumer, &l->arena, &c->gauge,
+                                                   &why) == 0;
+        /* The store counts as down, unless it merely does not know the consumer. */
+        if (why.code && why.code != ERR_NOTFOUND)
+            l->m.store_up = false;
+
+        bool paused = c->has_gauge && c->gauge.paused;
+        c->health = health_of(&c->view, l->m.now_ns, cfg->patience_ms * MS_NS, paused);
+        l->m.ready = l->m.ready && c->health.ready;
     }
     free(v);
 
@@ -97,14 +83,6 @@ void metrics_release(struct scrape *l)
 
 /* ---- this process ---- */
 
-static double cpu_seconds(void)
-{
-    struct rusage u = {0};
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
-}
-
 /* Counts the entries of /proc/self/fd. */
 static int open_files(void)
 {
@@ -120,35 +98,6 @@ static int open_files(void)
     return n;
 }
 
-/* Compares two clocks, since /proc/stat may be hidden from us. */
-static double boot_time(void)
-{
-    struct timespec up = {0}, now = {0};
-    clock_gettime(CLOCK_BOOTTIME, &up);
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)(now.tv_sec - up.tv_sec) + (double)(now.tv_nsec - up.tv_nsec) / 1e9;
-}
-
-static bool read_line(const char *path, char *out, int size)
-{
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return false;
-    bool got = fgets(out, size, f);
-    fclose(f);
-    return got;
-}
-
-/* Returns field 22 of a line of /proc/self/stat and the rest of the line, or NULL. The name of the
- * program may contain anything, so the fields are counted from its closing parenthesis. */
-static const char *start_field(const char *line)
-{
-    const char *p = strrchr(line, ')');
-    for (int i = 0; p && i < 20; i++)
-        p = strchr(p + 1, ' ');
-    return p;
-}
-
 /* Fields of /proc/self/stat. */
 struct stat_fields {
     double start; /* seconds since 1970 */
@@ -161,16 +110,31 @@ static bool read_stat(struct stat_fields *ret)
     char line[1024];
     unsigned long long start, bytes;
     long long pages;
-    if (!read_line("/proc/self/stat", line, sizeof line))
+    FILE *f = fopen("/proc/self/stat", "re");
+    if (!f)
         return false;
-    const char *p = start_field(line);
+    bool got = fgets(line, sizeof line, f);
+    fclose(f);
+    if (!got)
+        return false;
+
+    /* The name of the program may contain anything, so count the fields from its closing
+     * parenthesis. */
+    const char *p = strrchr(line, ')');
+    for (int i = 0; p && i < 20; i++)
+        p = strchr(p + 1, ' ');
     if (!p)
         return false;
     /* NOLINTNEXTLINE(cert-err34-c): the kernel writes numbers that fit. */
     if (sscanf(p, " %llu %llu %lld", &start, &bytes, &pages) != 3)
         return false;
 
-    ret->start = boot_time() + (double)start / (double)sysconf(_SC_CLK_TCK);
+    /* Compute the time of booting from two clocks: /proc/stat may be hidden from us. */
+    struct timespec up = {0}, now = {0};
+    clock_gettime(CLOCK_BOOTTIME, &up);
+    clock_gettime(CLOCK_REALTIME, &now);
+    double booted = (double)(now.tv_sec - up.tv_sec) + (double)(now.tv_nsec - up.tv_nsec) / 1e9;
+    ret->start = booted + (double)start / (double)sysconf(_SC_CLK_TCK);
     ret->virtual_bytes = (double)bytes;
     ret->resident_bytes = (double)pages * (double)sysconf(_SC_PAGESIZE);
     return true;
@@ -181,9 +145,13 @@ size_t metrics_process(struct process_sample out[PROCESS_SAMPLES])
     size_t n = 0;
     struct stat_fields stat;
     struct rlimit files = {0};
+    struct rusage u = {0};
     getrlimit(RLIMIT_NOFILE, &files);
+    getrusage(RUSAGE_SELF, &u);
+    double cpu_seconds = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                         (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
     out[n++] = (struct process_sample){"process_cpu_seconds_total",
-                                       "User and system CPU time spent.", true, cpu_seconds()};
+                                       "User and system CPU time spent.", true, cpu_seconds};
     out[n++] = (struct process_sample){"process_open_fds", "Open file descriptors.", false,
                                        open_files()};
     out[n++] = (struct process_sample){"process_max_fds", "Limit on open file descriptors.", false,

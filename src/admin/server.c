@@ -417,29 +417,23 @@ void admin_set_tokens(struct admin *s, struct tokens *t)
     access_tokens_free(former);
 }
 
-/* Waits briefly for scrapes to end. A scrape that waits for an unresponsive store must not block
- * the stop. */
-static bool idle_soon(struct admin *s)
-{
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += STOP_WAIT_MS / 1000;
-    if (pthread_mutex_timedlock(&s->store_lock, &until) != 0)
-        return false;
-    pthread_mutex_unlock(&s->store_lock);
-    return true;
-}
-
 bool admin_stop(struct admin *s)
 {
     if (!s)
         return true;
     /* The file goes first, so that the next relay can listen there at once. */
     socket_remove(&s->file);
-    if (s->http && !idle_soon(s))
-        return false;
-    if (s->http)
+    if (s->http) {
+        /* Wait briefly for scrapes to end. One that waits for an unresponsive store must not block
+         * the stop. */
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += STOP_WAIT_MS / 1000;
+        if (pthread_mutex_timedlock(&s->store_lock, &until) != 0)
+            return false;
+        pthread_mutex_unlock(&s->store_lock);
         MHD_stop_daemon(s->http);
+    }
     store_close(s->st);
     access_tokens_free(s->tokens);
     connections_release(&s->connections);

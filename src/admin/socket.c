@@ -28,22 +28,6 @@ static int refuse_address(const char *text, struct error *err)
                    text);
 }
 
-/* Reads the path of a unix socket. text is the whole address, for the message. */
-static int parse_path(const char *text, const char *path, struct admin_address *ret,
-                      struct error *err)
-{
-    size_t n = strlen(path);
-    *ret = (struct admin_address){.at.un = {.sun_family = AF_UNIX}, .size = sizeof ret->at.un};
-    if (n == 0)
-        return refuse_address(text, err);
-    if (n >= sizeof ret->at.un.sun_path)
-        return err_set(err, ERR_CONFIG, "the path of a unix socket has at most %zu bytes, not %zu",
-                       sizeof ret->at.un.sun_path - 1, n);
-
-    memcpy(ret->at.un.sun_path, path, n);
-    return 0;
-}
-
 static bool parse_v4(const char *host, uint16_t port, struct admin_address *ret)
 {
     *ret = (struct admin_address){.at.v4 = {.sin_family = AF_INET, .sin_port = htons(port)},
@@ -80,8 +64,18 @@ int admin_address_parse(const char *text, struct admin_address *ret, struct erro
 {
     static const char unix_scheme[] = "unix:";
     size_t scheme = sizeof unix_scheme - 1;
-    if (strncmp(text, unix_scheme, scheme) == 0)
-        return parse_path(text, text + scheme, ret, err);
+    if (strncmp(text, unix_scheme, scheme) == 0) {
+        size_t n = strlen(text + scheme);
+        if (n == 0)
+            return refuse_address(text, err);
+        if (n >= sizeof ret->at.un.sun_path)
+            return err_set(err, ERR_CONFIG,
+                           "the path of a unix socket has at most %zu bytes, not %zu",
+                           sizeof ret->at.un.sun_path - 1, n);
+        *ret = (struct admin_address){.at.un = {.sun_family = AF_UNIX}, .size = sizeof ret->at.un};
+        memcpy(ret->at.un.sun_path, text + scheme, n);
+        return 0;
+    }
 
     int64_t port;
     const char *colon = strrchr(text, ':');

@@ -161,19 +161,6 @@ static int join_patterns(outbox_consumer *c, struct error *err)
     return result;
 }
 
-/* All handlers, or the sink, work for the consumer itself. */
-static int expand_whole(outbox_consumer *c, struct error *err)
-{
-    struct worker model = {.consumer = &c->c, .handlers = c->handlers, .n_handlers = c->n_handlers};
-    if (join_patterns(c, err) != 0)
-        return -1;
-    for (int i = 0; i < c->threads; i++) {
-        if (add_worker(c, &model, err) != 0)
-            return -1;
-    }
-    return 0;
-}
-
 /* Starts over if anything was changed. A failure leaves neither parts nor workers, and `changed`
  * set, so that the next call tries again. */
 int api_consumer_expand(outbox_consumer *c, struct error *err)
@@ -186,10 +173,16 @@ int api_consumer_expand(outbox_consumer *c, struct error *err)
     retry_hold(&c->c.retry, c->named && c->shared);
 
     int result;
-    if (has_own_fates(c))
+    if (has_own_fates(c)) {
         result = expand_parts(c, err);
-    else
-        result = expand_whole(c, err);
+    } else {
+        /* All handlers, or the sink, work for the consumer itself. */
+        struct worker model = {
+            .consumer = &c->c, .handlers = c->handlers, .n_handlers = c->n_handlers};
+        result = join_patterns(c, err);
+        for (int i = 0; result == 0 && i < c->threads; i++)
+            result = add_worker(c, &model, err);
+    }
     if (result != 0) {
         free_workers(c);
         return -1;

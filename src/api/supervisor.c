@@ -412,43 +412,24 @@ static int64_t failures_of(const struct worker *w)
     return pipeline_stats(w->p)->retried + pipeline_stats(w->p)->buried;
 }
 
-/* Repeats until a whole round delivers nothing, because a handler may emit events for a consumer
- * that has already had its turn. */
-static int step_rounds(struct worker *const *w, size_t n, struct error *err)
-{
-    int64_t before;
-    do {
-        before = delivered_by(w, n);
-        for (size_t i = 0; i < n; i++) {
-            pipeline_wake(w[i]->p);
-            if (worker_finish(w[i], err) != 0)
-                return -1;
-        }
-    } while (delivered_by(w, n) != before);
-    return 0;
-}
-
-/* Opens a worker, unless an earlier step has left it open. */
-static int open_to_step(struct worker *w, struct error *err)
-{
-    if (w->p)
-        return 0;
-    if (worker_open(w, false, err) != 0)
-        return -1;
-    if (pipeline_register(w->p, err) == 0)
-        return 0;
-    worker_close(w);
-    return -1;
-}
-
+/* Lets open workers deliver everything that is due. */
 static int step_open(struct supervisor *sv, struct worker *const *w, size_t n,
                      size_t *ret_delivered, struct error *err)
 {
     struct lease_renewer renewer;
     if (lease_renewer_start(&renewer, sv, w, n, err) != 0)
         return -1;
-    int64_t before = delivered_by(w, n);
-    int result = step_rounds(w, n, err);
+    int64_t before = delivered_by(w, n), round_before;
+    int result = 0;
+    do {
+        /* Repeat until a whole round delivers nothing: a handler may emit events for a consumer
+         * that has already had its turn. */
+        round_before = delivered_by(w, n);
+        for (size_t i = 0; result == 0 && i < n; i++) {
+            pipeline_wake(w[i]->p);
+            result = worker_finish(w[i], err);
+        }
+    } while (result == 0 && delivered_by(w, n) != round_before);
     lease_renewer_stop(&renewer);
 
     pthread_mutex_lock(&sv->lock);
@@ -476,7 +457,14 @@ int supervisor_step(struct supervisor *sv, struct worker *const *w, size_t n, si
     supervisor_enter(&entry, sv);
     sv->budget.limit = (size_t)sv->memory;
     for (size_t i = 0; result == 0 && i < n; i++) {
-        result = open_to_step(w[i], err);
+        bool left_open = w[i]->p != NULL; /* by an earlier step */
+        if (!left_open) {
+            result = worker_open(w[i], false, err);
+            if (result == 0 && pipeline_register(w[i]->p, err) != 0) {
+                worker_close(w[i]);
+                result = -1;
+            }
+        }
         if (result == 0)
             w[i]->failures = failures_of(w[i]);
     }

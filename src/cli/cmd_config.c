@@ -262,17 +262,6 @@ static const struct {
     {"webhook-proxy", "http://proxy:3128"},
 };
 
-static const char *example_of(const struct option_def *o)
-{
-    for (size_t i = 0; i < sizeof(examples) / sizeof(*examples); i++) {
-        if (strcmp(examples[i].name, o->name) == 0)
-            return examples[i].value;
-    }
-    if (o->def)
-        return o->def;
-    return "";
-}
-
 /* Adds every option commented out, below its help. */
 static void sample_table(struct buf *b, const struct option_def *table)
 {
@@ -280,7 +269,12 @@ static void sample_table(struct buf *b, const struct option_def *table)
         buf_addf(b, "\n# %s", o->help);
         if (o->arg)
             buf_addf(b, " (%s)", o->arg);
-        buf_addf(b, "\n#%s = %s\n", o->name, example_of(o));
+        const char *value = o->def ? o->def : "";
+        for (size_t i = 0; i < sizeof(examples) / sizeof(*examples); i++) {
+            if (strcmp(examples[i].name, o->name) == 0)
+                value = examples[i].value;
+        }
+        buf_addf(b, "\n#%s = %s\n", o->name, value);
     }
 }
 

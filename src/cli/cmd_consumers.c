@@ -358,19 +358,6 @@ static int consumers_set(struct cli *cli, struct error *err)
     return r;
 }
 
-/* Returns the settings of a generation, or for 0 those before the current ones; NULL: there are
- * none. */
-static const struct consumer_settings *earlier_settings(const struct history *h, int64_t generation)
-{
-    if (generation == 0)
-        return h->n > 1 ? &h->list[1] : NULL;
-    for (size_t i = 0; i < h->n; i++) {
-        if (h->list[i].generation == generation)
-            return &h->list[i];
-    }
-    return NULL;
-}
-
 /* Makes an earlier generation the newest one again. */
 static int consumers_revert(struct cli *cli, struct error *err)
 {
@@ -379,7 +366,13 @@ static int consumers_revert(struct cli *cli, struct error *err)
     if (read_history(cli, &h, err) != 0)
         return -1;
 
-    const struct consumer_settings *to = earlier_settings(&h, cli->args.consumers.generation);
+    int64_t generation = cli->args.consumers.generation; /* 0: the one before the current one */
+    const struct consumer_settings *to = NULL;
+    for (size_t i = 0; i < h.n; i++) {
+        bool wanted = generation ? h.list[i].generation == generation : i == 1;
+        if (wanted)
+            to = &h.list[i];
+    }
     if (!to)
         return err_set(err, ERR_NOTFOUND,
                        "consumer \"%s\" has no such settings to go back to; "

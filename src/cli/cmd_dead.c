@@ -285,23 +285,6 @@ static void action_text(struct buf *b, const void *row)
     buf_addc(b, '\n');
 }
 
-/* Asks for confirmation, naming the consumers whose letters would be deleted. With nothing to
- * delete it does not ask. */
-static int ask_first(const struct cli *cli, const struct tally *t, struct error *err)
-{
-    if (t->sum == 0)
-        return 0;
-
-    char n[HUMAN_COUNT];
-    struct buf b;
-    buf_init(&b, 65536);
-    add_shares(&b, t);
-    int r = output_confirm(cli, err, "delete %s%s: %.400s", human_count(t->sum, "dead letter", n),
-                           t->n > 1 ? " of several consumers" : "", buf_cstr(&b));
-    buf_release(&b);
-    return r;
-}
-
 static void tally_release(struct tally *t)
 {
     free(t->share);
@@ -321,8 +304,18 @@ static int change_in(struct cli *cli, const struct action *action, struct tally 
     if (asks) {
         if (count_letters(cli->st, a, ret, err) != 0)
             return -1;
-        if (ask_first(cli, ret, err) != 0)
-            return -1;
+        if (ret->sum > 0) {
+            char n[HUMAN_COUNT];
+            struct buf b;
+            buf_init(&b, 65536);
+            add_shares(&b, ret);
+            int r = output_confirm(cli, err, "delete %s%s: %.400s",
+                                   human_count(ret->sum, "dead letter", n),
+                                   ret->n > 1 ? " of several consumers" : "", buf_cstr(&b));
+            buf_release(&b);
+            if (r != 0)
+                return -1;
+        }
         tally_release(ret);
     }
     return act_on_all(cli, action, ret, err);

@@ -290,22 +290,6 @@ static int start_watching(struct relay *r, struct error *err)
     return -1;
 }
 
-/* Opens the store, and waits while it is unreachable. *ret_stopped: a signal came first. */
-static int open_waiting(struct relay *r, bool *ret_stopped, struct error *err)
-{
-    int64_t pause = 0;
-    int result;
-    for (;;) {
-        result = open_outbox(r, err);
-        if (result == 0 || !waits_for_store(r, err))
-            break;
-        if (!wait_for_store(r, &pause, err))
-            break;
-    }
-    *ret_stopped = atomic_load(&r->signal) != 0;
-    return result;
-}
-
 /* Opens the store and delivers until told to stop. */
 static int open_and_run(struct relay *r, struct error *err)
 {
@@ -313,8 +297,14 @@ static int open_and_run(struct relay *r, struct error *err)
     if (start_watching(r, err) != 0)
         return -1;
 
-    bool stopped;
-    int result = open_waiting(r, &stopped, err);
+    int64_t pause = 0;
+    int result = open_outbox(r, err);
+    while (result != 0 && waits_for_store(r, err)) {
+        if (!wait_for_store(r, &pause, err))
+            break;
+        result = open_outbox(r, err);
+    }
+    bool stopped = atomic_load(&r->signal) != 0;
     if (stopped) {
         relay_log(r, LOG_INFO_, NULL, "%s", stopped_by(atomic_load(&r->signal)));
         result = 0;

@@ -42,21 +42,6 @@ struct look {
     int64_t before_ns, now_ns, before_head;
 };
 
-/* Keeps the counters for the next look to compare with. */
-static void keep_counters(struct look *l)
-{
-    l->before_ns = l->now_ns;
-    l->before_head = l->info.head;
-    l->n_before = l->n < NAMES_MAX ? l->n : NAMES_MAX;
-    for (size_t i = 0; i < l->n_before; i++) {
-        struct mark *m = &l->before[i];
-        const struct consumer_info *c = &l->c[i];
-        snprintf(m->name, sizeof(m->name), "%s", c->spec.name);
-        m->delivered = c->delivered;
-        m->position = c->position;
-    }
-}
-
 /* Returns a rate, or -1 if there is nothing to compare with. */
 static int64_t per_second(const struct look *l, int64_t now, int64_t before)
 {
@@ -172,7 +157,17 @@ static int show_once(struct look *l, struct error *err)
     if (r != 0)
         return -1;
 
-    keep_counters(l);
+    /* Keep the counters for the next look to compare with. */
+    l->before_ns = l->now_ns;
+    l->before_head = l->info.head;
+    l->n_before = l->n < NAMES_MAX ? l->n : NAMES_MAX;
+    for (size_t i = 0; i < l->n_before; i++) {
+        struct mark *m = &l->before[i];
+        const struct consumer_info *c = &l->c[i];
+        snprintf(m->name, sizeof(m->name), "%s", c->spec.name);
+        m->delivered = c->delivered;
+        m->position = c->position;
+    }
     return output_end(err);
 }
 

@@ -319,20 +319,6 @@ static int add_listed(struct config *c, struct str s, struct error *err)
     return config_add_name(c, ORIGIN_ENV, name, LIST, err);
 }
 
-/* Adds the names of OUTBOX_CONSUMERS. */
-static int read_list(struct config *c, struct error *err)
-{
-    const char *p = config_getenv(LIST);
-    while (p) {
-        size_t n = strcspn(p, ",");
-        bool added = add_listed(c, (struct str){p, n}, err) == 0;
-        if (!added && config_wrong(c, LIST, err) != 0)
-            return -1;
-        p = p[n] ? p + n + 1 : NULL;
-    }
-    return 0;
-}
-
 /* Returns how many names all origins have together. */
 static size_t count_names(const struct config *c)
 {
@@ -478,12 +464,19 @@ static int read_variable(struct config *c, const char *variable, const char *val
     return config_add(c, &g, err);
 }
 
-/* Goes through the whole environment, because a misspelt variable cannot be found by its name. */
+/* Goes through the whole environment after the names of the consumers are known, because a misspelt
+ * variable cannot be found by its name. */
 int config_environment_consumers(struct config *c, struct error *err)
 {
     char variable[ENTRY];
-    if (read_list(c, err) != 0)
-        return -1;
+    for (const char *p = config_getenv(LIST); p;) {
+        size_t n = strcspn(p, ",");
+        bool added = add_listed(c, (struct str){p, n}, err) == 0;
+        if (!added && config_wrong(c, LIST, err) != 0)
+            return -1;
+        p = p[n] ? p + n + 1 : NULL;
+    }
+
     for (char **e = environ; e && *e; e++) {
         const char *value = split_entry(*e, PREFIX, variable);
         if (!value || read_variable(c, variable, value, err) == 0)

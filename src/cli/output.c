@@ -148,16 +148,6 @@ int output_end(struct error *err)
 
 /* ---- confirmation ---- */
 
-/* Reads the answer. Anything but y or yes, even the end of the input, means no. */
-static bool says_yes(void)
-{
-    char line[64] = "";
-    if (!fgets(line, sizeof(line), stdin))
-        return false;
-    line[strcspn(line, "\r\n")] = '\0';
-    return strcasecmp(line, "y") == 0 || strcasecmp(line, "yes") == 0;
-}
-
 int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ...)
 {
     char what[700];
@@ -176,7 +166,11 @@ int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ..
     }
 
     output_note("This will %s. Continue? [y/N] ", what);
-    if (says_yes())
+    char answer[64] = "";
+    bool read = fgets(answer, sizeof(answer), stdin) != NULL;
+    answer[strcspn(answer, "\r\n")] = '\0';
+    bool yes = strcasecmp(answer, "y") == 0 || strcasecmp(answer, "yes") == 0;
+    if (read && yes)
         return 0;
     fputs("outbox: nothing was done\n", stderr);
     err->code = CLI_DECLINED;
