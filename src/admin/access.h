@@ -1,4 +1,4 @@
-/* access.h: which requests the HTTP server of a relay answers. Nothing here touches a socket.
+/* access.h: decides which requests the HTTP server of a relay answers, without touching a socket.
  *
  * The checks of Host and Origin are against DNS rebinding: a web page can make the browser of its
  * visitor send us requests under a name that the author of the page controls. Such a request has
@@ -80,8 +80,8 @@ struct access_refusal {
 /* access_check checks everything but the token. `here` is the local address of the connection. */
 struct access_refusal access_check(const struct access_rules *rules, const struct access_request *r,
                                    const struct sockaddr *here);
-/* access_details checks whether the client may see more than whether we are alive and ready: it has
- * sent a token, or none is required and only this machine can reach us. */
+/* access_details checks whether the client may see more than the answers of /livez and /readyz: it
+ * has sent a token, or none is required and only this machine can reach the server. */
 struct access_refusal access_details(const struct access_rules *rules,
                                      const struct access_request *r);
 

@@ -61,7 +61,7 @@ struct admin_wait {
     char text[HEALTH_TEXT];
 };
 
-/* What an admin reports on. Everything it points to must outlive the admin. */
+/* The inputs of an admin. Everything that this points to must outlive the admin. */
 struct admin_config {
     _Atomic(outbox *) ob;        /* NULL: the store is not open yet */
     struct admin_wait *wait;     /* may be NULL */

@@ -26,7 +26,7 @@ struct metrics_mark {
     int64_t ms, sequence; /* the two halves of the entry's id, 1700000000000-3 */
 };
 
-/* Everything that a scrape shows. */
+/* Everything on a page of metrics. */
 struct metrics {
     const char *store; /* kind: "sqlite" */
     bool ready, store_up;
@@ -43,8 +43,8 @@ struct metrics {
 /* metrics_add appends the whole page. */
 void metrics_add(struct buf *b, const struct metrics *m);
 
-/* A page's worth of state. (1) m.consumer is consumer, which is owned; names in m live in the
- * arena. */
+/* The values of a page, and their memory. (1) m.consumer is consumer, which is owned; names in m
+ * live in the arena. */
 struct scrape {
     struct metrics m;
     struct metrics_consumer *consumer;

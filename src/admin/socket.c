@@ -139,7 +139,7 @@ static int lock_folder(const char *path, int *ret, struct error *err)
         usleep(LOCK_PAUSE_US);
     }
     close(fd);
-    return err_set(err, ERR_BUSY, "another process has locked its folder");
+    return err_set(err, ERR_BUSY, "another process has locked its folder; try again");
 }
 
 /* Whether a process is listening on a socket; when in doubt, yes. */

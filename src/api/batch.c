@@ -12,7 +12,7 @@
 #define LEASE_MS 30000
 #define LEASE_MAX_MS ((int64_t)24 * 3600 * 1000)
 #define BATCH_BYTES (8 * 1024 * 1024) /* ceiling on the events of one claim; bounds memory */
-#define TURNS_MAX 1000                /* in one call, which may find only events to skip */
+#define TURNS_MAX 1000 /* claims in one call, each of which may find only events to skip */
 #define WHY_MAX 255
 /* Not every database can add a longer delay to a timestamp: the settlement would fail. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
@@ -67,7 +67,8 @@ static int check_lease(int64_t lease_ms, struct error *err)
     bool fits = lease_ms >= 1 && lease_ms <= LEASE_MAX_MS;
     if (fits)
         return 0;
-    return err_set(err, ERR_INVALID, "lease_ms: 1 ms to a day (%lld)", (long long)LEASE_MAX_MS);
+    return err_set(err, ERR_INVALID, "lease_ms must be 1 to %lld, which is a day",
+                   (long long)LEASE_MAX_MS);
 }
 
 /* ---- settling ---- */
@@ -167,7 +168,7 @@ static int settle_part(outbox_batch *b, struct part *p, bool in_tx, bool *ret_lo
 static int claim_lost(const struct part *p, struct error *err)
 {
     return err_set(err, ERR_LOST,
-                   "consumer \"%s\": the claim is no longer ours: its lease expired and another "
+                   "consumer \"%s\": the claim is lost: its lease expired and another "
                    "worker has the events",
                    p->consumer);
 }
@@ -180,7 +181,7 @@ OUTBOX_API int outbox_batch_settle(outbox_batch *b, outbox_error *public_err)
     const struct part *lost = NULL;
     int result = 0;
     pthread_mutex_lock(&b->ob->lock);
-    /* An open transaction belongs to this thread: we would have waited for another thread's. */
+    /* An open transaction is this thread's: the lock waits for the end of any other thread's. */
     bool in_tx = b->ob->in_tx;
     for (struct part *p = b->first; p && result == 0; p = p->next) {
         if (!p->settled)
@@ -239,10 +240,10 @@ static int read_claim(const outbox_claim *given, outbox_claim *c, struct error *
     if (!named)
         return err_set(
             err, ERR_INVALID,
-            "worker: 1 to %d bytes, and a different name for each process or thread that claims",
+            "worker must have 1 to %d bytes, and differ for each process or thread that claims",
             WORKER_MAX);
     if (c->limit > LIMIT_MAX)
-        return err_set(err, ERR_INVALID, "limit: 1 to %d events", LIMIT_MAX);
+        return err_set(err, ERR_INVALID, "limit must be 1 to %d events", LIMIT_MAX);
     return check_lease(c->lease_ms, err);
 }
 

@@ -215,7 +215,8 @@ static int check_names(struct worker *const *list, size_t n, struct error *err)
             const struct consumer *a = list[i]->consumer, *b = list[k]->consumer;
             bool collide = a != b && strcmp(a->name, b->name) == 0;
             if (collide)
-                return err_set(err, ERR_CONFIG, "there are two consumers with the name \"%s\"",
+                return err_set(err, ERR_CONFIG,
+                               "there are two consumers with the name \"%s\"; rename one of them",
                                a->name);
         }
     }
@@ -361,7 +362,7 @@ static enum sink_status call_handler(struct handler_call *call, const struct del
     return status[verdict];
 }
 
-/* Takes over name and pattern, even on failure; a NULL pattern counts as out of memory. */
+/* Owns name and pattern from then on, even if it fails; a NULL pattern counts as out of memory. */
 static int add_handler(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
                        bool external, struct error *err)
 {

@@ -8,8 +8,8 @@
 /* manage_hooks sets functions that outbox_run calls in its thread: `started` once all consumers are
  * running, `reload` after manage_reload. Either may be NULL. Call it before outbox_run. */
 void manage_hooks(outbox *ob, void (*started)(void *ctx), void (*reload)(void *ctx), void *ctx);
-/* manage_reload has the hook called soon. Any thread. It does nothing while outbox_run is not
- * running. */
+/* manage_reload requests a call of the reload hook. Any thread. It does nothing while outbox_run is
+ * not running. */
 void manage_reload(outbox *ob);
 
 /* manage_start starts a consumer made by outbox_consumer_new; only the reload hook may call it. On
@@ -27,7 +27,7 @@ struct manage_memory {
     int64_t limit, peak;
 };
 struct manage_memory manage_memory(const outbox *ob);
-/* manage_store opens a store handle of the caller's own. Any thread. */
+/* manage_store opens another handle on the store, which the caller closes. Any thread. */
 int manage_store(outbox *ob, struct store **ret, struct error *err);
 /* manage_log_level sets the level below which nothing is logged. Any thread. */
 void manage_log_level(outbox *ob, int level);

@@ -425,7 +425,7 @@ static int handle_event(void *ctx, const struct event *ev, struct error *err)
         return -1;
     int rc = st->ops->handle_once(st, NULL, str_of(r->s->group), ev->id, ev->payload, &first, err);
     if (rc == 0 && first && r->s->handler(r->ob, (const outbox_event *)&d, r->s->ctx) != 0)
-        rc = err_set(err, ERR_INVALID, "the handler did not return 0");
+        rc = err_set(err, ERR_INVALID, "the handler failed: it did not return 0");
     if (rc == 0 && first)
         return outbox_commit(r->ob, (outbox_error *)err);
     outbox_rollback(r->ob);

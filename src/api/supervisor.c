@@ -1,5 +1,6 @@
 #include "api/supervisor.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -30,7 +31,7 @@ int supervisor_init(struct supervisor *sv, const struct clock *clock, const stru
     suspect_all_init(&sv->suspects);
     sv->stop_fd = wake_fd_new();
     if (sv->stop_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
     return option_defaults(supervisor_options, sv, err);
 }
 

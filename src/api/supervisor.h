@@ -17,7 +17,7 @@ struct pool;
 struct worker;
 struct worker_view;
 
-/* What the workers of one outbox share. (1) Everything below `lock` is protected by it. */
+/* State shared by the workers of one outbox. (1) Everything below `lock` is protected by it. */
 struct supervisor {
     struct store *st;  /* the outbox; workers open their own handles on it, or: */
     struct pool *pool; /* of supervisor_run: the connections that they share; NULL: none */
@@ -88,7 +88,7 @@ int supervisor_run(struct supervisor *sv, struct worker *const *w, size_t n, boo
  * signal handler. */
 void supervisor_stop(struct supervisor *sv);
 
-/* supervisor_reload has the hook `reload` called soon. Any thread may call it. */
+/* supervisor_reload requests a call of the hook `reload`. Any thread. */
 void supervisor_reload(struct supervisor *sv);
 /* supervisor_add opens a worker and starts it. supervisor_remove drains a worker, waits for its end
  * and closes it. Only the hook `reload` may call these; the other workers are not disturbed. With

@@ -78,8 +78,8 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
 
 /* ---- what was emitted ---- */
 
-/* A walk over all events, in pages of 1,000. (1) visit == NULL: it asked to stop. (2) last is the
- * seq of the event visited last, seen the number visited in this page. */
+/* A walk over all events, in pages of 1,000. (1) visit == NULL: the callback asked to stop. (2)
+ * last is the seq of the event visited last, seen the number visited in this page. */
 struct visiting {
     int (*visit)(void *ctx, const outbox_event *ev);
     void *ctx;
@@ -118,7 +118,7 @@ OUTBOX_API int outbox_test_each(outbox *ob, int (*visit)(void *ctx, const outbox
     return 0;
 }
 
-/* What outbox_test_count looks for, and how many it has found. */
+/* The criteria of outbox_test_count, and the number of events that match. */
 struct counting {
     const char *type, *aggregate_id, *part; /* NULL: any */
     int n;

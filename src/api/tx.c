@@ -150,7 +150,7 @@ OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_rec
 
 /* ---- the inbox ---- */
 
-/* A payload has `size` bytes; 0: up to its NUL. NULL counts as empty. */
+/* The payload has `size` bytes, or ends with a NUL if size is 0. NULL counts as empty. */
 static int handle_once(struct store *st, void *foreign, const char *handler, const char *key,
                        const char *payload, size_t size, int *ret_first, struct error *err)
 {

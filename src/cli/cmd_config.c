@@ -58,7 +58,7 @@ struct checked {
     bool ok, connected;
 };
 
-/* Returns the i-th warning, or the i-th of the other problems. */
+/* Returns the i-th warning, or the i-th problem that is not a warning. */
 static const void *nth_problem(const void *row, size_t i, bool warning)
 {
     const struct config *c = ((const struct checked *)row)->config;

@@ -321,7 +321,7 @@ static int check_settings(const struct cli *cli, struct consumer *c,
     }
 
     if (c->order == ORDER_GLOBAL && c->lanes != 1)
-        return options_usage(err, "order global needs lanes 1");
+        return options_usage(err, "order global needs lanes 1; set both");
     return 0;
 }
 
@@ -375,7 +375,7 @@ static int consumers_revert(struct cli *cli, struct error *err)
     }
     if (!to)
         return err_set(err, ERR_NOTFOUND,
-                       "consumer \"%s\" has no such settings to go back to; "
+                       "consumer \"%s\" has no such earlier settings; "
                        "`outbox consumers history %s` lists them",
                        name, name);
 

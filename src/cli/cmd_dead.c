@@ -175,11 +175,10 @@ static int count_letter(void *ctx, const struct dead_letter *d)
 }
 
 /* Counts the letters to retry or drop. */
-static int count_letters(struct store *st, const struct args *a, struct tally *ret,
+static int count_letters(struct store *st, const struct dead_query *q, struct tally *ret,
                          struct error *err)
 {
-    struct dead_query q = query_of(a);
-    if (st->ops->dead(st, &q, count_letter, ret, err) != 0)
+    if (st->ops->dead(st, q, count_letter, ret, err) != 0)
         return -1;
     if (ret->failed)
         return err_nomem(err);
@@ -188,15 +187,13 @@ static int count_letters(struct store *st, const struct args *a, struct tally *r
 
 /* Retries or drops the letters, one consumer after the other, to report how many letters each of
  * them had. */
-static int act_on_all(struct cli *cli, const struct action *action, struct tally *ret,
-                      struct error *err)
+static int act_on_all(struct store *st, struct arena *a, const struct action *action,
+                      struct dead_query q, struct tally *ret, struct error *err)
 {
-    struct store *st = cli->st;
-    struct dead_query q = query_of(&cli->args);
     const char *only = q.consumer;
     struct consumer_info *c;
     size_t n;
-    if (st->ops->consumer_list(st, NULL, &cli->arena, &c, &n, err) != 0)
+    if (st->ops->consumer_list(st, NULL, a, &c, &n, err) != 0)
         return -1;
     for (size_t i = 0; i < n; i++) {
         q.consumer = c[i].spec.name;
@@ -296,13 +293,13 @@ static void tally_release(struct tally *t)
 static int change_in(struct cli *cli, const struct action *action, struct tally *ret,
                      struct error *err)
 {
-    const struct args *a = &cli->args;
-    if (a->dry_run)
-        return count_letters(cli->st, a, ret, err);
+    struct dead_query q = query_of(&cli->args);
+    if (cli->args.dry_run)
+        return count_letters(cli->st, &q, ret, err);
 
-    bool asks = action->destroys && !a->yes;
+    bool asks = action->destroys && !cli->args.yes;
     if (asks) {
-        if (count_letters(cli->st, a, ret, err) != 0)
+        if (count_letters(cli->st, &q, ret, err) != 0)
             return -1;
         if (ret->sum > 0) {
             char n[HUMAN_COUNT];
@@ -318,7 +315,7 @@ static int change_in(struct cli *cli, const struct action *action, struct tally 
         }
         tally_release(ret);
     }
-    return act_on_all(cli, action, ret, err);
+    return act_on_all(cli->st, &cli->arena, action, q, ret, err);
 }
 
 /* `dead retry` and `dead drop`. */

@@ -42,7 +42,7 @@ static int set_header(void *field, const char *value, const struct option_def *o
     if (!equals || equals == value)
         return err_set(err, ERR_CONFIG, "\"%s\" is not NAME=VALUE", value);
     if (a->n_headers == EVENT_HEADERS_COUNT)
-        return err_set(err, ERR_CONFIG, "more than %d headers", EVENT_HEADERS_COUNT);
+        return err_set(err, ERR_CONFIG, "at most %d headers can be given", EVENT_HEADERS_COUNT);
     size_t n = (size_t)(equals - value) + 1;
     for (size_t i = 0; i < a->n_headers; i++) {
         if (strncmp(a->headers[i], value, n) == 0)
@@ -96,7 +96,9 @@ static int headers_json(const struct emit_args *a, struct buf *b, struct error *
     }
     buf_addc(b, '}');
     if (!buf_cstr(b))
-        return err_set(err, ERR_INVALID, "the headers are over the limit; nothing is stored");
+        return err_set(err, ERR_INVALID,
+                       "the headers are over the limit of %d bytes; nothing is stored",
+                       (int)EVENT_HEADERS_MAX);
     return 0;
 }
 

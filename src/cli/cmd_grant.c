@@ -14,7 +14,8 @@ static int add_consumer(void *field, const char *value, const struct option_def 
     struct grant_args *a = field;
     (void)o;
     if (a->n_consumers == GRANTED_MAX)
-        return err_set(err, ERR_CONFIG, "more than %d consumers: name the rest in another call",
+        return err_set(err, ERR_CONFIG,
+                       "at most %d consumers can be named; name the others in another call",
                        GRANTED_MAX);
     a->consumers[a->n_consumers++] = value;
     return 0;

@@ -1,5 +1,6 @@
 /* cmd_relay.c: outbox relay, which starts and stops a relay: signals, waiting for an unreachable
  * store, the HTTP server. For the running relay see relay.c. */
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -178,11 +179,7 @@ static int start_server(struct relay *r, struct error *err)
         return err_prefix(err, "--listen %s", s->listen);
     relay_log(r, LOG_INFO_, NULL, "listening on %s", url);
     if (!asks_token && !admin_loopback(&door.address))
-        relay_log(r, LOG_WARN_, NULL,
-                  "--listen %s: other machines may reach it, and no token is set: only /livez "
-                  "and /readyz are served; set listen-token-file, or listen on 127.0.0.1 or "
-                  "unix:PATH",
-                  s->listen);
+        relay_log(r, LOG_WARN_, NULL, "--listen %s: " CONFIG_OPEN_LISTEN, s->listen);
     return 0;
 }
 
@@ -231,14 +228,15 @@ static int run_relay(struct relay *r, struct error *err)
     if (geteuid() == 0)
         relay_log(r, LOG_WARN_, NULL,
                   "running as root, which a relay does not need; a mistake, for example in an "
-                  "exec: command, would be made as root; run it as a user of its own");
+                  "exec: command, would be made as root; run it as a separate user");
 
     int result = run_waiting(r, err);
     int number = atomic_load(&r->signal);
     logger_flush(&r->logger);
     if (result == 0 && r->abandoned)
-        result = err_set(err, ERR_CONFIG,
-                         "no consumer could be started after the config was reloaded");
+        result = err_set(
+            err, ERR_CONFIG,
+            "no consumer could be started after the config was reloaded; the log has the reasons");
 
     const char *how = stopped_by(number);
     if (result != 0)
@@ -331,7 +329,7 @@ static int relay_run(struct cli *cli, struct error *err)
     struct relay r = {.cli = cli,
                       .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
     if (r.wake_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "could not create an eventfd");
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
 
     /* With debug lines enabled, all of them should be seen. */
     int64_t hold_ms = cli->settings.log_hold_ms;

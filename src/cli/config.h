@@ -169,6 +169,11 @@ void config_upper(char *name);
  * is not known. */
 const char *config_where_named(const struct config *c, const char *consumer);
 
+/* The warning about a server that other machines may reach without a token. */
+#define CONFIG_OPEN_LISTEN \
+    "other machines may reach it, and no token is set: only /livez and /readyz are served; set " \
+    "listen-token-file, or listen on 127.0.0.1 or unix:PATH"
+
 /* config_try_sink opens the sink of a consumer and, with `connect`, waits for an answer from its
  * peer. If it was opened, *ret is the state of its broker; ret may be NULL. */
 int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *ret,

@@ -1,5 +1,5 @@
-/* config_check.c: whether a relay could run with the settings. `config check` and the relay itself
- * call the same function, so that one predicts the behaviour of the other. */
+/* config_check.c: checks whether a relay could run with the settings. `config check` and the relay
+ * call the same function, so the one predicts what the other does. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -360,10 +360,7 @@ static void check_listen(const struct checking *k)
         return;
     if (admin_address_parse(listen->value, &a, NULL) != 0 || admin_loopback(&a))
         return;
-    tell_problem(k, listen->where,
-                 "other machines may reach it, and no token is set: only /livez and /readyz "
-                 "are served; set listen-token-file, or listen on 127.0.0.1 or unix:PATH",
-                 true);
+    tell_problem(k, listen->where, CONFIG_OPEN_LISTEN, true);
 }
 
 void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx)

@@ -267,8 +267,8 @@ static void compare_variables(const char *variable, const struct option_def *tab
     }
 }
 
-/* Refuses a variable that misspells one of ours. Any other may belong to the application, or to an
- * exec: command, which this process may be. */
+/* Refuses a variable that misspells one of ours. Any other variable may belong to the application,
+ * or to an exec: command, as which this process may run. */
 static int check_variable(const char *variable, struct error *err)
 {
     struct likeness like = {.known = false};
@@ -359,8 +359,8 @@ static const char *variable_of(const char *consumer, const struct option_def *o,
     return out;
 }
 
-/* What a variable sets. (1) consumer == NULL: it fits no consumer. (2) other is a second consumer
- * that it fits, or NULL. */
+/* The option that a variable sets. (1) consumer == NULL: the name fits no consumer. (2) other is a
+ * second consumer that it fits, or NULL. */
 struct about {
     const char *consumer, *other;
     const struct option_def *def;

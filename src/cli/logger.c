@@ -90,8 +90,8 @@ static void put_short(enum log_format format, const char *stamp, const struct li
     write_line(text, (size_t)n);
 }
 
-/* Formats a line and writes it. Without memory for that it writes a short one. The message in JSON
- * is safe to display once decoded; the fields of an event keep their values. */
+/* Formats a line and writes it. Without memory it writes a short line. The message in JSON is safe
+ * to display once decoded; the fields of an event keep their values. */
 static void put_line(enum log_format format, const struct line *l)
 {
     char stamp[CLOCK_RFC3339_SIZE];

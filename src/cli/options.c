@@ -300,7 +300,8 @@ static int parse_positional(struct parser *p, const char *arg, struct error *err
     }
 
     if (cli->args.n_pos == cli->cmd->max)
-        return options_usage(err, "unexpected argument \"%s\"", arg);
+        return options_usage(err, "unexpected argument \"%s\"; see outbox help %s", arg,
+                             cli->cmd->name);
     cli->args.pos[cli->args.n_pos++] = arg;
     return 0;
 }

@@ -1,5 +1,5 @@
-/* fields.h: the fields of everything that can be listed. A row is a struct of the store, or a
- * struct below around it. */
+/* fields.h: the fields of all kinds of rows. A row is a struct of the store, or a struct below
+ * around it. */
 #ifndef LISTING_FIELDS_H
 #define LISTING_FIELDS_H
 
