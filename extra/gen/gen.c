@@ -22,37 +22,6 @@ struct texts {
 
 /* ---- the formats of the tools ---- */
 
-static void print_plain(struct texts *t)
-{
-    buf_addf(&t->out, "-- The tables and functions of outbox %s.\nBEGIN;\n", outbox_version());
-    buf_add(&t->out, t->up.p, t->up.n);
-    buf_adds(&t->out, "COMMIT;\n");
-}
-
-/* Writes no BEGIN and COMMIT: Flyway wraps each migration in a transaction. */
-static void print_flyway(struct texts *t)
-{
-    buf_addf(&t->out, "-- V1__outbox.sql\n-- The tables and functions of outbox %s.\n",
-             outbox_version());
-    buf_add(&t->out, t->up.p, t->up.n);
-}
-
-static void print_golang_migrate(struct texts *t)
-{
-    buf_addf(&t->out,
-             "-- ==== 000001_outbox.up.sql ====\n"
-             "-- The tables and functions of outbox %s.\n"
-             "BEGIN;\n",
-             outbox_version());
-    buf_add(&t->out, t->up.p, t->up.n);
-    buf_adds(&t->out, "COMMIT;\n"
-                      "\n"
-                      "-- ==== 000001_outbox.down.sql ====\n"
-                      "BEGIN;\n");
-    buf_add(&t->out, t->down.p, t->down.n);
-    buf_adds(&t->out, "COMMIT;\n");
-}
-
 /* Appends a string in triple quotes. SQLAlchemy takes a colon before a word for a parameter unless
  * it is escaped with a backslash. */
 static void python_text(struct buf *b, const struct buf *sql)
@@ -72,74 +41,95 @@ static void python_text(struct buf *b, const struct buf *sql)
     buf_adds(b, "\"\"\"\n");
 }
 
-static void print_alembic(struct texts *t)
-{
-    buf_addf(&t->out,
-             "\"\"\"The tables and functions of outbox %s.\n"
-             "\n"
-             "Revision ID: outbox_0001\n"
-             "Revises:\n"
-             "\"\"\"\n"
-             "from alembic import op\n"
-             "\n"
-             "revision = \"outbox_0001\"\n"
-             "down_revision = None\n"
-             "branch_labels = None\n"
-             "depends_on = None\n"
-             "\n"
-             "UP = ",
-             outbox_version());
-    python_text(&t->out, &t->up);
-    buf_adds(&t->out, "\nDOWN = ");
-    python_text(&t->out, &t->down);
-    buf_adds(&t->out, "\n"
-                      "\n"
-                      "def upgrade():\n"
-                      "    op.execute(UP)\n"
-                      "\n"
-                      "\n"
-                      "def downgrade():\n"
-                      "    op.execute(DOWN)\n");
-}
-
-static void print_rails(struct texts *t)
-{
-    buf_addf(&t->out,
-             "# db/migrate/20000101000001_create_outbox.rb\n"
-             "# The tables and functions of outbox %s.\n"
-             "class CreateOutbox < ActiveRecord::Migration[6.1]\n"
-             "  def up\n"
-             "    execute <<~'SQL'\n",
-             outbox_version());
-    buf_add(&t->out, t->up.p, t->up.n);
-    buf_adds(&t->out, "    SQL\n"
-                      "  end\n"
-                      "\n"
-                      "  def down\n"
-                      "    execute <<~'SQL'\n");
-    buf_add(&t->out, t->down.p, t->down.n);
-    buf_adds(&t->out, "    SQL\n"
-                      "  end\n"
-                      "end\n");
-}
-
 static const char *const gen_tools[] = {"plain",   "flyway", "golang-migrate",
                                         "alembic", "rails",  NULL};
 
-/* In the order of gen_tools. */
+/* The tools, in the order of gen_tools. In the text, @version@ stands for ours, @up@ and @down@ for
+ * the SQL, @UP@ and @DOWN@ for the SQL as a Python string. */
 static const struct tool {
-    void (*print)(struct texts *t);
+    const char *text;
     const char *comment;
     bool one_statement; /* its driver for SQLite runs only one statement at a time */
     const char *file;   /* name with --out-dir */
     const char *down;   /* name of the file that undoes it; NULL if there is none */
 } tools[] = {
-    {print_plain, "-- ", false, "0001_outbox.sql", NULL},
-    {print_flyway, "-- ", false, "V1__outbox.sql", NULL},
-    {print_golang_migrate, "-- ", false, "000001_outbox.up.sql", "000001_outbox.down.sql"},
-    {print_alembic, "# ", true, "outbox_0001.py", NULL},
-    {print_rails, "# ", true, "20000101000001_create_outbox.rb", NULL},
+    {"-- The tables and functions of outbox @version@.\n"
+     "BEGIN;\n"
+     "@up@COMMIT;\n",
+     "-- ", false, "0001_outbox.sql", NULL},
+    /* Flyway wraps each migration in a transaction. */
+    {"-- V1__outbox.sql\n"
+     "-- The tables and functions of outbox @version@.\n"
+     "@up@",
+     "-- ", false, "V1__outbox.sql", NULL},
+    {"-- ==== 000001_outbox.up.sql ====\n"
+     "-- The tables and functions of outbox @version@.\n"
+     "BEGIN;\n"
+     "@up@COMMIT;\n"
+     "\n"
+     "-- ==== 000001_outbox.down.sql ====\n"
+     "BEGIN;\n"
+     "@down@COMMIT;\n",
+     "-- ", false, "000001_outbox.up.sql", "000001_outbox.down.sql"},
+    {"\"\"\"The tables and functions of outbox @version@.\n"
+     "\n"
+     "Revision ID: outbox_0001\n"
+     "Revises:\n"
+     "\"\"\"\n"
+     "from alembic import op\n"
+     "\n"
+     "revision = \"outbox_0001\"\n"
+     "down_revision = None\n"
+     "branch_labels = None\n"
+     "depends_on = None\n"
+     "\n"
+     "UP = @UP@\n"
+     "DOWN = @DOWN@\n"
+     "\n"
+     "def upgrade():\n"
+     "    op.execute(UP)\n"
+     "\n"
+     "\n"
+     "def downgrade():\n"
+     "    op.execute(DOWN)\n",
+     "# ", true, "outbox_0001.py", NULL},
+    {"# db/migrate/20000101000001_create_outbox.rb\n"
+     "# The tables and functions of outbox @version@.\n"
+     "class CreateOutbox < ActiveRecord::Migration[6.1]\n"
+     "  def up\n"
+     "    execute <<~'SQL'\n"
+     "@up@    SQL\n"
+     "  end\n"
+     "\n"
+     "  def down\n"
+     "    execute <<~'SQL'\n"
+     "@down@    SQL\n"
+     "  end\n"
+     "end\n",
+     "# ", true, "20000101000001_create_outbox.rb", NULL},
 };
+
+static void print_tool(const struct tool *tool, struct texts *t)
+{
+    struct buf *b = &t->out;
+    const char *text = tool->text;
+    for (;;) {
+        size_t n = strcspn(text, "@");
+        buf_add(b, text, n);
+        if (text[n] == '\0')
+            return;
+        struct str name = {text + n + 1, strcspn(text + n + 1, "@")};
+        if (str_is(name, "version"))
+            buf_adds(b, outbox_version());
+        else if (str_is(name, "up"))
+            buf_add(b, t->up.p, t->up.n);
+        else if (str_is(name, "down"))
+            buf_add(b, t->down.p, t->down.n);
+        else
+            python_text(b, str_is(name, "UP") ? &t->up : &t->down);
+        text = name.p + name.n + 1;
+    }
+}
 
 static const struct tool *tool_of(const struct cli *cli)
 {
@@ -224,12 +214,10 @@ static void show_url(struct shown_url *u, const struct cli *cli, const struct te
 }
 
 /* Returns the text of a URL; "" if there was no memory, which the caller checks. */
-static const char *text_of(struct shown_url *u)
+static const char *shown_text(struct shown_url *u)
 {
     const char *text = buf_cstr(&u->text);
-    if (!text)
-        return "";
-    return text;
+    return text ? text : "";
 }
 
 /* Appends a config file for the service. */
@@ -242,7 +230,7 @@ static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
     buf_adds(b, "[outbox]\n");
     if (url.removed)
         buf_adds(b, "# the password belongs in ~/.pgpass or PGPASSWORD\n");
-    buf_addf(b, "store = %s\n", text_of(&url));
+    buf_addf(b, "store = %s\n", shown_text(&url));
     buf_addf(b,
              "\n"
              "[consumer %s]\n"
@@ -310,19 +298,6 @@ struct files {
     size_t n;
 };
 
-static void files_init(struct files *f)
-{
-    *f = (struct files){.n = 0};
-    for (size_t i = 0; i < FILES; i++)
-        buf_init(&f->file[i].text, SQL_MAX);
-}
-
-static void files_release(struct files *f)
-{
-    for (size_t i = 0; i < FILES; i++)
-        buf_release(&f->file[i].text);
-}
-
 /* Returns the text of one more file, for the caller to fill. */
 static struct buf *files_add(struct files *f, const char *name)
 {
@@ -349,17 +324,6 @@ static void add_sql(struct files *f, const struct cli *cli, const struct texts *
     buf_add(up, first, (size_t)(second - first));
     second += strlen(mark);
     buf_add(files_add(f, tool->down), second, (size_t)(end - second));
-}
-
-/* Appends boot.c for the service. */
-static void add_program(struct buf *b, const struct cli *cli, const struct texts *t)
-{
-    struct shown_url url;
-    show_url(&url, cli, t);
-    skeleton_program(b, cli->args.gen.service, text_of(&url));
-    if (url.text.failed)
-        b->failed = true;
-    buf_release(&url.text);
 }
 
 static bool file_written(const void *row, struct listing_value *ret)
@@ -404,18 +368,26 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
     if (t->out.failed)
         return err_nomem(err);
 
-    files_init(&f);
-    f.dir = cli->args.gen.out_dir;
+    f = (struct files){.dir = cli->args.gen.out_dir};
+    for (size_t i = 0; i < FILES; i++)
+        buf_init(&f.file[i].text, SQL_MAX);
     add_sql(&f, cli, t);
     if (cli->args.gen.service) {
         add_ini(files_add(&f, "outbox.ini"), cli, t);
-        add_program(files_add(&f, "boot.c"), cli, t);
+        struct shown_url url;
+        struct buf *program = files_add(&f, "boot.c");
+        show_url(&url, cli, t);
+        skeleton_program(program, cli->args.gen.service, shown_text(&url));
+        if (url.text.failed)
+            program->failed = true;
+        buf_release(&url.text);
         skeleton_makefile(files_add(&f, "Makefile"));
     }
     int r = skeleton_write(cli->args.gen.out_dir, f.file, f.n, err);
     if (r == 0)
         r = output_result(cli, fields_gen, &f, files_text, err);
-    files_release(&f);
+    for (size_t i = 0; i < FILES; i++)
+        buf_release(&f.file[i].text);
     return r;
 }
 
@@ -529,7 +501,7 @@ static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
 /* Prints the SQL, or writes it and the files of a service with --out-dir. */
 static int emit_texts(const struct cli *cli, struct texts *t, struct error *err)
 {
-    tool_of(cli)->print(t);
+    print_tool(tool_of(cli), t);
     if (cli->args.gen.out_dir)
         return write_files(cli, t, err);
     if (cli->args.gen.service)

@@ -128,19 +128,8 @@ static int load_keys(const struct webhook_args *w, enum signature_use use,
     return signature_keys_load(&from, ret, err);
 }
 
-/* Reads a file, or with "-" stdin. */
-static int read_body(const char *path, struct buf *body, struct error *err)
-{
-    int e = lines_slurp(path, BODY_MAX, body);
-    if (e)
-        return err_errno(err, ERR_CONFIG, e, "%s: could not read the body", path);
-    if (body->n == BODY_MAX)
-        return err_set(err, ERR_INVALID, "%s: the body is over 64 MiB", path);
-    return 0;
-}
-
-/* Reads the keys and the body. On success the caller frees *keys; it releases the body in any
- * case. */
+/* Reads the keys, and the body from a file or, with "-", stdin. On success the caller frees *keys;
+ * it releases the body in any case. */
 static int load_message(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
                         struct buf *body, struct error *err)
 {
@@ -156,10 +145,13 @@ static int load_message(const struct cli *cli, enum signature_use use, struct si
         return -1;
 
     const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
-    if (read_body(path, body, err) == 0)
+    int e = lines_slurp(path, BODY_MAX, body);
+    if (e == 0 && body->n < BODY_MAX)
         return 0;
     signature_keys_free(*keys);
-    return -1;
+    if (e)
+        return err_errno(err, ERR_CONFIG, e, "%s: could not read the body", path);
+    return err_set(err, ERR_INVALID, "%s: the body is over 64 MiB", path);
 }
 
 /* Prints the headers that a sender would send with the body. */
@@ -189,30 +181,6 @@ static int webhook_sign(struct cli *cli, struct error *err)
 }
 
 /* Prints the verdict on a signature. A forged one is CLI_FOUND. */
-static int say_verdict(const struct webhook_args *w, struct signature_keys *keys,
-                       const struct buf *body, struct error *err)
-{
-    struct signature_message m = {str_of(w->id), w->timestamp, {body->p, body->n}};
-    int64_t now = 0; /* any timestamp will do */
-    if (!w->any_time)
-        now = clock_wall(&clock_system) / 1000;
-    const char *why = signature_check(keys, &m, str_of(w->signature), now);
-    if (!why) {
-        puts("genuine");
-        return 0;
-    }
-
-    struct buf b;
-    buf_init(&b, 1024);
-    output_addf(&b, "not genuine: %s\n", why);
-    if (output_flush(&b, err) == 0) {
-        err_set(err, ERR_INVALID, "%s", why);
-        err->code = CLI_FOUND;
-    }
-    buf_release(&b);
-    return -1;
-}
-
 static int webhook_verify(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
@@ -220,33 +188,40 @@ static int webhook_verify(struct cli *cli, struct error *err)
         return options_usage(err, "verify needs --timestamp SECONDS and --signature TEXT");
 
     struct signature_keys *keys = NULL;
-    struct buf body;
+    struct buf body, out;
     buf_init(&body, BODY_MAX);
+    buf_init(&out, 1024);
     int r = load_message(cli, SIGNATURE_VERIFY, &keys, &body, err);
     if (r == 0) {
-        r = say_verdict(w, keys, &body, err);
+        struct signature_message m = {str_of(w->id), w->timestamp, {body.p, body.n}};
+        int64_t now = w->any_time ? 0 : clock_wall(&clock_system) / 1000;
+        const char *why = signature_check(keys, &m, str_of(w->signature), now);
+        if (why)
+            output_addf(&out, "not genuine: %s\n", why);
+        else
+            buf_adds(&out, "genuine\n");
+        r = output_flush(&out, err);
+        if (r == 0 && why) {
+            r = err_set(err, ERR_INVALID, "%s", why);
+            err->code = CLI_FOUND;
+        }
         signature_keys_free(keys);
     }
+    buf_release(&out);
     buf_release(&body);
     return r;
-}
-
-/* Warns about `webhook secret > file`: the shell creates the file, perhaps readable by every user.
- */
-static void warn_readable(void)
-{
-    struct stat st;
-    bool is_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
-    if (is_file && st.st_mode & (S_IROTH | S_IWOTH))
-        output_error("warning: any user of this machine can read the file this is written to; run "
-                     "chmod o-rwx on it, and create such files with umask 077");
 }
 
 /* Prints a new secret, and wipes it from memory. */
 static int webhook_secret(struct cli *cli, struct error *err)
 {
     struct buf b, public;
-    warn_readable();
+    struct stat st;
+    /* With `webhook secret > file` the shell creates the file, perhaps readable by every user. */
+    bool is_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
+    if (is_file && st.st_mode & (S_IROTH | S_IWOTH))
+        output_error("warning: any user of this machine can read the file this is written to; run "
+                     "chmod o-rwx on it, and create such files with umask 077");
     buf_init(&b, 512);
     buf_init(&public, 256);
 

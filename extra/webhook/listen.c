@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/num.h"
 #include "extra/webhook/listen.h"
 #include "extra/webhook/replay.h"
 #include "sink/signature.h"
@@ -40,16 +41,6 @@ void listen_give_time(struct listener *l, struct client *c, int64_t ms)
         l->look_at = c->deadline;
 }
 
-/* Makes epoll report once when the client closes its half. If the last bytes and the end arrive
- * together, the daemon reads the bytes and misses the end: the connection would stay until its time
- * is up. */
-static void watch_half(struct listener *l, struct client *c)
-{
-    struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = c};
-    c->half_closed = false;
-    epoll_ctl(l->halves, EPOLL_CTL_ADD, c->fd, &ev);
-}
-
 /* Notes which clients have closed their half. Call before the daemon runs. */
 static void see_halves(struct listener *l)
 {
@@ -70,17 +61,8 @@ static void disconnect(struct client *c)
     c->half_closed = false;
 }
 
-/* Whether we are waiting for a client that will send nothing more. */
-static bool waits_in_vain(const struct client *c)
-{
-    int unread = 0;
-    if (c->deadline == CLOCK_NEVER)
-        return false; /* our answer has yet to be sent */
-    return ioctl(c->fd, FIONREAD, &unread) == 0 && unread == 0;
-}
-
-/* Disconnects clients that have closed their half, once the daemon has read all their data. Call
- * after the daemon ran. */
+/* Disconnects clients that have closed their half, once the daemon has read all their data, unless
+ * we owe them an answer. Call after the daemon ran. */
 static void drop_halves(struct listener *l)
 {
     MHD_UNSIGNED_LONG_LONG mhd;
@@ -91,21 +73,15 @@ static void drop_halves(struct listener *l)
     l->any_half = false;
     for (size_t i = 0; i < LISTEN_CLIENTS; i++) {
         struct client *c = &l->client[i];
+        int unread = 0;
         if (!c->deadline || !c->half_closed)
             continue;
-        if (waits_in_vain(c))
+        bool owed = c->deadline == CLOCK_NEVER;
+        if (!owed && ioctl(c->fd, FIONREAD, &unread) == 0 && unread == 0)
             disconnect(c);
         else
             l->any_half = true;
     }
-}
-
-static struct client *free_slot(struct listener *l)
-{
-    for (size_t i = 0; i < LISTEN_CLIENTS; i++)
-        if (!l->client[i].deadline)
-            return &l->client[i];
-    return NULL;
 }
 
 /* Always finds a free slot: there are as many as connections that the daemon allows. */
@@ -122,12 +98,20 @@ static void on_connection(void *ctx, struct MHD_Connection *conn, void **client,
         return;
     }
 
-    c = free_slot(l);
-    if (!info || !c)
+    c = l->client;
+    while (c < l->client + LISTEN_CLIENTS && c->deadline)
+        c++;
+    if (!info || c == l->client + LISTEN_CLIENTS)
         return;
     c->fd = info->connect_fd;
+    c->half_closed = false;
     listen_give_time(l, c, l->w->request_ms + LISTEN_BETWEEN_MS);
-    watch_half(l, c);
+
+    /* epoll reports once when the client closes its half. If the last bytes and the end arrive
+     * together, the daemon reads the bytes and misses the end: the connection would stay until its
+     * time is up. */
+    struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = c};
+    epoll_ctl(l->halves, EPOLL_CTL_ADD, c->fd, &ev);
     *client = c;
 }
 
@@ -199,41 +183,18 @@ static int start_listening(struct listener *l, struct error *err)
     return output_end(err);
 }
 
-/* Whether to leave the loop: after a signal, an error of the output, or --count requests. */
-static bool is_done(const struct listener *l)
-{
-    bool all_answered = l->w->count && l->answered >= l->w->count;
-    return stopped || l->err.code || all_answered;
-}
-
-/* Returns the smaller of two timeouts in ms, where -1 stands for none. */
-static int sooner_timeout(int a, int b)
-{
-    if (a < 0 || b < 0)
-        return a < 0 ? b : a;
-    return a < b ? a : b;
-}
-
-static int ms_until(int64_t at, int64_t now)
-{
-    if (at <= now)
-        return 0;
-    return (int)((at - now) / MS_NS) + 1;
-}
-
 /* Returns how long the loop may sleep, in ms; -1: until something happens. */
 static int loop_timeout(const struct listener *l)
 {
     MHD_UNSIGNED_LONG_LONG mhd;
-    int64_t now = clock_mono(&clock_system);
-    int ms = -1;
+    int64_t now = clock_mono(&clock_system), at = l->look_at;
     if (l->first)
-        ms = ms_until(l->first->due, now);
-    if (l->look_at != CLOCK_NEVER)
-        ms = sooner_timeout(ms, ms_until(l->look_at, now));
+        at = min_i64(at, l->first->due);
     if (MHD_get_timeout(l->daemon, &mhd) == MHD_YES)
-        ms = sooner_timeout(ms, (int)mhd);
-    return ms;
+        at = min_i64(at, now + (int64_t)mhd * MS_NS);
+    if (at == CLOCK_NEVER)
+        return -1;
+    return at <= now ? 0 : (int)((at - now + MS_NS - 1) / MS_NS);
 }
 
 /* Serves until told to stop. Signals are unblocked only while it waits, so none is missed. */
@@ -244,7 +205,10 @@ static void run_loop(struct listener *l, const sigset_t *waiting)
          .events = POLLIN},
         {.fd = l->halves, .events = POLLIN},
     };
-    while (!is_done(l)) {
+    for (;;) {
+        bool all_answered = l->w->count && l->answered >= l->w->count;
+        if (stopped || l->err.code || all_answered)
+            break;
         listen_resume(l, false);
         drop_late(l, clock_mono(&clock_system));
         int ms = loop_timeout(l);
@@ -264,33 +228,6 @@ static void run_loop(struct listener *l, const sigset_t *waiting)
     }
 }
 
-/* Creates the response shared by all requests, apart from the status. */
-static int make_answer(struct listener *l, struct error *err)
-{
-    char seconds[24];
-    l->answer = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
-    if (!l->answer)
-        return err_nomem(err);
-    snprintf(seconds, sizeof(seconds), "%lld", (long long)l->w->retry_after.value);
-    if (l->w->retry_after.given)
-        MHD_add_response_header(l->answer, "Retry-After", seconds);
-    return 0;
-}
-
-/* Loads the keys for signatures, if there are any, and then the memory for replays. */
-static int load_keys(struct listener *l, struct error *err)
-{
-    struct signature_source from = {l->w->secret_file, l->w->secret_env, SIGNATURE_VERIFY};
-    if (!from.file && !from.variable)
-        return 0;
-    if (signature_keys_load(&from, &l->keys, err) != 0)
-        return -1;
-    l->memory = replay_new();
-    if (!l->memory)
-        return err_nomem(err);
-    return 0;
-}
-
 /* Blocks the signals that stop us, and returns the mask to wait with. */
 static void catch_signals(sigset_t *before)
 {
@@ -305,15 +242,30 @@ static void catch_signals(sigset_t *before)
     sigprocmask(SIG_BLOCK, &block, before);
 }
 
+/* Loads the keys for signatures, if there are any, and creates the response that all requests
+ * share, apart from the status. */
 static int prepare_listener(struct listener *l, struct error *err)
 {
+    const struct webhook_args *w = l->w;
+    struct signature_source from = {w->secret_file, w->secret_env, SIGNATURE_VERIFY};
     l->halves = epoll_create1(EPOLL_CLOEXEC);
     if (l->halves < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an epoll");
-    if (load_keys(l, err) != 0)
-        return -1;
-    if (make_answer(l, err) != 0)
-        return -1;
+    if (from.file || from.variable) {
+        if (signature_keys_load(&from, &l->keys, err) != 0)
+            return -1;
+        l->memory = replay_new();
+        if (!l->memory)
+            return err_nomem(err);
+    }
+
+    char seconds[24];
+    l->answer = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    if (!l->answer)
+        return err_nomem(err);
+    snprintf(seconds, sizeof(seconds), "%lld", (long long)w->retry_after.value);
+    if (w->retry_after.given)
+        MHD_add_response_header(l->answer, "Retry-After", seconds);
     return start_listening(l, err);
 }
 

@@ -29,25 +29,22 @@ struct claims {
     bool twice;            /* there was a second id or timestamp */
 };
 
-/* Stores a header that may occur only once. */
-static void claim_once(struct claims *c, struct str *field, struct str value)
-{
-    if (field->p)
-        c->twice = true;
-    *field = value;
-}
-
 /* Collects the headers of a signature. Names of headers ignore case. */
 static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
     struct claims *c = claims;
     struct str text = str_of(value ? value : "");
+    struct str *field = NULL; /* one that may occur only once */
     (void)kind;
     if (strcasecmp(name, "webhook-id") == 0)
-        claim_once(c, &c->id, text);
+        field = &c->id;
     if (strcasecmp(name, "webhook-timestamp") == 0)
-        claim_once(c, &c->timestamp, text);
+        field = &c->timestamp;
+    if (field) {
+        c->twice = c->twice || field->p;
+        *field = text;
+    }
     if (strcasecmp(name, "webhook-signature") == 0) {
         if (c->signatures.n)
             buf_addc(&c->signatures, ' ');
@@ -56,29 +53,12 @@ static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const c
     return MHD_YES;
 }
 
-/* Refuses a replay of an accepted message. A sender whose first attempt was lost retries with a new
- * timestamp, so that is no replay. */
-static struct verdict judge_genuine(struct listener *l, const struct signature_message *m,
-                                    int64_t now)
+/* Returns why a request is not authentic; NULL if it is. Fills in the message of its signature. */
+static const char *check_claims(struct listener *l, const struct claims *c,
+                                struct signature_message *m, int64_t now)
 {
-    unsigned status = (unsigned)l->w->status;
-    enum replay known = replay_known(l->memory, m, now);
-    if (known == REPLAY_REPLAY)
-        return (struct verdict){MHD_HTTP_CONFLICT,
-                                "a replay: this exact request was accepted before"};
-
-    bool accepted = status < 300;
-    if (accepted)
-        replay_accept(l->memory, m, now);
-    if (known == REPLAY_REPEAT)
-        return (struct verdict){status, "genuine, but a repeat: this id was accepted before"};
-    return (struct verdict){status, "genuine"};
-}
-
-/* Returns the problem with the headers, before any signature is checked; NULL: none. Reads the
- * timestamp into *ret. */
-static const char *missing_in(const struct claims *c, int64_t *ret)
-{
+    struct str signatures = {c->signatures.p, c->signatures.n};
+    m->id = c->id;
     if (c->twice)
         return "more than one webhook-id or webhook-timestamp";
     if (!c->id.n)
@@ -87,38 +67,42 @@ static const char *missing_in(const struct claims *c, int64_t *ret)
         return "webhook-id is too long";
     if (!c->timestamp.n)
         return "no webhook-timestamp";
-    if (!signature_timestamp(c->timestamp, ret))
+    if (!signature_timestamp(c->timestamp, &m->timestamp))
         return "webhook-timestamp is not a number of seconds";
-    return NULL;
+    return signature_check(l->keys, m, signatures, now);
 }
 
-static struct verdict judge_claims(struct listener *l, struct visit *v, const struct claims *c)
-{
-    int64_t now = clock_wall(&clock_system) / 1000;
-    struct signature_message m = {.id = c->id, .body = {v->body.p, v->body.n}};
-    struct str signatures = {c->signatures.p, c->signatures.n};
-    const char *why = missing_in(c, &m.timestamp);
-    if (!why)
-        why = signature_check(l->keys, &m, signatures, now);
-    if (why)
-        return (struct verdict){MHD_HTTP_UNAUTHORIZED, why};
-    return judge_genuine(l, &m, now);
-}
-
-/* Decides how to answer a complete request. Without keys there is nothing to check. */
+/* Decides how to answer a complete request: refuses one that is not authentic, and a replay of an
+ * accepted message. A sender whose first attempt was lost retries with a new timestamp, so that is
+ * not a replay. Without keys there is nothing to check. */
 static struct verdict judge_request(struct listener *l, struct visit *v)
 {
-    struct claims c = {.twice = false};
+    unsigned status = (unsigned)l->w->status;
     if (v->refused)
         return (struct verdict){v->refused, "too large, or too much at once"};
     if (!l->keys)
-        return (struct verdict){(unsigned)l->w->status, ""};
+        return (struct verdict){status, ""};
 
+    struct claims c = {.twice = false};
+    struct signature_message m = {.body = {v->body.p, v->body.n}};
+    int64_t now = clock_wall(&clock_system) / 1000;
     buf_init(&c.signatures, LISTEN_HEAD_MAX);
     MHD_get_connection_values(v->conn, MHD_HEADER_KIND, note_claim, &c);
-    struct verdict verdict = judge_claims(l, v, &c);
+    const char *why = check_claims(l, &c, &m, now);
     buf_release(&c.signatures);
-    return verdict;
+    if (why)
+        return (struct verdict){MHD_HTTP_UNAUTHORIZED, why};
+
+    enum replay known = replay_known(l->memory, &m, now);
+    if (known == REPLAY_REPLAY)
+        return (struct verdict){MHD_HTTP_CONFLICT,
+                                "a replay: this exact request was accepted before"};
+    bool accepted = status < 300;
+    if (accepted)
+        replay_accept(l->memory, &m, now);
+    if (known == REPLAY_REPEAT)
+        return (struct verdict){status, "genuine, but a repeat: this id was accepted before"};
+    return (struct verdict){status, "genuine"};
 }
 
 /* ---- printing ---- */
@@ -126,18 +110,6 @@ static struct verdict judge_request(struct listener *l, struct visit *v)
 static const char *header_of(struct visit *v, const char *name)
 {
     return MHD_lookup_connection_value(v->conn, MHD_HEADER_KIND, name);
-}
-
-/* Appends the body as one line that is safe for a terminal. Works in place and in one pass, since a
- * hostile body may have 64 MiB. */
-static void clean_body(struct buf *b, const struct visit *v)
-{
-    size_t start = b->n;
-    buf_add(b, v->body.p, v->body.n);
-    buf_addc(b, '\0'); /* text_clean ends its output with a NUL */
-    if (b->failed)
-        return;
-    b->n = start + text_clean(b->p + start, v->body.n + 1, b->p + start, v->body.n);
 }
 
 /* Prints a line about the request and one with its body. All of it is untrusted. */
@@ -159,8 +131,15 @@ static void print_text(struct listener *l, struct visit *v, const char *what, co
     if (l->keys)
         buf_addf(&l->line, ", %s", verdict);
     buf_adds(&l->line, "\n  ");
-    clean_body(&l->line, v);
-    buf_addc(&l->line, '\n');
+
+    /* The body is cleaned in place and in one pass, since a hostile one may have 64 MiB. */
+    struct buf *b = &l->line;
+    size_t start = b->n;
+    buf_add(b, v->body.p, v->body.n);
+    buf_addc(b, '\0'); /* text_clean ends its output with a NUL */
+    if (!b->failed)
+        b->n = start + text_clean(b->p + start, v->body.n + 1, b->p + start, v->body.n);
+    buf_addc(b, '\n');
 }
 
 /* A request to print. */
@@ -253,20 +232,6 @@ static enum MHD_Result answer_request(struct listener *l, struct visit *v)
     return MHD_queue_response(v->conn, v->status, l->answer);
 }
 
-/* Suspends the connection until its answer is due. */
-static enum MHD_Result answer_later(struct listener *l, struct visit *v)
-{
-    v->due = clock_mono(&clock_system) + l->w->delay_ms * MS_NS;
-    v->next = NULL;
-    if (l->last)
-        l->last->next = v;
-    else
-        l->first = v;
-    l->last = v;
-    MHD_suspend_connection(v->conn);
-    return MHD_YES;
-}
-
 static void drop_body(struct listener *l, struct visit *v)
 {
     l->held -= v->body.n;
@@ -288,43 +253,40 @@ static enum MHD_Result complete_request(struct listener *l, struct visit *v, con
     print_request(l, v, what, verdict.text);
 
     drop_body(l, v);
-    if (l->w->delay_ms)
-        return answer_later(l, v);
-    return answer_request(l, v);
+    if (!l->w->delay_ms)
+        return answer_request(l, v);
+
+    /* Suspend the connection until its answer is due. */
+    v->due = clock_mono(&clock_system) + l->w->delay_ms * MS_NS;
+    v->next = NULL;
+    if (l->last)
+        l->last->next = v;
+    else
+        l->first = v;
+    l->last = v;
+    MHD_suspend_connection(v->conn);
+    return MHD_YES;
 }
 
-/* Drops the body received so far; the rest is ignored. */
-static void refuse_request(struct listener *l, struct visit *v, unsigned status)
-{
-    v->refused = status;
-    drop_body(l, v);
-}
-
-/* Adds a piece to the body, unless the body, or all bodies together, would become too large. */
+/* Adds a piece to the body, unless the body, or all bodies together, would become too large. Then
+ * it drops the body received so far, and the rest is ignored. */
 static void keep_body(struct listener *l, struct visit *v, const char *data, size_t n)
 {
     if (v->refused)
         return;
     if (n > l->body_max - v->body.n) {
-        refuse_request(l, v, MHD_HTTP_CONTENT_TOO_LARGE);
-        return;
+        v->refused = MHD_HTTP_CONTENT_TOO_LARGE;
+    } else if (n > l->bodies_max - l->held) {
+        v->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+    } else {
+        buf_add(&v->body, data, n);
+        if (v->body.failed)
+            v->refused = MHD_HTTP_SERVICE_UNAVAILABLE;
+        else
+            l->held += n;
     }
-    if (n > l->bodies_max - l->held) {
-        refuse_request(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
-        return;
-    }
-    buf_add(&v->body, data, n);
-    if (v->body.failed)
-        refuse_request(l, v, MHD_HTTP_SERVICE_UNAVAILABLE);
-    else
-        l->held += n;
-}
-
-static struct client *client_of(struct MHD_Connection *conn)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(
-        conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
+    if (v->refused)
+        drop_body(l, v);
 }
 
 /* Starts a visit when the head of a request has arrived. If the announced body is too large, it
@@ -336,7 +298,10 @@ static enum MHD_Result start_visit(struct listener *l, struct MHD_Connection *co
     if (!v)
         return MHD_NO;
     v->conn = conn;
-    v->client = client_of(conn);
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(
+        conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    if (info)
+        v->client = info->socket_context;
     listen_give_time(l, v->client, l->w->request_ms);
     buf_init(&v->body, l->body_max);
 

@@ -71,25 +71,19 @@ static bool has_digest(const struct replay_memory *r, const unsigned char digest
     return false;
 }
 
-/* Returns the note of the same digest, else the one that expires first. */
-static struct note *place_for(struct note set[WAYS], const unsigned char digest[DIGEST])
-{
-    struct note *first = &set[0];
-    for (size_t i = 0; i < WAYS; i++) {
-        if (set[i].until && memcmp(set[i].digest, digest, DIGEST) == 0)
-            return &set[i];
-        if (set[i].until < first->until)
-            first = &set[i];
-    }
-    return first;
-}
-
+/* Replaces the note of the same digest, else the one that expires first. */
 static void put_digest(struct replay_memory *r, const unsigned char digest[DIGEST], int64_t until)
 {
-    struct note *place = place_for(r->note[set_of(digest)], digest);
-    bool same = place->until && memcmp(place->digest, digest, DIGEST) == 0;
-    if (same && place->until >= until)
-        return;
+    struct note *set = r->note[set_of(digest)], *place = &set[0];
+    for (size_t i = 0; i < WAYS; i++) {
+        if (set[i].until && memcmp(set[i].digest, digest, DIGEST) == 0) {
+            if (set[i].until < until)
+                set[i].until = until;
+            return;
+        }
+        if (set[i].until < place->until)
+            place = &set[i];
+    }
     memcpy(place->digest, digest, DIGEST);
     place->until = until;
 }
