@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/num.h"
 #include "base/text.h"
 #include "cli/cli.h"
 #include "cli/logger.h"
@@ -135,30 +136,23 @@ static void note_answer(void *ctx, struct delivery *d, const struct sink_result 
     snprintf(r->text, sizeof r->text, "%s", res->text ? res->text : "");
 }
 
-static int until_deadline(int64_t deadline_ns)
-{
-    if (deadline_ns == CLOCK_NEVER)
-        return POLL_MAX_MS;
-    int64_t now = clock_mono(&clock_system);
-    if (deadline_ns <= now)
-        return 0;
-    int64_t ms = (deadline_ns - now) / MS_NS + 1;
-    return ms < POLL_MAX_MS ? (int)ms : POLL_MAX_MS;
-}
-
 /* Runs the command for an event and waits until it has ended. */
 static int run_command(struct reader *r, const struct event *ev, struct error *err)
 {
+    const struct sink_ops *ops = r->sk->ops;
     struct delivery d = {.ev = ev, .attempt = 1}, *list[] = {&d};
     struct pollfd fds[8];
 
     r->ended = false;
-    while (!r->ended && r->sk->ops->submit(r->sk, list, 1) == 0)
-        r->sk->ops->drive(r->sk);
+    while (!r->ended && ops->submit(r->sk, list, 1) == 0)
+        ops->drive(r->sk);
     while (!r->ended) {
-        size_t n = r->sk->ops->fds(r->sk, fds, sizeof fds / sizeof *fds);
-        poll(fds, (nfds_t)n, until_deadline(r->sk->ops->deadline(r->sk)));
-        r->sk->ops->drive(r->sk);
+        size_t n = ops->fds(r->sk, fds, sizeof fds / sizeof *fds);
+        int64_t left_ms = POLL_MAX_MS, due = ops->deadline(r->sk);
+        if (due != CLOCK_NEVER)
+            left_ms = (due - clock_mono(&clock_system) + MS_NS - 1) / MS_NS;
+        poll(fds, (nfds_t)n, (int)max_i64(0, min_i64(left_ms, POLL_MAX_MS)));
+        ops->drive(r->sk);
     }
 
     if (r->status != SINK_DELIVERED)
@@ -199,77 +193,38 @@ static int handle_event(void *ctx, const struct event *ev, struct error *err)
     return record_handled(r, ev, false, &first, err);
 }
 
-/* Starts the command with the stream and its starting position in the environment. */
-static int start_snapshot(const struct consume_args *a, const char *stream, const char *hwm,
-                          pid_t *ret_pid, struct error *err)
+/* Runs the snapshot, with the stream and its starting position in the environment, and waits for
+ * it. If it fails, no group is created, and the next start tries again. */
+static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct error *err)
 {
+    const struct consume_args *a = ((const struct reader *)ctx)->args;
     struct exec_env *env;
+    pid_t pid;
+    int status;
     if (exec_env_new(a->exec_env, &env, err) != 0)
         return -1;
-
     int r = exec_env_text(env, "OUTBOX_STREAM", str_of(stream), err);
     if (r == 0)
         r = exec_env_text(env, "OUTBOX_HWM", str_of(hwm), err);
     if (r == 0) {
         struct exec_start s = {
             .command = a->snapshot, .env = exec_env_list(env), .in = -1, .err = -1};
-        int e = exec_start(&s, ret_pid);
+        int e = exec_start(&s, &pid);
         if (e)
             r = err_errno(err, ERR_UNAVAILABLE, e, "could not start the snapshot");
     }
     exec_env_free(env);
-    return r;
-}
-
-/* Runs the snapshot and waits for it. If it fails, no group is created, and the next start tries
- * again. */
-static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct error *err)
-{
-    const struct reader *r = ctx;
-    pid_t pid;
-    int status;
-    if (start_snapshot(r->args, stream, hwm, &pid, err) != 0)
+    if (r != 0)
         return -1;
+
     while (waitpid(pid, &status, 0) < 0) {
         if (errno != EINTR)
             return err_errno(err, ERR_UNAVAILABLE, errno, "could not wait for the snapshot");
     }
-
     if (status == 0)
         return 0;
     return err_set(err, ERR_UNAVAILABLE, "the snapshot of stream %.100s failed: exit status %d",
                    stream, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-}
-
-/* Checks that the required options were given. */
-static int check_options(const struct consume_args *args, struct error *err)
-{
-    if (!args->group)
-        return options_usage(err, "consume needs --group NAME, the consumer group");
-    if (!args->exec)
-        return options_usage(err, "consume needs --exec COMMAND, to run for each event");
-    if (strlen(args->group) > STORE_NAME_MAX)
-        return options_usage(err, "--group: the name is longer than %d bytes", STORE_NAME_MAX);
-    return 0;
-}
-
-/* Opens the sink that a relay would use for exec:COMMAND. */
-static int open_sink(struct reader *r, struct error *err)
-{
-    const char *url = r->sink_url.p;
-    const struct sink_ops *ops;
-    if (sink_find(url, &ops, err) != 0)
-        return -1;
-
-    struct sink_config cfg = {.url = url,
-                              .consumer = r->args->group,
-                              .timeout_ms = 30000,
-                              .concurrency = 1,
-                              .exec_env = r->args->exec_env,
-                              .clock = &clock_system,
-                              .done = note_answer,
-                              .done_ctx = r};
-    return ops->open(&cfg, &r->sk, err);
 }
 
 /* Reads the stream until told to stop, or with --drain until nothing is left, and logs a summary.
@@ -307,15 +262,28 @@ static int read_stream(struct cli *cli, struct reader *r, struct error *err)
     return rc;
 }
 
-/* Opens the sink and, if one is given, the store. Whether or not it succeeds, the caller calls
- * close_all. */
+/* Opens the sink that a relay would use for exec:COMMAND and, if one is given, the store. Whether
+ * or not it succeeds, the caller calls close_all. */
 static int open_all(struct cli *cli, struct reader *r, struct error *err)
 {
+    const struct sink_ops *ops;
     buf_init(&r->sink_url, (size_t)1 << 20);
     buf_addf(&r->sink_url, "exec:%s", r->args->exec);
-    if (!buf_cstr(&r->sink_url))
+    const char *url = buf_cstr(&r->sink_url);
+    if (!url)
         return err_nomem(err);
-    if (open_sink(r, err) != 0)
+    if (sink_find(url, &ops, err) != 0)
+        return -1;
+
+    struct sink_config cfg = {.url = url,
+                              .consumer = r->args->group,
+                              .timeout_ms = 30000,
+                              .concurrency = 1,
+                              .exec_env = r->args->exec_env,
+                              .clock = &clock_system,
+                              .done = note_answer,
+                              .done_ctx = r};
+    if (ops->open(&cfg, &r->sk, err) != 0)
         return -1;
     if (!cli->settings.store)
         return 0;
@@ -333,8 +301,12 @@ static void close_all(struct reader *r)
 static int consume_run(struct cli *cli, struct error *err)
 {
     struct reader r = {.args = &cli->args.consume, .url = cli->args.pos[0]};
-    if (check_options(r.args, err) != 0)
-        return -1;
+    if (!r.args->group)
+        return options_usage(err, "consume needs --group NAME, the consumer group");
+    if (!r.args->exec)
+        return options_usage(err, "consume needs --exec COMMAND, to run for each event");
+    if (strlen(r.args->group) > STORE_NAME_MAX)
+        return options_usage(err, "--group: the name is longer than %d bytes", STORE_NAME_MAX);
     if (catch_signals(err) != 0)
         return -1;
 

@@ -69,37 +69,26 @@ static void back_off(struct member *m)
 
 /* ---- commands ---- */
 
-/* Runs a command, and returns the reply of Redis. The caller frees *ret. */
-static int call_redis(struct member *m, int argc, const char **argv, redisReply **ret,
-                      struct error *err)
+/* Runs a command, and returns the reply, which the caller frees. An error reply is an error:
+ * CLASS_FATAL if waiting does not help. */
+static int call(struct member *m, int argc, const char **argv, redisReply **ret, struct error *err)
 {
-    return redis_conn_call(&m->conn, argc, argv, ANSWER_MS, m->cfg->wake, ret, err);
-}
-
-/* Turns an error reply into an error: CLASS_FATAL if waiting does not help. */
-static int error_of(struct member *m, const redisReply *r, struct error *err)
-{
-    char said[REDIS_TEXT];
-    enum retry_class class = CLASS_DOWN;
-    redis_conn_text(&m->conn, r, said);
-    if (redis_fault_of(r->str) == REDIS_FAULT_SETUP)
-        class = CLASS_FATAL;
-    if (redis_error_of(r->str)->reconnect)
-        redis_conn_close(&m->conn);
-    return err_class(err, ERR_UNAVAILABLE, class, 0, "%s: %s", m->url.label, said);
-}
-
-/* Like call_redis, but an error reply is an error. */
-static int call_checked(struct member *m, int argc, const char **argv, redisReply **ret,
-                        struct error *err)
-{
-    if (call_redis(m, argc, argv, ret, err) != 0)
+    redisReply *r = NULL;
+    if (redis_conn_call(&m->conn, argc, argv, ANSWER_MS, m->cfg->wake, &r, err) != 0)
         return -1;
-    if ((*ret)->type != REDIS_REPLY_ERROR)
+    if (r->type != REDIS_REPLY_ERROR) {
+        *ret = r;
         return 0;
-    error_of(m, *ret, err);
-    freeReplyObject(*ret);
-    *ret = NULL;
+    }
+
+    char said[REDIS_TEXT];
+    const struct redis_error *e = redis_error_of(r->str);
+    redis_conn_text(&m->conn, r, said);
+    err_class(err, ERR_UNAVAILABLE, e->fault == REDIS_FAULT_SETUP ? CLASS_FATAL : CLASS_DOWN, 0,
+              "%s: %s", m->url.label, said);
+    if (e->reconnect)
+        redis_conn_close(&m->conn);
+    freeReplyObject(r);
     return -1;
 }
 
@@ -148,8 +137,9 @@ static int has_group(struct member *m, const char *stream, bool *ret, struct err
 {
     redisReply *r = NULL;
     bool there = false;
-    if (call_redis(m, 3, (const char *[]){"XINFO", "GROUPS", stream}, &r, err) != 0)
-        return -1;
+    const char *argv[] = {"XINFO", "GROUPS", stream};
+    if (redis_conn_call(&m->conn, 3, argv, ANSWER_MS, m->cfg->wake, &r, err) != 0)
+        return -1; /* with an error reply, the stream is missing */
     for (size_t i = 0; i < count_of(r); i++) {
         const redisReply *name = find_text(r->element[i], "name");
         if (name && strcmp(name->str, m->cfg->group) == 0)
@@ -166,7 +156,8 @@ static int last_id(struct member *m, const char *stream, char id[ID_TEXT], struc
 {
     redisReply *r = NULL;
     int64_t hi, lo;
-    if (call_redis(m, 3, (const char *[]){"XINFO", "STREAM", stream}, &r, err) != 0)
+    const char *argv[] = {"XINFO", "STREAM", stream};
+    if (redis_conn_call(&m->conn, 3, argv, ANSWER_MS, m->cfg->wake, &r, err) != 0)
         return -1;
     const char *text = "0-0";
     const redisReply *last = find_text(r, "last-generated-id");
@@ -204,7 +195,7 @@ static int make_group(struct member *m, const char *stream, struct error *err)
     char said[REDIS_TEXT];
     redisReply *r = NULL;
     const char *argv[] = {"XGROUP", "CREATE", stream, m->cfg->group, from, "MKSTREAM"};
-    if (call_redis(m, 6, argv, &r, err) != 0)
+    if (redis_conn_call(&m->conn, 6, argv, ANSWER_MS, m->cfg->wake, &r, err) != 0)
         return -1;
     bool created = r->type != REDIS_REPLY_ERROR || strncmp(r->str, "BUSYGROUP", 9) == 0;
     redis_conn_text(&m->conn, r, said);
@@ -220,26 +211,10 @@ static int make_group(struct member *m, const char *stream, struct error *err)
 static int acknowledge(struct member *m, const char *stream, const char *id, struct error *err)
 {
     redisReply *r = NULL;
-    if (call_checked(m, 4, (const char *[]){"XACK", stream, m->cfg->group, id}, &r, err) != 0)
+    if (call(m, 4, (const char *[]){"XACK", stream, m->cfg->group, id}, &r, err) != 0)
         return -1;
     freeReplyObject(r);
     return 0;
-}
-
-/* Reads the field `event` of an entry. */
-static int event_of(struct member *m, const redisReply *fields, struct event *ev, struct error *err)
-{
-    if (fields->type != REDIS_REPLY_ARRAY)
-        return err_set(err, ERR_INVALID, "it was trimmed before it was read");
-    const redisReply *value = find_text(fields, "event");
-    if (!value)
-        return err_set(err, ERR_INVALID, "it has no field named event");
-    return envelope_read((struct str){value->str, value->len}, &m->text, ev, err);
-}
-
-static int stopped(struct error *err)
-{
-    return err_set(err, ERR_BUSY, "told to stop");
 }
 
 /* Handles one entry, and retries until that succeeds or it is time to stop. Later entries wait, so
@@ -250,7 +225,15 @@ static int handle_entry(struct member *m, const char *stream, const redisReply *
     struct event ev;
     struct error why;
     const char *id = entry->element[0]->str;
-    if (event_of(m, entry->element[1], &ev, &why) != 0) {
+    const redisReply *fields = entry->element[1], *value = find_text(fields, "event");
+    int rc;
+    if (fields->type != REDIS_REPLY_ARRAY)
+        rc = err_set(&why, ERR_INVALID, "it was trimmed before it was read");
+    else if (!value)
+        rc = err_set(&why, ERR_INVALID, "it has no field named event");
+    else
+        rc = envelope_read((struct str){value->str, value->len}, &m->text, &ev, &why);
+    if (rc != 0) {
         m->stats->skipped++;
         log_at(m->cfg->log, LOG_WARN_, m->cfg->group, "entry %s of %s is skipped: %s", id, stream,
                why.text);
@@ -266,7 +249,7 @@ static int handle_entry(struct member *m, const char *stream, const redisReply *
         m->stats->failed++;
         back_off(m);
         if (told_to_stop(m))
-            return stopped(err);
+            return err_set(err, ERR_BUSY, "told to stop");
     }
     m->stats->handled++;
     m->failing = false;
@@ -280,7 +263,7 @@ static int handle_entries(struct member *m, const char *stream, const redisReply
     for (size_t i = 0; i < count_of(entries); i++) {
         const redisReply *entry = entries->element[i];
         if (told_to_stop(m))
-            return stopped(err);
+            return err_set(err, ERR_BUSY, "told to stop");
         bool deleted = entry->type == REDIS_REPLY_NIL; /* as reported by Redis 6 */
         if (deleted)
             continue;
@@ -292,74 +275,62 @@ static int handle_entries(struct member *m, const char *stream, const redisReply
     return 0;
 }
 
-/* Takes over up to a hundred idle entries of other members, and moves the cursor. */
-static int claim_some(struct member *m, const char *stream, char cursor[ID_TEXT], struct error *err)
+/* Takes over all idle entries of other members, up to a hundred at a time. */
+static int claim_stranded(struct member *m, const char *stream, struct error *err)
 {
-    char idle[24];
-    redisReply *r = NULL;
+    char idle[24], cursor[ID_TEXT] = "0-0";
     snprintf(idle, sizeof idle, "%lld", (long long)m->claim_ms);
     const char *argv[] = {"XAUTOCLAIM", stream, m->cfg->group, m->name,
                           idle,         cursor, "COUNT",       COUNT_TEXT};
-    if (call_checked(m, 8, argv, &r, err) != 0)
-        return -1;
-
-    int rc;
-    bool known = count_of(r) >= 2 && r->element[0]->type == REDIS_REPLY_STRING;
-    if (known) {
-        snprintf(cursor, ID_TEXT, "%s", r->element[0]->str);
-        m->stats->claimed += (int64_t)r->element[1]->elements;
-        rc = handle_entries(m, stream, r->element[1], err);
-    } else {
-        rc = err_class(err, ERR_UNAVAILABLE, CLASS_FATAL, 0,
-                       "%s: XAUTOCLAIM needs Redis 6.2 or later", m->url.label);
-    }
-    freeReplyObject(r);
-    return rc;
-}
-
-/* Takes over all idle entries of other members. */
-static int claim_stranded(struct member *m, const char *stream, struct error *err)
-{
-    char cursor[ID_TEXT] = "0-0";
     do {
-        if (claim_some(m, stream, cursor, err) != 0)
+        redisReply *r = NULL;
+        if (call(m, 8, argv, &r, err) != 0)
+            return -1;
+        int rc;
+        bool known = count_of(r) >= 2 && r->element[0]->type == REDIS_REPLY_STRING;
+        if (known) {
+            snprintf(cursor, ID_TEXT, "%s", r->element[0]->str);
+            m->stats->claimed += (int64_t)r->element[1]->elements;
+            rc = handle_entries(m, stream, r->element[1], err);
+        } else {
+            rc = err_class(err, ERR_UNAVAILABLE, CLASS_FATAL, 0,
+                           "%s: XAUTOCLAIM needs Redis 6.2 or later", m->url.label);
+        }
+        freeReplyObject(r);
+        if (rc != 0)
             return -1;
     } while (strcmp(cursor, "0-0") != 0);
     return 0;
 }
 
-/* Handles a batch of own entries of stream[i], and moves the cursor behind them. */
-static int handle_own(struct member *m, size_t i, const redisReply *entries, struct error *err)
-{
-    size_t n = count_of(entries);
-    if (n == 0) {
-        m->cursor[i][0] = '\0';
-        return 0;
-    }
-    if (handle_entries(m, m->stream[i], entries, err) != 0)
-        return -1;
-    const redisReply *last = entries->element[n - 1];
-    if (!is_pair(last))
-        return unknown_answer(m, "XREADGROUP", err);
-    snprintf(m->cursor[i], sizeof m->cursor[i], "%s", last->element[0]->str);
-    return 0;
-}
-
-/* Handles the entries that this member had read but not acknowledged when it last stopped. */
+/* Handles the entries that this member had read but not acknowledged when it last stopped, and
+ * moves the cursor behind them. */
 static int read_own(struct member *m, size_t i, struct error *err)
 {
+    char *cursor = m->cursor[i];
+    const char *argv[] = {"XREADGROUP", "GROUP",   m->cfg->group, m->name, "COUNT",
+                          COUNT_TEXT,   "STREAMS", m->stream[i],  cursor};
     int rc = 0;
-    while (rc == 0 && m->cursor[i][0]) {
+    while (rc == 0 && *cursor) {
         redisReply *r = NULL;
-        const char *argv[] = {"XREADGROUP", "GROUP",   m->cfg->group, m->name,     "COUNT",
-                              COUNT_TEXT,   "STREAMS", m->stream[i],  m->cursor[i]};
-        if (call_checked(m, 9, argv, &r, err) != 0)
+        if (call(m, 9, argv, &r, err) != 0)
             return -1;
-        if (count_of(r) == 0)
-            m->cursor[i][0] = '\0';
-        else if (is_pair(r->element[0]))
-            rc = handle_own(m, i, r->element[0]->element[1], err);
+        const redisReply *entries = NULL, *last = NULL;
+        if (count_of(r) > 0 && is_pair(r->element[0]))
+            entries = r->element[0]->element[1];
+        size_t n = entries ? count_of(entries) : 0;
+        if (n > 0)
+            last = entries->element[n - 1];
+
+        if (count_of(r) == 0 || (entries && n == 0))
+            *cursor = '\0';
+        else if (!entries)
+            rc = unknown_answer(m, "XREADGROUP", err);
         else
+            rc = handle_entries(m, m->stream[i], entries, err);
+        if (rc == 0 && last && is_pair(last))
+            snprintf(cursor, ID_TEXT, "%s", last->element[0]->str);
+        else if (rc == 0 && last)
             rc = unknown_answer(m, "XREADGROUP", err);
         freeReplyObject(r);
     }
@@ -379,7 +350,7 @@ static int read_new(struct member *m, bool *ret_any, struct error *err)
         argv[9 + m->n + i] = ">";
     }
     redisReply *r = NULL;
-    if (call_checked(m, (int)(9 + 2 * m->n), argv, &r, err) != 0)
+    if (call(m, (int)(9 + 2 * m->n), argv, &r, err) != 0)
         return -1;
     *ret_any = count_of(r) > 0;
     int rc = 0;

@@ -60,8 +60,6 @@ void redis_conn_release(struct redis_conn *c)
     buf_release(&c->greet);
 }
 
-/* Connecting */
-
 /* Appends a command, leaving no other copy in memory. */
 static int add_command(struct buf *b, int argc, const char **argv)
 {
@@ -82,7 +80,7 @@ int redis_conn_add(struct redis_conn *c, int argc, const char **argv)
     return add_command(&c->out, argc, argv);
 }
 
-/* The greeting: AUTH, SELECT, CLIENT SETNAME and ROLE */
+/* ---- the greeting: AUTH, SELECT, CLIENT SETNAME and ROLE ---- */
 
 /* Appends one command of the greeting. A failure shows in c->greet.failed. */
 static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
@@ -131,46 +129,32 @@ static bool is_harmless(enum redis_greeting what, const char *said)
     return fault != REDIS_FAULT_AWAY && fault != REDIS_FAULT_LOGIN;
 }
 
-static int greeting_refused(const struct redis_conn *c, enum redis_greeting what,
-                            const redisReply *r, struct error *err)
+/* Handles the reply to the next command of the greeting. It fails if the server refuses one that is
+ * required, with CLASS_FATAL for a database that does not exist, or is not a master although it
+ * must be: a Sentinel's information may be outdated. */
+static int take_greeting(struct redis_conn *c, const redisReply *r, struct error *err)
 {
     static const char *const names[] = {[GREET_AUTH] = "AUTH",
                                         [GREET_SELECT] = "SELECT",
                                         [GREET_NAME] = "CLIENT SETNAME",
                                         [GREET_ROLE] = "ROLE"};
-    char text[REDIS_TEXT];
-    redis_conn_text(c, r, text);
-
-    /* Waiting does not help if the database does not exist. */
-    bool no_such_db = what == GREET_SELECT && redis_fault_of(r->str) == REDIS_FAULT_UNKNOWN;
-    enum retry_class class = no_such_db ? CLASS_FATAL : CLASS_DOWN;
-    return err_class(err, ERR_UNAVAILABLE, class, 0, "%s refused %s: %s", c->url->label,
-                     names[what], text);
-}
-
-/* Refuses a server that is not a master: a Sentinel's information may be outdated. */
-static int check_role(const struct redis_conn *c, const redisReply *r, struct error *err)
-{
+    enum redis_greeting what = c->asked[c->greeted++];
+    if (r->type == REDIS_REPLY_ERROR) {
+        if (is_harmless(what, r->str))
+            return 0;
+        char text[REDIS_TEXT];
+        redis_conn_text(c, r, text);
+        bool no_such_db = what == GREET_SELECT && redis_fault_of(r->str) == REDIS_FAULT_UNKNOWN;
+        return err_class(err, ERR_UNAVAILABLE, no_such_db ? CLASS_FATAL : CLASS_DOWN, 0,
+                         "%s refused %s: %s", c->url->label, names[what], text);
+    }
+    if (what != GREET_ROLE)
+        return 0;
     bool told = r->type == REDIS_REPLY_ARRAY && r->elements > 0 &&
                 r->element[0]->type == REDIS_REPLY_STRING;
-    bool master = told && strcmp(r->element[0]->str, "master") == 0;
-    if (master)
+    if (told && strcmp(r->element[0]->str, "master") == 0)
         return 0;
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master now", c->url->label);
-}
-
-/* Handles the reply to the next of them. It fails if the server refuses a required command:
- * CLASS_FATAL for a database that does not exist, else CLASS_DOWN. */
-static int take_greeting(struct redis_conn *c, const redisReply *r, struct error *err)
-{
-    enum redis_greeting what = c->asked[c->greeted++];
-    if (what == GREET_ROLE && r->type != REDIS_REPLY_ERROR)
-        return check_role(c, r, err);
-    if (r->type != REDIS_REPLY_ERROR)
-        return 0;
-    if (is_harmless(what, r->str))
-        return 0;
-    return greeting_refused(c, what, r, err);
 }
 
 /* hiredis' own function with a limit added, because it allocates room for all the elements that a
@@ -187,25 +171,14 @@ static void *make_array(const redisReadTask *task, int n)
     return theirs->createArray(task, n);
 }
 
-static redisReader *new_reader(struct redis_conn *c)
+void redis_conn_hold(struct redis_conn *c)
 {
-    redisReader *reader = redisReaderCreate();
-    if (!reader)
-        return NULL;
-    reader->privdata = reader->fn;
-    c->objects = *reader->fn;
-    c->objects.createArray = make_array;
-    reader->fn = &c->objects;
-    return reader;
+    redis_conn_close(c);
+    change_state(c, REDIS_HELD);
 }
 
-static int begin_connecting(struct redis_conn *c, struct error *err)
+int redis_conn_open(struct redis_conn *c, struct error *err)
 {
-    c->reader = new_reader(c);
-    if (!c->reader)
-        return err_nomem(err);
-    if (make_greeting(c, err) != 0)
-        return -1;
     const struct redis_url *u = c->url;
     struct wire_peer peer = {
         .label = u->label,
@@ -215,31 +188,34 @@ static int begin_connecting(struct redis_conn *c, struct error *err)
         .tls = u->tls,
         .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
     };
-    if (wire_open(&c->wire, &peer, err) != 0)
+    if (c->state != REDIS_HELD)
+        redis_conn_close(c);
+
+    int rc = 0;
+    c->reader = redisReaderCreate();
+    if (c->reader) {
+        c->reader->privdata = c->reader->fn;
+        c->objects = *c->reader->fn;
+        c->objects.createArray = make_array;
+        c->reader->fn = &c->objects;
+    } else {
+        rc = err_nomem(err);
+    }
+    if (rc == 0)
+        rc = make_greeting(c, err);
+    if (rc == 0)
+        rc = wire_open(&c->wire, &peer, err);
+    if (rc != 0) {
+        if (!err->retry_class)
+            err->retry_class = CLASS_DOWN;
+        redis_conn_close(c);
         return -1;
+    }
     change_state(c, REDIS_CONNECTING);
     return 0;
 }
 
-void redis_conn_hold(struct redis_conn *c)
-{
-    redis_conn_close(c);
-    change_state(c, REDIS_HELD);
-}
-
-int redis_conn_open(struct redis_conn *c, struct error *err)
-{
-    if (c->state != REDIS_HELD)
-        redis_conn_close(c);
-    if (begin_connecting(c, err) == 0)
-        return 0;
-    if (!err->retry_class)
-        err->retry_class = CLASS_DOWN;
-    redis_conn_close(c);
-    return -1;
-}
-
-/* Reading and writing */
+/* ---- reading and writing ---- */
 
 void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[REDIS_TEXT])
 {
@@ -310,19 +286,6 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
     return 0;
 }
 
-/* Reads even after a failed write: replies that the server sent before it went away still count. */
-static int drive_ready(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
-{
-    struct error cut;
-    int written = wire_flush(&c->wire, &c->out, &c->sent, &cut);
-    if (read_replies(c, reply, ctx, err) != 0)
-        return -1;
-    if (written == 0)
-        return 0;
-    *err = cut;
-    return wire_lost(&c->wire, err);
-}
-
 /* Goes through the states in order, because each step may leave the connection ready for the next
  * one: with a fast peer one call does it all. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
@@ -339,9 +302,19 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
         if (read_replies(c, reply, ctx, err) != 0)
             return -1;
     }
-    if (c->state == REDIS_READY)
-        return drive_ready(c, reply, ctx, err);
-    return 0;
+    if (c->state != REDIS_READY)
+        return 0;
+
+    /* Read even after a failed write: replies that the server sent before it went away still
+     * count. */
+    struct error cut;
+    int written = wire_flush(&c->wire, &c->out, &c->sent, &cut);
+    if (read_replies(c, reply, ctx, err) != 0)
+        return -1;
+    if (written == 0)
+        return 0;
+    *err = cut;
+    return wire_lost(&c->wire, err);
 }
 
 void redis_conn_flush(struct redis_conn *c)
@@ -364,7 +337,7 @@ struct pollfd redis_conn_poll(const struct redis_conn *c)
     return wire_poll(&c->wire, unsent);
 }
 
-/* Calling */
+/* ---- calling ---- */
 
 static void keep_first(void *ctx, redisReply *r)
 {

@@ -73,16 +73,6 @@ static bool next_name(const char **p, struct str *ret)
     return ret->n > 0;
 }
 
-static bool listed(const char *names, struct str name)
-{
-    struct str one;
-    while (names && next_name(&names, &one)) {
-        if (str_eq(one, name))
-            return true;
-    }
-    return false;
-}
-
 int exec_env_check(const char *names, struct error *err)
 {
     struct str one;
@@ -106,46 +96,43 @@ static bool is_kept(const char *entry, const char *names)
     const char *equals = strchr(entry, '=');
     if (!equals)
         return false;
-    struct str name = {entry, (size_t)(equals - entry)};
+    struct str name = {entry, (size_t)(equals - entry)}, one;
     if (among(said_by_us, name))
         return false;
-    if (among(usual, name) || listed(names, name))
+    if (among(usual, name) || (name.n > 3 && memcmp(name.p, "LC_", 3) == 0))
         return true;
-    return name.n > 3 && memcmp(name.p, "LC_", 3) == 0;
-}
-
-/* Copies the variables to pass on. */
-static int keep(struct exec_env *e, const char *names, struct error *err)
-{
-    size_t n = 0;
-    while (environ && environ[n])
-        n++;
-    e->list = calloc(n + EXEC_ENV_FACTS_MAX + 1, sizeof *e->list);
-    if (!e->list)
-        return err_nomem(err);
-    for (size_t i = 0; i < n; i++) {
-        if (!is_kept(environ[i], names))
-            continue;
-        e->list[e->n_kept] = strdup(environ[i]);
-        if (!e->list[e->n_kept])
-            return err_nomem(err);
-        e->n_kept++;
+    while (names && next_name(&names, &one)) {
+        if (str_eq(one, name))
+            return true;
     }
-    return 0;
+    return false;
 }
 
 int exec_env_new(const char *names, struct exec_env **ret, struct error *err)
 {
     if (exec_env_check(names, err) != 0)
         return -1;
+    size_t n = 0;
+    while (environ && environ[n])
+        n++;
     struct exec_env *e = calloc(1, sizeof *e);
     if (!e)
         return err_nomem(err);
     buf_init(&e->text, TEXT_MAX);
     e->string_max = exec_env_string_max();
-    if (keep(e, names, err) != 0) {
+    e->list = calloc(n + EXEC_ENV_FACTS_MAX + 1, sizeof *e->list);
+    bool whole = e->list != NULL;
+    for (size_t i = 0; i < n && whole; i++) {
+        if (!is_kept(environ[i], names))
+            continue;
+        e->list[e->n_kept] = strdup(environ[i]);
+        whole = e->list[e->n_kept] != NULL;
+        if (whole)
+            e->n_kept++;
+    }
+    if (!whole) {
         exec_env_free(e);
-        return -1;
+        return err_nomem(err);
     }
     *ret = e;
     return 0;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/char.h"
+#include "base/num.h"
 #include "base/text.h"
 
 #define SOURCE_MAX 1024
@@ -91,23 +92,6 @@ int http_options_source(void *field, const char *value, const struct option_def 
     return option_copy(field, value, o, err);
 }
 
-/* Parses one network into nets[*n]. An empty text is ignored. */
-static int add_net(struct str text, struct ipnet nets[HTTP_ALLOW_MAX], size_t *n, struct error *err)
-{
-    char one[64];
-    if (text.n == 0)
-        return 0;
-    if (*n == HTTP_ALLOW_MAX)
-        return err_set(err, ERR_CONFIG, "more than %d networks", HTTP_ALLOW_MAX);
-    if (text.n >= sizeof one)
-        text.n = sizeof one - 1;
-    snprintf(one, sizeof one, "%.*s", (int)text.n, text.p);
-    if (ipnet_parse(one, &nets[*n], err) != 0)
-        return -1;
-    (*n)++;
-    return 0;
-}
-
 int http_options_allow(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
@@ -116,12 +100,16 @@ int http_options_allow(void *field, const char *value, const struct option_def *
     struct ipnet nets[HTTP_ALLOW_MAX] = {0};
     size_t n = 0;
     (void)o;
-    while (*value) {
-        struct str one = {value, strcspn(value, between)};
-        if (add_net(one, nets, &n, err) != 0)
+    for (value += strspn(value, between); *value; value += strspn(value, between)) {
+        char one[64];
+        size_t length = strcspn(value, between);
+        if (n == HTTP_ALLOW_MAX)
+            return err_set(err, ERR_CONFIG, "more than %d networks", HTTP_ALLOW_MAX);
+        snprintf(one, sizeof one, "%.*s", (int)min_size(length, sizeof one - 1), value);
+        if (ipnet_parse(one, &nets[n], err) != 0)
             return -1;
-        value += one.n;
-        value += strspn(value, between);
+        n++;
+        value += length;
     }
     memcpy(options->allow, nets, n * sizeof nets[0]);
     options->n_allow = n;
