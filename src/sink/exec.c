@@ -68,9 +68,9 @@ struct exec {
     struct exec_env *env;
 };
 
-/* ---- the meaning of an exit ---- */
+/* ---- results ---- */
 
-/* The meaning of exit statuses; all others are SINK_RETRY. */
+/* Results by exit status; all others are SINK_RETRY. */
 static const struct {
     int code;
     enum sink_status status;
@@ -93,9 +93,9 @@ static void last_words(const struct run *r, char out[TAIL_MAX + 1])
 }
 
 /* Whether the shell reported, with exit status 126 or 127, that the command does not exist or may
- * not be run. A program may exit with these as well, for one event, and so may a part of the
- * command that only some events reach. So the message must come from the shell itself, and be about
- * the first word of the command, which is the same for every event. */
+ * not be run. A program may exit with these statuses as well, for one event, and so may a part of
+ * the command that only some events reach. So the message must come from the shell itself, and be
+ * about the first word of the command, which is the same for every event. */
 static bool is_missing(const struct exec *x, const char *words)
 {
     static const char *const complaints[] = {"not found", "Permission denied",
@@ -134,9 +134,9 @@ static enum sink_status status_of(const struct exec *x, int code, const char *wo
     return status;
 }
 
-/* Returns what the end of a command means, and writes the reason, without its last words. A command
- * that was told to end has not delivered, even with exit status 0: many programs exit with that on
- * SIGTERM, their work undone. Delivering again is safe; trusting that status is not. */
+/* Returns the result of a command, and writes the reason, without its last words. A command that
+ * got SIGTERM has not delivered, even with exit status 0: many programs exit with that status on
+ * SIGTERM without finishing their work. Delivering again is safe; trusting that status is not. */
 static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si,
                                 const char *words, char why[WHY_MAX])
 {
@@ -245,7 +245,8 @@ static void close_if_open(int fd)
         close(fd);
 }
 
-/* Makes a pipe whose first end, ours, does not block; the command's end must. -1 with errno. */
+/* Creates a pipe. Our end, the first, does not block; the command's end does. Returns -1 with errno
+ * on failure. */
 static int make_pipe(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0)
@@ -282,13 +283,12 @@ static int start_shell(struct exec *x, struct run *r, struct exec_start *s, stru
         errno = exec_start(s, &r->pid);
     size_t facts = exec_env_bytes(x->env);
     if (errno == E2BIG && facts > FACTS_MAX)
-        return err_class(
-            err, ERR_INVALID, CLASS_REJECT, E2BIG,
-            "it takes %zu bytes of environment, more than the system lets a command have", facts);
+        return err_class(err, ERR_INVALID, CLASS_REJECT, E2BIG,
+                         "it takes %zu bytes of environment, more than the system allows", facts);
     if (errno == E2BIG)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, E2BIG,
                          "could not start the command: the environment of this process takes all "
-                         "the room that the system lets a command have");
+                         "the space that the system allows");
     if (errno != 0)
         return not_started(err, "/bin/sh");
 
@@ -303,7 +303,7 @@ static int start_shell(struct exec *x, struct run *r, struct exec_start *s, stru
 }
 
 /* Runs the command for an event; there must be a free slot. ERR_INVALID with CLASS_REJECT if no
- * command can be given this event. */
+ * command can receive this event. */
 static int start_run(struct exec *x, struct delivery *d, struct error *err)
 {
     struct run *r = x->runs;
@@ -433,7 +433,7 @@ static void finish_run(struct exec *x, struct run *r)
 
 /* Finishes a run that is over. A group that got SIGTERM is over once none of its processes holds
  * its stderr: until SIGKILL they may clean up, even if the shell has already exited. Otherwise only
- * the end of the shell counts; background processes that it left are ignored. */
+ * the end of the shell counts; background processes that it started are ignored. */
 static void finish_if_over(struct exec *x, struct run *r)
 {
     bool tidying_up = r->told == TOLD_TO_END && r->errfd >= 0;

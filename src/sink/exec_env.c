@@ -77,8 +77,7 @@ int exec_env_check(const char *names, struct error *err)
 {
     struct str one;
     while (names && next_name(&names, &one)) {
-        /* A text that is not a name may be a value given by mistake, perhaps a secret: do not
-         * repeat it. */
+        /* A string that is not a name may be a value, perhaps a secret: do not repeat it. */
         if (!text_is_variable(one))
             return err_set(err, ERR_CONFIG,
                            "this must be names of environment variables, separated by commas: "

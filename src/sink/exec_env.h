@@ -12,8 +12,8 @@
 #include "base/str.h"
 #include "event/event.h"
 
-/* Facts about events and streams. Variables of this process with the same names are never passed
- * on: they would describe something else. */
+/* The maximum number of facts about an event or a stream. Variables of this process with the same
+ * names are never passed on: they would describe something else. */
 #define EXEC_ENV_FACTS_MAX 16
 
 /* (1) Whatever the values are, the list has exactly one entry per variable, and ends with a NULL.
@@ -38,12 +38,12 @@ void exec_env_clear(struct exec_env *e);
 int exec_env_text(struct exec_env *e, const char *name, struct str value, struct error *err);
 int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct error *err);
 
-/* exec_env_event replaces all facts by those of an event. */
+/* exec_env_event replaces all facts with those of an event. */
 int exec_env_event(struct exec_env *e, const struct event *ev, int attempt, const char *consumer,
                    struct error *err);
 
-/* exec_env_list returns the environment in the form execve takes, valid until the next call; NULL
- * if memory ran out for a fact. */
+/* exec_env_list returns the environment in the form that execve expects, valid until the next call;
+ * NULL if memory ran out for a fact. */
 char **exec_env_list(struct exec_env *e);
 /* exec_env_bytes returns the size of all facts. */
 size_t exec_env_bytes(const struct exec_env *e);
@@ -51,8 +51,8 @@ size_t exec_env_bytes(const struct exec_env *e);
  * including its NUL. */
 size_t exec_env_string_max(void);
 
-/* How to start a shell with a command. It gets `in` and `err` as its standard input and error, or
- * ours where they are -1; our standard output; and no other descriptor. */
+/* How to start a shell with a command. Its standard input and error are `in` and `err`, or ours
+ * where they are -1; it inherits our standard output, and no other descriptor. */
 struct exec_start {
     const char *command;
     char **env;

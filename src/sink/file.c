@@ -357,7 +357,7 @@ static int check_path(const char *path, struct error *err)
     bool host = strncmp(path, "//", 2) == 0 && path[2] != '/';
     if (host)
         return err_set(err, ERR_CONFIG,
-                       "file: takes a path, not a host: write file:PATH or file:///PATH");
+                       "file: needs a path, not a host: write file:PATH or file:///PATH");
     if (path[n - 1] == '/')
         return err_set(err, ERR_CONFIG, "%s names a directory, not a file", path);
 
@@ -428,7 +428,7 @@ static int file_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
              slash ? path : ".");
     if (access(folder, W_OK | X_OK) == 0)
         return 0;
-    return err_errno(err, ERR_UNAVAILABLE, errno, "cannot make %s", path);
+    return err_errno(err, ERR_UNAVAILABLE, errno, "cannot create %s", path);
 }
 
 const struct sink_ops file_ops = {

@@ -34,7 +34,7 @@ enum handler_entry {
 };
 
 /* A guard makes each handler take effect exactly once. enter is called before each handler. leave
- * is called after every HANDLER_RUN with the handler's status and returns the one that counts;
+ * is called after every HANDLER_RUN with the handler's status and returns the status that counts;
  * SINK_CANCELLED means that the event will be retried from the start. */
 struct handler_guard {
     void *ctx;

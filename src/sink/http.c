@@ -40,7 +40,7 @@ static void end_request(struct request *r, const struct sink_result *res)
     window_end(&r->h->window, &r->f, res);
 }
 
-/* Builds the request and gives it to curl. */
+/* Builds the request and passes it to curl. */
 static void start_request(struct http *h, struct request *r)
 {
     struct error err;
@@ -178,8 +178,8 @@ static void collect_answers(struct http *h)
         CURLcode rc = m->data.result; /* m is invalid after the next call */
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&r);
         if (ended_with_others(r, rc) && !r->resent) {
-            /* Resend it once over a new connection. It takes a new handle: curl counts resends over
-             * the lifetime of a handle, and gives up from the sixth on. */
+            /* Resend it once over a new connection. This needs a new handle: curl counts resends
+             * over the lifetime of a handle, and gives up from the sixth on. */
             curl_multi_remove_handle(h->multi, r->easy);
             curl_easy_cleanup(r->easy);
             r->easy = NULL;

@@ -1,5 +1,5 @@
 /* http_impl.h: private to the webhook sink: http.c (requests in flight), http_setup.c (setup,
- * access control, secrets and headers), http_request.c (a request, and what its end means). */
+ * access control, secrets and headers), http_request.c (a request and its result). */
 #ifndef SINK_HTTP_IMPL_H
 #define SINK_HTTP_IMPL_H
 
@@ -14,11 +14,11 @@
 #include "sink/window.h"
 
 #define HTTP_ANSWER_MAX 65536 /* bytes read of a response */
-/* bytes read of its headers, including those of 1xx responses and trailers */
+/* bytes read of its headers, including those of 1xx responses, and trailers */
 #define HTTP_HEADERS_MAX (256 * 1024)
 #define HTTP_EXCERPT 160 /* bytes of it that may be shown */
 #define HTTP_HEARD 2048  /* bytes of it that are searched for secrets */
-/* header lines of a request: the event's, those of webhook-header-file, and ours */
+/* header lines of a request: the event's, ours, and webhook-header-file's */
 #define HTTP_LINES_MAX 160
 #define HTTP_TEXT 640
 /* 64 KiB of an event's headers with every byte percent-encoded, and the rest */
@@ -52,7 +52,7 @@ struct request {
     char address[INET6_ADDRSTRLEN];
     int no_socket; /* errno, if none could be created */
     char why[CURL_ERROR_SIZE];
-    bool resent; /* resent, over a connection of its own */
+    bool resent; /* resent over a new connection */
 };
 
 /* (1) A request delayed by the rate limit is the only one in the window. (2) timer is when curl
@@ -68,8 +68,9 @@ struct http {
     int64_t timer;
     int64_t hold_until;
     int hold_status;
-    int64_t rate_next;  /* when the next request is due at an even rate */
-    int64_t rate_again; /* when to offer again what was too early; CLOCK_NEVER: nothing was */
+    int64_t rate_next; /* when the next request is due at an even rate */
+    int64_t
+        rate_again; /* when an event that the rate limit refused may be offered again; CLOCK_NEVER: none was */
     struct signature_keys *keys;
     struct http_watch secrets, headers;
     int64_t look_at;  /* when to check them again */
@@ -80,18 +81,18 @@ struct http {
     bool loopback; /* the URL names this machine, so connecting to it is allowed */
     bool global;   /* curl is initialised */
     bool shares;   /* requests may share a connection over HTTP/2 */
-    bool no_reuse; /* each request needs a connection of its own */
+    bool no_reuse; /* each request needs a new connection */
 };
 
 /* http_setup checks URL and options, and initializes everything but the requests. http_teardown
  * releases that, also after a failure. Errors: ERR_CONFIG, ERR_UNAVAILABLE, ERR_NOMEM. */
 int http_setup(struct http *h, struct error *err);
 void http_teardown(struct http *h);
-/* http_setup_easy makes a request's handle; false if out of memory. */
+/* http_setup_easy creates the curl handle of a request; false if out of memory. */
 bool http_setup_easy(struct request *r);
 
 /* http_setup_refresh rereads secrets and headers if their files have changed, checking at most once
- * a second. As long as it fails, nothing can be sent. */
+ * a second. While it fails, nothing can be sent. */
 int http_setup_refresh(struct http *h, struct error *err);
 
 /* http_request_make builds the request of r->f.d in r->easy. ERR_INVALID: no request can ever

@@ -54,8 +54,7 @@ static bool begins_with_any(const char *s, const char *const *prefixes)
     return false;
 }
 
-/* Does not repeat the value: it may be the secret itself, given by mistake instead of the name of
- * its variable. */
+/* Does not repeat the value: it may be the secret itself instead of the name of its variable. */
 int http_options_secret_env(void *field, const char *value, const struct option_def *o,
                             struct error *err)
 {

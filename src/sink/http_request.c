@@ -1,5 +1,5 @@
-/* http_request.c: a request from its event to its result: header lines, signature and body, and
- * what the response, or the lack of one, means for the event. */
+/* http_request.c: a request from its event to its result: header lines, signature and body, and the
+ * interpretation of the response, or the lack of one. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -129,12 +129,12 @@ int http_request_make(struct request *r, struct error *err)
     return 0;
 }
 
-/* ---- what its end means ---- */
+/* ---- the result ---- */
 
-/* The meaning of statuses; the first matching row counts. SINK_REJECT marks a status that is about
- * the request itself, and is a retry unless webhook-client-errors is set. All other 4xx are about
- * the endpoint or our setup: whatever that option is, they never make an event a dead letter at
- * once. docs/webhooks.md has the same table. */
+/* Results by status; the first matching row counts. SINK_REJECT marks a status that is about the
+ * request itself, and is a retry unless webhook-client-errors is set. All other 4xx are about the
+ * endpoint or our setup: they never make an event a dead letter at once, regardless of that option.
+ * docs/webhooks.md has the same table. */
 static const struct {
     long from, to;
     enum sink_status status;
@@ -167,9 +167,9 @@ static bool was_sent(const struct request *r)
     return us > 0;
 }
 
-/* Whether a text repeats a secret: the value of a header from webhook-header-file, or the part of
- * the URL after the host, where many endpoints have their tokens: the path, a long part of it, or a
- * value of the query. */
+/* Whether a response repeats a secret: the value of a header from webhook-header-file, or the part
+ * of the URL after the host, where many endpoints have their tokens: the path, a long part of it,
+ * or a value of the query. */
 static bool repeats_secret(const struct http *h, const char *text)
 {
     for (size_t at = 0; at < h->extra.n; at += strlen(h->extra.p + at) + 1) {
@@ -206,7 +206,7 @@ static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
     text_clean(out, HTTP_EXCERPT, heard, n);
 }
 
-/* Returns the result that a status of a response stands for. */
+/* Returns the result for the status of a response. */
 static struct sink_result judge_status(const struct request *r, long code, char text[HTTP_TEXT])
 {
     size_t i = 0;
@@ -230,7 +230,7 @@ static struct sink_result judge_status(const struct request *r, long code, char 
     return res;
 }
 
-/* Writes why there is no response. curl's own text comes last: ours says what to do. */
+/* Writes why there is no response. curl's text is the last resort, because ours say what to do. */
 static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     const char *said = curl_easy_strerror(rc);

@@ -220,7 +220,7 @@ static void show_address(const struct sockaddr *sa, char out[INET6_ADDRSTRLEN])
     inet_ntop(sa->sa_family, address, out, INET6_ADDRSTRLEN);
 }
 
-/* Checks the very address that curl is about to connect to, whatever the name resolved to
+/* Checks the address that curl is about to connect to: the name may have resolved to another one
  * earlier. */
 static curl_socket_t open_socket(void *request, curlsocktype purpose, struct curl_sockaddr *a)
 {
@@ -264,8 +264,8 @@ static int check_host(struct http *h, const char *host, struct error *err)
     show_address(sa, address);
     if (refused)
         return err_set(err, ERR_CONFIG,
-                       "%s: this is a %s address; if it is what you mean, set webhook-allow = %s",
-                       h->where, refused, address);
+                       "%s: this is a %s address; to allow it, set webhook-allow = %s", h->where,
+                       refused, address);
     if (host[strlen(host) - 1] == '.') /* resolvers treat it as a name */
         return err_set(err, ERR_CONFIG, "%s: write the address without a dot behind it: %s",
                        h->where, address);
@@ -307,8 +307,8 @@ static int read_url(struct http *h, CURLU *u, struct error *err)
     char *host = host_of(u);
     if (!host)
         return err_set(err, ERR_CONFIG,
-                       "the URL names no host, or one that is no international name: write it in "
-                       "ASCII");
+                       "the URL has no host, or one that is not a valid international name: write "
+                       "it in ASCII");
 
     char *port = NULL;
     const char *scheme = h->base.ops->scheme;
@@ -466,7 +466,7 @@ static long status_of(const char *p, size_t n)
     return strtol(at, NULL, 10);
 }
 
-/* Parses status lines itself, because curl treats an unreadable status as 200. Trailers come here
+/* Parses status lines itself, because curl treats an unreadable status as 200. Trailers arrive here
  * as well. curl keeps all header lines in memory, so their total size is limited. */
 static size_t see_line(char *p, size_t size, size_t n, void *request)
 {

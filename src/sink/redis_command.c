@@ -115,7 +115,7 @@ struct entry {
     size_t n;
 };
 
-/* Whether a header's name is that of a reserved field, in which case the header is left out. */
+/* Whether a header has the name of a reserved field. Such a header is left out. */
 static bool is_taken(struct str name)
 {
     return str_is(name, "value") || str_is(name, "content-type");
@@ -276,7 +276,7 @@ static int make_seen(struct redis_sink *r, struct str stream, struct error *err)
     bool braces = memchr(tag.p, '}', tag.n) || memchr(tag.p, '{', tag.n);
     if (braces && r->map)
         return err_set(err, ERR_INVALID,
-                       "the name of its stream has a brace that is no part of a hash tag, and "
+                       "the name of its stream has a brace that is not part of a hash tag, and "
                        "dedupe=on needs one");
     buf_clear(&r->seen);
     buf_addf(&r->seen, "outbox:seen:{");

@@ -14,7 +14,7 @@
 #define REDIS_WINDOW 4096 /* requests in flight at a server */
 #define REDIS_RUN 256     /* events of one script */
 
-/* How to find the server: named by the URL, by Sentinels, or by the stream's slot. */
+/* How the server is found: by the URL, by Sentinels, or by the slot of the stream. */
 enum redis_kind { REDIS_SINGLE, REDIS_SENTINEL, REDIS_CLUSTER };
 
 /* The URL's settings. Strings are owned. (1) seed[0..n_seeds) are the Sentinels, or servers of the
@@ -43,7 +43,7 @@ struct redis_settings {
 int redis_settings_read(const char *url, struct redis_settings *s, struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
-/* What a request is about: an event, replicas, the lease, or a slot being migrated. */
+/* Kinds of requests: for an event, replicas, the lease, or a slot being migrated. */
 enum request_kind {
     REQUEST_XADD,
     REQUEST_WAIT,
@@ -103,7 +103,7 @@ struct redis_node {
     char why[300];    /* why it is unavailable */
 };
 
-/* The slots of a cluster, and how we learn them. (1) owner[slot] - 1 is an index of a node; 0:
+/* The slots of a cluster, and the query for them. (1) owner[slot] - 1 is an index of a node; 0:
  * unknown. */
 struct redis_map {
     uint16_t owner[REDIS_SLOTS];
@@ -117,7 +117,7 @@ struct redis_sink {
     struct broker b;
     struct redis_settings set;
     struct template *name;
-    bool fixed;               /* every event goes to the same stream */
+    bool fixed;               /* all events have the same stream */
     struct redis_node **node; /* a single one, unless it is a cluster */
     size_t n_nodes;
     struct redis_sentinel sentinel; /* REDIS_SENTINEL only */
@@ -154,7 +154,7 @@ int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_nod
                    struct error *err);
 void redis_node_free(struct redis_node *n);
 
-/* redis_node_goes_to returns whether an event goes to a stream. */
+/* redis_node_goes_to returns whether an event belongs in a stream. */
 bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st);
 
 /* redis_node_connect connects if there is no connection, or the server has closed an idle one. */
@@ -170,16 +170,16 @@ int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t coun
  * expire. */
 void redis_node_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                        struct str stream);
-/* redis_node_drive writes, reads, and gives up requests that have timed out. */
+/* redis_node_drive writes, reads, and ends requests that have timed out. */
 void redis_node_drive(struct redis_node *n);
 /* redis_node_deadline returns when redis_node_drive must be called. */
 int64_t redis_node_deadline(const struct redis_node *n);
 /* redis_node_cancel ends everything in flight. */
 void redis_node_cancel(struct redis_node *n);
 
-/* redis_route_add makes a node with that address and our login. */
+/* redis_route_add adds a node with that address and our login. */
 int redis_route_add(struct redis_sink *r, const char *host, const char *port, struct error *err);
-/* redis_route_init makes the nodes known from the URL. */
+/* redis_route_init adds the nodes known from the URL. */
 int redis_route_init(struct redis_sink *r, struct error *err);
 void redis_route_release(struct redis_sink *r);
 /* redis_route_of returns the node that owns a key, as far as we know. */
@@ -201,13 +201,13 @@ int redis_route_probe(struct redis_sink *r, int64_t timeout_ms, struct error *er
 
 #define REDIS_AWAY_MS 250 /* delay for an event whose server is unavailable while others work */
 
-/* The same for a cluster: redis_map_init makes the nodes of the URL, and so on. */
+/* The counterparts for a cluster; redis_map_init adds the nodes of the URL. */
 int redis_map_init(struct redis_sink *r, struct error *err);
 void redis_map_release(struct redis_sink *r);
 struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot);
 int redis_map_open(struct redis_node *n, struct error *err);
 void redis_map_lost(struct redis_node *n, const struct error *err);
-/* redis_map_good records that a node works. */
+/* redis_map_good records that a node works. It and the next two may be called without a cluster. */
 void redis_map_good(struct redis_node *n);
 void redis_map_drive(struct redis_sink *r);
 int64_t redis_map_deadline(const struct redis_sink *r);

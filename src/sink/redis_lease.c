@@ -10,7 +10,7 @@
 #define AGAIN_NS (500 * MS_NS) /* between attempts to get the lease */
 #define RELEASE_MS 1000
 
-/* The scripts compare the token first: a relay whose lease has expired must not touch that of
+/* The scripts compare the token first: a relay whose lease has expired must not touch the lease of
  * another. */
 #define EXTEND \
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) " \
@@ -77,7 +77,7 @@ void redis_lease_drive(struct redis_sink *r)
     }
 
     /* The hash of the script, or its text if the server does not know the hash. */
-    char ms[24], seconds[24]; /* EX takes whole seconds, so they are rounded up */
+    char ms[24], seconds[24]; /* EX takes whole seconds, hence rounded up */
     snprintf(ms, sizeof ms, "%lld", (long long)r->set.lease_ms);
     const char *extend[] = {"EVALSHA", EXTEND_SHA, "1", key, lease->token, ms};
     if (lease->no_script) {

@@ -1,9 +1,8 @@
 /* redis_map.c: the servers of a Redis Cluster: which of them has which slot, when and where to
- * query that, and what happens to events whose server is unavailable or redirects them.
- *
- * An event is sent to the server that has its slot as far as we know. A server that does not
- * have it names the one that does (MOVED, ASK), and the event is sent there: no other event of
- * its key is in flight meanwhile, so the order is kept. */
+ * query the slots, and the fate of events whose server is unavailable or redirects them.  An event
+ * is sent to the server that has its slot as far as we know. A server that does not have it names
+ * the one that does (MOVED, ASK), and the event is sent there: no other event of its key is in
+ * flight meanwhile, so the order is kept. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +110,7 @@ void redis_map_good(struct redis_node *n)
     n->retry_ms = n->retry_at = 0;
 }
 
-/* Only the events of this server wait, if another works and not all events go to one stream. */
+/* Only the events of this server wait if another server works and there are several streams. */
 enum sink_status redis_map_away(const struct redis_node *n)
 {
     const struct redis_sink *r = n->sink;

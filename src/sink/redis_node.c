@@ -154,8 +154,8 @@ static void xadd_replied(struct redis_node *n, struct redis_request *q, const re
 }
 
 /* Ends the `count` events from q on, which a script did not append. They are not blamed: the plain
- * XADD that follows will show what is wrong, and with which of them. After an unexpected reply they
- * may have been appended after all; then they arrive twice. */
+ * XADD that follows will show which of them fails, and why. After an unexpected reply they may have
+ * been appended after all; then they arrive twice. */
 static void run_stopped(struct redis_node *n, struct redis_request *q, size_t count,
                         const redisReply *why)
 {
@@ -365,9 +365,9 @@ bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const stru
     return str_eq((struct str){r->stream_name.p, r->stream_name.n}, (struct str){st->name, st->n});
 }
 
-/* Returns how many of the deliveries, which start a chain, to send as one script: those that go to
- * the same stream, within bounds. A single event needs no script. With dedupe every event does, so
- * the script may include others that are not of its chain. */
+/* Returns how many of the deliveries, the first of which starts a chain, to send as one script:
+ * those for the same stream, within limits. A single event needs no script. With dedupe every event
+ * does, so the script may include others that are not of its chain. */
 static size_t run_length(const struct redis_node *n, struct delivery *const *d, size_t count,
                          const struct stream *st)
 {

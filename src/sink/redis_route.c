@@ -1,4 +1,4 @@
-/* redis_route.c: which server an event goes to: the one named by the URL, the master named by
+/* redis_route.c: selects the server for an event: the one named by the URL, the master named by
  * Sentinels, or the cluster's server for the slot of the stream. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,7 +210,7 @@ int64_t redis_route_deadline(const struct redis_sink *r)
     return min_i64(due, unsubscribed ? r->watch_at : redis_sentinel_deadline(&r->sentinel));
 }
 
-/* ---- what operators see ---- */
+/* ---- for operators ---- */
 
 static void add_peer(char list[SINK_PEERS], const struct redis_url *u)
 {

@@ -42,7 +42,7 @@ struct signature_keys {
     size_t n;
 };
 
-/* The prefix of each kind of key, and what follows it. */
+/* The prefix of each kind of key, and a description of the rest. */
 static const struct {
     struct str prefix;
     const char *what;
@@ -133,7 +133,7 @@ static bool decode_key(struct key *k, struct str text)
     return good;
 }
 
-/* Parses one word. Errors give the number of the secret, and repeat nothing of it. */
+/* Parses one word. Errors contain the number of the secret, and no part of it. */
 static int add_key(struct signature_keys *keys, struct str word, struct error *err)
 {
     size_t number = keys->n + 1, i = 0;

@@ -28,8 +28,8 @@ struct stdout_sink {
     int64_t moved_at; /* when standard output last accepted data, or should have */
 };
 
-/* Writes what it can of b from *off on. It returns -1 with errno if writing failed; blocked is set
- * if the reader is not reading. */
+/* Writes as much as it can of b from *off on. It returns -1 with errno if writing failed; blocked
+ * is set if the reader is not reading. */
 static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
 {
     while (*off < b->n) {
@@ -87,8 +87,8 @@ static void answer_all(struct stdout_sink *s, enum sink_status status, const str
 
 /* Ends everything in flight: complete lines are delivered, the others are not. The rest of a
  * partially written line is kept, and written before anything else. Its event is delivered again,
- * so a reader sees it twice, but never a torn line. If there is no memory to keep it, the sink
- * fails permanently. */
+ * so a reader sees it twice, but never a torn line. If memory runs out for it, the sink fails
+ * permanently. */
 static void stop_here(struct stdout_sink *s, enum sink_status status, const struct error *err)
 {
     const struct line_queue *q = &s->lines;
@@ -208,8 +208,7 @@ static int stdout_open(const struct sink_config *cfg, struct sink **ret, struct 
 {
     struct stat st;
     if (strcmp(cfg->url, "stdout:") != 0)
-        return err_set(err, ERR_CONFIG,
-                       "stdout: takes nothing after the colon; file:PATH writes to a file");
+        return err_set(err, ERR_CONFIG, "stdout: has no parameters; file:PATH writes to a file");
     struct stdout_sink *s = calloc(1, sizeof *s);
     if (!s)
         return err_nomem(err);

@@ -45,7 +45,7 @@ static void internal_addresses_are_refused_at_once(void **state)
                                        "http://100.64.0.1:1/"};
     struct fixture *f = *state;
     for (size_t i = 0; i < COUNT(urls); i++)
-        refuses(&f->o, urls[i], "address; if it is what you mean", "t0ken");
+        refuses(&f->o, urls[i], "address; to allow it", "t0ken");
 }
 
 /* Every way to write an address inside: the check of the settings refuses it, and so does the check
@@ -71,7 +71,7 @@ static void internal_address_is_refused_in_any_notation(void **state)
     char url[100];
     for (size_t i = 0; i < COUNT(hosts); i++) {
         snprintf(url, sizeof url, "http://%s:1/t0ken", hosts[i]);
-        refuses(&f->o, url, "this is a private address; if it is what you mean", "t0ken");
+        refuses(&f->o, url, "this is a private address; to allow it", "t0ken");
 
         assert_int_equal(http_options_allow(&f->o, "10.0.0.0/8", NULL, NULL), 0);
         sink_rig_init(&f->rig);
@@ -101,7 +101,7 @@ static void invalid_host_name_is_refused_at_once(void **state)
     char url[100];
     for (size_t i = 0; i < COUNT(inside); i++) {
         snprintf(url, sizeof url, "http://%s/", inside[i]);
-        refuses(&f->o, url, "address; if it is what you mean, set webhook-allow = ", NULL);
+        refuses(&f->o, url, "address; to allow it, set webhook-allow = ", NULL);
     }
     for (size_t i = 0; i < COUNT(neither); i++) {
         snprintf(url, sizeof url, "http://%s/", neither[i]);

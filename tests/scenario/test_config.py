@@ -113,7 +113,7 @@ webhook-ca-file = neither
             with self.subTest(host=host):
                 self.write("o.conf", f"[consumer c]\nsink = https://{host}/hook\n")
                 (_, text), = self.problems("-c", "o.conf")
-                self.assertRegex(text, r"this is a private address; if it is what you mean, set webhook-allow = (::ffff:)?10\.0\.0\.1$")
+                self.assertRegex(text, r"this is a private address; to allow it, set webhook-allow = (::ffff:)?10\.0\.0\.1$")
 
     def test_unopenable_store_is_refused_by_check_and_relay(self):
         for store in ("sqlite:", "postgres://h:99999/db", "postgres://h/db?sslmode=bogus", "postgres://h/db?port=1,2",
