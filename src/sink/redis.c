@@ -31,7 +31,7 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
 
 /* clang-format off */
 #define OPTIONS \
-    {"stream", "TEMPLATE", NULL, "name of the stream for an event, with the fields " TEMPLATE_FIELDS, \
+    {"stream", "TEMPLATE", NULL, "name of the stream, with fields " TEMPLATE_FIELDS, \
      option_copy, .at = offsetof(struct redis_settings, stream)}, \
     BROKER_OPTIONS(redis_settings, "contract"), \
     {"maxlen", "N", NULL, \
