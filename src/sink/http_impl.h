@@ -69,8 +69,8 @@ struct http {
     int64_t hold_until;
     int hold_status;
     int64_t rate_next; /* when the next request is due at an even rate */
-    int64_t
-        rate_again; /* when an event that the rate limit refused may be offered again; CLOCK_NEVER: none was */
+    /* when an event that the rate limit refused may be offered again; CLOCK_NEVER: none was */
+    int64_t rate_again;
     struct signature_keys *keys;
     struct http_watch secrets, headers;
     int64_t look_at;  /* when to check them again */
