@@ -50,13 +50,13 @@ int consumer_set(struct consumer *c, const char *name, const char *value, struct
 /* consumer_copy makes a consumer like `from`, with another name and other events. */
 int consumer_copy(const struct consumer *from, const char *name, const char *events,
                   struct consumer *ret, struct error *err);
-/* consumer_spec_of returns what the store needs to know of c. It borrows from c and from
+/* consumer_spec_of returns the settings that the store records. It borrows from c and from
  * retry_text, which it fills. */
 struct consumer_spec consumer_spec_of(const struct consumer *c, char retry_text[RETRY_TEXT]);
 
 struct sink_config;
-/* consumer_sink_config returns what the consumer's sink is opened with, except for clock and done.
- * It borrows from c. */
+/* consumer_sink_config returns the settings of the consumer's sink, except clock and done. It
+ * borrows from c. */
 struct sink_config consumer_sink_config(const struct consumer *c);
 
 #endif

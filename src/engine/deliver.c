@@ -1,5 +1,5 @@
-/* deliver.c: hands events to the sink, and acts on its answers. failure.c has what happens when a
- * delivery fails. */
+/* deliver.c: hands events to the sink and acts on its answers. failure.c handles failed
+ * deliveries. */
 #include "engine/pipeline_impl.h"
 
 #define OFFER 256     /* events to submit at once, as a batch or as a chain */

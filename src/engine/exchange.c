@@ -5,7 +5,7 @@
 #include "engine/pipeline_impl.h"
 
 #define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
-#define PARKED_PAUSE (20 * MS_NS) /* between claims of few parked events, while others are new */
+#define PARKED_PAUSE (20 * MS_NS) /* between claims of few parked events, while fresh ones wait */
 #define FEW_MARKS 16              /* always recorded at once */
 #define MANY_MARKS 16384          /* never postponed: they take memory */
 #define MARKS_PAUSE (1000 * MS_NS)
@@ -531,7 +531,7 @@ bool exchange_settle(struct pipeline *p, size_t i)
     return exchange_make(p, &x);
 }
 
-/* ---- when ---- */
+/* ---- a step ---- */
 
 /* Brings the next look forward if a wake-up has come. Skips the check where it would change
  * nothing: a look is due anyway, or another worker has the lane. */

@@ -4,8 +4,7 @@
 
 #include "engine/pipeline_impl.h"
 
-/* Minimum failures before a sink counts as down, and before an event is given up without proof.
- */
+/* Minimum failures before a sink counts as down, and before an event is given up without proof. */
 #define DOWN_FAILURES 3
 #define USUAL 512 /* deliveries behind the usual failure rate */
 
@@ -56,7 +55,7 @@ static bool sent_in_outage(const struct failure_detector *d, int64_t sent_at)
     return sent_at >= d->out_from && sent_at < d->out_to;
 }
 
-/* ---- what got through ---- */
+/* ---- successful deliveries ---- */
 
 static void note_slice(struct failure_detector *d, int64_t sent_at)
 {
@@ -119,9 +118,8 @@ static void end_failures(struct failure_detector *d, int64_t sent_at)
     d->out_least = certain ? 0 : FAILURE_PATIENCE;
 }
 
-/* Called when a delivery that was sent during the outage got through after all: its answer came
- * after that of the delivery that ended the outage. The longer part of the outage may still count
- * as one. */
+/* Called when a delivery sent during the outage got through after all: its answer arrived after the
+ * one that ended the outage. The longer part of the outage may still count as one. */
 static void correct_outage(struct failure_detector *d, int64_t sent_at)
 {
     bool late = sent_at - d->out_from > d->out_to - sent_at;
@@ -165,7 +163,7 @@ static void note_passed(struct failure_detector *d, int64_t sent_at)
     if (sent_in_outage(d, sent_at))
         correct_outage(d, sent_at);
 
-    /* Otherwise it was sent while the sink was still working. */
+    /* A delivery sent before the series of failures does not end it. */
     bool back = d->failures > 0 && sent_at >= d->first_sent;
     if (back)
         end_failures(d, sent_at);
@@ -192,7 +190,7 @@ void failure_answered(struct pipeline *p)
         circuit_sink_answered(p);
 }
 
-/* ---- what failed ---- */
+/* ---- failed deliveries ---- */
 
 static struct open_failure *find_open(struct failure_detector *d, int64_t seq)
 {
@@ -257,7 +255,7 @@ static void note_failed(struct failure_detector *d, int64_t seq, int64_t sent_at
     add_failing(d, seq);
 }
 
-/* ---- ending the event for now ---- */
+/* ---- ending a failed event ---- */
 
 void failure_note(struct pipeline *p, const struct slot *slot, const char *text)
 {
@@ -349,7 +347,7 @@ void failure_rejected(struct pipeline *p, struct slot *slot, const struct sink_r
     inflight_end(&p->inflight, slot, &out, true);
 }
 
-/* ---- whose fault, and what follows ---- */
+/* ---- the verdict ---- */
 
 struct verdict {
     /* Attempts used up: this one and, if only now it turned out that the previous failure was the

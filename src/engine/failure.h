@@ -86,17 +86,17 @@ void failure_refused(struct pipeline *p, struct slot *slot, const struct sink_re
 /* failure_rejected makes the event a dead letter at once. */
 void failure_rejected(struct pipeline *p, struct slot *slot, const struct sink_result *r,
                       enum burial why);
-/* failure_put_off ends an event that is to be tried again after delay_ms, without using up an
- * attempt. */
+/* failure_put_off ends an event for now. It is tried again after delay_ms, and no attempt is
+ * counted. */
 void failure_put_off(struct pipeline *p, struct slot *slot, int64_t delay_ms, const char *text);
 /* failure_classify decides, for each failure in a batch that is about to be settled, whether it
- * counts as an attempt of the event, and when the event comes again. */
+ * counts as an attempt of the event, and when the event is retried. */
 void failure_classify(struct pipeline *p, struct batch_state *b);
-/* failure_forget forgets the failures of a lost claim: they would count against the event when it
- * comes again, perhaps to a consumer that was dropped and created again. */
+/* failure_forget forgets the failures of a lost claim. Otherwise they would count against the event
+ * when it is claimed again, perhaps for a consumer that was dropped and recreated. */
 void failure_forget(struct pipeline *p, const struct batch_state *b);
-/* failure_is_events returns whether the last failure of the event was found to be its own fault
- * only after it had been settled. */
+/* failure_is_events returns whether the event's last failure proved to be its own fault only after
+ * it was settled. */
 bool failure_is_events(const struct failure_detector *d, int64_t seq);
 
 /* failure_note remembers how an event failed, for pipeline_failure. */

@@ -34,7 +34,7 @@ struct slot {
     struct slot *follower, *before;
     struct slot *next_ready;
     struct slot *next_in_bucket;
-    uint64_t key;    /* events with the same key stay in order; 0: none in particular */
+    uint64_t key;    /* events with the same key stay in order; 0: no order */
     int64_t sent_at; /* when it was last offered to the sink, monotonic; no two are equal */
     enum slot_state state;
     bool mapped;      /* in the key map, as the last of its key */
@@ -42,7 +42,7 @@ struct slot {
     bool undecided;   /* it failed; whether that counts is decided when the batch is settled */
     bool refused;     /* it failed, and the sink reported that the event is to blame */
     bool released;    /* not tried, and given back by release_from */
-    bool held;        /* in flight, but its predecessor holds the key: not to be retried */
+    bool held;        /* in flight, but its predecessor holds the key: it is not retried */
     struct outcome out;
 };
 

@@ -49,7 +49,7 @@ struct pipeline_config {
      * pipeline. It must outlive the pipeline. */
     struct suspects *suspects;
     /* gone returns whether the process of an owner has certainly ended, so that its claims need not
-     * expire first. NULL: that cannot be known. */
+     * expire first. NULL: unknown. */
     bool (*gone)(const char *owner);
     /* The memory for events in flight, shared by all pipelines of a process. NULL: no limit but
      * that of batches. It must outlive the pipeline. */

@@ -156,7 +156,7 @@ int64_t retry_horizon(const struct retry_policy *p)
 {
     int64_t sum = 0;
     if (p->attempts == RETRY_FOREVER)
-        return 0; /* there is no last one */
+        return 0;
     for (int i = 1; i < p->attempts; i++)
         sum += longest_delay(p, i);
     return sum;

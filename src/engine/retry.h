@@ -16,7 +16,7 @@
 struct retry_policy {
     int64_t base_ms, cap_ms;
     int64_t outage_ms;
-    int attempts; /* in all; after the last one the event is buried; RETRY_FOREVER: it never is */
+    int attempts; /* after the last one the event is buried; RETRY_FOREVER: never */
     bool jitter;
     bool bounded; /* attempts was given, and does not come from a preset */
     int usual;    /* attempts as it was parsed: see retry_hold */
@@ -27,11 +27,12 @@ struct retry_policy {
 #define RETRY_TEXT 96
 
 /* retry_parse reads "patient", "fast", "slow", or
- * "base=1s,cap=5m,attempts=5,jitter=full|none,outage=24h". What is left out is as in fast. A preset
- * may come first: "slow,attempts=9". attempts=forever sets no bound. Fails with ERR_CONFIG. */
+ * "base=1s,cap=5m,attempts=5,jitter=full|none,outage=24h". Missing parts default to those of fast,
+ * or of a preset in front: "slow,attempts=9". attempts=forever sets no bound. Fails with
+ * ERR_CONFIG. */
 int retry_parse(const char *s, struct retry_policy *ret, struct error *err);
-/* retry_hold makes events be tried until they succeed, unless a number of attempts was given; with
- * `hold` false it takes that back. */
+/* retry_hold removes the bound on attempts, unless one was given explicitly; with `hold` false it
+ * restores the bound. */
 void retry_hold(struct retry_policy *p, bool hold);
 /* retry_show writes the name of the preset if it is one, else the long form. retry_parse reads
  * both. */
@@ -41,8 +42,8 @@ int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r);
 /* retry_delay_in_doubt returns how many ms to wait after a failure that did not count, of an event
  * that has been failing for failing_ms. */
 int64_t retry_delay_in_doubt(const struct retry_policy *p, int64_t failing_ms, struct rng *r);
-/* retry_horizon returns the longest time from the first attempt to the last in ms, if the sink
- * works; 0: there is no last. */
+/* retry_horizon returns the longest time between the first and the last attempt while the sink
+ * works, in ms; 0: attempts are unbounded. */
 int64_t retry_horizon(const struct retry_policy *p);
 
 #endif

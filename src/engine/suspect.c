@@ -35,7 +35,7 @@ static bool may_blame(struct suspect *s)
 enum suspect_policy suspect_ask(struct suspect *s, size_t others)
 {
     if (others > 0 || !s->due)
-        return SUSPECT_WAIT; /* let them end first; or retry once the store reports a suspect */
+        return SUSPECT_WAIT; /* others must end first; or the store has reported no suspect yet */
     if (may_blame(s))
         return SUSPECT_TAKE;
     return SUSPECT_BESIDE;

@@ -1,4 +1,4 @@
-/* pipeline_settings.c: a consumer that is paused, removed, or given other settings. */
+/* pipeline_settings.c: a consumer that is paused, removed or reconfigured. */
 #include <string.h>
 
 #include "pipeline_tests.h"
@@ -25,7 +25,7 @@ static void sink_declining_events_is_paused_and_loses_none(void **state)
     rig_step(g, 0);
     rig_pass(g, 100000);
     rig_step(g, 0);
-    /* Also after the end of a delivery that was in flight. */
+    /* Nor is anything started when the delivery in flight ends. */
     assert_string_equal(rig_look(g).last_error, "paused: scripted");
     assert_int_equal(w->sk->n, 0);
     assert_int_equal(rig_look(g).inflight, 0);
@@ -100,7 +100,7 @@ static void worker_with_replaced_settings_stands_by_until_restored(void **state)
     rig_emit(g, "b");
     pipeline_wake(w->p);
     rig_step(g, 0);
-    assert_int_equal(w->sk->n, 1); /* what is in flight may end */
+    assert_int_equal(w->sk->n, 1); /* the delivery in flight may end */
     rig_end(g, 0, 0, SINK_DELIVERED);
     rig_step(g, 0);
     assert_int_equal(rig_look(g).delivered, 1);
@@ -110,7 +110,7 @@ static void worker_with_replaced_settings_stands_by_until_restored(void **state)
     assert_non_null(strstr(g->last_log, "standing by: "));
 
     int64_t looks = 0, until = g->mono + 120000 * MS_NS, next = 0;
-    for (; g->mono < until; looks++) { /* it sleeps, and asks less and less often */
+    for (; g->mono < until; looks++) { /* it sleeps, and asks at growing intervals */
         pipeline_wait(w->p, NULL, 0, &next);
         assert_true(next > g->mono && next <= g->mono + 15000 * MS_NS);
         rig_pass(g, (next - g->mono) / MS_NS + 1);
@@ -156,7 +156,7 @@ static void draining_is_not_cut_short_by_another_filter(void **state)
     pipeline_drain(w->p, g->mono + 30000 * MS_NS);
     give_another_filter(g);
     rig_end(g, 0, 0, SINK_DELIVERED);
-    rig_step(g, 0); /* settles the first, and learns of the filter */
+    rig_step(g, 0); /* settles the first batch and learns about the new filter */
     rig_pass(g, 10000);
     rig_step(g, 0);
     assert_int_equal(w->sk->n, 1); /* not cancelled */

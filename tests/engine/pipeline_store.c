@@ -10,8 +10,7 @@ static int fail_before, fail_after, turns;
 static int64_t slow_turn;
 static struct rig *slow_rig;
 
-/* flaky_turn fails before it does anything, or after it has done everything: the caller cannot tell
- * which. */
+/* Fails before it does anything, or after it has done everything; the caller cannot tell which. */
 static int flaky_turn(struct store *st, const struct settlement *s, bool *ret_lost,
                       const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                       struct claim_hint *ret_hint, struct error *err)
@@ -45,7 +44,7 @@ static int broken_wake_fd(struct store *st)
     return broken_wakeup[0];
 }
 
-/* break_wakeup gives a worker a wake-up descriptor that fires only when the test writes to
+/* Replaces the worker's wake-up descriptor by one that fires only when the test writes to
  * broken_wakeup[1]. */
 static void break_wakeup(struct worker *w)
 {
@@ -75,7 +74,7 @@ static void sweep_finds_events_without_a_wake_up(void **state)
     close(broken_wakeup[1]);
 }
 
-/* The numbers are checked by what the pipeline does, on the rig's clock. */
+/* Checks the values by the pipeline's behaviour, on the rig's clock. */
 static void dispatcher_preset_has_the_documented_values(void **state)
 {
     struct rig *g = *state;
@@ -96,7 +95,7 @@ static void dispatcher_preset_has_the_documented_values(void **state)
     rig_step(g, 0);
     SAW(1);
 
-    /* batch 50: what was claimed grows no further */
+    /* batch 50: claims grow no further */
     for (int n = 0; n < 150; n++)
         rig_emit(g, NULL);
     int64_t claims = pipeline_stats(w->p)->claims;
@@ -123,7 +122,7 @@ static void dispatcher_preset_has_the_documented_values(void **state)
     w->sk->answer_ctx = 1 + 150 + 1 + 1;
     rig_emit(g, "poison");
     for (int n = 0; n < 2000 && rig_look(g).dead == 0; n++) {
-        rig_emit(g, NULL); /* this one gets through, so the other's failure is its own */
+        rig_emit(g, NULL); /* this one gets through, so the other event is at fault */
         rig_pass(g, 1000);
         rig_step(g, 0);
     }
@@ -139,7 +138,7 @@ static void claim_granted_after_its_lease_is_kept_if_still_valid(void **state)
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=2s", "batch=2", NULL);
     make_flaky(w);
-    /* The turn waits for the lock once, and the lease counts from when it gets it. */
+    /* The turn waits for the lock, and its lease begins once it holds the lock. */
     slow_turn = 3000;
     slow_rig = g;
     for (int i = 0; i < 6; i++)
@@ -165,7 +164,7 @@ static void unreachable_store_is_retried_and_loses_nothing(void **state)
     pipeline_wake(w->p);
     rig_step(g, 0);
     rig_end(g, 0, 0, SINK_DELIVERED);
-    fail_before = 3; /* now the settling */
+    fail_before = 3; /* now the settlement fails */
     rig_step(g, 0);
     w->sk->hold = false;
     assert_true(rig_run(g, 0, 20000));
@@ -214,8 +213,8 @@ static void lost_claim_answer_lets_no_later_event_overtake(void **state)
     SAW(1, 2, 3, 4);
 }
 
-/* The consumer is removed while a relay that stops has a delivery in flight. The simulator found
- * this. */
+/* The consumer is removed while a stopping relay has a delivery in flight. Found by the
+ * simulator. */
 static void consumer_removed_while_draining_awaits_deliveries(void **state)
 {
     struct rig *g = *state;
@@ -234,8 +233,8 @@ static void consumer_removed_while_draining_awaits_deliveries(void **state)
     assert_int_equal(pipeline_state(w->p), PIPELINE_FAILED);
 }
 
-/* Of two lost claims the later one is forgotten at once, and with it the last that knew of the key.
- * The simulator found this. */
+/* Of two lost claims the later one is dropped at once, and with it the last record of the key.
+ * Found by the simulator. */
 static void key_waits_for_deliveries_of_a_lost_claim(void **state)
 {
     struct rig *g = *state;
@@ -279,8 +278,8 @@ static void followers_proceed_if_a_lost_event_returns_untried(void **state)
     SAW(1, 2);
 }
 
-/* Events given back before an unknown claim are parked and could be handed out at once, but not
- * before their predecessors are settled. The simulator found this. */
+/* Events given back before an unknown claim are parked. They are due at once, but must not be
+ * claimed before their predecessors are settled. Found by the simulator. */
 static void lost_claim_answer_lets_no_released_event_overtake(void **state)
 {
     struct rig *g = *state;
@@ -293,7 +292,7 @@ static void lost_claim_answer_lets_no_released_event_overtake(void **state)
     pipeline_step(w->p); /* claims the first */
     pipeline_step(w->p); /* submits it, and claims the second */
     fail_after = 1;
-    pipeline_step(w->p); /* claims the third, but does not hear of it */
+    pipeline_step(w->p); /* claims the third, but the answer is lost */
     assert_int_equal(fail_after, 0);
     pipeline_drain(w->p, g->mono + 10000 * MS_NS);
     rig_pass(g, 1000);
@@ -349,10 +348,10 @@ static void repeated_settlements_do_not_grow_memory(void **state)
 }
 
 static struct sink_ops marking;
-static size_t moved; /* how many marks the sink has to tell */
+static size_t moved; /* number of marks that the sink reports */
 static int marks_recorded;
 
-/* some_marks reports as many marks as have moved. */
+/* Returns `moved` marks. */
 static size_t some_marks(struct sink *sk, const struct hwm **ret)
 {
     static struct hwm list[100];
@@ -369,8 +368,8 @@ static void count_kept(struct sink *sk)
     marks_recorded++;
 }
 
-/* three_in_turn has three batches of one event at hand, and ends them one after the other. ret[i]
- * is how often marks had been recorded when the i-th was settled. */
+/* Claims three batches of one event and ends them one after the other. ret[i] is how often marks
+ * had been recorded when the i-th was settled. */
 static void three_in_turn(struct rig *g, size_t marks, int ret[3])
 {
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);

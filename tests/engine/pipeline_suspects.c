@@ -1,8 +1,8 @@
-/* pipeline_suspects.c: events whose worker died. Where one of them can kill its worker, they are
- * delivered one by one until it is found, and no consumer waits for another meanwhile. */
+/* pipeline_suspects.c: events whose worker died. If events can kill their worker, they are
+ * delivered one by one until the culprit is found. No consumer waits for another meanwhile. */
 #include "pipeline_tests.h"
 
-/* crashed starts a worker, lets it die with three events in flight, and starts it again. */
+/* Starts a worker, crashes it with three events in flight, and restarts it. */
 static struct worker *crashed(struct rig *g, int i, const char *name)
 {
     struct worker *w = rig_worker(g, i, name, "lease=1s", "retry=base=10ms,attempts=1,jitter=none",
@@ -63,7 +63,8 @@ static void crash_with_two_suspects_in_flight_blames_neither(void **state)
     for (int i = 0; i < 3; i++)
         rig_emit(g, NULL);
     struct worker *a = crashed(g, 0, "consumer=c"), *b = crashed(g, 1, "consumer=d");
-    for (int crash = 0; crash < 5; crash++) { /* attempts=1: one would do */
+    for (int crash = 0; crash < 5;
+         crash++) { /* with attempts=1, one counted crash would bury an event */
         rig_pass(g, STORE_APART_MS + 1000);
         rig_step(g, 0);
         rig_step(g, 1);
@@ -89,7 +90,8 @@ static void crashes_do_not_count_without_in_process_handlers(void **state)
     for (int i = 0; i < 3; i++)
         rig_emit(g, NULL);
     struct worker *w = crashed(g, 0, "consumer=c");
-    for (int crash = 0; crash < 6; crash++) { /* attempts=1: one would do */
+    for (int crash = 0; crash < 6;
+         crash++) { /* with attempts=1, one counted crash would bury an event */
         bool apart = crash >= 3;
         rig_pass(g, 1000);
         rig_step(g, 0); /* takes over */
@@ -121,7 +123,7 @@ static void suspect_of_a_down_sink_blocks_none_and_is_not_buried(void **state)
     rig_step(g, 0);
     rig_step(g, 1);
     assert_int_equal(b->sk->n, 1);
-    rig_crash(g, 1); /* b's event was the poison, which has nothing to do with a's */
+    rig_crash(g, 1); /* b's event was the poison; a's is innocent */
     rig_pass(g, 2000);
     a->sk->hold = false;
     assert_true(rig_run(g, 0, 20000));
@@ -146,7 +148,7 @@ static void starting_worker_takes_over_claims_of_a_dead_one(void **state)
     rig_crash(g, 0);
     rig_start(g, 0);
     rig_step(g, 0);
-    assert_int_equal(g->n_seen, 0); /* the lease is not over */
+    assert_int_equal(g->n_seen, 0); /* the lease has not expired */
     rig_crash(g, 0);
     g->gone = gone;
     rig_start(g, 0);
@@ -191,7 +193,7 @@ static void poison_is_found_one_event_at_a_time(void **state)
         got[g->seen[i].seq] = true;
     for (int i = 1; i <= 10; i++)
         assert_true(got[i] == (i != poison_seq));
-    /* Once among others, then alone until its attempts are used up. */
+    /* Once with others, then alone until its attempts are used up. */
     assert_in_range(crashes, 3, 5);
 }
 

@@ -1,4 +1,4 @@
-/* pipeline_tests.h: the files of the pipeline's tests, put together in test_pipeline.c. */
+/* pipeline_tests.h: the parts of the pipeline's tests; test_pipeline.c runs them all. */
 #ifndef TESTS_ENGINE_PIPELINE_TESTS_H
 #define TESTS_ENGINE_PIPELINE_TESTS_H
 

@@ -1,4 +1,4 @@
-/* pipeline_time.c: leases, drains and crashes, and how often a pipeline looks for work. */
+/* pipeline_time.c: leases, drains, crashes, and the intervals between looks for work. */
 #include "pipeline_tests.h"
 
 static void slow_sink_keeps_its_lease(void **state)
@@ -26,7 +26,7 @@ static void slow_handlers_keep_their_lease(void **state)
     for (int i = 0; i < 64; i++)
         rig_emit(g, "a");
     rig_step(g, 0);
-    assert_int_equal(g->n_seen, 64); /* more than four leases' worth of work in one batch */
+    assert_int_equal(g->n_seen, 64); /* one batch takes more than four leases */
     assert_int_equal(pipeline_stats(w->p)->lost, 0);
     assert_int_equal(rig_look(g).delivered, 64);
 }
@@ -56,7 +56,7 @@ static void worker_past_its_lease_delivers_and_changes_nothing(void **state)
     rig_pass(g, 2000); /* stopped for the whole lease */
     rig_run(g, 1, 1000);
     SAW(1, 2);
-    /* Its delivery gets through after all, as a repeat with the same id. */
+    /* Its delivery gets through after all, as a duplicate with the same id. */
     rig_end(g, 0, 0, SINK_DELIVERED);
     a->sk->hold = false;
     rig_step(g, 0);
@@ -112,7 +112,7 @@ static void drain_cancels_hanging_deliveries_for_redelivery(void **state)
     rig_start(g, 0);
     assert_true(rig_run(g, 0, 1000));
     assert_int_equal(g->n_seen, 3);
-    /* a cancelled delivery is no attempt */
+    /* a cancelled delivery does not count as an attempt */
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(g->seen[i].attempt, 1);
     assert_int_equal(rig_look(g).delivered, 3);
@@ -162,7 +162,7 @@ static void settling_also_claims_so_no_event_waits_for_the_sweep(void **state)
     assert_true(pipeline_stats(w->p)->through); /* and no time has passed */
 }
 
-/* Whether it is set before the preset or after it. */
+/* The order of the two settings does not matter. */
 static void explicit_setting_overrides_a_preset(void **state)
 {
     struct consumer c;
@@ -193,7 +193,7 @@ static void batch_covers_the_in_flight_limit(void **state)
         rig_emit(g, NULL);
     struct worker *w = rig_worker(g, 0, "batch=40", "concurrency=30", "order=none", NULL);
     w->sk->hold = true;
-    /* Each takes two seconds, which is a reason to claim less, but not less than that. */
+    /* Each takes two seconds, so claims shrink, but not below the number in flight. */
     while (g->n_seen < 600) {
         rig_step(g, 0);
         rig_pass(g, 2000);
@@ -205,7 +205,7 @@ static void batch_covers_the_in_flight_limit(void **state)
 
 /* ---- settling together with the next claim ---- */
 
-/* deliver_one has worker 0 claim one event, find that there is nothing else, and deliver it. */
+/* Worker 0 claims one event, finds no more, and delivers it. */
 static void deliver_one(struct rig *g, const char *key)
 {
     rig_emit(g, key);
@@ -232,7 +232,7 @@ static void settlement_waits_a_little_for_the_next_claim(void **state)
     assert_int_equal(rig_look(g).delivered, 0);
     assert_int_equal(rig_look(g).claims, 1);
 
-    deliver_one(g, "b"); /* one turn has settled the first and claimed the second */
+    deliver_one(g, "b"); /* one turn settled the first event and claimed the second */
     SAW(1, 2);
     assert_int_equal(rig_look(g).delivered, 1);
     assert_int_equal(rig_look(g).claims, 1);
@@ -256,19 +256,19 @@ static void pipeline_that_delays_a_settlement_says_until_when(void **state)
     assert_int_equal(at, g->mono + 15 * MS_NS);
 }
 
-/* A thread may be put aside between a step and the wait that follows, for as long as it likes. */
+/* A thread may be suspended for any time between a step and the wait that follows. */
 static void event_due_between_step_and_wait_ends_the_wait(void **state)
 {
     struct rig *g = *state;
     struct worker *w = patient_worker(g);
     int64_t at;
     deliver_one(g, "a");
-    rig_pass(g, 16); /* the wait for company is over */
+    rig_pass(g, 16); /* the settlement delay is over */
     pipeline_wait(w->p, NULL, 0, &at);
     assert_true(at <= g->mono);
 
     deliver_one(g, "b");
-    rig_pass(g, 25); /* and so is that for the next look */
+    rig_pass(g, 25); /* so is the interval to the next look */
     pipeline_wait(w->p, NULL, 0, &at);
     assert_true(at <= g->mono);
 }
@@ -333,8 +333,8 @@ static void crash_before_the_settlement_repeats_what_waited(void **state)
     assert_int_equal(rig_look(g).delivered, 1);
 }
 
-/* An answer a sink has requested may arrive after everything is delivered. It is handled then,
- * not with the next event; afterwards the sink is no longer polled. */
+/* An answer that a sink has requested may arrive after everything is delivered. It is handled at
+ * once, not with the next event; afterwards the sink is no longer polled. */
 static void sink_requesting_polls_is_polled_until_done(void **state)
 {
     struct rig *g = *state;

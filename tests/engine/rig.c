@@ -53,7 +53,7 @@ static void model_drive(struct sink *sk)
     while (!m->hold && m->n) {
         if (!stop)
             s = m->answer ? m->answer(m, m->d[0]) : SINK_DELIVERED;
-        /* and all behind it */
+        /* and all events behind it */
         if ((m->g->caps & SINK_FAILSTOP) && (s == SINK_DOWN || s == SINK_FATAL))
             stop = true;
         model_end(m, 0, s);
@@ -75,7 +75,6 @@ static int64_t model_deadline(struct sink *sk)
     return m->hold || m->n == 0 ? CLOCK_NEVER : 0;
 }
 
-/* model_caution returns the sink's warning. */
 static const char *model_caution(struct sink *sk)
 {
     return ((struct model *)sk)->told;

@@ -17,7 +17,7 @@
 
 struct rig;
 
-/* The model sink keeps deliveries until the test ends them or, if it has an `answer`, until it is
+/* A sink that keeps deliveries until the test ends them or, if it has an `answer`, until it is
  * driven. */
 struct model {
     struct sink base;
@@ -29,7 +29,7 @@ struct model {
     int64_t answer_ctx;
     bool unasked;    /* the sink knows the answer without asking its peer */
     int64_t busy_ms; /* it answers from within submit, after this long, as handlers do */
-    bool attended;   /* it has asked its peer; the answer arrives on `asked_fd` */
+    bool attended;   /* it waits for its peer's answer on `asked_fd` */
     int asked_fd;
     const char *finds; /* the answer, passed on at the next drive */
     const char *told;
@@ -43,7 +43,7 @@ struct worker {
     char owner[16];
 };
 
-/* What reached the other side, in order. */
+/* The deliveries that reached the other side, in order. */
 struct arrival {
     int64_t seq;
     int attempt;
@@ -70,8 +70,8 @@ struct rig {
     char last_log[1024];
 };
 
-/* Answers of a model sink: the event whose number is answer_ctx fails, always or in its first two
- * attempts; all others pass. */
+/* Answers of a model sink: event number answer_ctx fails, always or in its first two attempts; all
+ * others are delivered. */
 enum sink_status rig_retry_one(struct model *m, const struct delivery *d);
 enum sink_status rig_retry_twice(struct model *m, const struct delivery *d);
 
@@ -83,13 +83,13 @@ int rig_teardown(void **state);
  * "c", unless the first option is "consumer=NAME". rig_start starts it again after a crash. */
 struct worker *rig_worker(struct rig *g, int i, ...) __attribute__((sentinel));
 void rig_start(struct rig *g, int i);
-/* rig_crash ends worker i as kill -9 would: nothing is settled, and what its sink has is
+/* rig_crash ends worker i as kill -9 would: nothing is settled, and deliveries in flight are
  * forgotten. */
 void rig_crash(struct rig *g, int i);
 void rig_pass(struct rig *g, int64_t ms);
 void rig_emit(struct rig *g, const char *key);
 void rig_emit_at(struct rig *g, const char *key, int64_t not_before);
-/* rig_step steps worker i until it has nothing more to do at this time. */
+/* rig_step steps worker i until it has nothing to do at the current time. */
 void rig_step(struct rig *g, int i);
 /* rig_end ends the k-th delivery that worker i's sink has. */
 void rig_end(struct rig *g, int i, size_t k, enum sink_status status);

@@ -1,8 +1,8 @@
 /* Seeded chaos for handlers that work in the store's database. They fail, hang, end their
- * transaction or lose its connection; each operation of the store may fail, and a commit may fail
- * although it happened; workers crash, or come too late. Then all heals, and the effects must be
- * exact: once for each handler and event, in the order of each key, and for a dead letter only what
- * was committed before. OUTBOX_SEED=N replays one seed. */
+ * transaction or lose its connection; each operation of the store may fail, and a commit may be
+ * reported as failed although it succeeded; workers crash or outlive their lease. Then all faults
+ * end, and the effects must be exact: once for each handler and event, in the order of each key,
+ * and for a dead letter only what was committed before. OUTBOX_SEED=N replays one seed. */
 #include "rig.h"
 
 #include <sqlite3.h>
@@ -50,13 +50,13 @@ static struct plan {
 
 static struct {
     struct rig *g;
-    int chance;   /* one in so many operations fails; 0: none */
-    int fail_for; /* so many of the next operations fail */
-    /* until this monotonic time one kind of operation, the one below, always fails */
+    int chance;   /* one in `chance` operations fails; 0: none */
+    int fail_for; /* number of operations to fail next */
+    /* until this monotonic time, the kind of operation below always fails */
     int64_t away;
     enum op which;
     int calls; /* of handlers, since time last passed */
-    bool late; /* the claim runs out before the next transaction, and another worker steps in */
+    bool late; /* the claim expires before the next transaction, and another worker takes over */
     int external[RIG_SEEN];
     int disturbed;
 } script;
@@ -90,7 +90,7 @@ static int scripted(struct error *err)
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "scripted");
 }
 
-/* fails tells whether this operation is to fail, and sometimes cuts the connection as well. */
+/* Decides whether this operation fails; sometimes the connection is lost as well. */
 static bool fails(struct store *st, enum op op)
 {
     struct smith *s = smith_of(st);
@@ -203,7 +203,7 @@ static void take_effect(sqlite3 *db, int handler, const struct event *ev)
         fail_msg("%s: %s", sql, sqlite3_errmsg(db));
 }
 
-/* Events that never pass, by kind of error. */
+/* Events that always fail, by kind of error. */
 static bool poison(const struct event *ev, int handler)
 {
     return ev->seq % 17 == 5 && handler == 0;
@@ -219,7 +219,7 @@ static enum sink_status misbehave(struct smith *s, struct handler_call *call)
         return said[n % 8 < 4 ? 0 : n % 8 < 6 ? 1 : n % 8 < 7 || n > 8 ? 2 : 3];
     if (n < 30)
         rig_pass(script.g, (int64_t)rng_below(r, 2500)), script.disturbed++;
-    /* and it does not notice */
+    /* and the handler does not notice */
     else if (n < 34 && call->tx)
         real->rollback(s->work), s->lost = true;
     else if (n < 35 && call->tx)
@@ -291,7 +291,7 @@ static void begin_work(int i)
         fail_msg("%s", err.text);
 }
 
-/* vanish ends a worker as kill -9 would: whatever is open comes to nothing. */
+/* Ends a worker as kill -9 would: open transactions are rolled back. */
 static void vanish(int i)
 {
     struct smith *s = &smiths[i];
@@ -329,8 +329,8 @@ static void step(int i)
     }
 }
 
-/* work_late lets the lease of worker st run out between its claim and its transaction, while
- * all others keep working. */
+/* Lets the lease of the worker of st expire between its claim and its transaction, while all others
+ * keep working. */
 static void work_late(struct store *st)
 {
     script.late = false;
@@ -345,8 +345,7 @@ static void work_late(struct store *st)
     }
 }
 
-/* run_through steps worker i until nothing is left, and moves the clock to when it wants to be
- * called. */
+/* Steps worker i until nothing is left, and moves the clock to the time of its next wake-up. */
 static bool run_through(int i, int64_t ms)
 {
     struct pollfd fds[8];

@@ -17,7 +17,7 @@ static int failing_commit(struct store *st, struct error *err)
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "scripted: the connection was lost");
 }
 
-/* slow_log is a log whose reader does not keep up, so that the process waits for it. */
+/* A log whose reader is slow, so that logging blocks. */
 static void slow_log(void *ctx, enum log_level level, const char *consumer, const char *text)
 {
     (void)level, (void)consumer;
@@ -47,8 +47,8 @@ static int64_t effects(struct rig *g)
     return n;
 }
 
-/* A commit failed, and a little more time passed before the store was asked again than the wait
- * until the retry: the batch was settled as delivered, without its effects. */
+/* A commit failed, and the store was asked again only after the retry was due: the batch was
+ * settled as delivered, without its effects. */
 static void uncommitted_effects_are_never_settled(void **state)
 {
     struct rig *g = *state;

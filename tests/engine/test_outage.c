@@ -1,5 +1,5 @@
-/* Sink or event? A sink that fails everything is out and buries nothing, whatever it answers;
- * an event that fails among others that get through ends as a dead letter. */
+/* Is the sink or the event at fault? A sink that fails everything is down, and no event is buried,
+ * whatever it answers; an event that fails while others get through becomes a dead letter. */
 #include "rig.h"
 
 #include "engine/pipeline_impl.h"
@@ -10,7 +10,7 @@
 #define MINUTE INT64_C(60000)
 #define HOUR (60 * MINUTE)
 
-/* The sink is out until this time of the rig's monotonic clock; seq `bad` always fails. */
+/* The sink is down until this time of the rig's monotonic clock; seq `bad` always fails. */
 static int64_t out_until, bad;
 static int tries_of_bad;
 
@@ -87,15 +87,15 @@ static void outage_longer_than_patience_buries_nothing(void **state)
     outage_buries_nothing_with(*state, "fast,outage=5m", "order=key", 50, 20 * MINUTE);
 }
 
-/* By then each of them has been tried many times, but none is given up: they are too many for it to
- * be the events' fault. */
+/* By then each event has been tried many times, but none is given up: with so many failing, the
+ * sink must be at fault. */
 static void outage_of_hours_buries_nothing(void **state)
 {
     outage_buries_nothing_with(*state, "base=100ms,cap=2s,outage=1m", "order=none", 200, 10 * HOUR);
 }
 
-/* Some events of a batch fail in the outage, and others of the same batch get through when it ends.
- * Failures are judged once it is known that the sink is back. */
+/* Some events of a batch fail in the outage, and others get through when it ends. The verdict waits
+ * until the sink is known to be back. */
 static void end_of_a_long_outage_buries_nothing(void **state)
 {
     struct rig *g = *state;
@@ -108,8 +108,8 @@ static void end_of_a_long_outage_buries_nothing(void **state)
     assert_all_delivered_once(g, 600);
 }
 
-/* The sink cannot express every fifth event, and knows that without asking its peer. That
- * proves nothing about the others. */
+/* The sink cannot express every fifth event, and knows that without asking its peer. That is no
+ * evidence about the others. */
 static enum sink_status some_are_inexpressible(struct model *m, const struct delivery *d)
 {
     m->unasked = d->ev->seq % 5 == 0;
@@ -135,7 +135,7 @@ static void local_rejection_says_nothing_about_the_peer(void **state)
     assert_int_equal(rig_look(g).dead, 100);
 }
 
-/* Every fifth event goes to a stream that refuses everything, the others to one that is out. */
+/* Every fifth event goes to a stream that refuses everything, the others to one that is down. */
 static enum sink_status some_have_to_wait(struct model *m, const struct delivery *d)
 {
     if (m->g->mono >= out_until)
@@ -159,7 +159,7 @@ static void deferred_event_is_no_evidence_against_others(void **state)
     assert_int_equal(rig_look(g).dead, 0);
 }
 
-/* Every fifth event goes to a stream that is broken, and the others to one that is out. */
+/* Every fifth event goes to a broken stream, the others to a stream that is down. */
 static enum sink_status some_are_refused(struct model *m, const struct delivery *d)
 {
     if (d->ev->seq % 5 == 0)
@@ -183,7 +183,7 @@ static void refused_event_is_no_evidence_against_others(void **state)
     assert_int_equal(rig_look(g).dead, 100);
 }
 
-/* The broken stream is that of one key. */
+/* The broken stream belongs to one key. */
 static int refusals;
 static enum sink_status one_key_is_refused(struct model *m, const struct delivery *d)
 {
@@ -225,12 +225,12 @@ static void refused_events_do_not_delay_others(void **state)
     assert_int_equal(g->n_seen, 200);
     assert_true(rig_run(g, 0, HOUR));
     assert_int_equal(rig_look(g).dead, 100);
-    assert_int_equal(refusals, 800); /* one after the other: each is behind the one before it */
+    assert_int_equal(refusals, 800); /* one after the other: each waits behind its predecessor */
     assert_each_key_in_order(g);
 }
 
-/* A sink that keeps the order itself has several events of the key when it refuses the first. Those
- * behind it come back in one way or another, and wait for it. */
+/* A sink that keeps the order itself holds several events of the key when it refuses the first. The
+ * later ones are returned in various ways, and wait for the first. */
 static enum sink_status behind_it;
 static enum sink_status refused_until(struct model *m, const struct delivery *d)
 {
@@ -268,7 +268,7 @@ static void failstop_sink_keeps_order_around_a_refused_event(void **state)
         assert_each_key_in_order(g);
         assert_int_equal(refusals, 4); /* after 0, 1, 3 and 7 s */
         assert_int_equal(g->seen[before + 20].attempt, 5);
-        assert_int_equal(g->seen[before + 21].attempt, 1); /* it was only behind */
+        assert_int_equal(g->seen[before + 21].attempt, 1); /* it only waited */
         rig_crash(g, 0);
         consumer_release(&g->w[0].c);
     }
@@ -303,7 +303,7 @@ static void outage_buries_nothing_in_global_order(void **state)
     outage_buries_nothing_with(*state, "fast", "order=global", 50, 10 * MINUTE);
 }
 
-/* The last event that got through proves nothing about the first that does not. */
+/* The last success is no evidence about the first failure. */
 static void outage_in_the_middle_of_a_single_key_buries_nothing(void **state)
 {
     struct rig *g = *state;
@@ -330,8 +330,8 @@ static void consecutive_outages_bury_nothing(void **state)
     assert_all_delivered_once(g, 400);
 }
 
-/* The event failed once by its own fault, which is remembered. Its failures in an outage are
- * still the sink's fault. */
+/* The event is known to have failed once by its own fault. Its failures in an outage are still the
+ * sink's fault. */
 static void outage_adds_no_attempt_to_an_earlier_failure(void **state)
 {
     struct rig *g = *state;
@@ -356,7 +356,8 @@ static void sink_failing_every_event_is_paused_and_reported_down(void **state)
     rig_run(g, 0, 10 * MINUTE - 1000);
     const struct pipeline_stats *s = pipeline_stats(w->p);
     assert_true(s->down);
-    assert_true(s->retried < RIG_INFLIGHT + 60); /* those in flight when it began, and probes */
+    assert_true(s->retried <
+                RIG_INFLIGHT + 60); /* events in flight when the outage began, and probes */
     assert_non_null(strstr(s->why, "every delivery fails: scripted"));
     assert_non_null(strstr(rig_look(g).last_error, "scripted"));
     assert_true(rig_run(g, 0, HOUR));
@@ -416,11 +417,11 @@ static void many_events_failing_among_others_are_buried(void **state)
     assert_int_equal(g->n_seen, 20);
 }
 
-/* A sink takes one kind of event and not the other. There are `bad_share` of the bad kind to each
- * good one. */
-static int64_t bad_share, kinds_end; /* from this seq on there are none */
+/* A sink accepts one kind of event and not the other. There are `bad_share` bad events to each good
+ * one. */
+static int64_t bad_share, kinds_end; /* no bad events from this seq on */
 
-/* is_bad scatters the bad ones without a pattern, so that there are long runs of them. */
+/* Scatters the bad events without a pattern, so that there are long runs of them. */
 static bool is_bad(int64_t seq)
 {
     return seq < kinds_end &&
@@ -463,7 +464,7 @@ static void healthy_events_proceed_beside_a_failing_type(void **state)
     }
 }
 
-/* It cannot be known whose fault it is, but the event is not retried forever. */
+/* The fault remains unknown, but the event is not retried forever. */
 static void event_failing_alone_is_finally_buried(void **state)
 {
     struct rig *g = *state;
@@ -479,8 +480,8 @@ static void event_failing_alone_is_finally_buried(void **state)
     assert_int_equal(g->n_seen, 1);
 }
 
-/* Others get through, but never close to its failures. That proves nothing each time, but enough in
- * the end. */
+/* Others get through, but never close to its failures. No single success is proof, but together
+ * they are. */
 static void event_failing_among_rare_others_is_finally_buried(void **state)
 {
     struct rig *g = *state;
@@ -501,8 +502,8 @@ static void event_failing_among_rare_others_is_finally_buried(void **state)
     assert_int_equal(g->n_seen, n);
 }
 
-/* answers_by_hand starts a worker whose deliveries the test ends itself. Each event has its own
- * claim, and a failed one is not retried within an hour. */
+/* Starts a worker whose deliveries the test ends itself. Each event has its own claim, and a failed
+ * one is not retried within an hour. */
 static struct worker *answers_by_hand(struct rig *g, const char *attempts)
 {
     char retry[64];
@@ -512,7 +513,7 @@ static struct worker *answers_by_hand(struct rig *g, const char *attempts)
     return w;
 }
 
-/* send_after sends a new event, so many ms later. */
+/* Sends a new event `ms` later. */
 static void send_after(struct rig *g, int64_t ms)
 {
     rig_pass(g, ms);
@@ -521,16 +522,15 @@ static void send_after(struct rig *g, int64_t ms)
     rig_step(g, 0);
 }
 
-/* answer_to ends the k-th delivery in flight. */
+/* Ends the k-th delivery in flight. */
 static void answer_to(struct rig *g, size_t k, enum sink_status status)
 {
     rig_end(g, 0, k, status);
     rig_step(g, 0);
 }
 
-/* Others that were sent after it have got through before it fails, so that says nothing about the
- * sink. If it did, those that fail later would be taken for a part of an outage: the simulator's
- * seed 101320. */
+/* Deliveries sent later got through before this one fails, so its failure says nothing about the
+ * sink. Otherwise later failures would count as part of an outage: the simulator's seed 101320. */
 static void late_failure_starts_no_outage(void **state)
 {
     struct rig *g = *state;
@@ -553,8 +553,8 @@ static void late_failure_starts_no_outage(void **state)
     assert_int_equal(rig_look(g).dead, 4);
 }
 
-/* Two deliveries find the sink back, and the second of them is answered first. What failed between
- * the two has itself to blame. */
+/* Two deliveries get through when the sink is back, and the second is answered first. An event that
+ * failed between the two is itself at fault. */
 static void outage_ends_with_the_first_delivery(void **state)
 {
     struct rig *g = *state;
@@ -567,7 +567,7 @@ static void outage_ends_with_the_first_delivery(void **state)
     send_after(g, 550); /* event 3 gets through */
     send_after(g, 50);  /* event 4 does not */
     answer_to(g, 1, SINK_RETRY);
-    send_after(g, 200); /* event 5 does, and that is known first */
+    send_after(g, 200); /* event 5 does, and is answered first */
     answer_to(g, 1, SINK_DELIVERED);
     assert_int_equal(rig_look(g).dead, 0);
     answer_to(g, 0, SINK_DELIVERED);
@@ -576,8 +576,8 @@ static void outage_ends_with_the_first_delivery(void **state)
     assert_int_equal(rig_look(g).parked, 2);
 }
 
-/* The proof comes when the failure is settled, and after something else got through that was sent
- * too late to be one. */
+/* The proof arrives after the failure was settled, and after another delivery got through that was
+ * sent too late to be one. */
 static void late_evidence_counts(void **state)
 {
     struct rig *g = *state;
@@ -599,8 +599,8 @@ static void late_evidence_counts(void **state)
     assert_int_equal(rig_look(g).dead, 1);
 }
 
-/* Its failures take five seconds each. Others that are sent meanwhile get through, but never within
- * a second after it. */
+/* Its failures take five seconds each. Others sent meanwhile get through, but none that was sent
+ * within a second after it. */
 static void slowly_failing_event_among_rare_others_is_buried(void **state)
 {
     struct rig *g = *state;
@@ -621,8 +621,7 @@ static void slowly_failing_event_among_rare_others_is_buried(void **state)
     assert_in_range(n, 20, 26);
 }
 
-/* An endpoint is restarted within half a second. What gets through then is its return, and proves
- * nothing. */
+/* An endpoint restarts within half a second. The first success then only shows that it is back. */
 static void short_outage_failing_many_events_counts_against_none(void **state)
 {
     struct rig *g = *state;
@@ -665,7 +664,7 @@ static void without_patience_every_failure_counts(void **state)
     assert_int_equal(tries_of_bad, 3);
 }
 
-/* What is retried while the sink is out waits longer each time, though no attempt is counted. */
+/* An event retried while the sink is down waits longer each time, though no attempt is counted. */
 static void uncounted_failures_still_back_off(void **state)
 {
     struct rig *g = *state;
@@ -682,7 +681,7 @@ static enum sink_status cut_off(struct model *m, const struct delivery *d)
     return m->answer_ctx ? SINK_DOWN : SINK_RETRY;
 }
 
-/* A relay that cannot reach the sink keeps events from one that can for no longer than a lease. */
+/* A relay that cannot reach the sink blocks a relay that can for no longer than a lease. */
 static void relay_that_is_cut_off_hands_over(struct rig *g, const char *order, bool refused)
 {
     struct worker *w = rig_worker(g, 0, "lease=20s", order, NULL);
@@ -719,8 +718,8 @@ static void cut_off_relay_hands_over_in_global_order(void **state)
     relay_that_is_cut_off_hands_over(*state, "order=global", true);
 }
 
-/* It gives back one claim after the other. If it claimed the last of them again in between, it
- * would know of nothing before that: the simulator's seed 19032. */
+/* It gives back one claim after the other. If it reclaimed the last one in between, it would not
+ * know about the earlier ones: the simulator's seed 19032. */
 static void events_handed_over_are_not_overtaken(void **state)
 {
     struct rig *g = *state;
@@ -747,7 +746,7 @@ static void events_handed_over_are_not_overtaken(void **state)
     assert_each_key_in_order(g);
 }
 
-/* Another worker has the event by then, or the consumer was recreated. The simulator found this. */
+/* By then another worker has the event, or the consumer was recreated. Found by the simulator. */
 static void failure_of_a_lost_claim_does_not_count(void **state)
 {
     struct rig *g = *state;
@@ -768,7 +767,7 @@ static void failure_of_a_lost_claim_does_not_count(void **state)
     assert_false(failure_is_events(&w->p->detector, 1));
 }
 
-/* Between attempts it holds no event. It still has work, and makes no progress. */
+/* Between attempts it holds no event, but still has work and makes no progress. */
 static void outage_in_global_order_makes_no_progress(void **state)
 {
     struct rig *g = *state;

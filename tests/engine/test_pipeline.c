@@ -1,5 +1,4 @@
-/* The engine on its own: in which order it delivers, and what it does with each answer of a sink.
- * */
+/* The order in which a pipeline delivers, and its reaction to each answer of a sink. */
 #include <stdio.h>
 
 #include "pipeline_tests.h"
@@ -21,8 +20,7 @@ static enum sink_status fatal(struct model *m, const struct delivery *d)
     return SINK_FATAL;
 }
 
-/* later_nine_times has the first event wait, as for a stream that takes nothing, until that clears
- * up. */
+/* Postpones the first event nine times, like a stream that accepts nothing for a while. */
 static enum sink_status later_nine_times(struct model *m, const struct delivery *d)
 {
     if (d->ev->seq != 1 || m->answer_ctx == 9)
@@ -138,7 +136,7 @@ static void exhausted_attempts_make_a_dead_letter_and_free_the_key(void **state)
     w->sk->answer_ctx = 1;
     rig_emit(g, "a");
     rig_emit(g, "a");
-    rig_emit(g, "b"); /* gets through, so the other's failure is its own */
+    rig_emit(g, "b"); /* gets through, so the other event is at fault */
     assert_true(rig_run(g, 0, 10000));
     SAW(3, 2);
     assert_int_equal(rig_look(g).dead, 1);
@@ -294,8 +292,8 @@ static void long_chain_of_one_key_is_held_back_without_recursion(void **state)
 
 enum { RETRIED = 1000 };
 
-/* fail_every_tenth_once takes a millisecond for four events. m->answer_ctx is the longest time in
- * ns that an event had to wait for its retry. */
+/* Takes a millisecond for four events, and fails every tenth once. m->answer_ctx is the longest
+ * wait for a retry, in ns. */
 static enum sink_status fail_every_tenth_once(struct model *m, const struct delivery *d)
 {
     static int64_t failed_at[RETRIED + 1];
@@ -314,8 +312,8 @@ static enum sink_status fail_every_tenth_once(struct model *m, const struct deli
     return SINK_DELIVERED;
 }
 
-/* A claim of two retries costs as much as one of a whole batch. But until it is made, later events
- * of their keys have to be parked too. */
+/* Claiming two retries costs as much as claiming a whole batch. But until they are claimed, later
+ * events of their keys have to be parked too. */
 static void few_retries_wait_20_ms_to_be_batched(void **state)
 {
     struct rig *g = *state;

@@ -1,5 +1,5 @@
-/* Whom a relay's HTTP server answers, and for how long. Connections are socket pairs, and the clock
- * is passed in. */
+/* Access to a relay's HTTP server and its time limits. Connections are socket pairs, and the test
+ * supplies the clock. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -176,7 +176,7 @@ static void only_our_own_host_names_are_answered(void **state)
         {"127.0.0.1", "127.0.0.1.evil.example", NULL, 403},
         {"127.0.0.1", "10.0.0.7", NULL, 403},
         {"127.0.0.1", "0.0.0.0", NULL, 403},
-        {"127.0.0.1", "2130706433", NULL, 403}, /* what some take for 127.0.0.1 */
+        {"127.0.0.1", "2130706433", NULL, 403}, /* some parsers read this as 127.0.0.1 */
         {"127.0.0.1", "0x7f.1", NULL, 403},
         {"10.0.0.7", "10.0.0.8", NULL, 403},
         {"fd00::7", "[fd00::8]", NULL, 403},
@@ -344,8 +344,7 @@ static void loopback_addresses_are_recognized(void **state)
 
 /* ---- connections ---- */
 
-/* has_been_shown_out tells whether the server has closed the connection: its other end reads end of
- * file. */
+/* Whether the server has closed the connection: its other end reads end of file. */
 static bool has_been_shown_out(int other)
 {
     char c;

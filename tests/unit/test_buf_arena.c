@@ -35,7 +35,7 @@ static void failed_append_keeps_the_content_and_is_sticky(void **state)
     buf_adds(&b, "12345");
     buf_adds(&b, "678901");
     assert_true(b.failed);
-    buf_adds(&b, "6"); /* it would fit, but the one before it is missing */
+    buf_adds(&b, "6"); /* it would fit, but the previous append failed */
     buf_addc(&b, '6');
     buf_addi64(&b, 6);
     buf_addf(&b, "%d", 6);
@@ -172,8 +172,8 @@ static void pieces_do_not_overlap(void **state)
     arena_release(&a);
 }
 
-/* After a few rounds of the same size, one block holds the batch, and the first piece is always at
- * the same place. */
+/* After a few rounds of the same size, one block holds the batch, so the first allocation always
+ * returns the same address. */
 static void steady_batches_reuse_one_block(void **state)
 {
     (void)state;

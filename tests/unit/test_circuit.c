@@ -91,7 +91,7 @@ static void first_answer_clears_reports_of_another_relay(void **state)
     assert_true(circuit_report_take(&r, &text));
     assert_null(text);
     circuit_report_answered(&r, false, false);
-    assert_false(circuit_report_take(&r, &text)); /* it is not news */
+    assert_false(circuit_report_take(&r, &text)); /* already known */
 }
 
 static void problem_is_reported_once_and_cleared_when_solved(void **state)

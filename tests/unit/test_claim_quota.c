@@ -46,7 +46,7 @@ static void full_quick_batch_doubles_up_to_the_maximum(void **state)
     struct claim_quota b;
     claim_quota_init(&b, 1, 200, NULL);
     claim_quota_tune(&b, 63, QUICK);
-    assert_int_equal(b.n, 64); /* it was not full, so a larger one would not have held more */
+    assert_int_equal(b.n, 64); /* the batch was not full, so a larger limit is useless */
     claim_quota_tune(&b, 64, QUICK);
     assert_int_equal(b.n, 128);
     claim_quota_tune(&b, 128, QUICK);
@@ -96,7 +96,7 @@ static void memory_is_twice_the_usage_within_bounds(void **state)
     assert_int_equal(b.bytes, QUOTA_BYTES_LEAST);
 }
 
-/* Retries are claimed in turns with new events, and are few. */
+/* Claims of few retries alternate with claims of many new events. */
 static void memory_is_not_forgotten_after_one_small_batch(void **state)
 {
     (void)state;
@@ -148,7 +148,7 @@ static void greedy_consumers_get_equal_shares(void **state)
     for (size_t i = 0; i < MANY; i++)
         p[i] = (struct claim_quota){.budget = &b};
 
-    /* Each settles its oldest batch and takes another, in turn. */
+    /* In each round, every consumer settles its oldest batch and claims another. */
     for (int round = 0; round < 200; round++) {
         for (size_t i = 0; i < MANY; i++) {
             claim_quota_hold(&p[i], p[i].held - p[i].held / 4);
@@ -157,7 +157,7 @@ static void greedy_consumers_get_equal_shares(void **state)
         }
     }
     for (size_t i = 0; i < MANY; i++)
-        assert_in_range(p[i].held, MIB / 2, 2 * MIB); /* of 64 / 51 */
+        assert_in_range(p[i].held, MIB / 2, 2 * MIB); /* the equal share is 64 / 51 MiB */
     assert_true(atomic_load(&b.held) <= b.limit);
 }
 
@@ -183,7 +183,7 @@ static void memory_kept_by_a_consumer_is_not_counted_twice(void **state)
     assert_int_equal(claim_quota_reserve(&p, 200 * 1024, false), 100 * 1024);
     assert_int_equal(p.held, 300 * 1024);
 
-    /* That applies once nothing is left, not to memory it never had. */
+    /* Spare memory may be reused even when the budget is exhausted; new memory may not be taken. */
     claim_quota_hold(&rich, 5 * MIB);
     assert_int_equal(claim_quota_reserve(&p, 200 * 1024, false), 100 * 1024);
     assert_int_equal(p.held, 300 * 1024);
@@ -198,7 +198,8 @@ static void held_is_the_sum_of_all_parts_and_the_peak_is_remembered(void **state
     struct budget b = {.limit = 8 * MIB};
     struct claim_quota p = {.budget = &b}, q = {.budget = &b};
     size_t got = take(&p, MIB);
-    assert_int_equal(atomic_load(&b.held), 2 * got); /* events in blocks of memory */
+    assert_int_equal(atomic_load(&b.held),
+                     2 * got); /* blocks may be twice as large as their events */
     claim_quota_hold(&p, 3 * MIB);
     claim_quota_hold(&q, MIB);
     assert_int_equal(atomic_load(&b.held), 4 * MIB);

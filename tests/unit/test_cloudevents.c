@@ -56,7 +56,7 @@ static void last_of_duplicate_header_names_wins(void **state)
     binary_has("{\"a\":\"1\",\"a\":3}", "");
 }
 
-/* headers_of makes n entries, "name0", "name1", ..., or "name" each time; the caller frees it. */
+/* Returns n headers named "name0", "name1" and so on, or all "name"; the caller frees them. */
 static char *headers_of(const char *name, bool numbered, size_t n)
 {
     struct buf b;
@@ -87,7 +87,7 @@ static void too_many_attributes_are_refused(void **state)
     free(more);
 }
 
-/* cost is the shortest time of several runs, in ns. */
+/* Returns the shortest time of several runs, in ns. */
 static int64_t cost(const char *headers)
 {
     int64_t least = INT64_MAX;
@@ -103,8 +103,8 @@ static int64_t cost(const char *headers)
     return least;
 }
 
-/* An older version accepted 64 KiB of headers, in any number. Eight times as many may cost eight
- * times as much, not sixty-four times. */
+/* An older version accepted any number of headers, up to 64 KiB. The cost must grow linearly: eight
+ * times as many headers may cost eight times as much, not sixty-four times. */
 static void headers_are_converted_in_one_pass(void **state)
 {
     static const char *const names[] = {"Upper", "same", "x-"};

@@ -44,8 +44,7 @@ static void absent_parts_are_null(void **state)
         "\"committed_at\":\"1970-01-01T00:00:00.000Z\"}");
 }
 
-/* payload_becomes compares only the payload, with the headers of `full` unless `headers` is given.
- * */
+/* Checks the payload only. The event has the headers of `full` unless `headers` is given. */
 static void payload_becomes(const char *payload, const char *headers, const char *want)
 {
     struct event ev = full;
@@ -77,7 +76,7 @@ static void telemetry_only_adds_a_last_member(void **state)
     payload_becomes("{\"a\":1}", "{}", "{\"a\":1}");
     payload_becomes("[{}]", NULL, "[{}]");
     payload_becomes("\"{}\"", NULL, "\"{}\"");
-    /* A member of that name stays as the producer wrote it. One further down is not ours. */
+    /* A member with that name stays as the producer wrote it. A nested one is not ours. */
     payload_becomes("{\"_telemetry\":1}", NULL, "{\"_telemetry\":1}");
     payload_becomes("{\"\\u005ftelemetry\":1}", NULL, "{\"\\u005ftelemetry\":1}");
     payload_becomes("{\"a\":{\"_telemetry\":1}}", NULL,

@@ -314,7 +314,7 @@ static void key_hash_separates_type_and_id(void **state)
     assert_true(event_key(STR("order"), STR("1")) == event_key(STR("order"), STR("1")));
 }
 
-/* Ids usually differ in their last digit only, and lanes must share them evenly. */
+/* Ids often differ only in their last digit; lanes must still share them evenly. */
 static void similar_ids_spread_over_the_lanes(void **state)
 {
     (void)state;

@@ -27,7 +27,7 @@ static const struct event plain = {
 };
 
 static struct exec_env *env;
-static char **former; /* what the host has, which reports what it finds as that says */
+static char **former; /* the host's environment */
 
 static int setup(void **state)
 {
@@ -83,8 +83,7 @@ static void environment_has_every_event_field(void **state)
     assert_null(value_of("OUTBOX_VERSION"));
 }
 
-/* A NUL would end its variable, and begin another one behind it. Hundreds of them would begin
- * hundreds. */
+/* A NUL ends a variable and starts another. Hundreds of them would start hundreds. */
 static void nul_in_any_field_is_refused(void **state)
 {
     (void)state;

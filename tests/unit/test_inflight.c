@@ -11,8 +11,7 @@
 
 static const struct consumer one_lane = {.batch = 10, .lanes = 1, .order = ORDER_KEY};
 
-/* take adds a fresh batch of EVENTS events, each with a key of its own, after position
- * `from`. */
+/* Adds a fresh batch of EVENTS events after position `from`, each with its own key. */
 static struct batch_state *take(struct inflight *f, int64_t from)
 {
     struct batch_state *b = inflight_spare(f);
@@ -88,7 +87,7 @@ static void events_released_to_others_are_not_requeued(void **state)
     struct slot *first = fly(f), *second = fly(f);
     inflight_return(f, first);
     inflight_want_back(f);
-    inflight_return(f, second); /* one more of those in flight: the wish stands */
+    inflight_return(f, second); /* another event in flight returns: the request still holds */
     inflight_tidy(f);
     assert_int_equal(queued(f), 0);
     assert_int_equal(f->batch[0]->open, 0);

@@ -11,8 +11,8 @@
 #include "base/buf.h"
 #include "base/ini.h"
 
-/* What the visitor saw, as text: "[section]" where one begins, "section|name|value;" for a setting.
- * */
+/* The visited settings as text: "[section]" for a new section, "section|name|value;" for a
+ * setting. */
 struct seen {
     struct buf b;
     const char *refuse;
@@ -98,7 +98,7 @@ static void surrounding_quotes_are_removed_once(void **state)
     reads(STR("a = \"\n"), "|a|\";");
     reads(STR("a = \"\"x\"\"\n"), "|a|\"\"x\"\";");
     reads(STR("a = \"b\\n\"\n"), "|a|b\\n;");
-    /* an expression keeps its own */
+    /* quotes inside an expression stay */
     reads(STR("a = \"my key\" = \"x\"\n"), "|a|\"my key\" = \"x\";");
     reads(STR("a = 'x'\n"), "|a|'x';");
 }

@@ -20,8 +20,8 @@ static const char *special(const char *text)
 
 static void every_special_network_ends_where_it_should(void **state)
 {
-    /* The address before a network, its first, its last, and the one after it; NULL where that is
-     * special for another reason. */
+    /* The address before a network, its first, its last, and the next address; NULL if that
+     * address is special for another reason. */
     static const char *const edges[][4] = {
         {NULL, "0.0.0.0", "0.255.255.255", "1.0.0.0"},
         {"9.255.255.255", "10.0.0.0", "10.255.255.255", "11.0.0.0"},

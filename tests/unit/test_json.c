@@ -479,7 +479,7 @@ static void utf8_valid_sees_every_byte_of_long_text(void **state)
             assert_int_equal(at, bad);
             if (bad == 0)
                 continue;
-            text[bad - 1] = '\xc3'; /* now it is the second half of a character */
+            text[bad - 1] = '\xc3'; /* makes it the second byte of a character */
             assert_true(utf8_valid((struct str){text, n}, NULL));
         }
     }

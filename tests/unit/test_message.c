@@ -43,7 +43,7 @@ static void plain_has_the_payload_and_the_rest_in_headers(void **state)
     (void)state;
     make(MESSAGE_PLAIN, &full);
     is(m.value, "{\"total\": 5.00}");
-    assert_ptr_equal(m.value.p, full.payload.p); /* byte for byte, because it is the same */
+    assert_ptr_equal(m.value.p, full.payload.p); /* not copied, so identical byte for byte */
     is(m.key, "17");
     is(m.content_type, "application/json");
     header("id", "0197c9a2-5b1e-7c3a-9f00-1234567890ab");
@@ -79,7 +79,7 @@ static void our_headers_override_the_events(void **state)
     make(MESSAGE_PLAIN, &ev);
     header("id", "0197c9a2-5b1e-7c3a-9f00-1234567890ab");
     header("type", "order.created");
-    header("a", "\xc3\xa9\n"); /* the last one wins, and characters come unescaped */
+    header("a", "\xc3\xa9\n"); /* the last one wins; escapes are decoded */
     header("", "empty");
     header("n", "1.50");
     assert_int_equal(m.n, 12);
@@ -140,7 +140,7 @@ static void cloudevents_has_its_attributes_in_headers(void **state)
     header("ce_time", "2026-01-02T03:04:05.678Z");
     header("ce_tenant", "acme");
     header("ce_aggregateversion", "3");
-    header("ce_trace", "\xc3\xa9"); /* as it is: a broker's headers hold any text */
+    header("ce_trace", "\xc3\xa9"); /* unchanged: a broker's headers may hold any text */
     header("ce_traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     header("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
     assert_int_equal(m.n, 11);
@@ -160,7 +160,7 @@ static void structured_is_one_cloudevent(void **state)
     is(v.raw, "\"/shop\"");
 }
 
-/* What Debezium's outbox event router emits: the payload, the aggregate's id as the key, and one
+/* Debezium's outbox event router emits the payload, the aggregate's id as the key, and one
  * header. */
 static void debezium_has_only_the_id_header(void **state)
 {

@@ -1,4 +1,4 @@
-/* How deliveries are counted, and how health is judged by that. */
+/* The counters of deliveries, and the health derived from them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static void counts_burials_by_type_and_reason(void **state)
     assert_int_equal(m.type[METER_TYPES].buried[BURIAL_CRASHED], 3);
 }
 
-/* A role that may write to the table can date an event to 1970, or to any time. */
+/* A role with write access to the table can backdate an event to 1970, or to any time. */
 static void sums_of_ages_saturate(void **state)
 {
     static struct meter m;
@@ -109,7 +109,7 @@ static void bucket_bounds_are_inclusive_and_time_non_negative(void **state)
     assert_int_equal(m.call.bucket[3], 1);
     assert_int_equal(m.call.bucket[4], 1);
     assert_int_equal(m.call.bucket[METER_BUCKETS], 1);
-    assert_int_equal(m.delivery.bucket[0], 1); /* a clock that was ahead */
+    assert_int_equal(m.delivery.bucket[0], 1); /* the producer's clock was ahead */
     assert_int_equal(m.delivery.bucket[METER_BUCKETS], 1);
     assert_int_equal(m.delivery.sum_ns, 3600 * S_NS);
 }

@@ -12,8 +12,8 @@
 
 #include "base/owner.h"
 
-/* child starts a process that tells its name and then waits for its input to end. It ends at once
- * if *ret_fd is closed. */
+/* Starts a process that prints its owner name and then waits for the end of its input. Closing
+ * *ret_fd ends it at once. */
 static pid_t child(char owner[OWNER_TEXT], int *ret_fd)
 {
     int name[2], wait[2];
@@ -81,7 +81,7 @@ static void process_that_cannot_be_queried_counts_as_alive(void **state)
         "me",
         "host:1:2",
         "host:4194304:00000001",
-        "host:4194304:00000001:00000000-1", /* on another machine, or before it was booted */
+        "host:4194304:00000001:00000000-1", /* another machine, or before the last boot */
         "host:x:1:2-3",
         "::::",
         ":-",

@@ -1,5 +1,5 @@
-/* Who gets a connection of a pool while the server is slow to open one, or refuses to. The store is
- * a fake, which counts. The rest is in test_pool_pg.c. */
+/* How a pool assigns connections while the server opens them slowly or refuses. A fake store counts
+ * them. Tests with a real server are in test_pool_pg.c. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@
 #define SHARED 3 /* of 8 connections */
 
 static struct {
-    atomic_int opened, opening, most; /* most: open or being opened, at once */
+    atomic_int opened, opening, most; /* most: maximum number open or being opened at once */
     atomic_int tries;
     unsigned open_us;
     bool refuses; /* all but the first */
@@ -62,7 +62,7 @@ static const struct store_ops ops = {
     .scheme = "fake", .dup = fake_dup, .close = fake_close, .expose_connection = fake_expose};
 static struct store origin = {.ops = &ops};
 
-/* Opens one whose handlers share SHARED connections, and forgets that of the watcher. */
+/* Opens a pool whose handlers share SHARED connections. The watcher's connection is not counted. */
 static struct pool *open_pool(void)
 {
     struct pool *p;
@@ -105,8 +105,8 @@ static void start(struct user *u, struct pool *p, unsigned keep_ms)
     assert_int_equal(pthread_create(&u->thread, NULL, use, u), 0);
 }
 
-/* A handler that keeps its connection for long makes room for another. A server that takes long to
- * open one is not to be asked for more and more of them. */
+/* A handler that holds its connection for long makes room for an extra one. But a server that is
+ * slow to open connections must not be asked for more and more of them. */
 static void slow_server_is_asked_for_no_more_connections(void **state)
 {
     (void)state;
@@ -141,7 +141,7 @@ static void slow_handler_makes_room_on_a_connection_of_its_first_use(void **stat
     pool_close(p);
 }
 
-/* Another connection is in use and good, so that one is waited for. */
+/* Another connection is in use and good, so the caller waits for it. */
 static void refused_connection_is_not_tried_all_the_time(void **state)
 {
     (void)state;

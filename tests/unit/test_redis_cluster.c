@@ -9,7 +9,7 @@
 
 #include "redis/cluster.h"
 
-/* The slots that a server gives for CLUSTER KEYSLOT. */
+/* The slots that a server returns for CLUSTER KEYSLOT. */
 static void slots_match_redis(void **state)
 {
     (void)state;

@@ -23,7 +23,7 @@ static void slow_has_five_retries_the_last_after_sixteen_minutes(void **state)
     struct retry_policy p = parsed("slow");
     struct rng r;
     rng_seed(&r, 1);
-    assert_int_equal(p.attempts, 6); /* the first, and five more */
+    assert_int_equal(p.attempts, 6); /* one attempt and five retries */
     assert_int_equal(p.base_ms, 60000);
     assert_int_equal(p.cap_ms, 3600000);
     for (int i = 0; i < 5; i++)
@@ -81,7 +81,7 @@ static void hold_removes_the_attempt_limit_unless_explicit(void **state)
     assert_int_equal(p.attempts, RETRY_FOREVER);
     assert_int_equal(said.attempts, 9);
     assert_int_equal(retry_horizon(&p), 0);
-    /* the waits are those of the policy */
+    /* the waits stay as in the policy */
     assert_int_equal(retry_delay(&p, 1000000, NULL), p.cap_ms);
     retry_hold(&p, false);
     assert_int_equal(p.attempts, usual);

@@ -17,7 +17,7 @@
 #define SECRET "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 #define SIGNED "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 #define TIME 1614265330
-/* The same for v1a, with the keys of Svix's own test. */
+/* The v1a scheme, with the keys of Svix's test. */
 #define SEED "6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbc="
 #define PRIVATE \
     "whsk_6Xb/dCcHpPea21PS1N9VY/" \
@@ -45,7 +45,7 @@ static void signs_as_the_specification_does(void **state)
     (void)state;
     buf_init(&b, 1024);
     struct signature_keys *keys = keys_of(SECRET);
-    for (int i = 0; i < 3; i++) { /* a key is used again and again */
+    for (int i = 0; i < 3; i++) { /* a key can be reused */
         buf_clear(&b);
         signature_add(&b, keys, &example);
         assert_string_equal(buf_cstr(&b), SIGNED);
@@ -129,7 +129,7 @@ static void accepts_only_the_matching_public_key(void **state)
     assert_non_null(signature_check(keys, &m, STR(SIGNED), TIME));
     assert_non_null(signature_check(secret, &m, STR(SIGNED_A), TIME));
     assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME + 301));
-    /* Neither kind passes for the other. */
+    /* Neither kind of secret is accepted as the other. */
     assert_non_null(signature_check(keys, &m,
                                     STR("v1,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/"
                                         "enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg=="),
@@ -147,7 +147,7 @@ static void accepts_only_the_matching_public_key(void **state)
     assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
     m = example, m.timestamp++;
     assert_non_null(signature_check(keys, &m, STR(SIGNED_A), TIME));
-    /* A long header must not keep us busy forever. */
+    /* A long header must not cost unbounded time. */
     m = example;
     for (int i = 0; i < SIGNATURES_MAX; i++)
         strcat(flood, "v1a,"
@@ -219,7 +219,7 @@ static void replays_and_repeats_are_told_apart(void **state)
     assert_int_equal(replay_known(r, &example, now + 7), REPLAY_REPLAY);
     m.id = STR("another");
     assert_int_equal(replay_known(r, &m, now), REPLAY_NEW);
-    /* A message from the future can be replayed for longer. */
+    /* A message dated in the future can be replayed for longer. */
     m.timestamp = now + SIGNATURE_TOLERANCE_S;
     replay_accept(r, &m, now);
     assert_int_equal(replay_known(r, &m, now + 2 * SIGNATURE_TOLERANCE_S), REPLAY_REPLAY);

@@ -19,7 +19,7 @@ static void suspect_waits_for_other_batches_of_its_pipeline(void **state)
     struct suspect s = {.due = true};
     assert_int_equal(suspect_ask(&s, 1), SUSPECT_WAIT);
     assert_int_equal(suspect_ask(&s, 0), SUSPECT_TAKE);
-    s.due = false; /* none is known: check whether there is one */
+    s.due = false; /* none is known, so ask for one */
     assert_int_equal(suspect_ask(&s, 0), SUSPECT_WAIT);
 }
 
@@ -33,7 +33,8 @@ static void pipelines_do_not_wait_for_each_others_deliveries(void **state)
     assert_int_equal(suspect_ask(&a, 0), SUSPECT_TAKE);
     assert_int_equal(suspect_begin(&a, &mail, true, cleared), 0);
     assert_int_equal(suspect_ask(&b, 0), SUSPECT_BESIDE);
-    assert_int_equal(suspect_ask(&a, 0), SUSPECT_TAKE); /* its own ends with the next claim */
+    assert_int_equal(suspect_ask(&a, 0),
+                     SUSPECT_TAKE); /* its own suspect ends with the next claim */
     suspect_withdraw(&a);
     suspect_end(&a);
     assert_int_equal(suspect_ask(&b, 0), SUSPECT_TAKE);
@@ -53,11 +54,11 @@ static void suspect_beside_another_clears_it(void **state)
     assert_string_equal(cleared[0].consumer, "mail");
     assert_string_equal(cleared[0].owner, "w1");
     assert_int_equal(cleared[0].epoch, 1);
-    assert_int_equal(suspect_begin(&c, &shop, false, cleared), 0); /* once is enough */
+    assert_int_equal(suspect_begin(&c, &shop, false, cleared), 0); /* already cleared */
     suspect_all_release(&all);
 }
 
-/* What another thread does: it begins, when it may. */
+/* The other thread: begins the delivery of its suspect as soon as that is allowed. */
 struct other {
     struct suspect s;
     atomic_bool began;
@@ -73,7 +74,8 @@ static void *begin_beside(void *arg)
     return NULL;
 }
 
-/* Or it could kill the process after the claim was made, and before it is known which it is. */
+/* Otherwise it could kill the process after the claim, before its worker knows which suspect it
+ * got. */
 static void suspect_does_not_begin_while_another_is_being_claimed(void **state)
 {
     (void)state;
@@ -85,11 +87,11 @@ static void suspect_does_not_begin_while_another_is_being_claimed(void **state)
     struct other o = {.s.all = &all};
     assert_int_equal(suspect_ask(&a, 0), SUSPECT_TAKE);
     assert_int_equal(pthread_create(&thread, NULL, begin_beside, &o), 0);
-    usleep(20000); /* long enough for it to do so */
+    usleep(20000); /* long enough for the other thread to begin */
     assert_false(atomic_load(&o.began));
     assert_int_equal(suspect_begin(&a, &mail, true, cleared), 0);
     pthread_join(thread, NULL);
-    assert_int_equal(o.cleared, 1); /* it knows whom to clear */
+    assert_int_equal(o.cleared, 1); /* it clears the claim that was blamed */
     assert_false(suspect_all_absolve(&all, cleared));
     suspect_all_release(&all);
 }

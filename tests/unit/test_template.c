@@ -40,7 +40,7 @@ static void fields_and_parts_are_substituted(void **state)
     gives("{header.quoted}", "a\xc3\xa9");
 }
 
-/* bracket shows what is passed through: [value], or <value> if its dots part levels. */
+/* Wraps a value to show where it was substituted: [value], or <value> if dots separate levels. */
 static void bracket(struct buf *b, struct str value, bool levels)
 {
     buf_addc(b, levels ? '<' : '[');

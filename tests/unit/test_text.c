@@ -310,7 +310,7 @@ static void rfc3339_fits_its_buffer_at_the_ends_of_time(void **state)
     shows_time(INT64_MIN, "-292275055-05-16T16:47:04.192Z");
 }
 
-/* Every day of 400 years against the C library's own. */
+/* Compares every day of 400 years with gmtime. */
 static void rfc3339_agrees_with_gmtime(void **state)
 {
     (void)state;
@@ -409,7 +409,7 @@ static void an_error_is_one_line_of_valid_utf8(void **state)
     assert_string_equal(err.text, "a b \xc3\xa9 ??? ??? ?");
     assert_true(text_plain(str_of(err.text)));
 
-    /* one that is cut in the middle of a character */
+    /* cut in the middle of a character */
     char long_text[600];
     memset(long_text, 'x', sizeof long_text);
     long_text[sizeof err.text - 2] = '\xc3';

@@ -1,5 +1,4 @@
-/* test_trimming.c: how large the steps of trimming are, where they begin, and how long others go
- * first. */
+/* test_trimming.c: the size of trimming steps, where they begin, and the pauses between them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -55,7 +54,7 @@ static void step_continues_where_the_last_one_ended(void **state)
     assert_int_equal(t.after, 0);
 }
 
-/* A session holds a transaction open: each full scan walks over all deleted rows. */
+/* A session holds a transaction open, so each full scan reads all deleted rows. */
 static void slow_full_scans_are_made_rarely(void **state)
 {
     (void)state;
