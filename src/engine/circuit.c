@@ -34,13 +34,9 @@ bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, struct
         return false; /* one of many that were in flight */
 
     bool opened = c->until == 0;
-    c->delay_ms = c->delay_ms ? c->delay_ms * 2 : DELAY_MIN_MS;
-    if (c->delay_ms > DELAY_MAX_MS)
-        c->delay_ms = DELAY_MAX_MS;
+    c->delay_ms = min_i64(max_i64(2 * c->delay_ms, DELAY_MIN_MS), DELAY_MAX_MS);
     int64_t wait = c->delay_ms / 2 + (int64_t)rng_below(r, (uint64_t)c->delay_ms / 2 + 1);
-    if (retry_after_ms > wait)
-        wait = retry_after_ms;
-    c->until = now + wait * MS_NS;
+    c->until = now + max_i64(wait, retry_after_ms) * MS_NS;
     c->window = 1;
     return opened;
 }
@@ -65,22 +61,17 @@ bool circuit_up(struct circuit *c)
 
 /* ---- the line for operators ---- */
 
-static void note_line(struct circuit_report *r, const char *text)
+void circuit_report_note(struct circuit_report *r, const char *text)
 {
     snprintf(r->text, sizeof r->text, "%s", text);
     r->due = true;
-}
-
-void circuit_report_trouble(struct circuit_report *r, const char *what)
-{
-    note_line(r, what);
 }
 
 void circuit_report_paused(struct circuit_report *r, const char *why)
 {
     char text[CIRCUIT_REPORT_TEXT];
     snprintf(text, sizeof text, "paused: %s", why);
-    note_line(r, text);
+    circuit_report_note(r, text);
     r->paused = true;
 }
 
@@ -96,7 +87,7 @@ void circuit_report_answered(struct circuit_report *r, bool was_down, bool pause
 
     bool may_have_line = was_down || resumed || first;
     if (may_have_line)
-        note_line(r, "");
+        circuit_report_note(r, "");
 }
 
 bool circuit_report_take(struct circuit_report *r, const char **ret_text)
@@ -134,7 +125,7 @@ static void note_down(struct pipeline *p, const char *what, const char *next)
     p->stats.down = true;
     p->stats.down_since = pipeline_now(p);
     p->stats.meter.openings++;
-    circuit_report_trouble(&p->report, what);
+    circuit_report_note(&p->report, what);
 }
 
 /* Stops sending, except for an occasional probe. If several deliveries in flight fail, only the

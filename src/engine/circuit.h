@@ -55,9 +55,9 @@ struct circuit_report {
     char text[CIRCUIT_REPORT_TEXT]; /* the line; "": all is well */
 };
 
-/* circuit_report_trouble notes a problem of the sink, circuit_report_paused the sink's reason for
- * pausing the consumer. */
-void circuit_report_trouble(struct circuit_report *r, const char *what);
+/* circuit_report_note notes a line; "": all is well. circuit_report_paused notes the sink's reason
+ * for pausing the consumer. */
+void circuit_report_note(struct circuit_report *r, const char *text);
 void circuit_report_paused(struct circuit_report *r, const char *why);
 /* circuit_report_answered notes that the sink has answered. was_down: it was down before; paused:
  * the consumer is still paused. */

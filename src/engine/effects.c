@@ -335,10 +335,10 @@ bool effects_resolve(struct pipeline *p)
     struct batch_state *b = e->batch;
     struct error err;
     bool lost;
-    int64_t now = pipeline_now(p);
     if (e->state != EFFECTS_UNSURE)
         return true;
 
+    int64_t now = pipeline_now(p);
     bool out_of_time = p->state == PIPELINE_DRAINING && schedule_drain_over(&p->schedule, now);
     if (out_of_time) {
         exchange_drop(p, 0);

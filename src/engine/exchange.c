@@ -537,15 +537,11 @@ bool exchange_settle(struct pipeline *p, size_t i)
  * nothing: a look is due anyway, or another worker has the lane. */
 static void note_wake_up(struct pipeline *p, int64_t now)
 {
-    struct pollfd wake = {.fd = p->cfg.st->ops->wake_fd(p->cfg.st), .events = POLLIN};
-    if (wake.fd < 0)
-        return;
-    if (schedule_look_due(&p->schedule, now))
-        return;
-    if (!schedule_listens(&p->schedule, now))
+    if (schedule_look_due(&p->schedule, now) || !schedule_listens(&p->schedule, now))
         return;
 
-    if (poll(&wake, 1, 0) == 1)
+    struct pollfd wake = {.fd = p->cfg.st->ops->wake_fd(p->cfg.st), .events = POLLIN};
+    if (wake.fd >= 0 && poll(&wake, 1, 0) == 1)
         schedule_look_now(&p->schedule);
 }
 

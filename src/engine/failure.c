@@ -57,18 +57,6 @@ static bool sent_in_outage(const struct failure_detector *d, int64_t sent_at)
 
 /* ---- successful deliveries ---- */
 
-static void note_slice(struct failure_detector *d, int64_t sent_at)
-{
-    int64_t number = sent_at / FAILURE_SLICE;
-    struct passed_slice *s = &d->passed[number % FAILURE_SLICES];
-    if (s->number != number)
-        *s = (struct passed_slice){.number = number, .first = sent_at, .last = sent_at};
-    if (sent_at < s->first)
-        s->first = sent_at;
-    if (sent_at > s->last)
-        s->last = sent_at;
-}
-
 static bool is_near(int64_t failed_sent, int64_t passed_sent)
 {
     return passed_sent > failed_sent && passed_sent <= failed_sent + FAILURE_NEAR;
@@ -133,11 +121,10 @@ static void correct_outage(struct failure_detector *d, int64_t sent_at)
     d->out_to = 0;
 }
 
+/* Notes that deliveries sent soon after sent_at are evidence about a failure. */
 static void leave_open(struct failure_detector *d, int64_t sent_at)
 {
-    int64_t until = sent_at + FAILURE_NEAR;
-    if (d->open_until < until)
-        d->open_until = until;
+    d->open_until = max_i64(d->open_until, sent_at + FAILURE_NEAR);
 }
 
 /* Finds the open failures sent shortly before a delivery that got through: those are the event's
@@ -157,9 +144,13 @@ static void classify_open(struct failure_detector *d)
 
 static void note_passed(struct failure_detector *d, int64_t sent_at)
 {
-    note_slice(d, sent_at);
-    if (sent_at > d->passed_sent)
-        d->passed_sent = sent_at;
+    int64_t number = sent_at / FAILURE_SLICE;
+    struct passed_slice *s = &d->passed[number % FAILURE_SLICES];
+    if (s->number != number)
+        *s = (struct passed_slice){.number = number, .first = sent_at, .last = sent_at};
+    s->first = min_i64(s->first, sent_at);
+    s->last = max_i64(s->last, sent_at);
+    d->passed_sent = max_i64(d->passed_sent, sent_at);
     if (sent_in_outage(d, sent_at))
         correct_outage(d, sent_at);
 
@@ -486,8 +477,7 @@ static void classify_failure(struct pipeline *p, struct slot *slot)
         wait = retry_delay(&p->c->retry, out->attempts, p->cfg.rng);
     else
         wait = retry_delay_in_doubt(&p->c->retry, v.failing_ms, p->cfg.rng);
-    if (out->delay_ms < wait)
-        out->delay_ms = wait;
+    out->delay_ms = max_i64(out->delay_ms, wait);
     p->stats.retried++;
     log_retry(p, slot, counts);
 }

@@ -236,16 +236,6 @@ void inflight_return(struct inflight *f, struct slot *slot)
     make_stale(f);
 }
 
-void inflight_want_back(struct inflight *f)
-{
-    f->queue = QUEUE_RETURN;
-}
-
-bool inflight_untidy(const struct inflight *f)
-{
-    return f->queue != QUEUE_READY;
-}
-
 /* Queues in claim order, so that a returned event goes before those claimed after it. */
 static void rebuild_queue(struct inflight *f)
 {
@@ -475,11 +465,6 @@ void inflight_remap(struct inflight *f)
                 map_key(f, slot);
         }
     }
-}
-
-void inflight_forgot(struct inflight *f)
-{
-    f->forgot = true;
 }
 
 size_t inflight_deliveries(const struct inflight *f)

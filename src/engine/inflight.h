@@ -75,7 +75,7 @@ enum inflight_queue {
  * (3) bucket maps each key to its last slot that has not ended, over all batches by key.
  * (4) *ready_tail is NULL, and is where the next ready slot goes.
  * (5) gave_back implies n > 0.
- * (6) Only inflight.c writes these, and the state of a slot. */
+ * (6) Only inflight.c and the functions below write these, and the state of a slot. */
 struct inflight {
     const struct consumer *c;
     struct batch_state pool[INFLIGHT_BATCHES];
@@ -119,7 +119,10 @@ void inflight_restart(struct inflight *f, struct batch_state *b);
  * Any other batch in flight must already go by key. */
 void inflight_by_key(struct inflight *f, struct batch_state *b);
 /* inflight_forgot notes that a claim may have been made whose answer was lost. */
-void inflight_forgot(struct inflight *f);
+static inline void inflight_forgot(struct inflight *f)
+{
+    f->forgot = true;
+}
 
 /* inflight_deliveries returns how many events are with the sink, inflight_open how many have not
  * ended. */
@@ -169,9 +172,17 @@ void inflight_hold(struct inflight *f, struct slot *slot);
 
 /* inflight_want_back requests that unstarted events go back to the store. inflight_tidy does that,
  * and rebuilds a stale queue; inflight_untidy says whether it has anything to do. */
-void inflight_want_back(struct inflight *f);
-bool inflight_untidy(const struct inflight *f);
 void inflight_tidy(struct inflight *f);
+static inline void inflight_want_back(struct inflight *f)
+{
+    f->queue = QUEUE_RETURN;
+}
+
+static inline bool inflight_untidy(const struct inflight *f)
+{
+    return f->queue != QUEUE_READY;
+}
+
 /* inflight_give_back ends every event that was not started. They go back to the store when their
  * batch is settled. The queue is empty afterwards. */
 void inflight_give_back(struct inflight *f);

@@ -35,17 +35,6 @@ static bool named(const struct meter *m, size_t i, struct str type)
     return memcmp(name, type.p, type.n) == 0 && name[type.n] == '\0';
 }
 
-/* Returns the slot of the type, or a free one where it belongs. Half of the slots are always free,
- * so the search ends. */
-static size_t slot_of(const struct meter *m, struct str type)
-{
-    const size_t slots = sizeof m->slot / sizeof *m->slot;
-    size_t at = (size_t)hash_end(hash_add(HASH_INIT, type)) % slots;
-    while (m->slot[at] && !named(m, m->slot[at] - 1u, type))
-        at = (at + 1) % slots;
-    return at;
-}
-
 /* Finds the type, or adds it while there is room. METER_TYPES: there is none. */
 static size_t index_of(struct meter *m, struct str type)
 {
@@ -54,7 +43,12 @@ static size_t index_of(struct meter *m, struct str type)
         return m->last;
     if (type.n >= METER_NAME)
         return METER_TYPES;
-    size_t at = slot_of(m, type);
+
+    /* Find its slot, or a free one. Half of the slots are always free, so the search ends. */
+    const size_t slots = sizeof m->slot / sizeof *m->slot;
+    size_t at = (size_t)hash_end(hash_add(HASH_INIT, type)) % slots;
+    while (m->slot[at] && !named(m, m->slot[at] - 1u, type))
+        at = (at + 1) % slots;
     if (m->slot[at])
         return m->slot[at] - 1u;
     if (m->n_types == METER_TYPES)

@@ -244,18 +244,6 @@ static bool stands_by(const struct pipeline *p)
     return p->standby.why.code && p->inflight.n == 0;
 }
 
-/* Lets the sink make progress. Events it returns are queued again. If it is not our turn to
- * deliver, unstarted events go back to the store, for the relay whose turn it is. */
-static void drive_sink(struct pipeline *p)
-{
-    if (awaits_sink(p))
-        p->sk->ops->drive(p->sk);
-    log_caution(p);
-    if (!pipeline_our_turn(p))
-        inflight_give_back(&p->inflight);
-    inflight_tidy(&p->inflight);
-}
-
 /* Gives back unstarted events, newest batch first (see inflight_next_settled), waits for deliveries
  * in flight and settles them. Past the deadline it cancels them, and calls the store even during
  * its backoff. If the store cannot settle the batches, all of them are dropped together, and their
@@ -313,7 +301,16 @@ static bool step(struct pipeline *p)
     circuit_report_write(p);
     if (!effects_resolve(p))
         return false;
-    drive_sink(p);
+
+    /* Let the sink make progress; events it returns are queued again. If it is not our turn to
+     * deliver, unstarted events go back to the store, for the relay whose turn it is. */
+    if (awaits_sink(p))
+        p->sk->ops->drive(p->sk);
+    log_caution(p);
+    if (!pipeline_our_turn(p))
+        inflight_give_back(&p->inflight);
+    inflight_tidy(&p->inflight);
+
     exchange_renew(p);
 
     if (p->state == PIPELINE_DRAINING)

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "base/text.h"
 
 #define DAY_MS (24 * INT64_C(3600000))
@@ -86,8 +87,7 @@ int retry_parse(const char *s, struct retry_policy *ret, struct error *err)
             return -1;
         }
     }
-    if (p.cap_ms < p.base_ms)
-        p.cap_ms = p.base_ms;
+    p.cap_ms = max_i64(p.cap_ms, p.base_ms);
     p.usual = p.attempts;
     *ret = p;
     return 0;
@@ -129,7 +129,7 @@ static int64_t longest_delay(const struct retry_policy *p, int attempts)
     int64_t delay = p->base_ms;
     for (int i = 1; i < attempts && delay < p->cap_ms; i++)
         delay *= 2;
-    return delay > p->cap_ms ? p->cap_ms : delay;
+    return min_i64(delay, p->cap_ms);
 }
 
 int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r)
@@ -142,11 +142,7 @@ int64_t retry_delay(const struct retry_policy *p, int attempts, struct rng *r)
  * as all waits so far. */
 int64_t retry_delay_in_doubt(const struct retry_policy *p, int64_t failing_ms, struct rng *r)
 {
-    int64_t delay = failing_ms;
-    if (delay < p->base_ms)
-        delay = p->base_ms;
-    if (delay > p->cap_ms)
-        delay = p->cap_ms;
+    int64_t delay = min_i64(max_i64(failing_ms, p->base_ms), p->cap_ms);
     if (!p->jitter)
         return delay;
     return delay / 2 + (int64_t)rng_below(r, (uint64_t)delay / 2 + 1);

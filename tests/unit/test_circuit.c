@@ -99,7 +99,7 @@ static void problem_is_reported_once_and_cleared_when_solved(void **state)
     (void)state;
     struct circuit_report r = {0};
     const char *text;
-    circuit_report_trouble(&r, "sink is down");
+    circuit_report_note(&r, "sink is down");
     assert_true(circuit_report_take(&r, &text));
     assert_string_equal(text, "sink is down");
     assert_false(circuit_report_take(&r, &text));
