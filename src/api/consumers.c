@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "api/api_impl.h"
+#include "base/array.h"
 #include "base/buf.h"
 #include "base/fd.h"
 #include "base/num.h"
@@ -42,7 +43,7 @@ static int add_worker(outbox_consumer *c, const struct worker *model, struct err
     }
 
     pthread_mutex_lock(&w->sv->lock);
-    struct worker **more = realloc(c->workers, (c->n_workers + 1) * sizeof *more);
+    struct worker **more = array_grow(c->workers, c->n_workers, sizeof *more);
     if (more) {
         c->workers = more;
         c->workers[c->n_workers++] = w;
@@ -366,7 +367,7 @@ static enum sink_status call_handler(struct handler_call *call, const struct del
 static int add_handler(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
                        bool external, struct error *err)
 {
-    struct handler *more = realloc(c->handlers, (c->n_handlers + 1) * sizeof *more);
+    struct handler *more = array_grow(c->handlers, c->n_handlers, sizeof *more);
     struct api_handler *api = malloc(sizeof *api);
     if (more)
         c->handlers = more;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "cli/cli.h"
 
 /* clang-format off */
@@ -154,7 +155,7 @@ static void tally_add(struct tally *t, const char *consumer, int64_t n)
         t->share[i].n += n;
         return;
     }
-    struct share *grown = realloc(t->share, (t->n + 1) * sizeof(*grown));
+    struct share *grown = array_grow(t->share, t->n, sizeof *grown);
     if (!grown) {
         t->failed = true;
         return;

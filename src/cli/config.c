@@ -9,6 +9,7 @@
 #include "admin/access.h"
 #include "admin/admin.h"
 #include "api/supervisor.h"
+#include "base/array.h"
 #include "cli/cli.h"
 
 /* ---- the options of [outbox] ---- */
@@ -164,7 +165,7 @@ int config_add(struct config *c, const struct given *g, struct error *err)
     if (check_value(g->def, g->value, err) != 0)
         return -1;
 
-    struct given *grown = realloc(c->given, (c->n_given + 1) * sizeof(*grown));
+    struct given *grown = array_grow(c->given, c->n_given, sizeof *grown);
     if (!grown)
         return err_nomem(err);
     c->given = grown;
@@ -180,7 +181,7 @@ int config_add(struct config *c, const struct given *g, struct error *err)
 
 int config_complain(struct config *c, const struct problem *p, struct error *err)
 {
-    struct problem *grown = realloc(c->problem, (c->n_problems + 1) * sizeof(*grown));
+    struct problem *grown = array_grow(c->problem, c->n_problems, sizeof *grown);
     if (!grown)
         return err_nomem(err);
     c->problem = grown;
@@ -212,11 +213,11 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
             return err_set(err, ERR_CONFIG, "consumer \"%s\" is already defined", name);
     }
 
-    const char **grown = realloc(names->name, (names->n + 1) * sizeof(*grown));
+    const char **grown = array_grow(names->name, names->n, sizeof *grown);
     if (!grown)
         return err_nomem(err);
     names->name = grown;
-    grown = realloc(names->where, (names->n + 1) * sizeof(*grown));
+    grown = array_grow(names->where, names->n, sizeof *grown);
     if (!grown)
         return err_nomem(err);
     names->where = grown;

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "admin/access.h"
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/num.h"
@@ -101,7 +102,7 @@ static int make_consumer(struct relay *r, struct relay_consumer *c, struct error
 int relay_consumer_add(struct relay *r, const struct config *config, const char *name,
                        struct error *err)
 {
-    struct relay_consumer *grown = realloc(r->consumer, (r->n_consumers + 1) * sizeof *grown);
+    struct relay_consumer *grown = array_grow(r->consumer, r->n_consumers, sizeof *grown);
     if (!grown)
         return err_nomem(err);
     r->consumer = grown;
