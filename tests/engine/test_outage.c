@@ -108,6 +108,20 @@ static void end_of_a_long_outage_buries_nothing(void **state)
     assert_all_delivered_once(g, 600);
 }
 
+/* Emits 500 events during an outage of two minutes. */
+static void emit_in_outage(struct rig *g,
+                           enum sink_status (*answer)(struct model *, const struct delivery *))
+{
+    struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
+    w->sk->answer = answer;
+    out_for(g, 2 * MINUTE);
+    for (int i = 0; i < 100; i++) {
+        emit_keys(g, 5, 5);
+        pipeline_wake(w->p);
+        rig_run(g, 0, 1000);
+    }
+}
+
 /* The sink cannot express every fifth event, and knows that without asking its peer. That is no
  * evidence about the others. */
 static enum sink_status some_are_inexpressible(struct model *m, const struct delivery *d)
@@ -121,14 +135,7 @@ static enum sink_status some_are_inexpressible(struct model *m, const struct del
 static void local_rejection_says_nothing_about_the_peer(void **state)
 {
     struct rig *g = *state;
-    struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
-    w->sk->answer = some_are_inexpressible;
-    out_for(g, 2 * MINUTE);
-    for (int i = 0; i < 100; i++) {
-        emit_keys(g, 5, 5);
-        pipeline_wake(w->p);
-        rig_run(g, 0, 1000);
-    }
+    emit_in_outage(g, some_are_inexpressible);
     assert_int_equal(rig_look(g).dead, 100);
     assert_true(rig_run(g, 0, 3 * HOUR));
     assert_int_equal(g->n_seen, 400);
@@ -146,14 +153,7 @@ static enum sink_status some_have_to_wait(struct model *m, const struct delivery
 static void deferred_event_is_no_evidence_against_others(void **state)
 {
     struct rig *g = *state;
-    struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
-    w->sk->answer = some_have_to_wait;
-    out_for(g, 2 * MINUTE);
-    for (int i = 0; i < 100; i++) {
-        emit_keys(g, 5, 5);
-        pipeline_wake(w->p);
-        rig_run(g, 0, 1000);
-    }
+    emit_in_outage(g, some_have_to_wait);
     assert_true(rig_run(g, 0, 3 * HOUR));
     assert_int_equal(g->n_seen, 500);
     assert_int_equal(rig_look(g).dead, 0);
@@ -170,14 +170,7 @@ static enum sink_status some_are_refused(struct model *m, const struct delivery 
 static void refused_event_is_no_evidence_against_others(void **state)
 {
     struct rig *g = *state;
-    struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
-    w->sk->answer = some_are_refused;
-    out_for(g, 2 * MINUTE);
-    for (int i = 0; i < 100; i++) {
-        emit_keys(g, 5, 5);
-        pipeline_wake(w->p);
-        rig_run(g, 0, 1000);
-    }
+    emit_in_outage(g, some_are_refused);
     assert_true(rig_run(g, 0, 3 * HOUR));
     assert_int_equal(g->n_seen, 400);
     assert_int_equal(rig_look(g).dead, 100);
