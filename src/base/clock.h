@@ -10,7 +10,7 @@
 #define MS_NS INT64_C(1000000)
 #define CLOCK_NEVER INT64_MAX
 
-/* A source of time. There are two clocks: one never goes back, the other is what people read. */
+/* A source of time: a monotonic clock for deadlines, and a wall clock for people. */
 struct clock {
     int64_t (*mono_ns)(void *ctx); /* never goes back; used for deadlines */
     int64_t (*wall_ms)(void *ctx); /* milliseconds since 1970; "now" of a store without a server */

@@ -40,11 +40,12 @@ int url_decode(struct str from, char *to, size_t size, struct error *err)
         if (c == '%') {
             c = decode_escape((struct str){from.p + i, from.n - i});
             if (c < 0)
-                return err_set(err, ERR_CONFIG, "a %% in the URL needs two hex digits after it");
+                return err_set(err, ERR_CONFIG,
+                               "a %% in the URL must be followed by two hex digits");
             i += 2;
         }
         if (char_is_control((char)c))
-            return err_set(err, ERR_CONFIG, "the URL has a control character in it");
+            return err_set(err, ERR_CONFIG, "the URL contains a control character");
         if (k + 1 >= size)
             return err_set(err, ERR_CONFIG, "a part of the URL is too long");
         to[k++] = (char)c;

@@ -1,5 +1,5 @@
-/* url.h: the parts of a URL common to all kinds of address: %XX, parameters, hosts, and passwords,
- * which are never in it. */
+/* url.h: the parts that all kinds of URL share: %XX, parameters, hosts; and passwords, which no URL
+ * contains. */
 #ifndef BASE_URL_H
 #define BASE_URL_H
 

@@ -1,5 +1,4 @@
-/* calls.c: decides whether a handler is called for an event, and determines the outcome of the
- * call. */
+/* calls.c: decides whether a handler is called for an event, and what its answer means. */
 #include <stdio.h>
 #include <string.h>
 

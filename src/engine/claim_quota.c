@@ -8,7 +8,7 @@
 #define START_SMALL 8
 #define START_BYTES ((size_t)64 * 1024)
 #define QUICK (100 * MS_NS) /* a full batch that took less: double the next */
-#define SLOW (1000 * MS_NS) /* one that took more: halve it */
+#define SLOW (1000 * MS_NS) /* a batch that took more: halve the next */
 #define PROBE_EVENTS 16     /* events to claim while the sink is down */
 
 /* ---- how many events, how many bytes ---- */

@@ -3,7 +3,8 @@
  *
  * The work of a batch's handlers, the record of it (the inbox) and the settlement of the batch are
  * one transaction, on a store handle of its own. The first call opens it, and it ends with the
- * step, so it never waits for the network or for a retry. Its mode determines what it spans. */
+ * step, so it never waits for the network or for a retry. Its mode determines how many calls it
+ * spans. */
 #ifndef ENGINE_EFFECTS_H
 #define ENGINE_EFFECTS_H
 
@@ -56,7 +57,7 @@ enum effects_mode {
 };
 
 enum effects_state {
-    EFFECTS_IDLE,
+    EFFECTS_IDLE, /* no transaction is open */
     EFFECTS_OPEN,
     EFFECTS_BROKEN, /* open, but must be undone, and its batch repeated */
     EFFECTS_UNSURE, /* the answer to its commit was lost */

@@ -24,9 +24,9 @@ struct standby {
 struct next_turn {
     int lane;               /* the lane the next claim tries first */
     bool parked;            /* the next claim tries parked events first, if it is time to */
-    int64_t parked_at;      /* when it is, monotonic; 0: at once */
+    int64_t parked_at;      /* when parked events may be claimed again, monotonic; 0: at once */
     bool marking;           /* the settlement under way brings the sink's high-water marks */
-    int64_t marked_at;      /* when one last did, monotonic */
+    int64_t marked_at;      /* when a settlement last brought them, monotonic */
     char wake_blocker[200]; /* the session that blocks wake-ups, as last logged; "": none */
 };
 
