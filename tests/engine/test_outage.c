@@ -110,10 +110,10 @@ static void end_of_a_long_outage_buries_nothing(void **state)
 
 /* Emits 500 events during an outage of two minutes. */
 static void emit_in_outage(struct rig *g,
-                           enum sink_status (*answer)(struct model *, const struct delivery *))
+                           enum sink_status (*how)(struct model *, const struct delivery *))
 {
     struct worker *w = worker(g, "base=10ms,cap=1s,attempts=2", "order=none");
-    w->sk->answer = answer;
+    w->sk->answer = how;
     out_for(g, 2 * MINUTE);
     for (int i = 0; i < 100; i++) {
         emit_keys(g, 5, 5);
