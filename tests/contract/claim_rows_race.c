@@ -113,8 +113,8 @@ static struct race race_of(const struct rig *g)
     if (g->portable)
         return (struct race){.rows = 1000, .batch = 20};
     if (g->my)
-        return (struct race){.rows = (int)rounds_count(25000, 100000), .batch = 100};
-    return (struct race){.rows = (int)rounds_count(100000, 100000), .batch = 100};
+        return (struct race){.rows = (int)rounds_count(10000, 100000), .batch = 100};
+    return (struct race){.rows = (int)rounds_count(40000, 100000), .batch = 100};
 }
 
 void racing_claimers_get_each_row_exactly_once(void **state)

@@ -1,4 +1,5 @@
 """Webhooks to endpoints that misbehave: each failure has its fate, nothing is lost, keys keep their order."""
+# sanitizers: soak
 import socket
 import threading
 import time

@@ -1,6 +1,7 @@
 """Sixteen lanes of a consumer and up to four relays: the work is spread evenly over those that are there, within seconds of one
 coming or going, and no lane is left behind."""
 # quick: no
+# sanitizers: soak
 import collections
 import re
 import time

@@ -1,5 +1,6 @@
 """Listings where many events are kept: they search no further than told, and say how far that was."""
 # quick: no
+# sanitizers: soak
 import signal
 import unittest
 

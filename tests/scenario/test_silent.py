@@ -1,5 +1,6 @@
 """Brokers that accept a connection but send nothing, not even a TLS handshake: the sink is down in time, every other consumer
 continues, and the relay stops on request."""
+# sanitizers: soak
 import socket
 import threading
 import time
