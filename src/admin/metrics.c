@@ -249,7 +249,6 @@ static void dispatched(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* Appends a count of one topic, by reason. */
 static void add_reason(struct buf *b, const char *name, const struct metrics_consumer *c,
                        const char *topic, const char *reason, int64_t n)
 {

@@ -83,7 +83,6 @@ void metrics_release(struct scrape *l)
 
 /* ---- this process ---- */
 
-/* Counts the entries of /proc/self/fd. */
 static int open_files(void)
 {
     int n = -1; /* do not count the directory we read */

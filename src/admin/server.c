@@ -211,7 +211,6 @@ static void note_once(struct access_request *r, const char *name, const char *va
     }
 }
 
-/* Stores the headers that the rules of access check. */
 static enum MHD_Result note_header(void *request, enum MHD_ValueKind kind, const char *name,
                                    const char *value)
 {
@@ -278,7 +277,6 @@ static struct access_refusal refusal_of(struct admin *s, struct MHD_Connection *
     return access_check(&rules, r, (struct sockaddr *)&here);
 }
 
-/* Makes the reply to a request: a refusal, a page, or 404. */
 static void make_reply(struct admin *s, struct MHD_Connection *c, const char *url,
                        const struct access_request *r, struct reply *ret)
 {

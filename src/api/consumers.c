@@ -88,7 +88,6 @@ static bool is_bare(const outbox_consumer *c)
     return !c->c.sink && c->n_handlers == 0;
 }
 
-/* Refuses settings that contradict each other. */
 static int check_settings(const outbox_consumer *c, struct error *err)
 {
     bool has_sink = c->c.sink != NULL;

@@ -210,7 +210,6 @@ static void supervise(struct supervisor *sv, bool until_through)
 
 /* ---- starting and ending workers ---- */
 
-/* Starts the thread of an open worker and appends the worker to the list. */
 static int start_worker(struct supervisor *sv, struct worker *w, struct error *err)
 {
     struct worker **end = &sv->first;
@@ -413,7 +412,6 @@ static int64_t failures_of(const struct worker *w)
     return pipeline_stats(w->p)->retried + pipeline_stats(w->p)->buried;
 }
 
-/* Lets open workers deliver everything that is due. */
 static int step_open(struct supervisor *sv, struct worker *const *w, size_t n,
                      size_t *ret_delivered, struct error *err)
 {

@@ -256,8 +256,9 @@ extern const struct command cmd_init[], cmd_migrate[], cmd_emit[], cmd_relay[], 
     cmd_revoke[], cmd_adopt[], cmd_config[], cmd_consume[], cmd_receive[], cmd_webhook[],
     cmd_version[], cmd_help[];
 
-extern const struct command *const commands_all[]; /* ends with NULL */
-
+/* commands_next returns the row after c, through the tables of all commands; the first row for
+ * NULL, and NULL after the last. */
+const struct command *commands_next(const struct command *c);
 /* commands_need_store fails with ERR_CONFIG if the settings name no store; the message lists the
  * three ways to name one. */
 int commands_need_store(const struct cli *cli, struct error *err);

@@ -149,7 +149,6 @@ static const struct listing_field fields_adoption[] = {
 
 /* ---- the command ---- */
 
-/* Refuses options that contradict each other. */
 static int check_options(const struct adopt_args *a, struct error *err)
 {
     bool describes = a->shape || a->existing || a->n_columns;
@@ -171,7 +170,6 @@ static int check_options(const struct adopt_args *a, struct error *err)
     return 0;
 }
 
-/* Passes the arguments on to the store. */
 static int adopt_table(struct cli *cli, struct adopt_result *ret, struct error *err)
 {
     const struct args *args = &cli->args;

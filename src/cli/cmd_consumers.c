@@ -358,7 +358,6 @@ static int consumers_set(struct cli *cli, struct error *err)
     return r;
 }
 
-/* Makes an earlier generation the newest one again. */
 static int consumers_revert(struct cli *cli, struct error *err)
 {
     const char *name = cli->args.pos[0];

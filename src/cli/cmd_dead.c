@@ -42,7 +42,6 @@ struct letters {
     struct error *err;
 };
 
-/* Builds the query from the arguments. */
 static struct dead_query query_of(const struct args *a)
 {
     return (struct dead_query){
@@ -145,7 +144,6 @@ struct tally {
     bool failed;
 };
 
-/* Adds n letters to the share of a consumer. */
 static void tally_add(struct tally *t, const char *consumer, int64_t n)
 {
     t->sum += n;
@@ -175,7 +173,6 @@ static int count_letter(void *ctx, const struct dead_letter *d)
     return t->failed;
 }
 
-/* Counts the letters to retry or drop. */
 static int count_letters(struct store *st, const struct dead_query *q, struct tally *ret,
                          struct error *err)
 {

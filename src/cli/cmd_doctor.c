@@ -158,7 +158,6 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
         say_blocked(v, c, wait);
 }
 
-/* Reports dead letters and the last failure. */
 static void examine_failures(struct visit *v, const struct consumer_info *c)
 {
     char advice[200], n[HUMAN_COUNT];

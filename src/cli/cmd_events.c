@@ -134,7 +134,6 @@ static int visit_event(void *ctx, const struct event *ev, const struct delivery_
     return g->failed;
 }
 
-/* Shows how far a listing has looked. */
 static void show_progress(void *ctx, int64_t numbers)
 {
     struct gathering *g = ctx;

@@ -122,7 +122,6 @@ static const struct listing_field fields_granted[] = {
 
 /* ---- the command ---- */
 
-/* Reads the arguments into *ret. */
 static int read_request(const struct cli *cli, bool revoke, struct grant_request *ret,
                         struct error *err)
 {

@@ -177,17 +177,14 @@ static void print_command(const struct command *rows, const char *sub)
         print_settings(true);
 }
 
-/* Lists all commands, and the options that each of them takes. */
 static void print_overview(void)
 {
     puts("outbox: write events in your own database transaction; every consumer receives them, at "
          "least once and in order\n\n"
          "Usage: outbox [-c FILE] [--store URL] COMMAND [options]\n\nCommands:");
-    for (size_t i = 0; commands_all[i]; i++) {
-        for (const struct command *c = commands_all[i]; c->name; c++) {
-            char name[NAME];
-            printf("  %-20s%s\n", full_name(c, name), c->help);
-        }
+    for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
+        char name[NAME];
+        printf("  %-20s%s\n", full_name(c, name), c->help);
     }
     puts("\nFor every command:");
     print_table(options_global);
@@ -223,14 +220,12 @@ static void dump_option(struct buf *b, const char *scope, const struct option_de
     buf_addc(b, '}');
 }
 
-/* Dumps the options of a command; table may be NULL. */
 static void dump_own(struct buf *b, const char *scope, const struct option_def *table)
 {
     for (const struct option_def *o = table; o && o->name; o++)
         dump_option(b, scope, o, o->env ? FLAG_ENV : FLAG_ONLY);
 }
 
-/* Prints every option there is: global, of [outbox], of consumers, of commands. */
 static int dump_options(struct error *err)
 {
     struct buf b;
@@ -241,14 +236,12 @@ static int dump_options(struct error *err)
         dump_option(&b, "outbox", o, FLAG_ENV_FILE);
     for (const struct option_def *o = consumer_options; o->name; o++)
         dump_option(&b, "consumer", o, FLAG_ENV_FILE);
-    for (size_t i = 0; commands_all[i]; i++) {
-        for (const struct command *c = commands_all[i]; c->name; c++) {
-            char scope[NAME];
-            full_name(c, scope);
-            if (c->consumers)
-                dump_own(&b, scope, options_consumer);
-            dump_own(&b, scope, c->options);
-        }
+    for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
+        char scope[NAME];
+        full_name(c, scope);
+        if (c->consumers)
+            dump_own(&b, scope, options_consumer);
+        dump_own(&b, scope, c->options);
     }
     buf_adds(&b, "\n]\n");
     int r = output_flush(&b, err);
@@ -298,12 +291,10 @@ static int dump_members(struct error *err)
     char name[NAME];
     if (listing_start(&d.listing, &form, err) != 0)
         return -1;
-    for (size_t i = 0; commands_all[i]; i++) {
-        for (const struct command *c = commands_all[i]; c->name; c++) {
-            for (const struct command_json *j = c->json; j && j->fields; j++) {
-                d.row = (struct documented){full_name(c, name), j->form, j->when, NULL, NULL, NULL};
-                listing_document(j->fields, dump_member, &d);
-            }
+    for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
+        for (const struct command_json *j = c->json; j && j->fields; j++) {
+            d.row = (struct documented){full_name(c, name), j->form, j->when, NULL, NULL, NULL};
+            listing_document(j->fields, dump_member, &d);
         }
     }
     return listing_end(&d.listing, d.failed ? -1 : 0, err);
@@ -358,16 +349,14 @@ static void man_table(const struct option_def *table)
 static void man_commands(void)
 {
     puts(".SH COMMANDS");
-    for (size_t i = 0; commands_all[i]; i++) {
-        for (const struct command *c = commands_all[i]; c->name; c++) {
-            char name[NAME];
-            printf(".SS %s %s\n", full_name(c, name), c->args ? c->args : "");
-            man_text(c->help);
-            puts(".");
-            if (c->consumers)
-                man_table(options_consumer);
-            man_table(c->options);
-        }
+    for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
+        char name[NAME];
+        printf(".SS %s %s\n", full_name(c, name), c->args ? c->args : "");
+        man_text(c->help);
+        puts(".");
+        if (c->consumers)
+            man_table(options_consumer);
+        man_table(c->options);
     }
 }
 
@@ -383,21 +372,18 @@ static void man_member(void *ctx, const char *path, const char *type, const char
     puts(".");
 }
 
-/* Prints the commands that print these members. */
 static void man_names(const struct listing_field *fields)
 {
     const char *before = ".SS ";
-    for (size_t i = 0; commands_all[i]; i++) {
-        for (const struct command *c = commands_all[i]; c->name; c++) {
-            for (const struct command_json *j = c->json; j && j->fields; j++) {
-                char name[NAME];
-                if (j->fields != fields)
-                    continue;
-                printf("%s%s", before, full_name(c, name));
-                if (j->when)
-                    printf(" (%s)", j->when);
-                before = ", ";
-            }
+    for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
+        for (const struct command_json *j = c->json; j && j->fields; j++) {
+            char name[NAME];
+            if (j->fields != fields)
+                continue;
+            printf("%s%s", before, full_name(c, name));
+            if (j->when)
+                printf(" (%s)", j->when);
+            before = ", ";
         }
     }
     putchar('\n');
@@ -410,18 +396,16 @@ static void man_json(void)
     size_t n = 0;
     puts(".SH JSON\nWhat commands print with \\fB\\-\\-json\\fR. A time is a string in RFC 3339. A "
          "command may add members in a later version.");
-    for (size_t i = 0; commands_all[i]; i++) {
-        for (const struct command *c = commands_all[i]; c->name; c++) {
-            for (const struct command_json *j = c->json; j && j->fields; j++) {
-                size_t at = 0;
-                while (at < n && listed[at] != j->fields)
-                    at++;
-                if (at < n || n == TABLES_MAX)
-                    continue;
-                listed[n++] = j->fields;
-                man_names(j->fields);
-                listing_document(j->fields, man_member, NULL);
-            }
+    for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
+        for (const struct command_json *j = c->json; j && j->fields; j++) {
+            size_t at = 0;
+            while (at < n && listed[at] != j->fields)
+                at++;
+            if (at < n || n == TABLES_MAX)
+                continue;
+            listed[n++] = j->fields;
+            man_names(j->fields);
+            listing_document(j->fields, man_member, NULL);
         }
     }
 }

@@ -161,7 +161,6 @@ static void log_caution(void *relay, const struct problem *p)
     relay_log(relay, LOG_WARN_, NULL, "%s: %s", p->where, p->text);
 }
 
-/* Starts the HTTP server, if --listen asks for one. */
 static int start_server(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
@@ -288,7 +287,6 @@ static int start_watching(struct relay *r, struct error *err)
     return -1;
 }
 
-/* Opens the store and delivers until told to stop. */
 static int open_and_run(struct relay *r, struct error *err)
 {
     catch_signals(r);

@@ -24,7 +24,7 @@ static const struct option_def options[] = {
 };
 
 /* A consumer's counters at one moment. Two of them make a rate. */
-struct mark {
+struct counters {
     char name[STORE_NAME_MAX + 1];
     int64_t delivered, position;
 };
@@ -37,7 +37,7 @@ struct look {
     struct store_info info;
     struct consumer_info *c;
     size_t n;
-    struct mark before[NAMES_MAX];
+    struct counters before[NAMES_MAX];
     size_t n_before;
     int64_t before_ns, now_ns, before_head;
 };
@@ -58,7 +58,7 @@ static struct listed_consumer row_of(const struct look *l, const struct consumer
     struct listed_consumer row = {
         .c = *c, .now_ms = l->info.now_ms, .delivered_per_s = -1, .read_per_s = -1};
     for (size_t i = 0; i < l->n_before; i++) {
-        const struct mark *m = &l->before[i];
+        const struct counters *m = &l->before[i];
         if (strcmp(m->name, c->spec.name) != 0)
             continue;
         row.delivered_per_s = per_second(l, c->delivered, m->delivered);
@@ -67,7 +67,6 @@ static struct listed_consumer row_of(const struct look *l, const struct consumer
     return row;
 }
 
-/* Prints a line about the store. */
 static int print_store(const struct look *l, struct error *err)
 {
     const struct store_info *i = &l->info;
@@ -162,7 +161,7 @@ static int show_once(struct look *l, struct error *err)
     l->before_head = l->info.head;
     l->n_before = l->n < NAMES_MAX ? l->n : NAMES_MAX;
     for (size_t i = 0; i < l->n_before; i++) {
-        struct mark *m = &l->before[i];
+        struct counters *m = &l->before[i];
         const struct consumer_info *c = &l->c[i];
         snprintf(m->name, sizeof(m->name), "%s", c->spec.name);
         m->delivered = c->delivered;

@@ -7,7 +7,7 @@
 
 #define NAMES_MAX 32
 
-const struct command *const commands_all[] = {
+static const struct command *const commands_all[] = {
     cmd_init,      cmd_migrate, cmd_emit,   cmd_relay,  cmd_consume, cmd_receive,
     cmd_consumers, cmd_status,  cmd_doctor, cmd_events, cmd_dead,    cmd_hwm,
     cmd_trim,      cmd_grant,   cmd_revoke, cmd_adopt,  cmd_config,
@@ -16,6 +16,18 @@ const struct command *const commands_all[] = {
 #endif
     cmd_version,   cmd_help,    NULL,
 };
+
+const struct command *commands_next(const struct command *c)
+{
+    size_t i = 0;
+    if (!c)
+        return commands_all[0];
+    if (c[1].name)
+        return &c[1];
+    while (strcmp(commands_all[i]->name, c->name) != 0)
+        i++;
+    return commands_all[i + 1];
+}
 
 int commands_find(const char *name, const struct command **ret, struct error *err)
 {
@@ -72,7 +84,6 @@ static void tell_progress(void *ctx, const char *text)
     output_error(text);
 }
 
-/* Opens the store into cli->st and returns it. */
 static struct store *open_store(struct cli *cli, const struct store_options *opt, struct error *err)
 {
     if (commands_need_store(cli, err) != 0)

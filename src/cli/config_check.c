@@ -153,7 +153,6 @@ int config_consumer(const struct config *c, const char *name, struct consumer *r
     return build_consumer(c, &as_given, ret, err);
 }
 
-/* Builds the consumer of a trial and opens its sink. */
 static int try_consumer(const struct checking *k, const struct trial *t, struct error *err)
 {
     struct consumer c;

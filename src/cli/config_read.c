@@ -56,7 +56,6 @@ static int open_section(struct reading *r, const char *section, struct error *er
                    "unknown section [%s]; the sections are [outbox] and [consumer NAME]", section);
 }
 
-/* Fails, suggesting the nearest option name of the section. */
 static int unknown_name(const char *name, bool in_consumer, struct error *err)
 {
     const char *names[OPTIONS_NAMES] = {NULL};
@@ -112,7 +111,6 @@ static void keep_problem(void *ctx, const struct error *err)
         r->nomem = why;
 }
 
-/* Parses the text of the config file. */
 static int parse_file(struct config *c, const char *path, const struct buf *text, struct error *err)
 {
     if (text->n > FILE_MAX)
@@ -275,10 +273,8 @@ static int check_variable(const char *variable, struct error *err)
     compare_variables(variable, config_options, true, &like);
     compare_variables(variable, consumer_options, true, &like);
     compare_variables(variable, options_global, false, &like);
-    for (size_t i = 0; commands_all[i]; i++) {
-        for (const struct command *c = commands_all[i]; c->name; c++)
-            compare_variables(variable, c->options, false, &like);
-    }
+    for (const struct command *c = commands_next(NULL); c; c = commands_next(c))
+        compare_variables(variable, c->options, false, &like);
     if (like.known || !like.slip)
         return 0;
     char meant[CONFIG_VARIABLE];
@@ -407,7 +403,6 @@ static const char **list_candidates(const struct config *c, struct arena *a)
     return list;
 }
 
-/* Fails, and suggests the variable that was probably meant. */
 static int unknown_variable(const struct config *c, const char *variable, struct error *err)
 {
     char hint[TEXT_HINT], form[200];
@@ -443,7 +438,6 @@ static bool of_kubernetes(const char *variable)
     return n > 5 && strcmp(variable + n - 5, "_PORT") == 0;
 }
 
-/* Adds the value of a consumer's variable. */
 static int read_variable(struct config *c, const char *variable, const char *value,
                          struct error *err)
 {

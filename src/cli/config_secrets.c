@@ -45,7 +45,6 @@ static size_t mask_url(struct buf *b, const char *s, bool alone)
     return (size_t)(at - s);
 }
 
-/* Whether the text before `at` ends with a word. */
 static bool ends_with(const char *start, const char *at, const char *word)
 {
     size_t n = strlen(word);
@@ -117,7 +116,6 @@ void config_mask(struct buf *b, const char *value)
     mask_value(b, value, HIDE_PATHS);
 }
 
-/* Whether masking changes the value. */
 static bool is_masked(struct buf *b, const char *value)
 {
     mask_value(b, value, HIDE_PASSWORDS);

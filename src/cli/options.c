@@ -149,7 +149,6 @@ void options_names(const struct option_def *table, const char *names[OPTIONS_NAM
     names[n] = NULL;
 }
 
-/* Fails, suggesting the nearest name of the options allowed here. */
 static int unknown_option(const struct cli *cli, const char *name, struct error *err)
 {
     const char *names[OPTIONS_NAMES] = {NULL};
@@ -326,7 +325,6 @@ static int parse_argument(struct parser *p, const char *arg, struct error *err)
     return short_option(p, arg + 1, err);
 }
 
-/* Fails if the command, its subcommand or an argument is missing. */
 static int check_complete(const struct cli *cli, struct error *err)
 {
     const struct command *cmd = cli->cmd;

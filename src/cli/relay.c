@@ -65,7 +65,6 @@ static void forget_settings(struct relay_consumer *c)
     *c = (struct relay_consumer){0};
 }
 
-/* Copies a consumer's settings from a config. */
 static int note_settings(struct relay_consumer *c, const struct config *config, const char *name,
                          struct error *err)
 {
@@ -234,7 +233,6 @@ static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict
     return result;
 }
 
-/* Stops the consumers that the config no longer has. */
 static void remove_unwanted(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t i = 0, n;

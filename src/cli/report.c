@@ -17,7 +17,6 @@ void report_release(struct report *r)
     buf_release(&r->b);
 }
 
-/* Appends a finding as a line: level, name, text and advice. */
 static void as_line(const struct report *r, struct buf *b, const struct finding *f)
 {
     static const char *const colors[FINDING_LEVELS] = {"\033[32m", "\033[36m", "\033[33m",
