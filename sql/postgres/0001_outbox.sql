@@ -28,7 +28,7 @@ COMMENT ON TABLE @schema@.meta IS 'metadata of the outbox: schema version, and i
 
 -- ---- functions that a default or a policy is bound to ----
 
--- Their bodies are put in place by init: internal/values.sql, roles.sql, roles.sql, roles.sql.
+-- init replaces their bodies: internal/values.sql, internal/roles.sql.
 CREATE FUNCTION @schema@._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT now()';
 CREATE FUNCTION @schema@._acting_for(who name) RETURNS text LANGUAGE sql STABLE AS 'SELECT NULL::text';
 CREATE FUNCTION @schema@._sees(who name) RETURNS text[] LANGUAGE sql STABLE AS 'SELECT ''{}''::text[]';
@@ -179,7 +179,7 @@ CREATE TABLE @schema@.idempotency (
 CREATE INDEX idempotency_at ON @schema@.idempotency (at);
 COMMENT ON TABLE @schema@.idempotency IS 'idempotency keys of emitted events';
 
--- ---- consumers, and how far they have come ----
+-- ---- consumers and their progress ----
 
 -- start_seen, start_floor: where it started; events that these show came before it, and were never its own. start_also:
 -- further seqs, listed where a snapshot no longer can express them (see internal/rebase.sql).
@@ -241,7 +241,7 @@ CREATE TABLE @schema@.former_filter (
 );
 COMMENT ON TABLE @schema@.former_filter IS 'former filters of consumers, and how far each was applied';
 
--- How far a consumer has come. Events that `seen` shows are done with. If a window is open, the other events that `target` shows
+-- The progress of a consumer. Events that `seen` shows are done with. If a window is open, the other events that `target` shows
 -- are handed out in seq order; up to pos they have been. No event of a transaction begun after `seen` has a seq up to `floor`;
 -- none that `target` shows is past window_end. Lane -1 stands for the parked events. Each change is a new row with the next
 -- version, and the old one is deleted: the newest is found at the end of the index however many dead rows a long transaction
@@ -268,8 +268,8 @@ CREATE TABLE @schema@.lane (
     kept_until  timestamptz,
     PRIMARY KEY (consumer, lane, version)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
-COMMENT ON TABLE @schema@.lane IS 'how far each lane of each consumer has come; the highest version counts';
-COMMENT ON COLUMN @schema@.lane.home IS 'the place it knows (see _here); NULL: not determined yet';
+COMMENT ON TABLE @schema@.lane IS 'the progress of each lane of each consumer; the highest version counts';
+COMMENT ON COLUMN @schema@.lane.home IS 'the place it has recorded (see _here); NULL: not determined yet';
 COMMENT ON COLUMN @schema@.lane.due_from IS
     'of lane -1: no parked event of the consumer has an earlier due_at; NULL: unknown';
 COMMENT ON COLUMN @schema@.lane.leader IS 'the lane whose position it shares; NULL: its own row holds the position';
@@ -296,7 +296,7 @@ CREATE TABLE @schema@.claim (
     to_seq       bigint NOT NULL,
     owner        text NOT NULL,
     locked_until timestamptz NOT NULL,
-    lease        interval NOT NULL,           -- locked_until is never further ahead, whatever the clock did
+    lease        interval NOT NULL,           -- locked_until is never further ahead, even after a clock change
     members      bigint,
     seqs         bigint[],
     blamed       boolean NOT NULL DEFAULT false, -- it has one event, and if the worker vanishes, that counts as an attempt
@@ -305,12 +305,12 @@ CREATE TABLE @schema@.claim (
 COMMENT ON TABLE @schema@.claim IS 'batches being delivered, each leased to one worker';
 COMMENT ON COLUMN @schema@.claim.members IS 'the lanes it covers, bit n for lane n; NULL: only its own';
 COMMENT ON COLUMN @schema@.claim.seqs IS
-    'of lane -1: the parked events that were claimed; those that still carry its epoch are held';
+    'of lane -1: the parked events that were claimed; those that still have its epoch are held';
 
 -- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). Of the parked events of a
 -- key, the first has a time (due_at), whether it is in a claim or not; so parked_due leads to all that are due, and to every key
 -- that is held up. A failure uses up no attempt until it is known to be the event's own, because others were delivered
--- meanwhile: see src/engine/evidence.h.
+-- meanwhile: see src/engine/failure.h.
 CREATE TABLE @schema@.parked (
     consumer      text NOT NULL,
     seq           bigint NOT NULL,
@@ -318,7 +318,7 @@ CREATE TABLE @schema@.parked (
     attempts      int NOT NULL,
     due_at        timestamptz,
     wait          interval NOT NULL DEFAULT '0',  -- the requested wait: due_at is never further ahead
-    crashes       int NOT NULL DEFAULT 0,     -- how many workers vanished that had it in flight, since it last came back
+    crashes       int NOT NULL DEFAULT 0,         -- workers that vanished with it in flight since its last settlement
     delayed       boolean NOT NULL DEFAULT false, -- waits for its not_before
     claim         bigint,                         -- epoch of the claim that holds it
     error         text,
@@ -485,26 +485,16 @@ CREATE POLICY emit ON @schema@.idempotency FOR INSERT WITH CHECK (
 ALTER TABLE @schema@.consumer ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.consumer USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant)
     AND ((SELECT @schema@._sees(current_user)) IS NULL OR name LIKE ANY ((SELECT @schema@._sees(current_user))::text[])));
-ALTER TABLE @schema@.setting ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.former_filter ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.lane ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.claim ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.parked ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.dead ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.ended ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.receipt ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.mark ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.marking ENABLE ROW LEVEL SECURITY;
-CREATE POLICY tenant ON @schema@.setting USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
-CREATE POLICY tenant ON @schema@.former_filter USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
-CREATE POLICY tenant ON @schema@.lane USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
-CREATE POLICY tenant ON @schema@.claim USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
-CREATE POLICY tenant ON @schema@.parked USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
-CREATE POLICY tenant ON @schema@.dead USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
-CREATE POLICY tenant ON @schema@.ended USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
-CREATE POLICY tenant ON @schema@.receipt USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
-CREATE POLICY tenant ON @schema@.mark USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
-CREATE POLICY tenant ON @schema@.marking USING (consumer IN (SELECT c.name FROM @schema@.consumer c));
+DO $outbox$
+DECLARE
+    t text;
+BEGIN
+    FOREACH t IN ARRAY '{setting, former_filter, lane, claim, parked, dead, ended, receipt, mark, marking}'::text[] LOOP
+        EXECUTE format('ALTER TABLE %s.%I ENABLE ROW LEVEL SECURITY', '@schema@', t);
+        EXECUTE format('CREATE POLICY tenant ON %s.%I USING (consumer IN (SELECT c.name FROM %1$s.consumer c))', '@schema@', t);
+    END LOOP;
+END
+$outbox$;
 ALTER TABLE @schema@.passed ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.passed USING (
     consumer IN (SELECT c.name FROM @schema@.consumer c)

@@ -75,3 +75,10 @@ EXISTS (SELECT 1
               WHERE x.seq > {known}
               ORDER BY x.seq LIMIT 100) e
         WHERE pg_visible_in_snapshot(e.xid, {seen}))
+
+-- trim deletes an event of its range: it is old enough, or its created_at is ahead of the clock,
+-- and no consumer needs it.
+@define is_trimmed(e)@
+({e}.created_at < cutoff OR {e}.created_at > now)
+AND (shown IS NULL OR pg_visible_in_snapshot({e}.xid, shown))
+AND NOT (xid8ge({e}.xid, sure) AND @schema@._needed({e}.xid, {e}.seq))

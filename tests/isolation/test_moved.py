@@ -215,7 +215,7 @@ class Changed(Exact):
         worker = self.session()
         worker.do(f"SET ROLE {role}")
         with self.assertRaises(psycopg2.Error) as caught: worker.claim("c")
-        self.assertRegex(str(caught.exception), "has to be made right first: .*consumer \"c\".*may not do that")
+        self.assertRegex(str(caught.exception), "has to be repaired first: .*consumer \"c\".*may not do that")
         self.assertIn("outbox status", str(caught.exception))
         self.assertEqual(self.app.do("SELECT numbers IS NOT NULL FROM @._trouble()"), [(True,)])
         self.outbox("status")

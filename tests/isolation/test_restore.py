@@ -95,7 +95,7 @@ class Restored(PgCase):
         meta = dict(self.there("SELECT name, value FROM outbox.meta"))
         self.assertIn("rebaselined_at", meta)
         self.assertNotEqual(meta["rebaselined_from"], meta["system_identifier"])
-        self.assertEqual(self.there("SELECT outbox._moved()"), [(False,)])
+        self.assertEqual(self.there("SELECT moved IS NOT NULL FROM outbox._trouble()"), [(False,)])
 
     def test_consumer_registered_at_the_beginning_gets_all(self):
         self.burn(self.store, 3000)
@@ -118,5 +118,5 @@ class Restored(PgCase):
     def test_nothing_happens_without_a_move(self):
         self.fill()
         self.outbox("status")
-        self.assertEqual(self.sql("SELECT outbox._moved()"), [(False,)])
+        self.assertEqual(self.sql("SELECT moved IS NOT NULL FROM outbox._trouble()"), [(False,)])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.meta WHERE name LIKE 'rebaselined%%'"), [(0,)])

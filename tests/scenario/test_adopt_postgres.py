@@ -326,7 +326,7 @@ class Hostile(PgCase):
         mark = ("--mark", "processed_at", "--consumer", "mail")
         self.table(nr="int PRIMARY KEY DEFAULT 1")
         said = self.outbox("adopt", "mallory.old", *mark, status=CONFIG).stderr
-        self.assertIn(f'belongs to role "{self.name}", which could have code of its own run with the rights of', said)
+        self.assertIn(f'belongs to role "{self.name}", which could have its code run with the rights of', said)
         self.assertEqual(self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'mallory.old'::regclass"), [(0,)])
         # A table of ours on which mallory may create triggers, or that he comes to own later.
         self.sql(f"CREATE TABLE ours (LIKE mallory.old INCLUDING ALL); GRANT TRIGGER ON ours TO {self.name}")

@@ -402,7 +402,7 @@ class Operating(RelayCase):
         with self.relay(*fails): wait_until(lambda: self.state(1) == ("failed", 1))
         done = self.outbox("relay", *self.file_sink("mail", "--lanes", 4), "--drain", status=None)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("lanes can change only once it is through", done.stderr)
+        self.assertIn("lanes can change only when it has none", done.stderr)
         self.assertEqual(self.consumer()["lanes"], 1)
         self.broken.unlink()
         self.make_due()

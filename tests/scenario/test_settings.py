@@ -113,7 +113,7 @@ class Rolling:
             wait_until(lambda: self.json("consumers", "list")[0]["in_flight"], what=old.output)
             with self.host("new", lanes="2", **slow) as new:
                 self.wait_standing(new)
-                self.assertIn("still has events on their way", new.output())
+                self.assertIn("still has undelivered events", new.output())
                 hold.unlink()
                 wait_until(lambda: self.ready(new)[0] == 200, what=new.output)
                 self.emit("t")

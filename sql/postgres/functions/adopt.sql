@@ -1,17 +1,17 @@
--- adopt turns the rows of an existing table into events. The table stays as it is. The rows that
--- are not processed yet are copied in their old order. From then on a trigger makes an event of
--- every new row, in the transaction that inserts it. While adopt runs, writers to the table wait.
+-- adopt turns the rows of an existing table into events. The table stays as it is. Rows that are
+-- not processed yet are copied in their order. From then on a trigger makes an event of every new
+-- row, in the transaction that inserts it. While adopt runs, writers to the table wait.
 --
 --     shape     'processed_at' (id, event_type, payload, created_at, processed_at), 'debezium' (id,
 --               aggregatetype, aggregateid, type, payload) or 'auto'
 --     columns   the names that differ from these, see _adopt_columns
 --     existing  'copy' or 'skip'. The default is to copy. For a table that was adopted before there
---               is no default, because it is unknown which of its rows became events then.
---     mark      a column that is set in a row once `consumer` has had its event, see _mark_adopted;
---               NULL: none, or the one there is
+--               is no default, because it is unknown which of its rows have become events.
+--     mark      a column that is set in a row once `consumer` has received its event, see
+--               _mark_adopted; NULL: none, or no change
 --
--- adopted: the table is newly adopted. copied: how many rows were copied. changed:  that the table
--- was adopted already, and that its next rows go by other columns or another mark.
+-- adopted: the table is newly adopted. copied: how many rows were copied. changed: the table was
+-- adopted already, and its next rows are read with other columns or marked differently.
 CREATE OR REPLACE FUNCTION @schema@.adopt(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,
@@ -21,13 +21,13 @@ DECLARE
     tab regclass := @schema@._adopt_source(source);
     marked boolean := false;
 BEGIN
-    -- What is read after the lock must be newer than the lock, which takes READ COMMITTED.
+    -- Statements after the lock must see everything committed before it: that takes READ COMMITTED.
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'adopt works in READ COMMITTED, not in %',
             upper(current_setting('transaction_isolation')) USING ERRCODE = 'OB002';
     END IF;
 
-    -- _adopt_source has looked at the table, but before the lock.
+    -- _adopt_source checked the table before it was locked.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', tab);
     PERFORM @schema@._adopt_refuse(tab);
 
@@ -49,7 +49,7 @@ BEGIN
         copied := @schema@._adopt_copy(tab, shape, columns);
     END IF;
     PERFORM @schema@._adopt_trigger(tab, shape, columns);
-    -- This is remembered even after unadopt: see `existing`.
+    -- This record stays even after unadopt: see `existing`.
     INSERT INTO @schema@.meta (name, value)
     VALUES (@schema@._adopted_name(tab), @schema@._clock()::text)
     ON CONFLICT DO NOTHING;
@@ -59,8 +59,8 @@ REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) F
 COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS
     'turns the rows of an existing table into events';
 
--- _adopt_copy makes events of the rows that are in the table, in their order, and returns how many.
--- The caller holds the lock that adopt takes.
+-- _adopt_copy makes events of the rows of a table, in their order, and returns how many. The caller
+-- holds the lock that adopt takes.
 CREATE OR REPLACE FUNCTION @schema@._adopt_copy(tab regclass, shape text, columns jsonb)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -77,7 +77,7 @@ BEGIN
                        '@schema@.event', v.targets, v.expressions, rows);
         GET DIAGNOSTICS copied = ROW_COUNT;
     ELSE
-        -- Rows are to be marked. The ids are chosen here, which tells which row became which event.
+        -- Rows are to be marked. The ids are chosen here, to know which row became which event.
         IF v.targets !~ '^id,' THEN
             v.targets := concat('id, ', v.targets);
             v.expressions := concat('@schema@._uuid7(), ', v.expressions);
@@ -99,8 +99,8 @@ END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) FROM PUBLIC;
 
--- adopt_dry_run returns what adopt would do, without doing it or blocking other sessions. It takes
--- the parameters of adopt, and returns
+-- adopt_dry_run returns what adopt would do, without changing anything or blocking other sessions.
+-- Its parameters are those of adopt. It returns
 --
 --     what     'adopt', 'nothing', or 'change': the table is adopted, with other columns or another
 --              mark
@@ -112,38 +112,34 @@ CREATE OR REPLACE FUNCTION @schema@.adopt_dry_run(
     OUT what text, OUT mapping jsonb, OUT rows bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    tab regclass := @schema@._adopt_source(source);
+    target regclass := @schema@._adopt_source(source);
     old text;
 BEGIN
-    -- What would change? The first line of each of our trigger functions is its mapping, as a
-    -- comment.
     SELECT jsonb_object_agg(x.field, x.col) INTO mapping
-    FROM @schema@._adopt_columns(tab, shape, columns) x;
-    SELECT substr(split_part(p.prosrc, E'\n', 1), 4) INTO old
-    FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE t.tgrelid = tab AND t.tgname = @schema@._adopted(tab);
+    FROM @schema@._adopt_columns(target, shape, columns) x;
+    SELECT a.mapping INTO old FROM @schema@._adoptions() a WHERE a.tab = target;
     what := CASE WHEN NOT FOUND THEN 'adopt'
                  WHEN old = mapping::text THEN 'nothing'
                  ELSE 'change' END;
     IF mark IS NOT NULL THEN
-        PERFORM @schema@._adopt_keys(tab, mark, consumer); -- refuses what cannot be marked
+        PERFORM @schema@._adopt_keys(target, mark, consumer); -- raises an error if it cannot mark
         IF what = 'nothing'
            AND NOT EXISTS (SELECT 1 FROM @schema@.marking m
-                           WHERE m.tab = @schema@._adopt_source(source) AND m.col = mark
+                           WHERE m.tab = target AND m.col = mark
                              AND m.consumer = adopt_dry_run.consumer) THEN
             what := 'change';
         END IF;
     END IF;
 
-    -- Rows are counted as adopt would copy them, in a view that is made for that.
+    -- The rows that adopt would copy are counted in a view, which the error below removes.
     rows := 0;
-    PERFORM @schema@._adopt_decided(tab, what <> 'adopt', existing);
+    PERFORM @schema@._adopt_decided(target, what <> 'adopt', existing);
     IF what = 'adopt' AND existing IS DISTINCT FROM 'skip' THEN
         BEGIN
-            EXECUTE format('SELECT x.n FROM %s x', @schema@._adopt_rows(tab, shape, columns, true))
+            EXECUTE format('SELECT x.n FROM %s x',
+                           @schema@._adopt_rows(target, shape, columns, true))
             INTO rows;
-            -- Undoes the view in which they were counted.
-            RAISE EXCEPTION 'that was all' USING ERRCODE = 'OB007';
+            RAISE EXCEPTION 'counted' USING ERRCODE = 'OB007';
         EXCEPTION WHEN SQLSTATE 'OB007' THEN
             NULL;
         END;
@@ -159,20 +155,18 @@ COMMENT ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) 
 CREATE OR REPLACE FUNCTION @schema@.unadopt(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
-    tab regclass := @schema@._adopt_source(source);
-    trigger_name text := @schema@._adopted(tab);
-    f regprocedure;
+    target regclass := @schema@._adopt_source(source);
+    a record;
 BEGIN
-    IF trigger_name IS NULL THEN
+    SELECT x.trigger_name, x.func INTO a FROM @schema@._adoptions() x WHERE x.tab = target;
+    IF NOT FOUND THEN
         RETURN false;
     END IF;
-    -- The trigger's function belongs to this table alone, and is dropped with the trigger.
-    SELECT t.tgfoid INTO f FROM pg_catalog.pg_trigger t
-    WHERE t.tgrelid = tab AND t.tgname = trigger_name;
-    EXECUTE format('DROP TRIGGER %I ON %s', trigger_name, tab);
-    EXECUTE format('DROP FUNCTION %s', f);
-    -- Without events of new rows there is nothing to mark either.
-    PERFORM @schema@._adopt_unmark(tab);
+    -- No other table uses the trigger's function.
+    EXECUTE format('DROP TRIGGER %I ON %s', a.trigger_name, target);
+    EXECUTE format('DROP FUNCTION %s', a.func);
+    -- New rows no longer become events, so there is nothing to mark.
+    PERFORM @schema@._adopt_unmark(target);
     RETURN true;
 END
 $outbox$;
@@ -189,8 +183,8 @@ BEGIN
     IF NOT @schema@._adopt_unmark(tab) THEN
         RETURN false;
     END IF;
-    -- For the mark the trigger records which row became which event. It is made anew without that.
-    PERFORM @schema@._adopt_anew(tab);
+    -- The trigger no longer has to record which row became which event.
+    PERFORM @schema@._adopt_renew(tab);
     RETURN true;
 END
 $outbox$;

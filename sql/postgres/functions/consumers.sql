@@ -1,14 +1,14 @@
--- register makes a consumer, or brings its settings up to date. Returns whether it is new.
+-- register creates a consumer, or updates its settings. Returns whether it is new.
 --
 -- The filter (events, predicate) and the retry policy may change at any time. Order and lanes may
--- change only once the consumer has finished everything it has. Settings that were replaced before
--- are refused, see _replace_settings.
+-- change only while the consumer has no undelivered events. Settings that were replaced before are
+-- refused, see _replace_settings.
 --
---     start_at  where a new consumer starts: 'beginning', 'end', or the first seq it wants
---     by_whom   who gives these settings, for people to read
---     how       who registers: 'start' is a worker that starts; 'again' is a worker that was
---               running already, for which a consumer that was removed meanwhile is not made
---               again; 'purpose' is an operator, who may also bring back replaced settings
+--     start_at  where a new consumer starts: 'beginning', 'end', or the first seq
+--     by_whom   who registers it, informational
+--     how       'start': a worker that starts; 'again': a running worker, for which a removed
+--               consumer is not created again; 'purpose': an operator, who may also restore
+--               replaced settings
 CREATE OR REPLACE FUNCTION @schema@.register(
     consumer text, events text DEFAULT '', predicate text DEFAULT '', ordering text DEFAULT 'key',
     lanes int DEFAULT 1, retry text DEFAULT 'fast', start_at text DEFAULT 'beginning',
@@ -20,8 +20,7 @@ DECLARE
     new_lanes boolean;
     made boolean;
 BEGIN
-    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
-    -- workers, which calls this again.
+    -- See internal/wrappers.sql.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._worker_register(consumer, events, predicate, ordering, lanes, retry,
                                          start_at, by_whom, how);
@@ -32,7 +31,6 @@ BEGIN
     PERFORM @schema@._lock_consumer(consumer);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = register.consumer;
 
-    -- A new consumer.
     IF NOT FOUND THEN
         IF how <> 'start' THEN
             RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', consumer
@@ -40,14 +38,14 @@ BEGIN
         END IF;
         made := @schema@._make_consumer(consumer, events, predicate, ordering, lanes, retry,
                                         start_at);
-        IF NOT made THEN -- another session was quicker
+        IF NOT made THEN -- another session has just created it
             RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at,
                                      by_whom, how);
         END IF;
         RETURN true;
     END IF;
 
-    -- An existing one. An earlier version may have written the same patterns in another form.
+    -- An earlier version may have written the same patterns in another form.
     PERFORM @schema@._check_tenant(c);
     IF c.events <> events AND @schema@._normal_events(c.events) = events THEN
         UPDATE @schema@.consumer x SET events = register.events WHERE x.name = c.name;
@@ -59,8 +57,8 @@ BEGIN
             coalesce(left(by_whom, 1000), @schema@._caller()), how);
     END IF;
 
-    -- Another order, or another number of lanes, takes new lanes. They begin where the events end
-    -- now, so that has to be known before anything is changed.
+    -- Another order, or another number of lanes, requires new lanes. They begin where the events
+    -- end now, which has to be read before anything is changed.
     new_lanes := (c.ordering, c.lanes) IS DISTINCT FROM (register.ordering, register.lanes);
     IF new_lanes THEN
         l := @schema@._lane_at_end();
@@ -83,16 +81,15 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.register(text, text, text, text, int, text, text, text, text) IS
-    'makes a consumer, or brings it up to date; returns whether it is new';
+    'creates or updates a consumer; returns whether it is new';
 
--- pause stops a consumer, or resumes it. Events in flight end as usual. Returns whether the
+-- pause stops a consumer, or resumes it. Events in flight are settled as usual. Returns whether the
 -- consumer exists.
 CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
-    -- operators, which calls this again.
+    -- See internal/wrappers.sql.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_pause(consumer, paused);
     END IF;
@@ -110,32 +107,32 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.pause(text, boolean) IS 'stops or resumes a consumer';
 
--- revert gives a consumer back settings that were replaced. generation selects them (see the table
--- setting); NULL: those that the present ones replaced. Operators may do this, workers may not.
--- Returns the generation that was brought back.
+-- revert restores settings of a consumer that were replaced. generation selects them (see table
+-- setting); NULL: the ones that the present settings replaced. Workers may not do this. Returns the
+-- restored generation.
 CREATE OR REPLACE FUNCTION @schema@.revert(consumer text, generation int DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     s @schema@.setting;
-    policy text; -- for retries; not one of the settings that generations record
+    policy text; -- the retry policy, which generations do not record
 BEGIN
     SELECT x.retry INTO policy FROM @schema@.consumer x WHERE x.name = revert.consumer;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'there is no consumer "%"', consumer
             USING ERRCODE = 'OB003', HINT = '`outbox consumers list` lists them';
     END IF;
-    -- The latest generation is the one in force, so the one before it is the second.
+    -- The latest generation is in force, so the previous one is the second.
     SELECT * INTO s FROM @schema@.setting x
     WHERE x.consumer = revert.consumer
       AND x.generation = coalesce(revert.generation, x.generation)
     ORDER BY x.generation DESC
     OFFSET CASE WHEN revert.generation IS NULL THEN 1 ELSE 0 END LIMIT 1;
     IF NOT FOUND THEN
-        RAISE EXCEPTION 'consumer "%" has no such settings to go back to', consumer
+        RAISE EXCEPTION 'consumer "%" has no such settings to restore', consumer
             USING ERRCODE = 'OB003',
-                  HINT = format('`outbox consumers history %s` lists those it has', consumer);
+                  HINT = format('`outbox consumers history %s` lists them', consumer);
     END IF;
-    -- register checks whether the caller is allowed to do this, and locks the consumer.
+    -- register checks the caller, and locks the consumer.
     PERFORM @schema@.register(s.consumer, s.events, s.predicate, s.ordering, s.lanes, policy,
                               how => 'purpose');
     RETURN s.generation;
@@ -144,22 +141,20 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.revert(text, int) IS
     'restores replaced settings of a consumer';
 
--- remove deletes a consumer with everything that belongs to it. Unless forced, it does nothing
--- while the consumer has dead letters, parked events or live claims. It counts these in any case.
--- known: there is a consumer of that name.
+-- remove deletes a consumer with all its rows. Unless forced, it deletes nothing while the consumer
+-- has dead letters, parked events or live claims. It counts these in any case. known: there is a
+-- consumer of that name.
 CREATE OR REPLACE FUNCTION @schema@.remove(
     consumer text, force boolean DEFAULT false,
     OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
-    -- operators, which calls this again.
+    -- See internal/wrappers.sql.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         SELECT r.* INTO known, dead, parked, live FROM @schema@._operator_remove(consumer, force) r;
         RETURN;
     END IF;
 
-    -- What would be lost?
     PERFORM @schema@._lock_consumer(consumer);
     known := EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = remove.consumer);
     SELECT count(*) INTO dead FROM @schema@.dead d WHERE d.consumer = remove.consumer;
@@ -170,7 +165,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- The trigger on dead letters records them in `ended` as dropped, so `ended` comes after them.
+    -- A trigger records deleted dead letters in `ended`, so `ended` is deleted after them.
     DELETE FROM @schema@.lane x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.claim x WHERE x.consumer = remove.consumer;
     DELETE FROM @schema@.parked x WHERE x.consumer = remove.consumer;

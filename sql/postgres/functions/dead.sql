@@ -1,6 +1,6 @@
--- redrive sends dead letters of a consumer back: all of them, or the one with that event id. They
--- become parked events, due at once, with no attempt used. Until they are settled they also stay
--- dead letters (retrying). Returns how many were sent back.
+-- redrive sends dead letters of a consumer back: all of them, or the one with this event id. They
+-- become parked events that are due at once, with no attempt used. Until they are settled they also
+-- stay dead letters (retrying). Returns how many were sent back.
 CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text, event_id uuid DEFAULT NULL)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -16,27 +16,26 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';
 
--- _redrive sends back the dead letters with these numbers; NULL: all. It handles them as a set,
--- under one lock and with one notification, so that many cost little more than one.
+-- _redrive sends back the dead letters with these seqs; NULL: all. It takes one lock and sends one
+-- notification, so that many letters cost little more than one.
 CREATE OR REPLACE FUNCTION @schema@._redrive(consumer text, seqs bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     n bigint;
     now timestamptz;
 BEGIN
-    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
-    -- operators, which calls this again.
+    -- See internal/wrappers.sql.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_redrive(consumer, seqs);
     END IF;
     now := @schema@._clock() + @schema@._lock_consumer(consumer);
     IF NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _redrive.consumer) THEN
         RAISE EXCEPTION 'consumer "%" is not registered', _redrive.consumer
-            USING ERRCODE = 'OB003', HINT = '`outbox consumers list` lists those that are';
+            USING ERRCODE = 'OB003', HINT = '`outbox consumers list` lists the consumers';
     END IF;
 
     PERFORM @schema@._due_since(consumer, now);
-    -- One that is behind another of its key has no due time, and is claimed with it.
+    -- An event behind another of its key has no due time, and is claimed with it.
     INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at)
     SELECT w.consumer, w.seq, w.key, 0,
            CASE WHEN w.key = 0 OR w.nth = 1 AND b.there IS NULL THEN now END
@@ -48,7 +47,7 @@ BEGIN
                SELECT @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id) AS key) y
           WHERE d.consumer = _redrive.consumer AND NOT d.retrying
             AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)))) w
-    LEFT JOIN LATERAL ( -- by this index: see _parked_rows
+    LEFT JOIN LATERAL ( -- forces the index, see _parked_rows
          SELECT true AS there FROM @schema@.parked x
          WHERE x.consumer = w.consumer AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
          ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0 AND w.nth = 1
@@ -62,16 +61,15 @@ BEGIN
 END
 $outbox$;
 
--- retry_now gives an event that failed, and waits for its next attempt, that attempt at once. The
--- attempts it has used stay used. An event that waits behind another of its key, or for its
--- not_before, goes on waiting. Returns whether the event waited for an attempt.
+-- retry_now makes an event that waits for its next attempt due at once. Attempts used still count.
+-- An event that waits behind another of its key, or for its not_before, keeps waiting. Returns
+-- whether the event was waiting for an attempt.
 CREATE OR REPLACE FUNCTION @schema@.retry_now(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     now timestamptz;
 BEGIN
-    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
-    -- operators, which calls this again.
+    -- See internal/wrappers.sql.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_retry(consumer, seq);
     END IF;
@@ -88,15 +86,13 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.retry_now(text, bigint)
-    IS 'gives an event its next attempt at once';
+    IS 'makes an event due at once';
 
--- drop_dead gives up a dead letter for good. A letter that was sent back is on its way, and stays.
--- Returns whether there was one to drop.
+-- drop_dead deletes a dead letter, unless it was sent back. Returns whether it deleted one.
 CREATE OR REPLACE FUNCTION @schema@.drop_dead(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
-    -- operators, which calls this again.
+    -- See internal/wrappers.sql.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_drop(consumer, seq);
     END IF;
@@ -105,4 +101,4 @@ BEGIN
     RETURN FOUND;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.drop_dead(text, bigint) IS 'drops a dead letter for good';
+COMMENT ON FUNCTION @schema@.drop_dead(text, bigint) IS 'deletes a dead letter';

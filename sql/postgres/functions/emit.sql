@@ -1,12 +1,12 @@
--- emit writes an event in the current transaction and returns its id. If its idempotency key was
--- used before, no second event is made, and the id of the first is returned; the same key with
+-- emit inserts an event in the current transaction and returns its id. If its idempotency key was
+-- used before, no second event is inserted, and the id of the first is returned; the same key with
 -- other content is an error. The caller needs the right to insert events, but not to read them. If
--- tenant is NULL, the event is for the tenant that the connection works for.
+-- tenant is NULL, the event belongs to the tenant that the connection works for.
 --
--- Drivers send JSON as json, as jsonb, as text, as bytes in UTF-8, or without a type (which the
--- server takes for text), and ids as anything. So there is a function for each type of payload and
--- headers, all with the same body. Headers may be left out only where they are text, so that no
--- call fits two functions. anycompatible takes any type, and text where none is given.
+-- Drivers send JSON as json, jsonb, text, bytes in UTF-8, or without a type (which the server
+-- treats as text), and ids as any type. So there is a function for each type of payload and
+-- headers, all with the same body. Only text headers have a default, so that no call is ambiguous.
+-- anycompatible accepts any type.
 DO $outbox$
 DECLARE
     p text;
@@ -31,7 +31,7 @@ BEGIN
         RETURN new_id;
     END IF;
 
-    -- A producer that is held to a tenant may not choose the id, but may read it.
+    -- A producer that is limited to a tenant may not choose the id, but may read it.
     IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id',
                                            'INSERT') THEN
         INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
@@ -43,7 +43,7 @@ BEGIN
         RETURN new_id;
     END IF;
 
-    -- Any other producer may choose it, but not read it, so there is no RETURNING.
+    -- Any other producer may choose the id, but not read it, so there is no RETURNING.
     INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version,
                                 not_before, tenant)
     VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text,
@@ -61,14 +61,13 @@ $body$$function$, '<payload>', p), '<headers>', h), '<json>',
         EXECUTE format('COMMENT ON FUNCTION %s.emit(text, text, anycompatible, %s, %s, text, '
                        'bigint, timestamptz, text) IS %L',
                        '@schema@', p, split_part(h, ' ', 1),
-                       'writes an event in the current transaction; returns its id');
+                       'inserts an event in the current transaction; returns its id');
     END LOOP;
 END
 $outbox$;
 
--- emit_once is emit with an idempotency key that must be given. duplicate: the key was known, and
--- id is that of the first event. As with emit there is a function for each type of payload and
--- headers.
+-- emit_once is emit with a required idempotency key. duplicate: the key was used before, and id is
+-- that of the first event. As with emit there is a function for each type of payload and headers.
 DO $outbox$
 DECLARE
     p text;
@@ -89,7 +88,7 @@ DECLARE -- Every name has its schema.
         coalesce(tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true)
                                    OPERATOR(pg_catalog.<>) ''
                               THEN pg_catalog.current_setting('outbox.tenant', true) END);
-    -- Whether the caller is held to a tenant: such a producer may not choose ids.
+    -- The caller is limited to a tenant: such a producer may not choose ids.
     held pg_catalog.bool :=
         NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id', 'INSERT');
 BEGIN
@@ -102,11 +101,10 @@ BEGIN
     IF held THEN
         IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass,
                                                'idempotency_key', 'INSERT') THEN
-            -- The caller is no producer at all.
             RAISE EXCEPTION 'permission denied for table event'
                 USING ERRCODE = 'insufficient_privilege';
         END IF;
-        -- It acts for its tenant even if the connection does not set one.
+        -- The caller acts for its tenant even if the connection does not set one.
         whose := coalesce(tenant, @schema@._acting_for(current_user));
         INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
                                     not_before, tenant, idempotency_key)
@@ -125,7 +123,7 @@ BEGIN
                 whose, emit_once.idempotency_key);
     END IF;
 
-    -- If the key was known, the trigger left the row out, and nothing was inserted.
+    -- If the key was used before, the trigger left the row out.
     duplicate := NOT FOUND;
     IF duplicate THEN
         SELECT i.event_id INTO id FROM @schema@.idempotency i
@@ -139,7 +137,7 @@ $body$$function$, '<payload>', p), '<headers>', h), '<json>',
         EXECUTE format('COMMENT ON FUNCTION %s.emit_once(text, text, anycompatible, %s, %s, text, '
                        'bigint, timestamptz, text) IS %L',
                        '@schema@', p, h,
-                       'emit with an idempotency key; says whether it was known');
+                       'emit with an idempotency key; returns whether it was used before');
     END LOOP;
 END
 $outbox$;

@@ -1,7 +1,7 @@
--- parts returns the parts that a role was given. Each part is recognised by one right that the
--- others do not have. It must be a right that is not granted by hand, with the tables or to read
--- everything: init gives the whole part again to every role that has it (see _give), and a reader
--- must not become an operator.
+-- parts returns the parts that a role was given. Each part is recognised by a right that the others
+-- do not have, and that is not granted by hand together with the tables: init gives the whole part
+-- again to every role that has it (see _give), and a role that may read everything must not become
+-- an operator.
 CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text
 LANGUAGE sql STABLE AS $outbox$
     SELECT p.part
@@ -20,7 +20,7 @@ LANGUAGE sql STABLE AS $outbox$
       AND EXISTS (SELECT 1 FROM pg_catalog.aclexplode(p.acl) x
                   WHERE x.grantee = g.oid AND x.privilege_type = p.privilege)
 $outbox$;
-COMMENT ON FUNCTION @schema@.parts(text) IS 'which parts a role was given';
+COMMENT ON FUNCTION @schema@.parts(text) IS 'the parts that a role was given';
 
 -- _operates returns whether a role has the part of an operator, directly or by inheritance.
 CREATE OR REPLACE FUNCTION @schema@._operates(who name) RETURNS boolean
@@ -30,11 +30,11 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 
 -- allow gives an existing role a part: producer, consumer or operator. A role may have several
--- parts. Giving one again does no harm.
+-- parts, and may be given the same part again.
 --
---     consumer  which consumer the role may work on: a name, or the beginning of one and a *; NULL:
---               every consumer
---     tenant    the role is held to this tenant in all its parts, whatever its connections ask for
+--     consumer  which consumer the role may work on: a name, or a prefix and a *; NULL: every
+--               consumer
+--     tenant    limits the role to this tenant in all its parts, regardless of outbox.tenant
 CREATE OR REPLACE FUNCTION @schema@.allow(
     part text, role text, consumer text DEFAULT NULL, tenant text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -42,7 +42,6 @@ DECLARE
     other text := (SELECT h.tenant FROM @schema@.held h WHERE h.role = allow.role);
 BEGIN
     PERFORM @schema@._check_grant(part, role, consumer);
-    -- A role has one tenant, or none.
     IF tenant IS NOT NULL AND @schema@._tenant_fits(tenant) IS NOT TRUE THEN
         RAISE EXCEPTION 'tenant: 1 to 1024 bytes, no control character'
             USING ERRCODE = 'OB004';
@@ -50,12 +49,12 @@ BEGIN
     IF other <> tenant THEN
         RAISE EXCEPTION 'role "%" is held to tenant "%", and a role has only one', role, other
             USING ERRCODE = 'OB001',
-                  HINT = 'take all its parts away first, or make another role';
+                  HINT = 'revoke all its parts first, or use another role';
     END IF;
 
     IF other IS NULL AND tenant IS NOT NULL THEN
         INSERT INTO @schema@.held (role, tenant) VALUES (allow.role, allow.tenant);
-        -- The parts that it has already are narrower now.
+        -- The parts that it has already are limited, too.
         PERFORM @schema@._give(p, role) FROM @schema@.parts(role) AS p WHERE p <> part;
     END IF;
     IF part = 'consumer' THEN
@@ -67,9 +66,9 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS
-    'gives a role its part: producer, consumer or operator';
+    'gives a role a part: producer, consumer or operator';
 
--- _check_grant raises an error for a part, a role or a consumer that cannot exist.
+-- _check_grant raises an error for an unknown part or role, and for an invalid consumer name.
 CREATE OR REPLACE FUNCTION @schema@._check_grant(part text, role text, consumer text) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -79,13 +78,13 @@ BEGIN
     END IF;
     IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles g WHERE g.rolname = role) THEN
         RAISE EXCEPTION 'there is no role "%"', role
-            USING ERRCODE = 'OB003', HINT = 'make it with CREATE ROLE';
+            USING ERRCODE = 'OB003', HINT = 'create it with CREATE ROLE';
     END IF;
     IF consumer IS NOT NULL AND part <> 'consumer' THEN
-        RAISE EXCEPTION 'the part % is not given for single consumers; only the part consumer is',
+        RAISE EXCEPTION 'only the part consumer is given for single consumers, not the part %',
             part USING ERRCODE = 'OB004';
     END IF;
-    -- The rule for names is that of register. A * at the end stands for all names that begin so.
+    -- The rule for names is that of register. A * at the end stands for all names with that prefix.
     IF consumer !~ '^[A-Za-z0-9_.-]{0,63}\*?$' OR consumer = '' THEN
         RAISE EXCEPTION 'consumer "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -, '
             'or fewer with a * at the end', consumer USING ERRCODE = 'OB004';
@@ -93,7 +92,7 @@ BEGIN
 END
 $outbox$;
 
--- _give grants a role the rights of a part, as this version has them.
+-- _give grants a role the rights of a part that this version needs.
 CREATE OR REPLACE FUNCTION @schema@._give(part text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -101,13 +100,13 @@ DECLARE
     r record;
 BEGIN
     IF part = 'producer' AND held THEN
-        -- Until it was held to a tenant, it may have had the right to choose ids.
+        -- Before it was limited to a tenant, the role may have had the right to choose ids.
         EXECUTE format('REVOKE INSERT ON %s FROM %I', '@schema@.event', role);
     END IF;
     FOR r IN SELECT * FROM @schema@._rights(part, held) LOOP
         EXECUTE format('GRANT %s ON %s %s TO %I', r.privilege, r.kind, r.object, role);
     END LOOP;
-    -- Not every schema has the same views under names from elsewhere, so _rights cannot list them.
+    -- Schemas differ in the views under names from elsewhere, so _rights cannot list them.
     FOR r IN SELECT v.name FROM @schema@._named_views() v
              WHERE part = 'operator' OR (part = 'consumer' AND NOT v.inbox) LOOP
         EXECUTE format('GRANT SELECT ON %s.%I TO %I', '@schema@', r.name, role);
@@ -115,9 +114,9 @@ BEGIN
 END
 $outbox$;
 
--- disallow takes a part from a role. Rights that its other parts need stay. With `consumer`,
--- spelled as it was granted, only that consumer is taken, and the part goes with the last one.
--- Returns whether the role had what was taken.
+-- disallow revokes a part of a role. Rights that its other parts need stay. With `consumer`,
+-- spelled as it was granted, only that consumer is revoked, and the part with the last one. Returns
+-- whether the role had the part, or the consumer.
 CREATE OR REPLACE FUNCTION @schema@.disallow(part text, role text, consumer text DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -141,8 +140,8 @@ BEGIN
         END IF;
     END IF;
 
-    -- All rights of the part are revoked, and those that other parts need are granted again. The
-    -- schema itself comes last.
+    -- All rights of the part are revoked, and those that other parts need are granted again. USAGE
+    -- of the schema is revoked last.
     FOR r IN SELECT * FROM @schema@._rights(part) x WHERE x.kind <> 'SCHEMA' LOOP
         EXECUTE format('REVOKE ALL ON %s %s FROM %I', r.kind, r.object, role);
     END LOOP;
@@ -154,10 +153,10 @@ BEGIN
         RETURN true;
     END IF;
 
-    -- That was its last part, so nothing holds the role to a tenant now.
+    -- That was its last part, so the role is no longer limited to a tenant.
     DELETE FROM @schema@.held h WHERE h.role = disallow.role;
-    -- The application may have tables in the schema as well. The schema stays open to the role
-    -- while it has rights on anything there.
+    -- The application may have tables in the schema as well. The role keeps USAGE while it has
+    -- rights on any table there.
     IF NOT EXISTS (SELECT 1
                    FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) x,
                         pg_catalog.pg_roles g
@@ -168,4 +167,4 @@ BEGIN
     RETURN true;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.disallow(text, text, text) IS 'takes a part from a role';
+COMMENT ON FUNCTION @schema@.disallow(text, text, text) IS 'revokes a part of a role';

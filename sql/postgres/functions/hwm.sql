@@ -1,10 +1,10 @@
--- hwm returns the last id in a stream that was written and recorded, in the form that Redis gives
--- it (1748100000000-0), or NULL if there is none. Read it in one snapshot with your rows
--- (REPEATABLE READ): then the rows hold everything that the stream has up to this id, and you can
--- read the stream on from there.
+-- hwm returns the last id that was written to a stream and recorded, in Redis's form
+-- (1748100000000-0), or NULL if there is none. Read it in one snapshot with your rows (REPEATABLE
+-- READ): then the rows contain everything that the stream has up to this id, and you can continue
+-- to read the stream from there.
 --
--- Workers themselves report how far they wrote, and to which stream. So consumers of other tenants
--- do not count. If your workers do not trust each other, name the consumer that writes the stream.
+-- Workers report how far they wrote, and to which stream, so consumers of other tenants do not
+-- count. If your workers do not trust each other, name the consumer that writes the stream.
 CREATE OR REPLACE FUNCTION @schema@.hwm(stream text) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT m.hi || '-' || m.lo

@@ -1,26 +1,26 @@
--- rebaseline puts the outbox right after it was moved to another cluster, or after its event
--- numbers began again (see _trouble). Returns whether there was anything to do. Nothing is lost;
--- some events may be delivered again.
+-- rebaseline repairs the outbox after it was moved to another cluster, or after its event numbers
+-- started over (see _trouble). Returns whether it changed anything. Nothing is lost; some events
+-- may be delivered again.
 --
 -- There are three kinds of trouble.
 --
--- The outbox was moved. The snapshots of a lane are the old cluster's. They still tell what the
--- lane has handed out up to its window_end: it was shown nothing past that, and numbers only grow.
--- Everything past it is new, from either cluster. An event that some consumer still has to get is
--- given a transaction number that has ended here and that no lane has seen. An event that no
--- consumer needs is given one that all lanes have seen.
+-- The outbox was moved. The snapshots of a lane are the old cluster's. Up to the lane's window_end
+-- they still show what it has handed out: it was shown nothing past that, and numbers only grow.
+-- All events past it are new, from either cluster. An event that a consumer still needs gets a
+-- transaction number that has ended here and that no lane has seen. An event that no consumer needs
+-- gets one that all lanes have seen.
 --
 -- Events are strange, in the same cluster. Their transaction number has not begun yet, or they are
 -- past all that a lane was given and still appear to have been seen by the lane. They were written
--- with a number from elsewhere. They get the number of this transaction.
+-- with a number from another cluster. They get the number of this transaction.
 --
--- Event numbers began again. They go on past everything known, and new events get new numbers in
--- their order (see _renumber_events).
+-- Event numbers started over. They continue past everything known, and new events get new numbers
+-- in their order (see _renumber_events).
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
 DECLARE
-    t record;                 -- what is wrong
-    found text;               -- the same as one text
+    t record;                 -- the result of _trouble
+    found text;               -- the same, as one text
     brought bigint := 0;      -- how many strange events there were
     renumbered bigint := 0;   -- how many events got new numbers
 BEGIN
@@ -28,7 +28,7 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- Only one runs at a time. The lock is on one of our tables, so no unrelated role can take it.
+    -- Only one runs at a time. The lock is on a table of ours, so no unrelated role can take it.
     LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE;
     PERFORM @schema@._lock_consumer(x.name)
     FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
@@ -75,8 +75,8 @@ BEGIN
         ALTER SEQUENCE @schema@.epoch AS bigint INCREMENT 1 NO MINVALUE NO MAXVALUE NO CYCLE;
     END IF;
 
-    -- The events, and then the lanes. Claims are taken over while their events can still be found:
-    -- before events get new numbers or, if the outbox was moved, new transaction numbers.
+    -- Events are repaired before lanes. Claims are taken over while their events can still be
+    -- found: before events get new numbers or, if the outbox was moved, new transaction numbers.
     IF t.moved IS NULL AND t.numbers IS NOT NULL THEN
         PERFORM @schema@._take_over_all();
     END IF;
@@ -88,17 +88,17 @@ BEGIN
     END IF;
     PERFORM @schema@._rebase_lanes(t.moved IS NOT NULL, renumbered > 0);
 
-    -- Samples of how far consumers were are about other numbers. Parked events that no longer exist
-    -- would wait for ever.
+    -- Samples of progress refer to the old numbers. Parked events that no longer exist would wait
+    -- forever.
     IF t.moved IS NOT NULL OR t.numbers IS NOT NULL THEN
-        DELETE FROM @schema@.passed; -- retention begins to count again
+        DELETE FROM @schema@.passed; -- retention starts over
         DELETE FROM @schema@.parked p
         WHERE NOT EXISTS (SELECT 1 FROM @schema@.event x WHERE x.seq = p.seq)
           AND NOT EXISTS (SELECT 1 FROM @schema@.dead d
                           WHERE d.consumer = p.consumer AND d.seq = p.seq);
     END IF;
 
-    -- For people to read.
+    -- A record for operators.
     IF t.moved IS NOT NULL THEN
         INSERT INTO @schema@.meta AS m (name, value)
         VALUES ('rebaselined_from', coalesce((SELECT value FROM @schema@.meta
@@ -116,21 +116,20 @@ BEGIN
                ('renumbered_why', found)
         ON CONFLICT (name) DO UPDATE SET value = excluded.value;
     END IF;
-    RAISE LOG 'outbox in schema % was made right (% events got new numbers): %',
+    RAISE LOG 'outbox in schema % was repaired (% events got new numbers): %',
         '@schema@', greatest(renumbered, brought), found;
     RETURN true;
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.rebaseline() IS
-    'repairs the outbox after it was moved, or its numbers restarted';
+    'repairs the outbox after it was moved, or its numbers started over';
 
--- _may_rebaseline returns whether the caller may repair the outbox. Any role may ask, but only the
--- owner may change anything: for others it is an error if there is something to repair.
+-- _may_rebaseline returns whether the caller may repair the outbox. Only the owner may. For other
+-- roles it is an error if there is something to repair.
 CREATE OR REPLACE FUNCTION @schema@._may_rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    owner name := (SELECT pg_get_userbyid(r.relowner) FROM pg_catalog.pg_class r
-                   WHERE r.oid = '@schema@.event'::regclass);
+    owner name := @schema@._owner();
     found text;
 BEGIN
     IF pg_has_role(@schema@._caller(), owner, 'USAGE') THEN
@@ -140,7 +139,7 @@ BEGIN
     IF found = '' THEN
         RETURN false;
     END IF;
-    RAISE EXCEPTION 'the outbox in schema % has to be made right first: %; '
+    RAISE EXCEPTION 'the outbox in schema % has to be repaired first: %; '
         'role "%" may not do that', '@schema@', found, @schema@._caller()
         USING ERRCODE = 'OB006',
               HINT = format('run `outbox status`, or SELECT %s.rebaseline(), as role "%s"; '
@@ -149,7 +148,7 @@ BEGIN
 END
 $outbox$;
 
--- _lock_events waits until no transaction has uncommitted events, and keeps new ones out. It waits
+-- _lock_events waits until no transaction has uncommitted events, and prevents new ones. It waits
 -- for at most `patience`. Then it raises an error that names the blocking sessions, and why the
 -- lock is needed.
 CREATE OR REPLACE FUNCTION @schema@._lock_events(why text, patience text) RETURNS void
@@ -160,7 +159,7 @@ BEGIN
     PERFORM set_config('lock_timeout', patience, true);
     LOCK TABLE @schema@.event IN SHARE ROW EXCLUSIVE MODE;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-    -- The locks that conflict with the one that was wanted.
+    -- Sessions with a conflicting lock.
     SELECT string_agg(DISTINCT coalesce('prepared transaction ' || quote_literal(p.gid),
                                         'process ' || k.pid), ', ')
     INTO who
@@ -170,15 +169,16 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
       AND k.pid IS DISTINCT FROM pg_backend_pid()
       AND k.mode IN ('RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock',
                      'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock');
-    RAISE EXCEPTION 'the outbox in schema % has to be made right (%), but is in use by %',
-        '@schema@', why, coalesce(who, 'others')
+    RAISE EXCEPTION 'the outbox in schema % has to be repaired (%), but is in use by %',
+        '@schema@', why, coalesce(who, 'other sessions')
         USING ERRCODE = 'lock_not_available',
-              HINT = 'end what is named here; workers try again by themselves';
+              HINT = 'end the named sessions or transactions; workers try again automatically';
 END
 $outbox$;
 
--- _handed_out_there: whether a lane that comes from another cluster was past an event. It was past
--- nothing after its window_end, except for events below the floor where its consumer starts.
+-- _handed_out_there returns whether a lane that comes from another cluster was past an event. It
+-- was past nothing after its window_end, except for events below the floor where its consumer
+-- starts.
 CREATE OR REPLACE FUNCTION @schema@._handed_out_there(l @schema@.lane, xid xid8, seq bigint)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
@@ -186,20 +186,20 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
                 ELSE @schema@._handed_out((l).seen, (l).floor, (l).target, (l).pos, xid, seq) END
 $outbox$;
 
--- _began_again returns whether an event has a number that a lane is past, though its transaction
+-- _began_again returns whether a lane is past an event's number, though the event's transaction
 -- began after all that the lane has seen.
 CREATE OR REPLACE FUNCTION @schema@._began_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1
                    FROM @schema@.consumer c, LATERAL @schema@._places(c.name, c.lanes) l
-                   WHERE l.lane >= 0 AND l.leader IS NULL -- others stand where that one stands
+                   WHERE l.lane >= 0 AND l.leader IS NULL -- other lanes share their leader's place
                      AND _began_again.seq <= @schema@._reached(c, l)
                      AND _began_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
 
--- _may_be_again returns whether an event may have a number that was given out before. Its number is
+-- _may_be_again returns whether an event may have a number that was given out before: its number is
 -- in the last window of a lane, and its transaction began after that. Either it took the number
--- while the window was being opened, or the number was given out again since.
+-- while the window was being opened, or the number has been given out again.
 CREATE OR REPLACE FUNCTION @schema@._may_be_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1

@@ -1,11 +1,11 @@
--- Wake-ups. A NOTIFY in every transaction would serialize all commits. So a worker that goes to
--- sleep holds an advisory lock, and every emit tries to share it until its transaction commits. If
--- the lock is refused, a worker sleeps, and the producer notifies. If it is granted, no worker
--- sleeps, and none can go to sleep before the commit is visible.
+-- Wake-ups. A NOTIFY in every transaction would serialize all commits. So a sleeping worker holds
+-- an advisory lock, and every emit tries to share it until its transaction commits. If the lock is
+-- refused, a worker sleeps, and the producer notifies. If it is granted, no worker sleeps, and none
+-- can begin to sleep before the commit is visible.
 
 -- wakeup_works returns whether an emit wakes a sleeping worker. A transaction that has notified
--- cannot be prepared for two-phase commit: where that is in use, producers do not notify, and
--- workers poll every few milliseconds instead, unless outbox.wakeup is 'on'.
+-- cannot be prepared for two-phase commit: if that is possible on this server, producers do not
+-- notify, and workers poll every few milliseconds instead, unless outbox.wakeup is 'on'.
 CREATE OR REPLACE FUNCTION @schema@.wakeup_works() RETURNS boolean
 LANGUAGE sql STABLE
 RETURN CASE coalesce(current_setting('outbox.wakeup', true), '')
@@ -29,18 +29,18 @@ RETURN 'outbox_' || substr(md5('@schema@'), 1, 16);
 COMMENT ON FUNCTION @schema@.wakeup_channel() IS 'the channel that wakes sleeping workers';
 
 -- _wakeup_locks lists the other sessions that have a wake-up lock. second: it is the second lock.
--- alone: the lock is exclusive, not shared. business: the session has a reason to have it, which
--- has to be checked because any role that can connect can take these locks. The role must have
--- USAGE on the schema. For an exclusive lock it must be able to consume, not only to emit; to share
--- the first lock, the transaction must really have inserted.
+-- alone: the lock is exclusive, not shared. business: the session has a reason to have it. That has
+-- to be checked, because any role that can connect can take these locks. The role must have USAGE
+-- on the schema. For an exclusive lock it must be able to consume, not only to emit; to share the
+-- first lock, its transaction must have inserted events.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_locks()
 RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     k bigint := @schema@._wakeup_key();
 BEGIN
-    -- The functions behind the views pg_locks and pg_stat_activity: the first query of a session
-    -- takes twice as long with the views.
+    -- The functions behind the views pg_locks and pg_stat_activity: with the views, the first query
+    -- of a session takes twice as long.
     RETURN QUERY
     WITH x AS MATERIALIZED (
         SELECT * FROM pg_catalog.pg_lock_status() y
@@ -76,8 +76,8 @@ COMMENT ON FUNCTION @schema@._wakeup_foreign_holders() IS
     'unrelated sessions that have a wake-up lock';
 
 -- _wakeup_lock_is_foreign returns whether an unrelated session holds the first lock exclusively, so
--- that no worker can. _wakeup_locks would tell as well, but producers ask this: the first such
--- query of a session takes half as long.
+-- that no worker can. _wakeup_locks returns that, too, but this is for producers: the first query
+-- of a session takes half as long.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_lock_is_foreign() RETURNS boolean
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -108,8 +108,8 @@ COMMENT ON FUNCTION @schema@._wakeup_second() IS 'the current second';
 
 -- _wakeup_wanted returns whether the first lock, which was refused, is held by a sleeping worker.
 -- If an unrelated session holds it, workers poll instead, and producers must not notify: otherwise
--- that session could serialize all commits. Finding the holder of a lock takes longer than the emit
--- itself, so a session that found a worker does not check again within the same second.
+-- that session could serialize all commits. Finding the holder of a lock takes longer than the
+-- emit, so a session that found a worker does not check again within the same second.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_wanted() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -129,8 +129,8 @@ COMMENT ON FUNCTION @schema@._wakeup_wanted() IS 'whether a worker sleeps and ne
 
 -- _wakeup_notify notifies if a worker sleeps, and returns its argument: it is part of the default
 -- of event.xid, evaluated when the lock is refused. At a low rate every emit runs it, so it
--- consists of expressions: a statement takes several times as long. What _wakeup_wanted cached is
--- therefore read here first.
+-- consists of expressions: a statement takes several times as long. For the same reason it first
+-- reads the cached result of _wakeup_wanted.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_notify(mine xid8) RETURNS xid8
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE -- Every name has its schema.
@@ -154,13 +154,13 @@ ALTER TABLE @schema@.event ALTER xid SET DEFAULT
     CASE WHEN pg_try_advisory_xact_lock_shared(@schema@._wakeup_key()) THEN pg_current_xact_id()
          ELSE @schema@._wakeup_notify(pg_current_xact_id()) END;
 
--- wakeup_sleep is called by a worker that found nothing and wants to sleep. The worker must LISTEN
--- before, and must poll once more after. listening: it was a listener until now, and asks whether
--- there still is a holder. Returns
+-- wakeup_sleep is called by a worker that found nothing and is about to sleep. The worker must
+-- LISTEN before, and must poll once more after. listening: it has been a listener, and checks
+-- whether there still is a holder. Returns
 --     'holder'    it has the lock, and producers will notify;
 --     'listener'  another worker has the lock, and will notify when it wakes (second lock);
---     'busy'      a transaction has emitted and not committed yet: poll again shortly;
---     'foreign'   an unrelated session has the lock: poll now and then.
+--     'busy'      a transaction has emitted and not committed yet: poll again soon;
+--     'foreign'   an unrelated session has the lock: poll at intervals.
 CREATE OR REPLACE FUNCTION @schema@.wakeup_sleep(listening boolean DEFAULT false) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -179,7 +179,7 @@ BEGIN
         listening := pg_try_advisory_lock_shared(k # 1);
     END IF;
 
-    -- Not before this point: a holder that wakes from now on finds the second lock taken.
+    -- Only now: a holder that wakes from here on finds the second lock taken.
     SELECT coalesce(bool_or(x.alone AND x.business AND NOT x.second), false),
            coalesce(bool_or(NOT x.alone AND x.business AND NOT x.second), false),
            coalesce(bool_or(x.business IS NOT TRUE), false)
@@ -196,8 +196,8 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_sleep(boolean) IS 'lets a worker sleep until it is notified';
 
--- wakeup_release is called by a worker that wakes: producers need no longer notify it. holder: it
--- had the first lock. It then notifies the listeners, so that one of them becomes the holder.
+-- wakeup_release is called by a worker that wakes: producers need not notify it any longer. holder:
+-- it has the first lock. The listeners are notified, so that one of them becomes the holder.
 CREATE OR REPLACE FUNCTION @schema@.wakeup_release(holder boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -218,9 +218,9 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_release(boolean) IS 'a worker wakes and gives up its lock';
 
--- _wakeup_notify_all wakes every sleeping worker for work that comes without an emit: a consumer
--- was resumed, dead letters were sent back, settings changed. The payload makes each of them check
--- all its consumers, because a poll for new events would find none.
+-- _wakeup_notify_all wakes every sleeping worker when there is work without an emit: a consumer was
+-- resumed, dead letters were sent back, settings changed. The payload makes each worker check all
+-- its consumers, because a poll for new events would find none.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_notify_all() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN

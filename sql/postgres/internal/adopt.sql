@@ -1,10 +1,10 @@
--- Adopting a table of the application: who may, what was adopted, and doing it again after an
--- upgrade.
+-- Adopting a table of the application: which tables can be adopted, the trigger of an adopted
+-- table, and the rows that it had before.
 
--- _adopt_source finds a table by its name: as SQL writes it (shop."Outbox"), or just as it is
--- called. Without a schema the name must be that of one table only: which of several a search_path
--- finds first depends on any role that may create tables in it. Raises an error if there is no such
--- table, or none that can be adopted.
+-- _adopt_source finds a table by its name, quoted as in SQL (shop."Outbox") or not. Without a
+-- schema the name must be unique: any role that may create tables in the search_path could decide
+-- which of several is found first. Raises an error if there is no such table, or if it cannot be
+-- adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopt_source(source text) RETURNS regclass
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -15,7 +15,7 @@ BEGIN
     BEGIN
         parts := parse_ident(source);
     EXCEPTION WHEN data_exception THEN
-        NULL; -- not SQL's spelling: it may still be a table's plain name
+        NULL; -- not valid SQL, but it may still be the name of a table
     END;
 
     -- With a schema it is clear which table is meant.
@@ -49,13 +49,13 @@ BEGIN
         RAISE EXCEPTION 'there are several tables %: %', source, array_to_string(all_found, ', ')
             USING ERRCODE = 'OB004', HINT = 'name one with its schema';
     END IF;
-    -- Views and foreign tables were found as well, so that the error can name them.
+    -- The search includes views and foreign tables, so that the error can name them.
     PERFORM @schema@._adopt_refuse(found);
     RETURN found;
 END
 $outbox$;
 
--- _adopt_refuse raises an error if this is nothing that can be adopted, or is no more.
+-- _adopt_refuse raises an error if a relation cannot be adopted, or was dropped.
 CREATE OR REPLACE FUNCTION @schema@._adopt_refuse(tab regclass) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -68,7 +68,7 @@ BEGIN
                 WHEN space = '@schema@'::regnamespace THEN 'it is the outbox''s own'
                 WHEN kind IN ('v', 'm') THEN 'it is a view'
                 WHEN kind = 'f' THEN 'it is a foreign table'
-                WHEN kind NOT IN ('r', 'p') THEN 'it is no table' END;
+                WHEN kind NOT IN ('r', 'p') THEN 'it is not a table' END;
     IF why IS NOT NULL THEN
         RAISE EXCEPTION '% is not a table that can be adopted: %', tab, why USING ERRCODE = 'OB004';
     END IF;
@@ -77,14 +77,14 @@ $outbox$;
 
 -- _adopt_trusts returns why the outbox's owner must not mark rows of a table; NULL if it may.
 --
--- An UPDATE runs what others put on the table: triggers, constraints, indexes, and the functions
--- that these call, all with the rights of the role that updates. They could leave a trigger behind
--- for the end of the transaction, or change the session. So rows are marked only if every role
--- concerned may act as the outbox's owner anyway: the owners of the table, of its partitions, and
--- of the functions that its UPDATE triggers call.
+-- An UPDATE runs the table's triggers, constraints and indexes, and the functions that these call,
+-- with the rights of the role that updates. They could leave a trigger for the end of the
+-- transaction, or change the session. So rows are marked only if every role concerned may act as
+-- the outbox's owner anyway: the owners of the table, of its partitions, and of the functions that
+-- its UPDATE triggers call.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trusts(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
-    -- o: who owns the outbox; t: the table and its partitions; x: whose code an UPDATE runs
+    -- o: the outbox's owner; t: the table and its partitions; x: whose code an UPDATE runs
     WITH o AS (SELECT c.relowner AS owner FROM pg_catalog.pg_class c
                WHERE c.oid = '@schema@.event'::regclass),
     t AS (SELECT tab::oid AS oid
@@ -95,7 +95,7 @@ LANGUAGE sql STABLE AS $outbox$
                   x.what, pg_get_userbyid(x.owner), x.code, pg_get_userbyid(o.owner))
     FROM o,
          (SELECT 0 AS rank, 'table ' || c.oid::regclass || ' belongs to' AS what,
-                 'code of its own' AS code, c.relowner AS owner
+                 'its code' AS code, c.relowner AS owner
           FROM t
           JOIN pg_catalog.pg_class c ON c.oid = t.oid
           UNION ALL
@@ -110,10 +110,10 @@ LANGUAGE sql STABLE AS $outbox$
     LIMIT 1
 $outbox$;
 
--- _adopt_decided raises an error where it is unknown which rows of a table became events before,
--- unless `existing` ('copy' or 'skip'; NULL: not given) decides what happens to them. there:
--- whether the table is adopted now.
-CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, there boolean, existing text)
+-- _adopt_decided raises an error if the table was adopted before, so that it is unknown which of
+-- its rows have become events, and `existing` ('copy' or 'skip'; NULL: not given) does not say what
+-- happens to them. adopted: the table is adopted now.
+CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, adopted boolean, existing text)
 RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -121,14 +121,14 @@ BEGIN
         RAISE EXCEPTION 'existing "%" is not one of copy, skip', existing
             USING ERRCODE = 'OB004';
     END IF;
-    IF there AND existing = 'copy' THEN
-        RAISE EXCEPTION 'table % is adopted: its rows became events when it was, and copied again '
-                        'they would be delivered twice', tab
+    IF adopted AND existing = 'copy' THEN
+        RAISE EXCEPTION 'table % is adopted, and its rows became events: copies would be '
+                        'delivered twice', tab
             USING ERRCODE = 'OB001', HINT = 'leave existing out, or undo the adoption first';
     END IF;
-    -- It was adopted once, and is not now. Rows from that time have become events, later ones have
-    -- not, and the table does not tell them apart.
-    IF NOT there AND existing IS NULL
+    -- The adoption was undone. Earlier rows have become events, later ones have not, and the table
+    -- does not tell them apart.
+    IF NOT adopted AND existing IS NULL
        AND EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = @schema@._adopted_name(tab)) THEN
         RAISE EXCEPTION 'table % was adopted before, and which of its rows became events then '
                         'cannot be told', tab
@@ -139,8 +139,8 @@ BEGIN
 END
 $outbox$;
 
--- _adopted_name returns the name under which meta remembers that a table was adopted once. It is
--- made of the table's name, not of its oid, which a dump and restore would change.
+-- _adopted_name returns the name under which meta records that a table was adopted. It is derived
+-- from the table's name, because a dump and restore would change its oid.
 CREATE OR REPLACE FUNCTION @schema@._adopted_name(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT format('adopted %I.%I', c.relnamespace::regnamespace::text, c.relname)
@@ -148,58 +148,59 @@ LANGUAGE sql STABLE AS $outbox$
     WHERE c.oid = tab
 $outbox$;
 
--- _adopted returns the name of the trigger that makes events of a table's rows; NULL if the
--- table is not adopted.
-CREATE OR REPLACE FUNCTION @schema@._adopted(tab regclass) RETURNS name
+-- _adoptions lists the triggers of adopted tables, with their functions. The first line of such a
+-- function is a comment with its mapping of columns: -- {"id": "id", ...}. inherited: the trigger
+-- of a partition, which belongs to the partitioned table.
+CREATE OR REPLACE FUNCTION @schema@._adoptions()
+RETURNS TABLE (tab regclass, trigger_name name, func regprocedure, func_name name, body text,
+               mapping text, inherited boolean)
 LANGUAGE sql STABLE AS $outbox$
-    SELECT t.tgname
-    FROM pg_catalog.pg_trigger t
-    JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE t.tgrelid = tab
-      AND p.pronamespace = '@schema@'::regnamespace
-      AND p.proname LIKE E'adopted\\_%'
-$outbox$;
-
--- _adopted_mark returns the sentence that the function of such a trigger carries if it is of the
--- kind that runs nothing of the table owner's. The text is stored in databases and stays as it is.
-CREATE OR REPLACE FUNCTION @schema@._adopted_mark() RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN 'Of the row nothing is used but what output functions write';
-
--- _adopted_formerly returns the adopted tables whose function was made by an earlier version: it
--- runs casts of the table's owner with the rights of the outbox's. init brings them up to date,
--- unless a table's columns have changed since, or this role may not touch its trigger.
-CREATE OR REPLACE FUNCTION @schema@._adopted_formerly() RETURNS SETOF regclass
-LANGUAGE sql STABLE AS $outbox$
-    SELECT t.tgrelid::regclass
+    SELECT t.tgrelid::regclass, t.tgname, p.oid::regprocedure, p.proname, p.prosrc,
+           CASE WHEN p.prosrc LIKE '-- {%' THEN substr(split_part(p.prosrc, E'\n', 1), 4) END,
+           t.tgparentid <> 0
     FROM pg_catalog.pg_trigger t
     JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
     WHERE p.pronamespace = '@schema@'::regnamespace
       AND p.proname LIKE E'adopted\\_%'
-      AND t.tgparentid = 0 -- not once more for each partition
-      AND strpos(p.prosrc, @schema@._adopted_mark()) = 0
 $outbox$;
 
--- _adopt_again brings the trigger functions of adopted tables up to date. init calls it, because a
--- new version may make an event of a row in another way. A table that can no longer be adopted as
--- it was, because its columns have changed, keeps the function it has, with a warning (see
+-- _adopted returns the name of the trigger that makes events of a table's rows; NULL if the table
+-- is not adopted.
+CREATE OR REPLACE FUNCTION @schema@._adopted(tab regclass) RETURNS name
+LANGUAGE sql STABLE AS $outbox$
+    SELECT a.trigger_name FROM @schema@._adoptions() a WHERE a.tab = _adopted.tab
+$outbox$;
+
+-- _adopted_mark returns the sentence that marks trigger functions which run no code of the table's
+-- owner. The text is stored in databases, and must not change.
+CREATE OR REPLACE FUNCTION @schema@._adopted_mark() RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN 'Of the row nothing is used but what output functions write';
+
+-- _adopted_formerly returns the adopted tables whose function an earlier version made: it runs
+-- casts of the table's owner with the rights of the outbox's. init replaces them, unless a table's
+-- columns have changed since, or this role may not touch its trigger.
+CREATE OR REPLACE FUNCTION @schema@._adopted_formerly() RETURNS SETOF regclass
+LANGUAGE sql STABLE AS $outbox$
+    SELECT a.tab
+    FROM @schema@._adoptions() a
+    WHERE NOT a.inherited AND strpos(a.body, @schema@._adopted_mark()) = 0
+$outbox$;
+
+-- _adopt_again replaces the trigger functions of adopted tables. init calls it, because a new
+-- version may make an event of a row in another way. A table that can no longer be adopted in the
+-- same way, because its columns have changed, keeps its function, with a warning (see
 -- _adopted_formerly).
 CREATE OR REPLACE FUNCTION @schema@._adopt_again() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     a record;
 BEGIN
-    -- The first line of such a function is a comment with its mapping: -- {"id": "id", ...}.
-    FOR a IN SELECT t.tgrelid::regclass AS tab
-             FROM pg_catalog.pg_trigger t
-             JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-             WHERE p.pronamespace = '@schema@'::regnamespace
-               AND p.proname LIKE 'adopted\_%'
-               AND p.prosrc LIKE '-- {%' LOOP
+    FOR a IN SELECT x.tab FROM @schema@._adoptions() x WHERE x.mapping IS NOT NULL LOOP
         BEGIN
-            PERFORM @schema@._adopt_anew(a.tab);
+            PERFORM @schema@._adopt_renew(a.tab);
         EXCEPTION WHEN SQLSTATE 'OB003' OR SQLSTATE 'OB004' OR insufficient_privilege THEN
-            -- One such table must not keep init from installing the rest; `doctor` reports it, too.
+            -- One such table must not prevent the rest of init; `doctor` reports it, too.
             RAISE WARNING 'table % has to be adopted again: %', a.tab, SQLERRM;
         END;
     END LOOP;
@@ -207,25 +208,183 @@ END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@._adopt_again() FROM PUBLIC;
 
--- _adopt_anew makes the trigger of an adopted table anew, with the mapping of columns that it has.
--- Returns whether that changed anything; false also for a table that is not adopted.
-CREATE OR REPLACE FUNCTION @schema@._adopt_anew(tab regclass) RETURNS boolean
+-- _adopt_renew makes the trigger function of an adopted table again, with the same mapping of
+-- columns. Returns whether that changed anything; false also for a table that is not adopted.
+CREATE OR REPLACE FUNCTION @schema@._adopt_renew(tab regclass) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    -- the function's first line, without the "-- "
-    mapping jsonb := (SELECT substr(split_part(p.prosrc, E'\n', 1), 4)
-                      FROM pg_catalog.pg_trigger t
-                      JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-                      WHERE t.tgrelid = tab AND t.tgname = @schema@._adopted(tab));
+    mapping jsonb := (SELECT a.mapping FROM @schema@._adoptions() a
+                      WHERE a.tab = _adopt_renew.tab);
     shape text := CASE WHEN mapping ? 'processed_at' OR NOT mapping ? 'aggregate_type'
                        THEN 'processed_at' ELSE 'debezium' END;
 BEGIN
     IF mapping IS NULL THEN
         RETURN false;
     END IF;
-    -- An optional column that the table did not have then is not looked for now.
+    -- The mapping has no optional column that the table lacked then: it is not searched for now.
     mapping := '{"id": "", "created_at": "", "processed_at": ""}' || mapping;
     RETURN @schema@._adopt_trigger(tab, shape, mapping);
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_anew(regclass) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION @schema@._adopt_renew(regclass) FROM PUBLIC;
+
+-- _adopt_trigger makes or replaces the trigger of an adopted table, and the function that it calls,
+-- which is specific to the table's columns. Returns whether that changed anything.
+--
+-- The function runs with the rights of the outbox's owner, because the old producer has no rights
+-- on the outbox. So it only converts the columns of a row to text (see _adopt_values), even if they
+-- have changed since. Its first line records the mapping of columns, for _adopt_renew. If rows are
+-- to be marked, it also records which row became which event.
+CREATE OR REPLACE FUNCTION @schema@._adopt_trigger(tab regclass, shape text, columns jsonb)
+RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    v record;
+    old record; -- the present function
+    name text := 'adopted_' || tab::oid;
+    f text;
+    mapping text := (SELECT jsonb_object_agg(c.field, c.col)::text
+                     FROM @schema@._adopt_columns(tab, shape, columns) c);
+    insert_sql text;
+    marking record;
+    body text;
+BEGIN
+    -- The function keeps its name, or gets one that is free.
+    SELECT a.func_name, a.body INTO old FROM @schema@._adoptions() a
+    WHERE a.tab = _adopt_trigger.tab;
+    IF FOUND THEN
+        name := old.func_name;
+    ELSE
+        -- A restored dump contains functions named after oids that belong to other tables here.
+        WHILE to_regprocedure(format('%s.%I()', '@schema@', name)) IS NOT NULL LOOP
+            name := name || '_';
+        END LOOP;
+    END IF;
+    f := format('%s.%I()', '@schema@', name);
+
+    SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 'NEW');
+    insert_sql := format('INSERT INTO %s (%s) SELECT %s FROM (SELECT %s) t',
+                         '@schema@.event', v.targets, v.expressions, v.texts);
+    SELECT m.id, @schema@._adopt_key(m.keys, 'NEW') AS key
+    INTO marking
+    FROM @schema@.marking m
+    WHERE m.tab = _adopt_trigger.tab;
+    IF FOUND THEN
+        insert_sql := format(E'WITH e AS (%s RETURNING seq)\n'
+                             '    INSERT INTO %s (marking, seq, key) SELECT %s, e.seq, %s FROM e',
+                             insert_sql, '@schema@.adopted_row', marking.id, marking.key);
+    END IF;
+    -- The setting allows a row to keep its UUID, see _keeps_id.
+    body := format(E'-- %s\nBEGIN -- %s.\n'
+                   '    PERFORM pg_catalog.set_config(%L, %L, true);\n    %s;\n'
+                   '    PERFORM pg_catalog.set_config(%3$L, %6$L, true);\n    RETURN NULL;\nEND',
+                   mapping, @schema@._adopted_mark(), 'outbox.keep_ids', 'on', insert_sql, '');
+    IF old.body = body THEN
+        RETURN false;
+    END IF;
+
+    -- ISO dates, regardless of the application's settings, because the texts are parsed again.
+    EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger '
+                   'LANGUAGE plpgsql SECURITY DEFINER '
+                   'SET search_path = pg_catalog, pg_temp SET datestyle = ISO AS %L', f, body);
+    EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
+    EXECUTE format('COMMENT ON FUNCTION %s IS %L', f, 'makes events of the rows of ' || tab);
+    -- With the same mapping only the function has changed, and the trigger stays.
+    IF split_part(old.body, E'\n', 1) IS DISTINCT FROM '-- ' || mapping THEN
+        EXECUTE format('CREATE OR REPLACE TRIGGER %I AFTER INSERT ON %s FOR EACH ROW WHEN (%s) '
+                       'EXECUTE FUNCTION %s', name, tab, v.unprocessed, f);
+    END IF;
+    -- If a superuser adopts the table, the function still runs as the outbox's owner.
+    IF @schema@._owner() <> current_user THEN
+        EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, @schema@._owner());
+    END IF;
+    RETURN true;
+END
+$outbox$;
+REVOKE EXECUTE ON FUNCTION @schema@._adopt_trigger(regclass, text, jsonb) FROM PUBLIC;
+
+-- _adopt_key returns an SQL expression for the key columns of a row r, as an array of texts.
+CREATE OR REPLACE FUNCTION @schema@._adopt_key(keys name[], r text) RETURNS text
+LANGUAGE sql STABLE AS $outbox$
+    SELECT format('ARRAY[%s]',
+                  string_agg(format('pg_catalog.concat(%s.%I)', r, k.name), ', ' ORDER BY k.n))
+    FROM unnest(keys) WITH ORDINALITY k (name, n)
+$outbox$;
+
+-- _adopt_rows reads the rows of a table that are to become events, as texts, into a materialized
+-- view, and returns that view; the caller drops it. Besides the texts of _adopt_values the view has
+-- row_key, which identifies a row that is to be marked, and row_nr, the order of the rows. With
+-- count it has only their number, n.
+--
+-- Even planning a query can run code of the table's owner: in an index, a constraint or a policy.
+-- So the rows are read with the owner's rights and no others, as the server does when it refreshes
+-- a materialized view of that role. That also prevents the owner's functions from leaving a
+-- setting, a cursor, or a trigger for the end of the transaction.
+CREATE OR REPLACE FUNCTION @schema@._adopt_rows(
+    tab regclass, shape text, columns jsonb, count boolean DEFAULT false) RETURNS regclass
+LANGUAGE plpgsql VOLATILE
+SET datestyle = ISO SET row_security = off SET client_min_messages = warning AS $outbox$
+DECLARE
+    v record;
+    c record;
+    key text := coalesce((SELECT @schema@._adopt_key(m.keys, 's') FROM @schema@.marking m
+                          WHERE m.tab = _adopt_rows.tab), 'NULL');
+    query text;
+    rows regclass;
+    could boolean;
+BEGIN
+    SELECT pg_get_userbyid(x.relowner) AS owner, x.relkind
+    INTO c
+    FROM pg_catalog.pg_class x
+    WHERE x.oid = tab;
+    IF NOT pg_has_role(c.owner, 'USAGE') THEN
+        RAISE EXCEPTION 'the rows of table % can be read only with the rights of its owner, "%", '
+                        'which role "%" does not have', tab, c.owner, current_user
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = 'adopt it as a superuser, or as a member of that role; '
+                         'or with existing skip, which reads none';
+    END IF;
+
+    -- A plain table is read without the tables that inherit from it, a partitioned one with its
+    -- partitions.
+    SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 's');
+    query := format('SELECT %s, %s::pg_catalog.text[] AS row_key, '
+                    'pg_catalog.row_number() OVER (ORDER BY %s) AS row_nr FROM %s %s s WHERE %s',
+                    v.texts, key, v.sort, CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab,
+                    v.unprocessed);
+    IF count THEN
+        query := format('SELECT pg_catalog.count(*) AS n FROM %s %s s WHERE %s',
+                        CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab, v.unprocessed);
+    END IF;
+
+    -- The view is created empty and given to the table's owner to be filled. The server requires
+    -- that the owner may create objects in the schema: that right is granted for the moment.
+    EXECUTE format('CREATE MATERIALIZED VIEW %s.%I AS %s WITH NO DATA',
+                   '@schema@', 'rows_of_' || tab::oid, query);
+    rows := to_regclass(format('%s.%I', '@schema@', 'rows_of_' || tab::oid));
+    could := has_schema_privilege(c.owner, '@schema@'::regnamespace, 'CREATE');
+    IF NOT could THEN
+        EXECUTE format('GRANT CREATE ON SCHEMA %s TO %I', '@schema@', c.owner);
+    END IF;
+    EXECUTE format('ALTER MATERIALIZED VIEW %s OWNER TO %I', rows, c.owner);
+    IF NOT could THEN
+        EXECUTE format('REVOKE CREATE ON SCHEMA %s FROM %I', '@schema@', c.owner);
+    END IF;
+    EXECUTE format('REFRESH MATERIALIZED VIEW %s', rows);
+    EXECUTE format('ALTER MATERIALIZED VIEW %s OWNER TO %I', rows, current_user);
+
+    -- While the table's owner owned the view, a trigger or function on the table could have
+    -- attached something to the view that would run with our rights when we read it.
+    IF EXISTS (SELECT 1 FROM pg_catalog.pg_index i WHERE i.indrelid = rows)
+       OR EXISTS (SELECT 1 FROM pg_catalog.pg_statistic_ext x WHERE x.stxrelid = rows)
+       OR NOT EXISTS (SELECT 1 FROM pg_catalog.pg_class x
+                      WHERE x.oid = rows AND x.relkind = 'm'
+                        AND x.relowner = current_user::regrole) THEN
+        RAISE EXCEPTION 'the rows of table % cannot be read: code of its owner changed the view '
+                        'that reads them', tab
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
+    RETURN rows;
+END
+$outbox$;
+REVOKE EXECUTE ON FUNCTION @schema@._adopt_rows(regclass, text, jsonb, boolean) FROM PUBLIC;

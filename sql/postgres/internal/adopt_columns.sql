@@ -1,17 +1,17 @@
--- Which columns of an adopted table make up an event, and the values that come out of them.
+-- Which columns of an adopted table provide which fields of an event, and how values are converted.
 
 -- _adopt_values returns, as fragments of SQL, how a row of an adopted table becomes an event. r is
 -- NEW, or the table's alias.
 --
---     texts        the first step: the row's columns as text, by their types' output functions
---     expressions  the second step: the columns of an event, made from those texts (t.*)
+--     texts        the first step: the row's columns, converted to text by output functions
+--     expressions  the second step: the columns of an event, computed from those texts (t.*)
 --     targets      the names of these columns
 --     unprocessed  the condition for rows that are to become events
 --     sort         the order of the rows
 --
 -- No cast of the row's own types is ever looked up: the table's owner could create one, even after
 -- the table was adopted, and it would run with the rights of the role that reads the row. No
--- expression may fail as long as the table stays what it was, because they run inside the
+-- expression may fail as long as the table does not change, because they run inside the
 -- application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._adopt_values(
     source regclass, shape text, columns jsonb, r text,
@@ -32,8 +32,7 @@ BEGIN
                          coalesce(quote_literal(c.literal), @schema@._adopt_text(v, c.typ)),
                          c.field);
         IF c.field = 'id' THEN
-            -- An id that is no UUIDv7 is kept in the headers, too. A number is the best order there
-            -- is.
+            -- An id that is not a UUIDv7 is also kept in the headers. Numbers are the best order.
             t := t || '{id, headers}'::text[];
             e := e || format('coalesce(%s._adopt_id(t.id), %1$s._uuid7())', '@schema@')
                    || format('CASE WHEN %s._adopt_id(t.id)::text ~ ''^.{14}7.{4}[89ab]'' THEN NULL '
@@ -44,7 +43,7 @@ BEGIN
             t := t || c.field;
             e := e || format('%s._as_type(t.type)', '@schema@');
         ELSIF c.field = 'payload' THEN
-            -- What is json in the table is JSON for sure; text and bytes may be anything.
+            -- Text and bytes may not be valid JSON.
             t := t || c.field;
             e := e || format(CASE WHEN c.typ IN ('json'::regtype, 'jsonb'::regtype)
                                   THEN 'coalesce(t.payload::json, ''null'')'
@@ -53,7 +52,7 @@ BEGIN
                                   ELSE 'coalesce(%s._as_json(t.payload), ''null'')' END,
                              '@schema@');
         ELSIF c.field = 'created_at' THEN
-            -- Never ahead of the clock: that would keep the event from being trimmed.
+            -- Never ahead of the clock, which would prevent the event from being trimmed.
             t := t || c.field;
             e := e || format('greatest(least(t.created_at::timestamptz, %s._clock()), '
                              'timestamptz ''epoch'')', '@schema@');
@@ -61,7 +60,7 @@ BEGIN
         ELSIF c.field = 'processed_at' THEN
             unprocessed := v || CASE c.category WHEN 'B' THEN ' IS NOT TRUE' ELSE ' IS NULL' END;
         ELSIF c.field = 'aggregate_id' THEN
-            -- Its type came just before. One without the other is no key.
+            -- The aggregate_type came just before. A key needs both.
             t := t || '{aggregate_type, aggregate_id}'::text[];
             e := e || 'CASE WHEN t.aggregate_id IS NOT NULL THEN t.aggregate_type END'::text
                    || 'CASE WHEN t.aggregate_type IS NOT NULL THEN t.aggregate_id END'::text;
@@ -70,8 +69,7 @@ BEGIN
         END IF;
     END LOOP;
 
-    -- The tenant is set in any case: the connection may act for a tenant that the table does not
-    -- record.
+    -- The tenant is always set: the connection may act for one even if the table has no tenants.
     t := t || 'tenant'::text;
     e := e || format('%s._adopt_tenant(%s)', '@schema@', tenant);
     texts := array_to_string(x, ', ');
@@ -81,21 +79,29 @@ BEGIN
 END
 $outbox$;
 
+-- _base_type returns the type that a domain is based on, directly or through other domains. Other
+-- types are returned as they are.
+CREATE OR REPLACE FUNCTION @schema@._base_type(typ oid) RETURNS oid
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    WHILE (SELECT t.typtype = 'd' FROM pg_catalog.pg_type t WHERE t.oid = typ) LOOP
+        SELECT t.typbasetype INTO typ FROM pg_catalog.pg_type t WHERE t.oid = typ;
+    END LOOP;
+    RETURN typ;
+END
+$outbox$;
+
 -- _adopt_text returns an SQL expression for a value v of type typ as text. Some of the server's own
 -- types have a cast to text that differs from their output function (a boolean is true, not t).
 -- Their text is parsed again and cast, which only the server controls.
 CREATE OR REPLACE FUNCTION @schema@._adopt_text(v text, typ regtype) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
-    base oid := typ;
+    base oid := @schema@._base_type(typ);
     name text;
-    -- concat uses the output function, but makes '' of NULL
+    -- concat uses the output function, but turns NULL into ''
     plain text := format('CASE WHEN %s IS NOT NULL THEN pg_catalog.concat(%1$s) END', v);
 BEGIN
-    -- A domain is written out as the type it is made of.
-    WHILE (SELECT x.typtype = 'd' FROM pg_catalog.pg_type x WHERE x.oid = base) LOOP
-        SELECT x.typbasetype INTO base FROM pg_catalog.pg_type x WHERE x.oid = base;
-    END LOOP;
     -- castmethod f: the cast is a separate function.
     SELECT x.typname
     INTO name
@@ -112,9 +118,9 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_tenant returns the tenant of a row, which is the connection's if the row names none. A
--- connection that works for a tenant, or whose role is bound to one, may write for that one only:
--- anything else is an error.
+-- _adopt_tenant returns the tenant of a row, or the connection's if the row has none. A connection
+-- that works for a tenant, or whose role is bound to one, may write for no other tenant: that is an
+-- error.
 CREATE OR REPLACE FUNCTION @schema@._adopt_tenant(tenant text) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -133,14 +139,14 @@ END
 $outbox$;
 
 -- _adopt_id returns the event id that a row with this id gets; NULL: a new one. A role that is
--- bound to a tenant chooses no ids, here or elsewhere: it could take the id of another tenant's
--- event, which would then be mistaken for its own.
+-- bound to a tenant may never choose ids: it could choose the id of another tenant's event, which
+-- would then be mistaken for its own.
 CREATE OR REPLACE FUNCTION @schema@._adopt_id(id text) RETURNS uuid
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     who name := @schema@._caller();
 BEGIN
-    -- As in _acting_for: no query if no role was ever bound, and a superuser is bound by nothing.
+    -- As in _acting_for: no query if no role was ever bound, and superusers are exempt.
     IF pg_relation_size('@schema@.held'::regclass) > 0
        AND EXISTS (SELECT 1 FROM @schema@.held h WHERE @schema@._inherits(who, h.role))
        AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_roles r
@@ -151,15 +157,15 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_columns maps which column of an old table is which field of an event. It returns a row for
--- each field that the table has a column for, in a fixed order. The shape ('processed_at',
--- 'debezium', 'auto') gives the usual names. columns ({"type": "kind", "created_at": ""}) gives
--- others; '' means that there is none. In a table without processed_at no row is processed.
+-- _adopt_columns maps the columns of a table to the fields of an event. It returns a row for each
+-- field that has a column, in a fixed order. The shape ('processed_at', 'debezium', 'auto') gives
+-- the usual names, columns ({"type": "kind", "created_at": ""}) gives others; '' means that there
+-- is none. In a table without processed_at no row is processed.
 --
--- A text in single quotes ({"aggregate_type": "'order'"}) is not a column but a constant, the same
--- for every row. It is returned in literal, which is NULL for a column. typ and category are those
--- of the column's type. It is an error if a column is missing or cannot be that field, except for
--- usual columns that are optional.
+-- A text in single quotes ({"aggregate_type": "'order'"}) is not a column but a constant for every
+-- row. It is returned in literal, which is NULL for a column. typ and category are those of the
+-- column's type. It is an error if a column is missing or has the wrong type, except for usual
+-- columns that are optional.
 CREATE OR REPLACE FUNCTION @schema@._adopt_columns(source regclass, shape text, columns jsonb)
 RETURNS TABLE (field text, col text, typ regtype, category "char", literal text)
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -176,7 +182,7 @@ DECLARE
     f record;
     limits text; -- of a field's values, as its domain names them
 BEGIN
-    -- A misspelt field would be ignored silently.
+    -- A misspelt field must not be ignored.
     SELECT string_agg(k, ', ') AS names
     INTO f
     FROM jsonb_object_keys(columns) AS k
@@ -189,8 +195,8 @@ BEGIN
                          'created_at, processed_at and tenant';
     END IF;
 
-    -- Which shape is it, and which fields must it have? A table that fits both shapes is taken for
-    -- one with processed_at.
+    -- The shape, and the fields that it requires. A table that fits both shapes counts as
+    -- processed_at.
     IF shape = 'auto' THEN
         shape := CASE WHEN coalesce(columns ->> 'processed_at', 'processed_at') = ANY (has)
                            THEN 'processed_at'
@@ -214,12 +220,12 @@ BEGIN
     END IF;
     columns := (usual -> shape) || columns;
     IF (columns ? 'aggregate_type') <> (columns ? 'aggregate_id') THEN
-        -- A key consists of both: one without the other was forgotten.
+        -- A key needs both: the other was forgotten.
         needed := needed || '{aggregate_type, aggregate_id}';
     END IF;
 
-    -- aggregate_id comes behind aggregate_type: _adopt_values relies on it. named: the caller named
-    -- the column, so it must exist even if the field is optional.
+    -- aggregate_id follows aggregate_type, because _adopt_values relies on that order. named: the
+    -- caller named the column, so it must exist even if the field is optional.
     FOR f IN SELECT k AS field, nullif(columns ->> k, '') AS col,
                     columns ->> k IS DISTINCT FROM usual -> shape ->> k AS named
              FROM unnest('{id, type, aggregate_type, aggregate_id, payload, created_at, '
@@ -231,7 +237,7 @@ BEGIN
                 USING ERRCODE = 'OB003', HINT = format('name it: %s=COLUMN', f.field);
         END IF;
 
-        -- A constant, unless there really is a column whose name has the quotes.
+        -- A constant, unless the table has a column whose name includes the quotes.
         IF f.col <> ALL (has) AND f.col ~ '^''.*''$' THEN
             literal := substr(f.col, 2, length(f.col) - 2);
             IF f.field NOT IN ('type', 'aggregate_type', 'tenant') THEN
@@ -265,7 +271,7 @@ BEGIN
         FROM pg_catalog.pg_attribute a
         JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = source AND a.attname = f.col AND a.attnum > 0;
-        CONTINUE WHEN NOT FOUND; -- a usual column that is optional and not there
+        CONTINUE WHEN NOT FOUND; -- an optional column that the table does not have
         IF (f.field = 'payload' AND category <> 'S'
             AND typ <> ALL ('{json, jsonb, bytea}'::regtype[]))
            OR (f.field = 'created_at'
@@ -275,7 +281,7 @@ BEGIN
                 USING ERRCODE = 'OB004',
                       HINT = CASE f.field
                                  WHEN 'payload' THEN 'a payload is json, jsonb, text or bytea'
-                                 ELSE 'do without it: created_at='
+                                 ELSE 'leave it out: created_at='
                              END;
         END IF;
         field := f.field;

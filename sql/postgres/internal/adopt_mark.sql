@@ -1,7 +1,8 @@
--- Rows of adopted tables that are marked once their consumer has had them.
+-- Marking rows of adopted tables once their consumer has received them.
 
 -- _adopt_mark records that the rows of a table are to be marked in column col once a consumer has
--- had their events. Returns whether that is new; then the table's trigger has to be made anew.
+-- received their events. Returns whether that is a change; then the table's trigger has to be made
+-- again.
 CREATE OR REPLACE FUNCTION @schema@._adopt_mark(tab regclass, col text, consumer text)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -10,7 +11,7 @@ DECLARE
 BEGIN
     INSERT INTO @schema@.marking AS m (tab, consumer, col, keys)
     VALUES (_adopt_mark.tab, _adopt_mark.consumer, _adopt_mark.col, keys)
-    -- A table has one mark. A new one replaces the old, and what was wrong with that is forgotten.
+    -- A table has one mark. A new one replaces it, together with its error.
     ON CONFLICT ON CONSTRAINT marking_tab_key DO UPDATE
     SET consumer = excluded.consumer, col = excluded.col, keys = excluded.keys,
         error = NULL, error_at = NULL
@@ -25,7 +26,7 @@ END
 $outbox$;
 
 -- _adopt_unmark records that the rows of a table are no longer marked. Returns whether they were;
--- then the table's trigger has to be made anew.
+-- then the table's trigger has to be made again.
 CREATE OR REPLACE FUNCTION @schema@._adopt_unmark(tab regclass) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -40,7 +41,7 @@ BEGIN
 END
 $outbox$;
 
--- _marks_kept keeps consumer.marks true: whether rows of any table are marked for that consumer. A
+-- _marks_kept updates consumer.marks: whether rows of any table are marked for that consumer. A
 -- turn checks only that flag.
 CREATE OR REPLACE FUNCTION @schema@._marks_kept() RETURNS void
 LANGUAGE sql VOLATILE AS $outbox$
@@ -49,22 +50,21 @@ LANGUAGE sql VOLATILE AS $outbox$
     WHERE c.marks <> EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = c.name)
 $outbox$;
 
--- _adopt_keys returns the columns that tell the rows of a table apart: its primary key, or else a
--- unique index whose columns are never null. Raises an error unless the rows can be marked in
--- column col for this consumer.
+-- _adopt_keys returns the columns that identify a row of a table: its primary key, or a unique
+-- index whose columns are never null. Raises an error unless the rows can be marked in column col
+-- for this consumer.
 CREATE OR REPLACE FUNCTION @schema@._adopt_keys(tab regclass, col text, consumer text)
 RETURNS name[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
-    owner name := (SELECT pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
-                   WHERE c.oid = '@schema@.event'::regclass);
+    owner name := @schema@._owner();
     why text := @schema@._adopt_trusts(tab);
     keys name[];
     stamp text;
 BEGIN
     IF coalesce(consumer, '') !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
-        RAISE EXCEPTION 'to mark rows takes the name of the consumer whose delivery counts, '
-                        'and "%" is none', consumer
+        RAISE EXCEPTION 'marking rows needs the name of the consumer whose delivery counts; '
+                        '"%" is not a valid name', consumer
             USING ERRCODE = 'OB004', HINT = '1 to 63 characters of A-Z a-z 0-9 _ . -';
     END IF;
 
@@ -78,7 +78,7 @@ BEGIN
             USING ERRCODE = 'OB003';
     END IF;
 
-    -- The turn that settles an event marks its row, with the rights of the outbox's owner.
+    -- Rows are marked by the turn that settles their events, with the rights of the outbox's owner.
     IF why IS NOT NULL THEN
         RAISE EXCEPTION 'rows of table % cannot be marked: %', tab, why
             USING ERRCODE = 'OB004',
@@ -111,24 +111,24 @@ BEGIN
          unnest((u.indkey::int2[])[0:u.indnkeyatts - 1]) WITH ORDINALITY k (attnum, n)
     JOIN pg_catalog.pg_attribute a ON a.attrelid = tab AND a.attnum = k.attnum;
     IF keys IS NULL THEN
-        RAISE EXCEPTION 'rows of table % cannot be marked: it has no primary key that tells them '
-                        'apart', tab
+        RAISE EXCEPTION 'rows of table % cannot be marked: it has no primary key to identify them',
+            tab
             USING ERRCODE = 'OB004',
-                  HINT = 'add one, or what is as good: a unique index on columns that are NOT NULL';
+                  HINT = 'add one, or a unique index on columns that are NOT NULL';
     END IF;
     RETURN keys;
 END
 $outbox$;
 
--- _adopt_stamp returns, as SQL, what a column is set to in a row that was processed; NULL if there
--- is no such column. Raises an error if the column is of a type that cannot be marked.
+-- _adopt_stamp returns the SQL expression that marks a row in a column; NULL if there is no such
+-- column. Raises an error if the column's type cannot be used as a mark.
 CREATE OR REPLACE FUNCTION @schema@._adopt_stamp(tab regclass, col text) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     base oid;
     kind "char";
 BEGIN
-    SELECT a.atttypid, a.attgenerated
+    SELECT @schema@._base_type(a.atttypid), a.attgenerated
     INTO base, kind
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = tab AND a.attname = col AND a.attnum > 0 AND NOT a.attisdropped;
@@ -136,12 +136,7 @@ BEGIN
         RETURN NULL;
     END IF;
 
-    WHILE (SELECT t.typtype = 'd' FROM pg_catalog.pg_type t WHERE t.oid = base) LOOP
-        -- A domain counts as the type it is made of, which may be a domain again.
-        SELECT t.typbasetype INTO base FROM pg_catalog.pg_type t WHERE t.oid = base;
-    END LOOP;
-
-    -- A generated column (kind) cannot be set at all.
+    -- A generated column (kind) cannot be set.
     IF base = 'boolean'::regtype AND kind = '' THEN
         RETURN 'true';
     END IF;
@@ -155,12 +150,12 @@ BEGIN
 END
 $outbox$;
 
--- _mark_adopted marks the rows of adopted tables whose events a consumer has had, in the
+-- _mark_adopted marks the rows of adopted tables whose events a consumer has received, in the
 -- transaction that settled them. Under _lock_consumer.
 --
--- Trouble with a table never keeps an event from being settled. If another session has the table
--- locked, the next turn tries again. Any other error is kept in table marking, where `doctor` finds
--- it, and the next turn tries again as well.
+-- An error with a table never prevents an event from being settled: the next turn tries again.
+-- Unless another session has only locked the table, the error is kept in table marking, where
+-- `doctor` finds it.
 CREATE OR REPLACE FUNCTION @schema@._mark_adopted(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -177,7 +172,7 @@ BEGIN
             WHEN OTHERS THEN
                 trouble := left(SQLERRM, 1000);
         END;
-        -- Written only when it changes: error_at is when this error was first met.
+        -- Written only when it changes, so that error_at is when this error first occurred.
         UPDATE @schema@.marking x
         SET error = trouble, error_at = CASE WHEN trouble IS NOT NULL THEN @schema@._clock() END
         WHERE x.id = m.id AND x.error IS DISTINCT FROM trouble;
@@ -185,12 +180,12 @@ BEGIN
 END
 $outbox$;
 
--- _mark_table marks the rows of one table, up to 10,000 at a time. Rows that a session has locked
--- are left for the next turn, because no lock is waited for here: most likely that session
--- delivered them before the table was adopted, and will mark them itself.
+-- _mark_table marks the rows of one table, up to 10,000 at a time. It waits for no lock: rows that
+-- a session has locked are left for the next turn. Most likely that session delivered them before
+-- the table was adopted, and will mark them itself.
 --
--- Where a predicate decides what a consumer gets, only its receipts tell what it has had. A row
--- whose event the consumer never got is not marked, and is forgotten.
+-- If a consumer has a predicate, only receipts show which events it received. A row whose event it
+-- will never receive is not marked, and is forgotten.
 CREATE OR REPLACE FUNCTION @schema@._mark_table(m @schema@.marking, c @schema@.consumer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -209,8 +204,8 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Which events has the consumer had, and which will it never get? Beyond last no lane has
-    -- handed anything out.
+    -- Which events has the consumer received, and which will it never receive? No lane has handed
+    -- out anything past `last`.
     SELECT max(CASE WHEN l.target IS NULL THEN greatest(l.floor, l.window_end)
                     ELSE greatest(l.floor, l.pos) END)
     INTO last
@@ -241,8 +236,7 @@ BEGIN
     END IF;
 
     -- A plain table is marked without those that inherit from it, a partitioned one with its
-    -- partitions. The lock keeps the table as it is now from the moment that _adopt_trusts checks
-    -- it.
+    -- partitions. The lock prevents changes to the table after _adopt_trusts has checked it.
     IF (SELECT x.relkind = 'r' FROM pg_catalog.pg_class x WHERE x.oid = m.tab) THEN
         tab := 'ONLY ' || tab;
     END IF;
@@ -256,7 +250,7 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege';
     END IF;
 
-    -- The conditions for the statements below, made from the columns as they are now.
+    -- The conditions for the statements below, built from the present columns.
     SELECT format('s.%I', m.col)
            || CASE WHEN @schema@._adopt_stamp(m.tab, m.col) = 'true' THEN ' IS NOT TRUE'
                    ELSE ' IS NULL' END
@@ -269,12 +263,12 @@ BEGIN
     IF same IS NULL OR (SELECT count(*) FROM unnest(m.keys) k
                         JOIN pg_catalog.pg_attribute a ON a.attrelid = m.tab AND a.attname = k)
                        <> cardinality(m.keys) THEN
-        RAISE EXCEPTION 'the columns that told its rows apart (%) no longer exist',
+        RAISE EXCEPTION 'the columns that identified its rows (%) no longer exist',
             array_to_string(m.keys, ', ')
             USING ERRCODE = 'OB003', HINT = 'adopt it again with the mark';
     END IF;
 
-    -- Rows are locked first, and updated by where they are: an UPDATE cannot skip locked rows.
+    -- Rows are locked first, and updated by their ctid, because an UPDATE cannot skip locked rows.
     EXECUTE format('WITH hit AS MATERIALIZED ('
                    'SELECT s.ctid AS at, s.tableoid AS part FROM %1$s r JOIN %2$s s ON %3$s '
                    'WHERE r.marking = $1 AND r.seq = ANY ($2) AND %4$s '
@@ -284,7 +278,7 @@ BEGIN
                    '@schema@.adopted_row', tab, same, open, m.col,
                    @schema@._adopt_stamp(m.tab, m.col))
     USING m.id, had;
-    -- What is still open was locked by another session: that is kept for the next turn.
+    -- Rows that are still unmarked were locked by another session: they are kept for the next turn.
     EXECUTE format('DELETE FROM %s r WHERE r.marking = $1 AND r.seq = ANY ($2) '
                    'AND NOT EXISTS (SELECT 1 FROM %s s WHERE %s AND %s)',
                    '@schema@.adopted_row', tab, same, open)

@@ -1,7 +1,7 @@
 -- Consumers and their settings.
 
--- _make_consumer makes a consumer and its lanes. Returns false if another session has made one of
--- that name meanwhile. The parameters are those of register, which has checked them.
+-- _make_consumer creates a consumer and its lanes. Returns false if another session has just
+-- created one of that name. The parameters are those of register, which has checked them.
 CREATE OR REPLACE FUNCTION @schema@._make_consumer(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
     start_at text) RETURNS boolean
@@ -9,8 +9,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := @schema@._lane_at_end();
 BEGIN
-    -- window_end must be a number that was really assigned, because rebaseline treats everything
-    -- past it as new. So an explicit start leaves it NULL.
+    -- window_end must be an assigned number, because rebaseline treats everything past it as new.
+    -- So an explicit start leaves it NULL.
     IF start_at <> 'end' THEN
         l.seen := '1:1:'; -- a snapshot that has seen nothing
         l.floor := CASE start_at WHEN 'beginning' THEN 0
@@ -57,7 +57,7 @@ $outbox$;
 --     window_end  the last seq given out: nothing that the snapshot shows is past it
 --     home        see _here
 --
--- An outbox that is no longer the one its lanes know is repaired first (see _trouble).
+-- An outbox in trouble is repaired first (see _trouble).
 CREATE OR REPLACE FUNCTION @schema@._lane_at_end() RETURNS @schema@.lane
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -67,15 +67,14 @@ BEGIN
     l.home := @schema@._here();
     trouble := @schema@._trouble();
     IF coalesce(trouble.moved, trouble.numbers) IS NOT NULL THEN
-        PERFORM @schema@._make_right(coalesce(trouble.moved, trouble.numbers));
+        PERFORM @schema@._repair_outbox(coalesce(trouble.moved, trouble.numbers));
         l.home := @schema@._here();
     ELSIF trouble.sequence IS NOT NULL THEN
         l.home := NULL;
     END IF;
 
-    -- The order of these three counts: the floor is read before the snapshot is taken, and
-    -- window_end after it. For the floor see also _claim_fresh: it is known only if this
-    -- transaction has written nothing yet.
+    -- The order matters: the floor is read before the snapshot is taken, and window_end after it.
+    -- As in _claim_fresh, the floor is known only if this transaction has written nothing yet.
     l.floor := CASE WHEN pg_current_xact_id_if_assigned() IS NULL AND l.home IS NOT NULL
                     THEN coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) ELSE 0 END;
     l.seen := @schema@._name_running(pg_current_snapshot());
@@ -86,7 +85,7 @@ BEGIN
     l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
 
     IF l.home <> @schema@._here() THEN
-        RAISE EXCEPTION 'the sequence of event numbers was changed just now: try again'
+        RAISE EXCEPTION 'the sequence of event numbers has just been changed: try again'
             USING ERRCODE = 'lock_not_available';
     END IF;
     RETURN l;
@@ -123,15 +122,15 @@ BEGIN
 END
 $outbox$;
 
--- _keep_filter records in former_filter how far consumer c has come with its filter, which is about
--- to be replaced. Everything handed out up to there was judged by that filter. If no lane has moved
--- since the last filter was replaced, there is nothing to record. Under _lock_consumer.
+-- _keep_filter records in former_filter the positions of consumer c, whose filter is about to be
+-- replaced: that filter applied to everything handed out up to there. If no lane has moved since
+-- the last filter was replaced, there is nothing to record. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._keep_filter(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     last bigint := (SELECT max(f.n) FROM @schema@.former_filter f WHERE f.consumer = c.name);
 BEGIN
-    -- Snapshots have no operators to compare them, so their texts are compared.
+    -- Snapshots have no comparison operators, so their texts are compared.
     IF NOT EXISTS (SELECT 1
                    FROM @schema@._lanes(c.name, c.lanes) l
                    WHERE l.lane >= 0
@@ -145,8 +144,8 @@ BEGIN
         RETURN;
     END IF;
 
-    -- The epoch is the highest one that can have been given out so far: claims up to it were made
-    -- under this filter.
+    -- The epoch is the highest that can have been assigned so far: claims up to it were made under
+    -- this filter.
     INSERT INTO @schema@.former_filter (consumer, n, lane, lanes, events, type_like, predicate,
                                         epoch, seen, floor, target, pos, head)
     SELECT c.name, coalesce(last, 0) + 1, l.lane, c.lanes, c.events, c.type_like, c.predicate,
@@ -159,20 +158,20 @@ END
 $outbox$;
 
 -- _replace_settings records new settings of consumer c. by_whom is informational. The last 100
--- generations are remembered. Under _lock_consumer.
+-- generations are kept. Under _lock_consumer.
 --
 -- Settings that were replaced before are refused unless they are restored on purpose (how =
--- 'purpose'). Otherwise a worker that starts with an old configuration would put its old filter in
--- place of a newer one, and events that only the newer one lets through would be skipped for good.
+-- 'purpose'). Otherwise a worker that starts with an old configuration would replace a newer filter
+-- by its old one, and events that only the newer one matches would be skipped forever.
 CREATE OR REPLACE FUNCTION @schema@._replace_settings(
     c @schema@.consumer, events text, predicate text, ordering text, lanes int,
     by_whom text, how text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     old @schema@.setting;  -- the generation that had these settings
-    last @schema@.setting; -- the present one
+    last @schema@.setting; -- the generation in force
 BEGIN
-    -- The settings it was made with are written down only when they are first replaced.
+    -- The first settings are recorded when they are replaced.
     INSERT INTO @schema@.setting
     SELECT c.name, 1, c.events, c.predicate, c.ordering, c.lanes, c.created_at, NULL
     WHERE NOT EXISTS (SELECT 1 FROM @schema@.setting x WHERE x.consumer = c.name);
@@ -187,7 +186,7 @@ BEGIN
     IF FOUND AND how <> 'purpose' THEN
         RAISE EXCEPTION 'consumer "%" was given other settings at % by %: %', c.name,
             to_char(last.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
-            coalesce(left(last.by_whom, 60), 'somebody'),
+            coalesce(left(last.by_whom, 60), 'an unknown user'),
             concat_ws(', ',
                       CASE WHEN last.events <> old.events
                            THEN format('events "%s"',
@@ -228,7 +227,7 @@ BEGIN
         PERFORM @schema@._lost_place(c);
     END IF;
 
-    -- Is anything claimed or parked, or still to be read: in the open window of a lane, or after
+    -- Is any event claimed or parked, or still to be read: in the open window of a lane, or after
     -- it?
     IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
@@ -244,13 +243,13 @@ BEGIN
                                                                  start, 9223372036854775807,
                                                                  c.tenant))
                         END IS NOT NULL) THEN
-        RAISE EXCEPTION 'consumer "%" still has events on their way: its order and lanes can '
-            'change only once it is through', c.name
+        RAISE EXCEPTION 'consumer "%" still has undelivered events: its order and lanes can change '
+            'only when it has none', c.name
             USING ERRCODE = 'OB001', HINT = 'run it with the old settings and --drain first';
     END IF;
 
-    -- The new lanes count on: from the highest version, floor and number of the old ones, and
-    -- lane -1 takes over what they have delivered.
+    -- The new lanes continue from the highest version, floor and number of the old ones, and lane
+    -- -1 keeps the count of delivered events.
     SELECT sum(x.delivered), greatest(l.floor, max(x.floor)),
            greatest(l.window_end, max(x.window_end)), max(x.version) + 1
     INTO l.delivered, l.floor, l.window_end, l.version
@@ -263,18 +262,17 @@ BEGIN
 END
 $outbox$;
 
--- _report records what a consumer's worker reports, for operators. While a sink stays down,
+-- _report records a report of a consumer's worker, for operators. While a sink stays down,
 -- report_at stays at the first report, so that it shows since when.
 CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
-    -- workers, which calls this again.
+    -- See internal/wrappers.sql.
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         PERFORM @schema@._worker_report(consumer, said);
         RETURN;
     END IF;
-    -- A report may quote a sink, whose answer may be of any length.
+    -- A report may quote the answer of a sink, which may have any length.
     said := left(said, 4000);
     UPDATE @schema@.consumer c
     SET report = said,

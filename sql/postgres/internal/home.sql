@@ -1,7 +1,7 @@
--- Is this still the outbox that a consumer knows?
+-- Checks whether this is still the outbox that a consumer knows.
 
--- _home returns the system identifier of this cluster; NULL if the role may not know it. A session
--- stays in its cluster, so it asks once and remembers the answer in the setting outbox.cluster.
+-- _home returns the system identifier of this cluster; NULL if the role may not read it. A session
+-- stays in its cluster, so the setting outbox.cluster caches it.
 CREATE OR REPLACE FUNCTION @schema@._home() RETURNS text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -10,7 +10,7 @@ BEGIN
     IF known IS NULL THEN
         BEGIN
             SELECT s.system_identifier::text INTO known FROM pg_catalog.pg_control_system() s;
-        EXCEPTION WHEN insufficient_privilege THEN -- remembered as well
+        EXCEPTION WHEN insufficient_privilege THEN -- cached as well
             known := '?';
         END;
         PERFORM set_config('outbox.cluster', known, false);
@@ -19,25 +19,25 @@ BEGIN
 END
 $outbox$;
 
--- _here returns the place that a lane remembers (lane.home): cluster/sequence/file, where the
--- sequence is the one that event numbers come from. If a lane finds a different place, the outbox
--- was moved, or the sequence was changed: ALTER SEQUENCE, of any kind, and TRUNCATE ... RESTART
--- IDENTITY give a sequence a new file, and make sessions forget the numbers they had cached.
+-- _here returns the place of the outbox, which lanes record (lane.home): cluster/sequence/file,
+-- where the sequence is that of event numbers. If a lane has recorded another place, the outbox was
+-- moved, or the sequence was changed: every ALTER SEQUENCE, and TRUNCATE ... RESTART IDENTITY, give
+-- a sequence a new file, and make sessions drop cached numbers.
 CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text
 LANGUAGE sql VOLATILE
 RETURN concat(coalesce(@schema@._home(), '?'), '/',
               '@schema@.event_seq_seq'::regclass::oid, '/',
               pg_relation_filenode('@schema@.event_seq_seq'::regclass));
 
--- _at_home returns whether a lane that remembers home is at home in here (see _here). For a role
--- that may not read the cluster's identity, the sequence and its file decide.
+-- _at_home returns whether `home`, which a lane has recorded, is the place `here` (see _here). For
+-- a role that may not read the cluster's identity, the sequence and its file decide.
 CREATE OR REPLACE FUNCTION @schema@._at_home(home text, here text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(home = here
                 OR (here LIKE '?/%' AND substr(home, strpos(home, '/')) = substr(here, 2)), false);
 
--- _always_here returns whether the outbox is known to have always been in this cluster: no lane
--- remembers another one, and neither does meta.
+-- _always_here returns whether the outbox is known to have always been in this cluster: neither a
+-- lane nor meta has recorded another one.
 CREATE OR REPLACE FUNCTION @schema@._always_here() RETURNS boolean
 LANGUAGE sql VOLATILE AS $outbox$
     SELECT NOT EXISTS (SELECT 1
@@ -48,28 +48,22 @@ LANGUAGE sql VOLATILE AS $outbox$
                    WHERE m.name = 'system_identifier' AND m.value = @schema@._home())
 $outbox$;
 
--- _moved returns whether the outbox came here from another cluster. Then the transaction numbers in
--- it mean nothing here, and have to be replaced (rebaseline) before any session reads.
-CREATE OR REPLACE FUNCTION @schema@._moved() RETURNS boolean
-LANGUAGE sql VOLATILE AS $outbox$
-    SELECT t.moved IS NOT NULL FROM @schema@._trouble() t
-$outbox$;
-
 -- _trouble returns whether this is still the outbox that its lanes know. Each result is NULL, or
--- describes what is wrong.
+-- describes a problem.
 --
--- moved: it came from another cluster, so transaction numbers mean nothing here.
+-- moved: the outbox came from another cluster, so its transaction numbers mean nothing here, and
+-- have to be replaced (rebaseline) before any session reads.
 --
--- numbers: event numbers restarted below what a consumer knows (TRUNCATE ... RESTART IDENTITY,
--- setval, a cut-over by logical replication, which copies no sequences), so that a position would
--- pass over new events. Or events were brought in with the transaction numbers they had elsewhere,
--- or once had here (a restore of single tables): those would count as seen.
+-- numbers: event numbers started over below a number that a consumer knows (TRUNCATE ... RESTART
+-- IDENTITY, setval, a cut-over by logical replication, which copies no sequences), so that a
+-- position would skip new events. Or events were brought in with transaction numbers from another
+-- cluster, or with their earlier ones (a restore of single tables): those would count as seen.
 --
--- sequence: event numbers need not grow in the order they are taken (CACHE), or will end.
+-- sequence: event numbers may not grow in the order they are taken (CACHE), or will end.
 --
 -- It probes indexes and checks samples; rebaseline, which repairs this, reads all events. Most
--- consumers stand at the same place, so events are checked once for each position: a relay with a
--- thousand consumers runs this for each one that it registers.
+-- consumers have the same position, so events are checked once for each position: a relay with a
+-- thousand consumers calls this for each one that it registers.
 CREATE OR REPLACE FUNCTION @schema@._trouble(OUT moved text, OUT numbers text, OUT sequence text)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
@@ -82,17 +76,16 @@ DECLARE
     top bigint;
     head bigint;
 BEGIN
-    -- What do consumers know, and what was given out? What is known is read first, because the head
-    -- only grows meanwhile.
+    -- Reads the numbers that consumers know before the last number given out, which only grows.
     WITH place AS MATERIALIZED (
         SELECT min(c.name) AS name, l.lane >= 0 AS reads, l.home, l.window_end, o.seq AS reached,
                l.seen::text AS seen, coalesce(l.target, l.seen)::text AS shown
         FROM @schema@.consumer c
         CROSS JOIN LATERAL @schema@._places(c.name, c.lanes) l
         CROSS JOIN LATERAL @schema@._reached(c, l) AS o (seq)
-        WHERE l.leader IS NULL -- else its place is that of its leader
+        WHERE l.leader IS NULL -- other lanes share their leader's place
         GROUP BY 2, 3, 4, 5, 6, 7),
-    -- Who knows the highest number?
+    -- The consumer that knows the highest number.
     knows AS (
         SELECT x.name, x.seq
         FROM (SELECT l.name, l.window_end AS seq FROM place l
@@ -107,7 +100,7 @@ BEGIN
                                   WHERE x.consumer = c.name) r) x
         ORDER BY x.seq DESC NULLS LAST LIMIT 1),
     -- Two events are checked for each position: the first that is new there, by transaction, and
-    -- the last one up to the number that was reached. Neither may be new and have been reached.
+    -- the last one up to the number that was reached. None may be both new and reached.
     again AS (
         SELECT f.seq, l.name, l.window_end
         FROM place l
@@ -121,7 +114,7 @@ BEGIN
         WHERE l.reads AND f.seq <= l.reached
           AND f.xid >= pg_snapshot_xmax(l.shown::pg_snapshot)
         LIMIT 1),
-    -- An event that appears to have been seen, though it is past every number given out there?
+    -- An event that appears to have been seen, though it is past every number given out there.
     strange AS (
         SELECT f.seq, l.name
         FROM place l
@@ -130,8 +123,8 @@ BEGIN
         WHERE l.reads AND pg_visible_in_snapshot(f.xid, l.shown::pg_snapshot)
         LIMIT 1)
     SELECT knows.name, knows.seq,
-           -- A home is cluster/sequence/file. Where the cluster is not known, now or when the lane
-           -- was written, the sequence has to tell.
+           -- A home is cluster/sequence/file. If the cluster is not known, now or when the lane was
+           -- written, the sequence decides.
            EXISTS (SELECT 1 FROM place l
                    WHERE l.home IS NOT NULL
                      AND CASE WHEN cluster IS NULL OR l.home LIKE '?/%'
@@ -152,7 +145,6 @@ BEGIN
     FROM pg_catalog.pg_sequence q WHERE q.seqrelid = '@schema@.event_seq_seq'::regclass;
     head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
 
-    -- Was it moved?
     IF k.from_elsewhere
        OR EXISTS (SELECT 1 FROM @schema@.meta m
                   WHERE m.name = 'system_identifier' AND m.value NOT IN ('unknown', cluster)) THEN
@@ -165,7 +157,7 @@ BEGIN
         moved := 'it has events of transactions that this cluster has not begun yet';
     END IF;
 
-    -- Did numbers begin again, or was an event brought in?
+    -- Did numbers start over, or was an event brought in?
     IF k.seq > head THEN
         numbers := format('the last event number given out is %s, but consumer "%s" knows %s',
                           head, k.name, k.seq);
@@ -178,7 +170,7 @@ BEGIN
         numbers := coalesce(k.again, k.strange);
     END IF;
 
-    -- Do both sequences grow, without end? A cache is harmless to epochs: _refence handles those.
+    -- Do both sequences grow without end? Epochs may be cached: _refence handles that.
     SELECT format('epochs come from a sequence with INCREMENT %s MAXVALUE %s%s',
                   q.seqincrement, q.seqmax, CASE WHEN q.seqcycle THEN ' CYCLE' ELSE '' END)
     INTO sequence
@@ -193,35 +185,34 @@ BEGIN
 END
 $outbox$;
 
--- _make_right runs rebaseline for a caller that holds the lock of a consumer. why describes what is
--- wrong, for the error message if it cannot be repaired now.
-CREATE OR REPLACE FUNCTION @schema@._make_right(why text) RETURNS void
+-- _repair_outbox runs rebaseline for a caller that holds the lock of a consumer. why describes the
+-- problem, for the error message if it cannot be repaired now.
+CREATE OR REPLACE FUNCTION @schema@._repair_outbox(why text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     -- rebaseline takes this lock first, and then those of all consumers. Waiting for it here could
-    -- be a deadlock: its holder may be waiting for the consumer that the caller has locked.
+    -- cause a deadlock: its holder may wait for the consumer that the caller has locked.
     BEGIN
         LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
     EXCEPTION WHEN lock_not_available THEN
-        RAISE EXCEPTION 'the outbox in schema % is being made right: %', '@schema@', why
+        RAISE EXCEPTION 'the outbox in schema % is being repaired: %', '@schema@', why
             USING ERRCODE = 'lock_not_available', HINT = 'try again in a moment';
     END;
 
     IF NOT @schema@.rebaseline() THEN
-        RAISE EXCEPTION 'the outbox in schema % has to be made right (%), but rebaseline finds '
+        RAISE EXCEPTION 'the outbox in schema % has to be repaired (%), but rebaseline finds '
             'nothing to do', '@schema@', why
             USING ERRCODE = 'OB006', HINT = 'please report this, with the rows of table lane';
     END IF;
 END
 $outbox$;
 
--- _turn_home asks whether this is still the outbox that the lanes of a consumer know. wrong: it has
--- to be repaired first, for this reason. repaired: that was done, and the turn has to start over.
--- here: the lanes have to record this as their place. moved: they did not know this place, so the
--- head that was read before the lock means nothing to them. Under _lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._turn_home(ls @schema@.lane[], OUT wrong text,
-                                               OUT repaired boolean, OUT here text,
-                                               OUT moved boolean)
+-- _turn_home checks whether this is still the outbox that the lanes of a consumer know. wrong: why
+-- it has to be repaired first. repaired: it was repaired, and the turn has to start over. here: the
+-- lanes have to record this as their place. moved: they have recorded another place, so the head
+-- that was read before the lock means nothing to them. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._turn_home(
+    ls @schema@.lane[], OUT wrong text, OUT repaired boolean, OUT here text, OUT moved boolean)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     place text;
@@ -230,7 +221,7 @@ BEGIN
     repaired := false;
     moved := false;
     IF current_user <> @schema@._caller() THEN
-        -- The cluster that a worker reports could be anything.
+        -- The session may have set this to any value: _home must read it again.
         PERFORM set_config('outbox.cluster', '', true);
     END IF;
     place := @schema@._here();
@@ -247,11 +238,11 @@ BEGIN
     ELSIF trouble.sequence IS NULL THEN
         here := place;
     ELSIF random() < 0.02 THEN
-        -- Numbers need not grow in the order in which they are taken. The floor stays where it is,
-        -- which is slower and equally correct. Repairing the sequence blocks emits, so it is tried
-        -- only now and then.
+        -- Numbers may not grow in the order in which they are taken. The floor is not moved, which
+        -- is slower and equally correct. Repairing the sequence blocks emits, so it is tried only
+        -- in some turns.
         BEGIN
-            PERFORM @schema@._make_right(trouble.sequence);
+            PERFORM @schema@._repair_outbox(trouble.sequence);
             repaired := true;
         EXCEPTION WHEN lock_not_available OR sqlstate 'OB006' THEN
             NULL;
@@ -260,9 +251,9 @@ BEGIN
 END
 $outbox$;
 
--- _check_fed raises an error while an enabled subscription writes to the table event. Events that
--- logical replication brings in carry transaction numbers of another cluster. The lanes here would
--- consider them seen and skip them, so nothing is handed out while more may arrive.
+-- _check_fed raises an error while an enabled subscription writes to table event. Events from
+-- logical replication have transaction numbers of another cluster. The lanes here would consider
+-- them seen and skip them, so nothing is handed out while more may arrive.
 CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

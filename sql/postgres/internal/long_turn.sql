@@ -174,7 +174,7 @@ BEGIN
 
     PERFORM @schema@._put_lanes(ls, dirty);
     IF astray IS NOT NULL THEN
-        PERFORM @schema@._make_right(astray);
+        PERFORM @schema@._repair_outbox(astray);
         r.skipped := true;
         r.wait_ms := -1;
         RETURN r;
@@ -204,7 +204,7 @@ BEGIN
         r.lost := NOT @schema@._settle_by_itself(c, owner, s, now);
     END IF;
     IF wrong IS NOT NULL THEN
-        PERFORM @schema@._make_right(wrong);
+        PERFORM @schema@._repair_outbox(wrong);
     END IF;
     IF NOT delivered_whole THEN
         r.lost := NOT @schema@._settle_by_itself(c, owner, s, now);

@@ -1,16 +1,16 @@
--- The parts of rebaseline, which repairs an outbox that was restored elsewhere, or whose numbers
--- restarted.
+-- Parts of rebaseline, which repairs an outbox that was restored elsewhere, or whose numbers
+-- started over.
 
--- _rebase_lanes is a part of rebaseline. It gives every lane the place where it is now (see _here).
+-- _rebase_lanes records the present place in every lane (see _here).
 --
--- If the outbox was moved, each lane goes back to the first event that it may not have handed out,
--- and the events get transaction numbers that mean something in this cluster. If events were
--- renumbered, lanes count them among those they may have seen.
+-- If the outbox was moved, each lane moves back to the first event that it may not have handed out,
+-- and events get transaction numbers that are valid in this cluster. If events were renumbered,
+-- lanes may have seen them.
 CREATE OR REPLACE FUNCTION @schema@._rebase_lanes(moved boolean, renumbered boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     place text := @schema@._here();
-    before @schema@.lane[] := '{}'; -- the lanes as they came
+    before @schema@.lane[] := '{}'; -- the lanes as they were
     l @schema@.lane;
     late xid8;                      -- a transaction that has ended here, and that no lane has seen
 BEGIN
@@ -30,18 +30,18 @@ BEGIN
             l.seen := concat(late, ':', late, ':');
             l.target := NULL;
             l.pos := 0;
-            l.window_end := NULL; -- up to the floor there may be events that only others need
+            l.window_end := NULL; -- events up to the floor may be needed by other consumers only
         ELSIF renumbered AND l.window_end IS NOT NULL THEN
             -- An event with a new number may be in the window, or have been seen.
             l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
         END IF;
         l.home := place;
-        l.due_from := NULL; -- the clock may be another one
+        l.due_from := NULL; -- this server's clock may differ
         PERFORM @schema@._put_lane(l);
     END LOOP;
 
-    -- The transaction numbers of moved events, judged by the lanes as they came. 3 is the first
-    -- number that any cluster gives out: every lane has seen it.
+    -- The lanes as they were decide which transaction numbers moved events get. 3 is the first
+    -- number that any cluster assigns: every lane has seen it.
     IF moved THEN
         PERFORM @schema@._rebase_shown(n, '1:1:') FROM @schema@.consumer n;
         PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
@@ -73,10 +73,10 @@ BEGIN
 END
 $outbox$;
 
--- _rebase_shown is a part of rebaseline. It keeps what is shown of a consumer true: where it
--- started, and what its former filters covered. Snapshots of the old cluster mean nothing here. So
--- what they covered is described by a floor and, past the floor, event by event. Events that will
--- be handed out again are no longer covered. snap is the snapshot to put in place of the old ones.
+-- _rebase_shown updates where a consumer started, and which events its former filters covered.
+-- Snapshots of the old cluster mean nothing here, so they are replaced by `snap`, a floor, and a
+-- list of the covered events past the floor. Events that will be handed out again are no longer
+-- covered.
 --
 -- It is called after the lanes have moved, and before events get their new transaction numbers.
 CREATE OR REPLACE FUNCTION @schema@._rebase_shown(c @schema@.consumer, snap pg_snapshot)
@@ -137,9 +137,9 @@ BEGIN
 END
 $outbox$;
 
--- _renumber_events is a part of rebaseline. It gives new numbers to the events whose numbers were
--- given before, and to those written after them, in their order. What consumers record about an
--- event moves with it. Returns how many events got a new number.
+-- _renumber_events gives new numbers to the events whose numbers were given out before, and to
+-- those written after them, in their order. The records of consumers about an event are updated.
+-- Returns how many events got a new number.
 --
 -- moved and numbers are as _trouble returns them. If numbers is not NULL, the events are locked
 -- already, and the sequence goes on past everything known.
@@ -155,8 +155,8 @@ DECLARE
     began timestamptz;        -- when the first event with a number given again was written
     renumbered bigint := 0;
 BEGIN
-    -- Up to which number do they count? next_floor is left out: the start of a consumer may have
-    -- been given by any role.
+    -- The highest number known. next_floor is left out, because any role may have chosen the start
+    -- of a consumer.
     SELECT greatest(max(x.seq), 0) INTO known
     FROM (SELECT max(y.window_end) AS seq FROM @schema@.lane y
           UNION ALL SELECT max(y.to_seq) FROM @schema@.claim y
@@ -169,7 +169,7 @@ BEGIN
         PERFORM setval('@schema@.event_seq_seq', fresh);
     END IF;
 
-    -- Which events are concerned? A cluster's identity begins with the second it was made in.
+    -- Which events are concerned? A cluster's identity begins with the second of its creation.
     born := to_timestamp(@schema@._home()::bigint >> 32);
     files := moved IS NULL
              OR (SELECT count(DISTINCT x.xid) > 1
@@ -181,8 +181,8 @@ BEGIN
                ELSE @schema@._written_here(x.xmin, x.xid, x.created_at < born,
                                            x.seq <= head AND head < known) END;
 
-    -- Those that were written after them must still come after them: those that got past what is
-    -- known, and those whose numbers alone do not tell.
+    -- Events written after them must stay behind them: those past the known numbers, and those
+    -- whose numbers alone do not decide.
     FOR e IN SELECT x.seq, x.xid, x.id FROM @schema@.event x
              WHERE began IS NOT NULL
                AND CASE WHEN x.seq > known THEN x.created_at >= began
@@ -193,7 +193,7 @@ BEGIN
                                                     x.seq <= head AND head < known) END
              ORDER BY x.seq LOOP
         IF numbers IS NULL AND renumbered = 0 THEN
-            -- Numbers began again, and are past what is known already: not locked so far.
+            -- Numbers started over, and are past the known ones already: not locked so far.
             PERFORM @schema@._lock_events(moved, '5s');
         END IF;
         PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
@@ -203,8 +203,7 @@ BEGIN
         renumbered := renumbered + 1;
         UPDATE @schema@.adopted_row y SET seq = fresh WHERE y.seq = e.seq;
 
-        -- What consumers know of the event moves along. In another cluster no consumer was handed
-        -- any of these.
+        -- The consumers' records. In another cluster no consumer was handed any of these events.
         CONTINUE WHEN moved IS NOT NULL;
         UPDATE @schema@.receipt y SET seq = fresh WHERE y.seq = e.seq AND y.event_id = e.id;
         UPDATE @schema@.dead y SET seq = fresh WHERE y.seq = e.seq AND y.id = e.id;
@@ -227,10 +226,10 @@ $outbox$;
 --
 -- In the same cluster _began_again is exact, because a transaction begun after a lane's snapshot
 -- has no number that the lane had reached; for the rest of its window see _may_be_again. In another
--- cluster new events are those that were not surely there before. A row written here has the
--- transaction number of its event (row_xmin has the lower 32 bits). If the event's number is higher
--- than the row's own, the event is older than this cluster. Where the old rows came as files
--- (pg_upgrade), both numbers go on, and _began_again is exact again.
+-- cluster an event is new unless it surely existed before. A row written here has the transaction
+-- number of its event (row_xmin has the lower 32 bits). If the event's number is higher than the
+-- row's own, the event is older than this cluster. If the old rows came as files (pg_upgrade), both
+-- numbers continue, and _began_again is exact again.
 CREATE OR REPLACE FUNCTION @schema@._written_here(
     row_xmin xid, xid xid8, older boolean, given boolean) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $outbox$

@@ -1,44 +1,48 @@
--- Who calls, for which tenant, and what the caller may do.
+-- The caller: its role, its tenant and its rights.
 
 -- _caller returns the role whose rights count. In a SECURITY DEFINER function current_user is the
--- function's owner, so _caller uses the role that is logged in, or the one it has SET ROLE to. No
--- such function can change either.
+-- function's owner, so _caller returns the role that is logged in, or that was chosen by SET ROLE.
+-- No such function can change either.
 --
--- The server itself runs some functions as their owner, such as those of an index. The session
--- around one of these may be a superuser's, and its role is returned: see _admit.
+-- The server runs some functions as their owner, such as those of an index. The session that runs
+-- one may be a superuser's, and its role is returned: see _admit.
 CREATE OR REPLACE FUNCTION @schema@._caller() RETURNS name
 LANGUAGE sql STABLE
 RETURN CASE WHEN current_setting('role') = 'none' THEN session_user
             ELSE current_setting('role')::name END;
 
--- _inherits returns whether the role `who` has what was granted to `role`. A role that no longer
--- exists passes on nothing.
+-- _owner returns the owner of the outbox.
+CREATE OR REPLACE FUNCTION @schema@._owner() RETURNS name
+LANGUAGE sql STABLE
+RETURN (SELECT pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
+        WHERE c.oid = '@schema@.event'::regclass);
+
+-- _inherits returns whether the role `who` has the rights of `role`; false if that does not exist.
 CREATE OR REPLACE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(pg_has_role(who, to_regrole(quote_ident(role))::oid, 'USAGE'), false);
 
--- _name_like returns what a name in a grant stands for, as patterns for LIKE ANY: mail stands for
--- itself and for mail.anything, mail* for all names with that prefix. Of the characters that LIKE
--- treats specially, a name can have only the underscore.
+-- _name_like returns the consumers that a name in a grant stands for, as patterns for LIKE ANY:
+-- mail stands for itself and for mail.anything, mail* for all names with that prefix. The
+-- underscore is the only character of a name that LIKE treats specially.
 CREATE OR REPLACE FUNCTION @schema@._name_like(granted text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_'), -1) || '%']
             ELSE ARRAY[replace(granted, '_', E'\\_'), replace(granted, '_', E'\\_') || '.%'] END;
 
--- _sees returns patterns for LIKE of the consumers that a role may see, or NULL for all. An
--- operator sees all of them, and so does a role that was granted the tables by hand. A worker sees
--- its own. The function runs with the rights of its caller: a role can ask about itself
--- (works_here), and about no other role.
+-- _sees returns patterns for LIKE of the consumers that a role may see, or NULL for all. Operators,
+-- and roles that were granted the tables by hand, see all of them. A worker sees its own. The
+-- function runs with the rights of its caller, and answers only about the caller (works_here).
 CREATE OR REPLACE FUNCTION @schema@._sees(who name) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name has its schema.
     names pg_catalog.text[];
 BEGIN
     IF who OPERATOR(pg_catalog.<>) current_user THEN
-        RAISE EXCEPTION 'permission denied: a role may ask only what it may look at itself'
+        RAISE EXCEPTION 'permission denied: a role may ask only about itself'
             USING ERRCODE = 'insufficient_privilege';
     END IF;
-    -- Operators, and roles that were granted the tables, have this right. No worker has it.
+    -- Operators, and roles that were granted the tables, have this right; workers do not.
     IF pg_catalog.has_table_privilege(who, '@schema@.idempotency'::pg_catalog.regclass,
                                       'SELECT') THEN
         RETURN NULL;
@@ -49,21 +53,21 @@ BEGIN
 END
 $outbox$;
 
--- _acting_for returns the tenant that a role acts for on this connection; '' stands for the
--- platform, which has access to every tenant. A role that is bound to one tenant acts for it,
--- whatever the connection sets (outbox.tenant). A role that is bound to several acts for the one
--- the connection names among them; NULL if it names none of them.
+-- _acting_for returns the tenant that a role acts for on this connection; '' is the platform, which
+-- has access to every tenant. A role that is bound to one tenant acts for it, regardless of the
+-- connection's setting outbox.tenant. A role that is bound to several acts for the one that the
+-- connection names; NULL if it names none of them.
 --
--- The function runs with the rights of its caller. A role may ask about itself, through the view
--- held_here. Only a role that may read the table held can ask about others.
+-- The function runs with the rights of its caller. About itself, a role learns from the view
+-- held_here. Only a role that may read table held can ask about others.
 CREATE OR REPLACE FUNCTION @schema@._acting_for(who name) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name has its schema.
     said pg_catalog.text := coalesce(pg_catalog.current_setting('outbox.tenant', true), '');
     tenants pg_catalog.text[];
 BEGIN
-    -- A table without a page never had a row. Every emit runs this, and most installations bind no
-    -- role at all, so they save the query.
+    -- A table without a page never had a row. Every emit calls this, and most installations bind no
+    -- role, so they save the query.
     IF pg_catalog.pg_relation_size('@schema@.held'::pg_catalog.regclass)
            OPERATOR(pg_catalog.=) 0 THEN
         RETURN said;
@@ -78,7 +82,7 @@ BEGIN
         WHERE @schema@._inherits(who, h.role);
     END IF;
 
-    -- A superuser inherits every binding there is, and is bound by none of them.
+    -- A superuser inherits all bindings, and is bound by none of them.
     IF tenants IS NULL
        OR (SELECT r.rolsuper FROM pg_catalog.pg_roles r
            WHERE r.rolname OPERATOR(pg_catalog.=) who) THEN
@@ -91,9 +95,8 @@ END
 $outbox$;
 
 -- _check_tenant raises an error unless consumer c belongs to the tenant that this connection works
--- for (outbox.tenant). A consumer gets the events of its own tenant, or of all if it is the
--- platform's. A connection of another tenant would skip some of its events, or be given those of
--- others.
+-- for (outbox.tenant). A consumer gets the events of its tenant, or of all tenants if it is the
+-- platform's. A connection of another tenant would skip some of its events, or get those of others.
 CREATE OR REPLACE FUNCTION @schema@._check_tenant(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -107,8 +110,8 @@ BEGIN
                   HINT = 'give the consumer another name, or put ?tenant=NAME in the store''s URL';
     END IF;
 
-    -- Inside a wrapper current_user is the owner, to whom row-level security does not apply; there
-    -- every read names the tenant itself, and _admit has checked the caller.
+    -- Inside a wrapper current_user is the owner, to whom row-level security does not apply: there
+    -- every query names the tenant, and _admit has checked the caller.
     IF tenant <> '' AND NOT row_security_active('@schema@.event')
        AND current_user = @schema@._caller() THEN
         RAISE EXCEPTION 'row-level security does not apply to role "%": consumer "%" would get '
@@ -119,21 +122,18 @@ BEGIN
 END
 $outbox$;
 
--- _admit is the check of every wrapper: a SECURITY DEFINER function that does what its callers may
--- not do to the tables themselves. The server decides who may call it at all (EXECUTE, see
--- _rights); _admit decides for which consumer, and for which tenant.
+-- _admit checks the caller of a wrapper (internal/wrappers.sql). The server decides which roles may
+-- call the wrapper (EXECUTE, see _rights); _admit decides for which consumer and tenant. part is
+-- the part that the caller must have: 'consumer' for this consumer, or 'operator'. It is an error
+-- if the caller does not have it.
 --
--- part is what the caller must have been granted: 'consumer' to work on this consumer, 'operator'
--- to work on any. A caller without it gets an error.
---
--- _admit returns whether the consumer belongs to the caller's tenant, or could: one that does not
--- exist yet could. A consumer of another tenant is treated as if it did not exist. Afterwards the
--- setting outbox.tenant names the tenant that the caller acts for, even if the caller did not set
--- it.
+-- Returns whether the consumer belongs to the caller's tenant, or does not exist yet. A consumer of
+-- another tenant is treated as if it did not exist. Afterwards the setting outbox.tenant names the
+-- tenant that the caller acts for, even if the caller did not set it.
 --
 -- The owner and superusers need no wrapper, so their sessions are refused. Such a session may be
--- running a function of an unrelated role, for example that of an index on its table. _caller names
--- the session even then, and the other role must not borrow its rights.
+-- running a function of an unrelated role, for example that of an index on its table. _caller
+-- returns the session's role even then, and the other role must not use its rights.
 CREATE OR REPLACE FUNCTION @schema@._admit(part text, consumer text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -144,8 +144,8 @@ DECLARE
     whose text;
     may boolean;
 BEGIN
-    -- What may the caller do, for which tenants, and whose is the consumer? This is one statement,
-    -- with _acting_for written out, because each turn of each worker comes through here.
+    -- The caller's rights and tenants, and the consumer's tenant. This is one statement, with
+    -- _acting_for written out, because each turn of each worker runs it.
     SELECT NOT pg_has_role(who, r.relowner, 'USAGE')
            AND CASE part
                    WHEN 'consumer' THEN EXISTS (
@@ -184,7 +184,7 @@ BEGIN
         PERFORM set_config('outbox.tenant', acting, true);
     END IF;
 
-    -- A consumer that does not exist yet can become the caller's.
+    -- A consumer that does not exist yet may be created by the caller.
     RETURN acting = '' OR coalesce(whose = acting, true);
 END
 $outbox$;

@@ -1,13 +1,12 @@
--- Triggers of our tables.
+-- Triggers of the outbox's tables.
 
--- _take_key takes the idempotency key of an event, whichever way the event is inserted. If the key
--- is known with the same content, the row is left out: INSERT reports 0 rows, and RETURNING gives
--- none. If it is known with another type, aggregate or payload, an error is raised. If another
--- transaction is about to use the same key, this one waits for it, and takes the key if the other
--- is rolled back.
+-- _take_key records the idempotency key of an inserted event. If the key was used with the same
+-- content, the row is left out: INSERT reports 0 rows, and RETURNING returns none. If it was used
+-- with another type, aggregate or payload, an error is raised. If another open transaction uses the
+-- same key, this one waits for it, and uses the key if the other is rolled back.
 --
--- A key is known until trim deletes it: for retention at least, and for as long as its event is
--- kept. Each tenant has its own keys. An INSERT without a key does not come here.
+-- A key is kept until trim deletes it: for retention at least, and as long as its event. Each
+-- tenant has its own keys.
 CREATE OR REPLACE FUNCTION @schema@._take_key() RETURNS trigger
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE -- Every name has its schema.
@@ -32,7 +31,7 @@ BEGIN
         RETURN NEW;
     END IF;
 
-    -- A key that conflicts and cannot be read may stand for anything, so that is an error as well.
+    -- If the caller may not read the conflicting key, its content is unknown: an error as well.
     SELECT i.event_id, i.hash INTO known FROM @schema@.idempotency i
     WHERE i.key OPERATOR(pg_catalog.=) NEW.idempotency_key
       AND i.tenant OPERATOR(pg_catalog.=) whose;
@@ -47,13 +46,11 @@ $outbox$;
 CREATE OR REPLACE TRIGGER take_key BEFORE INSERT ON @schema@.event
     FOR EACH ROW WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION @schema@._take_key();
 
--- _insert_only keeps events as they were inserted: a statement that would change or delete some is
--- refused as a whole, be it by mistake or by a way of writing "insert once" (ON CONFLICT DO
--- UPDATE). trim and rebaseline, which have reasons and check them, set outbox.change_events for the
--- statement that does it. An owner who has to delete an event does the same (docs/operations.md).
+-- _insert_only refuses statements that would change or delete events, including INSERT ... ON
+-- CONFLICT DO UPDATE. trim and rebaseline set outbox.change_events for such a statement, and so
+-- does an owner who has to delete an event (docs/operations.md).
 --
--- It runs once for a statement. Replication and restores bring rows in as they were: there it does
--- not run, or is not there yet.
+-- It runs once for a statement. It does not run for replicated or restored rows.
 CREATE OR REPLACE FUNCTION @schema@._insert_only() RETURNS trigger
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN -- Every name has its schema.
@@ -63,17 +60,17 @@ BEGIN -- Every name has its schema.
     RAISE EXCEPTION 'events are insert-only: % on %.event is refused, nothing was changed',
         TG_OP, TG_TABLE_SCHEMA
         USING ERRCODE = 'OB004',
-            HINT = 'old events go with `outbox trim` or outbox.trim(); to insert once, give an '
-                   'idempotency_key; to take something back, emit another event; to erase one: '
+            HINT = '`outbox trim` or outbox.trim() deletes old events; to insert once, give an '
+                   'idempotency_key; to revoke an event, emit another one; to erase one: '
                    'SET LOCAL outbox.change_events = ''on''';
 END
 $outbox$;
 CREATE OR REPLACE TRIGGER insert_only BEFORE UPDATE OR DELETE OR TRUNCATE ON @schema@.event
     FOR EACH STATEMENT EXECUTE FUNCTION @schema@._insert_only();
 
--- _note_drop records that a dead letter was dropped, and so its event never delivered. The record
--- lasts as long as the event. The trigger calls it for each dead letter that any session deletes,
--- unless it had been sent back and is being settled.
+-- _note_drop records that a dead letter was deleted, so that its event was never delivered. The
+-- record is kept as long as the event. The trigger calls it for each deleted dead letter, unless it
+-- had been sent back and is being settled.
 CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN

@@ -1,19 +1,51 @@
 -- Retention: samples of progress, and what a trim would delete.
 
--- _note_passed takes samples of how far consumers have come: of each, unless its last sample is
--- younger than `every`, and of all of them together, unless that was done in the last half minute.
--- A sample records that at that time a consumer, or '' for all existing ones, was done with the
--- events up to seq that `seen` shows. By these samples trim keeps events for some time after all
--- consumers have had them.
+-- _check_trim raises an error for a connection that works for a tenant.
+CREATE OR REPLACE FUNCTION @schema@._check_trim() RETURNS void
+LANGUAGE plpgsql STABLE AS $outbox$
+BEGIN
+    IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
+        RAISE EXCEPTION 'trimming is the platform''s: a tenant does not see who else needs its '
+                        'events'
+            USING ERRCODE = 'OB004',
+                  HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
+    END IF;
+END
+$outbox$;
+
+-- _trim_pin describes the consumer that still needs old events; '' if none are kept. The parameters
+-- after `kept` are those of _floors.
+CREATE OR REPLACE FUNCTION @schema@._trim_pin(
+    kept bigint, consumer text, pin text, floor bigint, paused boolean) RETURNS text
+LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN kept = 0 THEN ''
+            WHEN consumer IS NULL THEN 'no consumer is registered yet'
+            ELSE format('consumer "%s" (%s at %s%s)', consumer, pin, floor,
+                        CASE WHEN paused THEN ', paused' ELSE '' END) END;
+
+-- _key_cutoff returns the time before which idempotency keys without an event may be deleted: it is
+-- not after `cutoff`, and the events of older keys are gone. Events are created in the order of
+-- their numbers, except in long statements: hence the thousand events, and the hour.
+CREATE OR REPLACE FUNCTION @schema@._key_cutoff(cutoff timestamptz) RETURNS timestamptz
+LANGUAGE sql STABLE AS $outbox$
+    SELECT least($1, (SELECT min(x.created_at) - interval '1 hour'
+                      FROM (SELECT e.created_at FROM @schema@.event e ORDER BY e.seq LIMIT 1000) x))
+$outbox$;
+
+-- _note_passed takes samples of the consumers' progress: of each, unless its last sample is younger
+-- than `every`, and of all together, unless that was done in the last half minute. A sample records
+-- that at that time a consumer, or '' for all existing ones, was done with the events up to seq
+-- that `seen` shows. By these samples trim keeps events for some time after all consumers are done
+-- with them.
 --
--- Trimming depends on the samples of all consumers together, so those are taken often: an event
--- goes in time. Their number does not grow with the consumers. Those of single consumers count once
--- another is added or removed.
+-- Trimming depends on the samples of all consumers together, so those are taken often, and their
+-- number does not grow with the number of consumers. The samples of single consumers are used when
+-- a consumer has been added or removed.
 --
--- Samples that are no longer true are deleted: those ahead of where a consumer is now (its place
--- went back), and those of consumers that are gone. Of the samples at or before `cutoff`, only the
--- last one of each consumer is needed, and the others are deleted, too. From one sample to the next
--- neither seq nor the time goes back.
+-- Samples that are no longer true are deleted: those ahead of a consumer's present position,
+-- because it moved back, and those of removed consumers. Of the samples at or before `cutoff`, only
+-- the last one of each consumer is needed; the others are deleted, too. From one sample to the next
+-- neither seq nor time decreases.
 CREATE OR REPLACE FUNCTION @schema@._note_passed(
     now timestamptz, cutoff timestamptz, every interval) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -23,8 +55,8 @@ DECLARE
     lowest bigint;
     f record;
 BEGIN
-    -- A sample from the future was taken while the clock was wrong. All it proves is that the
-    -- consumer has come that far by now.
+    -- A sample from the future was taken while the clock was wrong. It only proves that the
+    -- consumer has reached that seq by now.
     UPDATE @schema@.passed x SET at = now WHERE x.at > now;
 
     SELECT array_agg(c.name), array_agg(coalesce(x.floor, 0)),
@@ -56,7 +88,7 @@ END
 $outbox$;
 
 -- _sample_due returns whether a sample may add information: there is none since `since`, and none
--- with the same seq that was taken while no transaction was late.
+-- with the same seq that was taken while no earlier transaction was running.
 CREATE OR REPLACE FUNCTION @schema@._sample_due(consumer text, floor bigint, since timestamptz)
 RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
@@ -69,8 +101,8 @@ LANGUAGE sql STABLE AS $outbox$
               AND pg_snapshot_xmin(last.seen) = pg_snapshot_xmax(last.seen))
 $outbox$;
 
--- _put_sample keeps a sample, unless it adds nothing to the last one: with the same seq, and
--- nothing that was late then has ended since.
+-- _put_sample stores a sample, unless it adds nothing to the last one: it has the same seq, and no
+-- transaction that was running then has ended since.
 CREATE OR REPLACE FUNCTION @schema@._put_sample(
     consumer text, floor bigint, shown pg_snapshot, now timestamptz) RETURNS void
 LANGUAGE sql VOLATILE AS $outbox$
@@ -84,9 +116,9 @@ LANGUAGE sql VOLATILE AS $outbox$
     ON CONFLICT DO NOTHING
 $outbox$;
 
--- _passed_snapshot returns a snapshot: of the events up to a consumer's floor, what it shows is
--- done with. For a lane between windows that is everything but what was running when the lane
--- polled; for one that is past the floor in its window, everything that the window shows.
+-- _passed_snapshot returns a snapshot: the consumer is done with the events up to its floor that it
+-- shows. For a lane between windows those are all but the ones of transactions that were running
+-- when the lane polled; for a lane past the floor in its window, all that the window shows.
 CREATE OR REPLACE FUNCTION @schema@._passed_snapshot(consumer text, floor bigint)
 RETURNS pg_snapshot
 LANGUAGE sql STABLE AS $outbox$
@@ -101,8 +133,8 @@ LANGUAGE sql STABLE AS $outbox$
             AND k.from_seq < _passed_snapshot.floor) s
 $outbox$;
 
--- _all_but_running returns a snapshot that shows everything that has begun by now, except what was
--- running in `seen`.
+-- _all_but_running returns a snapshot that shows all transactions begun by now, except those that
+-- were running in `seen`.
 CREATE OR REPLACE FUNCTION @schema@._all_but_running(seen pg_snapshot) RETURNS pg_snapshot
 LANGUAGE sql STABLE AS $outbox$
     SELECT concat(coalesce(min(x::text::bigint), m.xmax), ':', m.xmax, ':',
@@ -113,8 +145,7 @@ LANGUAGE sql STABLE AS $outbox$
     GROUP BY m.xmax
 $outbox$;
 
--- _common_snapshot returns a snapshot that shows what all of `seen` show, or NULL if there are
--- none.
+-- _common_snapshot returns a snapshot that shows what all of `seen` show; NULL if there are none.
 CREATE OR REPLACE FUNCTION @schema@._common_snapshot(seen pg_snapshot[]) RETURNS pg_snapshot
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT concat(coalesce(min(r.xid), m.xmax), ':', m.xmax, ':',
@@ -159,8 +190,8 @@ LANGUAGE sql STABLE AS $outbox$
                              ORDER BY o.seq DESC, o.at DESC LIMIT 1) p ON true) x
 $outbox$;
 
--- _passed_since returns when the last consumer was done with an event, as far as samples tell, or
--- NULL if none tells.
+-- _passed_since returns when the last consumer was done with an event, according to the samples;
+-- NULL if they do not show it.
 CREATE OR REPLACE FUNCTION @schema@._passed_since(xid xid8, seq bigint) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT CASE WHEN bool_and(x.at IS NOT NULL) THEN max(x.at) END
@@ -173,11 +204,10 @@ LANGUAGE sql STABLE AS $outbox$
           FROM @schema@.consumer c) x
 $outbox$;
 
--- _trim_dry_run returns what calling trim until there is no more would delete, and what it would
--- keep. It reads at most `most` rows of each kind, so that it takes about a second however many are
--- kept. If more events would go, `events` is the size of their range of numbers (events_exact is
--- false), some of which may belong to no event. The other counts are lower bounds if *_more is
--- true.
+-- _trim_dry_run returns what repeated calls of trim would delete and keep. It reads at most `most`
+-- rows of each kind, so that it takes about a second however many are kept. If more events would be
+-- deleted, `events` is the size of their range of numbers (events_exact is false), some of which
+-- may belong to no event. The other counts are lower bounds if *_more is true.
 CREATE OR REPLACE FUNCTION @schema@._trim_dry_run(
     older_than interval, inbox interval DEFAULT NULL, most int DEFAULT 100000,
     OUT events bigint, OUT events_exact boolean, OUT keys bigint, OUT keys_more boolean,
@@ -188,20 +218,15 @@ DECLARE
     now timestamptz := @schema@._clock();
     cutoff timestamptz := now - older_than;
     sure xid8;
-    past bigint;         -- up to here,
-    shown pg_snapshot;   -- and if this shows it, all consumers were done with it then; NULL: all
-    first bigint;        -- the first event of all
-    last bigint;         -- the last of those that are old enough
-    upto bigint;         -- the last whose key is looked for
+    past bigint;         -- all consumers were done by the cutoff with events up to this seq
+    shown pg_snapshot;   -- that this snapshot shows; NULL: with all of them
+    first bigint;        -- the first event
+    last bigint;         -- the last event that is old enough
+    upto bigint;         -- the last event whose key is looked up
     looked bigint;
     f record;
 BEGIN
-    IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
-        RAISE EXCEPTION 'trimming is the platform''s: a tenant does not see who else needs '
-            'its events'
-            USING ERRCODE = 'OB004',
-                HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
-    END IF;
+    PERFORM @schema@._check_trim();
     SELECT * INTO f FROM @schema@._floors() x ORDER BY x.floor LIMIT 1;
     SELECT p.seq, p.seen INTO past, shown FROM @schema@._passed_by(cutoff) p;
     IF older_than <= interval '0' THEN
@@ -210,8 +235,8 @@ BEGIN
     END IF;
     sure := @schema@._surely_done();
 
-    -- The last that may go is among the last that all consumers are done with. If those are all too
-    -- young by their own time, it is among the first of all: trim checks there.
+    -- The last event to delete is among the last that all consumers are done with. If those are all
+    -- too young by their own created_at, it is among the first events, where trim looks.
     first := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq LIMIT 1);
     SELECT count(*), max(x.seq) FILTER (WHERE x.created_at < cutoff AND (shown IS NULL
                OR pg_visible_in_snapshot(x.xid, shown)))
@@ -237,27 +262,23 @@ BEGIN
     ELSIF last IS NOT NULL THEN
         events := (SELECT count(*) FROM @schema@.event e
                    WHERE e.seq BETWEEN first AND last
-                     AND (e.created_at < cutoff OR e.created_at > now)
-                     AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown))
-                     AND NOT (xid8ge(e.xid, sure) AND @schema@._needed(e.xid, e.seq)));
+                     AND @include is_trimmed(e)@);
     END IF;
 
-    -- A key goes with its event, or if its event is surely gone. The oldest belong to the first
-    -- events.
+    -- A key is deleted with its event, or if its event is surely gone. The oldest keys belong to
+    -- the first events.
     SELECT count(*),
            count(*) FILTER (WHERE x.at < @schema@._key_cutoff(cutoff) OR (x.key, x.tenant) IN (
                SELECT e.idempotency_key, coalesce(e.tenant, '') FROM @schema@.event e
                WHERE e.seq BETWEEN first AND upto AND e.idempotency_key IS NOT NULL
-                 AND (e.created_at < cutoff OR e.created_at > now)
-                 AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown))
-                 AND NOT (xid8ge(e.xid, sure) AND @schema@._needed(e.xid, e.seq))))
+                 AND @include is_trimmed(e)@))
     INTO looked, keys
     FROM (SELECT i.key, i.tenant, i.at FROM @schema@.idempotency i
           WHERE i.at < cutoff ORDER BY i.at LIMIT most) x;
     keys_more := looked >= most OR keys < looked AND NOT events_exact;
 
-    -- Of those up to the floor, only events of transactions that some lane has not seen may be
-    -- needed. Checking costs more than counting, so only a tenth of them is checked.
+    -- Up to the floor, only events of transactions that a lane has not seen may be needed. Checking
+    -- costs more than counting, so a tenth as many are checked.
     SELECT count(*), count(*) FILTER (WHERE x.created_at < cutoff) INTO looked, kept
     FROM (SELECT e.created_at FROM @schema@.event e
           WHERE e.seq > coalesce(f.floor, 0) ORDER BY e.seq LIMIT most) x;
@@ -267,12 +288,7 @@ BEGIN
                           WHERE e.xid >= sure ORDER BY e.xid, e.seq LIMIT most / 10) x
                     WHERE x.seq <= f.floor AND x.created_at < cutoff
                       AND @schema@._needed(x.xid, x.seq));
-    pin := '';
-    IF kept > 0 THEN
-        pin := CASE WHEN f IS NULL THEN 'no consumer is registered yet'
-               ELSE format('consumer "%s" (%s at %s%s)', f.consumer, f.pin, f.floor, CASE
-                   WHEN f.paused THEN ', paused' ELSE '' END) END;
-    END IF;
+    pin := @schema@._trim_pin(kept, f.consumer, f.pin, f.floor, f.paused);
 
     inbox_rows := (SELECT count(*)
                    FROM (SELECT 1 FROM @schema@.handled x

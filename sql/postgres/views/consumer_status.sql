@@ -1,17 +1,17 @@
--- consumer_status shows how every consumer is doing, a row for each; docs/sql.md has the columns.
+-- consumer_status has a row for each consumer, with its settings and its state; docs/sql.md
+-- describes the columns.
 --
--- behind is the number of events that are not delivered yet: those that wait to be claimed, those
--- in flight, and those parked. It is exact if behind_exact is true. A predicate on the payload
--- cannot be asked here, so for a consumer with one, behind and inflight include events that the
--- worker will leave out. Counting has bounds (see _backlog and _parked_summary), so that a query
--- costs the same whatever waits.
+-- behind is the number of undelivered events: unclaimed, in flight and parked. It is exact if
+-- behind_exact is true. A predicate on the payload is not evaluated here, so for a consumer with a
+-- predicate, behind and inflight include events that the worker will skip. Counting is bounded (see
+-- _backlog and _parked_summary), so that the cost does not grow with the backlog.
 CREATE OR REPLACE VIEW @schema@.consumer_status WITH (security_invoker = true) AS
 SELECT c.name, c.events, c.predicate, c.ordering, c.lanes, c.retry, c.paused, c.created_at,
        c.report, c.report_at,
        l.place AS position, b.n + b.held + p.n AS behind,
        least(b.oldest_at, b.held_at, p.oldest_at) AS oldest_at, l.delivered,
        b.held + coalesce(k.parked, 0) AS inflight, k.owner,
-       -- What is in a live claim is in flight, not parked.
+       -- A parked event in a live claim counts as in flight.
        greatest(p.n - coalesce(k.parked, 0), 0) AS parked,
        (SELECT count(*) FROM @schema@.dead d
         WHERE d.consumer = c.name AND NOT d.retrying) AS dead,
@@ -27,7 +27,7 @@ FROM @schema@.consumer c
 CROSS JOIN LATERAL @schema@._progress(c.name, c.lanes) l
 CROSS JOIN LATERAL @schema@._backlog(c.name, 10000) b
 CROSS JOIN LATERAL @schema@._parked_summary(c.name) p
--- k: its live claims, and how many parked events they hold; the owner named is that of the newest
+-- k: its live claims, how many parked events they hold, and the owner of the newest
 LEFT JOIN LATERAL (SELECT count(*) AS claims,
                           (array_agg(x.owner ORDER BY x.epoch DESC))[1] AS owner,
                           sum(CASE WHEN x.lane < 0

@@ -1,10 +1,10 @@
 -- delivery shows the state of every kept event for every consumer whose type patterns match it, or
--- did when it was handed out. An expired claim counts as none: its events are pending, or failed if
--- they had failed before.
+-- matched when it was handed out. The events of an expired claim are pending, or failed if they had
+-- failed before.
 --
--- A predicate on the payload is asked as a relay asks it (_wants). Where SQL cannot tell what it
--- wants, the column predicate has it, and an event that the consumer is past is `unknown`:
--- delivered or skipped. `outbox events` can always tell.
+-- A predicate on the payload is evaluated as in a relay (_wants). Where SQL cannot evaluate it, the
+-- column predicate has its text, and an event that the consumer is past is `unknown`: delivered or
+-- skipped. `outbox events` can always evaluate it.
 CREATE OR REPLACE VIEW @schema@.delivery WITH (security_invoker = true) AS
 SELECT e.seq, e.id::uuid AS event_id, e.type, c.name AS consumer, w.state,
        coalesce(p.attempts, d.attempts, 0) AS attempts,
@@ -24,7 +24,8 @@ CROSS JOIN LATERAL (
                   WHERE x.consumer = c.name AND x.lane = coalesce(y.leader, y.lane)
                   ORDER BY x.version DESC
                   LIMIT 1) p) l
--- h: whether the lane is past the event, or never gets it, and whether the filter of now wants it
+-- h: whether the lane is past the event, or never gets it, and whether the present filter matches
+-- it
 CROSS JOIN LATERAL (
     SELECT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq)
            OR e.seq <= @schema@._starts_after(c.start_seen, c.start_floor) AS out,
@@ -32,7 +33,7 @@ CROSS JOIN LATERAL (
 LEFT JOIN @schema@.parked p ON p.consumer = c.name AND p.seq = e.seq
 LEFT JOIN @schema@.dead d ON d.consumer = c.name AND d.seq = e.seq
 LEFT JOIN @schema@.ended x ON x.consumer = c.name AND x.seq = e.seq
--- f: the filter it was handed out under: the first that was replaced after that, or that of now
+-- f: the filter it was handed out under: the first that was replaced after that, or the present one
 CROSS JOIN LATERAL (
     SELECT y.type_like IS NULL OR e.type LIKE ANY (y.type_like) AS wanted, y.predicate
     FROM ((SELECT b.type_like, b.predicate
@@ -46,7 +47,7 @@ CROSS JOIN LATERAL (
           UNION ALL
           SELECT c.type_like, c.predicate
           LIMIT 1) y) f
--- k: whether a claim that holds it is live; NULL if no claim does
+-- k: whether the claim that has it is live; NULL if no claim has it
 LEFT JOIN LATERAL (
     SELECT max(k.locked_until) > @schema@._clock() AS live
     FROM @schema@.claim k
@@ -57,7 +58,7 @@ LEFT JOIN LATERAL (
           AND e.seq > k.from_seq AND e.seq <= k.to_seq
           AND NOT pg_visible_in_snapshot(e.xid, k.seen)
           AND pg_visible_in_snapshot(e.xid, k.target)) k ON true
--- s: the first that holds
+-- s: its state, apart from the predicate
 CROSS JOIN LATERAL (
     SELECT CASE
                WHEN NOT d.retrying THEN 'expired'
@@ -74,7 +75,7 @@ CROSS JOIN LATERAL (
                ELSE 'delivered'
            END AS state
     OFFSET 0) s
--- a: the predicate that decides whether the consumer wants it, and its result
+-- a: the predicate that applies to it, and its result
 CROSS JOIN LATERAL (
     SELECT x.predicate,
            CASE WHEN x.predicate <> '' THEN @schema@._wants(x.predicate, e.payload) END AS wants

@@ -1,10 +1,9 @@
--- These are views under names known from other outboxes, with the columns they know;
--- docs/coming-from.md lists them. They cost nothing while they are not read, and show no more than
--- the reader may see of what they stand on (security_invoker).
+-- Views with the names and columns of other outboxes; docs/coming-from.md lists them. A reader sees
+-- no more than in the tables that they are based on (security_invoker).
 
--- outbox_listeners shows how far each consumer is. Everything up to last_processed_id is done with.
--- The columns about a retry are those of the first event that has failed and waits.
--- last_processed_at is known where receipts are kept.
+-- outbox_listeners shows the progress of each consumer, which is done with all events up to
+-- last_processed_id. The columns about a retry are those of the first event that has failed and
+-- waits. last_processed_at is known where receipts are kept.
 SELECT @schema@._name_view('outbox_listeners', 'how far each consumer is', $view$
     SELECT c.name AS listener_id, o.floor AS last_processed_id, r.at AS last_processed_at,
            coalesce(p.attempts, 0) AS retry_count, p.due_at AS retry_after,
@@ -24,16 +23,16 @@ SELECT @schema@._name_view('outbox_listeners', 'how far each consumer is', $view
                        LIMIT 1) p ON true
 $view$);
 
--- outbox_dead_letters leaves out those that were sent back, and are being tried again.
+-- outbox_dead_letters excludes dead letters that were sent back.
 SELECT @schema@._name_view('outbox_dead_letters', 'dead letters, by consumer and seq', $view$
     SELECT d.consumer AS listener_id, d.seq AS outbox_event_id, d.error, d.dead_at AS failed_at
     FROM @schema@.dead d
     WHERE NOT d.retrying
 $view$);
 
--- The next two have the name of the schema. A service's outbox is in the schema <service>_outbox,
--- so there they are <service>_outbox and <service>_outbox_dlq; in the schema outbox they are outbox
--- and outbox_dlq. Of several receipts of an event, dispatched_at is that of the first.
+-- The next two have the name of the schema: in the schema <service>_outbox of a service they are
+-- <service>_outbox and <service>_outbox_dlq, in the schema outbox they are outbox and outbox_dlq.
+-- If an event has several receipts, dispatched_at is that of the first.
 SELECT @schema@._name_view(n.nspname,
                            'events, and when they were dispatched where receipts are kept', $view$
     SELECT e.seq AS id, e.id::uuid AS event_id, e.type AS event_type, e.type AS topic,
@@ -59,7 +58,7 @@ SELECT @schema@._name_view(n.nspname || '_dlq', 'dead letters, whole', $view$
     WHERE NOT d.retrying
 $view$) FROM pg_catalog.pg_namespace n WHERE n.oid = '@schema@'::regnamespace;
 
--- event_handled and consumed_events both show the inbox: two other outboxes have a name for it.
+-- event_handled and consumed_events both show the inbox, under the names of two other outboxes.
 SELECT @schema@._name_view('event_handled',
                            'the inbox: which handler took effect for what', $view$
     SELECT h.handler AS handler_name, h.key AS idempotency_key, h.at AS handled_at

@@ -1,10 +1,8 @@
--- held_here and works_here show what was granted to their reader, and nothing of others. Row-level
--- security asks them at every statement, for roles that may have no right on the tables behind
--- them.
+-- held_here and works_here show what was granted to their reader. Row-level security reads them in
+-- every statement, for roles that may have no right on the underlying tables.
 --
--- The views read those tables with their owner's rights. current_user is the reader all the same,
--- also in a function that runs as its owner. As security barriers they never run a function of the
--- reader on a row that the reader may not see.
+-- The views read those tables with their owner's rights, but current_user is the reader. As
+-- security barriers they never run a function of the reader on a row that the reader may not see.
 
 -- held_here has the tenants that the reader is bound to.
 CREATE OR REPLACE VIEW @schema@.held_here WITH (security_barrier = true) AS

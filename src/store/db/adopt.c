@@ -370,15 +370,15 @@ int db_mark_check(const struct source *s, struct error *err)
     if (!id)
         return err_set(
             err, ERR_CONFIG,
-            "rows of %.100s can be marked only by a column that tells them apart: --column id=NAME",
+            "rows of %.100s can be marked only by a column that identifies them: --column id=NAME",
             s->name);
     if (db_value(s->st, err, &unique,
                  SQL(is_unique, .schema = s->schema, .source = s->name, .name = id)) != 0)
         return -1;
     if (!unique)
         return err_set(err, ERR_CONFIG,
-                       "rows of %.100s cannot be marked: its column %.100s does not tell its rows "
-                       "apart; name one that does, a primary key or a UNIQUE column: --column "
+                       "rows of %.100s cannot be marked: its column %.100s does not identify its "
+                       "rows; name one that does, a primary key or a UNIQUE column: --column "
                        "id=NAME",
                        s->name, id);
     return store_name_check(s->req->consumer, err);

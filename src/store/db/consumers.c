@@ -204,8 +204,8 @@ static int reshape(struct store *st, const struct consumer_spec *c, struct error
         return -1;
     if (unfinished)
         return err_set(err, ERR_CONFLICT,
-                       "consumer \"%s\" still has events on their way: its order and lanes can "
-                       "change only once it is through; run it with the old settings and --drain "
+                       "consumer \"%s\" still has undelivered events: its order and lanes can "
+                       "change only when it has none; run it with the old settings and --drain "
                        "first",
                        c->name);
 

@@ -621,12 +621,7 @@ static int restored(const struct look *l, const PGresult *r)
 /* clang-format off */
 static const char adopted_sql[] =
     "SELECT (SELECT string_agg(t::text, ', ') FROM @schema@._adopted_formerly() t), "
-           "(SELECT count(*) "
-            "FROM pg_trigger t "
-            "JOIN pg_proc p ON p.oid = t.tgfoid "
-            "WHERE p.pronamespace = '@schema@'::regnamespace "
-              "AND p.proname LIKE 'adopted\\_%' "
-              "AND t.tgparentid = 0)";
+           "(SELECT count(*) FROM @schema@._adoptions() a WHERE NOT a.inherited)";
 /* clang-format on */
 
 static int adopted(const struct look *l, const PGresult *r)

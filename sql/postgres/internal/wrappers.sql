@@ -1,9 +1,9 @@
--- SECURITY DEFINER wrappers for workers. A worker that may not write to the tables works on its own
--- consumers through them, with the rights of the tables' owner. Each wrapper checks the caller with
--- _admit, and then calls the function that it is named after. That function calls its wrapper if
--- its caller may not write. A consumer of another tenant is treated as if it did not exist.
+-- SECURITY DEFINER wrappers. A role that may not write to the tables works through them, with the
+-- rights of the tables' owner: a worker on its own consumers (_worker_*), an operator on any
+-- (_operator_*). Each wrapper checks the caller with _admit, and then calls the function that it is
+-- named after. That function calls its wrapper if its caller may not write. A consumer of another
+-- tenant is treated as if it did not exist.
 
--- _worker_register is register, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_register(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
     start_at text, by_whom text, how text) RETURNS boolean
@@ -28,7 +28,6 @@ BEGIN
 END
 $outbox$;
 
--- _worker_extend is extend, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_extend(
     consumer text, worker text, epoch bigint, lease_ms bigint, absolve boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -38,7 +37,6 @@ BEGIN
 END
 $outbox$;
 
--- _worker_shrink is _shrink, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_shrink(
     consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -48,7 +46,6 @@ BEGIN
 END
 $outbox$;
 
--- _worker_report is _report, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -58,7 +55,6 @@ BEGIN
 END
 $outbox$;
 
--- _worker_turn is _turn for a role that may not write to the tables. A wrapper, see _admit.
 CREATE OR REPLACE FUNCTION @schema@._worker_turn(
     consumer text, owner text, knows int,
     s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer
@@ -72,10 +68,9 @@ BEGIN
 END
 $outbox$;
 
--- Wrappers for the inbox, as above. A handler's name is granted as a consumer's name is: a role
--- that could record for a foreign handler could keep it from ever taking effect.
+-- The inbox. A handler's name is granted like a consumer's: a role that could record for a handler
+-- that is not its own could keep it from ever taking effect.
 
--- _worker_handle is _handle, for workers.
 CREATE OR REPLACE FUNCTION @schema@._worker_handle(handler text, key text, content bigint)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -85,7 +80,6 @@ BEGIN
 END
 $outbox$;
 
--- _worker_handle_all is _handle_all, for workers. Each handler is asked for once.
 CREATE OR REPLACE FUNCTION @schema@._worker_handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -95,7 +89,6 @@ BEGIN
 END
 $outbox$;
 
--- _worker_handled_before is _handled_before, for workers. Each handler is asked for once.
 CREATE OR REPLACE FUNCTION @schema@._worker_handled_before(handlers text[], keys text[])
 RETURNS SETOF bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -106,12 +99,6 @@ BEGIN
 END
 $outbox$;
 
--- Wrappers for operators. Each runs with the rights of the tables' owner, checks the caller with
--- _admit, and then calls the public function that it is named after. That function calls its
--- wrapper if its caller may not write. A consumer of another tenant is treated as if it did not
--- exist.
-
--- _operator_pause is pause, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_pause(consumer text, paused boolean) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -119,7 +106,6 @@ BEGIN
 END
 $outbox$;
 
--- _operator_redrive is redrive, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_redrive(consumer text, seqs bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -130,7 +116,6 @@ BEGIN
 END
 $outbox$;
 
--- _operator_retry is retry_now, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_retry(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -138,7 +123,6 @@ BEGIN
 END
 $outbox$;
 
--- _operator_drop is drop_dead, for operators.
 CREATE OR REPLACE FUNCTION @schema@._operator_drop(consumer text, seq bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
@@ -146,7 +130,7 @@ BEGIN
 END
 $outbox$;
 
--- _operator_remove is remove, for operators. The counts are NULL if the consumer is not there.
+-- The counts are NULL if there is no such consumer.
 CREATE OR REPLACE FUNCTION @schema@._operator_remove(
     consumer text, force boolean,
     OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
@@ -159,7 +143,7 @@ BEGIN
 END
 $outbox$;
 
--- _operator_trim is trim, for operators. It concerns no consumer in particular.
+-- A trim concerns no consumer in particular.
 CREATE OR REPLACE FUNCTION @schema@._operator_trim(
     older_than interval, max_rows int, inbox interval, after bigint,
     OUT events bigint, OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint,
