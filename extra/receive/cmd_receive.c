@@ -1,7 +1,6 @@
-/* cmd_receive.c: outbox receive, which reads the messages a sink has written, to show them or to
- * check them against the store. */
+/* cmd_receive.c: outbox receive, which shows the messages that a sink has written, or checks them
+ * against the store. */
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +12,6 @@
 #include "cli/cli.h"
 #include "event/message.h"
 #include "extra/receive/receive.h"
-#include "extra/receive/receive_check.h"
 
 #define STEP_MS 200        /* how long one call of next may wait */
 #define CHECK_IDLE_MS 2000 /* of --check, unless --idle says otherwise */
@@ -40,7 +38,7 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* One call. */
+/* One run of the command. */
 struct receiving {
     struct cli *cli;
     struct receiver *rc;
@@ -73,15 +71,9 @@ static int catch_signals(struct error *err)
     return 0;
 }
 
-static bool told_to_stop(void)
-{
-    struct pollfd fd = {.fd = wake_fd, .events = POLLIN};
-    return poll(&fd, 1, 0) == 1;
-}
+/* Printing */
 
-/* ---- printing ---- */
-
-/* A message; facts are absent if it holds no event of ours. */
+/* A message; without facts if it holds no event of ours. */
 struct shown_message {
     const struct received *got;
     struct message_facts facts;
@@ -167,7 +159,7 @@ static void message_text(struct buf *b, const void *row)
     buf_addc(b, '\n');
 }
 
-/* ---- receiving ---- */
+/* Receiving */
 
 /* Checks or prints one message. */
 static int take_message(struct receiving *r, const struct received *got, struct error *err)
@@ -188,12 +180,12 @@ static int take_message(struct receiving *r, const struct received *got, struct 
     return 0;
 }
 
-/* Receives messages until there are enough, none arrives for long enough, or it is told to stop. */
+/* Receives messages until there are enough, none arrives for long enough, or a signal arrives. */
 static int receive_all(struct receiving *r, struct error *err)
 {
     int64_t count = r->cli->args.receive.count;
     int64_t last = clock_mono(&clock_system);
-    while (!told_to_stop()) {
+    while (!receive_stop(r->rc, 0)) {
         struct received got;
         bool some;
         if (receive_next(r->rc, STEP_MS, &got, &some, err) != 0)
@@ -211,7 +203,7 @@ static int receive_all(struct receiving *r, struct error *err)
     return 0;
 }
 
-/* ---- the verdict ---- */
+/* The verdict */
 
 static bool first_lost(const void *row, struct listing_value *ret)
 {
@@ -259,8 +251,8 @@ static void verdict_text(struct buf *b, const void *row)
         buf_addf(b, "not an event: %lld\n", (long long)n->strange);
 }
 
-/* Compares with the store and prints the result. Repeats are no error: delivery is at least once.
- */
+/* Compares with the store and prints the result. Repeats are no error: delivery is at least
+ * once. */
 static int print_verdict(struct receiving *r, struct error *err)
 {
     struct store *st = commands_look(r->cli, err);

@@ -1,5 +1,4 @@
-#include "extra/receive/receive.h"
-
+/* receive.c: opening a receiver, and waiting for its next message. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/num.h"
+#include "extra/receive/receive.h"
 
 #define STEP_MS 50 /* polling interval of the stop descriptor */
 

@@ -1,10 +1,10 @@
-/* receive.h: reads back what sinks write, for outbox receive and for tests. Deliveries do not
- * depend on it. A receiver is not a consumer: it stores no position and acknowledges nothing, and
- * so changes nothing. */
+/* receive.h: reads back the messages that sinks write, for outbox receive and for tests. A receiver
+ * is not a consumer: it stores no position, acknowledges nothing, and so changes nothing. */
 #ifndef RECEIVE_RECEIVE_H
 #define RECEIVE_RECEIVE_H
 
 #include "event/message.h"
+#include "store/store.h"
 
 struct receiver;
 
@@ -13,7 +13,7 @@ struct receiver_config {
     const char *url; /* the sink's URL; a destination with fields matches all that fit it */
     /* where to start: "beginning", "end", or a position as the broker writes it */
     const char *from;
-    int wake; /* a descriptor that becomes readable when it is time to stop; -1: none */
+    int wake; /* a descriptor that is readable when it is time to stop; -1: none */
 };
 
 /* One message. Its strings are borrowed until the next call on the receiver. */
@@ -31,11 +31,11 @@ struct receiver_ops {
     /* begin connects and starts reading; *rc is zeroed except for its base. Errors: ERR_CONFIG if
      * it can never work, ERR_UNAVAILABLE, ERR_NOMEM. */
     int (*begin)(struct receiver *rc, struct error *err);
-    /* step returns a message that has arrived, or makes progress, waiting for about wait_ms.
-     * *ret_got is set only for a message. */
+    /* step returns a message that has arrived, or makes progress for about wait_ms. *ret_got is set
+     * only for a message. */
     int (*step)(struct receiver *rc, int64_t wait_ms, struct received *ret, bool *ret_got,
                 struct error *err);
-    /* end releases the contents of *rc, even after begin has failed. */
+    /* end releases the contents of *rc, also after begin has failed. */
     void (*end)(struct receiver *rc);
     bool patient; /* retry a failed step until the timeout */
 };
@@ -54,8 +54,8 @@ int receive_find(const char *url, const struct receiver_ops **ret, struct error 
 int receive_open(const struct receiver_config *cfg, struct receiver **ret, struct error *err);
 
 /* receive_next waits up to timeout_ms for the next message. *ret_got is whether there is one; it is
- * false after the timeout, or if cfg.wake is readable. Messages of a place come in its order. A
- * temporarily unavailable broker is not an error as long as nothing is missed. */
+ * false after the timeout, or if cfg.wake is readable. Messages of one place arrive in its order. A
+ * broker that is unavailable for a while is not an error as long as no message is missed. */
 int receive_next(struct receiver *rc, int64_t timeout_ms, struct received *ret, bool *ret_got,
                  struct error *err);
 /* receive_close frees everything; NULL is fine. */
@@ -63,6 +63,40 @@ void receive_close(struct receiver *rc);
 
 /* receive_stop waits up to wait_ms, and returns whether cfg.wake became readable. */
 bool receive_stop(const struct receiver *rc, int64_t wait_ms);
+
+/* The result of comparing received messages with the events in the store. */
+struct receive_counts {
+    int64_t received; /* messages */
+    int64_t events;   /* different ones among them */
+    int64_t repeats;  /* messages with an event received before */
+    int64_t strange;  /* messages that hold no event in one of our formats */
+    /* Of the store. */
+    int64_t expected;   /* events that should have been received */
+    int64_t lost;       /* expected events not received */
+    int64_t misordered; /* events received after a later one of their key, at the same place */
+    int64_t unknown;    /* received events that the store does not have */
+    char lost_id[UUID_TEXT + 1], misordered_id[UUID_TEXT + 1]; /* the first of each; "": none */
+};
+
+struct receive_check;
+
+/* receive_check_new returns NULL if out of memory. */
+struct receive_check *receive_check_new(void);
+void receive_check_free(struct receive_check *c);
+
+/* receive_check_add notes a received event, with its id (36 characters) and its place. Returns -1
+ * if out of memory. */
+int receive_check_add(struct receive_check *c, struct str id, struct str place);
+/* receive_check_strange notes a message that holds no event. */
+void receive_check_strange(struct receive_check *c);
+
+/* receive_check_store goes through all events that the store keeps. With a consumer, the events it
+ * has delivered are expected; without one, all are. Order is checked only among events of one key
+ * at one place, by their sequence numbers. */
+int receive_check_store(struct receive_check *c, struct store *st, const char *consumer,
+                        struct error *err);
+
+const struct receive_counts *receive_check_counts(const struct receive_check *c);
 
 #ifdef OUTBOX_REDIS
 extern const struct receiver_ops receive_redis;

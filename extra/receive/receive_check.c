@@ -1,14 +1,14 @@
-#include "extra/receive/receive_check.h"
-
+/* receive_check.c: compares received messages with the events in the store. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/char.h"
 #include "base/hash.h"
+#include "extra/receive/receive.h"
 
 #define FIRST_SIZE 1024 /* of a table; a power of two */
 
-/* An entry of a table: a received event, or a key at a place. (1) used == false: it is empty. */
+/* An entry of a table: a received event, or a key at a place. */
 struct slot {
     uint64_t high, low; /* the id; of a key, its hash and 0 */
     uint64_t place;     /* the hash of where it was received */
@@ -22,11 +22,11 @@ struct table {
     size_t size, n;
 };
 
-/* (1) events has every received event, keys every key at a place found in the store. */
+/* `events` has every received event, `keys` every key at a place found in the store. */
 struct receive_check {
     struct table events, keys;
     struct receive_counts counts;
-    bool failed; /* there was no memory */
+    bool failed; /* out of memory */
 };
 
 static int table_init(struct table *t)
@@ -136,7 +136,7 @@ void receive_check_strange(struct receive_check *c)
     c->counts.strange++;
 }
 
-/* ---- the store ---- */
+/* The store */
 
 /* Compares an event with the previous one of its key. Called in the order of sequence numbers. */
 static void check_order(struct receive_check *c, const struct event *ev, const struct slot *came)
@@ -157,7 +157,7 @@ static void check_order(struct receive_check *c, const struct event *ev, const s
         snprintf(c->counts.misordered_id, sizeof c->counts.misordered_id, "%s", ev->id.p);
 }
 
-/* Whether the store has the event as delivered, or whether no consumer was given. */
+/* Returns whether the consumer has delivered the event; without a consumer, every event counts. */
 static bool is_expected(const struct delivery_info *d, size_t n, const char *consumer)
 {
     if (!consumer)

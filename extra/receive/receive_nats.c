@@ -13,7 +13,7 @@
 #define RECONNECT_MS 200
 #define TEXT_MAX_BYTES ((size_t)4 << 20) /* all headers of a message, decoded */
 
-/* (1) msg is the message returned last; it owns names and position. */
+/* `msg` is the message returned last; it owns `names`. */
 struct nats_receiver {
     struct receiver base;
     struct nats_plan *plan;
@@ -48,7 +48,7 @@ static int connect_any_host(struct nats_receiver *rc, struct error *err)
     return rc->nc ? 0 : -1;
 }
 
-static int went_wrong(const struct nats_receiver *rc, natsStatus s, struct error *err)
+static int stream_failed(const struct nats_receiver *rc, natsStatus s, struct error *err)
 {
     char said[200];
     nats_link_text(s, said, sizeof said);
@@ -88,7 +88,7 @@ static int subscribe(struct nats_receiver *rc, struct error *err)
     if (s == NATS_OK)
         s = js_SubscribeSync(&rc->sub, rc->js, rc->plan->stream.subject, NULL, &so, NULL);
     if (s != NATS_OK)
-        return went_wrong(rc, s, err);
+        return stream_failed(rc, s, err);
     (void)natsSubscription_SetPendingLimits(rc->sub, -1, -1);
     return 0;
 }
@@ -124,9 +124,15 @@ static int nats_receive_begin(struct receiver *base, struct error *err)
     return subscribe(rc, err);
 }
 
-/* Appends s with every %XX decoded. */
-static void add_decoded(struct buf *b, struct str s)
+/* Returns a header's value. Attributes of CloudEvents have every character as %XX decoded into the
+ * text, which has room for all values, so that it does not move. */
+static struct str header_value(struct nats_receiver *rc, const char *name, const char *value)
 {
+    if (strncasecmp(name, "ce-", 3) != 0)
+        return str_of(value);
+    struct buf *b = &rc->text;
+    struct str s = str_of(value);
+    size_t at = b->n;
     for (size_t i = 0; i < s.n; i++) {
         bool whole = s.p[i] == '%' && i + 2 < s.n;
         int high = whole ? char_hex(s.p[i + 1]) : -1;
@@ -138,17 +144,7 @@ static void add_decoded(struct buf *b, struct str s)
         buf_addc(b, (char)(high * 16 + low));
         i += 2;
     }
-}
-
-/* Returns a header's value: CloudEvents attributes are percent-encoded. The text has room for all
- * of it, so it does not move. */
-static struct str value_of(struct nats_receiver *rc, const char *name, const char *value)
-{
-    if (strncasecmp(name, "ce-", 3) != 0)
-        return str_of(value);
-    size_t at = rc->text.n;
-    add_decoded(&rc->text, str_of(value));
-    return (struct str){rc->text.p + at, rc->text.n - at};
+    return (struct str){b->p + at, b->n - at};
 }
 
 /* Skips headers that are for the server. */
@@ -165,7 +161,7 @@ static void take_headers(struct nats_receiver *rc, struct message *m)
         bool servers = strncasecmp(name, "Nats-", 5) == 0;
         if (servers || natsMsgHeader_Get(rc->msg, name, &value) != NATS_OK)
             continue;
-        struct str v = value_of(rc, name, value);
+        struct str v = header_value(rc, name, value);
         if (strcasecmp(name, "content-type") == 0)
             m->content_type = v;
         else
@@ -195,7 +191,7 @@ static int nats_receive_step(struct receiver *base, int64_t wait_ms, struct rece
     if (s == NATS_TIMEOUT)
         return 0;
     if (s != NATS_OK)
-        return went_wrong(rc, s, err);
+        return stream_failed(rc, s, err);
     take_message(rc, ret);
     *ret_got = true;
     return 0;

@@ -1,6 +1,6 @@
-/* receive_rabbitmq.c: reads a queue without removing anything, or what an exchange routes from now
- * on. Messages read from a queue are unavailable to other consumers meanwhile, and are requeued in
- * their place when reading ends. */
+/* receive_rabbitmq.c: reads a queue without removing messages, or the messages that an exchange
+ * routes from now on. Messages read from a queue are unavailable to other consumers meanwhile, and
+ * are requeued in their place when reading ends. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +15,9 @@
 #define WAIT_MS 60000    /* of one poll */
 #define STREAM_AHEAD 200 /* prefetch of a stream */
 
-/* A message that has arrived or is arriving: its header frame, followed by its body. (1) It is
- * complete once rest == 0. */
-struct parcel {
-    struct parcel *next;
+/* A message: its header frame, followed by its body. It is complete once rest == 0. */
+struct arrival {
+    struct arrival *next;
     uint64_t tag, rest;
     size_t n_header, n;
     char data[];
@@ -27,8 +26,8 @@ struct parcel {
 /* Setup steps: each waits for the broker's reply. */
 enum reading { READ_OPEN, READ_QOS, READ_DECLARE, READ_BIND, READ_CONSUME, READ_RUNS };
 
-/* (1) first..last are complete, in order; `coming` is the one whose body is arriving. (2) given is
- * the one returned last; it lives until the next call. */
+/* (1) first..last are complete, in order; `partial` is the message whose body is arriving.
+ * (2) `returned` is the message returned last; it lives until the next call. */
 struct rabbitmq_receiver {
     struct receiver base;
     struct rabbitmq_settings set;
@@ -36,10 +35,10 @@ struct rabbitmq_receiver {
     struct rabbitmq_login login;
     struct rabbit_conn conn;
     enum reading reading;
-    bool temporary; /* the queue is exclusive to this connection and goes with it */
+    bool temporary; /* the queue is exclusive to this connection, and deleted with it */
     bool stream;
     char queue[RABBIT_SHORT_MAX + 1];
-    struct parcel *first, *last, *coming, *given;
+    struct arrival *first, *last, *partial, *returned;
     uint64_t tag; /* of the message whose header is arriving; 0: none */
     struct arena text;
 };
@@ -67,8 +66,8 @@ static amqp_field_value_t offset_of(const char *from)
                                 .value.bytes = rabbit_bytes(str_of(from))};
 }
 
-static int out_of_turn(const struct rabbitmq_receiver *rc, const amqp_method_t *m,
-                       struct error *err)
+static int unexpected_method(const struct rabbitmq_receiver *rc, const amqp_method_t *m,
+                             struct error *err)
 {
     return err_set(err, ERR_UNAVAILABLE, "%s sent an unexpected %s", rabbit_conn_label(&rc->conn),
                    amqp_method_name(m->id));
@@ -119,7 +118,7 @@ static int take_answer(struct rabbitmq_receiver *rc, const amqp_method_t *m, str
         [READ_CONSUME] = AMQP_BASIC_CONSUME_OK_METHOD,
     };
     if (m->id != answers[rc->reading])
-        return out_of_turn(rc, m, err);
+        return unexpected_method(rc, m, err);
 
     if (rc->reading == READ_DECLARE) {
         const amqp_queue_declare_ok_t *ok = m->decoded;
@@ -134,14 +133,14 @@ static int take_answer(struct rabbitmq_receiver *rc, const amqp_method_t *m, str
 
 /* Messages */
 
-static void keep_parcel(struct rabbitmq_receiver *rc)
+static void finish_arrival(struct rabbitmq_receiver *rc)
 {
     if (rc->last)
-        rc->last->next = rc->coming;
+        rc->last->next = rc->partial;
     else
-        rc->first = rc->coming;
-    rc->last = rc->coming;
-    rc->coming = NULL;
+        rc->first = rc->partial;
+    rc->last = rc->partial;
+    rc->partial = NULL;
 }
 
 static int take_header(struct rabbitmq_receiver *rc, const struct rabbit_frame *f,
@@ -153,23 +152,23 @@ static int take_header(struct rabbitmq_receiver *rc, const struct rabbit_frame *
     if (h.body_size > BODY_MAX)
         return err_set(err, ERR_UNAVAILABLE, "%s has a message of %llu bytes, which is too large",
                        rabbit_conn_label(&rc->conn), (unsigned long long)h.body_size);
-    struct parcel *p = malloc(sizeof *p + f->payload.n + h.body_size);
+    struct arrival *p = malloc(sizeof *p + f->payload.n + h.body_size);
     if (!p)
         return err_nomem(err);
-    *p = (struct parcel){
+    *p = (struct arrival){
         .tag = rc->tag, .rest = h.body_size, .n_header = f->payload.n, .n = f->payload.n};
     memcpy(p->data, f->payload.p, f->payload.n);
-    rc->coming = p;
+    rc->partial = p;
     rc->tag = 0;
     if (p->rest == 0)
-        keep_parcel(rc);
+        finish_arrival(rc);
     return 0;
 }
 
 static int take_content(struct rabbitmq_receiver *rc, const struct rabbit_frame *f,
                         struct error *err)
 {
-    struct parcel *p = rc->coming;
+    struct arrival *p = rc->partial;
     if (!p && rc->tag && f->type == RABBIT_HEADER)
         return take_header(rc, f, err);
     bool fits = p && f->type == RABBIT_BODY && f->payload.n <= p->rest;
@@ -180,7 +179,7 @@ static int take_content(struct rabbitmq_receiver *rc, const struct rabbit_frame 
     p->n += f->payload.n;
     p->rest -= f->payload.n;
     if (p->rest == 0)
-        keep_parcel(rc);
+        finish_arrival(rc);
     return 0;
 }
 
@@ -201,13 +200,13 @@ static int take_frame(void *ctx, const struct rabbit_frame *f, const amqp_method
     if (m->id == AMQP_BASIC_CANCEL_METHOD)
         return err_set(err, ERR_UNAVAILABLE, "%s: queue %s is gone", rabbit_conn_label(&rc->conn),
                        rc->queue);
-    if (m->id != AMQP_BASIC_DELIVER_METHOD || rc->tag || rc->coming)
-        return out_of_turn(rc, m, err);
+    if (m->id != AMQP_BASIC_DELIVER_METHOD || rc->tag || rc->partial)
+        return unexpected_method(rc, m, err);
     rc->tag = ((const amqp_basic_deliver_t *)m->decoded)->delivery_tag;
     return 0;
 }
 
-/* Handing out */
+/* Returning messages */
 
 /* Target of a message's headers. */
 struct filling {
@@ -224,14 +223,14 @@ static void take_field(void *ctx, struct str name, struct str value)
         return;
     if (str_is(name, "x-stream-offset"))
         f->to->position = copy;
-    bool theirs = name.n > 2 && memcmp(name.p, "x-", 2) == 0; /* set by the broker */
-    if (theirs || m->n == MESSAGE_HEADERS)
+    bool of_broker = name.n > 2 && memcmp(name.p, "x-", 2) == 0;
+    if (of_broker || m->n == MESSAGE_HEADERS)
         return;
     m->headers[m->n++] = (struct message_header){name, copy};
 }
 
-static int fill_received(struct rabbitmq_receiver *rc, const struct parcel *p, struct received *ret,
-                         struct error *err)
+static int fill_received(struct rabbitmq_receiver *rc, const struct arrival *p,
+                         struct received *ret, struct error *err)
 {
     struct rabbit_frame f = {.type = RABBIT_HEADER, .payload = {p->data, p->n_header}};
     struct rabbit_header h;
@@ -251,17 +250,17 @@ static int fill_received(struct rabbitmq_receiver *rc, const struct parcel *p, s
 
 /* Returns the next message. A stream's message is acknowledged, which gives credit for another and
  * removes nothing. */
-static int hand_out(struct rabbitmq_receiver *rc, struct received *ret, struct error *err)
+static int next_arrival(struct rabbitmq_receiver *rc, struct received *ret, struct error *err)
 {
-    free(rc->given);
-    rc->given = rc->first;
-    rc->first = rc->given->next;
+    free(rc->returned);
+    rc->returned = rc->first;
+    rc->first = rc->returned->next;
     if (!rc->first)
         rc->last = NULL;
-    amqp_basic_ack_t ack = {.delivery_tag = rc->given->tag};
+    amqp_basic_ack_t ack = {.delivery_tag = rc->returned->tag};
     if (rc->stream && send_method(rc, AMQP_BASIC_ACK_METHOD, &ack, err) != 0)
         return -1;
-    return fill_received(rc, rc->given, ret, err);
+    return fill_received(rc, rc->returned, ret, err);
 }
 
 /* Drives the connection after waiting up to wait_ms for the broker. */
@@ -282,7 +281,7 @@ static int rabbitmq_step(struct receiver *base, int64_t wait_ms, struct received
         return -1;
     if (!rc->first)
         return 0;
-    if (hand_out(rc, ret, err) != 0)
+    if (next_arrival(rc, ret, err) != 0)
         return -1;
     *ret_got = true;
     return 0;
@@ -294,10 +293,10 @@ static void rabbitmq_end(struct receiver *base)
 {
     struct rabbitmq_receiver *rc = (struct rabbitmq_receiver *)base;
     rabbit_conn_release(&rc->conn);
-    free(rc->given);
-    free(rc->coming);
+    free(rc->returned);
+    free(rc->partial);
     while (rc->first) {
-        struct parcel *p = rc->first;
+        struct arrival *p = rc->first;
         rc->first = p->next;
         free(p);
     }
@@ -307,8 +306,8 @@ static void rabbitmq_end(struct receiver *base)
     broker_url_release(&rc->url);
 }
 
-/* Decides what to read. Only queues store messages: without one, there is only what is published
- * from now on. */
+/* Decides what to read. Only queues store messages: an exchange alone has those published from now
+ * on. */
 static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
 {
     const char *from = rc->base.cfg.from, *queue = rc->set.queue;
@@ -322,8 +321,8 @@ static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
     bool begins = strcmp(from, "beginning") == 0, ends = strcmp(from, "end") == 0;
     if (rc->temporary && !ends)
         return err_set(err, ERR_CONFIG,
-                       "rabbitmq: an exchange keeps nothing; add queue=NAME to the URL, or --from "
-                       "end for what comes from now on");
+                       "rabbitmq: an exchange stores no messages; add queue=NAME to the URL, or "
+                       "--from end for new messages");
     if (queue && !rc->stream && !begins)
         return err_set(err, ERR_CONFIG,
                        "rabbitmq: a queue can only be read from its beginning; positions are for "

@@ -28,7 +28,7 @@ struct redis_peer {
     bool owns; /* it is the only server, or a master of the cluster */
 };
 
-/* (1) peer[0..n) are the known servers. (2) If located, those that own something are marked, and
+/* (1) peer[0..n) are the known servers. (2) If `located`, masters are marked with `owns`, and
  * owner[slot] - 1 is the index of the slot's server; 0: unknown. */
 struct redis_peers {
     const struct redis_settings *set; /* borrowed */
@@ -36,7 +36,7 @@ struct redis_peers {
     size_t n;
     uint16_t owner[REDIS_SLOTS];
     bool located;
-    int wake; /* a descriptor that becomes readable when it is time to stop; -1: none */
+    int wake; /* a descriptor that is readable when it is time to stop; -1: none */
 };
 
 /* Servers */
@@ -84,8 +84,6 @@ static size_t peer_at(struct redis_peers *p, const char *host, const char *port,
     }
     return add_peer(p, &url, err) == 0 ? p->n : 0;
 }
-
-/* Where they are */
 
 static int locate_single(struct redis_peers *p, struct error *err)
 {
@@ -259,8 +257,8 @@ struct source {
     char last[REDIS_ID];
 };
 
-/* (1) entries points into reply, and entries->element[at..) of source[turn] is still to be
- * returned. (2) fixed: there is only one source, and no others are searched for. */
+/* (1) `entries` points into `reply`, and entries->element[at..) of source[turn] are still to be
+ * returned. (2) `fixed`: there is only one source, and no others are searched for. */
 struct redis_receiver {
     struct receiver base;
     struct redis_settings set;
@@ -275,6 +273,7 @@ struct redis_receiver {
     size_t at;
 };
 
+/* Returns the number of elements; 0 if the reply is not an array. */
 static size_t count_of(const redisReply *r)
 {
     return r->type == REDIS_REPLY_ARRAY ? r->elements : 0;
@@ -287,7 +286,7 @@ static bool is_pair(const redisReply *r)
 
 /* Streams */
 
-/* Reads the id of a stream's last entry, which is where "end" is now. */
+/* Reads the id of a stream's last entry, behind which "end" begins. */
 static int last_of(struct redis_receiver *rc, const char *stream, char id[REDIS_ID],
                    struct error *err)
 {
@@ -300,14 +299,6 @@ static int last_of(struct redis_receiver *rc, const char *stream, char id[REDIS_
         snprintf(id, REDIS_ID, "%s", r->element[0]->element[0]->str);
     freeReplyObject(r);
     return 0;
-}
-
-static bool is_known(const struct redis_receiver *rc, const char *name)
-{
-    for (size_t i = 0; i < rc->n; i++)
-        if (strcmp(rc->source[i].name, name) == 0)
-            return true;
-    return false;
 }
 
 /* Starts reading a stream. One that is created after the start is read from its beginning. */
@@ -339,7 +330,9 @@ static int add_found(struct redis_receiver *rc, const redisReply *names, const c
 {
     for (size_t i = 0; i < count_of(names); i++) {
         const redisReply *name = names->element[i];
-        bool is_new = name->type == REDIS_REPLY_STRING && !is_known(rc, name->str);
+        bool is_new = name->type == REDIS_REPLY_STRING;
+        for (size_t k = 0; k < rc->n && is_new; k++)
+            is_new = strcmp(rc->source[k].name, name->str) != 0;
         if (is_new && add_source(rc, name->str, from, err) != 0)
             return -1;
     }

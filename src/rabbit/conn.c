@@ -1,18 +1,22 @@
+/* conn.c: the connection: connecting, the login and everything else on channel 0, heartbeats. */
 #include "rabbit/conn.h"
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "base/text.h"
-#include "rabbit/greeting.h"
 
-#define GREET_MAX 16384              /* bytes of the login */
+#define LOGIN_MAX 16384              /* bytes of the login */
 #define READ_SIZE 65536              /* of one read */
 #define READS_MAX 64                 /* per call of rabbit_conn_drive */
 #define IN_MAX ((size_t)1 << 20)     /* an incomplete frame, and what was read after it */
 #define LOGIN_NS (10 * 1000 * MS_NS) /* to log in, per node */
 #define POOL_PAGE 4096
+#define FRAME_MAX 131072 /* RabbitMQ's default; used if a broker has no limit */
+#define CHANNEL_MAX 8
 
 void rabbit_conn_init(struct rabbit_conn *c, const struct rabbit_config *cfg)
 {
@@ -20,7 +24,7 @@ void rabbit_conn_init(struct rabbit_conn *c, const struct rabbit_config *cfg)
     wire_init(&c->wire);
     buf_init(&c->in, IN_MAX);
     buf_init(&c->out, cfg->out_max);
-    buf_init(&c->greet, GREET_MAX);
+    buf_init(&c->login, LOGIN_MAX);
     init_amqp_pool(&c->pool, POOL_PAGE);
 }
 
@@ -48,20 +52,20 @@ static void change_state(struct rabbit_conn *c, enum rabbit_state to)
 }
 
 /* Wipes the login: it contained the password. */
-static void forget_greeting(struct rabbit_conn *c)
+static void wipe_login(struct rabbit_conn *c)
 {
-    if (c->greet.p)
-        explicit_bzero(c->greet.p, c->greet.cap);
-    buf_clear(&c->greet);
-    c->greet_sent = 0;
+    if (c->login.p)
+        explicit_bzero(c->login.p, c->login.cap);
+    buf_clear(&c->login);
+    c->login_sent = 0;
 }
 
-/* Drops the connection to this node but keeps what is queued, for the next. */
-static void hang_up(struct rabbit_conn *c)
+/* Drops the connection to this node, but keeps the queued frames for the next one. */
+static void disconnect(struct rabbit_conn *c)
 {
     wire_close(&c->wire);
     change_state(c, RABBIT_CLOSED);
-    forget_greeting(c);
+    wipe_login(c);
     buf_clear(&c->in);
     empty_amqp_pool(&c->pool);
     init_amqp_pool(&c->pool, POOL_PAGE);
@@ -71,8 +75,8 @@ static void hang_up(struct rabbit_conn *c)
 
 void rabbit_conn_close(struct rabbit_conn *c)
 {
-    /* Send connection.close to a broker that is listening, unless something is half written;
-     * otherwise it logs that we were cut off. */
+    /* Without connection.close, the broker logs that the client vanished. It cannot be sent behind
+     * a frame that is half written. */
     struct error err;
     if (c->state == RABBIT_READY && c->sent == 0) {
         amqp_connection_close_t bye = {.reply_code = AMQP_REPLY_SUCCESS,
@@ -81,7 +85,7 @@ void rabbit_conn_close(struct rabbit_conn *c)
         rabbit_frame_put_method(&c->out, 0, AMQP_CONNECTION_CLOSE_METHOD, &bye);
         (void)wire_flush(&c->wire, &c->out, &c->sent, &err);
     }
-    hang_up(c);
+    disconnect(c);
     buf_clear(&c->out);
     c->sent = 0;
 }
@@ -91,7 +95,7 @@ void rabbit_conn_release(struct rabbit_conn *c)
     rabbit_conn_close(c);
     buf_release(&c->in);
     buf_release(&c->out);
-    buf_release(&c->greet);
+    buf_release(&c->login);
     empty_amqp_pool(&c->pool);
 }
 
@@ -100,24 +104,25 @@ void rabbit_conn_release(struct rabbit_conn *c)
 /* Starts connecting to the current node. */
 static int connect_node(struct rabbit_conn *c, struct error *err)
 {
+    static const char protocol[8] = {'A', 'M', 'Q', 'P', 0, 0, 9, 1};
     c->tries++;
     c->since = now_of(c);
     if (wire_open(&c->wire, &c->cfg.peers[c->peer], err) != 0)
         return -1;
     change_state(c, RABBIT_CONNECTING);
-    rabbit_greeting_begin(c);
+    buf_add(&c->login, protocol, sizeof protocol);
     return 0;
 }
 
 /* Moves on to the next node, until all have been tried; err is then that of the last one. */
 static int connect_next(struct rabbit_conn *c, struct error *err)
 {
-    hang_up(c);
+    disconnect(c);
     while (c->tries < c->cfg.n_peers) {
         c->peer = (c->peer + 1) % c->cfg.n_peers;
         if (connect_node(c, err) == 0)
             return 0;
-        hang_up(c);
+        disconnect(c);
     }
     c->peer = (c->peer + 1) % c->cfg.n_peers; /* for the next attempt */
     return -1;
@@ -138,6 +143,210 @@ int rabbit_conn_send(struct rabbit_conn *c, uint16_t channel, amqp_method_number
     return c->out.failed ? -1 : 0;
 }
 
+/* Channel 0 */
+
+static int send_login(struct rabbit_conn *c, amqp_method_number_t id, void *m, struct error *err)
+{
+    rabbit_frame_put_method(&c->login, 0, id, m);
+    if (c->login.failed)
+        return err_nomem(err);
+    return 0;
+}
+
+static amqp_table_entry_t text_entry(const char *name, const char *value)
+{
+    return (amqp_table_entry_t){
+        .key = rabbit_bytes(str_of(name)),
+        .value = {.kind = AMQP_FIELD_KIND_UTF8, .value.bytes = rabbit_bytes(str_of(value))},
+    };
+}
+
+static amqp_table_entry_t true_entry(const char *name)
+{
+    return (amqp_table_entry_t){
+        .key = rabbit_bytes(str_of(name)),
+        .value = {.kind = AMQP_FIELD_KIND_BOOLEAN, .value.boolean = 1},
+    };
+}
+
+/* Returns whether a word is in a blank-separated list. */
+static bool has_word(struct str list, const char *word)
+{
+    size_t n = strlen(word);
+    while (list.n > 0) {
+        const char *blank = memchr(list.p, ' ', list.n);
+        size_t len = blank ? (size_t)(blank - list.p) : list.n;
+        if (len == n && memcmp(list.p, word, n) == 0)
+            return true;
+        if (!blank)
+            return false;
+        list.p += len + 1;
+        list.n -= len + 1;
+    }
+    return false;
+}
+
+static struct str property(const amqp_table_t *t, const char *name)
+{
+    for (int i = 0; i < t->num_entries; i++) {
+        const amqp_table_entry_t *e = &t->entries[i];
+        bool found = str_is(rabbit_str(e->key), name) && e->value.kind == AMQP_FIELD_KIND_UTF8;
+        if (found)
+            return rabbit_str(e->value.value.bytes);
+    }
+    return STR("");
+}
+
+/* Announces our capabilities. Without these, the broker drops a refused login without a reason, and
+ * does not notify us of alarms. */
+static int start_ok(struct rabbit_conn *c, const char *mechanism, struct str response,
+                    struct error *err)
+{
+    amqp_table_entry_t can[] = {
+        true_entry("authentication_failure_close"), true_entry("basic.nack"),
+        true_entry("connection.blocked"),           true_entry("consumer_cancel_notify"),
+        true_entry("publisher_confirms"),
+    };
+    amqp_table_entry_t about[] = {
+        text_entry("product", "outbox"),
+        text_entry("version", OUTBOX_VERSION),
+        text_entry("connection_name", c->cfg.name),
+        {.key = rabbit_bytes(STR("capabilities")),
+         .value = {.kind = AMQP_FIELD_KIND_TABLE,
+                   .value.table = {.num_entries = sizeof can / sizeof can[0], .entries = can}}},
+    };
+    amqp_connection_start_ok_t m = {
+        .client_properties = {.num_entries = sizeof about / sizeof about[0], .entries = about},
+        .mechanism = rabbit_bytes(str_of(mechanism)),
+        .response = rabbit_bytes(response),
+        .locale = rabbit_bytes(STR("en_US")),
+    };
+    return send_login(c, AMQP_CONNECTION_START_OK_METHOD, &m, err);
+}
+
+static int login_plain(struct rabbit_conn *c, struct error *err)
+{
+    struct error why = {0};
+    char *password = c->cfg.password(c->cfg.password_ctx, &why);
+    if (!password && why.code) {
+        *err = why;
+        err->retry_class = CLASS_DOWN;
+        return -1;
+    }
+
+    struct buf b;
+    buf_init(&b, RABBIT_FRAME_MIN / 2);
+    buf_addc(&b, '\0');
+    buf_adds(&b, c->cfg.user);
+    buf_addc(&b, '\0');
+    if (password)
+        buf_adds(&b, password);
+    int rc;
+    if (b.failed)
+        rc = err_class(err, ERR_CONFIG, CLASS_DOWN, 0, "%s: user and password are too long",
+                       rabbit_conn_label(c));
+    else
+        rc = start_ok(c, "PLAIN", (struct str){b.p, b.n}, err);
+
+    if (b.p)
+        explicit_bzero(b.p, b.cap);
+    buf_release(&b);
+    if (password)
+        explicit_bzero(password, strlen(password));
+    free(password);
+    return rc;
+}
+
+static int handle_start(struct rabbit_conn *c, const amqp_connection_start_t *m, struct error *err)
+{
+    const char *mechanism = c->cfg.external ? "EXTERNAL" : "PLAIN";
+    struct str product = property(&m->server_properties, "product");
+    struct str version = property(&m->server_properties, "version");
+    char both[RABBIT_TEXT];
+    int n = snprintf(both, sizeof both, "%.*s %.*s", (int)min_size(product.n, 80),
+                     product.n ? product.p : "", (int)min_size(version.n, 80),
+                     version.n ? version.p : "");
+    text_clean(c->product, sizeof c->product, both, (size_t)n);
+    if (!has_word(rabbit_str(m->mechanisms), mechanism)) {
+        char offered[RABBIT_TEXT];
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s does not offer SASL %s, only %s",
+                         rabbit_conn_label(c), mechanism, rabbit_conn_text(m->mechanisms, offered));
+    }
+    if (c->cfg.external)
+        return start_ok(c, mechanism, STR(""), err);
+    return login_plain(c, err);
+}
+
+/* Accepts the smaller of two limits; 0 is no limit. */
+static int handle_tune(struct rabbit_conn *c, const amqp_connection_tune_t *m, struct error *err)
+{
+    if (m->frame_max > 0 && m->frame_max < RABBIT_FRAME_MIN)
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s wants frames of %u bytes",
+                         rabbit_conn_label(c), m->frame_max);
+    c->frame_max = FRAME_MAX;
+    if (m->frame_max > 0 && m->frame_max < FRAME_MAX)
+        c->frame_max = m->frame_max;
+
+    int heartbeat = c->cfg.heartbeat_s;
+    if (m->heartbeat > 0 && m->heartbeat < heartbeat)
+        heartbeat = m->heartbeat;
+    c->heartbeat = (int64_t)heartbeat * 1000 * MS_NS;
+
+    amqp_connection_tune_ok_t ok = {
+        .channel_max = m->channel_max && m->channel_max < CHANNEL_MAX ? m->channel_max
+                                                                      : CHANNEL_MAX,
+        .frame_max = (uint32_t)c->frame_max,
+        .heartbeat = (uint16_t)heartbeat,
+    };
+    amqp_connection_open_t open = {.virtual_host = rabbit_bytes(str_of(c->cfg.vhost))};
+    if (send_login(c, AMQP_CONNECTION_TUNE_OK_METHOD, &ok, err) != 0)
+        return -1;
+    return send_login(c, AMQP_CONNECTION_OPEN_METHOD, &open, err);
+}
+
+/* Reports why the broker closed the connection. */
+static int connection_closed(struct rabbit_conn *c, const amqp_connection_close_t *m,
+                             struct error *err)
+{
+    char said[RABBIT_TEXT];
+    rabbit_conn_text(m->reply_text, said);
+    const char *what = c->state == RABBIT_READY ? "closed the connection" : "refused the login";
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, m->reply_code, "%s %s: %s",
+                     rabbit_conn_label(c), what, said);
+}
+
+/* Handles a method on channel 0, and sets *ret_ready once the login is complete. Until then,
+ * replies go into c->login. Fails when the broker refuses or closes: CLASS_DOWN, with its code. */
+static int handle_method(struct rabbit_conn *c, const amqp_method_t *m, bool *ret_ready,
+                         struct error *err)
+{
+    bool logging_in = c->state == RABBIT_LOGIN;
+    switch (m->id) {
+    case AMQP_CONNECTION_START_METHOD:
+        if (logging_in)
+            return handle_start(c, m->decoded, err);
+        break;
+    case AMQP_CONNECTION_TUNE_METHOD:
+        if (logging_in)
+            return handle_tune(c, m->decoded, err);
+        break;
+    case AMQP_CONNECTION_OPEN_OK_METHOD:
+        *ret_ready = logging_in;
+        if (logging_in)
+            return 0;
+        break;
+    case AMQP_CONNECTION_CLOSE_METHOD: return connection_closed(c, m->decoded, err);
+    case AMQP_CONNECTION_BLOCKED_METHOD:
+        c->blocked = true;
+        rabbit_conn_text(((const amqp_connection_blocked_t *)m->decoded)->reason, c->reason);
+        return 0;
+    case AMQP_CONNECTION_UNBLOCKED_METHOD: c->blocked = false; return 0;
+    default: break;
+    }
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
+                     rabbit_conn_label(c), amqp_method_name(m->id));
+}
+
 /* Reading */
 
 /* Reports that the peer violates the protocol. */
@@ -149,9 +358,9 @@ static int protocol_error(const struct rabbit_conn *c, struct error *err)
     return -1;
 }
 
-/* Dispatches one frame. Channel 0 is handled here. */
-static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbit_frame_fn *frame,
-                      void *ctx, struct error *err)
+/* Handles one frame of channel 0, and passes one of another channel on. */
+static int handle_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbit_frame_fn *frame,
+                        void *ctx, struct error *err)
 {
     amqp_method_t m = {0};
     bool has_method = f->type == RABBIT_METHOD, login_done = false;
@@ -165,22 +374,22 @@ static int take_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rabbi
         rc = err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                        "%s sent a frame on a channel before the login", rabbit_conn_label(c));
     } else if (has_method) {
-        rc = rabbit_greeting_take(c, &m, &login_done, err);
+        rc = handle_method(c, &m, &login_done, err);
     } else if (f->type != RABBIT_HEARTBEAT) {
         err_set(err, ERR_INVALID, "it sent a message on channel 0");
         rc = protocol_error(c, err);
     }
     if (login_done) {
         change_state(c, RABBIT_READY);
-        forget_greeting(c);
+        wipe_login(c);
     }
     recycle_amqp_pool(&c->pool);
     return rc;
 }
 
-/* Dispatches the complete frames and keeps the rest. Until limits are negotiated, a frame is
- * small. */
-static int take_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
+/* Handles the complete frames and keeps the rest. Until limits are negotiated, frames are small. */
+static int handle_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
+                         struct error *err)
 {
     size_t used = 0;
     int rc = 0;
@@ -194,7 +403,7 @@ static int take_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
         if (k == 0)
             break;
         used += (size_t)k;
-        rc = take_frame(c, &f, frame, ctx, err);
+        rc = handle_frame(c, &f, frame, ctx, err);
     }
     if (rc != 0)
         return rc;
@@ -218,8 +427,8 @@ static int read_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
         if (k == 0)
             return 0;
         c->in.n += (size_t)k;
-        c->heard = now_of(c);
-        if (take_frames(c, frame, ctx, err) != 0)
+        c->last_read = now_of(c);
+        if (handle_frames(c, frame, ctx, err) != 0)
             return -1;
         if (wire_drained(&c->wire, (size_t)k, READ_SIZE))
             return 0;
@@ -236,18 +445,18 @@ static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
         if (wire_advance(&c->wire, err) != 0)
             return -1;
         if (c->wire.state == WIRE_OPEN) {
-            change_state(c, RABBIT_GREETING);
-            c->heard = c->told = now_of(c);
+            change_state(c, RABBIT_LOGIN);
+            c->last_read = c->last_write = now_of(c);
         }
     }
-    if (c->state == RABBIT_GREETING) {
-        if (wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
+    if (c->state == RABBIT_LOGIN) {
+        if (wire_flush(&c->wire, &c->login, &c->login_sent, err) != 0)
             return wire_lost(&c->wire, err);
         if (read_frames(c, frame, ctx, err) != 0)
             return -1;
     }
-    /* Write the reply to what was just read. */
-    if (c->state == RABBIT_GREETING && wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
+    /* Write the reply to the method just read. */
+    if (c->state == RABBIT_LOGIN && wire_flush(&c->wire, &c->login, &c->login_sent, err) != 0)
         return wire_lost(&c->wire, err);
     if (c->state == RABBIT_READY || now_of(c) < c->since + LOGIN_NS)
         return 0;
@@ -255,19 +464,18 @@ static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
                      rabbit_conn_label(c), (int)(LOGIN_NS / MS_NS / 1000));
 }
 
-/* Sends a heartbeat if nothing else was written for a while, and gives up a peer that has been
+/* Sends a heartbeat if nothing else was written for a while, and gives up on a peer that has been
  * silent for two intervals. */
 static int keep_heartbeat(struct rabbit_conn *c, struct error *err)
 {
     if (c->heartbeat == 0)
         return 0;
     int64_t now = now_of(c);
-    if (now >= c->heard + 2 * c->heartbeat)
+    if (now >= c->last_read + 2 * c->heartbeat)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                          "%s has been silent for two heartbeats of %d s", rabbit_conn_label(c),
                          (int)(c->heartbeat / MS_NS / 1000));
-    bool quiet = now >= c->told + c->heartbeat / 2 && rabbit_conn_queued(c) == 0;
-    if (quiet)
+    if (now >= c->last_write + c->heartbeat / 2 && rabbit_conn_queued(c) == 0)
         rabbit_frame_put_heartbeat(&c->out);
     return 0;
 }
@@ -280,7 +488,7 @@ static int write_out(struct rabbit_conn *c, struct error *err)
     if (wire_flush(&c->wire, &c->out, &c->sent, err) != 0)
         return -1;
     if (rabbit_conn_queued(c) < before)
-        c->told = now_of(c);
+        c->last_write = now_of(c);
     return 0;
 }
 
@@ -322,7 +530,7 @@ int rabbit_conn_drive(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, 
 
 struct pollfd rabbit_conn_poll(const struct rabbit_conn *c)
 {
-    bool unsent = c->greet_sent < c->greet.n;
+    bool unsent = c->login_sent < c->login.n;
     if (c->state == RABBIT_READY)
         unsent = rabbit_conn_queued(c) > 0;
     return wire_poll(&c->wire, unsent);
@@ -336,9 +544,9 @@ int64_t rabbit_conn_deadline(const struct rabbit_conn *c)
         return c->since + LOGIN_NS;
     if (c->heartbeat == 0)
         return CLOCK_NEVER;
-    int64_t silence = c->heard + 2 * c->heartbeat;
+    int64_t silence = c->last_read + 2 * c->heartbeat;
     if (rabbit_conn_queued(c) > 0)
-        return silence; /* unwritten data stands for a heartbeat */
-    int64_t beat = c->told + c->heartbeat / 2;
-    return beat < silence ? beat : silence;
+        return silence; /* unwritten data makes a heartbeat unnecessary */
+    int64_t beat = c->last_write + c->heartbeat / 2;
+    return min_i64(beat, silence);
 }

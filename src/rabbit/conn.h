@@ -1,5 +1,5 @@
-/* conn.h: one non-blocking connection to an AMQP 0-9-1 broker. It logs in, keeps the heartbeat, and
- * tracks whether the broker blocks publishers; channels are up to the user. */
+/* conn.h: one non-blocking connection to an AMQP 0-9-1 broker. It logs in, sends heartbeats, and
+ * tracks whether the broker blocks publishers. The caller opens channels. */
 #ifndef RABBIT_CONN_H
 #define RABBIT_CONN_H
 
@@ -13,7 +13,7 @@
 enum rabbit_state {
     RABBIT_CLOSED,
     RABBIT_CONNECTING, /* the socket, and TLS */
-    RABBIT_GREETING,   /* login, limits and virtual host are being negotiated */
+    RABBIT_LOGIN,      /* login, limits and virtual host are being negotiated */
     RABBIT_READY,
 };
 
@@ -35,7 +35,7 @@ struct rabbit_config {
 };
 
 /* (1) state == RABBIT_CLOSED if and only if the wire is closed. (2) out[sent..n) is not written
- * yet, and is held back until RABBIT_READY. (3) greet[greet_sent..n) is the unwritten part of the
+ * yet, and is held back until RABBIT_READY. (3) login[login_sent..n) is the unwritten part of the
  * login. (4) in[0..n) is an incomplete frame. */
 struct rabbit_conn {
     struct rabbit_config cfg;
@@ -43,12 +43,12 @@ struct rabbit_conn {
     struct wire wire;
     size_t peer;  /* current node, or the next to try */
     size_t tries; /* nodes tried since rabbit_conn_open */
-    struct buf in, out, greet;
-    size_t sent, greet_sent;
+    struct buf in, out, login;
+    size_t sent, login_sent;
     amqp_pool_t pool;
     size_t frame_max;
-    int64_t heartbeat;         /* ns; 0: none */
-    int64_t heard, told;       /* time of the last read, and of the last write */
+    int64_t heartbeat; /* ns; 0: none */
+    int64_t last_read, last_write;
     int64_t since;             /* when connecting to this node started */
     bool blocked;              /* connection.blocked: the broker accepts no messages for now */
     char reason[RABBIT_TEXT];  /* why */

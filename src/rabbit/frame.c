@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/num.h"
+
 #define HEAD 7 /* type, channel, size */
 #define AROUND (HEAD + 1)
 #define FRAME_END 0xCE
@@ -12,8 +14,8 @@
 
 /* Reading */
 
-/* Reads a run of bytes from the front. (1) After reading past the end, `bad` stays set and
- * everything read is zero or empty. */
+/* The unread rest of a frame. After reading past the end, `bad` stays set, and everything read is
+ * zero or empty. */
 struct cursor {
     struct str rest;
     bool bad;
@@ -48,12 +50,6 @@ static struct str text(struct cursor *c, size_t bytes)
     return take(c, (size_t)number(c, bytes));
 }
 
-static bool is_known_type(uint64_t type)
-{
-    return type == RABBIT_METHOD || type == RABBIT_HEADER || type == RABBIT_BODY ||
-           type == RABBIT_HEARTBEAT;
-}
-
 ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, struct error *err)
 {
     struct cursor c = {.rest = in};
@@ -62,7 +58,9 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
     uint64_t type = (unsigned char)in.p[0];
     if (type == 'A')
         return err_set(err, ERR_INVALID, "it speaks another version of AMQP than 0-9-1");
-    if (!is_known_type(type))
+    bool known = type == RABBIT_METHOD || type == RABBIT_HEADER || type == RABBIT_BODY ||
+                 type == RABBIT_HEARTBEAT;
+    if (!known)
         return err_set(err, ERR_INVALID, "it does not speak AMQP 0-9-1");
     if (in.n < HEAD)
         return 0;
@@ -81,9 +79,9 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
     return (ssize_t)(size + AROUND);
 }
 
-/* Whether a server sends this method to a client that publishes or consumes. Only connection.start
- * contains a table, and it comes in a small frame: nothing here can be nested deeply enough to hurt
- * the decoder. */
+/* Returns whether a server sends this method to a client that publishes or consumes. Only
+ * connection.start contains a table, and its frame is small: no nesting is deep enough to hurt the
+ * decoder. */
 static bool is_expected(amqp_method_number_t id)
 {
     static const amqp_method_number_t expected[] = {
@@ -246,19 +244,14 @@ static void put_number(char *to, uint64_t v, size_t bytes)
         to[i] = (char)(v >> 8 * (bytes - 1 - i));
 }
 
-static void put_head(char *to, enum rabbit_frame_type type, uint16_t channel, size_t size)
-{
-    put_number(to, type, 1);
-    put_number(to + 1, channel, 2);
-    put_number(to + 3, size, 4);
-}
-
 /* Writes a frame's head before a payload of n bytes that is already in place, and its end marker
  * after it. */
 static void put_frame(struct buf *b, enum rabbit_frame_type type, uint16_t channel, size_t n)
 {
     char *to = b->p + b->n;
-    put_head(to, type, channel, n);
+    put_number(to, type, 1);
+    put_number(to + 1, channel, 2);
+    put_number(to + 3, n, 4);
     to[HEAD + n] = (char)FRAME_END;
     b->n += n + AROUND;
 }
@@ -284,7 +277,7 @@ void rabbit_frame_put_heartbeat(struct buf *b)
         put_frame(b, RABBIT_HEARTBEAT, 0, 0);
 }
 
-/* Returns an upper bound for the size of the properties. */
+/* Returns an upper bound of the size of the properties. */
 static size_t properties_room(const amqp_basic_properties_t *p)
 {
     size_t n = 64 + 8 * RABBIT_SHORT_MAX;
@@ -301,7 +294,7 @@ static void put_body(struct buf *b, uint16_t channel, struct str body, size_t fr
 {
     size_t most = frame_max - AROUND;
     while (body.n > 0) {
-        size_t n = body.n < most ? body.n : most;
+        size_t n = min_size(body.n, most);
         char *to = buf_reserve(b, n + AROUND);
         if (!to)
             return;

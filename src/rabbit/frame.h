@@ -1,5 +1,5 @@
-/* frame.h: AMQP 0-9-1 frames, in and out. librabbitmq encodes and decodes methods; frames are ours,
- * so that a server cannot make us allocate more than one of them. */
+/* frame.h: AMQP 0-9-1 frames. librabbitmq encodes and decodes methods; the framing is our own, so
+ * that a server cannot make us allocate more than one frame. */
 #ifndef RABBIT_FRAME_H
 #define RABBIT_FRAME_H
 

@@ -44,8 +44,9 @@ struct nats_link {
     struct error lost;
     struct nats_queue outgoing;
     struct nats_answers answers;
-    natsMsg *reply;     /* to the last request */
-    bool no_responders; /* nothing answers requests on its subject */
+    natsMsg *reply; /* to the last request */
+    bool replied;   /* to the last request, or no_responders: nothing answers on its subject */
+    bool no_responders;
     struct nats_tail *tail;
     bool tail_done;
     struct nats_stream stream;

@@ -1,25 +1,28 @@
-/* nats_prepare.c: a link's queries before the first event: whether the stream exists and accepts
- * our subjects, and its last messages. */
+/* nats_prepare.c: the queries of a link before the first event: whether the stream exists and
+ * accepts our subjects, and its last messages. */
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "sink/nats_link_impl.h"
 
 #define NO_STREAM 10059
-#define ASK_AGAIN_NS (500 * MS_NS)
+#define REPEAT_NS (500 * MS_NS) /* of a request without a reply */
 
-/* Receiving: these run in a thread of libnats. */
+/* Receiving. These functions run in a thread of libnats. */
 
 /* Keeps the reply to our last request, and drops one to an earlier request. */
 static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
 {
     pthread_mutex_lock(&l->lock);
-    bool ours = nats_reply_token(number) == l->request && !l->reply && !l->no_responders;
-    if (ours && natsMsg_IsNoResponders(msg)) {
-        l->no_responders = true;
-    } else if (ours) {
+    bool awaited = nats_reply_token(number) == l->request && !l->replied;
+    if (awaited) {
+        l->replied = true;
+        l->no_responders = natsMsg_IsNoResponders(msg);
+    }
+    if (awaited && !l->no_responders) {
         l->reply = msg;
         msg = NULL;
     }
@@ -28,10 +31,14 @@ static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
     nats_link_flush(l);
 }
 
-/* Records the id of one of the stream's last messages. */
-static void note_tail(struct nats_link *l, natsMsg *msg)
+/* Records the id of one of the stream's last messages, which has the subject that it was published
+ * to. */
+static void on_tail(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
+    struct nats_link *l = closure;
     uint64_t seq, pending;
+    (void)nc;
+    (void)sub;
     const char *id = NULL, *place = natsMsg_GetReply(msg);
     bool of_stream = place && nats_reply_position(place, &seq, &pending);
     if (of_stream)
@@ -40,16 +47,17 @@ static void note_tail(struct nats_link *l, natsMsg *msg)
     pthread_mutex_lock(&l->lock);
     if (of_stream && l->tail && id)
         nats_tail_add(l->tail, str_of(id), seq);
-    if (of_stream && pending == 0)
+    bool last = of_stream && pending == 0;
+    if (last)
         l->tail_done = true;
     pthread_mutex_unlock(&l->lock);
     natsMsg_Destroy(msg);
-    if (of_stream && pending > 0)
-        return;
-    nats_link_flush(l);
+    if (last)
+        nats_link_flush(l);
 }
 
-static void note_ack(struct nats_link *l, const char *token, natsMsg *msg)
+/* Queues the reply to an event for the sink. */
+static void push_ack(struct nats_link *l, const char *token, natsMsg *msg)
 {
     struct nats_answer a = {.kind = NATS_NO_STREAM};
     if (!natsMsg_IsNoResponders(msg))
@@ -62,9 +70,8 @@ static void note_ack(struct nats_link *l, const char *token, natsMsg *msg)
         free(a.text);
 }
 
-/* Dispatches messages to the inbox: INBOX.q1 is the reply to a request, INBOX.17 that to an
- * event. */
-static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
+/* Dispatches replies: INBOX.q1 is for a request, INBOX.17 for an event. */
+static void on_reply(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
     struct nats_link *l = closure;
     const char *rest = natsMsg_GetSubject(msg) + strlen(l->inbox) + 1;
@@ -73,15 +80,7 @@ static void on_answer(natsConnection *nc, natsSubscription *sub, natsMsg *msg, v
     if (*rest == 'q')
         keep_reply(l, rest + 1, msg);
     else
-        note_ack(l, rest, msg);
-}
-
-/* Handles a message of the stream. It has the subject that it was published to. */
-static void on_tail(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
-{
-    (void)nc;
-    (void)sub;
-    note_tail(closure, msg);
+        push_ack(l, rest, msg);
 }
 
 static void on_complete(void *closure)
@@ -89,7 +88,7 @@ static void on_complete(void *closure)
     nats_link_unref(closure);
 }
 
-/* Subscribes fn to a subject; fn may be called until on_complete was. */
+/* Subscribes fn to a subject. The link lives until on_complete is called. */
 static int subscribe(struct nats_link *l, const char *subject, natsMsgHandler fn,
                      natsSubscription **ret, struct error *err)
 {
@@ -116,40 +115,27 @@ static int subscribe_inbox(struct nats_link *l, struct error *err)
     snprintf(l->inbox, sizeof l->inbox, "%s", inbox);
     natsInbox_Destroy(inbox);
     snprintf(all, sizeof all, "%s.*", l->inbox);
-    return subscribe(l, all, on_answer, &l->sub, err);
+    return subscribe(l, all, on_reply, &l->sub, err);
 }
 
-/* Asking */
+/* Requests */
 
-static bool has_reply(struct nats_link *l)
+/* Waits until a flag of the link is set, or until a deadline. *ret is whether the flag is set. */
+static int wait_until(struct nats_link *l, const bool *flag, int64_t until, bool *ret,
+                      struct error *err)
 {
-    pthread_mutex_lock(&l->lock);
-    bool has = l->reply || l->no_responders;
-    pthread_mutex_unlock(&l->lock);
-    return has;
-}
-
-static bool has_tail(struct nats_link *l)
-{
-    pthread_mutex_lock(&l->lock);
-    bool has = l->tail_done;
-    pthread_mutex_unlock(&l->lock);
-    return has;
-}
-
-/* Pumps until `here` returns true, or until a deadline. *ret is which. */
-static int pump_until(struct nats_link *l, bool (*here)(struct nats_link *), int64_t until,
-                      bool *ret, struct error *err)
-{
-    while (!here(l)) {
+    for (;;) {
+        pthread_mutex_lock(&l->lock);
+        bool set = *flag;
+        pthread_mutex_unlock(&l->lock);
         int64_t left = until - clock_mono(&clock_system);
-        if (left <= 0)
-            break;
+        if (set || left <= 0) {
+            *ret = set;
+            return 0;
+        }
         if (nats_link_process(l, (int)(left / MS_NS) + 1, err) != 0)
             return -1;
     }
-    *ret = here(l);
-    return 0;
 }
 
 static int unanswered(const struct nats_link *l, const char *what, struct error *err)
@@ -162,8 +148,8 @@ static int unanswered(const struct nats_link *l, const char *what, struct error 
 /* Sends a request to JetStream, with `what` such as STREAM.INFO.orders, and waits. *ret is the
  * reply, which lives until the next request. A request sent while there is no leader is never
  * answered, so it is repeated; a reply to any will do. */
-static int ask_server(struct nats_link *l, const char *what, struct str body, struct json *ret,
-                      struct error *err)
+static int send_request(struct nats_link *l, const char *what, struct str body, struct json *ret,
+                        struct error *err)
 {
     char subject[400], reply[sizeof l->inbox + 16];
     int64_t now = clock_mono(&clock_system), until = now + l->plan->timeout_ms * MS_NS;
@@ -172,16 +158,16 @@ static int ask_server(struct nats_link *l, const char *what, struct str body, st
     pthread_mutex_lock(&l->lock);
     natsMsg_Destroy(l->reply);
     l->reply = NULL;
-    l->no_responders = false;
+    l->replied = l->no_responders = false;
     l->request++;
     pthread_mutex_unlock(&l->lock);
     snprintf(reply, sizeof reply, "%s.q%u", l->inbox, l->request);
     while (!answered && now < until) {
-        int64_t next = now + ASK_AGAIN_NS;
+        int64_t next = now + REPEAT_NS;
         natsStatus s = natsConnection_PublishRequest(l->nc, subject, reply, body.p, (int)body.n);
         if (s != NATS_OK)
             return nats_link_failed(l->plan, s, subject, err);
-        if (pump_until(l, has_reply, next < until ? next : until, &answered, err) != 0)
+        if (wait_until(l, &l->replied, min_i64(next, until), &answered, err) != 0)
             return -1;
         now = clock_mono(&clock_system);
     }
@@ -200,14 +186,14 @@ static int ask_server(struct nats_link *l, const char *what, struct str body, st
 }
 
 /* Sends a request with this body, and releases it. */
-static int ask_with_body(struct nats_link *l, const char *what, struct buf *body, struct json *ret,
-                         struct error *err)
+static int send_body(struct nats_link *l, const char *what, struct buf *body, struct json *ret,
+                     struct error *err)
 {
     int rc;
     if (body->failed)
         rc = err_nomem(err);
     else
-        rc = ask_server(l, what, (struct str){body->p, body->n}, ret, err);
+        rc = send_request(l, what, (struct str){body->p, body->n}, ret, err);
     buf_release(body);
     return rc;
 }
@@ -222,7 +208,7 @@ static int refused(struct nats_link *l, const char *what, int code, const char *
                      l->plan->url.label, l->plan->stream.name, what, said, code);
 }
 
-/* Creates the stream; *ret is the reply, which contains what its info would. */
+/* Creates the stream; *ret is the reply, which describes the stream as STREAM.INFO does. */
 static int create_stream(struct nats_link *l, struct json *ret, struct error *err)
 {
     char what[300], said[200];
@@ -231,7 +217,7 @@ static int create_stream(struct nats_link *l, struct json *ret, struct error *er
     buf_init(&body, 16384);
     nats_stream_request(&body, &l->plan->stream);
     snprintf(what, sizeof what, "STREAM.CREATE.%s", l->plan->stream.name);
-    if (ask_with_body(l, what, &body, ret, err) != 0)
+    if (send_body(l, what, &body, ret, err) != 0)
         return -1;
     if (nats_reply_error(*ret, &code, said, sizeof said))
         return refused(l, "could not be created", code, said, err);
@@ -244,7 +230,7 @@ static int read_stream(struct nats_link *l, struct error *err)
     struct json o;
     int code;
     snprintf(what, sizeof what, "STREAM.INFO.%s", l->plan->stream.name);
-    if (ask_server(l, what, (struct str){0}, &o, err) != 0)
+    if (send_request(l, what, (struct str){0}, &o, err) != 0)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said)) {
         if (code != NO_STREAM)
@@ -263,20 +249,8 @@ static int read_stream(struct nats_link *l, struct error *err)
 
 /* The tail */
 
-static void write_consumer(struct buf *b, const struct nats_link *l, uint64_t from)
-{
-    buf_adds(b, "{\"stream_name\":");
-    json_quote(b, str_of(l->plan->stream.name));
-    buf_adds(b, ",\"config\":{\"deliver_policy\":\"by_start_sequence\",\"opt_start_seq\":");
-    buf_addi64(b, (int64_t)from);
-    buf_adds(b, ",\"ack_policy\":\"none\",\"max_deliver\":1,\"replay_policy\":\"instant\","
-                "\"headers_only\":true,\"mem_storage\":true,\"num_replicas\":1,"
-                "\"inactive_threshold\":5000000000,\"deliver_subject\":");
-    buf_addf(b, "\"%s-t\"}}", l->inbox);
-}
-
-/* Creates a consumer that sends us the stream's last messages. *ret_name is its name, "" if nothing
- * will come. */
+/* Creates a consumer that sends us the stream's last messages. *ret_name is its name, "" if there
+ * are none. */
 static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100], struct error *err)
 {
     char what[300], said[200];
@@ -284,9 +258,16 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     struct json o, name;
     int code;
     buf_init(&body, 4096);
-    write_consumer(&body, l, from);
+    buf_adds(&body, "{\"stream_name\":");
+    json_quote(&body, str_of(l->plan->stream.name));
+    buf_adds(&body, ",\"config\":{\"deliver_policy\":\"by_start_sequence\",\"opt_start_seq\":");
+    buf_addi64(&body, (int64_t)from);
+    buf_adds(&body, ",\"ack_policy\":\"none\",\"max_deliver\":1,\"replay_policy\":\"instant\","
+                    "\"headers_only\":true,\"mem_storage\":true,\"num_replicas\":1,"
+                    "\"inactive_threshold\":5000000000,\"deliver_subject\":");
+    buf_addf(&body, "\"%s-t\"}}", l->inbox);
     snprintf(what, sizeof what, "CONSUMER.CREATE.%s", l->plan->stream.name);
-    if (ask_with_body(l, what, &body, &o, err) != 0)
+    if (send_body(l, what, &body, &o, err) != 0)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said))
         return refused(l, "its last messages cannot be read", code, said, err);
@@ -296,7 +277,7 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     int64_t n;
     bool nothing = json_get(o, STR("num_pending"), &v) && json_int(v, &n) && n == 0;
     bool named = json_get(o, STR("name"), &name) && name.type == JSON_STRING && name.raw.n < 100;
-    if (named && !nothing) /* otherwise they were deleted since we asked how many there are */
+    if (named && !nothing) /* they may have been deleted since STREAM.INFO */
         snprintf(ret_name, 100, "%.*s", (int)name.raw.n - 2, name.raw.p + 1);
     return 0;
 }
@@ -313,11 +294,11 @@ static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
         rc = make_consumer(l, from, name, err);
     if (rc == 0 && name[0]) {
         int64_t until = clock_mono(&clock_system) + l->plan->timeout_ms * MS_NS;
-        bool came = false;
-        rc = pump_until(l, has_tail, until, &came, err);
-        if (rc == 0 && !came)
+        bool done = false;
+        rc = wait_until(l, &l->tail_done, until, &done, err);
+        if (rc == 0 && !done)
             rc = unanswered(l, "with the last messages of the stream", err);
-        /* If this is lost, the consumer expires after 5 s. */
+        /* If this request is lost, the consumer expires after 5 s. */
         snprintf(what, sizeof what, "%s.CONSUMER.DELETE.%s.%s", l->plan->api, l->plan->stream.name,
                  name);
         (void)natsConnection_Publish(l->nc, what, NULL, 0);
@@ -334,8 +315,8 @@ static void set_tail(struct nats_link *l, struct nats_tail *tail)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Reads the ids of the stream's last messages: those that a relay which is gone, or a connection
- * that was cut, stored there without our knowing. Where this is not permitted, events may be
+/* Reads the ids of the stream's last messages: a relay that is gone, or a connection that was cut,
+ * may have stored events there without our knowing. If this is not permitted, events may be
  * repeated; an exclusive stream requires it. */
 static int look_back(struct nats_link *l, struct error *err)
 {

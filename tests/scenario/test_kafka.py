@@ -224,7 +224,7 @@ class Secured(OnKafka, Case):
 
 class Documented(unittest.TestCase):
     def test_documented_error_table_matches_the_code(self):
-        words = {"AWAY": "down", "WITH": "with another", "REFUSED": "refused", "TOPIC": "topic", "SETUP": "fatal"}
+        words = {"UNAVAILABLE": "down", "CONSEQUENCE": "with another", "REFUSED": "refused", "TOPIC": "topic", "SETUP": "fatal"}
         source = (ROOT / "src" / "sink" / "kafka_answer.c").read_text()
         shared = dict(re.findall(r'#define (\w+) "([^"]*)"', source))
         rows = re.findall(r"ROW\((\w+), KAFKA_(\w+),\s*(NULL|\w+|\"[^;]*?\")\),", source)

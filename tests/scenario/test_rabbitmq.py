@@ -176,7 +176,7 @@ class Receiving(Broker, Case):
 
     def test_exchange_stores_nothing(self):
         said = self.outbox("receive", self.url(), status=78).stderr
-        self.assertIn("an exchange keeps nothing; add queue=NAME", said)
+        self.assertIn("an exchange stores no messages; add queue=NAME", said)
 
 
 class Running(Broker, Case):
@@ -267,7 +267,7 @@ class Documentation(Case):
     def test_page_documents_every_answer(self):
         """docs/brokers.md repeats the table of src/sink/rabbitmq_answer.c, row by row."""
         root = pathlib.Path(__file__).parents[2]
-        rows = re.findall(r'\{(SAID_\w+), (\w+), (?:NULL|ABSENT|"[^"]*"), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_answer.c").read_text())
+        rows = re.findall(r'\{(REPLY_\w+), (\w+), (?:NULL|ABSENT|"[^"]*"), SINK_(\w+), \w+,\s+"([^"]+)"\}', (root / "src/sink/rabbitmq_answer.c").read_text())
         self.assertEqual(len(rows), 17)
         page = [re.sub(r"`", "", item) for item in items(section(BROKERS, "### RabbitMQ"))]
         for _, _, status, meaning in rows:
