@@ -60,7 +60,7 @@ static const struct option_def options[] = {
      "environment variables to pass to the command, besides PATH, HOME, LANG and the like",
      set_exec_env, ARG(consume.exec_env)},
     {"name", "NAME", NULL,
-     "name of this group member, stable across restarts; the host name if not given", option_text,
+     "name of this group member, stable across restarts; if not given, the host name", option_text,
      ARG(consume.name)},
     {"start", "beginning|end|ID", "beginning", "where a new group starts", set_start,
      ARG(consume.start)},

@@ -22,8 +22,8 @@ struct texts {
 
 /* ---- the formats of the tools ---- */
 
-/* Appends a string in triple quotes. SQLAlchemy takes a colon before a word for a parameter unless
- * it is escaped with a backslash. */
+/* Appends a string in triple quotes. SQLAlchemy interprets a colon before a word as a parameter
+ * unless a backslash escapes it. */
 static void python_text(struct buf *b, const struct buf *sql)
 {
     buf_adds(b, "\"\"\"\n");
@@ -44,8 +44,8 @@ static void python_text(struct buf *b, const struct buf *sql)
 static const char *const gen_tools[] = {"plain",   "flyway", "golang-migrate",
                                         "alembic", "rails",  NULL};
 
-/* The tools, in the order of gen_tools. In the text, @version@ stands for ours, @up@ and @down@ for
- * the SQL, @UP@ and @DOWN@ for the SQL as a Python string. */
+/* The tools, in the order of gen_tools. In the text, @version@ stands for the version of outbox,
+ * @up@ and @down@ for the SQL, @UP@ and @DOWN@ for the SQL as a Python string. */
 static const struct tool {
     const char *text;
     const char *comment;
@@ -167,7 +167,7 @@ static const char *add_authority(struct shown_url *u, const char *url)
     return query;
 }
 
-/* Copies the parameters whose name has no "password" in it. */
+/* Copies the parameters whose names do not contain "password". */
 static void add_query(struct shown_url *u, const char *query)
 {
     char glue = '?';
@@ -248,7 +248,7 @@ static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
     buf_release(&url.text);
 }
 
-/* Appends the lines of a text as comments; an empty line gets no trailing blank. */
+/* Appends the lines of a text as comments; an empty one without a trailing blank. */
 static void add_commented(struct buf *b, const char *text, const char *comment)
 {
     while (*text) {

@@ -68,7 +68,7 @@ static int ready(void *conn, struct error *err)
 
 /* ---- statements ---- */
 
-/* Writes a text independently of the connection's character set and sql_mode. */
+/* Writes text independently of the connection's character set and sql_mode. */
 static void add_text(struct buf *b, const struct rows_value *v)
 {
     buf_adds(b, v->kind == ROWS_BLOB ? "X'" : "_utf8mb4 X'");

@@ -33,9 +33,9 @@ static int check_value(const char *column, const outbox_value *v, struct error *
         return err_set(err, ERR_MISUSE, "column \"%s\": %d is not a kind of value", column,
                        v->kind);
     if (v->kind == OUTBOX_VALUE_TEXT && !v->text)
-        return err_set(err, ERR_MISUSE,
-                       "column \"%s\": a text value without text; use OUTBOX_VALUE_NULL for NULL",
-                       column);
+        return err_set(
+            err, ERR_MISUSE,
+            "column \"%s\": the text of its value is NULL; use OUTBOX_VALUE_NULL for NULL", column);
     return 0;
 }
 
@@ -92,7 +92,7 @@ static int check_lists(const outbox_row_claim *c, struct error *err)
     return 0;
 }
 
-/* Refuses a request that makes no sense: ERR_MISUSE. */
+/* Refuses an invalid request: ERR_MISUSE. */
 static int check_claim(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err)
 {
     if (check_name("table", c->table, err) != 0)
@@ -359,7 +359,7 @@ int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim 
     struct outbox_rows *rows = malloc(sizeof *rows);
     if (!rows)
         return err_nomem(err);
-    size_t n_columns = c->n_columns ? c->n_columns : 1; /* without columns, the key comes back */
+    size_t n_columns = c->n_columns ? c->n_columns : 1; /* without columns, the key is returned */
     rows_init(rows, n_columns);
 
     rows_path path = rows_path_of(d);
@@ -434,7 +434,7 @@ static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_
     return rows_run(conn, &sql, ret, NULL, err);
 }
 
-/* Claims one candidate in a transaction of its own: claimers that hold one row at a time cannot
+/* Claims one candidate in a separate transaction: claimers that hold one row at a time cannot
  * deadlock. The row is ours only once that has committed. */
 static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                      const struct rows_value *key, struct outbox_rows *ret, struct error *err)

@@ -62,7 +62,7 @@ struct rows_dialect {
     const char *name;
     char mark;         /* a placeholder is this followed by a number */
     char quote;        /* around names; 0: a double quote */
-    const char *begin; /* opens a transaction whose UPDATE sees what is committed when it locks */
+    const char *begin; /* opens a transaction whose UPDATE sees the latest committed rows */
     const char *rowid; /* the key of a table without one; or NULL */
 
     /* The database's time plus an offset in milliseconds: the text around the placeholder for the
@@ -92,7 +92,7 @@ typedef int (*rows_path)(const struct rows_dialect *d, void *conn, const outbox_
 int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                struct outbox_rows **ret, struct error *err);
 
-/* rows_path_of returns the path that a dialect takes unless told otherwise. */
+/* rows_path_of returns the path that a dialect uses by default. */
 rows_path rows_path_of(const struct rows_dialect *d);
 
 int rows_portable_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,

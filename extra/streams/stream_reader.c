@@ -107,7 +107,7 @@ static size_t count_of(const redisReply *r)
     return r->elements;
 }
 
-/* Whether r is a text and a list: an id and its fields, or a stream and its entries. */
+/* Whether r is a string followed by a list: an id and its fields, or a stream and its entries. */
 static bool is_pair(const redisReply *r)
 {
     if (count_of(r) != 2)

@@ -1,10 +1,8 @@
 /* stream_reader.h: the reading end of Redis streams: a member of a consumer group that passes each
- * event to a function.
- *
- * An entry is acknowledged (XACK) only after it has taken effect. After a crash entries are
- * redelivered, so the function must remember event ids in its own transaction (handle_once).
- * Entries are handled in the order of the stream, and one that fails is retried before the next.
- * With a single active member, the order of a key is kept from end to end. */
+ * event to a function.  An entry is acknowledged (XACK) only after it has taken effect. After a
+ * crash entries are redelivered, so the function must remember event ids in its own transaction
+ * (handle_once). Entries are handled in the order of the stream, and a failed entry is retried
+ * before the next. With a single active member, the order of a key is kept from end to end. */
 #ifndef EXTRA_STREAMS_STREAM_READER_H
 #define EXTRA_STREAMS_STREAM_READER_H
 

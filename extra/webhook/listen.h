@@ -56,7 +56,7 @@ struct listener {
 /* listen_run runs `webhook listen`: it answers requests until told to stop. */
 int listen_run(struct cli *cli, struct error *err);
 
-/* listen_give_time gives a client this much time from now on. c may be NULL. */
+/* listen_give_time sets the deadline of a client to now plus ms. c may be NULL. */
 void listen_give_time(struct listener *l, struct client *c, int64_t ms);
 
 /* listen_take is called for the head of a request, for each piece of its body, once more at its
@@ -67,7 +67,7 @@ enum MHD_Result listen_take(void *listener, struct MHD_Connection *conn, const c
 /* listen_forget releases a request that has ended. It is an MHD_RequestCompletedCallback. */
 void listen_forget(void *listener, struct MHD_Connection *conn, void **state,
                    enum MHD_RequestTerminationCode why);
-/* listen_resume answers every request whose answer is due; with `all`, every one that waits. */
+/* listen_resume answers every request whose answer is due; with `all`, every waiting request. */
 void listen_resume(struct listener *l, bool all);
 
 extern const struct listing_field fields_webhook[]; /* a request as printed with --json */

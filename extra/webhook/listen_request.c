@@ -35,7 +35,7 @@ static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const c
 {
     struct claims *c = claims;
     struct str text = str_of(value ? value : "");
-    struct str *field = NULL; /* one that may occur only once */
+    struct str *field = NULL; /* a header that may occur only once */
     (void)kind;
     if (strcasecmp(name, "webhook-id") == 0)
         field = &c->id;
@@ -335,7 +335,7 @@ enum MHD_Result listen_take(void *ctx, struct MHD_Connection *conn, const char *
     return MHD_YES;
 }
 
-/* listen_forget also gives the client time for its next request. */
+/* Also sets the deadline for the client's next request. */
 void listen_forget(void *ctx, struct MHD_Connection *conn, void **state,
                    enum MHD_RequestTerminationCode why)
 {

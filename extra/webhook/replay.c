@@ -15,7 +15,7 @@ struct note {
     int64_t until; /* seconds since 1970; after that, it is refused for its timestamp */
 };
 
-/* Set-associative: a lookup takes WAYS steps however many notes there are. */
+/* Set-associative: a lookup needs WAYS steps, regardless of the number of notes. */
 struct replay_memory {
     struct note note[SETS][WAYS];
 };
@@ -30,8 +30,8 @@ void replay_free(struct replay_memory *r)
     free(r);
 }
 
-/* Identifies a message by its time and id or, without the time, by its id alone. The time comes
- * first and ends with a dot, -1 for none, so that the two forms cannot collide. */
+/* Identifies a message by its time and id or, without the time, by its id alone. The time is first
+ * and ends with a dot, and is -1 if absent, so that the two forms cannot collide. */
 static bool digest_of(const struct signature_message *m, bool with_time, unsigned char out[DIGEST])
 {
     unsigned char whole[EVP_MAX_MD_SIZE];

@@ -4,7 +4,7 @@
 
 #include "sink/signature.h"
 
-#define REPLAY_MAX ((size_t)128 * 1024) /* notes kept; a webhook takes two */
+#define REPLAY_MAX ((size_t)128 * 1024) /* notes kept; a webhook needs two */
 
 /* The history of a webhook whose signature is valid. */
 enum replay {
@@ -15,7 +15,7 @@ enum replay {
 
 struct replay_memory;
 
-/* replay_new returns an empty memory of a fixed size, or NULL if there is no memory. */
+/* replay_new returns an empty memory of a fixed size; NULL if out of memory. */
 struct replay_memory *replay_new(void);
 void replay_free(struct replay_memory *r);
 /* replay_known looks a message up. now_s is the current time in seconds since 1970. */

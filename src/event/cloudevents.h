@@ -35,8 +35,8 @@ void cloudevents_structured(struct buf *b, const struct event *ev, struct str so
 /* A cloudevents_fn receives an attribute, whose strings are borrowed for the call. */
 typedef void cloudevents_fn(void *ctx, struct str name, struct str value);
 
-/* cloudevents_each passes all attributes unencoded to fn, for bindings whose headers hold any text:
- * those of brokers. ERR_NOMEM. */
+/* cloudevents_each passes all attributes unencoded to fn, for bindings whose headers hold any text,
+ * as brokers' do. ERR_NOMEM. */
 int cloudevents_each(const struct event *ev, struct str source,
                      const struct cloudevents_headers *more, cloudevents_fn *fn, void *ctx,
                      struct error *err);

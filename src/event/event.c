@@ -33,7 +33,7 @@ static bool is_space(const unsigned char *p, size_t n)
     return false;
 }
 
-/* Constraints on a text. */
+/* Constraints on a string. */
 struct rule {
     const char *what; /* its name in messages */
     size_t max;
@@ -41,7 +41,7 @@ struct rule {
     bool no_slash;
 };
 
-/* Refuses characters that would break a reader: a terminal, a log, the key type/id. */
+/* Refuses characters that would break a reader: a terminal, a log, or the notation type/id. */
 static int check_characters(const struct rule *rule, struct str s, struct error *err)
 {
     size_t at;
@@ -63,7 +63,7 @@ static int check_characters(const struct rule *rule, struct str s, struct error 
     return 0;
 }
 
-/* Checks a text that is present. */
+/* Checks a string that is present. */
 static int check_text(const struct rule *rule, struct str s, struct error *err)
 {
     if (s.n == 0)
@@ -93,7 +93,7 @@ static int check_aggregate(const struct new_event *ev, struct error *err)
     return check_text(&id, ev->aggregate_id, err);
 }
 
-/* Parses a text that is within its limit. */
+/* Parses JSON, which must be within its limit. */
 static int check_json(const char *what, struct str text, size_t max, struct json *ret,
                       struct error *err)
 {
@@ -117,7 +117,7 @@ static unsigned long escape_at(struct str raw, size_t i)
     return strtoul(digits, NULL, 16);
 }
 
-/* Refuses what JSON can express but text cannot hold: NUL, and half a surrogate pair. */
+/* Refuses a NUL and half a surrogate pair, which JSON can express but text cannot hold. */
 static int check_header_text(struct str raw, size_t at, struct error *err)
 {
     for (size_t i = 0; i < raw.n; i++) {
@@ -157,7 +157,7 @@ static int check_header_name(struct str raw, struct error *err)
     return r;
 }
 
-/* Counts entries, not names: a repeated name counts each time, since each entry takes room. */
+/* Counts entries, not names: a repeated name counts each time, since each entry uses memory. */
 static int check_headers(struct str headers, struct error *err)
 {
     struct json object, value;
@@ -283,7 +283,8 @@ int event_check_inbox(struct str handler, struct str key, struct error *err)
     return 0;
 }
 
-/* Stored with events, so changing the hash takes a migration that recomputes every stored key. */
+/* The hash is stored with events, so changing it requires a migration that recomputes every stored
+ * key. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id)
 {
     if (!aggregate_id.p)

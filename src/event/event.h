@@ -72,14 +72,14 @@ struct event_limits {
     int64_t now;         /* wall ms */
 };
 
-/* event_check refuses an event that must not be emitted: ERR_INVALID with a text that names the
- * part, the problem and the position. */
+/* event_check refuses an event that must not be emitted: ERR_INVALID; the message names the part,
+ * the problem and the position. */
 int event_check(const struct new_event *ev, const struct event_limits *limits, struct error *err);
 
-/* event_check_stored refuses a stored event that no sink may be given: it bypassed the checks,
- * which can be turned off, and SQLite stores text that is not UTF-8. ERR_INVALID as for
- * event_check. Sinks check sizes themselves, and databases guarantee that a payload is JSON, so
- * neither is checked here: this runs for every delivery. */
+/* event_check_stored refuses a stored event that no sink may receive: its producer bypassed the
+ * checks, or SQLite stored text that is not UTF-8. ERR_INVALID as for event_check. Sinks check
+ * sizes themselves, and databases guarantee that a payload is JSON, so neither is checked here:
+ * this runs for every delivery. */
 int event_check_stored(const struct event *ev, struct error *err);
 
 /* event_check_inbox refuses a handler name or key that the inbox cannot store: empty, too long, not
@@ -97,7 +97,7 @@ static inline struct str event_inbox_key(const struct event *ev)
     return ev->idempotency_key.p ? ev->idempotency_key : ev->id;
 }
 
-/* event_bytes returns the approximate memory use of an event, which is what limits batches. */
+/* event_bytes returns the approximate memory use of an event, which limits batches. */
 static inline size_t event_bytes(const struct event *ev)
 {
     return ev->payload.n + ev->headers.n + ev->type.n + ev->aggregate_id.n + ev->aggregate_type.n +

@@ -62,7 +62,7 @@ static bool is_word(char c)
     return char_is_name(c) || c == '-';
 }
 
-/* Reports what was expected at the current position, and what is there instead. */
+/* Reports the expected text, and the character at the current position. */
 static int expected(struct parser *ps, const char *what)
 {
     size_t at = (size_t)(ps->p - ps->text);
@@ -382,8 +382,8 @@ static int parse_events(struct parser *ps, struct filter *f)
     }
 }
 
-/* Compiles a text by its rule, which stores its result in the filter. The text is copied into the
- * filter, because the result points into it. `what` is the setting, for errors. */
+/* Compiles a text with the parser of its rule, which stores the result in the filter. The text is
+ * copied into the filter, because the result points into it. `what` is the setting, for errors. */
 static int compile(struct filter *f, const char *what, const char *given,
                    int (*parse)(struct parser *, struct filter *), struct error *err)
 {
@@ -447,7 +447,7 @@ bool filter_has_types(const struct filter *f)
 bool filter_matches(struct str pattern, struct str type)
 {
     size_t p = 0, t = 0;
-    size_t star = SIZE_MAX, resume = 0; /* the last star, and the end of what it consumed */
+    size_t star = SIZE_MAX, resume = 0; /* the last star, and the end of its match */
     while (t < type.n) {
         char c = p < pattern.n ? pattern.p[p] : '\0';
         if (c == '*') {

@@ -35,8 +35,8 @@ bool filter_type(const struct filter *f, struct str type);
 /* filter_has_types returns whether there are types that filter_type would refuse. */
 bool filter_has_types(const struct filter *f);
 
-/* filter_payload returns whether the payload satisfies the predicate; one that is not JSON does so
- * only if there is no predicate. */
+/* filter_payload returns whether the payload satisfies the predicate; a payload that is not JSON
+ * satisfies none. Without a predicate, all do. */
 bool filter_payload(const struct filter *f, struct str payload);
 
 /* filter_has_where returns whether there is a predicate. */

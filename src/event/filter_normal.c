@@ -83,7 +83,7 @@ static const char *string_end(const char *p)
     return p;
 }
 
-/* Returns the end of a name, a path or a literal. A string is a word of its own, or a segment of a
+/* Returns the end of a name, a path or a literal. A string is a separate word, or a segment of a
  * path. */
 static const char *word_end(const char *p)
 {

@@ -56,7 +56,7 @@ static struct str resolve(const struct maker *m, struct piece piece)
     return (struct str){m->text->p + piece.at, piece.n};
 }
 
-/* Returns what was appended to the text since it had `at` bytes. */
+/* Returns the part of the text that was appended after its first `at` bytes. */
 static struct piece since(const struct maker *m, size_t at)
 {
     return (struct piece){.at = at, .n = m->text->n - at};
@@ -233,7 +233,7 @@ int message_make(const struct message_style *s, const struct event *ev, struct s
     struct message_style style = *s;
     if (!style.source.p)
         style.source = STR("/outbox"); /* a CloudEvent must have one */
-    struct maker m;                    /* not initialised as a whole: it is large */
+    struct maker m;                    /* too large to initialise as a whole */
     m.style = &style;
     m.ev = ev;
     m.destination = destination;

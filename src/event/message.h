@@ -43,12 +43,11 @@ struct message_style {
 };
 
 /* message_make fills *ret, whose strings are borrowed from the event or live in `text` until that
- * is used again. `destination` is where the message goes, for MESSAGE_CONTRACT; consumer and
- * attempt are for MESSAGE_JSON. ERR_INVALID if the event can never be expressed; else ERR_NOMEM.
- *
- * MESSAGE_PLAIN has the headers id, type, aggregate_type, aggregate_id, key, seq, version, time and
- * tenant where the event has them, and the event's own headers under their names, unless the name
- * is one of ours. */
+ * is used again. `destination` is the name of the stream, topic, subject or queue, for
+ * MESSAGE_CONTRACT; consumer and attempt are for MESSAGE_JSON. ERR_INVALID if the event can never
+ * be expressed; else ERR_NOMEM.  MESSAGE_PLAIN has the headers id, type, aggregate_type,
+ * aggregate_id, key, seq, version, time and tenant where the event has them, and the event's own
+ * headers under their names, unless the name is one of ours. */
 int message_make(const struct message_style *s, const struct event *ev, struct str destination,
                  struct str consumer, int attempt, struct buf *text, struct message *ret,
                  struct error *err);

@@ -203,7 +203,7 @@ static int find_key(struct reader *r, struct str raw)
     }
 
     char hint[TEXT_HINT];
-    if (unescape(r, raw, &name) != 0) /* for its NUL */
+    if (unescape(r, raw, &name) != 0) /* the name then has a NUL */
         return -1;
     text_hint(name.p, names, (struct text_hint){"\"", "\"", NULL}, hint);
     return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name.p, hint);

@@ -58,7 +58,7 @@ static int parse_field(struct str text, struct part *ret, struct error *err)
     char *bracket = strchr(name, '['), *end = bracket ? strchr(bracket, ']') : NULL;
     if (bracket) {
         if (!end || end[1] != '\0')
-            return err_set(err, ERR_CONFIG, "{%s}: the number goes into [ ]", name);
+            return err_set(err, ERR_CONFIG, "{%s}: write the number in [ ]", name);
         *bracket = '\0';
         *end = '\0';
         if (text_int(bracket + 1, 0, INDEX_MAX, &index, err) != 0)
@@ -190,7 +190,7 @@ struct writing {
     size_t length; /* length of the name so far, even if b failed */
 };
 
-/* Replaces what was appended to b after its first `at` bytes by its escaped form. */
+/* Escapes the bytes of b after the first `at`. */
 static void escape_last(const struct writing *w, const struct part *p, size_t at)
 {
     struct buf *b = w->b;

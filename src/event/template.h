@@ -1,4 +1,4 @@
-/* template.h: names built from parts of an event, such as that of its stream or topic:
+/* template.h: names built from parts of an event, such as the name of its stream or topic:
  * "tenant.{type[1]}". */
 #ifndef EVENT_TEMPLATE_H
 #define EVENT_TEMPLATE_H
@@ -17,7 +17,7 @@ struct template;
 int template_new(const char *text, struct template **ret, struct error *err);
 void template_free(struct template *t);
 
-/* template_fixed returns whether there are no fields, so that every event gets the same name. */
+/* template_fixed returns whether there are no fields, so that all events have the same name. */
 bool template_fixed(const struct template *t);
 
 /* template_write appends the name for an event. ERR_INVALID if the event lacks a part of it, or if
@@ -31,8 +31,8 @@ int template_write(const struct template *t, const struct event *ev, struct buf 
 int template_pattern(const struct template *t, const char *special, struct buf *b,
                      struct error *err);
 
-/* A template_escape appends the value of a field in the form a broker allows in names. `levels`: it
- * is a whole type, whose dots separate levels as those of a name do. */
+/* A template_escape appends the value of a field in the form a broker allows in names. `levels`:
+ * the value is a whole type, whose dots separate levels as the dots of a name do. */
 typedef void template_escape(struct buf *b, struct str value, bool levels);
 
 /* template_write_escaped is template_write with every value passed through `escape`. The template's

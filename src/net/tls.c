@@ -24,7 +24,7 @@ struct tls {
     SSL_CTX *ctx;
     SSL *ssl;
     int fd;       /* borrowed */
-    short events; /* what the last call that returned 0 is waiting for */
+    short events; /* the events that the last call that returned 0 waits for */
 };
 
 /* We need our own BIO: OpenSSL's writes without MSG_NOSIGNAL, and a library may not change the
@@ -79,7 +79,7 @@ static const char *take_reason(char text[REASON_SIZE])
     unsigned long e = ERR_peek_last_error();
     ERR_clear_error();
     if (e == 0)
-        return "no reason given";
+        return "unknown reason";
     const char *reason = ERR_reason_error_string(e);
     if (reason)
         return reason;
@@ -87,7 +87,7 @@ static const char *take_reason(char text[REASON_SIZE])
     return text;
 }
 
-/* Reports what failed, with OpenSSL's reason. path may be "". */
+/* Reports a failure with OpenSSL's reason. path may be "". */
 static int failed(struct error *err, const char *what, const char *path)
 {
     char text[REASON_SIZE];

@@ -29,7 +29,7 @@ int tls_handshake(struct tls *t, struct error *err);
 ssize_t tls_read(struct tls *t, void *p, size_t n, struct error *err);
 ssize_t tls_write(struct tls *t, const void *p, size_t n, struct error *err);
 
-/* tls_events returns what the last call that returned 0 is waiting for: POLLIN or POLLOUT. */
+/* tls_events returns the event that the last call that returned 0 waits for: POLLIN or POLLOUT. */
 short tls_events(const struct tls *t);
 
 #endif

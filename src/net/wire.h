@@ -65,7 +65,7 @@ bool wire_drained(const struct wire *w, size_t n, size_t max);
 /* wire_lost adds the peer's label to the error of a lost connection: CLASS_DOWN. Returns -1. */
 int wire_lost(const struct wire *w, struct error *err);
 
-/* wire_poll returns what to poll for before the next call; unsent is whether the caller still has
+/* wire_poll returns the events to poll for before the next call. `unsent`: the caller still has
  * bytes to write. */
 struct pollfd wire_poll(const struct wire *w, bool unsent);
 

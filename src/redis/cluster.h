@@ -13,8 +13,8 @@
 
 #define REDIS_SLOTS 16384
 
-/* redis_cluster_slot returns the slot of a key: by its hash tag, what is between the first { and
- * the next } if not empty, else by all of it. */
+/* redis_cluster_slot returns the slot of a key: by its hash tag, the text between the first { and
+ * the next }, unless that is empty; else by the whole key. */
 unsigned redis_cluster_slot(struct str key);
 /* redis_cluster_tag returns the part of a key that determines its slot. */
 struct str redis_cluster_tag(struct str key);
@@ -28,7 +28,7 @@ struct redis_redirect {
 };
 
 /* redis_cluster_redirect parses an error reply. False if it is not a redirection. A server that
- * does not know its own name omits the host: it is then that of the server that was asked. */
+ * does not know its own name omits the host: then the host is asked_host. */
 bool redis_cluster_redirect(const char *text, const char *asked_host, struct redis_redirect *ret);
 
 /* A redis_slots_fn receives a range of slots and its master. Returning non-zero stops. */

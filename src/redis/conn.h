@@ -1,4 +1,4 @@
-/* conn.h: one non-blocking connection to a Redis server. Commands are queued, and replies come in
+/* conn.h: one non-blocking connection to a Redis server. Commands are queued, and replies arrive in
  * the same order. hiredis encodes and parses the protocol; the socket and TLS are those of
  * net/wire.h. */
 #ifndef REDIS_CONN_H
@@ -31,7 +31,7 @@ enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREET_ROLE, GREETING
 struct redis_conn {
     const struct redis_url *url;
     const char *name; /* for CLIENT SETNAME */
-    bool master_only; /* give up on a server that is not a master; set by the user */
+    bool master_only; /* refuse a server that is not a master; set by the caller */
     enum redis_state state;
     struct wire wire;
     redisReader *reader;
@@ -53,9 +53,9 @@ void redis_conn_release(struct redis_conn *c);
 
 /* redis_conn_hold allows queueing commands on a closed connection, for a later redis_conn_open. */
 void redis_conn_hold(struct redis_conn *c);
-/* redis_conn_open starts connecting, with whatever was queued while it was held. Commands may be
- * queued at once; they are sent after the greeting. It blocks only while the host's name is
- * resolved. On failure the connection is closed: ERR_UNAVAILABLE, ERR_NOMEM. */
+/* redis_conn_open starts connecting; commands that were queued while it was held stay queued.
+ * Commands may be queued at once; they are sent after the greeting. It blocks only while the host's
+ * name is resolved. On failure the connection is closed: ERR_UNAVAILABLE, ERR_NOMEM. */
 int redis_conn_open(struct redis_conn *c, struct error *err);
 /* redis_conn_close drops the connection and everything queued. */
 void redis_conn_close(struct redis_conn *c);
@@ -82,15 +82,15 @@ typedef void redis_reply_fn(void *ctx, redisReply *r);
  * or CLASS_FATAL if waiting cannot help; the caller closes the connection. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err);
 
-/* redis_conn_flush writes as much as it can of what is queued, and reads nothing. A failure shows
- * at the next drive. */
+/* redis_conn_flush writes as many queued bytes as it can, and reads nothing. The next drive reports
+ * a failure. */
 void redis_conn_flush(struct redis_conn *c);
 
 /* redis_conn_idle_gone returns whether the server has closed a connection without outstanding
  * commands, or sent unsolicited data on it. */
 bool redis_conn_idle_gone(const struct redis_conn *c);
 
-/* redis_conn_poll returns what to poll for before the next drive. */
+/* redis_conn_poll returns the events to poll for before the next drive. */
 struct pollfd redis_conn_poll(const struct redis_conn *c);
 
 /* redis_conn_call sends a command and waits up to timeout_ms for its reply, connecting first if

@@ -58,7 +58,7 @@ const struct redis_error redis_errors[] = {
     {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
     {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
 
-    /* Server setup: not what the URL claims, or too old. */
+    /* Server setup: it contradicts the URL, or is too old. */
     {"MOVED", REDIS_FAULT_SETUP, true, CLUSTER},
     {"ASK ", REDIS_FAULT_SETUP, true, CLUSTER},
     {"CROSSSLOT", REDIS_FAULT_SETUP, true, CLUSTER},
@@ -71,9 +71,8 @@ const struct redis_error redis_errors[] = {
 };
 const size_t redis_errors_n = sizeof redis_errors / sizeof redis_errors[0];
 
-/* An error begins with a code in capitals. ERR stands for everything without a code of its own, and
- * may be about anything. Every other code is about the state of the server; so, presumably, are
- * those of future versions. */
+/* An error begins with a code in capitals. ERR covers all errors without a specific code. Every
+ * other code is about the state of the server; so, presumably, are the codes of future versions. */
 static const struct redis_error unknown_error = {.fault = REDIS_FAULT_UNKNOWN};
 static const struct redis_error unknown_code = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
 

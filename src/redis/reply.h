@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an error reply is about. */
+/* The subject of an error reply. */
 enum redis_fault {
     REDIS_FAULT_UNKNOWN, /* unknown: depends on how other events fare */
     /* this stream and everything written to it, while the server works: WRONGTYPE, an ACL on keys,
@@ -28,7 +28,7 @@ struct redis_error {
     enum redis_fault fault;
     /* a new connection may help, because it may lead to another server or log in again */
     bool reconnect;
-    const char *advice; /* what an operator can do; NULL if nothing */
+    const char *advice; /* advice for operators; NULL if there is none */
 };
 
 extern const struct redis_error redis_errors[];
@@ -37,7 +37,7 @@ extern const size_t redis_errors_n;
 /* redis_error_of returns the row of an error. An error that is not in the table is classified by
  * its code: ERR may be about anything, any other code is about the server. */
 const struct redis_error *redis_error_of(const char *text);
-/* redis_fault_of returns what an error reply is about. */
+/* redis_fault_of returns the subject of an error reply. */
 enum redis_fault redis_fault_of(const char *text);
 /* redis_refuses_command returns whether the server did not run a command because it does not know
  * it or does not let us use it. */

@@ -32,7 +32,7 @@ static void change_state(struct redis_sentinel *s, enum sentinel_state to)
 
 static void ask_next(struct redis_sentinel *s, int64_t now);
 
-/* Moves on to the next Sentinel, after one that is unreachable or does not know the master. */
+/* Queries the next Sentinel: this one is unreachable or does not know the master. */
 static void failed(struct redis_sentinel *s, int64_t now)
 {
     redis_conn_close(&s->conn);

@@ -7,7 +7,7 @@
 
 /* What is known about the master. */
 enum sentinel_state {
-    SENTINEL_SILENT, /* none was asked, or the one that we subscribed to is gone */
+    SENTINEL_SILENT, /* none was asked, or our subscription has ended */
     SENTINEL_ASKING, /* one is being queried */
     SENTINEL_TOLD,   /* host and port are those of the master; we are subscribed to changes */
     SENTINEL_NOBODY, /* all were asked, and none knows the master: see `why` */

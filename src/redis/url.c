@@ -11,14 +11,14 @@
 #define DB_MAX 1000000
 
 const struct option_def redis_url_options[] = {
-    {"user", "NAME", NULL, "user to authenticate as; the default one if not given", option_copy,
+    {"user", "NAME", NULL, "user to authenticate as; if not given, the default user", option_copy,
      .at = offsetof(struct redis_url, user)},
     {"password-file", "FILE", NULL,
      "file with the password, read at each connection; else " REDIS_PASSWORD_ENV, option_copy,
      .at = offsetof(struct redis_url, password_file)},
     {"db", "N", "0", "number of the database", option_long, .at = offsetof(struct redis_url, db),
      .max = DB_MAX},
-    {"ca", "FILE", NULL, "certificates to trust; the system's if not given", option_copy,
+    {"ca", "FILE", NULL, "certificates to trust; if not given, the system's", option_copy,
      .at = offsetof(struct redis_url, ca)},
     {"cert", "FILE", NULL, "our own certificate, for a server that asks for one", option_copy,
      .at = offsetof(struct redis_url, cert)},
@@ -112,7 +112,7 @@ static int read_address(const char *text, struct redis_url *u, struct error *err
     bool several = begins_with(text, "redis-") || begins_with(text, "rediss-");
     if (several)
         return err_set(err, ERR_CONFIG,
-                       "this takes one server: write redis://HOST:PORT/DB?stream=NAME");
+                       "this needs one server: write redis://HOST:PORT/DB?stream=NAME");
     u->tls = begins_with(text, "rediss:");
     bool local = begins_with(text, "unix:") || begins_with(text, "redis+unix:");
     if (local)
