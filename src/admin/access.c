@@ -324,25 +324,22 @@ int access_hosts_check(const char *list, struct error *err)
     return 0;
 }
 
-static bool same_host(const struct access_host *a, const struct access_host *b)
-{
-    if (a->is_address != b->is_address)
-        return false;
-    if (!a->is_address)
-        return strcmp(a->name, b->name) == 0;
-    return same_address((const struct sockaddr *)&a->address, (const struct sockaddr *)&b->address);
-}
-
 /* Whether a host is in the list of listen-hosts, which may be NULL. */
 static bool is_listed(const char *list, const struct access_host *h)
 {
     struct access_host one;
     struct str word;
-    if (!list)
-        return false;
-    while (next_host(&list, &word)) {
-        bool matches = str_is(word, "*") || (read_listed(word, &one) && same_host(&one, h));
-        if (matches)
+    while (list && next_host(&list, &word)) {
+        if (str_is(word, "*"))
+            return true;
+        if (!read_listed(word, &one) || one.is_address != h->is_address)
+            continue;
+
+        bool same = strcmp(one.name, h->name) == 0;
+        if (h->is_address)
+            same = same_address((const struct sockaddr *)&one.address,
+                                (const struct sockaddr *)&h->address);
+        if (same)
             return true;
     }
     return false;

@@ -174,26 +174,17 @@ static bool has_stopped(const struct worker *w)
     return pipeline_state(w->p) >= PIPELINE_STOPPED;
 }
 
-/* Whether nothing is left to do for the worker now. */
-static bool is_through(const struct worker *w)
-{
-    const struct pipeline_stats *s = pipeline_stats(w->p);
-    if (has_stopped(w))
-        return true;
-    if (pipeline_busy(w->p))
-        return false;
-    return s->through || s->paused;
-}
-
 /* Publishes the worker's progress in this round, and wakes the supervisor's thread if it changed.
  * If that thread only waits for the end of all workers, it is not woken: it would wake for each
  * event of each consumer. */
 static void publish_progress(struct worker *w, uint64_t round)
 {
     struct supervisor *sv = w->sv;
-    int64_t claims = pipeline_stats(w->p)->claims;
-    bool through = is_through(w);
+    const struct pipeline_stats *s = pipeline_stats(w->p);
+    int64_t claims = s->claims;
     bool ended = has_stopped(w);
+    bool idle = !pipeline_busy(w->p) && (s->through || s->paused);
+    bool through = ended || idle;
 
     pthread_mutex_lock(&sv->lock);
     worker_show(w);

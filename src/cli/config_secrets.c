@@ -247,31 +247,28 @@ static bool secret_file(const char *url, char out[PATH_SIZE])
     return false;
 }
 
-static void tell_secret_file(const struct telling *t, const char *consumer, const char *where,
-                             const char *path)
-{
-    char text[PATH_SIZE + 504];
-    const char *why = exposure_of(path, true);
-    if (!why)
-        return;
-    snprintf(text, sizeof(text), "consumer \"%s\": %s: %s", consumer, path, why);
-    tell_caution(t, where, text);
-}
-
 /* Warns of the files with secrets that a consumer names, as options or in the URL of its sink. */
 static void tell_secret_files(const struct telling *t, const char *consumer)
 {
-    static const char *const options[] = {"webhook-secret-file", "webhook-header-file"};
+    static const char *const options[] = {"webhook-secret-file", "webhook-header-file", "sink"};
     for (size_t i = 0; i < sizeof(options) / sizeof(*options); i++) {
         const struct given *g = config_find(t->c, consumer, options[i]);
-        if (g)
-            tell_secret_file(t, consumer, g->where, g->value);
-    }
+        char in_url[PATH_SIZE], text[PATH_SIZE + 504];
+        if (!g)
+            continue;
+        const char *path = g->value;
+        if (strcmp(options[i], "sink") == 0) {
+            if (!secret_file(g->value, in_url))
+                continue;
+            path = in_url;
+        }
 
-    char path[PATH_SIZE];
-    const struct given *sink = config_find(t->c, consumer, "sink");
-    if (sink && secret_file(sink->value, path))
-        tell_secret_file(t, consumer, sink->where, path);
+        const char *why = exposure_of(path, true);
+        if (!why)
+            continue;
+        snprintf(text, sizeof(text), "consumer \"%s\": %s: %s", consumer, path, why);
+        tell_caution(t, g->where, text);
+    }
 }
 
 void config_cautions(const struct config *c, config_visit *visit, void *ctx)

@@ -31,14 +31,6 @@ static const struct {
     {ERR_LOST, EXIT_AGAIN_},
 };
 
-static int exit_code(int code)
-{
-    for (size_t i = 0; i < sizeof(exits) / sizeof(*exits); i++)
-        if (exits[i].code == code)
-            return exits[i].exit;
-    return EXIT_BUG_;
-}
-
 static void say_caution(void *ctx, const struct problem *p)
 {
     char text[640];
@@ -133,7 +125,11 @@ int main(int argc, char **argv)
     int status = 0;
     if (r != 0) {
         say_error(&cli, &err);
-        status = exit_code(err.code);
+        status = EXIT_BUG_;
+        for (size_t i = 0; i < sizeof(exits) / sizeof(*exits); i++) {
+            if (exits[i].code == err.code)
+                status = exits[i].exit;
+        }
     }
     config_release(&cli.config);
     return status;

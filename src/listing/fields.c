@@ -89,20 +89,14 @@ static const void *listed_event_delivery(const void *row, size_t i)
     return i < l->n ? &l->d[i] : NULL;
 }
 
-static bool states_agree(const struct listed_event *l)
-{
-    for (size_t i = 1; i < l->n; i++) {
-        if (l->d[i].state != l->d[0].state)
-            return false;
-    }
-    return l->n > 0;
-}
-
 /* One word if all consumers agree, else consumer:state for each that wants the event. */
 static void listed_event_states(struct buf *b, const void *row)
 {
     const struct listed_event *l = row;
-    if (states_agree(l)) {
+    bool agree = l->n > 0;
+    for (size_t i = 1; i < l->n; i++)
+        agree = agree && l->d[i].state == l->d[0].state;
+    if (agree) {
         buf_adds(b, delivery_state_names[l->d[0].state]);
         return;
     }
