@@ -173,6 +173,16 @@ def fsync_us(folder, rounds=200):
     return statistics.median(times) * 1e6
 
 
+def memory_rows(b, peak):
+    """Rows of the memory that a relay takes: peak(b, events, payload) returns it in MiB."""
+    small, large = peak(b, 10_000, PAYLOAD), peak(b, b.backlog, PAYLOAD)
+    b.row("peak, 10,000 events of 300 bytes", small, "MiB")
+    b.row(f"peak, {b.backlog:,} events of 300 bytes", large, "MiB", "MiB more", large - small, "32; +-5",
+          large < 32 and abs(large - small) <= 5)
+    big = peak(b, 50 if b.quick else 200, 1 << 20)
+    b.row("peak, events of 1 MiB", big, "MiB", "", None, "< 32", big < 32)
+
+
 def wakeup_rows(b, found):
     """Reports the results of the program wakeup."""
     r = found["returned"]

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 
-from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, median, outbox, outbox_argv, peak_mib, program, ratio,
+from harness import (KEYS, PAYLOAD, Relay, compete, consumer_args, median, memory_rows, outbox, outbox_argv, peak_mib, program, ratio,
                      remove, run_ns, timed, wait_until, wakeup_rows)
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tests" / "lib"))
@@ -319,12 +319,7 @@ def peak(b, events, payload):
 
 
 def section_memory(b):
-    small, large = peak(b, 10_000, PAYLOAD), peak(b, b.backlog, PAYLOAD)
-    b.row("peak, 10,000 events of 300 bytes", small, "MiB")
-    b.row(f"peak, {b.backlog:,} events of 300 bytes", large, "MiB", "MiB more", large - small, "32; +-5",
-          large < 32 and abs(large - small) <= 5)
-    big = peak(b, 50 if b.quick else 200, 1 << 20)
-    b.row("peak, events of 1 MiB", big, "MiB", "", None, "< 32", big < 32)
+    memory_rows(b, peak)
 
 
 def at_rest(b, name):

@@ -4,9 +4,7 @@ them: nothing is lost, and no other waits for long.
 # build: plain
 # quick: no
 """
-import urllib.parse
-
-from proxy_mariadb import ANSWERED, SENT, STALLED, UNSENT, Proxy
+from proxy_mariadb import ANSWERED, SENT, STALLED, UNSENT, Proxied
 from scenario import CLAIMS, SEED, Numbers
 from support import SOAK, MariaCase, wait_until
 
@@ -15,16 +13,7 @@ STEPS = 40  # more than the statements needed to number, claim, deliver and sett
 EVERY = 1 if SOAK else 8
 
 
-class Steps(Numbers, MariaCase):
-    def setUp(self):
-        super().setUp()
-        self.init()
-        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
-        self.proxy = Proxy(path)
-        self.proxy.__enter__()
-        self.addCleanup(self.proxy.__exit__)
-        self.far = f"mariadb://root@127.0.0.1:{self.proxy.port}/{self.dbname}"
-
+class Steps(Proxied, Numbers, MariaCase):
     def start(self, store=None, **kw):
         return self.relay("--store", store or self.far, "--consumer", "out", "--sink", f"file:{self.out}", "--batch", BATCH, "--lease", "500ms",
                           "--log-hold", "0s", **kw)

@@ -4,9 +4,8 @@ import collections
 import contextlib
 import re
 import threading
-import urllib.parse
 
-from proxy_mariadb import STALLED, Proxy
+from proxy_mariadb import STALLED, Proxy, socket_of
 from support import MariaCase, wait_until
 
 FILL = "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) SELECT 't.e', 'k', seq % 50, seq FROM seq_1_to_{n}"
@@ -33,8 +32,7 @@ class Ahead(MariaCase):
     @contextlib.contextmanager
     def counted(self):
         """counted returns a proxy, which counts packets with statements."""
-        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
-        with Proxy(path) as proxy: yield proxy
+        with Proxy(socket_of(self.store)) as proxy: yield proxy
 
     def drain_through(self, proxy, batch):
         far = f"mariadb://root@127.0.0.1:{proxy.port}/{self.dbname}"

@@ -1,25 +1,14 @@
 """G10 on MariaDB: a consumer is added while a trim is held at any of its statements."""
 # build: plain
 # quick: no
-import urllib.parse
-
-from proxy_mariadb import STALLED, Proxy
+from proxy_mariadb import STALLED, Proxied
 from support import BIN, MariaCase, wait_until
 
 EVENTS = 3
 MOST = 40  # more than the statements of a trim
 
 
-class Beside(MariaCase):
-    def setUp(self):
-        super().setUp()
-        self.init()
-        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
-        self.proxy = Proxy(path)
-        self.proxy.__enter__()
-        self.addCleanup(self.proxy.__exit__)
-        self.far = f"mariadb://root@127.0.0.1:{self.proxy.port}/{self.dbname}"
-
+class Beside(Proxied, MariaCase):
     def deliver(self, consumer):
         """deliver returns how many events the consumer has got in all."""
         self.drain("--consumer", consumer, "--sink", f"file:{self.path(consumer)}")

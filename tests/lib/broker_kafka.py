@@ -244,7 +244,7 @@ class Kafka(Server, Topics):
         self.run("prlimit", f"--pid={self.popen.pid}", f"--fsize={largest + room}:")
 
 
-class Cluster(Topics):
+class Cluster(servers.Started, Topics):
     """Several brokers, each a controller, too."""
 
     def __init__(self, n=3, settings=None):
@@ -274,13 +274,3 @@ class Cluster(Topics):
     def close(self):
         atexit.unregister(self.close)
         for broker in self.brokers: broker.close()
-
-    def __enter__(self):
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_):
-        self.close()

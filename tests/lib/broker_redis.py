@@ -109,7 +109,21 @@ sentinel parallel-syncs shop 5
         return [self.PROGRAM, str(self.dir / "sentinel.conf"), "--sentinel"]
 
 
-class Several:
+class Shared:
+    """A mixin: the cases of a class share one Redis, self.redis, which is empty for each."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.redis = servers.Redis().start()
+        cls.addClassCleanup(cls.redis.close)
+
+    def setUp(self):
+        super().setUp()
+        self.redis("FLUSHALL")
+        self.init()
+
+
+class Several(servers.Started):
     """Common to Sentinels and clusters: servers that start and end together."""
 
     def __init__(self):
@@ -117,16 +131,6 @@ class Several:
 
     def close(self):
         for node in self.nodes: node.close()
-
-    def __enter__(self):
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_):
-        self.close()
 
     def kill_all(self):
         for node in self.nodes: node.kill()

@@ -11,6 +11,7 @@ import contextlib
 import socket
 import struct
 import threading
+import urllib.parse
 
 UNSENT = "unsent"      # the server never gets the statement
 SENT = "sent"          # it does, and the client is gone at once
@@ -131,3 +132,20 @@ class Proxy:
                 if stop.n == 0: hit = stop
         if hit: hit.text = text
         return hit
+
+
+class Proxied:
+    """A mixin for a MariaCase: self.far is its store through self.proxy."""
+
+    def setUp(self):
+        super().setUp()
+        self.init()
+        self.proxy = Proxy(socket_of(self.store))
+        self.proxy.__enter__()
+        self.addCleanup(self.proxy.__exit__)
+        self.far = f"mariadb://root@127.0.0.1:{self.proxy.port}/{self.dbname}"
+
+
+def socket_of(store):
+    """socket_of returns the path of the server's socket from a store's URL."""
+    return dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(store).query))["socket"]

@@ -125,7 +125,21 @@ def children(parent):
     return found
 
 
-class Server:
+class Started:
+    """A server, or several, that a `with` block starts, and closes at its end."""
+
+    def __enter__(self):
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Server(Started):
     """A server process and its folder. start() after stop() or kill() finds the old data; close() removes it."""
 
     prefix, death = "ob", "TERM"
@@ -205,16 +219,6 @@ class Server:
         finally:
             if self.dir: shutil.rmtree(self.dir, ignore_errors=True)
             self.dir = None
-
-    def __enter__(self):
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_):
-        self.close()
 
 
 def _signal(pid, number):

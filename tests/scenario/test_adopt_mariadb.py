@@ -6,13 +6,12 @@ import contextlib
 import json
 import threading
 import time
-import urllib.parse
 import uuid
 
 import mariadb_server
 import pymysql
 from flag_table import MARIADB as FLAGGED, FlagTable
-from proxy_mariadb import ANSWERED, STALLED, UNSENT, Proxy
+from proxy_mariadb import ANSWERED, STALLED, UNSENT, Proxy, socket_of
 from support import BIN, MariaCase, wait_until
 
 CONFIG, AGAIN = 78, 75
@@ -123,8 +122,7 @@ class Beside(FlagTable, MariaCase):
     def setUp(self):
         super().setUp()
         self.sql(FLAGGED)
-        path = dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(self.store).query))["socket"]
-        self.proxy = Proxy(path)
+        self.proxy = Proxy(socket_of(self.store))
         self.proxy.__enter__()
         self.addCleanup(self.proxy.__exit__)
         self.far = f"mariadb://root@127.0.0.1:{self.proxy.port}/{self.dbname}"

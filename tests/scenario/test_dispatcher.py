@@ -1,7 +1,7 @@
 """preset = dispatcher: a service's outbox into Redis Streams, with the numbers of the document, on both stores."""
 import time
 
-import servers
+import broker_redis
 from support import Case, PgCase, wait_until
 
 NUMBERS = {"batch": "50", "poll": "500ms", "retry": "fast,attempts=8", "lease": "30s", "receipts": "yes"}
@@ -49,18 +49,8 @@ class Shown(Configured, Case):
         self.assertIn('--preset: "dispatch" is not dispatcher or none', done.stderr)
 
 
-class Dispatcher(Configured):
+class Dispatcher(broker_redis.Shared, Configured):
     """Claims about every store. A subclass has the names that differ."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.redis = servers.Redis().start()
-        cls.addClassCleanup(cls.redis.close)
-
-    def setUp(self):
-        super().setUp()
-        self.redis("FLUSHALL")
-        self.init()
 
     def redis_url(self, query):
         return self.redis.url(query)

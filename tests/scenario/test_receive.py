@@ -1,24 +1,14 @@
 """outbox receive: what a sink has written is shown in every format, and checked against the store."""
 import json
 
-import servers
+import broker_redis
 from support import on_each_store
 
 FORMATS = ["plain", "cloudevents", "cloudevents-structured", "debezium", "json", "contract"]
 
 
 @on_each_store
-class Receiving:
-    @classmethod
-    def setUpClass(cls):
-        cls.redis = servers.Redis().start()
-        cls.addClassCleanup(cls.redis.close)
-
-    def setUp(self):
-        super().setUp()
-        self.redis("FLUSHALL")
-        self.init()
-
+class Receiving(broker_redis.Shared):
     def received(self, query, *more, status=0):
         said = self.outbox("receive", self.redis.url(query), "--json", "--idle", "300ms", *more, status=status).stdout
         return [json.loads(line) for line in said.splitlines()]

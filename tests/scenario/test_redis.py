@@ -64,18 +64,8 @@ class Odd:
         return b"$15\r\n1748100000000-%d\r\n" % len(self.added)
 
 
-class Redis:
-    """Common to the cases: one Redis, empty for each."""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.redis = servers.Redis().start()
-        cls.addClassCleanup(cls.redis.close)
-
-    def setUp(self):
-        super().setUp()
-        self.redis("FLUSHALL")
-        self.init()
+class Redis(broker_redis.Shared):
+    """Common to the cases."""
 
     def to(self, stream, *more, name="out"):
         return ["--consumer", name, "--sink", self.redis.url(f"stream={stream}"), *more]

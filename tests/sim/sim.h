@@ -326,7 +326,6 @@ void sink_mood(struct sim *w, int c, enum mood mood);
 struct model *model_new(struct sim *w, struct relay *r, int c);
 /* model_end ends the k-th delivery, as the sink's mood decides. */
 void model_end(struct model *m, size_t k);
-void model_end_all(struct model *m);
 enum sink_status handler_act(struct handler_call *call, const struct delivery *d, void *ctx);
 
 /* effect.c: the application's own table, which handlers write to. effect_init recreates it. */

@@ -176,11 +176,6 @@ bool fail_disarm(void)
     return atomic_exchange(&hit, false);
 }
 
-long fail_count(void)
-{
-    return atomic_load(&calls);
-}
-
 long fail_blocks(void)
 {
     return atomic_load(&blocks);

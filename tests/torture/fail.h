@@ -25,8 +25,6 @@ void fail_setup(void);
 void fail_arm(unsigned kinds, long at, enum fail_mode mode);
 /* fail_disarm stops that, and tells whether any call has failed since fail_arm. */
 bool fail_disarm(void);
-/* fail_count is the number of calls since fail_arm. */
-long fail_count(void);
 /* fail_blocks is the number of allocations, ours and SQLite's, that have not been freed. */
 long fail_blocks(void);
 
