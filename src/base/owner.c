@@ -21,7 +21,7 @@ struct process {
     unsigned long long start; /* in ticks since boot */
 };
 
-/* Reads the beginning of a small file in /proc; false on failure. */
+/* Reads the beginning of a file in /proc; false on failure. */
 static bool read_text(const char *path, char *out, size_t size)
 {
     ssize_t n = fd_read_file(path, out, size - 1);

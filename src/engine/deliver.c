@@ -65,14 +65,6 @@ static void event_not_tried(struct pipeline *p, struct slot *slot)
     inflight_return(&p->inflight, slot);
 }
 
-static void sink_is_gone(struct pipeline *p, const struct sink_result *r)
-{
-    const char *text = r->text ? r->text : "the sink gave up";
-    struct error err;
-    err_class(&err, ERR_UNAVAILABLE, CLASS_FATAL, r->native, "%s", text);
-    pipeline_fail(p, &err, pipeline_now(p));
-}
-
 /* Pauses the consumer. If that fails, the sink counts as down and is tried again later. Handlers
  * never return SINK_PAUSE, so no handlers' transaction is open here. */
 static void sink_says_pause(struct pipeline *p, const struct sink_result *r)
@@ -111,6 +103,7 @@ static void count_answer(struct pipeline *p, const struct slot *slot, const stru
 
 void deliver_done(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
+    struct error err;
     count_answer(p, slot, r);
     switch (r->status) {
     case SINK_DELIVERED: event_delivered(p, slot, r); break;
@@ -139,7 +132,9 @@ void deliver_done(struct pipeline *p, struct slot *slot, const struct sink_resul
         break;
     case SINK_FATAL:
         event_not_tried(p, slot);
-        sink_is_gone(p, r);
+        err_class(&err, ERR_UNAVAILABLE, CLASS_FATAL, r->native, "%s",
+                  r->text ? r->text : "the sink gave up");
+        pipeline_fail(p, &err, pipeline_now(p));
         break;
     case SINK_PAUSE:
         event_not_tried(p, slot);

@@ -352,7 +352,7 @@ static void log_wake_blocker(struct pipeline *p, const char *who)
            who);
 }
 
-/* Returns how long to wait before the next look, if no wake-up comes before. */
+/* Returns the longest time until the next look; a wake-up may come first. */
 static int64_t idle_ms(const struct pipeline *p, const struct claim_hint *h)
 {
     bool has_wake_ups = p->cfg.st->ops->wake_fd(p->cfg.st) >= 0;

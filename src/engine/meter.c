@@ -67,16 +67,6 @@ void meter_buried(struct meter *m, struct str type, enum burial why, int64_t n)
     m->type[at].buried[why] += n;
 }
 
-static int64_t age_ns(int64_t age_ms)
-{
-    int64_t ns;
-    if (age_ms < 0)
-        return 0; /* the clocks of two machines may differ */
-    if (__builtin_mul_overflow(age_ms, MS_NS, &ns))
-        return INT64_MAX;
-    return ns;
-}
-
 void meter_ended(struct meter *m, const struct meter_end *e)
 {
     if (e->status == SINK_CANCELLED)
@@ -84,6 +74,10 @@ void meter_ended(struct meter *m, const struct meter_end *e)
     m->last = index_of(m, e->type);
     m->type[m->last].ends[e->status]++;
     observe(&m->call, meter_call_bounds, e->call_ns);
-    if (e->status == SINK_DELIVERED)
-        observe(&m->delivery, meter_delivery_bounds, age_ns(e->age_ms));
+    if (e->status != SINK_DELIVERED)
+        return;
+    int64_t age_ns;
+    if (__builtin_mul_overflow(e->age_ms, MS_NS, &age_ns))
+        age_ns = e->age_ms < 0 ? INT64_MIN : INT64_MAX;
+    observe(&m->delivery, meter_delivery_bounds, age_ns);
 }

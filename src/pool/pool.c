@@ -91,15 +91,6 @@ static struct pool_conn *choose_free(struct pool_set *set, const struct pool_use
     return found;
 }
 
-/* Whether a user has to leave a free connection to others. A user whose last operation failed does
- * not get the last connection: it may have waited a second for its consumer's lock, and would block
- * all others while it does so again. */
-static bool must_wait(const struct pool_set *set, const struct pool_user *user)
-{
-    bool is_last = set->n > 1 && set->n_failing + 1 >= set->n;
-    return user->failed && is_last;
-}
-
 static void hand_over(struct pool_set *set, struct pool_waiter *w, struct pool_conn *c, int64_t now)
 {
     c->acquired_at = max_i64(now, 1);
@@ -124,7 +115,11 @@ static void serve_waiters(struct pool_set *set)
             c = choose_free(set, w->user, now);
         if (!c)
             return;
-        if (must_wait(set, w->user)) {
+
+        /* A user whose last operation failed does not get the last connection: it may have waited a
+         * second for its consumer's lock, and would block all others while it does so again. */
+        bool is_last = set->n > 1 && set->n_failing + 1 >= set->n;
+        if (w->user->failed && is_last) {
             at = &w->next;
             continue;
         }
@@ -135,27 +130,6 @@ static void serve_waiters(struct pool_set *set)
     }
 }
 
-static void enqueue(struct pool_set *set, struct pool_waiter *w)
-{
-    struct pool_waiter **at = w->user->urgent ? &set->waiters : set->end;
-    w->next = *at;
-    *at = w;
-    if (!w->next)
-        set->end = &w->next;
-}
-
-/* Waits to be served. In an exposed set this has to poll: a user that becomes slow makes room for a
- * new connection, and nothing signals that. */
-static void wait_served(struct pool_set *set, struct pool_waiter *w)
-{
-    int64_t until = CLOCK_NEVER;
-    if (set->exposed)
-        until = clock_mono(&clock_system) + SLOW_POLL;
-    cond_wait(&w->served, &set->lock, until);
-    if (set->exposed && !w->conn)
-        serve_waiters(set);
-}
-
 /* ---- acquiring and releasing ---- */
 
 static struct pool_conn *wait_for_conn(struct pool_set *set, const struct pool_user *user)
@@ -164,10 +138,23 @@ static struct pool_conn *wait_for_conn(struct pool_set *set, const struct pool_u
     cond_init(&w.served);
 
     pthread_mutex_lock(&set->lock);
-    enqueue(set, &w);
+    struct pool_waiter **at = user->urgent ? &set->waiters : set->end;
+    w.next = *at;
+    *at = &w;
+    if (!w.next)
+        set->end = &w.next;
     serve_waiters(set);
-    while (!w.conn)
-        wait_served(set, &w);
+
+    /* In an exposed set, a user that becomes slow makes room for a new connection. Nothing signals
+     * that, so poll. */
+    while (!w.conn) {
+        int64_t until = CLOCK_NEVER;
+        if (set->exposed)
+            until = clock_mono(&clock_system) + SLOW_POLL;
+        cond_wait(&w.served, &set->lock, until);
+        if (set->exposed && !w.conn)
+            serve_waiters(set);
+    }
     pthread_mutex_unlock(&set->lock);
 
     pthread_cond_destroy(&w.served);
