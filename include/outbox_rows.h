@@ -1,6 +1,6 @@
 /*
-** outbox_rows.h: claim rows of any table, each for one caller only. It is independent of the
-** outbox, and needs none in the database.
+** outbox_rows.h: claims rows of any table, each row for one caller only. The database needs no
+** outbox.
 */
 #ifndef OUTBOX_ROWS_H
 #define OUTBOX_ROWS_H
@@ -14,9 +14,9 @@ extern "C" {
 /*
 ** CAPI: Claiming rows of any table
 **
-** What outboxes, job queues and sweeps have in common: take up to `limit` rows that match some
-** criteria, mark them as taken, and hand them out, each to one caller only, however many ask at
-** once.
+** A claim selects up to `limit` rows that match some criteria, marks them and returns them. However
+** many callers claim at once, each row is returned to only one of them. Outboxes, job queues and
+** sweeps need this.
 **
 **     outbox_value open[] = {outbox_value_text("pending"), outbox_value_text("failed")};
 **     outbox_criterion criteria[] = {
@@ -37,16 +37,16 @@ extern "C" {
 **         work(outbox_rows_text(rows, i, 1, NULL));
 **     outbox_rows_free(rows);
 **
-** The claim has to make the criteria false for the rows it takes (for some time, if it is a lease),
-** or the next caller gets them again. Nothing watches over a lease: whoever finishes a row later
-** than its lease should say so in the WHERE of the UPDATE, by a column that each claim changes
-** (attempts, an owner).
+** The fields that the claim sets must make the criteria false for its rows (for some time, if it is
+** a lease), or the next caller claims them again. Nothing enforces a lease: an UPDATE that
+** completes a row should have a condition in its WHERE on a column that each claim changes
+** (attempts, an owner), so that it fails after the lease has passed to another caller.
 */
 
 /* A value. NOW is the database's time plus `number` milliseconds: a timestamptz in PostgreSQL, the
 ** text 'YYYY-MM-DD HH:MM:SS.SSS' (UTC) in SQLite. NOW_MS is the same in milliseconds since 1970, an
-** integer. PLUS, for a claim field only, is what the column holds (0 if NULL) plus `number`. The
-** others are sent as parameters and take the type of their column, so a text can also be a uuid or
+** integer. PLUS, for a claim field only, is the column's value (0 if NULL) plus `number`. The other
+** kinds are sent as parameters and have the type of their column, so a text can also be a uuid or
 ** an enum. outbox_value_null(), outbox_value_text(text), outbox_value_int(number),
 ** outbox_value_real(number), outbox_value_now(plus_ms), outbox_value_now_ms(plus_ms) and
 ** outbox_value_plus(number) make them. */
@@ -116,20 +116,20 @@ typedef struct outbox_claim_order {
 } outbox_claim_order;
 
 /*
-** The claim. Names are 1 to 63 bytes and are taken literally (quoted for you). table, key (but see
-** below), criteria, fields and limit are required.
+** The claim. Names have 1 to 63 bytes and are quoted, so they are taken literally. table, key (but
+** see below), criteria, fields and limit are required.
 **
 **   schema, table    schema may be NULL
 **   key              a column that is unique and not null; NULL means rowid, in SQLite only. It
 **                    must not be a claim field
-**   criteria         which rows
-**   fields           what to set in them
-**   order_by         which rows first; without it, and among equals, any. NULLs are sorted as the
-**                    database does
-**   columns          what to return of each row; none means only the key
-**   limit            the most rows to claim, 1 to 100000
-**   flags            OUTBOX_CLAIM_PORTABLE: do without features that only this database has.
-**                    Slower; for tests
+**   criteria         which rows to claim
+**   fields           the columns to set in them
+**   order_by         which rows to claim first; without it, and among equals, any. NULLs are sorted
+**                    as the database sorts them
+**   columns          the columns to return; none means only the key
+**   limit            maximum number of rows, 1 to 100000
+**   flags            OUTBOX_CLAIM_PORTABLE: use no feature that only this database has; slower, for
+**                    tests
 */
 typedef struct outbox_row_claim {
     size_t size; /* sizeof(outbox_row_claim): set by OUTBOX_ROW_CLAIM_INIT */
@@ -159,21 +159,21 @@ typedef struct outbox_rows outbox_rows;
 
 /*
 ** outbox_claim_rows_sqlite, outbox_claim_rows_pg and outbox_claim_rows_mariadb claim through the
-** caller's connection and commit. When they return 0, the claim is as durable as any commit on that
-** connection. So they fail with OUTBOX_MISUSE inside an open transaction. Only one thread at a time
-** may use the connection; nothing is kept on it. On success the caller owns *ret and releases it
-** with outbox_rows_free.
+** caller's connection and commit, so they fail with OUTBOX_MISUSE inside an open transaction. When
+** they return 0, the claim is as durable as any commit on that connection. Only one thread at a
+** time may use the connection; nothing is left on it. On success the caller owns *ret and releases
+** it with outbox_rows_free.
 **
-** The rows are as the claim left them, in the order that order_by gave before the claim. No rows is
-** success: nothing matches, except what others are claiming at this moment. After a failure nothing
-** was claimed, with two exceptions. If the connection is lost or memory runs out, the claim may
-** have committed. And the portable way commits row by row: if a row fails after others were
-** claimed, it returns those, and the next call meets the failure again. OUTBOX_BUSY means: try
-** again.
+** The rows have their values after the claim, in the order of order_by before the claim. It is a
+** success if no rows are returned: none match, except those that others are claiming at this
+** moment. After a failure nothing was claimed, with two exceptions. If the connection is lost or
+** memory runs out, the claim may have committed. The portable way commits row by row: if a row
+** fails after others were claimed, it returns those, and the next call fails for the same reason.
+** OUTBOX_BUSY: try again.
 **
-** PostgreSQL claims in one statement and one round trip, and skips rows that are locked. MariaDB
-** skips them as well, and claims in one transaction, as SQLite does. The portable way looks for
-** candidates, then updates them one by one if they still match.
+** PostgreSQL claims in one statement and one round trip, and skips locked rows. MariaDB skips them
+** as well, and claims in one transaction, as SQLite does. The portable way selects candidates, then
+** updates them one by one if they still match.
 */
 OUTBOX_API int outbox_claim_rows_sqlite(struct sqlite3 *db, const outbox_row_claim *claim,
                                         outbox_rows **ret, outbox_error *err);
@@ -182,9 +182,9 @@ OUTBOX_API int outbox_claim_rows_pg(struct pg_conn *conn, const outbox_row_claim
 OUTBOX_API int outbox_claim_rows_mariadb(struct st_mysql *conn, const outbox_row_claim *claim,
                                          outbox_rows **ret, outbox_error *err);
 
-/* Rows and columns count from 0. outbox_rows_text returns a value as the database writes it, ending
-** with a NUL, valid until outbox_rows_free; NULL for a NULL, and if there is no such row or column.
-** ret_size may be NULL. outbox_rows_int returns it as a number; 0 if it is not one. */
+/* Rows and columns count from 0. outbox_rows_text returns a value as the database writes it, with a
+** NUL at the end, valid until outbox_rows_free; NULL for a NULL, and if there is no such row or
+** column. ret_size may be NULL. outbox_rows_int returns it as a number; 0 if it is not one. */
 OUTBOX_API size_t outbox_rows_count(const outbox_rows *rows);
 OUTBOX_API const char *outbox_rows_text(const outbox_rows *rows, size_t row, size_t column,
                                         size_t *ret_size);

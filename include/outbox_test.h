@@ -8,7 +8,7 @@
 **     assert(outbox_test_count(ob, "order.*", "42", NULL, &err) == 1);
 **     outbox_close(ob);
 **
-** Not for production: deliveries take their time, but the time between them is skipped.
+** Not for production: the clock skips the time between deliveries.
 */
 #ifndef OUTBOX_TEST_H
 #define OUTBOX_TEST_H
@@ -32,20 +32,20 @@ OUTBOX_API void outbox_test_advance(outbox *ob, int64_t ms);
 /*
 ** CAPI: Deliver everything now
 **
-** outbox_test_deliver delivers as outbox_step does, then moves the clock on to the next retry or
-** delay and delivers again, until nothing is left to deliver. An event that has not been delivered
-** then is a dead letter, or its consumer is paused. Returns 0 if nothing failed on the way, and -1
-** with the last failure otherwise. *ret_delivered (may be NULL) is always set.
+** outbox_test_deliver delivers as outbox_step does, moves the clock to the next retry or delay and
+** delivers again, until nothing is left to deliver. An event that is then not delivered is a dead
+** letter, or its consumer is paused. Returns 0; -1 with the last failure if a delivery failed.
+** *ret_delivered (may be NULL) is always set.
 */
 OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_error *err);
 
 /*
 ** CAPI: What was emitted
 **
-** outbox_test_count counts the events of a type ("order.*"), with an aggregate_id, and with a
-** payload that contains a text; NULL matches any. Returns -1 if that fails.
+** outbox_test_count returns the number of events of a type ("order.*") with an aggregate_id and
+** with payload_part in their payload; NULL matches any. Returns -1 if it fails.
 **
-** outbox_test_each calls back for each event, oldest first, until that returns non-zero.
+** outbox_test_each calls `visit` for each event, oldest first, until it returns non-zero.
 */
 OUTBOX_API int outbox_test_count(outbox *ob, const char *type, const char *aggregate_id,
                                  const char *payload_part, outbox_error *err);
