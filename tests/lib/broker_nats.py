@@ -10,6 +10,7 @@
 
 The client here is a few lines of the protocol, so that a test needs no library; clients that others wrote are in the scenarios.
 """
+import base64
 import contextlib
 import json
 import os
@@ -86,7 +87,7 @@ class Client:
         return answer
 
     def messages(self, stream, first=1):
-        """messages returns all of a stream, by a consumer that is gone afterwards."""
+        """messages returns all of a stream, by a temporary consumer."""
         self.asked += 1
         subject = f"{self.inbox}-{self.asked}"
         self.send(f"SUB {subject} {self.asked}")
@@ -109,6 +110,28 @@ class Client:
             elif reply: found.append(Message(got, int(reply.split(".")[5]), headers, body))
         self.send(f"UNSUB {sid}")
         return found
+
+    def messages_of_leader(self, stream, at_once=200):
+        """messages_of_leader returns all of a stream as its leader has it. A consumer may read from a replica that is behind."""
+        last = self.api(f"STREAM.INFO.{stream}")["state"]["last_seq"]
+        self.asked += 1
+        inbox, found = f"{self.inbox}.{self.asked}", {}
+        self.send(f"SUB {inbox}.* {self.asked}")
+        for first in range(1, last + 1, at_once):
+            asked = range(first, min(first + at_once, last + 1))
+            for seq in asked:
+                data = json.dumps({"seq": seq}).encode()
+                self.send(f"PUB $JS.API.STREAM.MSG.GET.{stream} {inbox}.{seq} {len(data)}", data)
+            answered = set()
+            while len(answered) < len(asked):
+                got, _, _, body = self.next()
+                seq, message = int(got.rpartition(".")[2]), json.loads(body or b"{}").get("message")
+                answered.add(seq)
+                if not message: raise LookupError(f"{stream}: message {seq}: {body}")
+                found[seq] = Message(message["subject"], seq, parse(base64.b64decode(message.get("hdrs", ""))),
+                                     base64.b64decode(message.get("data", "")))
+        self.send(f"UNSUB {self.asked}")
+        return [found[seq] for seq in sorted(found)]
 
 
 def parse(head):
@@ -231,12 +254,14 @@ class Cluster:
         name = self.api(f"STREAM.INFO.{stream}")["cluster"].get("leader")
         return next((node for node in self.nodes if node.name == name), None)
 
-    def messages(self, stream):
-        deadline = time.monotonic() + MAX_WAIT
+    def messages(self, stream, of_leader=False, wait=MAX_WAIT):
+        """messages returns all of a stream; of_leader: as its leader has it, else as any replica does, which may be behind."""
+        deadline = time.monotonic() + wait
         while True:
             for node in self.running():
-                with contextlib.suppress(OSError, LookupError, ConnectionError, ValueError): return node.messages(stream)
-            if time.monotonic() > deadline: raise RuntimeError(f"nobody has {stream}")
+                with contextlib.suppress(OSError, LookupError, ConnectionError, ValueError), node.client() as c:
+                    return c.messages_of_leader(stream) if of_leader else c.messages(stream)
+            if time.monotonic() > deadline: raise RuntimeError(f"no server returns the messages of {stream}")
             time.sleep(0.05)
 
     def url(self, subject, query):
