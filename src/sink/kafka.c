@@ -181,8 +181,8 @@ static int produce_message(struct kafka_sink *k, struct kafka_item *it, struct e
 
 /* Sending */
 
-/* Creates a producer if there is none. While too many retired ones are still closing, there is
- * none, and deliveries wait. */
+/* Creates a producer if there is none. While too many retired ones are still closing, deliveries
+ * wait. */
 static int ensure_producer(struct kafka_sink *k, struct error *err)
 {
     if (k->p || !kafka_producer_can_retire(k))
@@ -214,7 +214,7 @@ static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
     return !k->breaking;
 }
 
-/* Hands over waiting events: one at a time while looking for the faulty one. */
+/* Hands over waiting events, one at a time while searching for a faulty one. */
 static void send_waiting(struct kafka_sink *k)
 {
     struct error err;
@@ -226,7 +226,7 @@ static void send_waiting(struct kafka_sink *k)
         if (k->p && k->p->one_by_one && !singly) {
             if (k->n_sent > 0)
                 return;
-            kafka_producer_retire(k); /* the faulty event is found: resume batching */
+            kafka_producer_retire(k); /* the faulty event was found: batch again */
         }
         if (it->state == ITEM_LOOKUP)
             return;
@@ -290,7 +290,7 @@ static struct kafka_item *take_event(struct kafka_sink *k, struct delivery *d, c
 static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
-    struct kafka_item *last = NULL; /* the delivery before; NULL: it was not taken */
+    struct kafka_item *last = NULL; /* the delivery before; NULL if it was not accepted */
     size_t i = 0;
     for (; i < n && has_room(k); i++) {
         struct error err = {0};
@@ -315,7 +315,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Time */
 
-/* Returns when the oldest undecided delivery was accepted; CLOCK_NEVER: there is none. */
+/* Returns when the oldest undecided delivery was accepted; CLOCK_NEVER if there is none. */
 static int64_t oldest_since(const struct kafka_sink *k)
 {
     for (const struct in_flight *f = k->window.first; f; f = f->next)
@@ -358,8 +358,8 @@ static const char *scram_hint(const struct kafka_sink *k)
     return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/brokers.md)";
 }
 
-/* Ends everything once one of its two limits has expired. The reason is the limit that expired
- * first, not the one noticed first: on a busy machine both may have expired before we check. */
+/* Ends everything once one of the two time limits has expired. The reason is the limit that expired
+ * first: on a busy machine both may have expired by now. */
 static void check_time(struct kafka_sink *k)
 {
     char text[2 * KAFKA_TEXT + 300];
@@ -421,8 +421,7 @@ static void kafka_cancel(struct sink *sk)
         kafka_answer_all(k, SINK_CANCELLED, "cancelled");
 }
 
-/* Whether the result of the topic check, which started with the first event, is still to be
- * reported. */
+/* Returns whether the topic check, which started with the first event, has not been reported. */
 static bool kafka_attended(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
@@ -551,18 +550,14 @@ static int kafka_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     return err_set(err, ERR_UNAVAILABLE, "%s, topic %s: %s", k->url.label, k->topic, said);
 }
 
-const struct sink_ops kafka_ops = {
-    .scheme = "kafka",
-    .synopsis = "kafka://HOST:PORT/TOPIC",
-    .help = "write to Kafka; see docs/brokers.md",
-    .attended = kafka_attended,
-    BROKER_OPS(kafka),
-};
+#define KAFKA_OPS(name, scheme_, synopsis_, help_) \
+    const struct sink_ops name = { \
+        .scheme = scheme_, \
+        .synopsis = synopsis_, \
+        .help = help_, \
+        .attended = kafka_attended, \
+        BROKER_OPS(kafka), \
+    }
 
-const struct sink_ops kafka_tls_ops = {
-    .scheme = "kafka+ssl",
-    .synopsis = "kafka+ssl://HOST:PORT/TOPIC",
-    .help = "the same with TLS",
-    .attended = kafka_attended,
-    BROKER_OPS(kafka),
-};
+KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/brokers.md");
+KAFKA_OPS(kafka_tls_ops, "kafka+ssl", "kafka+ssl://HOST:PORT/TOPIC", "the same with TLS");

@@ -351,16 +351,14 @@ static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     }
 }
 
-const struct sink_ops nats_ops = {
-    .scheme = "nats",
-    .synopsis = "nats://HOST:PORT/SUBJECT?stream=NAME",
-    .help = "publish to a stream of NATS JetStream; see docs/brokers.md",
-    BROKER_OPS(nats),
-};
+#define NATS_OPS(name, scheme_, synopsis_, help_) \
+    const struct sink_ops name = { \
+        .scheme = scheme_, \
+        .synopsis = synopsis_, \
+        .help = help_, \
+        BROKER_OPS(nats), \
+    }
 
-const struct sink_ops nats_tls_ops = {
-    .scheme = "nats+tls",
-    .synopsis = "nats+tls://HOST:PORT/SUBJECT?stream=NAME",
-    .help = "the same with TLS",
-    BROKER_OPS(nats),
-};
+NATS_OPS(nats_ops, "nats", "nats://HOST:PORT/SUBJECT?stream=NAME",
+         "publish to a stream of NATS JetStream; see docs/brokers.md");
+NATS_OPS(nats_tls_ops, "nats+tls", "nats+tls://HOST:PORT/SUBJECT?stream=NAME", "the same with TLS");

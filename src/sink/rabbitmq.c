@@ -17,7 +17,7 @@
 
 /* Writes the routing key. A dot in a value starts another word of a topic: brokers allow any bytes,
  * so nothing is escaped. */
-static int make_key(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
+static int write_key(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
     buf_clear(&r->name);
     if (template_write(r->key, ev, &r->name, err) != 0)
@@ -34,7 +34,7 @@ static struct stream *find_mark(struct rabbitmq_sink *r, const struct event *ev,
 {
     struct str name = str_of(r->set.exchange);
     if (name.n == 0) {
-        if (make_key(r, ev, err) != 0)
+        if (write_key(r, ev, err) != 0)
             return NULL;
         name = (struct str){r->name.p, r->name.n};
     }
@@ -107,7 +107,7 @@ static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, stru
 {
     struct message_style style = {
         .format = r->set.format, .source = str_of(r->set.source), .ce_prefix = r->set.ce_prefix};
-    if (make_key(r, d->ev, err) != 0)
+    if (write_key(r, d->ev, err) != 0)
         return -1;
     struct str key = {r->name.p, r->name.n};
     if (message_make(&style, d->ev, key, str_of(r->b.base.cfg.consumer), d->attempt, &r->text,
@@ -126,9 +126,9 @@ static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, stru
 
 /* Publishing */
 
-/* Whether a channel must be replaced. RabbitMQ 3.10 caches the leader of a quorum queue in the
- * channel: if that node dies, the channel gets a nack for every message to the queue from then on.
- * A queue that is full looks the same, so this is not done often. */
+/* Returns whether the channel must be replaced. RabbitMQ 3.10 caches the leader of a quorum queue
+ * in the channel: if that node dies, the channel gets a nack for every message to the queue from
+ * then on. A queue that is full looks the same, so this is not done often. */
 static bool must_replace_channel(const struct rabbitmq_sink *r)
 {
     int64_t now = broker_now(&r->b);
@@ -146,7 +146,7 @@ static bool may_publish(const struct rabbitmq_sink *r)
     return r->next_tag - r->first_tag < RABBITMQ_WINDOW;
 }
 
-/* Publishes as much as the channel accepts. */
+/* Publishes waiting events as long as the channel accepts them. */
 static void publish_waiting(struct rabbitmq_sink *r)
 {
     while (r->waiting && may_publish(r)) {
@@ -166,8 +166,8 @@ static void publish_waiting(struct rabbitmq_sink *r)
     }
 }
 
-/* Connects and opens the channel if there is none. A worn channel is replaced once nothing is in
- * flight on it. */
+/* Connects and opens the channel if there is none. A channel that must be replaced is closed once
+ * nothing is in flight on it. */
 static int ensure_channel(struct rabbitmq_sink *r, struct error *err)
 {
     r->has_connected = true;
@@ -198,14 +198,14 @@ static bool has_room(const struct rabbitmq_sink *r)
     return r->window.count + 1 < RABBITMQ_WINDOW && rabbit_conn_queued(&r->conn) < OUT_ENOUGH;
 }
 
-/* Reports that the broker is blocking publishers. */
-static int blocked(const struct rabbitmq_sink *r, struct error *err)
+/* Fails because the broker blocks publishers. */
+static int fail_blocked(const struct rabbitmq_sink *r, struct error *err)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s takes no messages: %s",
                      rabbit_conn_label(&r->conn), r->conn.reason);
 }
 
-/* Accepts one delivery. False: it was returned because nothing can be published now. */
+/* Accepts one delivery. Returns whether submit may take the events behind it. */
 static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
 {
     struct error err;
@@ -215,7 +215,7 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
 
     int rc;
     if (r->conn.blocked)
-        rc = blocked(r, &err);
+        rc = fail_blocked(r, &err);
     else
         rc = ensure_channel(r, &err);
     if (rc != 0) {
@@ -251,24 +251,7 @@ static size_t rabbitmq_submit(struct sink *sk, struct delivery *const *d, size_t
     return n;
 }
 
-static void check_time(struct rabbitmq_sink *r)
-{
-    struct error err;
-    if (broker_now(&r->b) < window_due(&r->window))
-        return;
-    if (!r->conn.blocked) {
-        err_set(&err, ERR_UNAVAILABLE, "%s has not confirmed for %lld ms; %zu events were waiting",
-                rabbit_conn_label(&r->conn), (long long)r->b.base.cfg.timeout_ms, r->window.count);
-        rabbitmq_answer_lost(r, &err);
-        return;
-    }
-    /* Keep the connection: messages already written must not be published twice over another
-     * one. */
-    blocked(r, &err);
-    rabbitmq_answer_all(r, &(struct sink_result){.status = SINK_DOWN, .text = err.text});
-}
-
-/* Connects at the first call, so that a missing exchange is noticed before the first event. */
+/* The first call connects, so that a missing exchange is noticed before the first event. */
 static void rabbitmq_drive(struct sink *sk)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
@@ -287,10 +270,21 @@ static void rabbitmq_drive(struct sink *sk)
 
     publish_waiting(r);
     if (r->conn.blocked && r->waiting) {
-        blocked(r, &err);
+        fail_blocked(r, &err);
         rabbitmq_answer_waiting(r, &(struct sink_result){.status = SINK_DOWN, .text = err.text});
     }
-    check_time(r);
+    if (broker_now(&r->b) < window_due(&r->window))
+        return;
+    if (r->conn.blocked) {
+        /* Keep the connection: over another one, messages already written would be published
+         * twice. */
+        fail_blocked(r, &err);
+        rabbitmq_answer_all(r, &(struct sink_result){.status = SINK_DOWN, .text = err.text});
+        return;
+    }
+    err_set(&err, ERR_UNAVAILABLE, "%s has not confirmed for %lld ms; %zu events were waiting",
+            rabbit_conn_label(&r->conn), (long long)r->b.base.cfg.timeout_ms, r->window.count);
+    rabbitmq_answer_lost(r, &err);
 }
 
 static size_t rabbitmq_fds(struct sink *sk, struct pollfd *out, size_t max)
@@ -323,7 +317,7 @@ static void rabbitmq_cancel(struct sink *sk)
     rabbitmq_answer_all(r, &(struct sink_result){.status = SINK_CANCELLED, .text = why});
 }
 
-/* Always: there are heartbeats, and a broker may block publishers at any time. */
+/* Heartbeats are due at any time, and the broker may block publishers. */
 static bool rabbitmq_attended(struct sink *sk)
 {
     (void)sk;
@@ -422,18 +416,15 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
     }
 }
 
-const struct sink_ops rabbitmq_ops = {
-    .scheme = "amqp",
-    .synopsis = "amqp://USER@HOST/VHOST/EXCHANGE",
-    .help = "publish to RabbitMQ; see docs/brokers.md",
-    .attended = rabbitmq_attended,
-    BROKER_OPS(rabbitmq),
-};
+#define RABBITMQ_OPS(name, scheme_, synopsis_, help_) \
+    const struct sink_ops name = { \
+        .scheme = scheme_, \
+        .synopsis = synopsis_, \
+        .help = help_, \
+        .attended = rabbitmq_attended, \
+        BROKER_OPS(rabbitmq), \
+    }
 
-const struct sink_ops rabbitmq_tls_ops = {
-    .scheme = "amqps",
-    .synopsis = "amqps://USER@HOST/VHOST/EXCHANGE",
-    .help = "the same with TLS",
-    .attended = rabbitmq_attended,
-    BROKER_OPS(rabbitmq),
-};
+RABBITMQ_OPS(rabbitmq_ops, "amqp", "amqp://USER@HOST/VHOST/EXCHANGE",
+             "publish to RabbitMQ; see docs/brokers.md");
+RABBITMQ_OPS(rabbitmq_tls_ops, "amqps", "amqps://USER@HOST/VHOST/EXCHANGE", "the same with TLS");

@@ -223,6 +223,7 @@ static int select_confirms(struct rabbitmq_sink *r, bool *ret_sent)
     return send_request(r, AMQP_CONFIRM_SELECT_METHOD, &m, ret_sent);
 }
 
+/* Returns whether the setup creates the exchange and the queue, rather than only checking them. */
 static bool creates(const struct rabbitmq_sink *r)
 {
     return r->set.create && !r->passive;

@@ -113,7 +113,7 @@ static const struct sink_ops *find_in(const struct sink_ops *const *kinds, const
 static struct {
     pthread_once_t once;
     const struct sink_module *module;
-    struct error why; /* it is missing */
+    struct error why; /* why the module is missing */
 } loaded = {.once = PTHREAD_ONCE_INIT};
 
 /* Writes the path of the module in the folder of the library that contains this code. */
