@@ -11,6 +11,19 @@ failing_since, proven, attempts, `key`, seq, crashes > 0;
 -- schema_version (): a migration may have run since the relay started.
 SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version';
 
+-- consumer_state (consumer text): what an operator or a restore may have changed since the last
+-- turn: also the version, whether rows of a table are marked once this consumer has received them,
+-- the server's clock, and which outbox it is. No other session changes the consumer's rows until
+-- the commit.
+SELECT paused, epoch, ordering, lanes, events, predicate,
+       (SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'),
+       @marks@, parked_stamp, @server_clock@, @identity_value@
+  FROM outbox_consumer
+ WHERE name = :consumer FOR UPDATE;
+
+-- lock_to_settle (consumer text): the columns that a settlement outside of a turn needs.
+SELECT @marks@, parked_stamp FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
+
 -- anything_parked (consumer text, now int): tells a drain whether the consumer is through. An event
 -- that its producer delayed does not count before its time has come.
 SELECT EXISTS (SELECT 1 FROM outbox_parked
@@ -26,6 +39,33 @@ SELECT seq, e.type, CASE WHEN @payload_bytes@ <= :most THEN e.payload END
 -- is higher; 0: there is none. And counts deliveries, for operators: nothing depends on it.
 UPDATE outbox_consumer SET epoch = greatest(epoch, :epoch), delivered = delivered + :n
  WHERE name = :consumer;
+
+-- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
+-- now int, lease int, blamed int, boot int, ahead int): grants the lease. A fresh claim holds the
+-- events of its lane, or of all lanes (-1), after from_seq, up to and including to_seq; a parked
+-- claim holds the parked rows that it lists and that name its epoch. boot and ahead identify the
+-- clock: see shorten_lease.
+INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
+                          lease, blamed, boot, ahead)
+VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :lease,
+        :lease, :blamed, nullif(:boot, 0), :ahead);
+
+-- extend_claim (consumer text, epoch int, owner text, now int, lease int, absolve int, boot int,
+-- ahead int): keeps the claim for another lease, unless another worker has taken it over. absolve:
+-- its event is no longer to blame if the worker vanishes.
+UPDATE outbox_claim
+   SET locked_until = :now + :lease, lease = :lease, blamed = CASE WHEN :absolve THEN 0 ELSE blamed END,
+       boot = nullif(:boot, 0), ahead = :ahead
+ WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
+
+-- all_claims (consumer text): the claims of a consumer, with everything a turn needs to know about
+-- them.
+SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, boot, ahead
+  FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
+
+-- shorten_lease (consumer text, epoch int, until int, ahead int): when a lease ends by our clock.
+UPDATE outbox_claim SET locked_until = :until, ahead = :ahead
+ WHERE consumer = :consumer AND epoch = :epoch;
 
 -- is_claimed (consumer text, epoch int, owner text): an owner may settle late, as long as no worker
 -- has taken the claim over.
@@ -125,3 +165,20 @@ UPDATE outbox_parked
        wait = CASE WHEN :blamed OR crashes < 3 THEN wait ELSE @apart@ END,
        attempts = attempts + :blamed, crashes = crashes + 1, claim = NULL
  WHERE consumer = :consumer AND claim = :epoch @and_taken@;
+
+-- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
+-- this range. The position may have moved on over events that were only skipped; where order is
+-- kept, no other worker can have claimed from the lane meanwhile. All lanes (-1) must still be at
+-- one position.
+SELECT min(position) = max(position)
+       AND (min(position) = :to_seq
+            OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim
+                                          WHERE consumer = :consumer AND parked = 0
+                                            AND (lane = :lane OR lane < 0 OR :lane < 0)
+                                            AND from_seq >= :to_seq AND to_seq > from_seq)))
+  FROM outbox_lane
+ WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);
+
+-- release (consumer text, lane int, position int): gives back the end of the last range.
+UPDATE outbox_lane SET position = :position
+ WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);

@@ -1,5 +1,9 @@
 -- inspect.sql: which state an event is in for a consumer, and what the outbox holds.
 
+-- @event_columns@: a whole event, in the order of enum event_column.
+@seq@, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant,
+e.created_at, e.not_before, e.idempotency_key;
+
 -- @recorded@: events that may be in a state because something is recorded about them: that they are
 -- parked, dead, ended, or in a claim.
 SELECT p.seq FROM outbox_parked p
@@ -34,6 +38,14 @@ SELECT @event_columns@ FROM @events@
 -- index is walked backwards and nothing is sorted.
 SELECT @event_columns@ FROM @events@
  WHERE seq > :low AND seq <= :high ORDER BY seq DESC LIMIT :max;
+
+-- exceptional_forwards (low int, high int, state text, consumer text, now int, max int): oldest
+-- first; consumer NULL: of any.
+SELECT @event_columns@ FROM @exceptional@ ORDER BY @seq@ LIMIT :max;
+
+-- exceptional_backwards (low int, high int, state text, consumer text, now int, max int): newest
+-- first.
+SELECT @event_columns@ FROM @exceptional@ ORDER BY @seq@ DESC LIMIT :max;
 
 -- consumer_start (consumer text): events up to here came before the consumer.
 SELECT start FROM outbox_consumer WHERE name = :consumer;
@@ -101,3 +113,9 @@ SELECT CASE WHEN count(at) = count(*) THEN max(at) ELSE -1 END
 SELECT stream, consumer, hi, lo, at FROM outbox_mark
  WHERE :stream IS NULL OR stream = :stream
  ORDER BY stream, hi DESC, lo DESC, consumer;
+
+-- claim_over (consumer text, lane int, seq int, now int, live int, expired int): live or expired,
+-- whichever the fresh claim over this event is; NULL if no claim spans it.
+SELECT max(CASE WHEN locked_until > :now THEN :live ELSE :expired END) FROM outbox_claim
+ WHERE consumer = :consumer AND parked = 0 AND (lane = :lane OR lane < 0)
+   AND from_seq < :seq AND to_seq >= :seq;

@@ -1,6 +1,10 @@
 -- park.sql: recording how a claim ended, and events that were handed out and are not over: they
 -- wait for a retry, for their time, or behind another event of their key.
 
+-- @letter_columns@: a whole event of a dead letter.
+seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at,
+not_before, idempotency_key;
+
 -- note_parked (consumer text, stamp int): recorded in the transaction that parks events: other
 -- handles have to read again which keys are held up.
 UPDATE outbox_consumer SET parked_stamp = :stamp WHERE name = :consumer;

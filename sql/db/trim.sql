@@ -55,6 +55,10 @@ SELECT count(*)
   FROM (SELECT e.created_at FROM @events@ WHERE seq > :floor ORDER BY seq LIMIT :most) kept
  WHERE created_at < :cutoff;
 
+-- @going@: the events that go. One whose created_at is ahead of the clock counts as old as the next
+-- event whose created_at is not.
+@seq@ <= :last AND (e.created_at < :cutoff OR e.created_at > :now);
+
 -- count_going (last int, cutoff int, now int): for a dry run.
 SELECT count(*) FROM @events@ WHERE @going@;
 
@@ -67,3 +71,11 @@ SELECT count(*) FROM (SELECT 1 FROM outbox_receipt WHERE at < :cutoff LIMIT :mos
 -- drop_former_filters (last int): so does a filter that judged only events that are gone.
 DELETE FROM outbox_former_filter
  WHERE high < coalesce((SELECT min(seq) FROM @numbered@), :last + 1);
+
+-- put_passed (consumer text, floor int, now int, every int): samples how far a consumer has come,
+-- unless the last sample is recent.
+INSERT INTO outbox_passed (consumer, seq, at)
+SELECT :consumer, :floor, :now FROM DUAL
+ WHERE NOT EXISTS (SELECT 1 FROM (SELECT seq, at FROM outbox_passed
+                                   WHERE consumer = :consumer ORDER BY seq DESC LIMIT 1) last
+                    WHERE seq = :floor OR at > :now - :every);

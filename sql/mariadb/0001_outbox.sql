@@ -141,6 +141,8 @@ CREATE TABLE IF NOT EXISTS outbox_claim (
     locked_until BIGINT NOT NULL,
     lease        BIGINT NOT NULL,           -- its length: locked_until is never further ahead, whatever the clock did
     blamed       TINYINT NOT NULL DEFAULT 0, -- it has one event, and if the worker vanishes, that counts as an attempt
+    boot         BIGINT,                    -- for clocks other than the server's, see outbox_claim of SQLite; NULL here
+    ahead        BIGINT NOT NULL DEFAULT 0, -- likewise; 0 here
     PRIMARY KEY (consumer, epoch)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 

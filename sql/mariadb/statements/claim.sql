@@ -1,28 +1,6 @@
 -- claim.sql: the statements of turns that are specific to MariaDB, and giving events their place in
 -- the order of commits.
 
--- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
--- now int, lease int, blamed int): grants the lease. A fresh claim holds the events of its lane
--- after from_seq, up to and including to_seq; a parked claim holds the parked rows that name its
--- epoch.
-INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
-                          lease, blamed)
-VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :lease, :lease,
-        :blamed);
-
--- extend_claim (consumer text, epoch int, owner text, now int, lease int, absolve int): keeps the
--- claim for another lease, unless another worker has taken it over. absolve: its event is no longer
--- to blame if the worker vanishes.
-UPDATE outbox_claim
-   SET locked_until = :now + :lease, lease = :lease,
-       blamed = IF(:absolve, 0, blamed)
- WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
-
--- all_claims (consumer text): the claims of a consumer, with everything a turn needs to know about
--- them.
-SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, 0, 0
-  FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
-
 -- places (position int, max int): where the events after a position are.
 SELECT seq, nr FROM outbox_order WHERE seq > :position ORDER BY seq LIMIT :max;
 
@@ -121,19 +99,6 @@ UPDATE outbox_sequencer SET news = news + 1 WHERE one = 1;
 -- wait (next int, news int, patience int, idle int): see outbox_wait in sql/mariadb/functions.sql.
 CALL outbox_wait(:next, :news, :patience, :idle);
 
--- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
--- this range. The position may have moved on over events that were only skipped; where order is
--- kept, no other worker can have claimed from the lane meanwhile.
-SELECT position = :to_seq
-       OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim
-                                     WHERE consumer = :consumer AND lane = :lane AND parked = 0
-                                       AND from_seq >= :to_seq))
-  FROM outbox_lane
- WHERE consumer = :consumer AND lane = :lane;
-
--- release (consumer text, lane int, position int): gives back the end of the last range.
-UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;
-
 -- forget_letters (consumer text, epoch int): this claim delivered dead letters that were sent back.
 DELETE d FROM outbox_parked p STRAIGHT_JOIN outbox_dead d
           ON d.consumer = p.consumer AND d.seq = p.seq
@@ -161,18 +126,5 @@ VALUES (:stream, :consumer, :hi, :lo, :now)
        lo = IF(VALUES(hi) > hi OR (VALUES(hi) = hi AND VALUES(lo) > lo), VALUES(lo), lo),
        hi = greatest(hi, VALUES(hi));
 
--- shorten_lease (consumer text, epoch int, until int): when a lease ends by the clock of now.
-UPDATE outbox_claim SET locked_until = :until WHERE consumer = :consumer AND epoch = :epoch;
-
--- consumer_state (consumer text): what an operator may have changed since the last turn, the
--- version, whether rows of a table are marked once this consumer has had them, and the time by the
--- server's clock. No other session changes the consumer's rows until the commit.
-SELECT paused, epoch, ordering, lanes, events, predicate,
-       (SELECT CAST(value AS SIGNED) FROM outbox_meta WHERE name = 'schema_version'),
-       EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer), parked_stamp,
-       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, NULL
-  FROM outbox_consumer
- WHERE name = :consumer FOR UPDATE;
-
 -- clock (): the time by the server's clock.
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;
+SELECT @server_clock@;

@@ -9,10 +9,6 @@ outbox_order;
 -- @event_of_p@: the event of a row p that has a seq.
 outbox_order o ON o.seq = p.seq LEFT JOIN outbox_event e ON e.nr = o.nr;
 
--- @event_columns@: a whole event, in the order of enum event_column.
-o.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant,
-e.created_at, e.not_before, e.idempotency_key;
-
 -- @chunk_columns_of_e@: what follows the seq. A payload of more than :most bytes is left out, and
 -- read separately if its event is wanted: so the size of an answer has a bound.
 e.id, e.type, e.aggregate_type, e.aggregate_id, e.version,
@@ -21,10 +17,6 @@ e.not_before, e.idempotency_key;
 
 -- @chunk_columns@: an event that is handed out.
 o.seq, @chunk_columns_of_e@;
-
--- @letter_columns@: the same of a dead letter.
-seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at,
-not_before, idempotency_key;
 
 -- @payload_bytes@: the size of a payload.
 OCTET_LENGTH(e.payload);
@@ -37,3 +29,15 @@ FORCE INDEX (by_key);
 
 -- @claimed_parked@: claims and the parked events they have.
 outbox_claim c JOIN outbox_parked x ON x.consumer = c.consumer AND x.claim = c.epoch;
+
+-- @marks@: whether rows of a table are marked once :consumer has received them.
+EXISTS (SELECT 1 FROM outbox_marking m WHERE m.consumer = :consumer);
+
+-- @server_clock@: the time by the server's clock.
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;
+
+-- @identity_value@: a database cannot be replaced beneath its connections.
+NULL;
+
+-- @seq@: the number of an event, where other tables have that column as well.
+o.seq;

@@ -2,29 +2,6 @@
 -- machine, claims that list their parked events, lanes at one position, and event numbers that
 -- restarted.
 
--- put_claim (consumer text, epoch int, lane int, parked int, from_seq int, to_seq int, owner text,
--- now int, lease int, blamed int, boot int, ahead int): grants the lease. A fresh claim holds the
--- events of its lane, or of all lanes (-1), after from_seq, up to and including to_seq; a parked
--- claim holds the parked rows that it lists and that name its epoch. boot and ahead identify the
--- clock: see shorten_lease.
-INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
-                          lease, blamed, boot, ahead)
-VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :lease,
-        :lease, :blamed, nullif(:boot, 0), :ahead);
-
--- extend_claim (consumer text, epoch int, owner text, now int, lease int, absolve int, boot int,
--- ahead int): keeps the claim for another lease, unless another worker has taken it over. absolve:
--- its event is no longer to blame if the worker vanishes.
-UPDATE outbox_claim
-   SET locked_until = :now + :lease, lease = :lease, blamed = iif(:absolve, 0, blamed),
-       boot = nullif(:boot, 0), ahead = :ahead
- WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
-
--- all_claims (consumer text): the claims of a consumer, with everything a turn needs to know about
--- them.
-SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, boot, ahead
-  FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
-
 -- event_id (seq int): whether a number is still that of the event that was read under it.
 SELECT id FROM outbox_event WHERE seq = :seq;
 
@@ -159,23 +136,6 @@ UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
    AND seq = (SELECT min(seq) FROM outbox_parked WHERE consumer = :consumer AND key = :key);
 
--- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
--- this range. The position may have moved on over events that were only skipped; where order is
--- kept, no other worker can have claimed from the lane meanwhile. All lanes (-1) must still be at
--- one position.
-SELECT min(position) = max(position)
-       AND (min(position) = :to_seq
-            OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim
-                                          WHERE consumer = :consumer AND parked = 0
-                                            AND (lane = :lane OR lane < 0 OR :lane < 0)
-                                            AND from_seq >= :to_seq AND to_seq > from_seq)))
-  FROM outbox_lane
- WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);
-
--- release (consumer text, lane int, position int): gives back the end of the last range.
-UPDATE outbox_lane SET position = :position
- WHERE consumer = :consumer AND (lane = :lane OR :lane < 0);
-
 -- forget_letters (consumer text, epoch int): this claim delivered dead letters that were sent back.
 DELETE FROM outbox_dead
  WHERE EXISTS (SELECT 1 FROM outbox_dead WHERE consumer = :consumer)
@@ -200,19 +160,5 @@ VALUES (:stream, :consumer, :hi, :lo, :now)
     ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now
  WHERE (:hi, :lo) > (hi, lo);
 
--- shorten_lease (consumer text, epoch int, until int, ahead int): when a lease ends by our clock.
-UPDATE outbox_claim SET locked_until = :until, ahead = :ahead
- WHERE consumer = :consumer AND epoch = :epoch;
-
--- identity (): distinguishes this outbox from any other that could be restored into the same file.
-SELECT value FROM outbox_meta WHERE name = 'identity';
-
--- consumer_state (consumer text): what an operator or a restore may have changed since the last
--- turn: also the version, whether rows of a table are marked once this consumer has had them, and
--- which outbox it is. This machine's clock counts.
-SELECT paused, epoch, ordering, lanes, events, predicate,
-       (SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'),
-       EXISTS (SELECT 1 FROM outbox_adopted WHERE consumer = :consumer AND mark IS NOT NULL),
-       parked_stamp, 0, (SELECT value FROM outbox_meta WHERE name = 'identity')
-  FROM outbox_consumer
- WHERE name = :consumer;
+-- identity (): tells which outbox is in the file now.
+SELECT @identity_value@;

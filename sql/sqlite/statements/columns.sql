@@ -9,16 +9,8 @@ outbox_event;
 -- @event_of_p@: the event of a row p that has a seq.
 outbox_event e ON e.seq = p.seq;
 
--- @event_columns@: a whole event, in the order of enum event_column.
-e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant,
-e.created_at, e.not_before, e.idempotency_key;
-
 -- @chunk_columns@: an event that is handed out.
 @event_columns@;
-
--- @letter_columns@: the same of a dead letter.
-seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at,
-not_before, idempotency_key;
 
 -- @payload_bytes@: the size of a payload.
 length(CAST(e.payload AS BLOB));
@@ -38,3 +30,15 @@ SELECT s.value FROM outbox_claim c, json_each(c.seqs) s
 -- the claims, and not with everything that is parked.
 outbox_claim c CROSS JOIN json_each(c.seqs) s
 CROSS JOIN outbox_parked x ON x.consumer = c.consumer AND x.seq = s.value AND x.claim = c.epoch;
+
+-- @marks@: whether rows of a table are marked once :consumer has received them.
+EXISTS (SELECT 1 FROM outbox_adopted WHERE consumer = :consumer AND mark IS NOT NULL);
+
+-- @server_clock@: this machine's clock is used.
+0;
+
+-- @identity_value@: distinguishes this outbox from any other that is restored into the same file.
+(SELECT value FROM outbox_meta WHERE name = 'identity');
+
+-- @seq@: the number of an event, where other tables have that column as well.
+e.seq;

@@ -1,11 +1,5 @@
 -- operator.sql: statements about consumers, inspections and retention that are specific to SQLite.
 
--- lock_to_settle (consumer text): whether rows of a table are marked once this consumer has had
--- them, and which keys are held up.
-SELECT EXISTS (SELECT 1 FROM outbox_adopted WHERE consumer = :consumer AND mark IS NOT NULL),
-       parked_stamp
-  FROM outbox_consumer WHERE name = :consumer;
-
 -- put_lane (consumer text, lane int, position int, head int): a position may lie beyond the head,
 -- but the highest number that was handed out cannot; see numbers.sql.
 INSERT INTO outbox_lane (consumer, lane, position, high, high_id)
@@ -16,42 +10,16 @@ SELECT :consumer, :lane, :position, min(:position, :head),
 SELECT @event_columns@ FROM @events@ WHERE id = :id;
 
 -- @exceptional@: events that may be in a state, because something is recorded about them.
-seq > :low AND seq <= :high AND seq IN (@recorded@);
-
--- exceptional_forwards (low int, high int, state text, consumer text, now int, max int): oldest
--- first; consumer NULL: of any.
-SELECT @event_columns@ FROM @events@ WHERE @exceptional@ ORDER BY seq LIMIT :max;
-
--- exceptional_backwards (low int, high int, state text, consumer text, now int, max int): newest
--- first.
-SELECT @event_columns@ FROM @events@ WHERE @exceptional@ ORDER BY seq DESC LIMIT :max;
-
--- claim_over (consumer text, lane int, seq int, now int, live int, expired int): live or expired,
--- whichever the fresh claim over this event is; NULL if no claim spans it.
-SELECT max(CASE WHEN locked_until > :now THEN :live ELSE :expired END) FROM outbox_claim
- WHERE consumer = :consumer AND parked = 0 AND (lane = :lane OR lane < 0)
-   AND from_seq < :seq AND to_seq >= :seq;
+@events@ WHERE seq > :low AND seq <= :high AND seq IN (@recorded@);
 
 -- lock_trim (): one writes at a time.
 NONE;
-
--- put_passed (consumer text, floor int, now int, every int): samples how far a consumer has come,
--- unless the last sample is recent.
-INSERT INTO outbox_passed (consumer, seq, at)
-SELECT :consumer, :floor, :now
- WHERE NOT EXISTS (SELECT 1 FROM (SELECT seq, at FROM outbox_passed
-                                   WHERE consumer = :consumer ORDER BY seq DESC LIMIT 1)
-                    WHERE seq = :floor OR at > :now - :every);
-
--- @going@: the events that go. One whose created_at is ahead of the clock counts as old as the next
--- event whose created_at is not.
-seq <= :last AND (created_at < :cutoff OR created_at > :now);
 
 -- drop_going_rows (last int, cutoff int, now int): their source rows in adopted tables are no
 -- longer needed.
 DELETE FROM outbox_adopted_row
  WHERE EXISTS (SELECT 1 FROM outbox_adopted WHERE mark IS NOT NULL)
-   AND event_id IN (SELECT id FROM outbox_event WHERE @going@);
+   AND event_id IN (SELECT id FROM @events@ WHERE @going@);
 
 -- allow_changes (): events may be changed from here to refuse_changes (), in this transaction.
 INSERT OR IGNORE INTO outbox_meta (name, value) VALUES ('change_events', '');
@@ -60,13 +28,13 @@ INSERT OR IGNORE INTO outbox_meta (name, value) VALUES ('change_events', '');
 DELETE FROM outbox_meta WHERE name = 'change_events';
 
 -- drop_going (last int, cutoff int, now int): deletes them.
-DELETE FROM outbox_event WHERE @going@;
+DELETE FROM outbox_event AS e WHERE @going@;
 
 -- drop_places (last int): an event's number is its place.
 NONE;
 
 -- @keys_of_going@: an idempotency key goes with its event.
-FROM outbox_event WHERE @going@ AND +idempotency_key IS NOT NULL;
+FROM @events@ WHERE @going@ AND +e.idempotency_key IS NOT NULL;
 
 -- count_going_keys (last int, cutoff int, now int): whether there is any key to delete.
 SELECT count(*) @keys_of_going@;
