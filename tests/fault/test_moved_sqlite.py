@@ -164,7 +164,7 @@ class Moved(Case):
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox_claim"))
             self.alter_events("DELETE FROM outbox_event", "DELETE FROM sqlite_sequence", "INSERT INTO outbox_event (type) VALUES ('anew')")
             self.delivered_to_all("anew", relay)
-            self.assertIn("began again", relay.output())
+            self.assertIn("started over", relay.output())
 
     def test_missing_file_is_awaited_and_never_recreated(self):
         with self.start() as relay:
@@ -253,7 +253,7 @@ class Moved(Case):
         os.rename(copy, self.db)
         refused = self.outbox("emit", "after", status=None)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn(f"process {stranger.pid} still uses the file that was here before", refused.stderr)
+        self.assertIn(f"process {stranger.pid} still uses the previous file at this path", refused.stderr)
         self.assertIn("-wal", refused.stderr)
         stranger.send_signal(signal.SIGKILL)
         stranger.communicate()
@@ -303,13 +303,13 @@ class Moved(Case):
             self.alter_events(*empty)
             self.emit("after")
             self.delivered("after", relay)
-            self.assertIn("the numbers of events began again", relay.output())
+            self.assertIn("event numbers started over", relay.output())
         self.alter_events(*empty)
         for n in range(20): self.emit(f"later{n}")  # as many as to pass the position, with no worker polling
-        self.assertIn("began again below what consumers have had", self.outbox("doctor", status=None).stdout)
+        self.assertIn("started over below those that consumers have received", self.outbox("doctor", status=None).stdout)
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.assertEqual([t for t in self.got() if t.startswith("later")], [f"later{n}" for n in range(20)])
-        self.assertIn("the numbers of events had begun again", self.outbox("doctor", status=None).stdout)
+        self.assertIn("event numbers had started over", self.outbox("doctor", status=None).stdout)
 
     def log_deleted(self, *suffixes, quiet=False):
         """The log or its index is deleted under a relay: it reports that and exits, and nothing that was committed is lost."""

@@ -1,6 +1,6 @@
 -- doctor.sql: what can be wrong with an outbox, and with the server it is in.
 
--- settings (): the settings on which durability and exactness depend.
+-- settings (): durability and exactness depend on these settings.
 SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only,
        @@auto_increment_increment, @@sql_mode LIKE '%STRICT_%', @@max_allowed_packet;
 
@@ -119,5 +119,5 @@ SELECT value FROM outbox_meta WHERE name = :name;
 -- lock_init (name text, patience int): one makes or changes the tables at a time.
 SELECT GET_LOCK(:name, :patience);
 
--- unlock_init (name text): lets the next one.
+-- unlock_init (name text): the next session may start.
 SELECT RELEASE_LOCK(:name);

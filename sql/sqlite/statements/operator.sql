@@ -1,7 +1,7 @@
 -- operator.sql: statements about consumers, inspections and retention that are specific to SQLite.
 
 -- put_lane (consumer text, lane int, position int, head int): a position may lie beyond the head,
--- but the highest number that was handed out cannot; see numbers.sql.
+-- but the highest number that was handed out cannot; see @began_again@ in claim.sql.
 INSERT INTO outbox_lane (consumer, lane, position, high, high_id)
 SELECT :consumer, :lane, :position, min(:position, :head),
        (SELECT id FROM outbox_event WHERE seq = min(:position, :head));

@@ -368,8 +368,8 @@ static int shorten(struct turn *t, struct db_claim *c, struct error *err)
                         .until = c->until, .ahead = c->ahead));
 }
 
-/* Whether an earlier claim of the same lane as claims[i] is not over. An expired one counts too: it
- * is still here because it has to wait itself, perhaps for another lane. */
+/* Returns whether an earlier claim of the same lane as claims[i] is not over. An expired one counts
+ * too: it is still here because it has to wait itself, perhaps for another lane. */
 static bool must_wait(const struct turn *t, size_t i)
 {
     const struct db_claim *c = &t->claims[i];

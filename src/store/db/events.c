@@ -305,8 +305,8 @@ static bool matches(const struct event_query *q, const struct event *ev)
     return !q->aggregate_id.p || str_eq(q->aggregate_id, ev->aggregate_id);
 }
 
-/* Whether the current event is in the requested state for any consumer. Without consumers every
- * event is pending. */
+/* Returns whether the current event is in the requested state for any consumer. Without consumers
+ * every event is pending. */
 static bool in_state(const struct viewer *v, const struct event_query *q)
 {
     if (!q->state && !q->unprocessed)

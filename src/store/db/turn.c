@@ -138,7 +138,8 @@ static int lock_consumer(struct turn *t, struct error *err)
 
 /* ---- settling ---- */
 
-/* Whether a settlement parks nothing, unparks nothing, and leaves the lane's position alone. */
+/* Returns whether a settlement parks nothing, unparks nothing, and leaves the lane's position
+ * alone. */
 static bool only_delivers(const struct settlement *s)
 {
     if (s->release_from || s->b->parked)

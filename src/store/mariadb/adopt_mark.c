@@ -203,7 +203,7 @@ static int by_key(const void *a, const void *b)
     return (x->key.n > y->key.n) - (x->key.n < y->key.n);
 }
 
-/* Whether a text can be put into a statement as it is. */
+/* Returns whether a text can be put into a statement as it is. */
 static bool is_number(struct str s)
 {
     for (size_t i = 0; i < s.n; i++)
@@ -373,8 +373,8 @@ static int classify_missing(const struct table *t, const struct error *why, stru
     return put_trouble(t, why->text, err);
 }
 
-/* Whether a failure ended the transaction. This asks the server: with innodb_rollback_on_timeout
- * even a lock wait timeout ends it. */
+/* Returns whether a failure ended the transaction. This asks the server: with
+ * innodb_rollback_on_timeout even a lock wait timeout ends it. */
 static bool is_over(const struct table *t, const struct error *why)
 {
     int64_t open = 0;

@@ -216,7 +216,7 @@ int mdb_doctor(struct store *base, const struct doctor_request *req, struct erro
     if (mdb_schema_status(base, &s, err) != 0)
         return -1;
     if (s.there != MDB_SCHEMA_VERSION)
-        return 0; /* what is there is not ours to check */
+        return 0; /* tables of another version are not checked */
 
     if (engines(st, req, err) != 0 || guards(st, req, err) != 0)
         return -1;

@@ -12,7 +12,7 @@
 
 #define CONNECT_SECONDS 10
 #define TURN_IDLE_SECONDS 3        /* less than others wait for a lock */
-#define CLOCK_EVERY (1000 * MS_NS) /* how long a reading of the server's clock is gone on from */
+#define CLOCK_EVERY (1000 * MS_NS) /* how long a reading of the server's clock is extrapolated */
 
 /* Settings for our own statements, overriding those of the server and the account. */
 static const char settings_sql[] =

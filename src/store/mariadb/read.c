@@ -31,8 +31,8 @@ static struct mdb_after next_after(const struct claim_request *req, int64_t posi
 
 /* ---- where they are ---- */
 
-/* Whether the places are in the order of their numbers, with few other numbers between them: of
- * events not committed, of later ones, or unused. */
+/* Returns whether the places are in the order of their numbers, with few other numbers between
+ * them: of events not committed, of later ones, or unused. */
 static bool are_together(const struct mdb_place *p, size_t n)
 {
     for (size_t i = 1; i < n; i++)

@@ -34,7 +34,8 @@ static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
     return 0;
 }
 
-/* Whether the triggers exist and, as far as we may see accounts, run as accounts that exist. */
+/* Returns whether the triggers exist and, as far as we may see accounts, run as accounts that
+ * exist. */
 static int sound_triggers(struct mdb_store *st, bool *ret, struct error *err)
 {
     int64_t n = 0;

@@ -140,10 +140,8 @@ static int numbers(struct sqlite_store *st, const struct doctor_request *req, st
     if (broken) {
         db_doctor_say(
             req, FINDING_WARNING, "numbers",
-            "start a relay: it gives those events new numbers and delivers them; events that are "
-            "kept may come again",
-            "the numbers of events began again below what consumers have had: the table was "
-            "emptied, or sqlite_sequence set back");
+            "start a relay: it gives those events new numbers and delivers them; events that are still stored may be delivered again",
+            "event numbers started over below those that consumers have received: the table was emptied, or sqlite_sequence set back");
         return 0;
     }
     if (db_value(&st->base.store, err, &at, SQL(renumbered_at)) != 0)
@@ -153,9 +151,8 @@ static int numbers(struct sqlite_store *st, const struct doctor_request *req, st
         clock_rfc3339(at, when);
         db_doctor_say(
             req, FINDING_NOTE, "numbers",
-            "never empty sqlite_sequence: events that are delivered are removed by `trim`",
-            "at %s the numbers of events had begun again; events got new ones then, and some may "
-            "have come twice",
+            "never empty sqlite_sequence: `trim` removes delivered events",
+            "at %s event numbers had started over; the events got new numbers then, and some may have been delivered twice",
             when);
     }
     return 0;

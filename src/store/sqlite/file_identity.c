@@ -224,10 +224,10 @@ int sqlite_file_paired(struct sqlite_store *st, struct error *err)
             return 0;
         nanosleep(&little, NULL); /* a relay notices at once, and closes the former file */
     }
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_CANTOPEN,
-                     "%s: process %d still uses the file that was here before, and its write-ahead "
-                     "log is in the way; end that process, delete %s-wal and %s-shm, and try again",
-                     st->base.shown, (int)pid, st->base.shown, st->base.shown);
+    return err_class(
+        err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_CANTOPEN,
+        "%s: process %d still uses the previous file at this path, whose write-ahead log is in the way; end that process, delete %s-wal and %s-shm, and try again",
+        st->base.shown, (int)pid, st->base.shown, st->base.shown);
 }
 
 /* ---- which file we have open ---- */
@@ -390,9 +390,7 @@ static int clear_log(struct sqlite_store *st, struct error *err)
     if (stat(db, &now) == 0 && lockers(&now, pid) > 0)
         return err_class(
             err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-            "%s was replaced, and process %d has taken the write-ahead log of the "
-            "former file for that of the new one: stop what uses it, restore it again, "
-            "and delete %s-wal and %s-shm before anything starts",
+            "%s was replaced, and process %d has opened the new file with the write-ahead log of the former one: stop the processes that use it, restore it again, and delete %s-wal and %s-shm before anything starts",
             st->base.shown, (int)pid[0], st->base.shown, st->base.shown);
 
     /* The log is checkpointed into the former file, if that still has a name. */
@@ -407,7 +405,7 @@ static int clear_log(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* Whether a file beside the database exists, or may exist. */
+/* Returns whether a file beside the database exists, or may exist. */
 static bool may_exist(const char *db, const char *suffix)
 {
     char path[PATH_SIZE];
@@ -420,9 +418,9 @@ static bool may_exist(const char *db, const char *suffix)
  * on close. */
 static int log_gone(struct sqlite_store *st, struct error *err)
 {
-    static const char saved_text[] = "all that was committed is in the file";
-    static const char lost_text[] = "what was committed to the deleted log only may be lost: look "
-                                    "at the file with PRAGMA integrity_check";
+    static const char saved_text[] = "everything committed is in the file";
+    static const char lost_text[] =
+        "commits that only the deleted log has may be lost: check the file with PRAGMA integrity_check";
     const char *db = db_file(st);
     bool begun = may_exist(db, "-wal") || may_exist(db, "-shm");
     bool saved = !begun && checkpoint(st);
@@ -491,10 +489,10 @@ static int move(struct sqlite_store *st, struct error *err)
     if (register_again(st, err) != 0)
         return -1;
     bool same = strcmp(before, st->identity) == 0;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                     "%s was replaced by %s: connected to the file that is there now; what was "
-                     "claimed or begun in the former one is dropped, and may come again",
-                     st->base.shown, same ? "a copy of the same outbox" : "another outbox");
+    return err_class(
+        err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+        "%s was replaced by %s: connected to the new file; claims and transactions of the former one are dropped, and their events may be delivered again",
+        st->base.shown, same ? "a copy of the same outbox" : "another outbox");
 }
 
 /* Handles of this process switch one after the other: while one removes the former file's log,

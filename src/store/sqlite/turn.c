@@ -17,10 +17,10 @@ static int move_in(struct sqlite_store *st, struct error *err)
     sqlite_identity_read(st);
     st->file.unknown = true;
     sqlite_registrations_moved(st);
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                     "%s: another outbox was put into this file; going on with that one, and what "
-                     "was claimed in the former is dropped",
-                     st->base.shown);
+    return err_class(
+        err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+        "%s: another outbox was put into this file: switched to it; claims made in the previous one are dropped",
+        st->base.shown);
 }
 
 int sqlite_check_outbox(struct turn *t, bool there, struct str identity, int64_t last,
@@ -35,11 +35,10 @@ int sqlite_check_outbox(struct turn *t, bool there, struct str identity, int64_t
         if (!m || last >= m->epoch_seen)
             return 0;
         sqlite_registrations_moved(st);
-        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "%s: an older copy of this outbox was restored into the file; going on "
-                         "with that one: what was claimed since it was made is dropped, and may "
-                         "come again",
-                         st->base.shown);
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
+            "%s: an older copy of this outbox was restored into the file: switched to it; claims made since that copy are dropped, and their events may be delivered again",
+            st->base.shown);
     }
 
     /* The consumer is missing: it was removed, or the file holds another outbox now. */
@@ -109,16 +108,15 @@ int sqlite_check_numbers(struct turn *t, struct error *err)
     if (!broken)
         return 0;
     if (t->batched)
-        return err_set(err, ERR_CONFLICT, "%s: the numbers of events began again", shown);
+        return err_set(err, ERR_CONFLICT, "%s: event numbers started over", shown);
     if (repair_numbers(t->st, &events, &from, err) != 0)
         return -1;
     if (db_commit(t->st, err) != 0)
         return -1;
-    return err_class(err, ERR_CONFLICT, CLASS_RETRY, 0,
-                     "%s: the numbers of events began again below what consumers have had (was the "
-                     "table emptied, or sqlite_sequence set back?): %lld events got new numbers, "
-                     "from %lld on; nothing is lost, and some may come again",
-                     shown, (long long)events, (long long)from);
+    return err_class(
+        err, ERR_CONFLICT, CLASS_RETRY, 0,
+        "%s: event numbers started over below those that consumers have received (was the table emptied, or sqlite_sequence set back?): %lld events got new numbers, from %lld on; none is lost, and some may be delivered again",
+        shown, (long long)events, (long long)from);
 }
 
 /* ---- events are on disk before they are handed out ---- */
@@ -206,7 +204,7 @@ int sqlite_after_turns(struct turn *t, size_t n, struct error *err)
     return 0;
 }
 
-#define ASIDE 5000 /* ms that a lane is set aside for a worker that does not come back */
+#define ASIDE 5000 /* ms that a lane stays reserved for a worker that vanished */
 
 int sqlite_lanes_together(struct turn *t, int64_t *ret, struct error *err)
 {

@@ -119,7 +119,7 @@ static bool count_commits(struct sqlite_store *st, uint32_t *ret)
     return true;
 }
 
-/* Whether another outbox was restored into the file since this handle last polled. */
+/* Returns whether another outbox was restored into the file since this handle last polled. */
 static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
 {
     struct db_rows q;

@@ -353,7 +353,7 @@ static int read_on(struct taking *k, struct piece **ret, struct error *err)
     return 0;
 }
 
-/* Adds what the window has for the lane, and reads on until there is enough. */
+/* Adds the lane's events from the window, and reads on until there are enough. */
 static int take_lane_events(struct taking *k, struct error *err)
 {
     struct piece *p = k->w->first;
@@ -454,8 +454,8 @@ int sqlite_prefetch(struct turn *t, struct error *err)
     return 0;
 }
 
-/* Whether a chunk read before the lock was taken is what a read would return now: the position is
- * the same and, if it was read earlier, so are the numbers. */
+/* Returns whether a chunk read before the lock was taken is what a read would return now: the
+ * position is the same and, if it was read earlier, so are the numbers. */
 static int is_right(struct turn *t, const struct chunk *ahead, int64_t position, bool *ret,
                     struct error *err)
 {
