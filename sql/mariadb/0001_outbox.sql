@@ -1,28 +1,32 @@
--- The outbox in a MariaDB database. It shares the database with the application's own tables, because an event commits with the
--- application's data. Times are milliseconds since 1970.
+-- The outbox in a MariaDB database. It shares the database with the application's own tables,
+-- because an event commits with the application's data. Times are milliseconds since 1970.
 --
--- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters what this one made,
--- list it in meson.build beside this one, and raise MDB_SCHEMA_VERSION, which init writes into outbox_meta; never edit a migration
--- that was released. MariaDB commits each DDL statement implicitly, so each one here can be run again: a migration that broke off
--- is finished by the next `outbox init`. Triggers, procedures and views are no migrations: functions.sql has them, and init puts
--- them in place anew.
+-- To change the schema before the first release, edit this file. After it, never edit a released
+-- migration: add a file 0002_*.sql that alters the tables, list it in meson.build beside this one,
+-- and raise MDB_SCHEMA_VERSION, which init writes into outbox_meta. MariaDB commits each DDL
+-- statement implicitly, so each one here can be run again: the next `outbox init` finishes an
+-- interrupted migration. Triggers, procedures and views are in functions.sql, and init replaces
+-- them.
 --
--- Texts compare byte by byte (utf8mb4_nopad_bin): in MariaDB's other collations 'a' = 'a ', or letters with and without an accent
--- are the same. Columns are one character longer than what they may hold, so that a session without strict mode, which truncates
--- values, still exceeds the limit.
+-- Texts compare byte by byte (utf8mb4_nopad_bin): in MariaDB's other collations 'a' = 'a ', or
+-- letters with and without an accent are equal. Columns are one character longer than their limit,
+-- so that a value truncated by a session without strict mode still exceeds it.
 
 CREATE TABLE IF NOT EXISTS outbox_meta (
     name  VARCHAR(63) NOT NULL PRIMARY KEY,
     value VARCHAR(255) NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Events are only ever inserted, and trimmed from the old end. nr tells them apart and where they lie, not their order, which
--- outbox_order records. Any language may produce with a plain
---     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (...)
--- The id is a UUIDv7: the time, then 24 bits of a counter of the server's, so that ids grow within a millisecond, too. The one other
--- id is that of an adopted row, which headers name as source_id. Keys are in descending order so that NULLs come last: an INSERT
--- that meets a known key locks the gap before it, and new NULLs must not go there, or every producer without a key would wait for
--- that transaction. A producer sees the constraint's name when it is refused, so the name states the column and the limit.
+-- Events are inserted once, and trimmed from the old end. nr identifies an event and its place in
+-- the table, not its order, which outbox_order records. Programs in any language may emit with a
+-- plain
+--    INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (...)
+-- The id is a UUIDv7: the time, then 24 bits of a counter of the server, so that ids grow within a
+-- millisecond. Only an adopted row keeps an id of another kind, which headers name as source_id.
+-- Keys are indexed in descending order, so that NULLs come last: an INSERT that meets an existing
+-- key locks the gap before it; if new NULLs went there, every producer without a key would wait for
+-- that transaction. A refused producer sees the constraint's name, so the name states the column
+-- and the limit.
 CREATE TABLE IF NOT EXISTS outbox_event (
     nr              BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     id              CHAR(36) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT (LOWER(CONCAT(
@@ -70,24 +74,28 @@ CREATE TABLE IF NOT EXISTS outbox_event (
             AND CONVERT(idempotency_key USING utf8mb4) NOT REGEXP '[\\x{0}-\\x{1f}\\x{7f}-\\x{9f}]')
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Always empty. Because it refers to events, TRUNCATE is refused, which would run no trigger (see outbox_event_deleted in
--- functions.sql).
+-- Always empty. Because it refers to events, the server refuses TRUNCATE, which would run no
+-- trigger (see outbox_event_deleted in functions.sql).
 CREATE TABLE IF NOT EXISTS outbox_guard (
     nr BIGINT UNSIGNED NOT NULL PRIMARY KEY,
     CONSTRAINT `events are insert-only: old ones go with outbox trim` FOREIGN KEY (nr) REFERENCES outbox_event (nr)
 ) ENGINE = InnoDB;
 
--- A marker for each event that has no seq yet: a trigger writes it, in the producer's transaction. marker is the order of the inserts.
--- nr is not: the server may give a statement the numbers of all its rows in advance, or a row its number before it waits for a lock.
--- The trigger runs when the row is in the table, and inserts one row, so this number is taken then, in every innodb_autoinc_lock_mode.
+-- A marker for each event that has no seq yet, written by a trigger in the producer's transaction.
+-- marker is the order of the inserts. nr is not: the server may assign the numbers of all rows of a
+-- statement in advance, or a row's number before the row waits for a lock. The trigger runs when
+-- the row is in the table, and inserts one row, so this number is assigned then, in every
+-- innodb_autoinc_lock_mode.
 CREATE TABLE IF NOT EXISTS outbox_fresh (
     marker BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
     nr     BIGINT UNSIGNED NOT NULL
 ) ENGINE = InnoDB;
 
--- The order in which events are handed out. The session that holds the row of outbox_sequencer assigns a seq to each marker that it
--- sees, in their order, and deletes them. If A was committed before B was inserted, A's marker is lower, and a session that sees B sees
--- A: so A.seq < B.seq. An event that commits late gets a late seq, and a seq never changes: nothing appears before what was read.
+-- The order in which events are handed out. The session that locks the row of outbox_sequencer
+-- assigns a seq to each marker that it sees, in their order, and deletes them. If A was committed
+-- before B was inserted, A's marker is lower, and a session that sees B sees A: so A.seq < B.seq.
+-- An event that commits late gets a late seq, and a seq never changes: no event appears before
+-- those already read.
 CREATE TABLE IF NOT EXISTS outbox_order (
     seq    BIGINT NOT NULL PRIMARY KEY,
     nr     BIGINT UNSIGNED NOT NULL,
@@ -95,8 +103,8 @@ CREATE TABLE IF NOT EXISTS outbox_order (
     UNIQUE KEY nr (nr)
 ) ENGINE = InnoDB;
 
--- One row. next: the seq that the next event gets. news: incremented when a change concerns relays, so that they
--- poll.
+-- One row. next: the seq of the next event. news: incremented by changes that relays have to
+-- notice, so that they poll.
 CREATE TABLE IF NOT EXISTS outbox_sequencer (
     one  TINYINT NOT NULL PRIMARY KEY,
     next BIGINT NOT NULL,
@@ -121,7 +129,7 @@ CREATE TABLE IF NOT EXISTS outbox_consumer (
     parked_stamp BIGINT NOT NULL DEFAULT 0     -- changes whenever events are parked
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Everything up to position has been handed out: it is in a claim, parked, dead, or delivered.
+-- Every event up to position was handed out: it is in a claim, parked, dead, or delivered.
 CREATE TABLE IF NOT EXISTS outbox_lane (
     consumer VARCHAR(63) NOT NULL,
     lane     INT NOT NULL,
@@ -139,10 +147,10 @@ CREATE TABLE IF NOT EXISTS outbox_claim (
     to_seq       BIGINT NOT NULL,
     owner        VARCHAR(255) NOT NULL,
     locked_until BIGINT NOT NULL,
-    lease        BIGINT NOT NULL,           -- its length: locked_until is never further ahead, whatever the clock did
-    blamed       TINYINT NOT NULL DEFAULT 0, -- it has one event, and if the worker vanishes, that counts as an attempt
-    boot         BIGINT,                    -- for clocks other than the server's, see outbox_claim of SQLite; NULL here
-    ahead        BIGINT NOT NULL DEFAULT 0, -- likewise; 0 here
+    lease        BIGINT NOT NULL,           -- in ms: locked_until is never further ahead, even if the clock was wrong
+    blamed       TINYINT NOT NULL DEFAULT 0, -- if the worker vanishes, its only event is charged an attempt
+    boot         BIGINT,                    -- of the owner's clock, see SQLite; NULL: leases use the server's clock
+    ahead        BIGINT NOT NULL DEFAULT 0, -- likewise; 0
     PRIMARY KEY (consumer, epoch)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
@@ -150,11 +158,11 @@ CREATE TABLE IF NOT EXISTS outbox_claim (
 CREATE TABLE IF NOT EXISTS outbox_parked (
     consumer      VARCHAR(63) NOT NULL,
     seq           BIGINT NOT NULL,
-    `key`         BIGINT NOT NULL,              -- what order is kept by; 0: nothing
+    `key`         BIGINT NOT NULL,              -- of the order; 0: the event is not ordered
     attempts      INT NOT NULL,
     due_at        BIGINT,
     wait          BIGINT NOT NULL DEFAULT 0,    -- the requested wait: due_at is never further ahead
-    crashes       INT NOT NULL DEFAULT 0,       -- how many workers vanished that had it in flight, since it last came back
+    crashes       INT NOT NULL DEFAULT 0,       -- workers that vanished while delivering it, since its last answer
     `delayed`     TINYINT NOT NULL DEFAULT 0,   -- waits for its not_before
     claim         BIGINT,                       -- epoch of the claim that holds it
     error         TEXT,
@@ -188,7 +196,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead (
     PRIMARY KEY (consumer, seq)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- The inbox: what a handler has taken effect for.
+-- The inbox: the events that a handler has handled.
 CREATE TABLE IF NOT EXISTS outbox_handled (
     handler VARBINARY(1025) NOT NULL,
     `key`   VARBINARY(1025) NOT NULL,
@@ -209,7 +217,8 @@ CREATE TABLE IF NOT EXISTS outbox_receipt (
     KEY at (at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- High-water marks: the last id in each stream that a consumer has written to; Redis writes it hi-lo.
+-- High-water marks: the last id in each stream that a consumer has written to; for Redis it is
+-- hi-lo.
 CREATE TABLE IF NOT EXISTS outbox_mark (
     stream   VARBINARY(1025) NOT NULL,
     consumer VARCHAR(63) NOT NULL,
@@ -219,7 +228,7 @@ CREATE TABLE IF NOT EXISTS outbox_mark (
     PRIMARY KEY (stream, consumer)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- All settings a consumer has had since the first change; the highest generation is in force.
+-- All settings that a consumer has had since the first change; the highest generation is in force.
 CREATE TABLE IF NOT EXISTS outbox_setting (
     consumer   VARCHAR(63) NOT NULL,
     generation INT NOT NULL,
@@ -242,9 +251,10 @@ CREATE TABLE IF NOT EXISTS outbox_ended (
     PRIMARY KEY (seq, consumer)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Former filters of a consumer, each with the position of every lane when it was replaced: events handed out by then were judged
--- by it. n grows; the first that covers an event counts. low and high: the least and the greatest of the positions. epoch:
--- claims up to it were made under this filter.
+-- Former filters of a consumer, each with the position of every lane when it was replaced: the
+-- filter applied to the events handed out before. n grows; the first row that covers an event
+-- decides. low and high: the least and the greatest of the positions. epoch: claims up to it were
+-- made under this filter.
 CREATE TABLE IF NOT EXISTS outbox_former_filter (
     consumer  VARCHAR(63) NOT NULL,
     n         BIGINT NOT NULL,
@@ -270,39 +280,41 @@ CREATE TABLE IF NOT EXISTS outbox_passed (
 
 -- ---- adopted tables ----
 
--- Tables of the application whose rows become events, by a trigger. The trigger is created first, and ignores rows until the row
--- here is active. It locks that row until the end of its transaction, to read it: so the session that sets it to active sees every
--- row that was inserted before, committed, and every later row becomes an event.
+-- Tables of the application whose rows become events, by a trigger. The trigger is created first,
+-- and ignores rows until the row here is active. It reads that row with a lock until the end of its
+-- transaction: so the session that activates it sees every row that was inserted before, committed,
+-- and every later row becomes an event.
 CREATE TABLE IF NOT EXISTS outbox_adopted (
     source  VARCHAR(64) NOT NULL PRIMARY KEY,
-    mapping TEXT NOT NULL,              -- which column is what, as JSON
+    mapping TEXT NOT NULL,              -- the column of each field, as JSON
     active  TINYINT NOT NULL DEFAULT 0,
     at      BIGINT                      -- when it first became active
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Adopted tables whose rows are marked as processed once a consumer has had them. A table apart from outbox_adopted: producers may
--- lock their row there for any length of time, and a turn records here why marking failed.
+-- Adopted tables whose rows are marked as processed once a consumer has received them. This is a
+-- separate table because producers may lock their row of outbox_adopted for any length of time, and
+-- a turn records here why marking failed.
 CREATE TABLE IF NOT EXISTS outbox_marking (
     source   VARCHAR(64) NOT NULL PRIMARY KEY,
     consumer VARCHAR(63) NOT NULL,
     mark     VARCHAR(64) NOT NULL,      -- the column that is set; '': marking is about to end
-    stamp    VARCHAR(16) NOT NULL,      -- what it is set to, see stamps in src/store/mariadb/adopt_mark.c
-    row_key  VARCHAR(64) NOT NULL,      -- the column that tells rows apart
+    stamp    VARCHAR(16) NOT NULL,      -- the format of its value, see stamps in src/store/mariadb/adopt_mark.c
+    row_key  VARCHAR(64) NOT NULL,      -- the column that identifies a row
     key_kind VARCHAR(16) NOT NULL,      -- how its values are written
     error    TEXT,                      -- why rows are not marked
     error_at BIGINT,                    -- since when
     KEY consumer (consumer)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Of these tables: which row became which event, until it is marked, or the event is trimmed.
+-- Which row of a marked table became which event, until the row is marked or the event is trimmed.
 CREATE TABLE IF NOT EXISTS outbox_adopted_row (
     nr     BIGINT UNSIGNED NOT NULL,    -- of the event
     source VARCHAR(64) NOT NULL,
     value  LONGTEXT NOT NULL,           -- of the row's key
-    had    TINYINT NOT NULL DEFAULT 0,  -- the consumer has had it, and it is not marked yet
+    had    TINYINT NOT NULL DEFAULT 0,  -- the consumer has received it, and it is not marked yet
     PRIMARY KEY (nr, source),
     KEY had (source, had, nr)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- identity: a copy of this outbox has the same, another outbox never has.
+-- identity: copies of this outbox share it; no other outbox has it.
 INSERT IGNORE INTO outbox_meta (name, value) VALUES ('trim', ''), ('identity', LOWER(HEX(RANDOM_BYTES(16))));

@@ -1,8 +1,10 @@
--- The outbox in a SQLite database. It may share the file with the application's own tables. Times are milliseconds since 1970.
+-- The outbox in a SQLite database. It may share the file with the application's own tables. Times
+-- are milliseconds since 1970.
 --
--- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters what this one
--- made and ends with UPDATE outbox_meta SET value = '2' WHERE name = 'schema_version', list it in meson.build beside this
--- one, and raise SQLITE_SCHEMA_VERSION; never edit a migration that was released.
+-- To change the schema before the first release, edit this file. After it, never edit a released
+-- migration: add a file 0002_*.sql that alters the tables and ends with UPDATE outbox_meta SET
+-- value = '2' WHERE name = 'schema_version', list it in meson.build beside this one, and raise
+-- SQLITE_SCHEMA_VERSION.
 
 CREATE TABLE outbox_meta (
     name  TEXT PRIMARY KEY,
@@ -11,28 +13,35 @@ CREATE TABLE outbox_meta (
 
 -- ---- events ----
 
--- Events are only ever inserted, and trimmed from the old end. seq is commit order, because SQLite has one writer at a
--- time; AUTOINCREMENT, so that a number is never used again. Any language may produce with a plain
---     INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (...)
+-- Events are inserted once, and trimmed from the old end. seq is commit order, because SQLite has
+-- one writer at a time; AUTOINCREMENT prevents a number from being used again. Programs in any
+-- language may emit with a plain
+--    INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) VALUES (...)
 --
--- The id is a UUIDv7: the time, then 24 bits of how much was changed on this connection, which grows with every event, so that
--- ids grow within a millisecond, too, then 50 random bits; src/base/uuid7.c does the same. The clock is rounded as the
--- program does it: its fractions are lost in a day's. The one other id is that of an adopted row, which headers name as source_id.
+-- The id is a UUIDv7: the time, then 24 bits of the number of changes on this connection, which
+-- grows with every event, so that ids grow within a millisecond, then 50 random bits;
+-- src/base/uuid7.c does the same. The time is rounded as the program rounds it, because a Julian
+-- day is not a whole number of milliseconds. Only an adopted row keeps an id of another kind, which
+-- headers name as source_id.
 --
--- With an idempotency key that is known a plain INSERT fails ("UNIQUE constraint failed: outbox_event.idempotency_key"); INSERT OR
--- IGNORE stores nothing then, changes 0 rows, and RETURNING gives none. A key is known for as long as its event is kept: for
--- retention after its delivery at least.
+-- If the idempotency key exists, a plain INSERT fails ("UNIQUE constraint failed:
+-- outbox_event.idempotency_key"); INSERT OR IGNORE stores nothing, changes 0 rows, and RETURNING
+-- returns no row. A key is kept as long as its event: at least for retention after its delivery.
 --
--- The limits are those of docs/reference.md. A producer sees the constraint's name when it is refused, so the name states the column
--- and the limit. SQLite keeps any type in any column, text with NUL inside (where length() and GLOB end), and bytes that are no
--- UTF-8: those no CHECK can find, and a relay makes dead letters of them. The checks are compiled with every INSERT that is
--- prepared, which takes longer than to run them, and goes by the number of terms. So there are few, and each does much:
---   x BETWEEN ' ' AND printf('%.99s', x)   text, not empty, at most 99 bytes, no NUL: printf makes text of bytes, ends at NUL, and
---                                          cuts off what is longer, and then x is past it; and all before ' ' are control characters
---   x NOT GLOB CAST(x'...' AS TEXT)        '*[...]*' with the control characters, and '/', or white space. Types are mostly ASCII,
---                                          where white space is found sooner
---   ':"' to ',"', '{' to '[', '}' to ']'   make a JSON array of an object, if its values are strings; else, what is no JSON
---   ',"' to '},{"'                         makes as many objects of it as it has strings
+-- The limits are those of docs/reference.md. A refused producer sees the constraint's name, so the
+-- name states the column and the limit. SQLite keeps any type in any column, text with NUL inside
+-- (where length() and GLOB end), and bytes that are not UTF-8. No CHECK can find those bytes; a
+-- relay makes dead letters of such events. SQLite compiles the checks with every INSERT that is
+-- prepared, which takes longer than running them and depends on the number of terms. So there are
+-- few checks, and each covers much:
+-- * x BETWEEN ' ' AND printf('%.99s', x): text of 1 to 99 bytes without NUL. printf makes text of
+--   bytes, ends at NUL, and cuts off the rest, so that a longer x is beyond it; all characters
+--   before ' ' are control characters.
+-- * x NOT GLOB CAST(x'...' AS TEXT): '*[...]*' with the control characters, and '/', or white space.
+--   Types are mostly ASCII, where a simpler pattern finds white space sooner.
+-- * Replacing ':"' by ',"', '{' by '[' and '}' by ']' makes a JSON array of an object whose values
+--   are strings; any other object becomes invalid JSON.
+-- * Replacing ',"' by '},{"' makes as many objects of it as it has strings.
 CREATE TABLE outbox_event (
     seq             INTEGER PRIMARY KEY AUTOINCREMENT,
     id              TEXT NOT NULL UNIQUE DEFAULT (printf('%08x-%04x-7%03x-%04x-%012x',
@@ -82,10 +91,10 @@ CREATE TABLE outbox_event (
 );
 CREATE UNIQUE INDEX outbox_event_idempotency ON outbox_event (idempotency_key) WHERE idempotency_key IS NOT NULL;
 
--- Events stay as they were inserted: a statement that would change, delete or replace one is refused as a whole. What deletes
--- or renumbers events for a reason (trim, src/store/sqlite/turn.c) puts the row 'change_events' into outbox_meta and takes it
--- out in the same transaction, so no other session ever sees it. An owner who has to erase an event does the same
--- (docs/operations.md).
+-- Events stay as they were inserted: a statement that would change, delete or replace one is
+-- refused as a whole. Code that deletes or renumbers events (trim, src/store/sqlite/turn.c) inserts
+-- the row 'change_events' into outbox_meta and deletes it in the same transaction, so no other
+-- session ever sees it. An owner who has to erase an event does the same (docs/operations.md).
 CREATE TRIGGER outbox_event_deleted BEFORE DELETE ON outbox_event
 WHEN NOT EXISTS (SELECT 1 FROM outbox_meta WHERE name = 'change_events')
 BEGIN
@@ -97,9 +106,10 @@ BEGIN
     SELECT RAISE(ABORT, 'outbox_event: events are insert-only, this one is not changed: to insert once, give an idempotency_key and use INSERT OR IGNORE; to correct something, emit another event');
 END;
 
--- INSERT OR REPLACE deletes the event that is there, and no trigger for DELETE runs then (but with PRAGMA recursive_triggers).
--- Inside a trigger the conflict policy of the statement that fired it counts, if it has one: so with OR REPLACE, and only then, the
--- row 'replaced' is replaced. A plain INSERT, and one with OR IGNORE or ON CONFLICT, go on as without the trigger.
+-- INSERT OR REPLACE deletes the existing event without running a DELETE trigger (except with PRAGMA
+-- recursive_triggers). Inside a trigger the conflict policy of the statement that fired it applies,
+-- if it has one: so with OR REPLACE, and only then, the row 'replaced' is replaced. A plain INSERT,
+-- and one with OR IGNORE or ON CONFLICT, run as without the trigger.
 CREATE TRIGGER outbox_event_inserted BEFORE INSERT ON outbox_event
 WHEN EXISTS (SELECT 1 FROM outbox_event WHERE id = NEW.id)
   OR NEW.seq > 0 AND EXISTS (SELECT 1 FROM outbox_event WHERE seq = NEW.seq) -- -1: it is yet to get one
@@ -110,19 +120,19 @@ BEGIN
     FROM outbox_meta WHERE name = 'replaced' AND value = 'yes';
 END;
 
--- Keys under which events were emitted, so that emitting again gives no second event.
+-- Keys under which events were emitted, so that emitting again creates no second event.
 CREATE TABLE outbox_idempotency (
     key      TEXT PRIMARY KEY,
     event_id TEXT NOT NULL,
-    hash     INTEGER NOT NULL,     -- of what was emitted
+    hash     INTEGER NOT NULL,     -- of the content
     at       INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX outbox_idempotency_at ON outbox_idempotency (at);
 
--- ---- consumers, and how far they have come ----
+-- ---- consumers and their positions ----
 
--- parked_stamp changes whenever events of the consumer are parked or are parked no longer: a worker that has read which keys are
--- held up need not read them again while it is the same.
+-- parked_stamp changes whenever events of the consumer are parked or unparked. A worker need not
+-- read the keys of parked events again while it stays the same.
 CREATE TABLE outbox_consumer (
     name         TEXT PRIMARY KEY,
     events       TEXT NOT NULL,                 -- type patterns, '' for all
@@ -140,9 +150,9 @@ CREATE TABLE outbox_consumer (
     parked_stamp INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 
--- All settings a consumer has had since the first change; the highest generation is in force. A worker may not restore
--- replaced settings: restarted with an old configuration, it would skip events that the newer filter selects. Rows are
--- written at the first change; a consumer that never changed has none.
+-- All settings that a consumer has had since the first change; the highest generation is in force.
+-- A worker may not restore replaced settings: restarted with an old configuration, it would skip
+-- events that the newer filter selects. A consumer whose settings never changed has no row.
 CREATE TABLE outbox_setting (
     consumer   TEXT NOT NULL,
     generation INTEGER NOT NULL,
@@ -155,9 +165,10 @@ CREATE TABLE outbox_setting (
     PRIMARY KEY (consumer, generation)
 ) WITHOUT ROWID;
 
--- Former filters of a consumer, each with the position of every lane when it was replaced: events handed out by then were judged
--- by it. n grows; the first that covers an event counts. low and high: the least and the greatest of the positions. epoch:
--- claims up to it were made under this filter.
+-- Former filters of a consumer, each with the position of every lane when it was replaced: the
+-- filter applied to the events handed out before. n grows; the first row that covers an event
+-- decides. low and high: the least and the greatest of the positions. epoch: claims up to it were
+-- made under this filter.
 CREATE TABLE outbox_former_filter (
     consumer  TEXT NOT NULL,
     n         INTEGER NOT NULL,
@@ -172,20 +183,20 @@ CREATE TABLE outbox_former_filter (
     PRIMARY KEY (consumer, n, lane)
 ) WITHOUT ROWID;
 
--- Everything up to position has been handed out: it is in a claim, parked, dead, or delivered. By high and high_id it is found out
--- that numbers began again.
+-- Every event up to position was handed out: it is in a claim, parked, dead, or delivered. high and
+-- high_id reveal event numbers that started over.
 CREATE TABLE outbox_lane (
     consumer TEXT NOT NULL,
     lane     INTEGER NOT NULL,
     position INTEGER NOT NULL,
-    high     INTEGER NOT NULL DEFAULT 0,        -- the highest number it was handed; of a claim of all lanes, one lane has it
+    high     INTEGER NOT NULL DEFAULT 0,        -- the highest number it was handed; for claims of all lanes, one lane has it
     high_id  TEXT,                              -- the id of that event
     PRIMARY KEY (consumer, lane)
 ) WITHOUT ROWID;
 
--- A lease: the events of (from_seq, to_seq] in that lane, or parked events (seqs), which carry this epoch. Lane -1: of all lanes, for
--- a worker that has all of them. A claim without events (from_seq = to_seq) sets a lane aside for a worker that found all
--- of them taken.
+-- A lease: the events of (from_seq, to_seq] in that lane, or parked events (seqs), which have this
+-- epoch. Lane -1: of all lanes, for a worker that has all of them. A claim without events (from_seq
+-- = to_seq) reserves a lane for a worker that found all of them taken.
 CREATE TABLE outbox_claim (
     consumer     TEXT NOT NULL,
     epoch        INTEGER NOT NULL,
@@ -195,29 +206,30 @@ CREATE TABLE outbox_claim (
     to_seq       INTEGER NOT NULL,
     owner        TEXT NOT NULL,
     locked_until INTEGER NOT NULL,
-    lease        INTEGER NOT NULL,              -- its length: locked_until is never further ahead, whatever the clock did
-    boot         INTEGER,                       -- the start of the machine its owner runs on; NULL: not known
-    ahead        INTEGER NOT NULL DEFAULT 0,    -- by how many ms its owner's wall clock, that of locked_until, was ahead of that machine's
-    seqs         TEXT,                          -- the parked events it has, as a JSON array of their numbers
-    blamed       INTEGER NOT NULL DEFAULT 0,    -- it has one event, and if the worker vanishes, that counts as an attempt
+    lease        INTEGER NOT NULL,              -- in ms: locked_until is never further ahead, even if the clock was wrong
+    boot         INTEGER,                       -- when the owner's machine was started; NULL: not known
+    ahead        INTEGER NOT NULL DEFAULT 0,    -- ms by which the owner's wall clock was ahead of the time since then
+    seqs         TEXT,                          -- numbers of its parked events, as a JSON array
+    blamed       INTEGER NOT NULL DEFAULT 0,    -- if the worker vanishes, its only event is charged an attempt
     PRIMARY KEY (consumer, epoch)
 ) WITHOUT ROWID;
 
--- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). A failure uses up no attempt
--- until it is known to be the event's own, because others were delivered meanwhile: see src/engine/evidence.h.
+-- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS
+-- NULL). A failure uses up an attempt only once it is known to be the event's own, because other
+-- events were delivered at the same time: see src/engine/suspect.h.
 CREATE TABLE outbox_parked (
     consumer      TEXT NOT NULL,
     seq           INTEGER NOT NULL,
-    key           INTEGER NOT NULL,             -- what order is kept by; 0: nothing
+    key           INTEGER NOT NULL,             -- of the order; 0: the event is not ordered
     attempts      INTEGER NOT NULL,
     due_at        INTEGER,
     wait          INTEGER NOT NULL DEFAULT 0,   -- the requested wait: due_at is never further ahead
-    crashes       INTEGER NOT NULL DEFAULT 0,   -- how many workers vanished that had it in flight, since it last came back
+    crashes       INTEGER NOT NULL DEFAULT 0,   -- workers that vanished while delivering it, since its last answer
     delayed       INTEGER NOT NULL DEFAULT 0,   -- waits for its not_before
     claim         INTEGER,                      -- epoch of the claim that holds it
     error         TEXT,
     failed_at     INTEGER,
-    failing_since INTEGER,                      -- it has failed ever since
+    failing_since INTEGER,                      -- every attempt since then has failed
     proven        INTEGER NOT NULL DEFAULT 0,   -- the failure is known to be the event's own
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
@@ -241,7 +253,7 @@ CREATE TABLE outbox_dead (
     attempts        INTEGER NOT NULL,
     error           TEXT,
     dead_at         INTEGER NOT NULL,
-    retrying        INTEGER NOT NULL DEFAULT 0, -- it was sent back, and is parked
+    retrying        INTEGER NOT NULL DEFAULT 0, -- it was sent back, and its event is parked
     idempotency_key TEXT,
     PRIMARY KEY (consumer, seq)
 ) WITHOUT ROWID;
@@ -256,8 +268,8 @@ CREATE TABLE outbox_ended (
     PRIMARY KEY (seq, consumer)
 ) WITHOUT ROWID;
 
--- A dead letter that is deleted, by any statement, was dropped, unless it had been sent back and is being
--- settled.
+-- Deleting a dead letter, by any statement, drops the event, unless the letter was sent back and is
+-- being settled.
 CREATE TRIGGER outbox_note_drop AFTER DELETE ON outbox_dead WHEN OLD.retrying = 0
 BEGIN
     INSERT OR REPLACE INTO outbox_ended (seq, consumer, state)
@@ -285,8 +297,9 @@ CREATE TABLE outbox_receipt (
 ) WITHOUT ROWID;
 CREATE INDEX outbox_receipt_at ON outbox_receipt (at);
 
--- High-water marks: the last id in each stream that a consumer has written to; Redis writes it hi-lo. Read it in the same
--- transaction as your rows, and those hold everything that is in the stream up to it.
+-- High-water marks: the last id in each stream that a consumer has written to; for Redis it is
+-- hi-lo. A program that reads its mark in the same transaction as its rows has every entry of the
+-- stream up to the mark.
 CREATE TABLE outbox_mark (
     stream   TEXT NOT NULL,
     consumer TEXT NOT NULL,
@@ -296,7 +309,8 @@ CREATE TABLE outbox_mark (
     PRIMARY KEY (stream, consumer)
 ) WITHOUT ROWID;
 
--- The inbox: what a handler has taken effect for. Its key is the event's idempotency key if it has one, else its id.
+-- The inbox: the events that a handler has handled. The key is the event's idempotency key if it
+-- has one, otherwise its id.
 CREATE TABLE outbox_handled (
     handler TEXT NOT NULL,
     key     TEXT NOT NULL,
@@ -308,9 +322,10 @@ CREATE INDEX outbox_handled_at ON outbox_handled (at);
 
 -- ---- adopted tables ----
 
--- Tables of the application's own whose rows become events: by a trigger on the table, outbox_adopted_<name>, while it is adopted; the
--- row stays when that is undone. mark: the column that is set when `consumer` has had a row; key tells rows apart; stamp is the
--- SQL of what it is set to.
+-- Tables of the application whose rows become events. The trigger outbox_adopted_<name> on the
+-- table does that; the row here stays when the trigger is dropped. mark: the column that is set
+-- once `consumer` has received a row; key identifies a row; stamp is the SQL expression of the
+-- mark's value.
 CREATE TABLE outbox_adopted (
     source   TEXT PRIMARY KEY COLLATE NOCASE,
     mapping  TEXT NOT NULL,
@@ -321,20 +336,22 @@ CREATE TABLE outbox_adopted (
     at       INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Of tables whose rows are marked: which row became which event, until it is marked. Never many more than wait for delivery.
+-- Which row of a marked table became which event, until the row is marked. There are never many
+-- more of them than undelivered events.
 CREATE TABLE outbox_adopted_row (
     event_id TEXT PRIMARY KEY,
     source   TEXT NOT NULL COLLATE NOCASE,
-    row                                     -- its key, of whatever type
+    row                                     -- its key, of any type
 ) WITHOUT ROWID;
 
--- ---- what is shown: views, in SQL alone ----
+-- ---- views ----
 
--- The state of every kept event for every consumer whose type patterns match it, or did when it was handed out. SQL alone cannot
--- look into a payload as predicates do, nor tell the lane of a key. Where it would have to, the state is `unknown`: of an event
--- that a consumer with a predicate is past (delivered or skipped), and, with several lanes, of one that some lanes are past and
--- others are not, or that a claim of some lane spans. `outbox events` is exact in both. An expired claim counts as none: its
--- events are pending, or failed if they had failed before.
+-- The state of every stored event for every consumer whose type patterns match it, or matched it
+-- when it was handed out. SQL alone can neither evaluate predicates nor compute the lane of a key.
+-- Where it would have to, the state is `unknown`: for an event that a consumer with a predicate has
+-- passed (delivered or skipped), and, with several lanes, for one that only some lanes have passed,
+-- or that a claim of some lane spans. `outbox events` is exact in both cases. An expired claim does
+-- not count: its events are pending, or failed if they failed before.
 CREATE VIEW outbox_delivery AS
 SELECT seq, event_id, type, consumer,
        CASE
@@ -384,15 +401,16 @@ FROM (SELECT e.seq, e.id AS event_id, e.type, c.name AS consumer, c.start, d.ret
                 (SELECT min(g.n) FROM outbox_former_filter g WHERE g.consumer = c.name AND g.lane = 0 AND e.seq <= g.high))
 WHERE wanted OR (seq <= high AND was_wanted) OR parked OR retrying IS NOT NULL OR ended IS NOT NULL;
 
--- ---- the five inspections (C1.9): a row for each event and consumer, as the functions of these names in PostgreSQL have ----
+-- ---- the five inspections (C1.9): a row for each event and consumer, as in PostgreSQL ----
 
--- What a worker would get: pending, those of an expired claim among them, or failed and due again.
+-- Events that a worker would claim: pending, including those of an expired claim, or failed and due
+-- again.
 CREATE VIEW outbox_find_unprocessed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, d.due_at, d.error, e.created_at
 FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq
 WHERE d.state = 'pending' OR d.state = 'failed' AND d.due_at <= CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER);
 
--- What a worker holds: events in a live claim.
+-- Events in a live claim.
 CREATE VIEW outbox_find_processing AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, k.owner AS worker, k.epoch,
        k.locked_until, e.created_at
@@ -404,28 +422,29 @@ JOIN outbox_claim k ON k.consumer = d.consumer AND k.epoch = coalesce(p.claim,
       AND d.seq > x.from_seq AND d.seq <= x.to_seq AND (c.lanes = 1 OR x.lane < 0 OR x.lane = d.seq % c.lanes)))
 WHERE d.state = 'in-flight';
 
--- What failed, and will be tried again at due_at; NULL: once what it waits behind is through.
+-- Events that failed and will be retried at due_at; NULL: once the event before it is delivered.
 CREATE VIEW outbox_find_failed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts, d.due_at, d.error, e.created_at
 FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq WHERE d.state = 'failed';
 
--- What was given up: dead letters that were not sent back.
+-- Dead letters that were not sent back.
 CREATE VIEW outbox_find_abandoned AS
 SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts, error, dead_at, created_at
 FROM outbox_dead WHERE retrying = 0;
 
--- What was delivered, as long as the event is kept. Where a predicate decides, which SQL cannot ask, a receipt tells.
+-- Delivered events that are still stored. If a predicate decides, which SQL cannot evaluate, a
+-- receipt proves the delivery.
 CREATE VIEW outbox_find_published AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
 FROM outbox_delivery d JOIN outbox_event e ON e.seq = d.seq
 WHERE d.state = 'delivered' OR d.state = 'unknown' AND EXISTS
       (SELECT 1 FROM outbox_receipt r WHERE r.consumer = d.consumer AND r.seq = d.seq AND r.event_id = e.id);
 
--- ---- names that people bring along from another outbox (docs/coming-from.md) ----
+-- ---- names known from other outbox libraries (docs/coming-from.md) ----
 
--- They cost nothing while they are not read. A table of the application's that has such a name already is left alone.
--- last_processed_id: everything up to it is done with. The retry is that of the first event that failed and waits.
--- last_processed_at is known where receipts are kept.
+-- The views cost nothing while they are not read. A table of the application that has such a name
+-- is left alone. last_processed_id: the consumer is done with every event up to it. The retry is
+-- that of the first event that failed and waits. last_processed_at is known if receipts are kept.
 CREATE VIEW IF NOT EXISTS outbox_listeners AS
 SELECT c.name AS listener_id,
        min((SELECT min(l.position) FROM outbox_lane l WHERE l.consumer = c.name),
@@ -455,5 +474,6 @@ SELECT handler AS handler_name, key AS idempotency_key, at AS handled_at FROM ou
 CREATE VIEW IF NOT EXISTS outbox_consumed_events AS
 SELECT key AS event_id, handler AS consumer, at AS consumed_at FROM outbox_handled;
 
--- identity: a copy of this outbox has the same, another outbox never has. replaced: see outbox_event_inserted.
+-- identity: copies of this outbox share it; no other outbox has it. replaced: see
+-- outbox_event_inserted.
 INSERT INTO outbox_meta (name, value) VALUES ('schema_version', '1'), ('identity', lower(hex(randomblob(16)))), ('replaced', 'no');
