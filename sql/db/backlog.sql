@@ -10,8 +10,8 @@ SELECT lane, position FROM outbox_lane WHERE consumer = :consumer;
 -- waiting_events (position int, max int, payload int): what lies after the lowest position.
 SELECT @counted_columns@ FROM @events@ WHERE seq > :position ORDER BY seq LIMIT :max;
 
--- claimed_events (from_seq int, to_seq int, payload int): what a fresh claim holds, among events of
--- other lanes.
+-- claimed_events (from_seq int, to_seq int, payload int): the events in the range of a fresh claim,
+-- those of other lanes included.
 SELECT @counted_columns@ FROM @events@
  WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq;
 
@@ -24,7 +24,7 @@ SELECT epoch, lane, from_seq, to_seq, locked_until > :now FROM outbox_claim
 SELECT count(*) FROM @claimed_parked@
  WHERE c.consumer = :consumer AND c.parked = 1 AND c.locked_until > :now;
 
--- consumer_health (consumer text): what a gauge shows of the consumer itself.
+-- consumer_health (consumer text): the consumer's own row, for its gauge.
 SELECT events, paused, lanes, report, report_at FROM outbox_consumer WHERE name = :consumer;
 
 -- count_parked_rows (consumer text, max int): parked events, in a claim or not, counted up to a

@@ -1,8 +1,8 @@
--- claim.sql: what a turn reads under the lock of its consumer, and handing out events. A claim is a
--- row with a lease and an epoch. The epoch is the fence: a worker that comes with another one
--- changes nothing.
+-- claim.sql: the statements of a turn, which has locked its consumer's row, and of handing out
+-- events. A claim is a row with a lease and an epoch. The epoch is the fence: a worker with another
+-- epoch changes nothing.
 
--- @parked_columns@: what an event that is handed out inherits from its parked row; see read_parked.
+-- @parked_columns@: the columns of a parked row that its event is handed out with; see read_parked.
 failing_since, proven, attempts, `key`, seq, crashes > 0;
 
 -- @apart@: a separate time for each event, see unpark_claim.
@@ -24,19 +24,19 @@ SELECT paused, epoch, ordering, lanes, events, predicate,
 -- lock_to_settle (consumer text): the columns that a settlement outside of a turn needs.
 SELECT @marks@, parked_stamp FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
--- anything_parked (consumer text, now int): tells a drain whether the consumer is through. An event
--- that its producer delayed does not count before its time has come.
+-- anything_parked (consumer text, now int): whether any parked event is due or will be retried, for
+-- a drain. A delayed event counts only once its time has come.
 SELECT EXISTS (SELECT 1 FROM outbox_parked
                 WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL
                   AND (`delayed` = 0 OR due_at <= :now));
 
--- new_events (seq int, most int, max int): what a poll of the outbox finds. Payloads of more than
--- most bytes are left out.
+-- new_events (seq int, most int, max int): the events after a poll's last one. Payloads of more
+-- than `most` bytes are left out.
 SELECT seq, e.type, CASE WHEN @payload_bytes@ <= :most THEN e.payload END
   FROM @events@ WHERE seq > :seq ORDER BY seq LIMIT :max;
 
--- put_progress (consumer text, epoch int, n int): remembers the newest epoch, so that the next one
--- is higher; 0: there is none. And counts deliveries, for operators: nothing depends on it.
+-- put_progress (consumer text, epoch int, n int): records the newest epoch, so that the next one is
+-- higher (0: no claim was made), and counts deliveries, which only operators read.
 UPDATE outbox_consumer SET epoch = greatest(epoch, :epoch), delivered = delivered + :n
  WHERE name = :consumer;
 
@@ -52,14 +52,13 @@ VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :l
 
 -- extend_claim (consumer text, epoch int, owner text, now int, lease int, absolve int, boot int,
 -- ahead int): keeps the claim for another lease, unless another worker has taken it over. absolve:
--- its event is no longer to blame if the worker vanishes.
+-- its event is not to blame if the worker vanishes from now on.
 UPDATE outbox_claim
    SET locked_until = :now + :lease, lease = :lease, blamed = CASE WHEN :absolve THEN 0 ELSE blamed END,
        boot = nullif(:boot, 0), ahead = :ahead
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
--- all_claims (consumer text): the claims of a consumer, with everything a turn needs to know about
--- them.
+-- all_claims (consumer text): the claims of a consumer, with every column that a turn needs.
 SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, boot, ahead
   FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
@@ -78,23 +77,24 @@ DELETE FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch;
 -- claim_owners (consumer text): the owner of each claim.
 SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
--- lane_found (consumer text, lane int): events up to here have been handed out; and whether
--- anything is parked. Where nothing is, a turn asks no further.
+-- lane_found (consumer text, lane int): the position of a lane, and whether the consumer has parked
+-- events; if not, a turn reads no more about them.
 SELECT position, EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
   FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
 
--- fresh_events (position int, max int, most int): seq is commit order, so nothing can appear later
--- before what was read.
+-- fresh_events (position int, max int, most int): the next events. seq is commit order, so no event
+-- can appear later before those already read.
 SELECT @chunk_columns@ FROM @events@ WHERE seq > :position ORDER BY seq LIMIT :max;
 
--- payload_of (seq int): a payload that was left out.
+-- payload_of (seq int): a payload that fresh_events left out.
 SELECT e.payload FROM @events@ WHERE seq = :seq;
 
--- key_parked (consumer text, key int): a fresh event waits for the parked events of its key.
+-- key_parked (consumer text, key int): whether the key has parked events, for which a fresh event
+-- waits.
 SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND `key` = :key LIMIT 1;
 
--- parked_keys (consumer text, max int): the keys of which something is parked, so that fresh events
--- can wait behind it. The index has them in order.
+-- parked_keys (consumer text, max int): the keys that have parked events, so that fresh events can
+-- wait behind those. The index returns them in order.
 SELECT `key` FROM outbox_parked @by_key@
  WHERE consumer = :consumer AND `key` <> 0 LIMIT :max;
 
@@ -104,8 +104,8 @@ SELECT due_at FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL AND (crashes > 0) <= :suspect
  ORDER BY due_at LIMIT 1;
 
--- suspect_due (consumer text, now int): tells a caller that may not take a suspect event now that
--- one waits.
+-- suspect_due (consumer text, now int): whether a suspect event is due that the caller may not
+-- claim now.
 SELECT 1 FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
 

@@ -6,7 +6,7 @@ SELECT 1 FROM outbox_consumer WHERE name = :consumer;
 -- lock_consumer (consumer text): the same in a transaction, which has the only lock there is.
 SELECT 1 FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
--- registered (consumer text): what a worker that registers has to agree with.
+-- registered (consumer text): the settings that a worker's request is compared with.
 SELECT events, predicate, ordering, lanes, retry FROM outbox_consumer
  WHERE name = :consumer FOR UPDATE;
 
@@ -97,7 +97,8 @@ DELETE FROM outbox_passed WHERE consumer = :consumer;
 -- remove_settings (consumer text): see remove_lanes.
 DELETE FROM outbox_setting WHERE consumer = :consumer;
 
--- remove_consumer (consumer text): comes last, after everything that belongs to it.
+-- remove_consumer (consumer text): runs last, after all rows that belong to the consumer are
+-- deleted.
 DELETE FROM outbox_consumer WHERE name = :consumer;
 
 -- put_first_setting (consumer text): the settings a consumer was created with are recorded when

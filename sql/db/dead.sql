@@ -6,7 +6,8 @@ SELECT @letter_columns@, consumer, attempts, error, dead_at, retrying FROM outbo
    AND (:id IS NULL OR id = :id OR seq = :seq)
  ORDER BY consumer, seq;
 
--- ordering_of (consumer text): decides what a letter that is sent back waits for.
+-- ordering_of (consumer text): the consumer's order, which decides what a letter waits for that is
+-- sent back.
 SELECT ordering FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
 -- park_letter (consumer text, seq int, key int, now int): sends a letter back, with no attempt used
@@ -18,11 +19,11 @@ VALUES (:consumer, :seq, :key, 0, :now);
 -- again.
 UPDATE outbox_dead SET retrying = 1 WHERE consumer = :consumer AND seq = :seq;
 
--- drop_letter (consumer text, seq int): an operator gives the event up.
+-- drop_letter (consumer text, seq int): an operator drops the event.
 DELETE FROM outbox_dead WHERE consumer = :consumer AND seq = :seq;
 
--- retry_now (consumer text, seq int, now int): an event that waits behind another, or for the time
--- its producer gave it, goes on waiting.
+-- retry_now (consumer text, seq int, now int): makes a parked event due. An event that waits behind
+-- another, or for its not_before, keeps waiting.
 UPDATE outbox_parked SET due_at = least(due_at, :now)
  WHERE consumer = :consumer AND seq = :seq AND claim IS NULL AND due_at IS NOT NULL
    AND NOT `delayed`;

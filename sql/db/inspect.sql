@@ -114,8 +114,9 @@ SELECT stream, consumer, hi, lo, at FROM outbox_mark
  WHERE :stream IS NULL OR stream = :stream
  ORDER BY stream, hi DESC, lo DESC, consumer;
 
--- claim_over (consumer text, lane int, seq int, now int, live int, expired int): live or expired,
--- whichever the fresh claim over this event is; NULL if no claim spans it.
+-- claim_over (consumer text, lane int, seq int, now int, live int, expired int): the state of an
+-- event that a fresh claim spans: `live`, which is the higher number, or `expired`; NULL if no
+-- claim spans it.
 SELECT max(CASE WHEN locked_until > :now THEN :live ELSE :expired END) FROM outbox_claim
  WHERE consumer = :consumer AND parked = 0 AND (lane = :lane OR lane < 0)
    AND from_seq < :seq AND to_seq >= :seq;

@@ -5,12 +5,12 @@
 seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at,
 not_before, idempotency_key;
 
--- note_parked (consumer text, stamp int): recorded in the transaction that parks events: other
--- handles have to read again which keys are held up.
+-- note_parked (consumer text, stamp int): runs in each transaction that parks events: other handles
+-- then read the keys of parked events again.
 UPDATE outbox_consumer SET parked_stamp = :stamp WHERE name = :consumer;
 
--- go_behind (consumer text, seq int): an event that was due has another of its key before it,
--- parked later by the worker that took a claim over.
+-- go_behind (consumer text, seq int): an event that was due now waits behind another of its key,
+-- which a take-over has parked since.
 UPDATE outbox_parked SET due_at = NULL WHERE consumer = :consumer AND seq = :seq;
 
 -- unpark (consumer text, seq int): the event is over.
@@ -29,7 +29,7 @@ SELECT :consumer, @event_columns@, :attempts, :error, :now FROM @events@ WHERE s
 UPDATE outbox_dead SET attempts = :attempts, error = :error, dead_at = :now, retrying = 0
  WHERE consumer = :consumer AND seq = :seq AND retrying = 1;
 
--- put_receipt (consumer text, seq int, event_id str, sink_id text, now int): keeps the sink's own
+-- put_receipt (consumer text, seq int, event_id str, sink_id text, now int): records the sink's own
 -- id of an event, so that operators can find it there.
 INSERT INTO outbox_receipt (consumer, seq, event_id, sink_id, at)
 VALUES (:consumer, :seq, :event_id, :sink_id, :now)
@@ -43,5 +43,5 @@ UPDATE outbox_parked SET claim = NULL, attempts = :attempts
 -- delivered.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch @and_taken@;
 
--- is_handled (handler str, key str): a handler takes effect once per key.
+-- is_handled (handler str, key str): whether the handler has handled the key.
 SELECT 1 FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;

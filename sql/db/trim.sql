@@ -1,6 +1,6 @@
--- trim.sql: removing what every consumer is done with.
+-- trim.sql: deleting events that every consumer is done with, and old records.
 
--- forget_rows (source text): without a mark the mapping of rows to events is not needed.
+-- forget_rows (source text): rows that are not marked need no record of which event they became.
 DELETE FROM outbox_adopted_row WHERE source = :source;
 
 -- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong,
@@ -49,8 +49,7 @@ SELECT max(seq)
          WHERE seq <= :past ORDER BY seq DESC LIMIT :most) passed
  WHERE created_at < :cutoff;
 
--- count_kept (floor int, most int, cutoff int): tells the operator how much a slow consumer holds
--- back.
+-- count_kept (floor int, most int, cutoff int): how many old events a slow consumer holds back.
 SELECT count(*)
   FROM (SELECT e.created_at FROM @events@ WHERE seq > :floor ORDER BY seq LIMIT :most) kept
  WHERE created_at < :cutoff;

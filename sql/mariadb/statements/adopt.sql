@@ -2,7 +2,7 @@
 -- are put together in src/store/mariadb/adopt.c.
 
 -- find_table (schema text, name text): the table as MariaDB spells it, and why it cannot be
--- adopted: a row of it and its event must be one transaction.
+-- adopted: a row and its event must commit or roll back together.
 SELECT table_name,
        CASE WHEN table_type <> 'BASE TABLE' THEN CONCAT('it is a ', LOWER(table_type))
             WHEN engine = 'InnoDB' THEN NULL
@@ -35,7 +35,8 @@ SELECT 1 FROM information_schema.triggers
  WHERE trigger_schema = :schema AND trigger_name = :trigger
    AND EXISTS (SELECT 1 FROM outbox_adopted WHERE source = :source AND active);
 
--- was_adopted (source text): which rows became events the first time cannot be told afterwards.
+-- was_adopted (source text): whether the table was ever adopted; it is not known which of its rows
+-- became events then.
 SELECT 1 FROM outbox_adopted WHERE source = :source AND at IS NOT NULL;
 
 -- adopted_alike (source text, mapping text, mark text, consumer text): whether adopting it again
@@ -65,7 +66,7 @@ UPDATE outbox_adopted SET mapping = :mapping WHERE source = :source;
 -- is_marked (source text): whether rows of the table are marked once they are delivered.
 SELECT 1 FROM outbox_marking WHERE source = :source;
 
--- marked_by (source text): the column by which they are found.
+-- marked_by (source text): the column by which rows are found.
 SELECT row_key FROM outbox_marking WHERE source = :source;
 
 -- put_marking (source text, consumer text, mark text, stamp text, key text, kind text): rows are
@@ -73,17 +74,16 @@ SELECT row_key FROM outbox_marking WHERE source = :source;
 REPLACE INTO outbox_marking (source, consumer, mark, stamp, row_key, key_kind)
 VALUES (:source, :consumer, :mark, :stamp, :key, :kind);
 
--- forget_had (source text): the deliveries of another consumer count from now on.
+-- forget_had (source text): from now on, deliveries of another consumer count.
 UPDATE outbox_adopted_row SET had = 0 WHERE source = :source AND had = 1;
 
--- end_mark (source text): rows are no longer marked; what the trigger notes is still to be
--- forgotten.
+-- end_mark (source text): rows are no longer marked; the trigger's notes are deleted later.
 UPDATE outbox_marking SET mark = '' WHERE source = :source;
 
 -- forget_mark (source text): rows are no longer marked.
 DELETE FROM outbox_marking WHERE source = :source;
 
--- note_had (consumer text, ids text): the consumer has had these events. ids is a JSON array.
+-- note_had (consumer text, ids text): the consumer has received these events. ids is a JSON array.
 UPDATE JSON_TABLE(:ids, '$[*]'
                   COLUMNS (id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin PATH '$')) had
        STRAIGHT_JOIN outbox_event e ON e.id = had.id
@@ -91,12 +91,12 @@ UPDATE JSON_TABLE(:ids, '$[*]'
        STRAIGHT_JOIN outbox_marking m ON m.source = r.source AND m.consumer = :consumer
    SET r.had = 1;
 
--- marked_tables (consumer text): tables whose rows are marked when this consumer has had them, and
--- what was wrong with that.
+-- marked_tables (consumer text): tables whose rows are marked once this consumer has received them,
+-- and why marking failed.
 SELECT source, mark, stamp, row_key, key_kind, error FROM outbox_marking
  WHERE consumer = :consumer AND mark <> '' ORDER BY source;
 
--- rows_to_mark (source text, max int): rows that are to be marked.
+-- rows_to_mark (source text, max int): rows whose events the consumer has received.
 SELECT nr, value FROM outbox_adopted_row FORCE INDEX (had)
  WHERE source = :source AND had = 1 ORDER BY nr LIMIT :max;
 

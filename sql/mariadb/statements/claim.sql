@@ -12,10 +12,10 @@ SELECT e.nr, @chunk_columns_of_e@ FROM outbox_event e
 -- move_position (consumer text, lane int, position int): records how far events are handed out.
 UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;
 
--- move_others (consumer text, position int): no claim is of all lanes.
+-- move_others (consumer text, position int): MariaDB has no claims of all lanes.
 NONE;
 
--- list_taken (consumer text, epoch int, seqs text): the rows that a claim has name its epoch.
+-- list_taken (consumer text, epoch int, seqs text): parked rows name the epoch of their claim.
 NONE;
 
 -- take_listed (consumer text, epoch int, seqs text): makes rows part of a claim. seqs is a JSON
@@ -26,8 +26,7 @@ UPDATE JSON_TABLE(:seqs, '$[*]' COLUMNS (seq BIGINT PATH '$')) taken
 
 -- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int, error
 -- text, failed_at int, wait int, proven int): an event that waits behind another of its key has no
--- due time, whatever the reason for parking it; failed_at 0 means that it did not fail now. Without
--- an error, what is known of the last failure stays.
+-- due time. failed_at 0: it did not fail now. Without an error, the recorded failure stays.
 INSERT INTO outbox_parked (consumer, seq, `key`, attempts, due_at, crashes, `delayed`, error,
                            failed_at, failing_since, wait, proven)
 SELECT :consumer, :seq, :key, :attempts,
@@ -50,7 +49,7 @@ UPDATE outbox_parked p
    SET p.due_at = greatest(:now, coalesce(p.failed_at + p.wait, 0))
  WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at IS NULL;
 
--- probe (): what a turn asks first: the state of the sequencer, and whether any marker waits.
+-- probe (): the first query of a turn: the state of the sequencer, and whether there is any marker.
 SELECT next, news, EXISTS (SELECT 1 FROM outbox_fresh) FROM outbox_sequencer WHERE one = 1;
 
 -- lock_sequencer (): the session that locks this row assigns numbers until it commits.
@@ -80,7 +79,7 @@ DELETE FROM outbox_fresh WHERE marker >= :first AND marker <= :last ORDER BY mar
 DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.marker = o.marker
  WHERE o.seq >= :next AND o.seq < :after;
 
--- set_next (next int): the seq that the next event gets.
+-- set_next (next int): the seq of the next event.
 UPDATE outbox_sequencer SET next = :next WHERE one = 1;
 
 -- forget_reused (): if outbox_event was emptied by hand, its numbers restarted. What an earlier
@@ -93,7 +92,7 @@ SELECT marker
   FROM (SELECT marker, ROW_NUMBER() OVER (PARTITION BY nr ORDER BY marker) AS n FROM outbox_fresh) m
  WHERE n > 1 LIMIT :max;
 
--- notify (): tells relays that something other than an event changed.
+-- notify (): makes relays notice a change other than an event.
 UPDATE outbox_sequencer SET news = news + 1 WHERE one = 1;
 
 -- wait (next int, news int, patience int, idle int): see outbox_wait in sql/mariadb/functions.sql.
@@ -118,7 +117,7 @@ UPDATE outbox_parked p
  WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at IS NULL;
 
 -- put_mark (stream str, consumer text, hi int, lo int, now int): a stream's high-water mark never
--- goes back. MariaDB sets columns one after the other, so what decides comes last.
+-- goes back. MariaDB sets columns one after the other, so those that decide are set last.
 INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
 VALUES (:stream, :consumer, :hi, :lo, :now)
     ON DUPLICATE KEY UPDATE

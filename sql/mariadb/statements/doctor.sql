@@ -52,8 +52,8 @@ SELECT count(*)
   LEFT JOIN outbox_order o ON o.nr = e.nr
  WHERE o.nr IS NULL AND e.nr NOT IN (SELECT nr FROM outbox_fresh);
 
--- next_numbers (schema text): the number that the next event gets, and the next marker. The server
--- keeps it apart from the rows: a row that had a high one may be gone.
+-- next_numbers (schema text): the next numbers of events and of markers. The server keeps them
+-- apart from the rows: a row with a high number may be gone.
 SELECT table_name = CONCAT('outbox', '_event'), auto_increment FROM information_schema.tables
  WHERE table_schema = :schema
    AND table_name IN (CONCAT('outbox', '_event'), CONCAT('outbox', '_fresh'))
@@ -65,8 +65,8 @@ SELECT source, consumer, error FROM outbox_marking WHERE error IS NOT NULL ORDER
 -- ahead_of_head (): a position beyond the head was requested, or the sequencer was set back.
 SELECT count(*) FROM outbox_order WHERE seq >= (SELECT next FROM outbox_sequencer WHERE one = 1);
 
--- lost_ordered (max int): places of undelivered events, without their event: trim deletes both, and
--- only what every consumer has had.
+-- lost_ordered (max int): places of undelivered events whose event is gone: trim deletes both, and
+-- only after every consumer has received the event.
 SELECT count(*)
   FROM (SELECT seq, nr FROM outbox_order
          WHERE seq > coalesce((SELECT min(position) FROM outbox_lane), 0) ORDER BY seq LIMIT :max) o
@@ -104,7 +104,7 @@ SELECT EXISTS (SELECT 1 FROM mysql.procs_priv
 -- has_table (schema text, name text): whether the database has a table of this name.
 SELECT count(*) FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name;
 
--- server (): settings that the server must have.
+-- server (): settings that the server must have for an outbox.
 SELECT @@version, @@log_bin, @@binlog_format,
        (SELECT variable_value FROM information_schema.global_variables
          WHERE variable_name = 'WSREP_ON'), @@max_allowed_packet;
@@ -113,10 +113,10 @@ SELECT @@version, @@log_bin, @@binlog_format,
 INSERT INTO outbox_meta (name, value) VALUES (:name, :value)
     ON DUPLICATE KEY UPDATE value = VALUES(value);
 
--- meta (name text): what is remembered under a name.
+-- meta (name text): the value of a name.
 SELECT value FROM outbox_meta WHERE name = :name;
 
--- lock_init (name text, patience int): one makes or changes the tables at a time.
+-- lock_init (name text, patience int): one session at a time creates or changes the tables.
 SELECT GET_LOCK(:name, :patience);
 
 -- unlock_init (name text): the next session may start.

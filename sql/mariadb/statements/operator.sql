@@ -14,7 +14,7 @@ SELECT @event_columns@ FROM outbox_event e STRAIGHT_JOIN outbox_order o ON o.nr 
 (SELECT DISTINCT seq FROM (@recorded@) noted WHERE seq > :low AND seq <= :high) x
 STRAIGHT_JOIN outbox_order o ON o.seq = x.seq STRAIGHT_JOIN outbox_event e ON e.nr = o.nr;
 
--- lock_trim (): one trims or adds a consumer at a time.
+-- lock_trim (): one session at a time trims or adds a consumer.
 SELECT 1 FROM outbox_meta WHERE name = 'trim' FOR UPDATE;
 
 -- count_going_keys (last int, cutoff int, now int): an idempotency key goes with its event.
@@ -46,12 +46,12 @@ DELETE e FROM @events@ WHERE @going@;
 DELETE o FROM outbox_order o LEFT JOIN outbox_event e ON e.nr = o.nr
  WHERE o.seq <= :last AND e.nr IS NULL;
 
--- drop_old_inbox (cutoff int, max int): forgets what was handled longer ago than the inbox is kept.
+-- drop_old_inbox (cutoff int, max int): deletes the oldest records from before the cutoff.
 DELETE FROM outbox_handled WHERE at < :cutoff ORDER BY at LIMIT :max;
 
 -- drop_old_receipts (cutoff int, max int): deletes the oldest receipts from before the cutoff.
 DELETE FROM outbox_receipt WHERE at < :cutoff ORDER BY at LIMIT :max;
 
--- drop_ended (last int): what is recorded about a single event goes with it.
+-- drop_ended (last int): deletes records of single events that are gone.
 DELETE x FROM outbox_ended x LEFT JOIN outbox_order o ON o.seq = x.seq
  WHERE x.seq <= :last AND o.seq IS NULL;

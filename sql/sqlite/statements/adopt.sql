@@ -1,8 +1,8 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
 -- are put together in src/store/sqlite/adopt.c.
 
--- find_table (name text): the table as SQLite spells it, and why it cannot be adopted: it takes a
--- trigger.
+-- find_table (name text): the table as SQLite spells it, and why it cannot be adopted: because it
+-- cannot have a trigger.
 SELECT name,
        CASE WHEN type = 'view' THEN 'it is a view'
             WHEN sql LIKE 'CREATE VIRTUAL%' THEN 'it is a virtual table' END
@@ -28,7 +28,8 @@ SELECT EXISTS (SELECT 1 FROM pragma_table_info(:source, 'main')
 -- is_adopted (trigger text): a table is adopted while it has our trigger.
 SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND name = :trigger;
 
--- was_adopted (source text): which rows became events the first time cannot be told afterwards.
+-- was_adopted (source text): whether the table was ever adopted; it is not known which of its rows
+-- became events then.
 SELECT 1 FROM outbox_adopted WHERE source = :source;
 
 -- adopted_alike (source text, mapping text, mark text, consumer text): whether adopting it again
@@ -72,8 +73,8 @@ VALUES (:type, :payload, :created_at, :headers, :aggregate_type, :aggregate_id, 
 INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row)
 SELECT id, :source, :row FROM outbox_event WHERE seq = last_insert_rowid();
 
--- marked_tables (consumer text): tables whose rows are marked when this consumer has had them. A
--- table that was dropped meanwhile must not make settling fail.
+-- marked_tables (consumer text): tables whose rows are marked once this consumer has received them.
+-- A dropped table must not make settling fail.
 SELECT a.source, a.mark, a.key, a.stamp FROM outbox_adopted a
  WHERE a.consumer = :consumer AND a.mark IS NOT NULL
    AND EXISTS (SELECT 1 FROM main.sqlite_master m WHERE m.type = 'table' AND m.name = a.source);

@@ -2,7 +2,7 @@
 -- machine, claims that list their parked events, lanes at one position, and event numbers that
 -- restarted.
 
--- event_id (seq int): whether a number is still that of the event that was read under it.
+-- event_id (seq int): shows whether a number still belongs to the event that was read under it.
 SELECT id FROM outbox_event WHERE seq = :seq;
 
 -- lanes_together (consumer text, lanes int): the position of all lanes, if they share one.
@@ -25,8 +25,8 @@ SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :le
                       AND (k.owner = :owner OR k.lane = l.lane))
  ORDER BY lane LIMIT 1;
 
--- drop_aside (consumer text, owner text): the owner has found something else, or no other worker
--- waits.
+-- drop_aside (consumer text, owner text): ends a reservation: its owner has found other work, or is
+-- no longer blocked.
 DELETE FROM outbox_claim
  WHERE consumer = :consumer AND owner = :owner AND parked = 0 AND from_seq = to_seq;
 
@@ -92,7 +92,7 @@ SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event';
 -- statements.
 DELETE FROM sqlite_sequence WHERE name = 'outbox_event';
 
--- set_sequence (top int): the next event gets the number after this one.
+-- set_sequence (top int): the next event is numbered after `top`.
 INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox_event', :top);
 
 -- unpark_nowhere (): parked numbers no longer lead to their events. Rows in a claim are left to its
@@ -114,8 +114,7 @@ SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'renumbered_at';
 
 -- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int, error
 -- text, failed_at int, wait int, proven int): an event that waits behind another of its key has no
--- due time, whatever the reason for parking it; failed_at 0 means that it did not fail now. Without
--- an error, what is known of the last failure stays.
+-- due time. failed_at 0: it did not fail now. Without an error, the recorded failure stays.
 INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, crashes, delayed, error, failed_at,
                            failing_since, wait, proven)
 VALUES (:consumer, :seq, :key, :attempts,
@@ -160,5 +159,5 @@ VALUES (:stream, :consumer, :hi, :lo, :now)
     ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now
  WHERE (:hi, :lo) > (hi, lo);
 
--- identity (): tells which outbox is in the file now.
+-- identity (): which outbox is in the file now.
 SELECT @identity_value@;

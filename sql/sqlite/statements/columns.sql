@@ -3,7 +3,7 @@
 -- @events@: events with their seq.
 outbox_event e;
 
--- @numbered@: what has a seq.
+-- @numbered@: the table of events with a seq.
 outbox_event;
 
 -- @event_of_p@: the event of a row p that has a seq.
@@ -15,7 +15,7 @@ outbox_event e ON e.seq = p.seq;
 -- @payload_bytes@: the size of a payload.
 length(CAST(e.payload AS BLOB));
 
--- @by_key@: left to itself, SQLite would go through all that is parked, for each key.
+-- @by_key@: without this, SQLite would read all parked events for each key.
 INDEXED BY outbox_parked_key;
 
 -- @taken@: the parked events that the claim :epoch of :consumer lists. No index finds them by their
@@ -23,11 +23,11 @@ INDEXED BY outbox_parked_key;
 SELECT s.value FROM outbox_claim c, json_each(c.seqs) s
  WHERE c.consumer = :consumer AND c.epoch = :epoch;
 
--- @and_taken@: only those.
+-- @and_taken@: limits parked events to those.
  AND seq IN (@taken@);
 
--- @claimed_parked@: claims and the parked events they have. With a CROSS JOIN, SQLite begins with
--- the claims, and not with everything that is parked.
+-- @claimed_parked@: claims and their parked events. With a CROSS JOIN, SQLite reads the claims
+-- first, and not all parked events.
 outbox_claim c CROSS JOIN json_each(c.seqs) s
 CROSS JOIN outbox_parked x ON x.consumer = c.consumer AND x.seq = s.value AND x.claim = c.epoch;
 

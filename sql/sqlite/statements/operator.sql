@@ -12,7 +12,7 @@ SELECT @event_columns@ FROM @events@ WHERE id = :id;
 -- @exceptional@: events that may be in a state, because something is recorded about them.
 @events@ WHERE seq > :low AND seq <= :high AND seq IN (@recorded@);
 
--- lock_trim (): one writes at a time.
+-- lock_trim (): SQLite has one writer at a time.
 NONE;
 
 -- drop_going_rows (last int, cutoff int, now int): their source rows in adopted tables are no
@@ -30,7 +30,7 @@ DELETE FROM outbox_meta WHERE name = 'change_events';
 -- drop_going (last int, cutoff int, now int): deletes them.
 DELETE FROM outbox_event AS e WHERE @going@;
 
--- drop_places (last int): an event's number is its place.
+-- drop_places (last int): SQLite has no separate table of places.
 NONE;
 
 -- @keys_of_going@: an idempotency key goes with its event.
@@ -55,7 +55,7 @@ SELECT count(*) FROM (SELECT 1 @left_over_keys@ LIMIT :most);
 -- drop_left_over_keys (cutoff int, max int): deletes the oldest of them.
 DELETE FROM outbox_idempotency WHERE key IN (SELECT key @left_over_keys@ ORDER BY at LIMIT :max);
 
--- drop_old_inbox (cutoff int, max int): forgets what was handled longer ago than the inbox is kept.
+-- drop_old_inbox (cutoff int, max int): deletes the oldest records from before the cutoff.
 DELETE FROM outbox_handled
  WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled
                            WHERE at < :cutoff ORDER BY at LIMIT :max);
@@ -65,7 +65,7 @@ DELETE FROM outbox_receipt
  WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt
                             WHERE at < :cutoff ORDER BY at LIMIT :max);
 
--- drop_ended (last int): what is recorded about a single event goes with it.
+-- drop_ended (last int): deletes records of single events that are gone.
 DELETE FROM outbox_ended
  WHERE seq <= :last
    AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = outbox_ended.seq);
