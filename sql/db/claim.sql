@@ -54,8 +54,8 @@ VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :l
 -- ahead int): keeps the claim for another lease, unless another worker has taken it over. absolve:
 -- its event is not to blame if the worker vanishes from now on.
 UPDATE outbox_claim
-   SET locked_until = :now + :lease, lease = :lease, blamed = CASE WHEN :absolve THEN 0 ELSE blamed END,
-       boot = nullif(:boot, 0), ahead = :ahead
+   SET locked_until = :now + :lease, lease = :lease,
+       blamed = CASE WHEN :absolve THEN 0 ELSE blamed END, boot = nullif(:boot, 0), ahead = :ahead
  WHERE consumer = :consumer AND epoch = :epoch AND owner = :owner;
 
 -- all_claims (consumer text): the claims of a consumer, with every column that a turn needs.
