@@ -140,7 +140,7 @@ void db_claim_wait(struct turn *t, int64_t at)
         t->hint->wait_ms = wait;
 }
 
-/* Extends a claim in the open transaction; if none is open, the statement commits by itself. */
+/* Extends a claim in the open transaction; if none is open, the statement commits alone. */
 static int extend_here(struct store *st, const struct claim_lease *l, bool *ret_lost,
                        struct error *err)
 {

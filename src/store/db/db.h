@@ -1,6 +1,12 @@
 /* db.h: the common part of the SQLite and MariaDB stores. Both run the protocol in C, over plain
  * statements; they differ in the text of a statement and in how it is sent. Headings name the
- * files. */
+ * files.
+ *
+ * Another store of this kind needs a struct that begins with struct db_store; a struct db_driver,
+ * whose methods say which of them may be NULL; a struct adopt_driver; a struct store_ops with
+ * DB_STORE_OPS and the operations that differ (open, close, dup, init, begin, commit, rollback,
+ * wake-ups, handlers); a dialect in enum sql_dialect and scripts/statements; and the statements
+ * that sql/db lacks or that its dialect has to override. The contract suite tests the result. */
 #ifndef STORE_DB_DB_H
 #define STORE_DB_DB_H
 
@@ -161,8 +167,8 @@ struct db_driver {
 
     /* ---- writing to a target ---- */
 
-    /* target picks the connection: ours if foreign is NULL. The caller's must have a transaction
-     * open. */
+    /* target picks the connection: ours if foreign is NULL. A foreign one must have an open
+     * transaction. */
     int (*target)(struct store *, void *foreign, struct db_target *ret, struct error *);
     /* target_rows is rows on a target, target_changed is changed. */
     struct db_rows (*target_rows)(const struct db_target *, const struct sql *, const void *args,
@@ -177,8 +183,8 @@ struct db_driver {
 
     /* ---- turns, see turn.h; NULL: nothing to do ---- */
 
-    /* before_turns prepares n turns before their transaction begins: it refuses to run inside one
-     * of the application's, numbers new events, and reads ahead. */
+    /* before_turns prepares n turns before their transaction begins: it refuses to run inside a
+     * transaction of the application, numbers new events, and reads ahead. */
     int (*before_turns)(struct turn *t, size_t n, struct error *);
     /* heard takes a reading of the database's clock. NULL: this machine's clock is used. */
     void (*heard)(struct store *, int64_t now);
@@ -201,7 +207,7 @@ struct db_driver {
      * which may be NULL, and those that earlier turns left. */
     int (*mark_rows)(struct store *, const char *consumer, const struct settlement *s,
                      struct error *);
-    /* before_commit starts reading what the next turn will want. May be NULL. */
+    /* before_commit starts reading the events that the next turn will claim. May be NULL. */
     void (*before_commit)(struct turn *t);
     /* after_turns is called after the commit of n turns; what they claimed must be durable when it
      * returns. */

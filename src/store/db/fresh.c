@@ -3,7 +3,7 @@
 #include "store/db/turn.h"
 #include "store_sql.h"
 
-/* A payload of up to this many bytes is read with its row, whatever the request allows. */
+/* A payload of up to this many bytes is read with its row, even if the request allows fewer. */
 #define INLINE_MIN 4096
 
 /* ---- reading ---- */

@@ -1,4 +1,4 @@
-/* settle.c: recording the outcome of a claim. Everything here runs inside a transaction: that of a
+/* settle.c: recording the outcome of a claim. Everything here runs inside a transaction: one of a
  * turn, or one that handlers use. */
 #include "base/text.h"
 #include "store/db/turn.h"

@@ -99,15 +99,15 @@ struct mdb_store {
     char *quoted;   /* `name`. */
     bool wrote;     /* the open transaction has changed something */
     bool unhurried; /* the server lets its transactions idle, see mdb_hurry */
-    bool moved;     /* the server no longer takes writes: the address may lead to another one now */
+    bool moved;     /* the server became read-only: its address may lead to another server now */
     bool dirty;     /* handlers have used the session since it was set up */
     bool grouped;   /* multi-statements are on, see mdb_group */
-    bool beside;    /* fetch what was read ahead while waiting for the next results */
+    bool beside;    /* fetch the events read ahead while waiting for the next results */
     int savepoints;
     int64_t idle_ms;    /* see mdb_lend */
-    int64_t packet_max; /* bytes of a statement that the server takes; 0: not known */
+    int64_t packet_max; /* bytes of the largest statement that the server accepts; 0: not known */
     int64_t changed;    /* rows that the last statement changed or matched */
-    struct buf text;    /* what is to be sent */
+    struct buf text;    /* the statements to send next */
     struct mdb_later later;
     struct mdb_prepared insert, insert_plain; /* see mdb_insert */
     struct mdb_clock clock;
@@ -171,7 +171,7 @@ void mdb_forget_later(struct mdb_store *st);
 enum mdb_literals {
     MDB_QUOTED, /* the session uses utf8mb4 */
     MDB_HEX,    /* the session is the application's, and may use any character set */
-    MDB_OPEN,   /* placeholders: the statement is to be prepared */
+    MDB_OPEN,   /* placeholders, for a prepared statement */
 };
 /* mdb_add_name appends a name in backticks, mdb_add_hex a text in hexadecimal digits. */
 void mdb_add_name(struct buf *b, struct str name);

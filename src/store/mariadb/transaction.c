@@ -41,13 +41,17 @@ int mdb_tx_gone(struct store *base, struct error *err)
                    "an earlier failure made the server roll this transaction back: begin it again");
 }
 
-static int begin(struct mdb_store *st, bool hurry, struct error *err)
+/* ours: only the store uses the transaction, not the application. */
+static int begin(struct store *base, bool ours, struct error *err)
 {
+    struct mdb_store *st = mdb_of(base);
+    if (mdb_group(st, ours, err) != 0)
+        return -1;
     if (st->base.in_tx)
         return err_set(err, ERR_MISUSE, "a transaction is open already");
     if (mdb_by_hand(st, err) != 0)
         return -1;
-    if (mdb_hurry(st, hurry, err) != 0)
+    if (mdb_hurry(st, ours, err) != 0)
         return -1;
     if (mdb_exec_later(st, "START TRANSACTION READ WRITE", err) != 0)
         return -1;
@@ -61,18 +65,12 @@ static int begin(struct mdb_store *st, bool hurry, struct error *err)
 
 int mdb_begin(struct store *base, struct error *err)
 {
-    struct mdb_store *st = mdb_of(base);
-    if (mdb_group(st, true, err) != 0)
-        return -1;
-    return begin(st, true, err);
+    return begin(base, true, err);
 }
 
 int mdb_begin_open(struct store *base, struct error *err)
 {
-    struct mdb_store *st = mdb_of(base);
-    if (mdb_group(st, false, err) != 0)
-        return -1;
-    return begin(st, false, err);
+    return begin(base, false, err);
 }
 
 int mdb_commit(struct store *base, struct error *err)

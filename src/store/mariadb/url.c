@@ -25,18 +25,18 @@ static int not_understood(struct error *err)
 
 static int read_tls(const char *value, enum mdb_tls *ret, struct error *err)
 {
-    static const char *const names[] = {"off", "on", "verify"};
-    static const enum mdb_tls means[] = {MDB_TLS_OFF, MDB_TLS_ON, MDB_TLS_VERIFY};
-    for (size_t i = 0; i < 3; i++)
-        if (strcmp(value, names[i]) == 0) {
-            *ret = means[i];
-            return 0;
-        }
-    return err_set(
-        err, ERR_CONFIG,
-        "tls=%.40s in the store's URL: it must be off, on (encrypted, certificate not checked) or "
-        "verify (encrypted and certificate checked)",
-        value);
+    if (strcmp(value, "off") == 0)
+        *ret = MDB_TLS_OFF;
+    else if (strcmp(value, "on") == 0)
+        *ret = MDB_TLS_ON;
+    else if (strcmp(value, "verify") == 0)
+        *ret = MDB_TLS_VERIFY;
+    else
+        return err_set(err, ERR_CONFIG,
+                       "tls=%.40s in the store's URL: it must be off, on (encrypted, certificate "
+                       "not checked) or verify (encrypted and certificate checked)",
+                       value);
+    return 0;
 }
 
 /* Sets a parameter to a value, which it takes over. */

@@ -139,7 +139,7 @@ static int open_db(struct sqlite_store *st, bool create, struct error *err)
     return sqlite_fail(st, st->db, rc, err);
 }
 
-/* Opens the database and sets the connection up, whatever is in it. */
+/* Opens the database and sets the connection up; does not check its content. */
 static int connect_db(struct sqlite_store *st, bool create, struct error *err)
 {
     if (check_place(st, create, err) != 0)

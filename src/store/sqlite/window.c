@@ -114,16 +114,6 @@ static bool piece_row(struct piece *p, const struct claim_request *req, const st
     return true;
 }
 
-/* Keeps the id of a row; "" if it is not an id. */
-static void keep_id(char out[UUID_TEXT + 1], const struct db_rows *q)
-{
-    struct str id = db_text(q, EVENT_ID);
-    size_t n = id.n == UUID_TEXT ? UUID_TEXT : 0;
-    if (n > 0)
-        memcpy(out, id.p, n);
-    out[n] = '\0';
-}
-
 /* Reads rows into a piece until it is full or there are no more. `before` is the previous piece,
  * NULL if there is none; p->astray: its last event is no longer there. */
 static int piece_fill(struct turn *t, struct piece *p, const struct piece *before,
@@ -145,8 +135,9 @@ static int piece_fill(struct turn *t, struct piece *p, const struct piece *befor
             break;
         if (!piece_row(p, t->req, &q))
             r = err_nomem(err);
-        else
-            keep_id(p->to_id, &q);
+        struct str id = db_text(&q, EVENT_ID);
+        bool valid = id.n == UUID_TEXT;
+        snprintf(p->to_id, sizeof p->to_id, "%s", valid ? id.p : "");
     }
     db_done(&q);
     return r < 0 ? -1 : 0;
@@ -181,15 +172,13 @@ static int read_piece(struct turn *t, struct sqlite_window *w, int64_t from, str
 
 /* ---- the window ---- */
 
-static bool same(const char *a, const char *b)
-{
-    return strcmp(a ? a : "", b ? b : "") == 0;
-}
-
 static bool is_for(const struct sqlite_window *w, const struct claim_request *req)
 {
-    return w->n_lanes == req->lanes && same(w->consumer, req->consumer) &&
-           same(w->events, req->events) && same(w->where, req->where);
+    const char *events = req->events ? req->events : "";
+    const char *where = req->where ? req->where : "";
+    if (w->n_lanes != req->lanes || strcmp(w->consumer, req->consumer) != 0)
+        return false;
+    return strcmp(w->events, events) == 0 && strcmp(w->where, where) == 0;
 }
 
 static void window_free(struct sqlite_window *w)
@@ -263,24 +252,6 @@ struct taking {
     bool full;
 };
 
-static bool take_event(struct taking *k, const struct event *from)
-{
-    struct event *ev = &k->c->ev[k->c->n];
-    *ev = *from;
-    if (!db_event_copy(ev, k->t->a))
-        return false;
-    k->c->n++;
-    k->c->bytes += event_bytes(ev);
-    k->full = k->c->n >= k->t->req->max_events || k->c->bytes >= k->t->req->max_bytes;
-    return true;
-}
-
-static void ends_at(struct chunk *c, int64_t seq, const char *id)
-{
-    c->to = seq;
-    snprintf(c->to_id, sizeof c->to_id, "%s", id);
-}
-
 /* The number of rows of a piece up to `seq`, as far as known: up to the last wanted one. */
 static size_t rank_at(const struct piece *p, int64_t seq)
 {
@@ -295,24 +266,31 @@ static size_t rank_at(const struct piece *p, int64_t seq)
     return low > 0 ? p->rows[low - 1].rank : 0;
 }
 
-/* Adds the lane's events in a piece that are after the current end of the chunk. */
+/* Adds the lane's events in a piece that are after the chunk's beginning. */
 static int take_piece(struct taking *k, const struct piece *p, struct error *err)
 {
-    size_t begun = k->c->from > p->from ? rank_at(p, k->c->from) : 0;
-    for (const struct row *row = p->first[k->c->lane]; row; row = row->next) {
-        bool before = row->ev.seq <= k->c->from;
+    struct chunk *c = k->c;
+    size_t begun = c->from > p->from ? rank_at(p, c->from) : 0;
+    const struct row *last = NULL;
+    for (const struct row *row = p->first[c->lane]; row && !k->full; row = row->next) {
+        bool before = row->ev.seq <= c->from;
         if (before)
             continue;
-        if (!take_event(k, &row->ev))
+        struct event *ev = &c->ev[c->n];
+        *ev = row->ev;
+        if (!db_event_copy(ev, k->t->a))
             return err_nomem(err);
-        if (k->full) {
-            k->c->scanned += row->rank - begun;
-            ends_at(k->c, row->ev.seq, row->ev.id.p);
-            return 0;
-        }
+        c->n++;
+        c->bytes += event_bytes(ev);
+        k->full = c->n >= k->t->req->max_events || c->bytes >= k->t->req->max_bytes;
+        last = row;
     }
-    k->c->scanned += p->scanned - begun;
-    ends_at(k->c, p->to, p->to_id);
+
+    /* A full chunk ends at its last event, any other at the end of the piece. */
+    bool full = last && k->full;
+    c->scanned += (full ? last->rank : p->scanned) - begun;
+    c->to = full ? last->ev.seq : p->to;
+    snprintf(c->to_id, sizeof c->to_id, "%s", full ? last->ev.id.p : p->to_id);
     return 0;
 }
 
