@@ -286,7 +286,7 @@ int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_c
 {
     const struct db_driver *d = st->ops->driver;
     struct error why;
-    bool created;
+    bool created = false;
     if (store_name_check(c->name, err) != 0)
         return -1;
     if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
@@ -299,10 +299,7 @@ int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_c
     for (int i = 0; i < TRIES && r != 0; i++) {
         if (db_begin(st, &why) == 0) {
             r = put(st, c, &created, &why);
-            if (r == 0)
-                r = db_commit(st, &why);
-            else
-                db_rollback(st);
+            r = db_end(st, r, &why);
         }
         if (r != 0 && !(d->again && d->again(&why)))
             break;
@@ -381,8 +378,5 @@ int db_consumer_remove(struct store *st, const char *name, bool force, struct er
         r = keep_epoch(st, name, err);
     if (r == 0)
         r = remove_each(st, all, name, err);
-    if (r == 0)
-        return db_commit(st, err);
-    db_rollback(st);
-    return -1;
+    return db_end(st, r, err);
 }

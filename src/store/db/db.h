@@ -303,6 +303,8 @@ bool db_event_copy(struct event *ev, struct arena *a);
 int db_begin(struct store *st, struct error *err);
 int db_commit(struct store *st, struct error *err);
 void db_rollback(struct store *st);
+/* db_end commits if r is 0; otherwise it rolls back and returns -1. */
+int db_end(struct store *st, int r, struct error *err);
 int64_t db_now(struct store *st);
 int db_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
 void db_snapshot_end(struct store *st, bool own);

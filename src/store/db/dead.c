@@ -130,10 +130,7 @@ static int for_picked(struct store *st, const struct dead_query *query, act_on *
         r = err_nomem(err);
     for (size_t i = 0; i < l.n && r == 0; i++)
         r = act(st, &l.p[i], err);
-    if (r == 0)
-        r = db_commit(st, err);
-    else
-        db_rollback(st);
+    r = db_end(st, r, err);
     free(l.p);
     if (r != 0)
         return -1;

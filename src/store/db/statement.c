@@ -268,6 +268,14 @@ void db_rollback(struct store *st)
     st->ops->driver->rollback(st);
 }
 
+int db_end(struct store *st, int r, struct error *err)
+{
+    if (r == 0)
+        return db_commit(st, err);
+    db_rollback(st);
+    return -1;
+}
+
 int64_t db_now(struct store *st)
 {
     return st->ops->driver->now(st);

@@ -317,10 +317,8 @@ int db_trim(struct store *st, const struct trim_request *req, struct trim_result
     arena_init(&a, 0);
     int r = req->dry_run ? trim_dry(st, &a, req, &t, err) : trim_locked(st, &a, req, &t, err);
     arena_release(&a);
-    if (!req->dry_run && r == 0)
-        r = db_commit(st, err);
-    else if (!req->dry_run)
-        db_rollback(st);
+    if (!req->dry_run)
+        r = db_end(st, r, err);
     if (r != 0)
         return -1;
     *ret = t;

@@ -461,10 +461,7 @@ static int switch_over(const struct source *s, struct switching to, int64_t *ret
     if (r == 0)
         r = db_run(s->st, err,
                    SQL(set_adopted, .source = s->name, .active = to.active, .now = db_now(s->st)));
-    if (r == 0)
-        return mdb_commit(s->st, err);
-    mdb_rollback(s->st);
-    return -1;
+    return db_end(s->st, r, err);
 }
 
 /* Changes the columns for new rows, or how rows are marked. The trigger is replaced first: what it
@@ -483,10 +480,7 @@ static int change_adoption(const struct source *s, struct error *err)
         r = mdb_mark_put(s, err);
     if (r == 0)
         r = db_run(s->st, err, SQL(set_mapping, .source = s->name, .mapping = s->mapping.p));
-    if (r == 0)
-        return mdb_commit(s->st, err);
-    mdb_rollback(s->st);
-    return -1;
+    return db_end(s->st, r, err);
 }
 
 /* ---- the driver ---- */

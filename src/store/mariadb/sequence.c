@@ -105,10 +105,7 @@ static int clear_numbers(struct mdb_store *st, struct error *err)
     }
     if (r == 0)
         r = db_run(base, err, SQL(forget_reused));
-    if (r == 0)
-        return mdb_commit(base, err);
-    mdb_rollback(base);
-    return -1;
+    return db_end(base, r, err);
 }
 
 static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_next,
@@ -116,11 +113,8 @@ static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_nex
 {
     if (mdb_begin(&st->base.store, err) != 0)
         return -1;
-    if (assign_seqs(st, ret_more, ret_next, err) != 0) {
-        mdb_rollback(&st->base.store);
-        return -1;
-    }
-    return mdb_commit(&st->base.store, err);
+    int r = assign_seqs(st, ret_more, ret_next, err);
+    return db_end(&st->base.store, r, err);
 }
 
 /* Retries give_committed where that can help. */

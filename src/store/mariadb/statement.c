@@ -195,7 +195,8 @@ static int send_text(const struct mdb_store *st, MYSQL *db, const char *text, si
     if (too_large)
         return err_class(
             err, ERR_INVALID, CLASS_REJECT, ER_NET_PACKET_TOO_LARGE,
-            "%s: a statement of %zu bytes is larger than the server accepts; raise its max_allowed_packet (now %lld)",
+            "%s: a statement of %zu bytes is larger than the server accepts; raise its "
+            "max_allowed_packet (now %lld)",
             st->base.shown, n, (long long)st->packet_max);
     int64_t since = clock_mono(&clock_system);
     if (mysql_send_query(db, text, n) != 0)

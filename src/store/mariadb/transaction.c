@@ -29,7 +29,8 @@ int mdb_by_hand(const struct mdb_store *st, struct error *err)
         return 0;
     return err_set(
         err, ERR_MISUSE,
-        "a transaction was begun by hand on this connection: work done in it would not be durable, and is refused");
+        "a transaction was begun by hand on this connection: work done in it would not be "
+        "durable, and is refused");
 }
 
 int mdb_tx_gone(struct store *base, struct error *err)

@@ -140,8 +140,10 @@ static int numbers(struct sqlite_store *st, const struct doctor_request *req, st
     if (broken) {
         db_doctor_say(
             req, FINDING_WARNING, "numbers",
-            "start a relay: it gives those events new numbers and delivers them; events that are still stored may be delivered again",
-            "event numbers started over below those that consumers have received: the table was emptied, or sqlite_sequence set back");
+            "start a relay: it gives those events new numbers and delivers them; events that are "
+            "still stored may be delivered again",
+            "event numbers started over below those that consumers have received: the table was "
+            "emptied, or sqlite_sequence set back");
         return 0;
     }
     if (db_value(&st->base.store, err, &at, SQL(renumbered_at)) != 0)
@@ -152,7 +154,8 @@ static int numbers(struct sqlite_store *st, const struct doctor_request *req, st
         db_doctor_say(
             req, FINDING_NOTE, "numbers",
             "never empty sqlite_sequence: `trim` removes delivered events",
-            "at %s event numbers had started over; the events got new numbers then, and some may have been delivered twice",
+            "at %s event numbers had started over; the events got new numbers then, and some may "
+            "have been delivered twice",
             when);
     }
     return 0;

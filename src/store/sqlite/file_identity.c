@@ -226,7 +226,8 @@ int sqlite_file_paired(struct sqlite_store *st, struct error *err)
     }
     return err_class(
         err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_CANTOPEN,
-        "%s: process %d still uses the previous file at this path, whose write-ahead log is in the way; end that process, delete %s-wal and %s-shm, and try again",
+        "%s: process %d still uses the previous file at this path, whose write-ahead log is in "
+        "the way; end that process, delete %s-wal and %s-shm, and try again",
         st->base.shown, (int)pid, st->base.shown, st->base.shown);
 }
 
@@ -390,7 +391,9 @@ static int clear_log(struct sqlite_store *st, struct error *err)
     if (stat(db, &now) == 0 && lockers(&now, pid) > 0)
         return err_class(
             err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-            "%s was replaced, and process %d has opened the new file with the write-ahead log of the former one: stop the processes that use it, restore it again, and delete %s-wal and %s-shm before anything starts",
+            "%s was replaced, and process %d has opened the new file with the write-ahead log of "
+            "the former one: stop the processes that use it, restore it again, and delete %s-wal "
+            "and %s-shm before anything starts",
             st->base.shown, (int)pid[0], st->base.shown, st->base.shown);
 
     /* The log is checkpointed into the former file, if that still has a name. */
@@ -420,7 +423,8 @@ static int log_gone(struct sqlite_store *st, struct error *err)
 {
     static const char saved_text[] = "everything committed is in the file";
     static const char lost_text[] =
-        "commits that only the deleted log has may be lost: check the file with PRAGMA integrity_check";
+        "commits that only the deleted log has may be lost: check the file with PRAGMA "
+        "integrity_check";
     const char *db = db_file(st);
     bool begun = may_exist(db, "-wal") || may_exist(db, "-shm");
     bool saved = !begun && checkpoint(st);
@@ -491,7 +495,8 @@ static int move(struct sqlite_store *st, struct error *err)
     bool same = strcmp(before, st->identity) == 0;
     return err_class(
         err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-        "%s was replaced by %s: connected to the new file; claims and transactions of the former one are dropped, and their events may be delivered again",
+        "%s was replaced by %s: connected to the new file; claims and transactions of the former "
+        "one are dropped, and their events may be delivered again",
         st->base.shown, same ? "a copy of the same outbox" : "another outbox");
 }
 

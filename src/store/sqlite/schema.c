@@ -94,10 +94,7 @@ static int migrate(struct store *base, bool *ret_created, struct error *err)
     *ret_created = r == 0 && version < SQLITE_SCHEMA_VERSION;
     for (; r == 0 && version < SQLITE_SCHEMA_VERSION; version++)
         r = sqlite_script(sqlite_of(base), sqlite_schema[version], err);
-    if (r == 0)
-        return sqlite_commit(base, err);
-    sqlite_rollback(base);
-    return -1;
+    return db_end(base, r, err);
 }
 
 /* Creates the tables, or migrates them to our version. */

@@ -19,7 +19,8 @@ static int move_in(struct sqlite_store *st, struct error *err)
     sqlite_registrations_moved(st);
     return err_class(
         err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-        "%s: another outbox was put into this file: switched to it; claims made in the previous one are dropped",
+        "%s: another outbox was put into this file: switched to it; claims made in the previous "
+        "one are dropped",
         st->base.shown);
 }
 
@@ -37,7 +38,8 @@ int sqlite_check_outbox(struct turn *t, bool there, struct str identity, int64_t
         sqlite_registrations_moved(st);
         return err_class(
             err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-            "%s: an older copy of this outbox was restored into the file: switched to it; claims made since that copy are dropped, and their events may be delivered again",
+            "%s: an older copy of this outbox was restored into the file: switched to it; claims "
+            "made since that copy are dropped, and their events may be delivered again",
             st->base.shown);
     }
 
@@ -115,7 +117,9 @@ int sqlite_check_numbers(struct turn *t, struct error *err)
         return -1;
     return err_class(
         err, ERR_CONFLICT, CLASS_RETRY, 0,
-        "%s: event numbers started over below those that consumers have received (was the table emptied, or sqlite_sequence set back?): %lld events got new numbers, from %lld on; none is lost, and some may be delivered again",
+        "%s: event numbers started over below those that consumers have received (was the table "
+        "emptied, or sqlite_sequence set back?): %lld events got new numbers, from %lld on; none "
+        "is lost, and some may be delivered again",
         shown, (long long)events, (long long)from);
 }
 
@@ -229,8 +233,8 @@ int sqlite_claim_all_lanes(struct turn *t, bool *ret_done, struct error *err)
     return db_fresh_claim_after(t, STORE_ALL_LANES, position, err);
 }
 
-/* For a worker that has found nothing: if another one has claimed from all lanes at once and there
- * is more to do, reserves a lane for this worker; the other then claims from single lanes. */
+/* For a worker that found no events: if another worker has claimed from all lanes at once and there
+ * are more events, reserves a lane for this worker; the other one then claims from single lanes. */
 static int set_lane_aside(struct turn *t, struct error *err)
 {
     struct sqlite_registration *m = sqlite_registration(t->st, t->consumer);
