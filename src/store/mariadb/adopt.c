@@ -19,7 +19,6 @@
 /* A statement that waits for a table lock makes other sessions queue behind it, so it does not wait
  * for long. */
 #define BRIEFLY "SET STATEMENT lock_wait_timeout = 5 FOR "
-#define COPIED "type, payload, created_at, headers, aggregate_type, aggregate_id, tenant"
 
 /* ---- running built statements ---- */
 
@@ -126,26 +125,19 @@ static void add_value(struct buf *b, const struct source *s, enum field f, const
     }
 }
 
-/* Appends a call of a conversion function on a field. */
-static void add_call(struct buf *b, const char *function, const struct source *s, enum field f,
-                     const char *r)
-{
-    buf_addf(b, "%s(", function);
-    add_value(b, s, f, r);
-    buf_adds(b, ")");
-}
-
+/* Appends the payload as JSON. */
 static void add_payload(struct buf *b, const struct source *s, const char *r)
 {
-    if (mdb_adopt_kind(s, s->of[F_PAYLOAD]) != MDB_KIND_BYTES) {
-        add_call(b, "outbox_row_payload", s, F_PAYLOAD, r);
-        return;
-    }
-    buf_adds(b, "outbox_row_bytes(");
-    add_column(b, s->of[F_PAYLOAD], r);
+    bool bytes = mdb_adopt_kind(s, s->of[F_PAYLOAD]) == MDB_KIND_BYTES;
+    buf_adds(b, bytes ? "outbox_row_bytes(" : "outbox_row_payload(");
+    if (bytes)
+        add_column(b, s->of[F_PAYLOAD], r);
+    else
+        add_value(b, s, F_PAYLOAD, r);
     buf_adds(b, ")");
 }
 
+/* Appends the time in ms. */
 static void add_created(struct buf *b, const struct source *s, const char *r)
 {
     const char *of = s->of[F_CREATED];
@@ -157,17 +149,6 @@ static void add_created(struct buf *b, const struct source *s, const char *r)
     buf_adds(b, time ? "outbox_row_time(UNIX_TIMESTAMP(" : "outbox_row_time(LEAST(1e15, (");
     add_column(b, of, r);
     buf_adds(b, time ? "))" : ")))");
-}
-
-/* Appends one of the aggregate's two fields, if the other is not NULL either. */
-static void add_both(struct buf *b, const struct source *s, enum field f, enum field other,
-                     const char *r)
-{
-    buf_adds(b, "IF(");
-    add_value(b, s, other, r);
-    buf_adds(b, " IS NULL, NULL, ");
-    add_value(b, s, f, r);
-    buf_adds(b, ")");
 }
 
 void mdb_adopt_add_open(struct buf *b, const char *column, bool text, const char *r)
@@ -191,103 +172,95 @@ static void add_open(struct buf *b, const struct source *s, const char *r)
     mdb_adopt_add_open(b, of, kind == MDB_KIND_TEXT || kind == MDB_KIND_BYTES, r);
 }
 
-/* Appends the values of the columns COPIED. */
-static void add_copied(struct buf *b, const struct source *s, const char *r)
+/* Appends a part of a statement by its name; a field's name stands for its value as text. */
+static void add_part(struct buf *b, const struct source *s, const char *r, struct str part)
 {
-    add_call(b, "outbox_row_type", s, F_TYPE, r);
-    buf_adds(b, ", ");
-    add_payload(b, s, r);
-    buf_adds(b, ", ");
-    add_created(b, s, r);
-    buf_adds(b, ", ");
-    add_call(b, "outbox_row_headers", s, F_ID, r);
-    buf_adds(b, ", ");
-    add_both(b, s, F_AGG_TYPE, F_AGG_ID, r);
-    buf_adds(b, ", ");
-    add_both(b, s, F_AGG_ID, F_AGG_TYPE, r);
-    buf_adds(b, ", ");
-    add_value(b, s, F_TENANT, r);
+    char trigger[ADOPT_TRIGGER_TEXT];
+    if (str_is(part, "table")) {
+        mdb_add_name(b, str_of(s->name));
+    } else if (str_is(part, "trigger")) {
+        trigger_name(s, trigger);
+        mdb_add_name(b, str_of(trigger));
+    } else if (str_is(part, "source")) {
+        add_text(b, s->name, strlen(s->name));
+    } else if (str_is(part, "key")) {
+        add_column(b, s->of[F_ID], r);
+    } else if (str_is(part, "open")) {
+        add_open(b, s, r);
+    } else if (str_is(part, "json")) {
+        add_payload(b, s, r);
+    } else if (str_is(part, "time")) {
+        add_created(b, s, r);
+    }
+    for (int f = 0; f < FIELDS; f++)
+        if (str_is(part, db_source_fields[f]))
+            add_value(b, s, (enum field)f, r);
 }
+
+/* Appends SQL in which {part} stands for a part that depends on the table, of row r: NEW in the
+ * trigger, s in a query. */
+static void add_sql(struct buf *b, const struct source *s, const char *r, const char *sql)
+{
+    for (;;) {
+        size_t n = strcspn(sql, "{");
+        buf_add(b, sql, n);
+        sql += n;
+        if (!*sql)
+            return;
+        size_t part = strcspn(sql, "}");
+        add_part(b, s, r, (struct str){sql + 1, part - 1});
+        sql += part + 1;
+    }
+}
+
+#define ROW_UUID "outbox_row_uuid({id})"
+#define COPIED "type, payload, created_at, headers, aggregate_type, aggregate_id, tenant"
+/* The values of these columns; the aggregate's fields are NULL if one of them is. */
+#define COPIED_VALUES \
+    "outbox_row_type({type}), {json}, {time}, outbox_row_headers({id}), " \
+    "IF({aggregate_id} IS NULL, NULL, {aggregate_type}), " \
+    "IF({aggregate_type} IS NULL, NULL, {aggregate_id}), {tenant}"
 
 /* ---- the trigger ---- */
 
-/* Begins a statement that notes which row the event `nr` came from. The caller appends the source
- * of that number, and end_noted ends the statement. Numbers start over if outbox_event is
- * truncated, so the number may have a note already, of another row. */
-static void add_noted(struct buf *b, const struct source *s, const char *nr)
-{
-    buf_adds(b, "INSERT INTO outbox_adopted_row (nr, source, value) SELECT ");
-    buf_addf(b, "%s, ", nr);
-    add_text(b, s->name, strlen(s->name));
-    buf_adds(b, ", ");
-    add_value(b, s, F_ID, "NEW");
-}
+/* A statement that notes which row the event with a number came from: NOTE, the number, NOTED, the
+ * source of the number, NOTE_END. Numbers start over if outbox_event is truncated, so the number
+ * may have a note already, of another row. */
+#define NOTE "INSERT INTO outbox_adopted_row (nr, source, value) SELECT "
+#define NOTED ", {source}, {id} FROM "
+#define NOTE_END "{key} IS NOT NULL ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0; "
 
-static void end_noted(struct buf *b, const struct source *s)
-{
-    add_column(b, s->of[F_ID], "NEW");
-    buf_adds(b, " IS NOT NULL ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0; ");
-}
-
-/* Appends statements that make an event of a new row. An id that is a UUID becomes the event's id,
- * unless an event has it already; otherwise the table's default supplies one. VALUES, because
- * SELECT would lock the numbers of outbox_event. */
-static void add_made(struct buf *b, const struct source *s, bool marked)
-{
-    buf_adds(b, "IF ");
-    add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
-    buf_adds(b, " IS NULL THEN INSERT INTO outbox_event (" COPIED ") VALUES (");
-    add_copied(b, s, "NEW");
-    buf_adds(b, "); ");
-    if (marked) {
-        add_noted(b, s, "LAST_INSERT_ID()");
-        buf_adds(b, " FROM DUAL WHERE ");
-        end_noted(b, s);
-    }
-    buf_adds(b, "ELSE BEGIN DECLARE CONTINUE HANDLER FOR 1062 BEGIN END; "
-                "INSERT INTO outbox_event (id, " COPIED ") VALUES (");
-    add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
-    buf_adds(b, ", ");
-    add_copied(b, s, "NEW");
-    buf_adds(b, "); END; ");
-    if (marked) {
-        add_noted(b, s, "e.nr");
-        buf_adds(b, " FROM outbox_event e WHERE e.id = ");
-        add_call(b, "outbox_row_uuid", s, F_ID, "NEW");
-        buf_adds(b, " AND ");
-        end_noted(b, s);
-    }
-    buf_adds(b, "END IF; ");
-}
-
+/* The trigger makes an event of a new row. An id that is a UUID becomes the event's id, unless an
+ * event has it already; otherwise the table's default supplies one. VALUES, because SELECT would
+ * lock the numbers of outbox_event. */
 static int make_trigger(const struct source *s, bool marked, struct error *err)
 {
-    char name[ADOPT_TRIGGER_TEXT];
     struct buf b;
     buf_init(&b, STATEMENT_MAX);
-    trigger_name(s, name);
-    buf_adds(&b, BRIEFLY "CREATE OR REPLACE TRIGGER ");
-    mdb_add_name(&b, str_of(name));
-    buf_adds(&b, " AFTER INSERT ON ");
-    mdb_add_name(&b, str_of(s->name));
-    buf_adds(&b, " FOR EACH ROW BEGIN IF ");
-    add_open(&b, s, "NEW");
-    buf_adds(&b, " AND (SELECT a.active FROM outbox_adopted a WHERE a.source = ");
-    add_text(&b, s->name, strlen(s->name));
-    buf_adds(&b, " LOCK IN SHARE MODE) THEN ");
-    add_made(&b, s, marked);
-    buf_adds(&b, "END IF; END");
+    add_sql(&b, s, "NEW",
+            BRIEFLY "CREATE OR REPLACE TRIGGER {trigger} AFTER INSERT ON {table} FOR EACH ROW "
+                    "BEGIN IF {open} AND (SELECT a.active FROM outbox_adopted a "
+                    "WHERE a.source = {source} LOCK IN SHARE MODE) THEN "
+                    "IF " ROW_UUID " IS NULL THEN "
+                    "INSERT INTO outbox_event (" COPIED ") VALUES (" COPIED_VALUES "); ");
+    if (marked)
+        add_sql(&b, s, "NEW", NOTE "LAST_INSERT_ID()" NOTED "DUAL WHERE " NOTE_END);
+    add_sql(&b, s, "NEW",
+            "ELSE BEGIN DECLARE CONTINUE HANDLER FOR 1062 BEGIN END; "
+            "INSERT INTO outbox_event (id, " COPIED ") VALUES (" ROW_UUID ", " COPIED_VALUES "); "
+            "END; ");
+    if (marked)
+        add_sql(&b, s, "NEW",
+                NOTE "e.nr" NOTED "outbox_event e WHERE e.id = " ROW_UUID " AND " NOTE_END);
+    buf_adds(&b, "END IF; END IF; END");
     return run(s, &b, err);
 }
 
 static int drop_trigger(const struct source *s, struct error *err)
 {
-    char name[ADOPT_TRIGGER_TEXT];
     struct buf b;
     buf_init(&b, STATEMENT_MAX);
-    trigger_name(s, name);
-    buf_adds(&b, BRIEFLY "DROP TRIGGER IF EXISTS ");
-    mdb_add_name(&b, str_of(name));
+    add_sql(&b, s, "NEW", BRIEFLY "DROP TRIGGER IF EXISTS {trigger}");
     return run(s, &b, err);
 }
 
@@ -298,10 +271,7 @@ static int count_rows(const struct source *s, int64_t *ret, struct error *err)
     struct db_rows q;
     struct buf b;
     buf_init(&b, STATEMENT_MAX);
-    buf_adds(&b, "SELECT count(*) FROM ");
-    mdb_add_name(&b, str_of(s->name));
-    buf_adds(&b, " s WHERE ");
-    add_open(&b, s, "s");
+    add_sql(&b, s, "s", "SELECT count(*) FROM {table} s WHERE {open}");
     int r = mdb_adopt_ask(mdb_of(s->st), &b, &q, err);
     buf_release(&b);
     if (r != 0)
@@ -343,18 +313,8 @@ static int read_id_default(const struct source *s, struct buf *b, struct error *
     return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
-/* Appends the source of the unprocessed rows that are not events yet. */
-static void add_rows(struct buf *b, const struct source *s, const char *join)
-{
-    buf_adds(b, " FROM ");
-    mdb_add_name(b, str_of(s->name));
-    buf_addf(b, " s%s WHERE ", join);
-    add_open(b, s, "s");
-    buf_adds(b, " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = ");
-    add_call(b, "outbox_row_uuid", s, F_ID, "s");
-    buf_adds(b, ")");
-}
-
+/* Unprocessed rows that are not events yet. */
+#define NEW_ROWS "{open} AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = " ROW_UUID ")"
 /* A temporary table: the event id chosen for each row, by the row's key. */
 #define COPYING "outbox_copying"
 
@@ -363,17 +323,12 @@ static int choose_ids(const struct source *s, const char *id_default, struct err
 {
     struct buf b;
     buf_init(&b, STATEMENT_MAX);
-    buf_adds(&b, "CREATE OR REPLACE TEMPORARY TABLE " COPYING
-                 " (PRIMARY KEY (k), event_id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin, "
-                 "UNIQUE (event_id)) ENGINE = InnoDB AS SELECT ");
-    add_column(&b, s->of[F_ID], "s");
-    buf_adds(&b, " AS k, COALESCE(");
-    add_call(&b, "outbox_row_uuid", s, F_ID, "s");
-    buf_addf(&b, ", %s) AS event_id", id_default);
-    add_rows(&b, s, "");
-    buf_adds(&b, " AND ");
-    add_column(&b, s->of[F_ID], "s");
-    buf_adds(&b, " IS NOT NULL");
+    add_sql(&b, s, "s",
+            "CREATE OR REPLACE TEMPORARY TABLE " COPYING
+            " (PRIMARY KEY (k), event_id CHAR(36) CHARACTER SET ascii COLLATE ascii_bin, "
+            "UNIQUE (event_id)) ENGINE = InnoDB AS SELECT {key} AS k, COALESCE(" ROW_UUID ", ");
+    buf_adds(&b, id_default);
+    add_sql(&b, s, "s", ") AS event_id FROM {table} s WHERE " NEW_ROWS " AND {key} IS NOT NULL");
     return run(s, &b, err);
 }
 
@@ -382,9 +337,7 @@ static int note_copied(const struct source *s, struct error *err)
 {
     struct buf b;
     buf_init(&b, STATEMENT_MAX);
-    buf_adds(&b, "INSERT INTO outbox_adopted_row (nr, source, value) SELECT e.nr, ");
-    add_text(&b, s->name, strlen(s->name));
-    buf_adds(&b, ", ");
+    add_sql(&b, s, "c", NOTE "e.nr, {source}, ");
     mdb_adopt_add_text(&b, "k", mdb_adopt_kind(s, s->of[F_ID]), "c");
     buf_adds(&b, " FROM " COPYING " c JOIN outbox_event e ON e.id = c.event_id "
                  "ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0");
@@ -398,22 +351,17 @@ static int note_copied(const struct source *s, struct error *err)
 static int copy(const struct source *s, bool marked, const char *id_default, int64_t *ret,
                 struct error *err)
 {
-    struct buf b, join;
+    struct buf b;
     buf_init(&b, STATEMENT_MAX);
-    buf_init(&join, STATEMENT_MAX);
     buf_adds(&b, "SET STATEMENT time_zone = @@global.time_zone FOR "
                  "INSERT INTO outbox_event (id, " COPIED ") SELECT COALESCE(");
-    if (marked) {
-        buf_adds(&b, "c.event_id, ");
-        buf_adds(&join, " LEFT JOIN " COPYING " c ON c.k = ");
-        add_column(&join, s->of[F_ID], "s");
-    }
-    add_call(&b, "outbox_row_uuid", s, F_ID, "s");
-    buf_addf(&b, ", %s), ", id_default);
-    add_copied(&b, s, "s");
-    add_rows(&b, s, buf_cstr(&join) ? join.p : "");
+    add_sql(&b, s, "s", marked ? "c.event_id, " ROW_UUID ", " : ROW_UUID ", ");
+    buf_adds(&b, id_default);
+    add_sql(&b, s, "s", "), " COPIED_VALUES " FROM {table} s");
+    if (marked)
+        add_sql(&b, s, "s", " LEFT JOIN " COPYING " c ON c.k = {key}");
+    add_sql(&b, s, "s", " WHERE " NEW_ROWS);
     add_order(&b, s);
-    buf_release(&join);
     if (run(s, &b, err) != 0)
         return -1;
     *ret = mdb_of(s->st)->changed;
