@@ -1,4 +1,4 @@
-/* consumers.c: registering, changing and removing consumers, and the settings they have had. */
+/* consumers.c: registering, changing and removing consumers, and their former settings. */
 #include "base/buf.h"
 #include "base/text.h"
 #include "event/filter.h"
@@ -174,7 +174,7 @@ static int create(struct store *st, const struct consumer_spec *c, struct error 
                                                     &sql_remove_passed, &sql_remove_settings, NULL};
     int64_t position = 0, ignored = 0;
     if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
-        return -1; /* so that trim does not delete what it may need */
+        return -1; /* so that trim deletes no event that it may need */
     if (db_keep_numbers(st, err) != 0)
         return -1; /* otherwise the end could be before existing events */
     if (c->start == START_END && head_of(st, &position, err) != 0)

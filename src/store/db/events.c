@@ -100,7 +100,7 @@ static int read_former(struct viewer *v, const char *name, struct former **end, 
     return r;
 }
 
-/* Reads what is needed to decide the state of most events without a query. */
+/* Reads the data that decides the state of most events without a query. */
 static int view_consumer(struct viewer *v, const struct consumer_spec *spec, struct viewed *c,
                          struct error *err)
 {

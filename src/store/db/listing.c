@@ -474,7 +474,7 @@ int db_consumer_specs(struct store *st, const char *name, struct arena *a,
 
 /* ---- the state of a consumer, at a cost that does not grow with the backlog ---- */
 
-/* Reads the consumer's row; spec gets the part that counting the backlog needs. */
+/* Reads the consumer's row, and fills the part of spec that counting the backlog needs. */
 static int read_health(struct store *st, const char *name, struct arena *a,
                        struct consumer_gauge *g, struct consumer_spec *spec, struct error *err)
 {

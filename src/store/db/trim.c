@@ -151,7 +151,7 @@ static int count_going_keys(struct store *st, const struct old *o, int64_t *ret,
                     SQL(count_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now));
 }
 
-/* Counts the events that would be deleted, or takes the size of their seq range if that exceeds
+/* Counts the events that would be deleted, or uses the size of their seq range if that exceeds
  * `most`; then o->last becomes the last event whose key is counted. The last event that is old
  * enough is among the last `most` that every consumer is done with or, if those are all too young
  * by created_at, among the first, where trim_some looks. */

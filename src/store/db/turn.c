@@ -1,5 +1,5 @@
-/* turn.c: a turn of a worker, in one transaction: it takes over expired claims, settles what the
- * worker has delivered, and claims what comes next. The transaction begins by locking the
+/* turn.c: a turn of a worker, in one transaction: it takes over expired claims, settles the events
+ * that the worker has delivered, and claims the next ones. The transaction begins by locking the
  * consumer's row, so the turns of a consumer are serialised. Turns of several consumers may share a
  * transaction, and so wait for the disk only once. */
 #include "store/db/turn.h"

@@ -2,9 +2,9 @@
  * the transaction that settles their delivery. The statements name the application's table and
  * columns, so they are built here.
  *
- * It waits for no lock: a session that has rows locked may be the one that delivered them before,
- * which marks them itself. Rows that could not be marked stay noted, and the next turn tries
- * again. */
+ * It waits for no lock: a session that has rows locked may belong to the program that delivered
+ * them before, which marks them itself. Rows that could not be marked stay noted, and the next turn
+ * tries again. */
 #include <mysqld_error.h>
 #include <string.h>
 
@@ -168,7 +168,7 @@ static int note_had(struct store *st, const struct settlement *s, struct error *
 
 /* ---- marking ---- */
 
-/* The state of a row that is to be marked. */
+/* The state of a row to mark. */
 enum seen {
     UNSEEN, /* locked by another session, or gone */
     OURS,   /* locked by us, not marked */
@@ -401,7 +401,7 @@ static int classify_failure(const struct table *t, const struct error *why, stru
     }
 }
 
-/* Reads which rows are to be marked. */
+/* Reads the rows to mark. */
 static int read_rows(struct table *t, struct error *err)
 {
     struct db_rows q = db_rows(&t->st->base.store, err,

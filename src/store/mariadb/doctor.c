@@ -85,8 +85,8 @@ static int engines(struct mdb_store *st, const struct doctor_request *req, struc
     return r;
 }
 
-/* Reports missing triggers, what a missing trigger has left behind, and that TRUNCATE could empty
- * the table of events. */
+/* Reports missing triggers, events without a marker, and that TRUNCATE could empty the table of
+ * events. */
 static int guards(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     const char *schema = st->url.database;

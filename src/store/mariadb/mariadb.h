@@ -133,7 +133,7 @@ int mdb_fail(const struct mdb_store *st, MYSQL *db, struct error *err);
  * that does not answer from one that hung up. */
 int mdb_fail_since(const struct mdb_store *st, MYSQL *db, int64_t since, struct error *err);
 /* mdb_is_elsewhere returns whether an error code means that this server is, or became, a replica,
- * and another one takes the writes. */
+ * and another server accepts writes. */
 bool mdb_is_elsewhere(unsigned code);
 /* mdb_is_lost returns whether an error code means that the connection is lost. */
 bool mdb_is_lost(unsigned code);

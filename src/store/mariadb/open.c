@@ -56,7 +56,7 @@ static void set_tls(MYSQL *db, const struct mdb_url *u)
     mysql_optionsv(db, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
 }
 
-/* Takes from ~/.my.cnf what the URL leaves out: a user, a password. */
+/* Reads a user and a password from ~/.my.cnf, for a URL without them. */
 static void set_my_cnf(MYSQL *db)
 {
     char path[4096];

@@ -5,7 +5,7 @@
  *
  * The next events are read ahead of their claim, on a separate connection: while a batch is
  * committed and delivered, the server reads the next one. An event with a seq never changes or
- * moves, so what was read ahead is what the claim would have read. If reading ahead fails,
+ * moves, so the claim would have read the same. If reading ahead fails,
  * everything still works, only slower. */
 #include <string.h>
 
@@ -17,8 +17,8 @@
 #define PLACES_MAX 16000          /* that are read at once */
 #define TRY_AGAIN (10000 * MS_NS) /* until another connection is tried */
 #define CHUNK_MAX 2000            /* rows per answer */
-#define UNLOOKED_MAX 8 /* turns in a row that do not look for what is new, amid a backlog */
-#define FEW 32         /* so many events are joined: one question is less work than two */
+#define UNLOOKED_MAX 8 /* consecutive turns that do not look for new events, amid a backlog */
+#define FEW 32         /* so few events are joined: one query is less work than two */
 
 static struct mdb_after next_after(const struct claim_request *req, int64_t position)
 {
@@ -268,7 +268,7 @@ int mdb_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *ret
     return 0;
 }
 
-/* Starts reading what the next turn will want, if this one got all it wanted. */
+/* Starts reading the events that the next turn will claim, if this one claimed all it asked for. */
 void mdb_read_on(struct turn *t)
 {
     const struct claim_request *req = t->req;
@@ -286,7 +286,7 @@ void mdb_read_on(struct turn *t)
 /* ---- before and after a turn ---- */
 
 /* A turn need not look for new events while its events are being read ahead. Now and then it does
- * so anyway, since others may wait for what it finds. */
+ * so anyway, since other workers may wait for those events. */
 int mdb_before_turns(struct turn *t, size_t n, struct error *err)
 {
     struct mdb_store *st = mdb_of(t->st);

@@ -190,7 +190,7 @@ size_t mdb_count(const struct db_rows *at)
 static int send_text(const struct mdb_store *st, MYSQL *db, const char *text, size_t n,
                      struct error *err)
 {
-    /* Otherwise the server would just hang up. */
+    /* The server would close the connection without an error. */
     bool too_large = st->packet_max > 0 && n >= (size_t)st->packet_max;
     if (too_large)
         return err_class(
@@ -231,7 +231,7 @@ static int take_answer(const struct mdb_store *st, MYSQL *db, struct db_rows *re
     return 0;
 }
 
-/* Reads what follows a result: a CALL returns a status after its rows. */
+/* Reads the remaining results: a CALL returns a status after its rows. */
 static void skip_rest(MYSQL *db)
 {
     while (mysql_more_results(db) && mysql_next_result(db) == 0) {
@@ -443,7 +443,7 @@ int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err)
     return 0;
 }
 
-/* If requested, fetches what was read ahead while it waits. */
+/* If requested, fetches the events read ahead while it waits. */
 static int driver_ask_all(struct store *base, const struct db_question *ask, size_t n,
                           struct db_rows *ret, struct error *err)
 {

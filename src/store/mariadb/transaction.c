@@ -121,8 +121,8 @@ void mdb_snapshot_end(struct store *base, bool own)
 /* ---- handlers ---- */
 
 /* Notes that handlers use the connection. From now on the session is set up again before each of
- * our own transactions, whatever handlers have set, and texts are sent in hexadecimal: a handler
- * may have chosen another character set. */
+ * our own transactions, since handlers may have changed it, and texts are sent in hexadecimal: a
+ * handler may have chosen another character set. */
 int mdb_lend(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);

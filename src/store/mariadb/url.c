@@ -39,7 +39,7 @@ static int read_tls(const char *value, enum mdb_tls *ret, struct error *err)
     return 0;
 }
 
-/* Sets a parameter to a value, which it takes over. */
+/* Sets a parameter to a value, and takes ownership of the value. */
 static int take_value(struct mdb_url *u, const char *name, size_t n, char *value, struct error *err)
 {
     static const char *const names[] = {"socket", "password-file", "tls-ca", "tls-cert", "tls-key"};

@@ -273,7 +273,7 @@ static int note_row(const struct source *s, const struct db_rows *row, struct er
     return db_step(&q, err) < 0 ? -1 : 0;
 }
 
-/* Makes events of the unprocessed rows, and notes the rows if they are to be marked. */
+/* Makes events of the unprocessed rows, and notes the rows if they will be marked. */
 static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct error *err)
 {
     int64_t without_rowid = 0;

@@ -182,7 +182,7 @@ static int emit_keyed(const struct db_target *t, const struct new_event *ev, cha
 
 /* ---- emitting ---- */
 
-/* Without a transaction, a keyed event gets one: a bare SAVEPOINT would begin one without the write
+/* Without a transaction, a keyed event begins one: a bare SAVEPOINT would not take the write
  * lock. */
 int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                   bool *ret_duplicate, struct error *err)

@@ -58,8 +58,8 @@ struct sqlite_watch {
     bool known;
     int64_t seq;
     uint32_t commits, quiet_commits;
-    bool
-        doubt; /* a commit of unknown content was seen, and not all consumers have been woken yet */
+    /* a commit of unknown content was seen, and not all consumers have been woken yet */
+    bool doubt;
     int64_t told_at; /* when all were last woken because of a doubt, monotonic */
 };
 
@@ -157,7 +157,7 @@ int sqlite_script(struct sqlite_store *st, const char *sql, struct error *err);
 int sqlite_schema_status(struct store *st, struct schema_status *ret, struct error *err);
 int sqlite_init(struct store *st, bool *ret_created, struct error *err);
 int sqlite_ddl(const struct ddl_request *req, struct error *err);
-/* sqlite_identity_read sets st->identity: "" for an outbox too old to have one. */
+/* sqlite_identity_read sets st->identity: "" if the database has no outbox. */
 void sqlite_identity_read(struct sqlite_store *st);
 
 /* ---- watch.c ---- */

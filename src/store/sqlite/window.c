@@ -5,8 +5,8 @@
  * the lock.
  *
  * All lanes go through the same events, and each wants its share of them. A worker with several
- * lanes keeps what it has read, within a bound on memory, so that the claims of the other lanes
- * find their events there. Events of lanes that other workers hold are not kept. */
+ * lanes keeps the events it has read, within a bound on memory, so that the claims of the other
+ * lanes find theirs there. Events of lanes that other workers hold are not kept. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@
 #include "store_sql.h"
 
 #define WINDOW_BYTES ((size_t)4 * 1024 * 1024)
-#define LANE_BYTES ((size_t)256 * 1024) /* more for each lane, so that each gets a batch */
+#define LANE_BYTES ((size_t)256 * 1024) /* more for each lane, so that each has a batch */
 #define WINDOW_SCAN 50000               /* rows that one claim reads at most */
 #define PIECE_ROWS 1000
 #define WINDOW_FROM 16 /* events that a lane finds: near their end, reading separately is cheaper */
