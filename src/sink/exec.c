@@ -122,18 +122,6 @@ static bool is_missing(const struct exec *x, const char *words)
     return false;
 }
 
-static enum sink_status status_of(const struct exec *x, int code, const char *words)
-{
-    enum sink_status status = SINK_RETRY;
-    for (size_t i = 0; i < sizeof exit_codes / sizeof exit_codes[0]; i++) {
-        if (exit_codes[i].code == code)
-            status = exit_codes[i].status;
-    }
-    if (status == SINK_DOWN && !is_missing(x, words))
-        return SINK_RETRY;
-    return status;
-}
-
 /* Returns the result of a command, and writes the reason, without its last words. A command that
  * got SIGTERM has not delivered, even with exit status 0: many programs exit with that status on
  * SIGTERM without finishing their work. Delivering again is safe; trusting that status is not. */
@@ -158,7 +146,12 @@ static struct sink_result judge(const struct exec *x, const struct run *r, const
         text_duration_show(x->base.cfg.timeout_ms, limit);
         snprintf(why, WHY_MAX, "timed out after %s", limit);
     } else if (exited) {
-        res.status = status_of(x, si->si_status, words);
+        for (size_t i = 0; i < sizeof exit_codes / sizeof exit_codes[0]; i++) {
+            if (exit_codes[i].code == si->si_status)
+                res.status = exit_codes[i].status;
+        }
+        if (res.status == SINK_DOWN && !is_missing(x, words))
+            res.status = SINK_RETRY;
         snprintf(why, WHY_MAX, "exit status %d", si->si_status);
     } else {
         snprintf(why, WHY_MAX, "killed by signal %d", si->si_status);

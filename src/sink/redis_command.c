@@ -78,6 +78,14 @@ static enum script script_of(const struct redis_sink *r)
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
 
+/* Begins a command of that many arguments. */
+static void add_head(struct buf *b, size_t args)
+{
+    ADD(b, "*");
+    buf_addi64(b, (int64_t)args);
+    ADD(b, "\r\n");
+}
+
 static void add_bulk(struct buf *b, struct str s)
 {
     ADD(b, "$");
@@ -194,13 +202,6 @@ static int whole(struct buf *b, size_t before, struct error *err)
     return err_nomem(err);
 }
 
-static void add_head(struct buf *b, size_t args)
-{
-    ADD(b, "*");
-    buf_addi64(b, (int64_t)args);
-    ADD(b, "\r\n");
-}
-
 int redis_command_xadd(struct redis_node *n, const struct delivery *d, const struct stream *st,
                        struct error *err)
 {
@@ -227,42 +228,37 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
     return whole(b, before, err);
 }
 
-/* Writes one entry as arguments of the script, and returns their number. */
-static size_t add_entry_args(struct redis_sink *r, const struct event *ev, const struct entry *e,
-                             enum script script)
-{
-    struct buf *b = &r->args;
-    if (script == SCRIPT_ENVELOPES) {
-        add_envelope(r, ev, e->stream, b);
-        return 1;
-    }
-    size_t before = 1;
-    if (script == SCRIPT_ONCE) {
-        add_bulk(b, ev->id);
-        before++;
-    }
-    add_number(b, (int64_t)e->n);
-    add_entry(r, ev, e, b);
-    return before + e->n;
-}
-
-/* Writes the entries of a run, and returns their number of arguments; 0 with an error if the first
- * cannot be expressed, or if out of memory. *count is reduced to those before the first that cannot
- * be expressed. */
+/* Writes the entries of a run as arguments of the script into r->args, and returns the number of
+ * arguments; 0 with an error if the first cannot be expressed, or if out of memory. *count is
+ * reduced to those before the first that cannot be expressed. */
 static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_t *count,
                           struct str stream, struct error *err)
 {
+    enum script script = script_of(r);
+    struct buf *b = &r->args;
     size_t args = 0;
-    buf_clear(&r->args);
+    buf_clear(b);
     for (size_t i = 0; i < *count; i++) {
+        const struct event *ev = d[i]->ev;
         struct entry e;
         if (prepare(r, d[i], stream, &e, err) != 0) {
             *count = i;
             break;
         }
-        args += add_entry_args(r, d[i]->ev, &e, script_of(r));
+        if (script == SCRIPT_ENVELOPES) {
+            add_envelope(r, ev, stream, b);
+            args++;
+            continue;
+        }
+        if (script == SCRIPT_ONCE) {
+            add_bulk(b, ev->id);
+            args++;
+        }
+        add_number(b, (int64_t)e.n);
+        add_entry(r, ev, &e, b);
+        args += 1 + e.n;
     }
-    if (!r->args.failed)
+    if (!b->failed)
         return args;
     err_nomem(err);
     return 0;
@@ -288,50 +284,37 @@ static int make_seen(struct redis_sink *r, struct str stream, struct error *err)
     return 0;
 }
 
-/* Writes the keys of a script, and its arguments before the entries. */
-static void add_keys(struct redis_sink *r, struct buf *b, struct str stream, enum script script)
-{
-    if (script == SCRIPT_ONCE) {
-        ADD(b, "$1\r\n2\r\n");
-        add_bulk(b, stream);
-        add_bulk(b, (struct str){r->seen.p, r->seen.n});
-    } else {
-        ADD(b, "$1\r\n1\r\n");
-        add_bulk(b, stream);
-    }
-    if (redis_limited(r)) {
-        struct limit limit = limit_of(r);
-        add_bulk(b, limit.how);
-        add_bulk(b, str_of(limit.value));
-    }
-    if (script == SCRIPT_ONCE) {
-        add_number(b, r->set.dedupe_ms);
-        add_number(b, clock_wall(r->b.base.cfg.clock) - r->set.dedupe_ms);
-    }
-}
-
 int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *count,
                       const struct stream *st, struct error *err)
 {
     struct redis_sink *r = n->sink;
     struct buf *b = &n->conn.out;
     struct str name = {st->name, st->n};
-    enum script script = script_of(r);
-    size_t before = b->n, more = 0;
-    if (script == SCRIPT_ONCE) {
-        if (make_seen(r, name, err) != 0)
-            return -1;
-        more = 3; /* one key and two numbers */
-    }
+    bool once = script_of(r) == SCRIPT_ONCE, limited = redis_limited(r);
+    size_t before = b->n;
+    if (once && make_seen(r, name, err) != 0)
+        return -1;
     size_t args = add_entries(r, d, count, name, err);
     if (args == 0)
         return -1;
 
-    bool limited = redis_limited(r);
-    add_head(b, 4 + more + (limited ? 2u : 0u) + args);
+    /* EVAL, the script, the number of keys, the keys, and the arguments before the entries */
+    add_head(b, 4 + (once ? 3u : 0u) + (limited ? 2u : 0u) + args);
     ADD(b, "$4\r\nEVAL\r\n");
-    add_bulk(b, str_of(append[script][limited]));
-    add_keys(r, b, name, script);
+    add_bulk(b, str_of(append[script_of(r)][limited]));
+    add_bulk(b, once ? STR("2") : STR("1"));
+    add_bulk(b, name);
+    if (once)
+        add_bulk(b, (struct str){r->seen.p, r->seen.n});
+    if (limited) {
+        struct limit limit = limit_of(r);
+        add_bulk(b, limit.how);
+        add_bulk(b, str_of(limit.value));
+    }
+    if (once) {
+        add_number(b, r->set.dedupe_ms);
+        add_number(b, clock_wall(r->b.base.cfg.clock) - r->set.dedupe_ms);
+    }
     buf_add(b, r->args.p, r->args.n);
     return whole(b, before, err);
 }
