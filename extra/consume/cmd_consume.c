@@ -106,7 +106,7 @@ static int catch_signals(struct error *err)
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
-    /* A file over the size limit is an error like any other, not a reason to die. */
+    /* Exceeding the file size limit is an error, and must not kill the process. */
     sigaction(SIGXFSZ, &ignore, NULL);
     /* If the parent left SIGCHLD ignored, exit statuses would be lost. */
     signal(SIGCHLD, SIG_DFL);

@@ -197,7 +197,7 @@ static void add_schema(struct shown_url *u, const char *service)
         buf_addf(&u->text, "%cschema=%s_outbox", strchr(url, '?') ? '&' : '?', service);
 }
 
-/* Makes the URL of the store fit for a file: without its password, and with the schema of the
+/* Prepares the URL of the store for a file: without its password, and with the schema of the
  * service. The caller releases its text. */
 static void show_url(struct shown_url *u, const struct cli *cli, const struct texts *t)
 {

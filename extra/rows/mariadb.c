@@ -193,7 +193,7 @@ const struct rows_dialect rows_mariadb = {
     .run = run,
 };
 
-/* ---- its own path ---- */
+/* ---- the claim ---- */
 
 /* A part of the picked keys: from `from` on, n of them. */
 struct part {

@@ -165,7 +165,7 @@ const struct rows_dialect rows_postgres = {
     .run = run,
 };
 
-/* ---- its own path ---- */
+/* ---- the claim ---- */
 
 /* A row of the result and its place among the candidates. */
 struct place {

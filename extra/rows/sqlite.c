@@ -128,7 +128,7 @@ const struct rows_dialect rows_sqlite = {
     .run = run,
 };
 
-/* ---- its own path ---- */
+/* ---- the claim ---- */
 
 /* Updates row by row to keep the order, since that of RETURNING is not defined. The key is the last
  * parameter, bound again for each row. */

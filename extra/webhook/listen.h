@@ -70,6 +70,6 @@ void listen_forget(void *listener, struct MHD_Connection *conn, void **state,
 /* listen_resume answers every request whose answer is due; with `all`, every waiting request. */
 void listen_resume(struct listener *l, bool all);
 
-extern const struct listing_field fields_webhook[]; /* a request as printed with --json */
+extern const struct listing_field fields_webhook[]; /* the fields of a request with --json */
 
 #endif

@@ -18,7 +18,7 @@ struct replay_memory;
 /* replay_new returns an empty memory of a fixed size; NULL if out of memory. */
 struct replay_memory *replay_new(void);
 void replay_free(struct replay_memory *r);
-/* replay_known looks a message up. now_s is the current time in seconds since 1970. */
+/* replay_known looks up a message. now_s is the current time in seconds since 1970. */
 enum replay replay_known(const struct replay_memory *r, const struct signature_message *m,
                          int64_t now_s);
 /* replay_accept remembers a message. If its set is full, the message that expires first is

@@ -10,7 +10,6 @@
 
 #include "base/buf.h"
 #include "base/err.h"
-#include "net/tls.h"
 
 /* Connection states, in order. */
 enum wire_state {
@@ -18,6 +17,12 @@ enum wire_state {
     WIRE_CONNECTING, /* the socket */
     WIRE_SECURING,   /* TLS */
     WIRE_OPEN,
+};
+
+/* Trusted certificates and our identity: PEM files, NULL if none. */
+struct tls_files {
+    const char *ca;         /* NULL: the system's */
+    const char *cert, *key; /* both, or neither */
 };
 
 /* A peer. (1) Either path is set, for a Unix socket, or host and port are. */

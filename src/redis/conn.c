@@ -129,9 +129,9 @@ static bool is_harmless(enum redis_greeting what, const char *said)
     return fault != REDIS_FAULT_AWAY && fault != REDIS_FAULT_LOGIN;
 }
 
-/* Handles the reply to the next command of the greeting. It fails if the server refuses one that is
- * required, with CLASS_FATAL for a database that does not exist, or is not a master although it
- * must be: a Sentinel's information may be outdated. */
+/* Handles the reply to the next command of the greeting. It fails if the server refuses a
+ * required one, with CLASS_FATAL for a database that does not exist; and if the server must be a
+ * master but is not: a Sentinel's information may be outdated. */
 static int take_greeting(struct redis_conn *c, const redisReply *r, struct error *err)
 {
     static const char *const names[] = {[GREET_AUTH] = "AUTH",

@@ -104,7 +104,7 @@ static int open_at(struct file *f, const struct place *at, struct error *err)
     return 0;
 }
 
-/* ---- locking it ---- */
+/* ---- locking the file ---- */
 
 /* Result of opening and locking the file: done, locked by another process, or failed. */
 enum entry { ENTRY_IN, ENTRY_BUSY, ENTRY_FAILED };

@@ -35,7 +35,7 @@ struct redis_settings {
     bool dedupe;
     int64_t dedupe_ms; /* maximum time that an id is remembered */
     enum message_format format;
-    char *source; /* of CloudEvents; NULL: the usual one */
+    char *source; /* of CloudEvents; NULL: the default */
 };
 
 /* redis_settings_read parses a URL into *s, which the caller releases, also after an error. Errors:
@@ -118,7 +118,7 @@ struct redis_sink {
     struct redis_settings set;
     struct template *name;
     bool fixed;               /* all events have the same stream */
-    struct redis_node **node; /* a single one, unless it is a cluster */
+    struct redis_node **node; /* one, except for a cluster */
     size_t n_nodes;
     struct redis_sentinel sentinel; /* REDIS_SENTINEL only */
     int64_t watch_at;               /* when to subscribe to a Sentinel again */

@@ -129,7 +129,7 @@ static void drive_sentinel(struct redis_sink *r)
     }
 }
 
-/* ---- any kind ---- */
+/* ---- all kinds of URL ---- */
 
 int redis_route_open(struct redis_node *n, struct error *err)
 {
