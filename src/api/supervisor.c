@@ -10,7 +10,6 @@
 #include "base/num.h"
 #include "base/text.h"
 #include "pool/pool.h"
-#include "store/trimming.h"
 
 #define TRIM_EVERY_MIN_MS INT64_C(1000)
 #define TRIM_EVERY_MAX_MS (30 * INT64_C(1000)) /* like sampling: events go within a minute */
@@ -118,7 +117,7 @@ static int64_t trim_batch(struct supervisor *sv, struct trimmer *t)
     if (!t->st)
         result = supervisor_store(sv, &t->st, &err);
     if (result == 0)
-        result = trimming_step(&t->pace, t->st, sv->clock, &req, &res, &err);
+        result = store_trim_step(&t->pace, t->st, sv->clock, &req, &res, &err);
     if (result != 0) {
         if (may_warn(sv, t))
             log_at(sv->log, LOG_WARN_, NULL, "could not trim: %s; trying again", err.text);

@@ -5,7 +5,6 @@
 
 #include "base/text.h"
 #include "cli/cli.h"
-#include "store/trimming.h"
 
 /* Accepts any duration, including 0s, so a separate flag notes that one was given. */
 static int set_older_than(void *field, const char *value, const struct option_def *o,
@@ -45,7 +44,7 @@ static int trim_all(struct store *st, const struct trim_request *req, struct tri
         if (pace.pause_ns > 0)
             nanosleep(&pause, NULL); /* yields to other transactions */
         one = (struct trim_result){0};
-        if (trimming_step(&pace, st, &clock_system, req, &one, err) != 0)
+        if (store_trim_step(&pace, st, &clock_system, req, &one, err) != 0)
             return -1;
         sum->events += one.events;
         sum->keys += one.keys;

@@ -1,6 +1,5 @@
-/* operator.h: what operators ask of a store and what it shows them: consumers, events and their
- * states, dead letters, trimming, rights, adopted tables, findings. The operations are in
- * store.h. */
+/* operator.h: requests and results of the operators' commands: consumers, events and their states,
+ * dead letters, trimming, rights, adopted tables, findings. The operations are in store.h. */
 #ifndef STORE_OPERATOR_H
 #define STORE_OPERATOR_H
 
@@ -10,7 +9,7 @@
 
 #include "event/event.h"
 
-/* ---- a consumer as it is registered, and the settings it has or had ---- */
+/* ---- a registered consumer, and its settings ---- */
 
 enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
 
@@ -46,7 +45,7 @@ struct consumer_spec {
     const char *by; /* who registers it, informational; NULL: unknown */
 };
 
-/* Settings that a consumer has or had. */
+/* Settings of a consumer, present or former. */
 struct consumer_settings {
     int generation; /* the highest one is in force */
     const char *events, *where;
@@ -57,7 +56,7 @@ struct consumer_settings {
 };
 #define STORE_GENERATIONS 100 /* how many settings of a consumer are remembered */
 
-/* ---- what operators are shown ---- */
+/* ---- the state of events and consumers ---- */
 
 enum delivery_state {
     /* not claimed: not handed out yet, parked with no attempt used, or its claim expired */
@@ -73,7 +72,7 @@ enum delivery_state {
 #define STATE_COUNT 8
 extern const char *const delivery_state_names[STATE_COUNT + 1]; /* "pending", ..., NULL */
 
-/* The parked event that is overdue for longest. Its key waits for it. */
+/* The parked event that has been overdue for longest. Its key waits for it. */
 struct parked_info {
     int64_t seq;   /* 0: none, or all only wait for their not_before */
     int64_t since; /* when it could first have been delivered, as overdue_at */
@@ -96,12 +95,11 @@ struct consumer_info {
     /* when the first of them could have been delivered: its created_at, or its not_before if that
      * is later; 0: none is due */
     int64_t overdue_at;
-    int64_t delivered; /* since the consumer was created */
-    int64_t inflight;  /* events in live claims */
-    bool
-        inflight_exact; /* false: an upper bound; the predicate was not evaluated for all of them */
-    int64_t claims;     /* live ones */
-    const char *owner;  /* of one live claim; NULL: none */
+    int64_t delivered;   /* since the consumer was created */
+    int64_t inflight;    /* events in live claims */
+    bool inflight_exact; /* false: an upper bound, the predicate was not evaluated for all */
+    int64_t claims;      /* live ones */
+    const char *owner;   /* of one live claim; NULL: none */
     /* events that wait for a retry, for their not_before or behind another, except those in live
      * claims */
     int64_t parked;
@@ -258,10 +256,9 @@ struct grant_request {
 
 /* A table of the application whose rows become events. */
 struct adopt_request {
-    const char *table; /* as SQL writes it */
-    const char *shape; /* "auto", "processed_at", "debezium" */
-    const char *const
-        *columns; /* FIELD=COLUMN, where the table's column names are not the usual ones */
+    const char *table;          /* as SQL writes it */
+    const char *shape;          /* "auto", "processed_at", "debezium" */
+    const char *const *columns; /* FIELD=COLUMN, where a column's name is not the usual one */
     size_t n_columns;
     /* what to do with existing rows: "copy" or "skip"; NULL: copy, but only the first time */
     const char *existing;
@@ -300,8 +297,8 @@ struct doctor_request {
     void *ctx;
 };
 
-/* The functions and views in the database, for stores that have them: those of this build, of an
- * earlier build, or of a later build that replaced ours. */
+/* Which build installed the functions and views in the database: this one, an earlier one, or a
+ * later one. */
 enum functions_status { FUNCTIONS_SAME, FUNCTIONS_OLDER, FUNCTIONS_NEWER };
 
 struct schema_status {

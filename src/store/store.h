@@ -11,8 +11,7 @@
  * delivered. When the lease of a claim runs out, its events are parked as suspects, because one of
  * them may have crashed the worker. Where an event can do that (see enum suspect_policy), suspects
  * are handed out one at a time, and if a worker vanishes again, the event it had is charged an
- * attempt. So a crash repeats only unsettled work, and a poison event takes no others down with
- * it. */
+ * attempt. So a crash repeats only unsettled work, and a poison event affects no other events. */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
@@ -57,9 +56,9 @@ enum suspect_policy {
     SUSPECT_ANY,    /* no event can crash this worker: treat suspects like all other events */
 };
 
-/* Events that went through several crashes without being blamed are handed out again at random
- * times within this interval. So even if one of them does crash its worker, through a bug of ours,
- * the others get through. */
+/* Events that were in flight during several crashes without being blamed are handed out again at
+ * random times within this interval. So even if one of them does crash its worker, through a bug of
+ * ours, the others are delivered. */
 #define STORE_APART_MS 64000
 
 struct claim_request {
@@ -79,8 +78,8 @@ struct claim_request {
     size_t max_bytes; /* the event that reaches this is the last one claimed */
     int64_t lease_ms;
     int max_attempts; /* an event blamed for this many crashes is buried */
-    /* the caller may not come back soon: do not read ahead, do not arm the wake-up, and do not wait
-     * for a consumer that another transaction has locked */
+    /* the caller may not call again soon: do not read ahead, do not arm the wake-up, and do not
+     * wait for a consumer that another transaction has locked */
     bool one_shot;
     bool no_listen;     /* a watcher wakes the caller: this handle need not listen */
     bool no_readahead;  /* the handle also serves other consumers */
@@ -91,8 +90,8 @@ struct claim_request {
 };
 
 /* When a store next searches for events that a wrong clock has parked for too long. The search
- * covers all parked events of a consumer, so not every turn makes it. A worker waiting for a parked
- * event comes back in time for the next search, since its due time may be one of the wrong ones.
+ * covers all parked events of a consumer, so not every turn makes it. A worker that waits for a
+ * parked event asks again in time for the next search, since that event's due time may be wrong.
  * Times are monotonic. */
 #define CLOCK_REPAIR_EVERY (10000 * MS_NS)
 
@@ -129,8 +128,8 @@ struct claim_hint {
     bool busy; /* blocked by another owner's live claim, which may end at any time */
     /* no event is left: none to claim, none claimed by any worker, none waiting for a retry */
     bool through;
-    /* until something falls due (a retry, a delay, the end of a lease); -1: nothing will without a
-     * commit */
+    /* until the next due time (of a retry, a delay, the end of a lease); -1: only a commit can
+     * bring work */
     int64_t wait_ms;
     int64_t poll_in_ms; /* > 0: commits may not wake us at present; poll after this time */
     /* events skipped because the filter or the lane did not match; > 0: ask again at once */
@@ -146,8 +145,8 @@ struct claim_hint {
     /* events may have been claimed but could not be read. Their claim was released, or its lease
      * will run out. The settlement was recorded */
     bool unread;
-    /* with a batch: nothing else was left to claim, and a wake-up will announce whatever comes
-     * next, so the caller need not ask earlier */
+    /* with a batch: nothing else was left to claim, and a wake-up will announce the next event, so
+     * the caller need not ask earlier */
     bool quiet;
 };
 
@@ -294,11 +293,11 @@ struct store_ops {
     int (*dup)(struct store *st, struct store **ret, struct error *err);
 
     /* init creates the tables or upgrades them to this version, all or nothing; *ret_created:
-     * something was changed. Producers and workers may go on meanwhile, and are not blocked.
-     * ERR_BUSY: other sessions kept the tables in use throughout opt->lock_ms. */
+     * something was changed. Producers and workers may be active, and are not blocked. ERR_BUSY:
+     * other sessions used the tables throughout opt->lock_ms. */
     int (*init)(struct store *st, bool *ret_created, struct error *err);
 
-    /* schema_status compares versions. A version newer than this program is no error here. */
+    /* schema_status compares versions. A version newer than this program is not an error here. */
     int (*schema_status)(struct store *st, struct schema_status *ret, struct error *err);
     /* validate compares everything in the database with what this program would create, and reports
      * each difference as a finding. It changes nothing. NULL: not supported. */
@@ -351,9 +350,9 @@ struct store_ops {
     /* consumer_remove deletes a consumer with all its state. ERR_CONFLICT: it has dead letters,
      * parked events or a live claim, and `force` is false. */
     int (*consumer_remove)(struct store *st, const char *name, bool force, struct error *err);
-    /* consumer_forget tells the store that this handle is no longer used for a consumer, so that it
-     * is not registered again if another outbox takes the place of this one. The consumer itself
-     * stays. NULL: this store remembers no consumers. */
+    /* consumer_forget declares that this handle no longer works for a consumer, so that it is not
+     * registered again if another outbox replaces this one. The consumer itself stays. NULL: this
+     * store remembers no consumers. */
     void (*consumer_forget)(struct store *st, const char *name);
     /* consumer_report keeps a line for operators ("sink down: ..."), or clears it with NULL. */
     int (*consumer_report)(struct store *st, const char *name, const char *text, struct error *err);
@@ -408,9 +407,9 @@ struct store_ops {
     /* settle records s as turn does, in the open transaction. A store with STORE_ONE_WRITER uses
      * the state the claim had at begin. */
     int (*settle)(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err);
-    /* handled tells for each key whether it is recorded, whatever its payload. handled_put records
-     * those for which skip[i] is false, with an empty payload. *ret_all: all of them were new; if
-     * false, the transaction must be rolled back. */
+    /* handled returns for each key whether it is recorded, with any payload. handled_put records
+     * the keys for which skip[i] is false, with an empty payload. *ret_all: all of them were new;
+     * if false, the transaction must be rolled back. */
     int (*handled)(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
                    struct error *err);
     int (*handled_put)(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
@@ -476,6 +475,29 @@ int store_url_check(const char *url, struct error *err);
 int store_open(const char *url, const struct store_options *opt, struct store **ret,
                struct error *err);
 void store_close(struct store *st); /* NULL is fine */
+
+/* ---- trimming at a pace that leaves room for other work ----
+ *
+ * A call of store_ops.trim is one short transaction. These functions decide how large the next one
+ * is, when it is due, and where it begins. */
+
+/* State between calls; all zeros at the start. (1) after is 0, or the upto of the previous call. */
+struct trimming {
+    size_t rows;      /* of the next call; 0: the initial number */
+    int64_t after;    /* where the next call begins */
+    int64_t all_at;   /* monotonic: earliest time to start over at the first event */
+    int64_t pause_ns; /* until the next call, if there is more to do */
+};
+
+/* store_trim_step makes one call of trim for req, whose max_rows and after it sets. */
+int store_trim_step(struct trimming *t, struct store *st, const struct clock *clock,
+                    const struct trim_request *req, struct trim_result *ret, struct error *err);
+
+/* store_trim_took adjusts to a call that took took_ns and returned res: how many rows the next one
+ * may delete, where it begins, and how long to pause before it. With one writer at a time,
+ * producers wait during a call, so calls are short and pauses as long as the calls. */
+void store_trim_took(struct trimming *t, bool one_writer, int64_t now_ns, int64_t took_ns,
+                     const struct trim_result *res);
 
 /* ---- what stores have in common ---- */
 

@@ -6,14 +6,14 @@
 
 #include <cmocka.h>
 
-#include "store/trimming.h"
+#include "store/store.h"
 
 #define AT INT64_C(1000000000)
 
 static void took(struct trimming *t, bool one_writer, int64_t ms, bool more, int64_t upto)
 {
     struct trim_result res = {.more = more, .upto = upto};
-    trimming_took(t, one_writer, AT, ms * MS_NS, &res);
+    store_trim_took(t, one_writer, AT, ms * MS_NS, &res);
 }
 
 static void steps_grow_while_they_are_quick_and_shrink_when_slow(void **state)
@@ -60,11 +60,11 @@ static void slow_full_scans_are_made_rarely(void **state)
     (void)state;
     struct trimming t = {.rows = 1000};
     struct trim_result through = {.upto = 50};
-    trimming_took(&t, false, AT, 1000 * MS_NS, &through);
+    store_trim_took(&t, false, AT, 1000 * MS_NS, &through);
     assert_int_equal(t.after, 50);
-    trimming_took(&t, false, AT + 30000 * MS_NS, 5 * MS_NS, &through);
+    store_trim_took(&t, false, AT + 30000 * MS_NS, 5 * MS_NS, &through);
     assert_int_equal(t.after, 50);
-    trimming_took(&t, false, AT + 101000 * MS_NS, 5 * MS_NS, &through);
+    store_trim_took(&t, false, AT + 101000 * MS_NS, 5 * MS_NS, &through);
     assert_int_equal(t.after, 0);
 }
 
