@@ -1,5 +1,5 @@
-"""plot: SVG of cost against size, written by hand, so that a cliff can be seen. Both axes are logarithmic: what grows with
-the size is a slope, what does not is flat."""
+"""plot: SVG of cost against size, written by hand, so that a cliff shows. Both axes are logarithmic: a cost that grows with the
+size is a slope, a constant one is flat."""
 import math
 from xml.sax.saxutils import escape
 

@@ -4,8 +4,9 @@
  *   postgres     seq > position from outbox.event; the next batch is read, and the position of the
  *                last one committed, while Redis processes this one. It would lose events that
  *                commit late, has no leases, no retries, no ordering of keys after a failure, and a
- *                single reader sqlite       the same from a SQLite file, in one thread skip-locked
- *                as queue tables do: claims rows of bench_queue by their status, adds them, and
+ *                single reader
+ *   sqlite       the same from a SQLite file, in one thread
+ *   skip-locked  as queue tables do: claims rows of bench_queue by their status, adds them, and
  *                marks them done
  * A server is the path of a socket, or a port. With several they are the masters of a cluster with
  * equal shares of the slots, and the stream's name is STREAM and the aggregate's type. */

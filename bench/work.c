@@ -44,7 +44,7 @@ static void check(int rc, const outbox_error *err)
         bench_die("%s", err->text);
 }
 
-/* Whether an event is to fail. */
+/* Whether an event must fail. */
 static bool fails(const struct work *w, int64_t seq)
 {
     uint32_t mixed = (uint32_t)seq * UINT32_C(2654435761);

@@ -115,8 +115,8 @@ packages_go_pgx() {
         packages_lack "Go's module pgx" "go cannot get it from here"
 }
 
-# packages_webhooks gets the official libraries of Standard Webhooks, for node and for Python, into a folder of their own beside that;
-# a minute at most each.
+# packages_webhooks gets the official libraries of Standard Webhooks, for node and for Python, into
+# a separate folder beside that; a minute at most each.
 packages_webhooks() {
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/webhooks
     if ! command -v node >/dev/null || NODE_PATH=$cache/node_modules node -e "require('standardwebhooks')" 2>/dev/null; then :

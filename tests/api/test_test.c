@@ -42,7 +42,7 @@ static void emit(outbox *ob, const char *type, const char *id, const char *paylo
     OK(outbox_emit(ob, &m, NULL, &err));
 }
 
-/* How often the handler is to fail, and how often it was called. */
+/* How often the handler must fail, and how often it was called. */
 struct script {
     int fail, calls;
 };

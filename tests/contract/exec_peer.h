@@ -1,4 +1,4 @@
-/* exec_peer.h: commands that the tests of the exec sink run, in a folder of their own. */
+/* exec_peer.h: commands that the tests of the exec sink run, in a separate folder. */
 #ifndef TESTS_CONTRACT_EXEC_PEER_H
 #define TESTS_CONTRACT_EXEC_PEER_H
 

@@ -1,4 +1,4 @@
-/* kafka_mock.c: librdkafka's mock cluster in a process of its own, for answers a real broker
+/* kafka_mock.c: librdkafka's mock cluster in a separate process, for answers a real broker
  * cannot be made to give. It takes commands on its standard input, one per line, and answers each
  * with a line:
  *

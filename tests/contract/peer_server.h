@@ -2,8 +2,8 @@
 #ifndef TESTS_CONTRACT_PEER_SERVER_H
 #define TESTS_CONTRACT_PEER_SERVER_H
 
-/* peer_server_folder creates a folder by a pattern that ends with six X, for a server that runs as
- * nobody if we are root. */
+/* peer_server_folder creates a folder from a template that ends with six X, for a server that runs
+ * as nobody if we are root. */
 void peer_server_folder(char dir[64], const char *pattern);
 /* peer_server_port returns a port below those that the kernel assigns to clients, so that no client
  * gets it by chance, even while the server is down. */

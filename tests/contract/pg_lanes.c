@@ -161,7 +161,7 @@ static void idle_worker_takes_lanes_from_a_busy_one(void **state)
     dismiss(&b);
 }
 
-/* Several relays start while the first has all lanes: none is left without until the next look. */
+/* Several relays start while the first has all lanes: the next poll gives each of them some. */
 static void workers_arriving_together_all_get_lanes_of_the_first(void **state)
 {
     struct store_rig *g = *state;

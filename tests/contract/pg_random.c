@@ -267,7 +267,7 @@ static size_t turn(struct world *w, struct worker *x, bool settling, bool claimi
     return b.n + settling + hint.skipped;
 }
 
-/* crash lets every lease run out. The events in flight are not settled, and some may have been
+/* crash makes every lease expire. The events in flight are not settled, and some may have been
  * delivered. */
 static void crash(struct world *w)
 {

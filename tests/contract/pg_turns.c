@@ -69,7 +69,7 @@ static size_t all_turn(struct company *c)
     return made;
 }
 
-/* warm_up has each consumer know the outbox: the first turn of all is not simple. */
+/* warm_up introduces each consumer to the outbox, because a first turn is not simple. */
 static struct company *warm_up(struct store_rig *g)
 {
     struct company *c = assemble(g);
@@ -118,7 +118,7 @@ static void events_of_a_batched_claim_go_to_one_worker(void **state)
     pass(LEASE + 1);
     assert_int_equal(claim_by(c->g, request("c0", "another")), 1);
     assert_true(c->g->b.suspect);
-    assert_int_equal(all_turn(c), 0); /* all leases have expired, which is no simple case */
+    assert_int_equal(all_turn(c), 0); /* all leases have expired, which is not a simple case */
     bool lost;
     struct error err;
     must(c->g->st->ops->turn(c->g->st, &c->s[0], &lost, NULL, NULL, NULL, NULL, &err), &err);

@@ -1,7 +1,6 @@
 /* sink.h: the suite that every sink must pass, and the rig it runs on.
  *
- * A sink's test program describes how to make its peer and how to look into it (struct sink_case),
- * adds the tests of what only this sink promises, and calls sink_suite_run. The rig is in
+ * A sink's test program describes how to start and inspect its peer (struct sink_case), adds tests of promises that only this sink makes, and calls sink_suite_run. The rig is in
  * sink_rig.c, the suite in sink_suite.c. */
 #ifndef TESTS_CONTRACT_SINK_H
 #define TESTS_CONTRACT_SINK_H
@@ -102,7 +101,8 @@ void sink_rig_freeze(struct sink_rig *rig);
 /* sink_rig_add queues an event with this payload of n bytes; 0 means strlen. */
 struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t n);
 void sink_rig_add_many(struct sink_rig *rig, size_t count, size_t payload_size);
-/* sink_rig_submit offers what is queued, checks that a prefix was taken, and returns how many. */
+/* sink_rig_submit offers the queued events, checks that a prefix was taken, and returns its
+ * length. */
 size_t sink_rig_submit(struct sink_rig *rig);
 /* sink_rig_wait sleeps as an engine would, and fails the test if nothing happens for 20 s. */
 void sink_rig_wait(struct sink_rig *rig);

@@ -24,7 +24,7 @@ static void claimed_events_are_invisible_to_other_workers(void **state)
 #define RACE_EVENTS 1000
 
 struct race {
-    int64_t seq[2 * RACE_EVENTS]; /* what all claimers got, with room for duplicates */
+    int64_t seq[2 * RACE_EVENTS]; /* the rows of all claimers, with room for duplicates */
     size_t n;
     pthread_mutex_t lock;
 };

@@ -250,7 +250,7 @@ static void poison_event_is_buried_alone(void **state)
     assert_true(g->hint.through);
 }
 
-/* crash claims the events of consumer c, and lets the lease run out. */
+/* crash claims the events of consumer c, and makes the lease expire. */
 static size_t crash(struct store_rig *g, enum suspect_policy mode)
 {
     struct claim_request req = request("c", "me");

@@ -11,7 +11,7 @@ static struct trim_result trim(struct store_rig *g, bool dry)
     return t;
 }
 
-/* deliver delivers all there is to the consumer, which must be n events. */
+/* deliver delivers everything to the consumer, which must be n events. */
 static void deliver(struct store_rig *g, const char *consumer, size_t n)
 {
     assert_int_equal(claim(g, consumer), n);
@@ -267,7 +267,7 @@ static void idempotency_key_lives_as_long_as_its_event(void **state)
     assert_string_equal(again, id);
 }
 
-/* dry_run counts what would be deleted, at most `most` of each kind. */
+/* dry_run counts events to be deleted, at most `most` of each kind. */
 static struct trim_result dry_run(struct store_rig *g, size_t most)
 {
     struct error err;

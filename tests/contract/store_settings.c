@@ -34,7 +34,7 @@ static void only_workers_with_the_registered_filter_get_events(void **state)
     old.events = "a.*";
     must(filter_new(old.events, NULL, &f, &err), &err);
     old.filter = f;
-    c.events = new.events = "a.*, b.*"; /* in its normal form, as a relay gives it */
+    c.events = new.events = "a.*, b.*"; /* in its normal form, as a relay writes it */
     put_spec(g->st, &c);
     assert_int_equal(claim_by(g, old), 0); /* it would pass over b.x */
     assert_true(g->hint.changed);

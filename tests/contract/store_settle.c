@@ -77,7 +77,7 @@ static void events_excluded_by_the_predicate_are_not_released(void **state)
     filter_free(f);
 }
 
-/* selective puts consumer c, which keeps no order and wants only what its predicate k = 1 does. */
+/* selective registers consumer c, without order and with the predicate k = 1. */
 static struct claim_request selective(struct store_rig *g, struct filter **ret_f)
 {
     struct error err;
@@ -278,7 +278,7 @@ static void marks_commit_with_the_settlement_and_never_go_back(void **state)
     assert_marks(g, "b", "c/b=5-1 ");
 }
 
-/* A worker that wants no more work gives no place to put it. Others may be at work meanwhile. */
+/* A worker that wants no more work passes no place to put it. Others may be at work meanwhile. */
 static void settle_only_turn_needs_no_caller_memory(void **state)
 {
     struct store_rig *g = *state;

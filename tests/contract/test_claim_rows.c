@@ -372,7 +372,7 @@ static void failed_claim_claims_no_row(void **state)
 
 /* ---- the portable path ---- */
 
-/* A dialect that lets another session go first before each update. */
+/* A dialect in which another session goes first before each update. */
 static struct {
     const struct rows_dialect *real;
     const struct rig *other;
@@ -537,7 +537,7 @@ static void *claim_three(void *rig)
     return rig_claim(rig, open_jobs(3), &rows, &err) == 0 ? rows : NULL;
 }
 
-/* The portable path waits for a locked row, and its guard then sees what became of it. */
+/* The portable path waits for a locked row, and its guard then sees the new value. */
 static void guard_is_rechecked_after_waiting_for_a_lock(void **state)
 {
     struct rig *g = rig_of(state), other = rig_again(g), claimer = rig_again(g);

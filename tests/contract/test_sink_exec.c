@@ -1,4 +1,4 @@
-/* The sink contract on commands, and what only exec: promises. */
+/* The sink contract on commands, and promises that only exec: makes. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>

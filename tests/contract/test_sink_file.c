@@ -1,4 +1,4 @@
-/* The sink contract on files, and what only file: promises. */
+/* The sink contract on files, and promises that only file: makes. */
 #include "sink.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* The sink contract on handlers, and what only they promise. */
+/* The sink contract on handlers, and promises that only they make. */
 #include "sink.h"
 
 #include <stdio.h>

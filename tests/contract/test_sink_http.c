@@ -1,4 +1,4 @@
-/* The sink contract on webhooks, and what only they promise: where they connect to. */
+/* The sink contract on webhooks, and promises that only they make: where they connect to. */
 #include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -48,8 +48,8 @@ static void internal_addresses_are_refused_at_once(void **state)
         refuses(&f->o, urls[i], "address; to allow it", "t0ken");
 }
 
-/* Every way to write an address inside: the check of the settings refuses it, and so does the check
- * at each connection, where the settings had let it pass. */
+/* Every way to write an internal address: the check of the settings refuses it, and so would the
+ * check at each connection. */
 static void internal_address_is_refused_in_any_notation(void **state)
 {
     static const char *const hosts[] = {

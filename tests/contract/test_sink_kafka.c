@@ -1,4 +1,4 @@
-/* The sink contract on Kafka, and what only Kafka promises, on librdkafka's mock cluster.
+/* The sink contract on Kafka, and promises that only Kafka makes, on librdkafka's mock cluster.
  * tests/scenario/test_kafka.py and tests/fault/test_kafka.py have the real one. */
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* The sink contract on a JetStream stream, and what only NATS promises. */
+/* The sink contract on a JetStream stream, and promises that only NATS makes. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The sink contract on RabbitMQ, and what only RabbitMQ promises. */
+/* The sink contract on RabbitMQ, and promises that only RabbitMQ makes. */
 #include "rabbitmq_peer.h"
 
 static void refuses(const char *url, const char *words)

@@ -1,4 +1,4 @@
-/* The sink contract on Redis streams, and what only Redis promises. */
+/* The sink contract on Redis streams, and promises that only Redis makes. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The sink contract on standard output, and what only stdout: promises. */
+/* The sink contract on standard output, and promises that only stdout: makes. */
 #include "sink.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 /* The test program's own standard output is kept aside while a test runs. */
 struct peer {
     int own_stdout;
-    int fd; /* what takes its place, or the end to read from */
+    int fd; /* its replacement, or the end to read from */
 };
 
 static struct peer *redirect(int to, int fd)
@@ -71,7 +71,7 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
     return "ulimit -f";
 }
 
-/* Standard output is a pipe, for tests of what only stdout: promises. */
+/* Standard output is a pipe, for tests of promises that only stdout: makes. */
 struct piped {
     struct peer *peer;
     struct sink_rig rig;

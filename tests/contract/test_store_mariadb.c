@@ -1,4 +1,4 @@
-/* The store contract on MariaDB, and what only MariaDB promises. */
+/* The store contract on MariaDB, and promises that only MariaDB makes. */
 #include <mysqld_error.h>
 
 #include "maria.h"
@@ -42,8 +42,8 @@ static bool stored_as(MYSQL *db, const char *id, const struct new_event *ev)
                         ev->payload.p ? ev->payload.n : strlen("null")) == 1;
 }
 
-/* What a program emits is prepared on the server. Whatever becomes of that, events are stored as
- * they are: plain, whole and large ones; also after the connection was reset, or has ended. */
+/* Emits are prepared statements on the server. Whatever happens to them, events are stored
+ * unchanged: plain, whole and large ones; also after the connection was reset, or has ended. */
 static void prepared_statement_stores_what_a_literal_would(void **state)
 {
     (void)state;

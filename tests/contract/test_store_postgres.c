@@ -1,4 +1,4 @@
-/* The store contract on PostgreSQL, and what only PostgreSQL promises. */
+/* The store contract on PostgreSQL, and promises that only PostgreSQL makes. */
 #include "store/handle.h"
 
 #include "pg.h"
@@ -107,7 +107,8 @@ static int wants(void *db, const char *predicate, const char *payload)
     return said;
 }
 
-/* has_no_text tells whether a predicate has what no text in PostgreSQL can have, see _wants. */
+/* has_no_text tells whether a predicate contains characters that no text in PostgreSQL can hold,
+ * see _wants. */
 static bool has_no_text(const char *predicate)
 {
     return strcasestr(predicate, "\\u0000") || strcasestr(predicate, "\\ufdd0") ||

@@ -1,4 +1,4 @@
-/* The store contract on a SQLite file and in memory, and what only SQLite promises. */
+/* The store contract on a SQLite file and in memory, and promises that only SQLite makes. */
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -6,8 +6,8 @@ for a failure of the broker, and repeats stay within their bound.
 
     class Faults(broker_faults.Faults, NatsCase, Case): ...
 
-A case has `make_broker`, which gives an adapter of brokers.py. QUERY is added to the URL of its sink; EXACTLY_ONCE says that it
-promises that nothing comes twice (dedupe=on, exclusive=on)."""
+A case has `make_broker`, which returns an adapter of brokers.py. QUERY is added to the URL of its sink; EXACTLY_ONCE says that
+nothing may arrive twice (dedupe=on, exclusive=on)."""
 import contextlib
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""The brokers as the suites of faults see them: each an adapter with one server, on which every test makes a destination of its own.
+"""The brokers as the fault suites see them: each is an adapter with one server, on which every test creates a destination.
 
 An adapter says in what words a relay reports each fault (AWAY, SILENT, ...), and how much may come again after one: `repeats` gives
 that for the events sent so far."""

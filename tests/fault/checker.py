@@ -1,5 +1,5 @@
-"""The one checker of the fault suite. Its input is what producers know, what the store holds at the end, what each
-consumer got, in order, and what was buried; it reports and counts every violation.
+"""The one checker of the fault suite. Its input is the producers' knowledge, the store's content at the end, each consumer's
+deliveries, in order, and the dead letters; it reports and counts every violation.
 
     c = Checker(told={1: COMMITTED, 2: ROLLED_BACK, 3: UNKNOWN}, stored=[(1, Fact("k/1", 1, b"..."))])
     c.consumer("mail", got=[(1, b"...")], dead=(), bound=0)

@@ -1,5 +1,5 @@
-"""Wrong clocks: programs under libfaketime, which reads what to add to the time from a file whenever it is asked, so that
-the clock of a program can be made to jump while it runs. Only the wall clock: what CLOCK_MONOTONIC tells stays true.
+"""Wrong clocks: programs under libfaketime, which reads an offset from a file at each call, so that the clock of a running
+program can jump. Only the wall clock: CLOCK_MONOTONIC stays true.
 
     clock = Clock(folder / "clock")
     ... a program is started with clock.env() ...

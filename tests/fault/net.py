@@ -124,7 +124,7 @@ class Net:
         with self.lock: self.left = n
 
     def burn(self, link, data):
-        """burn returns what of an answer is passed on; the fuse resets the connection in the middle of it."""
+        """burn returns the part of an answer to pass on; the fuse resets the connection in the middle of it."""
         with self.lock:
             if self.drop and self.drop(data): data, self.left, self.drop = b"", 0, None
             if self.left is None: return data

@@ -1,5 +1,5 @@
-"""What the scenarios of this folder share: each says what must hold, counts what it did to its victims, has the one checker
-look, and prints one line of figures to the TAP output:
+"""Shared by the scenarios of this folder: each states its invariant, counts its faults, runs the one checker, and prints one
+line of figures to the TAP output:
 
     # figures: {"scenario": "...", "invariant": "...", "events": 812, "faults": {"relay killed": 9}, "lost": 0, ...}
 
@@ -68,7 +68,7 @@ class Scenario:
         """healed: everything has been delivered, at this moment."""
         self.heals.append(round(time.monotonic() - self.fault_end, 2))
 
-    # ---- what came of it ----
+    # ---- the outcome ----
 
     def checker(self, told, stored):
         """checker creates the checker; its counts become figures."""

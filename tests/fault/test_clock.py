@@ -1,6 +1,6 @@
-"""Clocks that are wrong, and clocks that jump: those of relays and emitters, and that of the server. Leases, retries
-and positions go by the store's clock, which is the server's, or in SQLite that of each program; durations by one that never
-jumps. What must hold whatever the clocks say: nothing is lost, the order of a key is kept, and no event waits for an hour.
+"""Clocks that are wrong, and clocks that jump: those of relays and emitters, and that of the server. Leases, retries and
+positions go by the store's clock, which is the server's, or in SQLite that of each program; durations by one that never jumps.
+Whatever the clocks say: nothing is lost, the order of a key is kept, and no event waits for an hour.
 
 # build: plain
 # quick: no

@@ -1,5 +1,5 @@
-"""kill -9, at random moments and at chosen ones, of producers and relays: what the guarantees G1, G2, G4, G5, G6 and G9
-promise, checked against the producers' own diaries and what the sinks got.
+"""kill -9, at random moments and at chosen ones, of producers and relays: the guarantees G1, G2, G4, G5, G6 and G9, checked
+against the producers' own diaries and the sinks' output.
 
 The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N plays it again, as far as processes can
 be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""

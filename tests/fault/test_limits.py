@@ -1,5 +1,5 @@
-"""What runs out: room on the disk, for an SQLite database and for the file sink, and memory. A clear word, nothing lost, and on
-it goes when there is room again. The disk of a PostgreSQL server is in test_postgres_servers.py.
+"""Resources that run out: room on the disk, for an SQLite database and for the file sink, and memory. The error is clear,
+nothing is lost, and work continues once there is room again. The disk of a PostgreSQL server is in test_postgres_servers.py.
 
 # build: plain
 # quick: no

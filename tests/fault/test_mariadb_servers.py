@@ -1,5 +1,5 @@
-"""MariaDB servers that die, come back or hand over to a replica, and relays that are killed -9: nothing lost, order kept, and no
-relay has to be restarted.
+"""MariaDB servers that die, restart or hand over to a replica, and relays that are killed -9: nothing is lost, order is kept,
+and no relay has to be restarted.
 
 # build: plain
 # quick: no

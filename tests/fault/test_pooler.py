@@ -66,7 +66,7 @@ class Pooled(Load):
         self.vanished += 2
 
     def backend_killed(self, crew):
-        """The server treats it as a crash of its own, ends all others and recovers."""
+        """The server treats it as its own crash, ends all others and recovers."""
         pids = wait_until(self.backends)
         os.kill(self.random.choice(pids), signal.SIGKILL)
 

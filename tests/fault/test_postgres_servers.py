@@ -1,5 +1,5 @@
-"""PostgreSQL servers that die, come back or run out of space, and relays that are killed -9:
-nothing lost, order kept, and no relay has to be restarted.
+"""PostgreSQL servers that die, restart or run out of space, and relays that are killed -9: nothing is lost, order is kept, and
+no relay has to be restarted.
 
 # build: plain
 # quick: no

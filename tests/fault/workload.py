@@ -1,4 +1,4 @@
-"""Producers and relays that work while they, or their server, die; and the reckoning afterwards. What it takes of a store:
+"""Producers and relays that work while they, or their server, die; and the check afterwards. A store provides:
 
     class Load(workload.Workload, ServerCase):
         PREFIX = "outbox."

@@ -1,4 +1,4 @@
-/* fuzz.h: what the targets share. A target is a file fuzz_NAME.c with this one function; its corpus
+/* fuzz.h: shared by the targets. A target is a file fuzz_NAME.c with this one function; its corpus
  * is corpus/NAME. It runs under libFuzzer (meson setup -Dfuzz=true with clang), or over its corpus
  * alone (replay.c). */
 #ifndef TESTS_FUZZ_FUZZ_H

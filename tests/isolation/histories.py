@@ -1,6 +1,6 @@
-"""Random histories on PostgreSQL against a model: writers begin, emit, set savepoints, roll back to them, prepare, commit and roll
-back in any order, while workers claim, fail, bury, crash, hold on to claims and give back, and old events are trimmed. What the model
-says is compared with what each consumer got.
+"""Random histories on PostgreSQL against a model: writers begin, emit, set savepoints, roll back to them, prepare, commit and
+roll back in any order, while workers claim, fail, bury, crash, hold on to claims and give back, and old events are trimmed. The
+model's predictions are compared with each consumer's deliveries.
 
     class Random(World):
         def test_random_history_is_exact(self):

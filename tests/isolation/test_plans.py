@@ -32,7 +32,7 @@ class Plans(ExactAlone):
         self.base = self.store
 
     def plans(self, work):
-        """plans returns what the server did while `work` ran: [(statement, plan)]."""
+        """plans returns the server's statements and plans while `work` ran: [(statement, plan)]."""
         start = len(self.postgres.log())
         work()
         found = []

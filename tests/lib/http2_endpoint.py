@@ -1,4 +1,4 @@
-"""An HTTP/2 endpoint that says GOAWAY when a test wants it. It reads bodies alone: what is in headers is skipped.
+"""An HTTP/2 endpoint that sends GOAWAY when a test wants it. It reads bodies alone and skips headers.
 
     with Http2(tls=server_context(certificate, key), limit=5) as endpoint:  # after five requests on a connection it goes away
         ... a relay delivers to endpoint.url; without TLS it needs webhook-http = 2 ...
@@ -24,8 +24,8 @@ def frame(kind, flags, stream, payload=b""):
 
 class Http2:
     """(1) bodies are in the order in which they were answered. (2) limit: how many requests of a connection are answered before
-    GOAWAY, which names the last of them; None: all. (3) refuse: a stream that came with or after the GOAWAY is reset as refused, too,
-    else it is left without a word. Then the connection is closed as soon as there is nothing more to answer."""
+    GOAWAY, which names the last of them; None: all. (3) refuse: a stream opened with or after the GOAWAY is reset as refused;
+    otherwise it gets no answer. The connection is closed as soon as nothing is left to answer."""
 
     def __init__(self, tls=None, limit=None, refuse=False):
         self.tls, self.limit, self.refuse = tls, limit, refuse

@@ -1,4 +1,4 @@
-"""An HTTP endpoint that behaves as badly as a test wants. Real sockets, on a loopback port of its own.
+"""An HTTP endpoint that behaves as badly as a test wants. Real sockets, on a separate loopback port.
 
     with Endpoint(lambda request: answer(503, {"Retry-After": "1"})) as endpoint:
         ... a relay delivers to endpoint.url ...

@@ -1,5 +1,5 @@
-"""Ways to lose or misorder an event that every store with several writers at a time must stand: the order of commits, and
-what the reader has seen in between. What emit gives names an event; take and drain_all give the same names.
+"""Ways to lose or misorder an event that every store with several concurrent writers must withstand: the order of commits, and
+the reader's observations in between. emit returns an event's name; take and drain_all return the same names.
 
     class Late(LateCommits, Exact):
         def begin_early(self, session): ...  # the transaction gets its number from the server, and writes nothing yet

@@ -3,8 +3,8 @@
     program = next_version.make()   # a path, like support.BIN
     ... program knows version 2, and brings an outbox up to it ...
 
-What is compiled is no more than the files that know the number, and the migrations; the rest is linked as the build made it. The
-migrations do what real ones do: a column more, a table more, rows filled in while others are at work."""
+Only the files that contain the number, and the migrations, are compiled; the rest is linked as built. The migrations do what
+real ones do: a column more, a table more, rows filled in while others are at work."""
 import fcntl
 import functools
 import os

@@ -1,5 +1,5 @@
-"""A proxy for MariaDB's protocol that can stop a client at a chosen statement, so that a test decides what the server has done of a
-transaction when its client is gone.
+"""A proxy for MariaDB's protocol that can stop a client at a chosen statement, so that a test decides how far the server has
+got in a transaction when its client disappears.
 
     with Proxy(socket_path) as proxy:
         stop = proxy.at(3, UNSENT)   # the third statement from now on, of any connection

@@ -1,5 +1,5 @@
-"""A proxy for PostgreSQL's protocol that can cut a connection at a chosen message, so that a test decides what a client
-knows of what the server did.
+"""A proxy for PostgreSQL's protocol that can cut a connection at a chosen message, so that a test decides what a client learns
+of the server's work.
 
     with Proxy(url) as proxy:
         cut = proxy.cut(lambda request: "turn(" in request.text, ANSWERED)

@@ -1,4 +1,4 @@
-"""Private servers for tests: each in a short folder of its own, unprivileged, ended with the process that started it.
+"""Private servers for tests: each in a separate folder with a short path, unprivileged, ended with the process that started it.
 
     with Postgres() as pg:
         pg.create_database("shop")

@@ -1,4 +1,4 @@
-/* check_impl.h: what the files of the checker share. What the rest of the simulator calls is in
+/* check_impl.h: shared by the files of the checker. Functions for the rest of the simulator are in
  * sim.h. */
 #ifndef TESTS_SIM_CHECK_IMPL_H
 #define TESTS_SIM_CHECK_IMPL_H
