@@ -6,7 +6,7 @@ current folder keeps them; otherwise one line per breach on standard error, `fil
     width      C, SQL and shell scripts have at most 100 columns, and documents outside of tables and fenced blocks
     exports    foo.c exports only foo_*; so may its part foo_bar.c, and so does a folder that is one module by its prefix
     named      a file that src or sql names, in a comment or a message, exists
-    printed only output.c prints text that is not a literal: it escapes outside text; help is our own text
+    printed    only output.c prints text that is not a literal: it escapes outside text; help is our own text
 """
 import pathlib
 import re

@@ -3,8 +3,9 @@
 
     python3 consumer.py [--drain]        $DATABASE_URL, or $PGHOST, $PGDATABASE and so on, say which database
 
-Start as many as you like. With --drain it ends when nothing is left to do; otherwise it waits for more. What is emitted for
-later is left for its time. A connection that is lost is made again."""
+Start as many as you like. With --drain it ends when nothing is left to do; otherwise it waits for more.
+Delayed events are left for their time. It reconnects after a lost connection.
+"""
 import os
 import socket
 import sys

@@ -1,7 +1,8 @@
 /* sink.h: the suite that every sink must pass, and the rig it runs on.
  *
- * A sink's test program describes how to start and inspect its peer (struct sink_case), adds tests of promises that only this sink makes, and calls sink_suite_run. The rig is in
- * sink_rig.c, the suite in sink_suite.c. */
+ * A sink's test program describes how to start and inspect its peer (struct sink_case), adds tests
+ * of promises that only this sink makes, and calls sink_suite_run. The rig is in sink_rig.c, the
+ * suite in sink_suite.c. */
 #ifndef TESTS_CONTRACT_SINK_H
 #define TESTS_CONTRACT_SINK_H
 
