@@ -72,7 +72,7 @@ static inline struct json value_of(const char *p, const char *end)
 
 /* ---- parsing ---- */
 
-/* skip_plain that also stops at bytes of 0x80 and above. */
+/* Like skip_plain, but also stops at bytes of 0x80 and above. */
 static inline const char *skip_ascii(const char *p, const char *end)
 {
     for (; end - p >= WORD_SIZE; p += WORD_SIZE) {

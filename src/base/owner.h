@@ -7,7 +7,7 @@
 
 #define OWNER_TEXT 128
 
-/* owner_make makes up the name of a worker of this process:
+/* owner_make writes a new name for a worker of this process:
  *
  *     host:pid:random:machine-start
  *

@@ -71,7 +71,7 @@ bool text_plain(struct str s);
 
 #define TEXT_KEPT_MAX 4096
 
-/* text_kept writes an error as stores keep it, cleaned by text_clean, and returns out; NULL for
+/* text_kept cleans an error's text by text_clean, as stores keep it. Returns out, or NULL for
  * NULL. */
 const char *text_kept(const char *said, char out[TEXT_KEPT_MAX]);
 

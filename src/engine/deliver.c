@@ -4,7 +4,7 @@
 
 #define OFFER 256     /* events to submit at once, as a batch or as a chain */
 #define CHAIN_LEAST 4 /* events to offer as a chain, even if only one was taken before */
-#define SUBMIT_SLICE (50 * MS_NS) /* then check leases, and for a stop */
+#define SUBMIT_SLICE (50 * MS_NS) /* then check leases, and whether to stop */
 #define NOT_MINE_WAIT_MS 1000     /* up to twice as long, at random */
 #define NOT_NOW_MIN_MS 1000
 

@@ -127,8 +127,8 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
 void pipeline_wake(struct pipeline *p);
 
 /* pipeline_drain stops claiming and gives back unstarted events. Deliveries in flight may go on
- * until the monotonic deadline, and are cancelled then. In the end the state is PIPELINE_STOPPED,
- * or PIPELINE_FAILED after an error. */
+ * until the monotonic deadline, and are cancelled then. The final state is PIPELINE_STOPPED, or
+ * PIPELINE_FAILED after an error. */
 void pipeline_drain(struct pipeline *p, int64_t deadline);
 
 /* pipeline_busy returns whether the pipeline holds a claim. */

@@ -159,7 +159,7 @@ int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now);
  * ours and that have no event with the sink. */
 void exchange_drop(struct pipeline *p, size_t i);
 void exchange_drop_lost(struct pipeline *p);
-/* exchange_settlement returns what to record of a batch; it points into b. exchange_settled forgets
+/* exchange_settlement returns the settlement of a batch; it points into b. exchange_settled forgets
  * batch[i], which the store has settled, or refused to because the claim was `lost`. effects.c
  * settles in its own transaction, and needs both. */
 struct settlement exchange_settlement(struct pipeline *p, const struct batch_state *b);

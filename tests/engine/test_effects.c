@@ -55,7 +55,7 @@ static struct {
     /* until this monotonic time, the kind of operation below always fails */
     int64_t away;
     enum op which;
-    int calls; /* of handlers, since time last passed */
+    int calls; /* of handlers, since the clock last moved */
     bool late; /* the claim expires before the next transaction, and another worker takes over */
     int external[RIG_SEEN];
     int disturbed;

@@ -1,4 +1,4 @@
-/* full_event.h: an event in which nothing is absent. */
+/* full_event.h: an event with every field set. */
 #ifndef TESTS_UNIT_FULL_EVENT_H
 #define TESTS_UNIT_FULL_EVENT_H
 
