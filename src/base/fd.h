@@ -23,8 +23,8 @@ static inline int fd_above_stdio(int fd)
 }
 
 /* fd_write is write(2) without signals: a file size limit (EFBIG) and a closed reader (EPIPE) show
- * in errno only; neither SIGXFSZ nor SIGPIPE ends the process, whatever the host has set up for
- * them. */
+ * in errno only; neither SIGXFSZ nor SIGPIPE ends the process, regardless of
+ * the host's handlers. */
 ssize_t fd_write(int fd, const void *p, size_t n);
 
 /* fd_read_file reads up to `size` bytes of a file, such as settings or a secret, into memory that

@@ -312,7 +312,7 @@ static enum sink_status leave_shared(struct effects *e, const struct slot *slot,
     return start_over(e, NULL);
 }
 
-/* ---- calls with a transaction of their own ---- */
+/* ---- calls with their own transaction ---- */
 
 static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_t handler,
                                     struct handler_call *call)
@@ -341,7 +341,7 @@ static enum handler_entry enter_own(struct pipeline *p, struct slot *slot, size_
     return HANDLER_RUN;
 }
 
-/* Records, in a transaction of its own, that a handler acted outside the database. A failure is
+/* Records, in a separate transaction, that a handler acted outside the database. A failure is
  * only logged: the handler has acted, and the event is settled as delivered. */
 static void record_external(struct pipeline *p, size_t at)
 {

@@ -63,7 +63,7 @@ void circuit_report_paused(struct circuit_report *r, const char *why);
  * the consumer is still paused. */
 void circuit_report_answered(struct circuit_report *r, bool was_down, bool paused);
 /* circuit_report_take returns whether there is a line to write, once for each line. *ret_text is
- * NULL if the line is to be cleared. */
+ * NULL to clear the line. */
 bool circuit_report_take(struct circuit_report *r, const char **ret_text);
 /* circuit_report_write writes the line if it is new. No transaction may be open. */
 void circuit_report_write(struct pipeline *p);

@@ -256,7 +256,7 @@ static bool may_submit(const struct pipeline *p, const struct batch_state *b, in
     return first_half || schedule_store_away(&p->schedule, now);
 }
 
-/* Whether more may be submitted in this step. The handlers' transaction has a limit of its own. */
+/* Whether more may be submitted in this step. The handlers' transaction has its own limit. */
 static bool time_left(const struct pipeline *p, int64_t now, int64_t until)
 {
     if (effects_in_tx(&p->effects))

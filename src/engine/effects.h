@@ -2,7 +2,7 @@
  * event takes effect there once.
  *
  * The work of a batch's handlers, the record of it (the inbox) and the settlement of the batch are
- * one transaction, on a store handle of its own. The first call opens it, and it ends with the
+ * one transaction, on a separate store handle. The first call opens it, and it ends with the
  * step, so it never waits for the network or for a retry. Its mode determines how many calls it
  * spans. */
 #ifndef ENGINE_EFFECTS_H
@@ -87,7 +87,7 @@ struct effects {
 /* effects_init borrows cfg->tx_conn or cfg->tx_pool, and the handlers. */
 void effects_init(struct effects *e, const struct pipeline_config *cfg);
 
-/* effects_used returns whether handlers work in the store's database at all. effects_in_tx returns
+/* effects_used returns whether handlers work in the store's database. effects_in_tx returns
  * whether a transaction is open, effects_unsure whether a commit is in doubt. */
 static inline bool effects_used(const struct effects *e)
 {

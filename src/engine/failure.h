@@ -1,13 +1,13 @@
 /* failure.h: what happens when a delivery fails: who is at fault, whether the failure uses up an
  * attempt, and when the event is retried or becomes a dead letter.
  *
- * A sink that fails everything is down, whatever it answers. An event that fails while others get
- * through is at fault itself. So a failure counts against an event only if another delivery sent
- * within FAILURE_NEAR after it got through. A delivery sent before proves nothing, because the sink
- * may have gone down since. Nor does a success at the end of an outage: it only shows that the sink
- * is back. An event once proven at fault is presumed at fault again, unless the sink is down by
- * then; and its failures are no evidence against the sink, because events of a broken kind fail in
- * bunches when retried.
+ * A sink that fails everything is down, regardless of its answers. An event that fails while others
+ * get through is at fault itself. So a failure counts against an event only if another delivery
+ * sent within FAILURE_NEAR after it got through. A delivery sent before proves nothing, because the
+ * sink may have gone down since. Nor does a success at the end of an outage: it only shows that the
+ * sink is back. An event once proven at fault is presumed at fault again, unless the sink is down
+ * by then; and its failures are no evidence against the sink, because events of a broken kind fail
+ * in bunches when retried.
  *
  * How many failures in a row mean an outage depends on the usual failure rate: 20 if everything
  * went well, more if many events fail anyway. So a sink that accepts one kind of event but not
@@ -80,8 +80,8 @@ void failure_answered(struct pipeline *p);
 /* failure_retry ends a failed event for now. failure_classify decides whether that counts as an
  * attempt when the batch is settled, because by then the outcomes of the others are known. */
 void failure_retry(struct pipeline *p, struct slot *slot, const struct sink_result *r);
-/* failure_refused ends an event that a working sink refuses: the attempt counts, whatever the
- * outcome of the others. */
+/* failure_refused ends an event that a working sink refuses: the attempt counts, regardless
+ * of the others. */
 void failure_refused(struct pipeline *p, struct slot *slot, const struct sink_result *r);
 /* failure_rejected makes the event a dead letter at once. */
 void failure_rejected(struct pipeline *p, struct slot *slot, const struct sink_result *r,

@@ -333,7 +333,7 @@ bool pipeline_step(struct pipeline *p)
 /* ---- when to wake up ---- */
 
 /* Adds the wake-up descriptor to the poll set, and brings *at forward to the next look, if there is
- * room for more work at all. */
+ * room for more work. */
 static size_t wait_for_work(struct pipeline *p, int64_t now, struct pollfd *fds, size_t max,
                             int64_t *at)
 {

@@ -16,7 +16,7 @@
 #include "base/owner.h"
 #include "store/store.h"
 
-/* A claim that is no longer to be blamed. A copy, because its pipeline may end in the meantime. */
+/* A claim whose blame is cleared. A copy, because its pipeline may end in the meantime. */
 struct suspect_claim {
     char consumer[STORE_NAME_MAX + 1];
     char owner[OWNER_TEXT];
