@@ -509,20 +509,20 @@ CREATE POLICY own ON @schema@.worker USING (@schema@._inherits(current_user, rol
     OR ((SELECT @schema@._sees(current_user)) IS NULL AND (SELECT @schema@._acting_for(current_user)) = ''));
 CREATE POLICY tenant ON @schema@.held USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 
--- ---- parameters and answer of a turn, see internal/turn.sql ----
+-- ---- request and answer of a turn, see internal/turn.sql ----
 
--- How a claim ended. epoch 0: there is nothing to settle. tried is the number of its events that
--- were not given back. For outcomes and release_from see settle, for marks internal/settle.sql.
-CREATE TYPE @schema@._settlement AS (
-    epoch        bigint,
-    tried        bigint,
+-- What a worker asks for: which claim it settles, and what it claims next.
+CREATE TYPE @schema@._request AS (
+    place        int,      -- its number in the call
+    consumer     text,
+    owner        text,
+    -- How a claim ended. For outcomes and release_from see settle, for marks internal/settle.sql.
+    epoch        bigint,   -- the claim; 0: there is nothing to settle
+    tried        bigint,   -- how many of its events were not given back
     outcomes     jsonb,
     release_from bigint,
-    marks        jsonb
-);
-
--- What a worker asks for.
-CREATE TYPE @schema@._request AS (
+    marks        jsonb,
+    -- The next claim.
     max_events   int,      -- 0: claim nothing
     lease_ms     bigint,
     max_attempts int,      -- an event that was in flight this often when its worker vanished is buried;
@@ -535,21 +535,19 @@ CREATE TYPE @schema@._request AS (
     ordering     text,     -- the settings it works with; NULL: not given
     lanes        int,
     events       text,
-    predicate    text
-);
-
--- Events that the worker has read ahead, and wants to claim. to_seq 0: none.
-CREATE TYPE @schema@._ahead AS (
-    lane     int,
-    target   text,         -- the window they were read in
-    from_seq bigint,       -- they are in (from_seq, to_seq]
-    to_seq   bigint,
-    n        int,
-    members  bigint,       -- the lanes whose events they are, see lane.members
-    sample   bigint        -- the worker's hash of a sample key, see _knows_keys; NULL: none
+    predicate    text,
+    -- Events that the worker has read ahead, and wants to claim.
+    ahead_lane    int,     -- -1: none
+    ahead_target  text,    -- the window they were read in
+    ahead_from    bigint,  -- they are in (ahead_from, ahead_to]
+    ahead_to      bigint,
+    ahead_n       int,
+    ahead_members bigint,  -- the lanes whose events they are, see lane.members
+    key_sample    bigint   -- the worker's hash of a sample key, see _knows_keys; NULL: none
 );
 
 CREATE TYPE @schema@._answer AS (
+    place       int,       -- of the request
     lost        boolean,   -- the claim to be settled is no longer the worker's
     paused      boolean,
     changed     boolean,   -- the consumer has other settings now: nothing was claimed
@@ -566,53 +564,16 @@ CREATE TYPE @schema@._answer AS (
     n           int,
     suspect     boolean,
     held        bigint[],  -- events of it that have to wait behind others of their key
+    keys        bigint[],  -- instead of held: every event of these keys has to wait
     seen        text,      -- its window
     floor       bigint,
     target      text,
-    from_seq    bigint,
+    from_seq    bigint,    -- the claim is in (from_seq, to_seq]
     to_seq      bigint,
     window_end  bigint,
     quiet       boolean,   -- the claim took every event there was, and nothing is parked
     members     bigint,    -- the lanes that it covers
-    keys        bigint[]   -- instead of held: every event of these keys has to wait
-);
-
--- ---- the same for turns made together, see internal/simple_turns.sql ----
-
--- A turn that settles a claim which was delivered whole, and asks for the next. place is its number
--- in the call. single: it is asked for alone, of a consumer that has no other claim. The rest is as in _settlement and _request.
-CREATE TYPE @schema@._simple AS (
-    place      int,
-    consumer   text,
-    owner      text,
-    epoch      bigint,
-    tried      bigint,
-    marks      jsonb,
-    max_events int,
-    lease_ms   bigint,
-    pull_in    boolean,
-    known      bigint[],
-    ordering   text,
-    events     text,
-    predicate  text,
-    single     boolean
-);
-
--- Its result. The claim holds all events that the consumer wants of the window from seen to target,
--- with a seq in (from_seq, to_seq].
-CREATE TYPE @schema@._simple_answer AS (
-    place      int,
-    epoch      bigint,  -- of the new claim
-    n          int,     -- its events; 0: there is no claim
-    more       boolean, -- the consumer has other claims
-    seen       text,
-    floor      bigint,
-    target     text,
-    from_seq   bigint,
-    to_seq     bigint,
-    quiet      boolean, -- nothing was new beyond them
-    now_ms     bigint,  -- the database's clock
-    wanted     bigint[] -- those events; NULL: not given
+    wanted      bigint[]   -- the seqs of its events; NULL: not given
 );
 
 INSERT INTO @schema@.meta (name, value) VALUES ('schema_version', '1');

@@ -2,8 +2,8 @@
 -- `@include NAME(...)@` (scripts/embed). They are text and no functions, because a function is not
 -- planned together with the query that calls it.
 
--- The consumer c works with the settings that the request q names, and is handed out to. It marks
--- no rows of adopted tables, or is left to _long_turn, which marks them.
+-- The consumer c has the settings that the request q names, and is not paused. Consumers that mark
+-- rows of adopted tables are left to _turn_full, which marks them.
 @define same_settings(c, q)@
 {c}.ordering = {q}.ordering AND {c}.events = {q}.events AND {c}.predicate = {q}.predicate
 AND NOT {c}.paused AND NOT {c}.marks
@@ -19,17 +19,23 @@ EXISTS (SELECT 1 FROM @schema@.meta m
 EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
         WHERE r.srrelid = '@schema@.event'::regclass)
 
--- Neither session nor outbox have anything about them that _turn has to consider or refuse.
+-- Neither the session nor the outbox needs what only _turn_full does: refuse, or serve a tenant.
 @define nothing_special(knows)@
 current_setting('transaction_isolation') = 'read committed'
 AND coalesce(current_setting('outbox.tenant', true), '') = ''
 AND @include knows_version({knows})@
 AND NOT @include is_fed()@
 
--- Simple turns, made in the way that was asked for.
-@define make_turns(asked, knows)@
-CASE WHEN ({asked}[1]).single THEN @schema@._single_turn({asked}[1], {knows})
-     ELSE @schema@._simple_turns({asked}, {knows}) END
+-- Simple turns, made in the way that the worker asks for.
+@define make_turns(asked, path, knows)@
+CASE {path} WHEN 'single' THEN @schema@._turn_single({asked}[1], {knows})
+            ELSE @schema@._turn_batch({asked}, {knows}) END
+
+-- The answer to a simple turn. others: the consumer has other claims.
+@define simple_answer(place, moment, epoch, n, others, seen, floor, target, pos, upto, quiet, seqs)@
+ROW({place}, false, false, false, false, {n} = 0 AND NOT {others}, false, false, 0, 0, -1,
+    floor(extract(epoch FROM {moment}) * 1000), {epoch}, 0, {n}, false, NULL, NULL, {seen},
+    {floor}, {target}, {pos}, {upto}, NULL, {quiet}, NULL, {seqs})::@schema@._answer
 
 -- The first time of a consumer's parked events, in a claim or not; NULL: none is parked. None has a
 -- time before `since`. The index meant is (consumer, due_at, seq): see _parked_rows.

@@ -53,12 +53,11 @@ static void let_fail(struct worker *w, size_t i, int attempts)
                                           .error = i % 2 ? "no" : "not now"};
 }
 
-/* no_long_turn makes every turn fail that is not simple. */
-static void no_long_turn(struct worker *w)
+/* Makes every turn fail that _turn_next does not make. */
+static void no_full_turn(struct worker *w)
 {
-    pg_do(w->db, "CREATE OR REPLACE FUNCTION _long_turn(consumer text, owner text, s _settlement, "
-                 "q _request, a _ahead, head bigint) RETURNS _answer LANGUAGE plpgsql AS "
-                 "'BEGIN RAISE EXCEPTION ''this turn takes the long way''; END'");
+    pg_do(w->db, "CREATE OR REPLACE FUNCTION _turn_full(q _request, head bigint) RETURNS _answer "
+                 "LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''this is a full turn''; END'");
 }
 
 /* start gives each key an event in a thousand, and claims the second batch, for which the next
@@ -91,7 +90,7 @@ static void end(struct worker *w)
 static void failed_event_is_parked_with_its_key_and_its_own_delay(void **state)
 {
     struct worker *w = start(*state);
-    no_long_turn(w);
+    no_full_turn(w);
     int64_t first = w->g->b.ev[0].seq;
     let_fail(w, 0, 1);
     let_fail(w, 3, 1);
@@ -117,7 +116,7 @@ static void failed_event_is_parked_with_its_key_and_its_own_delay(void **state)
 static void event_behind_its_key_is_parked_without_a_retry_time(void **state)
 {
     struct worker *w = start(*state);
-    no_long_turn(w);
+    no_full_turn(w);
     let_fail(w, 0, 1);
     assert_int_equal(turn(w, false), BATCH);
     assert_int_equal(turn(w, false), BATCH);
@@ -178,7 +177,7 @@ static void outcome_of_an_event_outside_the_claim_is_refused(void **state)
 static void parked_events_are_retried_between_new_ones(void **state)
 {
     struct worker *w = start(*state);
-    no_long_turn(w);
+    no_full_turn(w);
     int64_t seq = w->g->b.ev[0].seq;
     let_fail(w, 0, 1);
     let_fail(w, 3, 1);
@@ -222,7 +221,7 @@ static void parked_events_are_retried_between_new_ones(void **state)
 static void repeated_failure_counts_attempts(void **state)
 {
     struct worker *w = start(*state);
-    no_long_turn(w);
+    no_full_turn(w);
     int64_t seq = w->g->b.ev[0].seq;
     let_fail(w, 0, 1);
     let_fail(w, 1, 1);
@@ -292,7 +291,7 @@ static void trimmed_event_is_read_from_its_dead_letter(void **state)
           "WHERE seq = %lld; SET LOCAL outbox.change_events = 'on'; "
           "DELETE FROM event WHERE seq = %lld",
           (long long)seq, (long long)seq);
-    no_long_turn(w);
+    no_full_turn(w);
     pass(1002);
     assert_int_equal(turn(w, true), 3);
     assert_string_equal(w->g->b.ev[1].type.p, "sent back");

@@ -6,7 +6,7 @@ import subprocess
 import psycopg2
 
 import servers
-from sessions_postgres import Exact
+from sessions_postgres import Exact, request
 from support import wait_until
 
 
@@ -87,8 +87,8 @@ class Astray(Exact):
         claim.do("BEGIN")
         claim.do("SELECT pg_current_xact_id()")
         for lane in (0, 1):
-            claim.do("SELECT @._turn('ahead', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), ROW(0, 0, '[]', 0, NULL), "
-                     "ROW(10, 60000, 5, 2, true, false, %s, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))", lane)
+            claim.do("SELECT @._turn(json_populate_record(@._no_request('ahead', 'w'), %s), "
+                     "(SELECT value::int FROM @.meta WHERE name = 'schema_version'))", request(lane_hint=lane))
         claim.do("COMMIT")
         self.assertLess(self.reader.do("SELECT max(next_floor) FROM @.lane")[0][0], 100)
         self.app.do("UPDATE @.lane SET next_floor = floor WHERE next_floor IS NOT NULL")  # as it was left until now
@@ -143,17 +143,19 @@ class Astray(Exact):
                 self.in_order()
                 self.assertEqual(self.taken(), ids)
 
-    def test_lagging_epochs_still_fence_in_the_short_turn(self):
+    def test_lagging_epochs_still_fence_after_reading_ahead(self):
         """The turn of a relay that has read ahead: its claim becomes the next one."""
         self.register("c")
         self.emit(3)
         self.app.do("SELECT setval('@.epoch', 1000)")
-        turn = ("SELECT epoch, target, to_seq FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
-                "ROW(%s, 1, '[]', 0, NULL), ROW(1, 60000, 5, 2, true, false, 0, %s::bigint[], 'key', 1, '', ''), ROW(0, %s, %s, %s, %s, 1, NULL))")
-        epoch, target, at = self.app.do(turn, 0, "{}", None, 0, 0, 0)[0]
+        turn = ("SELECT epoch, target, to_seq FROM @._turn(json_populate_record(@._no_request('c', 'w'), %s), "
+                "(SELECT value::int FROM @.meta WHERE name = 'schema_version'))")
+        asked = dict(max_events=1, ordering="key", lanes=1, events="", predicate="")
+        epoch, target, at = self.app.do(turn, request(**asked))[0]
         self.app.do("SELECT setval('@.epoch', 1)")
-        again, _, to = self.app.do(turn, epoch, "{}", target, at, at + 1, 1)[0]
-        self.assertEqual(to, at + 1, "the long way: the test shows nothing")
+        again, _, to = self.app.do(turn, request(**asked, epoch=epoch, tried=1, ahead_lane=0, ahead_target=target, ahead_from=at,
+                                                 ahead_to=at + 1, ahead_n=1, ahead_members=1))[0]
+        self.assertEqual(to, at + 1, "a full turn: the test shows nothing")
         self.assertGreater(again, epoch)
 
     # ---- foreign writers ----

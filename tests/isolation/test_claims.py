@@ -4,13 +4,12 @@ import threading
 
 import psycopg2
 
-from sessions_postgres import Exact
+from sessions_postgres import Exact, request
 from support import wait_until
 
 # A relay's claim for consumer c. Unlike `claim` it waits for the consumer's lock.
-RELAYS_CLAIM = ("SELECT epoch FROM @._turn('c', %s, (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
-                "ROW(0, 0, '[]', 0, NULL), ROW(100, 60000, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), "
-                "ROW(-1, NULL, 0, 0, 0, NULL, NULL))")
+RELAYS_CLAIM = (f"SELECT epoch FROM @._turn(json_populate_record(@._no_request('c', %s), '{request(max_events=100)}'), "
+                "(SELECT value::int FROM @.meta WHERE name = 'schema_version'))")
 
 
 class Claims(Exact):

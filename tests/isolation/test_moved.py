@@ -10,7 +10,7 @@ import threading
 import psycopg2
 
 import servers
-from sessions_postgres import Exact, Session
+from sessions_postgres import Exact, Session, request
 from support import thorough, wait_until
 
 
@@ -166,9 +166,9 @@ class Changed(Exact):
     def turn(self, epoch, outcomes="[]"):
         """turn settles and asks for more, as a relay does. Returns whether the claim was lost, and how many events were
         claimed."""
-        return self.reader.do("SELECT lost, n FROM @._turn('c', 'w', (SELECT value::int FROM @.meta WHERE name = 'schema_version'), "
-                              "ROW(%s, 4, %s, 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
-                              "ROW(-1, NULL, 0, 0, 0, NULL, NULL))", epoch, outcomes)[0]
+        asked = request(epoch=epoch, tried=4, outcomes=json.loads(outcomes), ordering="key", lanes=1, events="", predicate="")
+        return self.reader.do("SELECT lost, n FROM @._turn(json_populate_record(@._no_request('c', 'w'), %s), "
+                              "(SELECT value::int FROM @.meta WHERE name = 'schema_version'))", asked)[0]
 
     def test_turn_after_restarted_numbers_settles_deliveries(self):
         self.register("c")

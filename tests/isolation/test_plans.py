@@ -6,7 +6,7 @@ import json
 import re
 import time
 
-from sessions_postgres import ExactAlone
+from sessions_postgres import ExactAlone, request
 
 BIG = 100000
 CHUNK = 4500  # events read at once, at most
@@ -246,9 +246,9 @@ class Costs(ExactAlone):
     def turn(self, name, n, parked_first=True, pull_in=False):
         """turn claims as a relay does, and returns the epoch, or None."""
         version = self.reader.do("SELECT value::int FROM @.meta WHERE name = 'schema_version'")[0][0]
-        return self.reader.do("SELECT t.epoch FROM @._turn(%s, 'w', %s, ROW(0, 0, '[]', 0, NULL), "
-                              "ROW(%s, 30000, 5, 2, %s, %s, 0, '{}', NULL, NULL, NULL, NULL), "
-                              "ROW(-1, NULL, 0, 0, 0, NULL, NULL)) t", name, version, n, parked_first, pull_in)[0][0]
+        asked = request(max_events=n, lease_ms=30000, parked_first=parked_first, pull_in=pull_in)
+        return self.reader.do("SELECT t.epoch FROM @._turn(json_populate_record(@._no_request(%s, 'w'), %s), %s) t",
+                              name, asked, version)[0][0]
 
     def fail_once(self, name):
         """fail_once claims an event, which fails, and claims it again once it is due, at once."""

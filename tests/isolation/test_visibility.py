@@ -9,7 +9,7 @@ import psycopg2
 
 import servers
 from late_commits import LateCommits
-from sessions_postgres import Exact, ExactAlone, Session
+from sessions_postgres import Exact, ExactAlone, Session, request
 from support import wait_until
 
 
@@ -119,19 +119,17 @@ class Late(LateCommits, Exact):
         self.assertEqual(self.reader.do(idle), [(True,)])
 
     def test_simple_turn_skips_events_before_the_start(self):
-        turn = dict(place=0, owner="w", epoch=0, tried=0, max_events=9, lease_ms=60000, pull_in=False, known=[], ordering="key",
-                    events="", predicate="")
-        for together in (False, True):
-            with self.subTest(together=together):
-                name = f"n{together}"
+        asked = request(ordering="key", lanes=1, events="", predicate="")
+        for path in ("single", "batch"):
+            with self.subTest(path=path):
+                name = f"n-{path}"
                 low, high = self.straddle(name)
-                asked = json.dumps([dict(turn, consumer=name, single=not together)])
-                claim = ("SELECT t.epoch, t.n FROM @.meta, @._turns(ARRAY(SELECT x FROM json_populate_recordset(NULL::@._simple, %s) x), "
+                claim = ("SELECT t.epoch, t.n FROM @.meta, @._turns(ARRAY[json_populate_record(@._no_request(%s, 'w'), %s)], %s, "
                          "value::int) t WHERE name = 'schema_version'")
-                self.assertEqual(self.reader.do(claim, asked), [])
+                self.assertEqual(self.reader.do(claim, name, asked, path), [])
                 self.assertEqual(self.drain_all(name), [high])
                 after = self.session().emit("a/1")
-                [(epoch, n)] = self.reader.do(claim, asked)
+                [(epoch, n)] = self.reader.do(claim, name, asked, path)
                 self.assertEqual((n, self.state(name, after), self.state(name, low)), (1, "in-flight", "before-start"))
                 self.assertTrue(self.reader.settle(name, epoch))
 
@@ -149,8 +147,8 @@ class Late(LateCommits, Exact):
         gate.do("SELECT pg_advisory_xact_lock(4242)")
         wait_until(lambda: self.reader.do("SELECT clock_timestamp() > locked_until FROM @.claim") == [(True,)])
         thread = threading.Thread(target=turn.do, args=(
-            "SELECT * FROM @._turn('any', 'w', NULL, ROW(0, 0, '[]', 0, NULL), ROW(10, 30000, 5, 0, false, false, 0, '{}', NULL, NULL, NULL, NULL),"
-            " ROW(-1, NULL, 0, 0, 0, NULL, NULL))",))
+            "SELECT * FROM @._turn(json_populate_record(@._no_request('any', 'w'), %s), NULL)",
+            request(suspect_policy=0, parked_first=False)))
         thread.start()
         wait_until(lambda: self.reader.do("SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
                                           turn.db.info.backend_pid))

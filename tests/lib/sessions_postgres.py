@@ -17,6 +17,12 @@ import psycopg2
 from support import PgCase, servers
 
 
+def request(**fields):
+    """request returns what a relay asks _turn for, for json_populate_record on top of _no_request: ten events, and these fields."""
+    return json.dumps({"max_events": 10, "lease_ms": 60000, "max_attempts": 5, "suspect_policy": 2, "parked_first": True, "known": [],
+                       **fields})
+
+
 class Session:
     """One connection. It begins and commits only by do()."""
 

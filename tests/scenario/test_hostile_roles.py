@@ -18,6 +18,7 @@ import uuid
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import psycopg2
 import servers
+from sessions_postgres import request
 from support import BIN, ROOT, postgres_server
 
 REFUSED = "42501"
@@ -161,10 +162,9 @@ BY_NAME = {"consumer": "'{target}'", "handler": "'{target}'", "handlers": "ARRAY
 BY_TYPE = {"text": "'x'", "name": "'x'", "integer": "1", "bigint": "1", "boolean": "true", "json": "'[]'", "jsonb": "'[]'",
            "interval": "'1s'", "timestamp with time zone": "now()", "uuid": "NULL", "text[]": "'{{}}'", "bigint[]": "'{{}}'",
            "bytea": "'x'", "regclass": "'outbox.event'", "pg_snapshot": "'1:1:'", "xid8": "'3'", "anycompatible": "'x'",
-           "outbox._settlement": "ROW({epoch}, 1, '[]', 0, NULL)", "outbox._ahead": "ROW(-1, 'x', 0, 0, 0, NULL, NULL)",
-           "outbox._request": "ROW(1, 1, 0, 1, true, true, 1, '{{}}', 'key', 1, '', '')",
-           "outbox._simple": "ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '', true)",
-           "outbox._simple[]": "ARRAY[ROW(0, '{target}', 'w', {epoch}, 1, NULL, 1, 1, true, '{{}}', 'key', '', '', false)::outbox._simple]"}
+           "outbox._request": "REQUEST", "outbox._request[]": "ARRAY[REQUEST]"}
+BY_TYPE = {name: value.replace("REQUEST", "ROW(0, '{target}', 'w', {epoch}, 1, '[]', 0, NULL, 1, 1, 0, 1, true, true, 1, '{{}}', 'key', 1, "
+                                          "'', '', -1, 'x', 0, 0, 0, NULL, NULL)::outbox._request") for name, value in BY_TYPE.items()}
 
 
 class Matrix:
@@ -380,6 +380,11 @@ class Hostile(unittest.TestCase):
             cursor.execute(statement, params or None)
             return cursor.fetchall() if cursor.description else []
 
+    def turn(self, db, consumer, knows=None, **fields):
+        """turn calls what _turn calls for such a role, and gives the epoch of the claim."""
+        return self.run_on(db, "SELECT epoch FROM outbox._worker_turn(json_populate_record(outbox._no_request(%s, 'w'), %s), %s)", consumer,
+                           request(**fields), knows)[0][0]
+
     def refused(self, db, statement, *params, state=REFUSED):
         with self.assertRaises(psycopg2.Error, msg=statement) as caught: self.run_on(db, statement, *params)
         self.assertEqual(caught.exception.pgcode, state, f"{statement}: {caught.exception}")
@@ -455,8 +460,8 @@ class Consumers(Hostile):
         self.run_on(db, "BEGIN")
         lane = self.run_on(db, "SELECT target::text, pos FROM outbox.lane WHERE consumer = 'audit' AND lane = 0")[0]
         for settled in (lair.claims["audit"], 0):
-            self.run_on(db, "SELECT outbox._worker_turn('audit', 'w', %s, ROW(%s, 1, '[]', 0, NULL), ROW(1, 60000, 5, 2, true, false, 0, '{}', 'key', 1, '', ''), "
-                            "ROW(0, %s, %s, 9000000000000000000, 1, 1, NULL))", lair.knows, settled, *lane)
+            self.turn(db, "audit", knows=lair.knows, epoch=settled, tried=1, max_events=1, ordering="key", lanes=1, events="", predicate="",
+                      ahead_lane=0, ahead_target=lane[0], ahead_from=lane[1], ahead_to=9000000000000000000, ahead_n=1, ahead_members=1)
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claim WHERE to_seq > 1000000"), [])
         self.run_on(db, "ROLLBACK")
 
@@ -468,9 +473,8 @@ class Consumers(Hostile):
         epoch = self.run_on(db, f"SELECT epoch FROM outbox.claim('{name}', 'w', 2)")[0][0]
         target, pos = self.run_on(db, f"SELECT target::text, pos FROM outbox.lane WHERE consumer = '{name}' AND lane = 0")[0]
         before = lair.do("SELECT last_value FROM outbox.epoch")[0][0]
-        taken = self.run_on(db, "SELECT epoch FROM outbox._worker_turn(%s, 'w', %s, ROW(%s, 2, '[]', 0, NULL), ROW(10, 60000, 5, 2, true, false, 0, "
-                                "'{9223372036854775000}', 'key', 1, '', ''), ROW(0, %s, %s, %s, 2, 1, NULL))",
-                            name, lair.knows, epoch, target, pos, pos + 2)[0][0]
+        taken = self.turn(db, name, knows=lair.knows, epoch=epoch, tried=2, known=[9223372036854775000], ordering="key", lanes=1, events="",
+                          predicate="", ahead_lane=0, ahead_target=target, ahead_from=pos, ahead_to=pos + 2, ahead_n=2, ahead_members=1)
         self.assertGreater(taken, epoch)
         self.assertLess(lair.do("SELECT last_value FROM outbox.epoch")[0][0], before + 10)
 
@@ -501,8 +505,8 @@ class Consumers(Hostile):
         self.run_on(db, f"SET search_path = {schema}, pg_catalog")
         for statement in ("SELECT outbox._worker_register('mail', '', '', 'key', 1, 'fast', 'end', NULL, 'start')",
                           "SELECT outbox._worker_extend('audit', 'w', 1, 1000, false)", "SELECT outbox._worker_handle('audit', 'k', 1)",
-                          f"SELECT outbox._worker_turn('audit', 'me', {lair.knows}, ROW(0, 0, '[]', 0, NULL), "
-                          "ROW(1, 1, 5, 2, true, false, 0, '{}', NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))"):
+                          f"SELECT outbox._worker_turn(json_populate_record(outbox._no_request('audit', 'me'), "
+                          f"'{request(max_events=1, lease_ms=1)}'), {lair.knows})"):
             try:
                 self.run_on(db, statement)
             except psycopg2.Error as error:
@@ -656,12 +660,10 @@ class Tenants(Hostile):
 
     def test_cannot_move_another_tenants_mark(self):
         """A mark beyond the written entries makes a reader skip everything up to it."""
-        mark = "SELECT outbox._worker_turn(%s, 'w', NULL, ROW(0, 0, '[]', 0, %s), " \
-               "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))"
         reader = self.as_role(lair.role("consumer {} --tenant b --consumer b.mail"))
         for db, name, hi in ((self.as_role(lair.role("consumer {} --consumer mail")), "mail", 5), (reader, "b.mail", 6),
                              (self.as_role(self.consumer), "a.mail", 9)):
-            self.run_on(db, mark, name, json.dumps([{"stream": "orders", "hi": hi, "lo": 0}]))
+            self.turn(db, name, max_events=0, max_attempts=0, marks=[{"stream": "orders", "hi": hi, "lo": 0}])
         self.assertEqual(lair.do("SELECT outbox.hwm('orders'), outbox.hwm('orders', 'a.mail')"), [("5-0", "9-0")])
         self.assertEqual(self.run_on(reader, "SELECT outbox.hwm('orders'), outbox.hwm('orders', 'a.mail')"), [("6-0", None)])
         self.assertEqual(lair.outbox("hwm", "orders"), "5-0\n")
@@ -669,8 +671,7 @@ class Tenants(Hostile):
 
     def test_cannot_inject_text_into_a_listing_of_marks(self):
         db = self.as_role(self.consumer)
-        self.run_on(db, "SELECT outbox._worker_turn('a.mail', 'w', NULL, ROW(0, 0, '[]', 0, %s), "
-                        "ROW(0, 1, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL), ROW(-1, NULL, 0, 0, 0, NULL, NULL))", json.dumps([{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}]))
+        self.turn(db, "a.mail", max_events=0, max_attempts=0, marks=[{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}])
         shown = lair.outbox("hwm")
         self.assertIn("all is well", shown)
         self.assertFalse(set("\33\u202e") & set(shown), shown)

@@ -15,7 +15,7 @@ import psycopg2
 import proxy_postgres
 import servers
 from many_consumers import OneRelay
-from sessions_postgres import Session
+from sessions_postgres import Session, request
 from support import PgCase, wait_until
 
 
@@ -165,10 +165,9 @@ class Many(OneRelay, PgCase):
             self.emit("first")
             worker.drain("c0")
             def ask(owner, known, tried=0):
-                turn = {"place": 0, "consumer": "c0", "owner": owner, "epoch": 0, "tried": tried, "max_events": 9, "lease_ms": 60000,
-                        "known": known, "ordering": "key", "events": "", "predicate": ""}
-                return self.sql("SELECT t.n FROM outbox._turns(ARRAY(SELECT x FROM json_populate_recordset(NULL::outbox._simple, %s) x), "
-                                "(SELECT value::int FROM outbox.meta WHERE name = 'schema_version')) t", json.dumps([turn]))
+                asked = request(tried=tried, known=known, ordering="key", lanes=1, events="", predicate="")
+                return self.sql("SELECT t.n FROM outbox._turns(ARRAY[json_populate_record(outbox._no_request('c0', %s), %s)], 'batch', "
+                                "(SELECT value::int FROM outbox.meta WHERE name = 'schema_version')) t", owner, asked)
             self.emit("second")
             self.assertEqual(ask("w", [], tried=-5), [(1,)])
             self.emit("third")
@@ -182,16 +181,14 @@ class Many(OneRelay, PgCase):
             self.wait_for(6, ["a", "b"], relay)
         self.emit("c")
         (version,), = self.sql("SELECT value::int FROM outbox.meta WHERE name = 'schema_version'")
-        turn = {"place": 0, "consumer": "c1", "owner": "w", "epoch": 0, "tried": 0, "max_events": 9, "lease_ms": 60000, "known": [],
-                "ordering": "key", "events": "", "predicate": ""}
+        asked = request(ordering="key", lanes=1, events="", predicate="")
+        turn = "SELECT e.type, e.n FROM outbox._turns(ARRAY[json_populate_record(outbox._no_request(%s, 'w'), %s)], %s, %s) e"
         with contextlib.closing(psycopg2.connect(store)) as db, db.cursor() as role:
-            role.execute("SELECT e.type, e.n FROM outbox._turns(ARRAY[ROW(0, 'c0', 'w', 0, 0, NULL, 9, 60000, false, '{}', 'key', '', '', true)"
-                         "::outbox._simple], %s) e", [version])
+            role.execute(turn, ["c0", asked, "single", version])
             self.assertEqual(role.fetchall(), [("c", 1)])
             db.commit()
-            role.execute("SELECT t.n FROM outbox._turns(ARRAY(SELECT x FROM json_populate_recordset(NULL::outbox._simple, %s) x), %s) t",
-                         [json.dumps([turn]), version])
-            self.assertEqual(role.fetchall(), [(1,)])
+            role.execute(turn, ["c1", asked, "batch", version])
+            self.assertEqual(role.fetchall(), [(None, 1)])
 
 
 
@@ -231,7 +228,7 @@ class Cost(PgCase):
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))
             said = self.said()[before:]
         alone = [text for text in said if "._turn(" in text]
-        together = [text for text in said if "json_populate_recordset" in text]
+        together = [text for text in said if "._turns($1, 'batch'" in text]
         # Twenty separate turns would be 40 for each event. How many share one depends on thread timing.
         self.assertLess(len(alone) + len(together), 14 * self.EVENTS, said[-20:])
         self.assertLess(len(alone), 2 * self.EVENTS, alone[-5:])
@@ -260,7 +257,7 @@ class Cost(PgCase):
             wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))
             said = self.said()[before:]
         alone = [text for text in said if "._turn(" in text]
-        together = [text for text in said if "json_populate_recordset" in text]
+        together = [text for text in said if "._turns($1, 'batch'" in text]
         # It was 172 when a consumer without others waiting still made a separate turn.
         self.assertLess(len(alone), 40, alone[-5:])
         self.assertGreater(len(together), 10)

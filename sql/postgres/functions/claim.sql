@@ -61,20 +61,23 @@ RETURNS TABLE (
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     t record;
+    q @schema@._request := @schema@._no_request(consumer, worker);
     -- The search for events ends early. A statement_timeout would undo all progress, and the next
     -- call would begin where this one did.
     until timestamptz := clock_timestamp()
         + least(interval '200 milliseconds',
                 nullif(current_setting('statement_timeout'), '0')::interval / 4);
 BEGIN
+    q.max_events := max_events;
+    q.lease_ms := lease_ms;
+    q.max_attempts := max_attempts;
+    q.suspect_policy := suspect_policy;
+    q.parked_first := true;
     -- A turn that only skipped events has made progress, and is followed by another.
     FOR turn IN 1 .. 10000 LOOP
-        SELECT * INTO t
-        FROM @schema@._turn(_claim_some.consumer, worker, @version@, ROW(0, 0, '[]', 0, NULL),
-                            ROW(max_events, lease_ms, max_attempts, suspect_policy, true,
-                                random() < 0.01, (random() * 63)::int, NULL,
-                                NULL, NULL, NULL, NULL),
-                            ROW(-1, NULL, 0, 0, 0, NULL, NULL));
+        q.pull_in := random() < 0.01;
+        q.lane_hint := (random() * 63)::int;
+        SELECT * INTO t FROM @schema@._turn(q, @version@);
         EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);
     END LOOP;
     IF t.n = 0 THEN

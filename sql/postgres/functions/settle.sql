@@ -18,7 +18,7 @@ CREATE OR REPLACE FUNCTION @schema@.settle(
     release_from bigint DEFAULT 0) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    ours boolean;
+    q @schema@._request := @schema@._no_request(consumer, worker);
     wrong bigint;
 BEGIN
     IF jsonb_typeof(outcomes) IS DISTINCT FROM 'array' OR worker IS NULL OR epoch IS NULL THEN
@@ -38,16 +38,13 @@ BEGIN
     END IF;
 
     -- A turn that settles and claims nothing.
-    SELECT NOT t.lost INTO ours
-    FROM @schema@._turn(settle.consumer, worker, NULL,
-                        ROW(settle.epoch,
-                            (SELECT count(*)
-                             FROM @schema@._claimed(settle.consumer, settle.epoch) e
-                             WHERE e.seq < settle.release_from OR settle.release_from = 0),
-                            settle.outcomes, settle.release_from, NULL),
-                        ROW(0, 0, 0, 0, false, false, 0, NULL, NULL, NULL, NULL, NULL),
-                        ROW(-1, NULL, 0, 0, 0, NULL, NULL)) t;
-    RETURN ours;
+    q.epoch := epoch;
+    q.outcomes := outcomes;
+    q.release_from := release_from;
+    q.tried := (SELECT count(*)
+                FROM @schema@._claimed(settle.consumer, settle.epoch) e
+                WHERE e.seq < settle.release_from OR settle.release_from = 0);
+    RETURN (SELECT NOT t.lost FROM @schema@._turn(q, NULL) t);
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.settle(text, text, bigint, jsonb, bigint) IS

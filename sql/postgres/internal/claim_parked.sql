@@ -147,8 +147,8 @@ BEGIN
 END
 $outbox$;
 
--- Retries of parked events in simple cases: the part of _turn's fast path. _claim_parked and
--- _settle_claim handle all cases. Under the consumer's lock.
+-- Retries of parked events in simple cases, for _turn_next. _claim_parked and _settle_claim handle
+-- all cases. Under the consumer's lock.
 
 -- _due_together finds the parked events that are due, each with what waits behind it, and where
 -- their rows are. seqs is NULL if one of them needs _claim_parked: it was in flight during a crash,
@@ -221,18 +221,18 @@ $outbox$;
 -- _settle_retried records how claim k of parked events ended, and notes in their lane how many were
 -- delivered. It leaves the claim's own row alone. No parked event has a time before `since`.
 CREATE OR REPLACE FUNCTION @schema@._settle_retried(
-    c @schema@.consumer, k @schema@.claim, s @schema@._settlement, since timestamptz,
+    c @schema@.consumer, k @schema@.claim, q @schema@._request, since timestamptz,
     now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint;
     first_due timestamptz;
 BEGIN
-    failed := @schema@._settle_parked(c, k, s.outcomes, 0, now);
-    first_due := @schema@._first_due(k.consumer, since);
-    -- The next scan need not step over those that are gone, as in _long_turn.
+    failed := @schema@._settle_parked(c, k, q.outcomes, 0, now);
+    first_due := @include first_due(k.consumer, since)@;
+    -- The next scan need not step over those that are gone, as in _turn_full.
     UPDATE @schema@.lane x
-    SET version = x.version + 1, delivered = x.delivered + greatest(s.tried - failed, 0),
+    SET version = x.version + 1, delivered = x.delivered + greatest(q.tried - failed, 0),
         due_from = least(first_due, now - interval '10 milliseconds')
     WHERE x.consumer = k.consumer AND x.lane = -1
       AND x.version = (SELECT y.version FROM @schema@.lane y

@@ -40,7 +40,7 @@ RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now
                 AND (l).kept_until <= now + interval '6 seconds', false);
 
 -- _join_lanes adds every leader at the position of lane `lead` to its group, except those with a
--- lane in `busy`, and those that are kept for another worker. ls and dirty are as in _long_turn.
+-- lane in `busy`, and those that are kept for another worker. ls and dirty are as in _turn_full.
 CREATE OR REPLACE FUNCTION @schema@._join_lanes(
     lead int, busy bigint, owner text, now timestamptz,
     INOUT ls @schema@.lane[], INOUT dirty boolean[])

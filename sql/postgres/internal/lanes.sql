@@ -99,7 +99,7 @@ END
 $outbox$;
 
 -- _put_lanes does the same for those of a consumer's lanes that have changed. ls and dirty are as
--- in _long_turn. Old rows are deleted by ctid, as in _turns: one index probe for each.
+-- in _turn_full. Old rows are deleted by ctid, as in _turn_batch: one index probe for each.
 CREATE OR REPLACE FUNCTION @schema@._put_lanes(ls @schema@.lane[], dirty boolean[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

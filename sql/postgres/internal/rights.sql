@@ -59,7 +59,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
              _wakeup_notify, _wakeup_notify_all, _wakeup_locks, _wakeup_lock_is_foreign,
              _wakeup_foreign_holders, _wakeup_wanted, _wakeup_second,
              _session, _holder, _owner, _adoptions, _adopted_formerly, _adopted_mark,
-             _turn, _turns, claim, claim_batch, _claim_some, _check_claim, _workable,
+             _turn, _turns, _no_request, claim, claim_batch, _claim_some, _check_claim, _workable,
              _idle, settle, extend, _shrink, register, _report, revert,
              pause, redrive, _redrive, retry_now, drop_dead, remove, trim, _trim_dry_run,
              handle_once, _handle, _handle_all, _handled_before, _claimed, hwm,

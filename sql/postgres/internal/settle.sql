@@ -1,24 +1,24 @@
 -- _settle_claim records how claim k of lane l ended, and deletes it; l is updated, to be stored
--- with _put_lane. For the meaning of outcomes and release_from see settle. Under _lock_consumer.
+-- with _put_lane. q has the outcomes: see settle. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_claim(
-    c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, tried bigint, outcomes jsonb,
-    release_from bigint, now timestamptz)
+    c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, q @schema@._request,
+    now timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint := 0;
 BEGIN
     IF k.lane = -1 THEN
-        failed := @schema@._settle_parked(c, k, outcomes, release_from, now);
+        failed := @schema@._settle_parked(c, k, q.outcomes, q.release_from, now);
     ELSE
-        IF outcomes <> '[]' THEN
-            failed := @schema@._settle_outcomes(c, k, outcomes, now);
+        IF q.outcomes <> '[]' THEN
+            failed := @schema@._settle_outcomes(c, k, q.outcomes, now);
         END IF;
-        IF release_from > 0 THEN
-            l := @schema@._release(c, l, k, release_from, now);
+        IF q.release_from > 0 THEN
+            l := @schema@._release(c, l, k, q.release_from, now);
         END IF;
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
-    l.delivered := l.delivered + greatest(tried - failed, 0);
+    l.delivered := l.delivered + greatest(q.tried - failed, 0);
     -- Over all lanes: an unused lane would hold it back, and every scan would step over the dead
     -- claims of the others.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name

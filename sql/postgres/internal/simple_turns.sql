@@ -1,41 +1,44 @@
--- Simple turns are the fast path of relays: for one consumer while single events arrive, or for
--- many consumers in one transaction, which share its commit and the poll for new events.
+-- Simple turns: of one consumer while single events arrive (_turn_single), or of many consumers in
+-- one transaction (_turn_batch), which share its commit and the poll for new events.
 --
 -- A turn is simple if the claim that it settles was delivered whole, the consumer has one lane and
--- nothing parked, and everything handed out before is settled or held by this worker. Only simple
--- turns are made and answered; for the others the worker calls _turn.
+-- nothing parked, and everything handed out before is settled or held by this worker.
 --
--- There are two ways, _single_turn and the one for many in _simple_turns. Every statement is
--- prepared again in each transaction. So _single_turn has as few and as simple ones as possible,
--- and _simple_turns runs as many for a thousand consumers as for two.
+-- Every statement is prepared again in each transaction. So _turn_single has as few and as simple
+-- ones as possible, and _turn_batch runs as many for a thousand consumers as for two.
 --
 -- The order of steps is that of _claim_fresh, which explains it: head; the locks; the window
 -- (snapshot, last number); the reading, in a statement that sees at least as much. It waits for no
 -- lock: a consumer that another session has locked is not simple.
 
--- _turns makes the simple ones of the turns that are asked for. Its rows have the answers, see
--- _simple_answer. The events of a claim come along, a row for each, if they are few and were read
--- for this consumer alone; otherwise only the seq. Otherwise the worker reads them.
+-- _turns makes the simple ones of the turns that are asked for. path is `single`, for one turn of a
+-- consumer that has no other claim, or `batch`. A turn that is not simple has no answer: nothing
+-- was done, and the worker calls _turn.
 --
--- The events are read with the rights of the caller, in a statement that begins after the claims
--- were made, and so sees all that they cover.
-CREATE OR REPLACE FUNCTION @schema@._turns(asked @schema@._simple[], knows int)
+-- A single turn that claims a few events returns them as well, a row for each, without large
+-- payloads; the worker reads all others. These events are read with the rights of the caller, in a
+-- statement that begins after the claim was made, and so sees all that the claim covers.
+CREATE OR REPLACE FUNCTION @schema@._turns(asked @schema@._request[], path text, knows int)
 RETURNS TABLE (seq bigint, id uuid, type text, aggregate_type text, aggregate_id text,
                version bigint, payload json, headers json, tenant text, created_at timestamptz,
                not_before timestamptz, idempotency_key text,
-               place bigint, epoch bigint, n bigint, more boolean, seen text, floor bigint,
-               target text, from_seq bigint, to_seq bigint, quiet boolean, now_ms bigint)
+               place int, lost boolean, paused boolean, changed boolean, busy boolean,
+               through boolean, skipped boolean, suspect_due boolean, crashed bigint,
+               buried bigint, wait_ms bigint, now_ms bigint, epoch bigint, lane int, n int,
+               suspect boolean, held bigint[], keys bigint[], seen text, floor bigint, target text,
+               from_seq bigint, to_seq bigint, window_end bigint, quiet boolean, members bigint,
+               wanted bigint[])
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 #variable_conflict use_column
 DECLARE
-    answers @schema@._simple_answer[];
+    answers @schema@._answer[];
 BEGIN
     IF has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        answers := @include make_turns(asked, knows)@;
+        answers := @include make_turns(asked, path, knows)@;
     ELSE
-        answers := @schema@._worker_turns(asked, knows);
+        answers := @schema@._worker_turns(asked, path, knows);
     END IF;
     IF cardinality(answers) > 0 THEN
         RETURN QUERY
@@ -44,9 +47,7 @@ BEGIN
                CASE WHEN pg_column_size(e.payload) + coalesce(pg_column_size(e.headers), 0) < 8000
                     THEN e.payload::json END,
                e.headers::json, e.tenant::text, e.created_at::timestamptz,
-               e.not_before::timestamptz, e.idempotency_key::text,
-               a.place::bigint, a.epoch, a.n::bigint, a.more, a.seen, a.floor, a.target,
-               a.from_seq, a.to_seq, a.quiet, a.now_ms
+               e.not_before::timestamptz, e.idempotency_key::text, a.*
         FROM unnest(answers) a
         LEFT JOIN @schema@.event e ON e.seq = ANY (a.wanted) AND a.n <= 8
         ORDER BY e.seq; -- only a single turn has any
@@ -54,41 +55,27 @@ BEGIN
 END
 $outbox$;
 
--- _worker_turns makes them for a role that may not write to the tables. A wrapper, see _admit.
-CREATE OR REPLACE FUNCTION @schema@._worker_turns(asked @schema@._simple[], knows int)
-RETURNS @schema@._simple_answer[]
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    -- The cluster that a worker reports could be anything: the server is asked, as in _turn_home.
-    PERFORM set_config('outbox.cluster', '', true);
-    PERFORM @schema@._home();
-    asked := ARRAY(SELECT x FROM unnest(asked) x WHERE @schema@._admit('consumer', x.consumer));
-    RETURN @include make_turns(asked, knows)@;
-END
-$outbox$;
-
--- _simple_turns makes them for several consumers.
---
--- A consumer that is behind gets a few events of its window, and the next ones in its next turn. So
--- where many are behind, each gets more in a turn, and all of them share it as before.
-CREATE OR REPLACE FUNCTION @schema@._simple_turns(asked @schema@._simple[], knows int)
-RETURNS @schema@._simple_answer[]
+-- _turn_batch makes the simple turns among those of several consumers. A consumer that is behind
+-- gets the first events of its window, and the next ones in its next turn, so that consumers with a
+-- backlog can share turns, too.
+CREATE OR REPLACE FUNCTION @schema@._turn_batch(asked @schema@._request[], knows int)
+RETURNS @schema@._answer[]
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     on_disk text := @schema@._on_disk();
     head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
     begun boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
-    answers @schema@._simple_answer[];
+    answers @schema@._answer[];
     few int := 256;           -- events that a simple turn hands out to a consumer at most
     moment timestamptz;
     here text;
-    wanted @schema@._simple[];
+    wanted @schema@._request[];
     showing pg_snapshot;      -- what the window ends with
     ending bigint;            -- no event that it shows is past this
     marked boolean;           -- some of them have marks to put down
     mode text;                -- assigned, since PERFORM would be a statement
     fenced boolean;           -- every new epoch is past those that its consumer knows
-    q @schema@._simple;
+    q @schema@._request;
 BEGIN
     -- Separately for each: a join may compare each turn with each consumer, because the planner
     -- does not know how many there are.
@@ -118,7 +105,8 @@ BEGIN
     -- Where each consumer stands, if that is simple: in a window that is open, or where the next
     -- one begins (target NULL). A window that was handed out to its end counts as closed.
     stand AS MATERIALIZED (
-        SELECT w.*, c.type_like, @schema@._starts_after(c.start_seen, c.start_floor) AS start,
+        SELECT w.place, w.consumer, w.owner, w.epoch, w.tried, w.marks, w.max_events, w.lease_ms,
+               c.type_like, @schema@._starts_after(c.start_seen, c.start_floor) AS start,
                l.version, l.claims_from, l.delivered, l.home,
                l.window_end AS upto, p.seen, p.seen::text AS at, p.floor, p.pos, p.target,
                coalesce(p.target, showing) AS shown, k.first, k.last,
@@ -220,10 +208,10 @@ BEGIN
     away AS (
         DELETE FROM @schema@.lane l
         WHERE l.ctid = ANY (ARRAY(SELECT t.lane_row FROM turn t WHERE t.writes)))
-    SELECT array_agg(ROW(t.place, t.next, t.n, t.first IS NOT NULL, t.at, t.floor, t.shown,
-                         t.pos, t.to_seq, NOT t.filled AND NOT t.more AND t.target IS NULL,
-                         floor(extract(epoch FROM moment) * 1000), NULL)
-                     ::@schema@._simple_answer),
+    SELECT array_agg(@include simple_answer(t.place, moment, t.next, t.n, t.first IS NOT NULL,
+                                            t.at, t.floor, t.shown, t.pos, t.to_seq,
+                                            NOT t.filled AND NOT t.more AND t.target IS NULL,
+                                            NULL)@),
            bool_or(t.marks IS NOT NULL),
            bool_and(t.next > greatest(t.epoch, t.last, t.claims_from - 1)) IS NOT FALSE
     INTO answers, marked, fenced
@@ -283,15 +271,13 @@ BEGIN
 END
 $outbox$;
 
--- _single_turn makes the turn of one consumer that has no other claim and has been handed all of
--- its last window. No row: it is not simple, and nothing was done. `wanted` has the seqs of the
--- events that were claimed.
+-- _turn_single makes the turn of one consumer that has no other claim and has been handed all of
+-- its last window. It returns the seqs of the events that were claimed, in `wanted`.
 --
 -- The query for the lane finds new events with the snapshot that becomes the end of the window: the
 -- snapshot shows exactly the events that the query sees.
-CREATE OR REPLACE FUNCTION @schema@._single_turn(
-    q @schema@._simple, knows int)
-RETURNS @schema@._simple_answer[]
+CREATE OR REPLACE FUNCTION @schema@._turn_single(q @schema@._request, knows int)
+RETURNS @schema@._answer[]
 LANGUAGE plpgsql VOLATILE AS $outbox$
 #variable_conflict use_column
 <<turn>>
@@ -314,6 +300,7 @@ DECLARE
     lowest bigint;       -- the first of their events
     last bigint;
     epoch bigint;
+    n int;               -- cardinality of wanted
     mode text;           -- assigned, since PERFORM would be a statement
 BEGIN
     SELECT c.type_like, @include start_of(c)@ INTO likes, start
@@ -394,6 +381,7 @@ BEGIN
         RETURN '{}';
     END IF;
     window_end := last;
+    n := coalesce(cardinality(wanted), 0);
 
     -- The claim becomes the next one.
     IF wanted IS NULL THEN
@@ -442,10 +430,8 @@ BEGIN
     IF q.marks IS NOT NULL THEN
         PERFORM @schema@._put_marks(q.consumer, q.marks);
     END IF;
-    RETURN ARRAY[ROW(q.place, epoch, coalesce(cardinality(wanted), 0), false, seen::text, floor,
-                     target::text, 0, window_end, true,
-                     floor(extract(epoch FROM @schema@._clock()) * 1000),
-                     wanted)::@schema@._simple_answer];
+    RETURN ARRAY[@include simple_answer(q.place, @schema@._clock(), epoch, n, false, seen::text,
+                                        floor, target::text, 0, window_end, true, wanted)@];
 END
 $outbox$;
 

@@ -1,13 +1,23 @@
--- _turn does all that a worker does in one transaction, and one round trip: it takes over what has
--- expired, settles a claim (s), and claims the next one (q). The order matters: what an expired
--- claim held must be parked before anything that waits behind it is handed out. The relay calls
--- this; claim and settle are its simple faces. 0001_outbox.sql describes s, q, a and the answer.
+-- A turn is all that a worker does in one transaction and one round trip: it takes over what has
+-- expired, settles a claim, and claims the next one. The order matters: what an expired claim held
+-- must be parked before anything that waits behind it is handed out. 0001_outbox.sql describes
+-- _request and _answer. There are four ways to make a turn:
 --
--- The worker passes the settings it works with (q.ordering, lanes, events, predicate). If those are
+--     _turn_next     the worker has read ahead, and takes the next chunk: a few statements
+--     _turn_full     all cases
+--     _turn_single   a simple turn while single events arrive; returns them as well
+--     _turn_batch    simple turns of several consumers, in one transaction
+--
+-- _turn uses the first two, and always answers; claim and settle are its simple faces. _turns uses
+-- the other two, and leaves turns that are not simple to _turn (see simple_turns.sql). They are two
+-- functions because a function that returns rows takes longer than one that returns a value, which
+-- would slow down the turns of a backlog.
+--
+-- The worker passes the settings it works with (ordering, lanes, events, predicate). If those are
 -- not the registered ones, `changed` is set and nothing is claimed: what another filter passes over
 -- would be lost.
 --
--- The worker also passes the claims it holds (q.known). A fresh claim of its own that it does not
+-- The worker also passes the claims it holds (known). A fresh claim of its own that it does not
 -- know, because the answer got lost, keeps its lane busy until the lease has run out. NULL: the
 -- caller is no relay, and a claim for it does not wait for a consumer that is locked.
 --
@@ -16,38 +26,21 @@
 -- asks for more, and stops. So the functions of the next version must understand a settlement of
 -- this one. NULL: the caller claims nothing.
 --
--- The owner of the tables does all this directly. Other roles have no right to write to them, and
--- go through _worker_turn, which comes back here if they may.
---
--- Usually there is little to consider: what comes next was read ahead, no row of an adopted table
--- is to be marked, no other worker is at work, and no parked event has to come first. Then the
--- claim becomes the next claim and the lane moves on: a few statements, and some more for events
--- that failed, have to wait or are tried again (_turn_exceptions). If parked events are due and
--- come first, the claim becomes one of those, and the lane stays where it is. _long_turn does the
--- rest.
-CREATE OR REPLACE FUNCTION @schema@._turn(
-    consumer text, owner text, knows int,
-    s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer
+-- Only the owner of the tables may write to them. Other roles go through _worker_turn and
+-- _worker_turns.
+
+-- _turn makes the turn of one consumer: the next chunk of what the worker has read ahead, or all
+-- steps.
+CREATE OR REPLACE FUNCTION @schema@._turn(q @schema@._request, knows int)
+RETURNS @schema@._answer
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     r @schema@._answer;
-    l @schema@.lane;
-    now timestamptz;
     there text;
     head bigint;
-    last bigint;
-    locked boolean := false;
-    simple boolean;
-    first_due timestamptz;  -- of the parked events; NULL: there are none
-    again boolean := false; -- they come first
-    due_seqs bigint[];
-    due_rows tid[];
-    was @schema@.claim;
-    new @schema@.claim;
-    exceptions record;
 BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._worker_turn(consumer, owner, knows, s, q, a);
+        RETURN @schema@._worker_turn(q, knows);
     END IF;
     IF pg_current_xact_id_if_assigned() IS NULL THEN
         -- For _claim_fresh, which needs it from before anything is written.
@@ -59,179 +52,238 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
-    -- May the claim simply become the next one?
-    IF a.n BETWEEN 1 AND q.max_events AND a.lane >= 0
-       AND (a.members = @schema@._all_lanes(q.lanes) OR random() < 0.9) -- see if others are free
-       AND (s.outcomes = '[]' OR q.ordering <> 'global') AND s.release_from = 0
-       AND current_setting('transaction_isolation') = 'read committed' THEN
-        PERFORM 1 FROM @schema@.consumer c WHERE c.name = _turn.consumer
-        FOR NO KEY UPDATE SKIP LOCKED; -- as _lock_consumer locks it
-        locked := FOUND;
+    r := @schema@._turn_next(q, knows);
+    IF r.place IS NULL THEN
+        SELECT m.value INTO there FROM @schema@.meta m WHERE m.name = 'schema_version';
+        IF there <> knows::text THEN
+            IF q.epoch = 0 THEN
+                PERFORM @schema@._refuse_version(knows);
+            END IF;
+            q.max_events := 0;
+        END IF;
+        r := @schema@._turn_full(q, head);
     END IF;
-    IF locked THEN
-        now := @schema@._clock();
-        -- due_from is that of lane -1
-        SELECT x.consumer, x.lane, x.version, x.seen, x.floor, x.target, x.next_floor, x.window_end,
-               x.pos, x.claims_from, x.delivered, x.home, z.due_from, x.leader, x.members,
-               x.kept_for, x.kept_until
-        INTO l
-        FROM @schema@.consumer c,
-             LATERAL (SELECT * FROM @schema@.lane y WHERE y.consumer = c.name AND y.lane = a.lane
-                      ORDER BY y.version DESC LIMIT 1) AS x,
-             LATERAL (SELECT y.due_from FROM @schema@.lane y
-                      WHERE y.consumer = c.name AND y.lane = -1
-                      ORDER BY y.version DESC LIMIT 1) AS z
-        WHERE c.name = _turn.consumer AND c.lanes = q.lanes
-          AND @include same_settings(c, q)@
-          AND @include knows_version(knows)@
-          -- what _check_tenant would refuse
-          AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
-          AND (c.tenant = '' OR row_security_active('@schema@.event')
-               OR current_user <> @schema@._caller())
-          -- the lane stands where the worker read on
-          AND x.pos = a.from_seq AND x.target::text = a.target
-          AND x.leader IS NULL AND @schema@._members(x.members, x.lane) = a.members
-          AND a.to_seq BETWEEN a.from_seq + 1 AND x.window_end
-          -- the clock was not set back
-          AND (z.due_from > now) IS NOT TRUE;
-        simple := FOUND;
-        IF simple THEN
-            first_due := @schema@._first_due(l.consumer, l.due_from);
-            again := coalesce(q.parked_first AND first_due <= now, false);
-            simple := first_due IS NULL
-                      OR (q.ordering <> 'global' AND (again OR NOT (q.parked_first AND q.pull_in)));
-        END IF;
-        IF simple AND (s.outcomes <> '[]' OR first_due IS NOT NULL) THEN
-            SELECT * INTO was FROM @schema@.claim k
-            WHERE k.consumer = l.consumer AND k.epoch = s.epoch;
-            simple := was.lane >= 0 OR NOT again;
-        END IF;
-        new := ROW(l.consumer, s.epoch, l.lane, l.seen, l.floor, l.target, l.next_floor,
-                   l.window_end, a.from_seq, a.to_seq, owner,
-                   now + q.lease_ms * interval '1 millisecond',
-                   q.lease_ms * interval '1 millisecond', l.members, NULL);
-        IF simple AND again THEN
-            SELECT d.seqs, d.rows INTO due_seqs, due_rows
-            FROM @schema@._due_together(l, was, q.max_events, first_due, now) d;
-            simple := due_seqs IS NOT NULL;
-            new := ROW(l.consumer, s.epoch, -1, NULL, 0, NULL, NULL, NULL, 0, 0, owner,
-                       new.locked_until, new.lease, NULL, due_seqs);
-        END IF;
-
-        -- The claim is still the worker's, and every other claim is alive and known to it.
-        UPDATE @schema@.claim k
-        SET epoch = @schema@._next_epoch(), lane = new.lane, members = new.members,
-            seen = new.seen, floor = new.floor, target = new.target,
-            next_floor = new.next_floor, window_end = new.window_end,
-            from_seq = new.from_seq, to_seq = new.to_seq, locked_until = new.locked_until,
-            lease = new.lease, seqs = new.seqs
-        WHERE simple
-          AND k.consumer = l.consumer AND k.epoch = s.epoch AND k.owner = _turn.owner
-          AND k.locked_until > now AND (k.lane >= 0 OR was.lane = -1)
-          AND NOT EXISTS (SELECT 1 FROM @schema@.claim o
-                          WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
-                            AND o.epoch <> s.epoch
-                            AND ((o.epoch = ANY (q.known)
-                                  OR o.lane >= 0 AND a.members
-                                     & @schema@._members(o.members, o.lane) = 0)
-                                 AND @include is_alive(o, now)@) IS NOT TRUE)
-          -- A worker that is alone has to bring its lanes together.
-          AND (a.members = @schema@._all_lanes(q.lanes)
-               OR EXISTS (SELECT 1 FROM @schema@.claim o
-                          WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
-                            AND o.epoch <> s.epoch AND (o.epoch = ANY (q.known)) IS NOT TRUE))
-        RETURNING k.epoch INTO r.epoch;
-        IF FOUND THEN
-            IF r.epoch <= s.epoch OR r.epoch <= ANY (q.known) THEN
-                -- q.known comes from the worker: only claims that exist count.
-                last := (SELECT max(k.epoch) FROM @schema@.claim k
-                         WHERE k.consumer = l.consumer AND k.epoch <> r.epoch);
-                IF r.epoch <= greatest(s.epoch, last) THEN
-                    r.epoch := @schema@._refence(l.consumer, r.epoch, greatest(s.epoch, last));
-                END IF;
-            END IF;
-            new.epoch := r.epoch;
-            IF s.outcomes <> '[]' OR first_due IS NOT NULL THEN
-                l.due_from := least(first_due, now);
-                SELECT * INTO exceptions
-                FROM @schema@._turn_exceptions(was, new, l, s, a, due_rows, now);
-                r.held := exceptions.held;
-                r.keys := exceptions.keys;
-                s.tried := exceptions.delivered;
-            END IF;
-            UPDATE @schema@.lane x
-            SET version = l.version + 1, pos = CASE WHEN again THEN l.pos ELSE a.to_seq END,
-                delivered = l.delivered + s.tried,
-                claims_from = (SELECT min(k.epoch) FROM @schema@.claim k
-                               WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)
-            WHERE x.consumer = l.consumer AND x.lane = l.lane AND x.version = l.version;
-            IF s.marks IS NOT NULL THEN
-                PERFORM @schema@._put_marks(l.consumer, s.marks);
-            END IF;
-            IF again THEN
-                RETURN ROW(false, false, false, false, false, false, false, 0, 0, -1,
-                           floor(extract(epoch FROM now) * 1000), r.epoch, -1,
-                           cardinality(r.held), false, r.held, NULL, NULL, NULL, 0, 0, NULL,
-                           false, NULL, r.keys)::@schema@._answer;
-            END IF;
-            r := ROW(false, false, false, false, false, false, false, 0, 0, -1,
-                     floor(extract(epoch FROM now) * 1000), r.epoch, l.lane, a.n, false, r.held,
-                     l.seen, l.floor, a.target, a.from_seq, a.to_seq, l.window_end, false,
-                     a.members, r.keys);
-            RETURN r;
-        END IF;
-    END IF;
-
-    SELECT m.value INTO there FROM @schema@.meta m WHERE m.name = 'schema_version';
-    IF there <> knows::text THEN
-        IF s.epoch = 0 THEN
-            PERFORM @schema@._refuse_version(knows);
-        END IF;
-        q.max_events := 0;
-    END IF;
-    r := @schema@._long_turn(consumer, owner, s, q, a, head);
-    IF s.marks IS NOT NULL THEN
-        PERFORM @schema@._put_marks(consumer, s.marks);
+    IF q.marks IS NOT NULL THEN
+        PERFORM @schema@._put_marks(q.consumer, q.marks);
     END IF;
     RETURN r;
 END
 $outbox$;
 
--- _turn_exceptions handles exceptions on the fast path of _turn. It records how claim `was` ended.
--- Then, if the next claim k is one of parked events, it takes those, which are at `rows`, and gives
--- what they have been through (see _take_due). Otherwise it finds the events of k, a of lane l,
--- that have to wait behind parked ones of their key (see _held). delivered: how many events lane l
--- has delivered. l.due_from: no parked event has an earlier time. Under the consumer's lock.
+-- _no_request returns a request that settles nothing and claims nothing. The functions for SQL set
+-- what they want.
+CREATE OR REPLACE FUNCTION @schema@._no_request(consumer text, owner text)
+RETURNS @schema@._request
+LANGUAGE sql IMMUTABLE
+RETURN ROW(0, consumer, owner, 0, 0, '[]', 0, NULL, 0, 0, 0, 0, false, false, 0, NULL, NULL, NULL,
+           NULL, NULL, -1, NULL, 0, 0, 0, NULL, NULL)::@schema@._request;
+
+-- _turn_next is the turn during a backlog: what comes next was read ahead, no row of an adopted
+-- table is to be marked, no other worker is at work, and no parked event has to come first. Then
+-- the claim becomes the next claim and the lane moves on: a few statements, and some more for
+-- events that failed, have to wait or are tried again (_turn_exceptions). If parked events are due
+-- and come first, the claim becomes one of those, and the lane stays where it is. Returns NULL,
+-- having changed nothing, if the turn is another one.
+CREATE OR REPLACE FUNCTION @schema@._turn_next(q @schema@._request, knows int)
+RETURNS @schema@._answer
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    r @schema@._answer;
+    l @schema@.lane;
+    now timestamptz;
+    last bigint;
+    first_due timestamptz;  -- of the parked events; NULL: there are none
+    again boolean;          -- they come first
+    failed boolean := q.outcomes <> '[]';
+    due_seqs bigint[];
+    due_rows tid[];
+    was @schema@.claim;
+    new @schema@.claim;
+    exceptions record;
+BEGIN
+    IF (q.ahead_n BETWEEN 1 AND q.max_events AND q.ahead_lane >= 0
+        AND (q.ahead_members = @schema@._all_lanes(q.lanes)
+             OR random() < 0.9) -- see if others are free
+        AND (q.ordering <> 'global' OR NOT failed) AND q.release_from = 0
+        AND current_setting('transaction_isolation') = 'read committed') IS NOT TRUE THEN
+        RETURN NULL;
+    END IF;
+    PERFORM 1 FROM @schema@.consumer c WHERE c.name = q.consumer
+    FOR NO KEY UPDATE SKIP LOCKED; -- as _lock_consumer locks it
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    now := @schema@._clock();
+
+    -- due_from is that of lane -1
+    SELECT x.consumer, x.lane, x.version, x.seen, x.floor, x.target, x.next_floor, x.window_end,
+           x.pos, x.claims_from, x.delivered, x.home, z.due_from, x.leader, x.members,
+           x.kept_for, x.kept_until
+    INTO l
+    FROM @schema@.consumer c,
+         LATERAL (SELECT * FROM @schema@.lane y
+                  WHERE y.consumer = c.name AND y.lane = q.ahead_lane
+                  ORDER BY y.version DESC LIMIT 1) AS x,
+         LATERAL (SELECT y.due_from FROM @schema@.lane y
+                  WHERE y.consumer = c.name AND y.lane = -1
+                  ORDER BY y.version DESC LIMIT 1) AS z
+    WHERE c.name = q.consumer AND c.lanes = q.lanes
+      AND @include same_settings(c, q)@
+      AND @include knows_version(knows)@
+      -- what _check_tenant would refuse
+      AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
+      AND (c.tenant = '' OR row_security_active('@schema@.event')
+           OR current_user <> @schema@._caller())
+      -- the lane stands where the worker read on
+      AND x.pos = q.ahead_from AND x.target::text = q.ahead_target
+      AND x.leader IS NULL AND @schema@._members(x.members, x.lane) = q.ahead_members
+      AND q.ahead_to BETWEEN q.ahead_from + 1 AND x.window_end
+      -- the clock was not set back
+      AND (z.due_from > now) IS NOT TRUE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+
+    first_due := @schema@._first_due(l.consumer, l.due_from);
+    again := coalesce(q.parked_first AND first_due <= now, false);
+    IF first_due IS NOT NULL AND (q.ordering = 'global'
+                                  OR q.parked_first AND q.pull_in AND NOT again) THEN
+        RETURN NULL;
+    END IF;
+    IF failed OR first_due IS NOT NULL THEN
+        SELECT * INTO was FROM @schema@.claim k
+        WHERE k.consumer = l.consumer AND k.epoch = q.epoch;
+        IF again AND (was.lane >= 0) IS NOT TRUE THEN
+            RETURN NULL;
+        END IF;
+    END IF;
+    new := ROW(l.consumer, q.epoch, l.lane, l.seen, l.floor, l.target, l.next_floor,
+               l.window_end, q.ahead_from, q.ahead_to, q.owner,
+               now + q.lease_ms * interval '1 millisecond',
+               q.lease_ms * interval '1 millisecond', l.members, NULL);
+    IF again THEN
+        SELECT d.seqs, d.rows INTO due_seqs, due_rows
+        FROM @schema@._due_together(l, was, q.max_events, first_due, now) d;
+        IF due_seqs IS NULL THEN
+            RETURN NULL;
+        END IF;
+        new := ROW(l.consumer, q.epoch, -1, NULL, 0, NULL, NULL, NULL, 0, 0, q.owner,
+                   new.locked_until, new.lease, NULL, due_seqs);
+    END IF;
+
+    -- The claim is still the worker's, and every other claim is alive and known to it.
+    UPDATE @schema@.claim k
+    SET epoch = @schema@._next_epoch(), lane = new.lane, members = new.members,
+        seen = new.seen, floor = new.floor, target = new.target,
+        next_floor = new.next_floor, window_end = new.window_end,
+        from_seq = new.from_seq, to_seq = new.to_seq, locked_until = new.locked_until,
+        lease = new.lease, seqs = new.seqs
+    WHERE k.consumer = l.consumer AND k.epoch = q.epoch AND k.owner = q.owner
+      AND k.locked_until > now AND (k.lane >= 0 OR was.lane = -1)
+      AND NOT EXISTS (SELECT 1 FROM @schema@.claim o
+                      WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
+                        AND o.epoch <> q.epoch
+                        AND ((o.epoch = ANY (q.known)
+                              OR o.lane >= 0 AND q.ahead_members
+                                 & @schema@._members(o.members, o.lane) = 0)
+                             AND @include is_alive(o, now)@) IS NOT TRUE)
+      -- A worker that is alone has to bring its lanes together.
+      AND (q.ahead_members = @schema@._all_lanes(q.lanes)
+           OR EXISTS (SELECT 1 FROM @schema@.claim o
+                      WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
+                        AND o.epoch <> q.epoch AND (o.epoch = ANY (q.known)) IS NOT TRUE))
+    RETURNING k.epoch INTO new.epoch;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    IF new.epoch <= q.epoch OR new.epoch <= ANY (q.known) THEN
+        -- q.known comes from the worker: only claims that exist count.
+        last := (SELECT max(k.epoch) FROM @schema@.claim k
+                 WHERE k.consumer = l.consumer AND k.epoch <> new.epoch);
+        IF new.epoch <= greatest(q.epoch, last) THEN
+            new.epoch := @schema@._refence(l.consumer, new.epoch, greatest(q.epoch, last));
+        END IF;
+    END IF;
+
+    r := @schema@._no_answer(q.place, now);
+    IF failed OR first_due IS NOT NULL THEN
+        l.due_from := least(first_due, now);
+        SELECT * INTO exceptions FROM @schema@._turn_exceptions(was, new, l, q, due_rows, now);
+        r.held := exceptions.held;
+        r.keys := exceptions.keys;
+        q.tried := exceptions.delivered;
+    END IF;
+    UPDATE @schema@.lane x
+    SET version = l.version + 1, pos = CASE WHEN again THEN l.pos ELSE q.ahead_to END,
+        delivered = l.delivered + q.tried,
+        claims_from = (SELECT min(k.epoch) FROM @schema@.claim k
+                       WHERE k.consumer = l.consumer AND k.epoch >= l.claims_from)
+    WHERE x.consumer = l.consumer AND x.lane = l.lane AND x.version = l.version;
+
+    r.epoch := new.epoch;
+    r.lane := new.lane;
+    r.from_seq := new.from_seq;
+    r.to_seq := new.to_seq;
+    IF again THEN
+        r.n := cardinality(r.held);
+    ELSE
+        r.n := q.ahead_n;
+        r.seen := l.seen;
+        r.floor := l.floor;
+        r.target := q.ahead_target;
+        r.window_end := l.window_end;
+        r.members := q.ahead_members;
+    END IF;
+    RETURN r;
+END
+$outbox$;
+
+-- _no_answer returns the answer of a turn that claimed nothing. The paths add what they did.
+CREATE OR REPLACE FUNCTION @schema@._no_answer(place int, moment timestamptz)
+RETURNS @schema@._answer
+LANGUAGE sql IMMUTABLE
+RETURN ROW(place, false, false, false, false, false, false, false, 0, 0, -1,
+           floor(extract(epoch FROM moment) * 1000), NULL, NULL, 0, false, NULL, NULL, NULL, NULL,
+           NULL, NULL, NULL, NULL, false, NULL, NULL)::@schema@._answer;
+
+-- _turn_exceptions handles exceptions for _turn_next. It records how claim `was` ended. Then, if
+-- the next claim k is one of parked events, it takes those, which are at `rows`, and returns their
+-- history (see _take_due). Otherwise it finds the events of k that have to wait behind parked ones
+-- of their key (see _held); the worker has read them ahead, in lane l. delivered: how many events
+-- lane l has delivered. l.due_from: no parked event has an earlier time. Under the consumer's lock.
 CREATE OR REPLACE FUNCTION @schema@._turn_exceptions(
-    was @schema@.claim, k @schema@.claim, l @schema@.lane, s @schema@._settlement,
-    a @schema@._ahead, rows tid[], now timestamptz,
-    OUT delivered bigint, OUT held bigint[], OUT keys bigint[])
+    was @schema@.claim, k @schema@.claim, l @schema@.lane, q @schema@._request, rows tid[],
+    now timestamptz, OUT delivered bigint, OUT held bigint[], OUT keys bigint[])
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 DECLARE
     c @schema@.consumer;
+    most bigint := 4 * q.ahead_n; -- keys worth sending, as in _held
 BEGIN
-    IF k.lane >= 0 OR s.outcomes <> '[]' THEN
+    IF k.lane >= 0 OR q.outcomes <> '[]' THEN
         SELECT * INTO c FROM @schema@.consumer x WHERE x.name = l.consumer;
     END IF;
     IF was.lane = -1 THEN
-        PERFORM @schema@._settle_retried(c, was, s, l.due_from, now);
+        PERFORM @schema@._settle_retried(c, was, q, l.due_from, now);
         delivered := 0; -- by this lane
-    ELSIF s.outcomes <> '[]' THEN
-        delivered := greatest(s.tried - @schema@._settle_outcomes(c, was, s.outcomes, now), 0);
+    ELSIF q.outcomes <> '[]' THEN
+        delivered := greatest(q.tried - @schema@._settle_outcomes(c, was, q.outcomes, now), 0);
     ELSE
-        delivered := s.tried;
+        delivered := q.tried;
     END IF;
 
     IF k.lane = -1 THEN
         SELECT d.seqs, d.past INTO held, keys FROM @schema@._take_due(k, rows, now) d;
-    ELSIF c.ordering = 'key' AND @schema@._knows_keys(a.sample) THEN
-        keys := @schema@._held_keys(l.consumer, l.due_from, 4 * a.n + 1); -- as in _held
-    END IF;
-    IF k.lane >= 0 AND c.ordering = 'key' AND (cardinality(keys) <= 4 * a.n) IS NOT TRUE THEN
-        SELECT h.held, h.keys INTO held, keys
-        FROM @schema@._held(c, l, a.from_seq, a.to_seq, a.n, l.due_from, a.sample) h;
+    ELSIF c.ordering = 'key' THEN
+        IF @schema@._knows_keys(q.key_sample) THEN
+            keys := @schema@._held_keys(l.consumer, l.due_from, most + 1);
+        END IF;
+        IF (cardinality(keys) <= most) IS NOT TRUE THEN
+            SELECT h.held, h.keys INTO held, keys
+            FROM @schema@._held(c, l, q.ahead_from, q.ahead_to, q.ahead_n, l.due_from,
+                                q.key_sample) h;
+        END IF;
     END IF;
 END
 $outbox$;

@@ -55,16 +55,27 @@ BEGIN
 END
 $outbox$;
 
-CREATE OR REPLACE FUNCTION @schema@._worker_turn(
-    consumer text, owner text, knows int,
-    s @schema@._settlement, q @schema@._request, a @schema@._ahead) RETURNS @schema@._answer
+CREATE OR REPLACE FUNCTION @schema@._worker_turn(q @schema@._request, knows int)
+RETURNS @schema@._answer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    IF NOT @schema@._admit('consumer', consumer) THEN
-        RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', consumer
+    IF NOT @schema@._admit('consumer', q.consumer) THEN
+        RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', q.consumer
             USING ERRCODE = 'OB003';
     END IF;
-    RETURN @schema@._turn(consumer, owner, knows, s, q, a);
+    RETURN @schema@._turn(q, knows);
+END
+$outbox$;
+
+CREATE OR REPLACE FUNCTION @schema@._worker_turns(
+    asked @schema@._request[], path text, knows int) RETURNS @schema@._answer[]
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    -- The cluster that a worker reports could be anything: the server is asked, as in _turn_home.
+    PERFORM set_config('outbox.cluster', '', true);
+    PERFORM @schema@._home();
+    asked := ARRAY(SELECT x FROM unnest(asked) x WHERE @schema@._admit('consumer', x.consumer));
+    RETURN @include make_turns(asked, path, knows)@;
 END
 $outbox$;
 

@@ -225,7 +225,7 @@ void pg_rollback(struct store *base)
     .consumer_report = pg_consumer_report, \
     \
     .turn = pg_turn, \
-    .turn_many = pg_turns, \
+    .turn_many = pg_turn_many, \
     .extend = pg_extend, \
     .claims = pg_claims, \
     .wake_fd = pg_wake_fd, \

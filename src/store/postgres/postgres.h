@@ -13,8 +13,8 @@
  *   doctor.c     checking the server and the outbox for known problems
  *   emit.c       inserting events and inbox rows
  *   turn.c       settling and claiming
- *   turns.c      the same for simple turns, of one consumer or of several
- *   outcomes.c   the outcomes of a settlement, as JSON
+ *   turn_many.c  the same for simple turns, of one consumer or of several
+ *   request.c    the request of a turn, as a parameter (turn.h is the header of all three)
  *   waiting.c    which events of a claim have to wait
  *   read.c       reading the events of a claim
  *   ahead.c      reading events before they are claimed
@@ -262,10 +262,8 @@ int pg_query_number(struct pg_store *st, struct error *err, int64_t *ret, const 
 /* pg_exec is pg_query without rows. *ret_n (ret_n may be NULL) is how many rows it changed. */
 int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *sql,
             const char *fmt, ...);
-/* pg_rows is pg_query with rows in binary form. */
-PGresult *pg_rows(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
-/* pg_start sends a statement as pg_query does, and pg_finish waits for its rows. The caller can do
- * other work in between. */
+/* pg_start sends a statement as pg_query does; pg_finish waits for its rows, in binary form. The
+ * caller can do other work in between. */
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
 PGresult *pg_finish(struct pg_store *st, struct error *err);
 
@@ -369,32 +367,9 @@ int pg_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, str
 int pg_claims(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
               size_t *ret_n, struct error *err);
 
-/* pg_check_open connects, and refuses a turn inside a transaction, whether ours or begun by hand:
- * its claim would not be durable. */
-int pg_check_open(struct pg_store *st, struct error *err);
-/* pg_memo returns the turn cache of the consumer: the request's, or the handle's. */
-struct turn_cache *pg_memo(struct pg_store *st, const struct claim_request *req);
-/* pg_unread sets the result to: settlement recorded, claim not readable. An error would mean that
- * nothing was done. */
-void pg_unread(struct batch *b, struct claim_hint *hint);
-/* pg_add_outcomes adds the outcomes of a settlement, as JSON; outcomes.c. */
-void pg_add_outcomes(struct buf *b, const struct settlement *s);
-/* pg_add_marks adds the marks of a settlement, as JSON; pg_add_known, the epochs of the claims that
- * the worker holds, as a JSON or PostgreSQL array, depending on the brackets. */
-void pg_add_marks(struct buf *b, const struct settlement *s);
-void pg_add_known(struct buf *b, const struct claim_request *req, const char brackets[2]);
-/* pg_pulls_in returns whether clock repair is due, which examines all parked events. */
-bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
-/* pg_forget_claim settles a claim without wanted events, and empties *b. passed_over: the seq of a
- * parked event to record as skipped; 0: none. */
-int pg_forget_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,
-                    int64_t passed_over, struct error *err);
-/* pg_put_back releases a claim whose events could not be read, for example for lack of memory: no
- * worker has tried them, and an expired lease would count as an attempt. */
-void pg_put_back(struct pg_store *st, const struct claim_request *req, struct batch *b);
-/* pg_shrink ends a claim after `last`: the rest did not fit into memory, and is claimed again. */
-int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
-              struct error *err);
+/* ---- turn_many.c ---- */
+
+int pg_turn_many(struct store *st, struct batched_turn *t, size_t n, struct error *err);
 
 /* ---- waiting.c ---- */
 
@@ -407,10 +382,6 @@ int64_t pg_key_sample(void);
  * order; `keys` lists keys whose events all wait. Either may be NULL. */
 int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t now,
                     struct error *err);
-
-/* ---- turns.c ---- */
-
-int pg_turns(struct store *st, struct batched_turn *t, size_t n, struct error *err);
 
 /* ---- read.c ---- */
 

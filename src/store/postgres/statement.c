@@ -331,13 +331,6 @@ PGresult *pg_query(struct pg_store *st, struct error *err, const char *sql, cons
     return run_statement(st, sql, &p, 0, err);
 }
 
-PGresult *pg_rows(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...)
-{
-    struct params p;
-    COLLECT_PARAMS(&p, fmt);
-    return run_statement(st, sql, &p, 1, err);
-}
-
 int pg_query_number(struct pg_store *st, struct error *err, int64_t *ret, const char *sql,
                     const char *fmt, ...)
 {
@@ -357,7 +350,7 @@ int pg_start(struct pg_store *st, struct error *err, const char *sql, const char
 {
     struct params p;
     COLLECT_PARAMS(&p, fmt);
-    return send_statement(st, PG_MAIN, sql, &p, 0, err);
+    return send_statement(st, PG_MAIN, sql, &p, 1, err);
 }
 
 /* Reads all results: the rows come first, and a failed commit, or its unknown outcome, is reported

@@ -1,17 +1,15 @@
-/* turn.c: a turn in the general case. The decisions are made in sql/postgres/internal/turn.sql;
- * this file has the parameters and the result of the call, and reads its events, ahead of the claim
- * where possible. turns.c has simple turns. */
+/* turn.c: the call that makes turns, and the turn of one consumer in all cases. The decisions are
+ * made in sql/postgres/internal/turn.sql; this file sends the request, reads the answer, and reads
+ * the events of the claim, ahead of it where possible. turn_many.c has simple turns. */
 #include <stdlib.h>
 
-#include "base/buf.h"
-#include "base/json.h"
-#include "store/postgres/postgres.h"
+#include "store/postgres/turn.h"
 
 #define UNREAD_MAX 5
 #define UNREAD_WAIT 1000  /* ms, before the next look after events could not be read */
 #define STANDBY_WAIT 1000 /* ms; another worker has the lane, and nothing tells when it leaves */
-#define SETTLE_BYTES (16 << 20) /* of outcomes in a settlement */
-#define KNOWN_BYTES (1 << 12)
+#define REQUEST_BYTES (64 << 20)
+#define PAYLOAD_COLUMN 6 /* of PG_EVENT_COLUMNS */
 
 /* The state of one turn. */
 struct turning {
@@ -24,149 +22,151 @@ struct turning {
     bool have; /* the events in c were read ahead, in the window `in` */
     struct pg_chunk c;
     struct pg_window in;
-    int64_t passed_over; /* seq of a parked event that the filter excludes; 0: none */
+    int64_t passed_over; /* see struct pg_request */
 };
 
-/* ---- the call ---- */
-
-struct turn_cache *pg_memo(struct pg_store *st, const struct claim_request *req)
+struct turn_cache *pg_cache_of(struct pg_store *st, const struct claim_request *req)
 {
     return req->cache ? req->cache : &st->cache;
 }
 
 bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
 {
-    return clock_repair_due(&pg_memo(st, req)->repair, clock_mono(st->opt.clock));
+    return clock_repair_due(&pg_cache_of(st, req)->repair, clock_mono(st->opt.clock));
 }
 
-/* The answer's columns: the attributes of the type _answer. */
-#define ANSWER(COLUMN) \
-    COLUMN(lost) \
-    COLUMN(paused) \
-    COLUMN(changed) \
-    COLUMN(busy) \
-    COLUMN(through) \
-    COLUMN(skipped) \
-    COLUMN(suspect_due) \
-    COLUMN(crashed) \
-    COLUMN(buried) \
-    COLUMN(wait_ms) \
-    COLUMN(now_ms) \
-    COLUMN(epoch) \
-    COLUMN(lane) \
-    COLUMN(n) \
-    COLUMN(suspect) \
-    COLUMN(held) \
-    COLUMN(seen) \
-    COLUMN(floor) \
-    COLUMN(target) \
-    COLUMN(from_seq) \
-    COLUMN(to_seq) \
-    COLUMN(window_end) \
-    COLUMN(quiet) \
-    COLUMN(members) \
-    COLUMN(keys)
+/* ---- the call ---- */
 
-#define ANSWER_NUMBER(name) A_##name,
-enum { ANSWER(ANSWER_NUMBER) A_end };
+/* The columns of an answer, which come after those of an event, if the call returns events. */
+enum {
+    A_PLACE,
+    A_LOST,
+    A_PAUSED,
+    A_CHANGED,
+    A_BUSY,
+    A_THROUGH,
+    A_SKIPPED,
+    A_SUSPECT_DUE,
+    A_CRASHED,
+    A_BURIED,
+    A_WAIT_MS,
+    A_NOW_MS,
+    A_EPOCH,
+    A_LANE,
+    A_N,
+    A_SUSPECT,
+    A_HELD,
+    A_KEYS,
+    A_SEEN,
+    A_FLOOR,
+    A_TARGET,
+    A_FROM,
+    A_TO,
+    A_WINDOW_END,
+    A_QUIET,
+    A_MEMBERS,
+    A_COLUMNS
+};
 
-/* A parameter for each attribute of the types _settlement, _request and _ahead, in their order.
- * When effects of the application are settled, its search_path is in force, so every name has its
+/* When effects of the application are settled, its search_path is in force, so every name has its
  * schema. */
-#define TURN_TYPES "ss" SETTLEMENT_TYPES REQUEST_TYPES AHEAD_TYPES
-#define SETTLEMENT_TYPES "iisis"
-#define REQUEST_TYPES "iiiibbississ"
-#define AHEAD_TYPES "isiiiii"
+#define ANSWER \
+    "e.place::bigint, e.lost, e.paused, e.changed, e.busy, e.through, e.skipped, e.suspect_due, " \
+    "e.crashed, e.buried, e.wait_ms, e.now_ms, e.epoch, e.lane::bigint, e.n::bigint, e.suspect, " \
+    "e.held::pg_catalog.text, e.keys::pg_catalog.text, e.seen, e.floor, e.target, e.from_seq, " \
+    "e.to_seq, e.window_end, e.quiet, e.members "
+#define TURNS PG_NAMED "SELECT " PG_EVENT_COLUMNS ", " ANSWER "FROM @schema@._turns"
+static const char any_sql[] = PG_NAMED
+    "SELECT " ANSWER "FROM @schema@._turn(($1::@schema@._request[])[1], @version@) e";
+static const char single_sql[] = TURNS "($1, 'single', @version@) e";
+static const char batch_sql[] = TURNS "($1, 'batch', @version@) e";
 
-#define ANSWER_NAME(name) "t." #name ", "
-static const char turn_sql[] = PG_NAMED
-    "SELECT " ANSWER(ANSWER_NAME) "NULL FROM @schema@._turn($1, $2, @version@, "
-                                  "ROW($3, $4, $5, $6, $7), "
-                                  "ROW($8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19), "
-                                  "ROW($20, $21, $22, $23, $24, $25, $26)) t";
-
-/* Counts the events that were not released. The server cannot count them: it does not know which
- * ones the predicate excludes. */
-static int64_t tried_in(const struct settlement *s)
+int pg_turn_start(struct pg_store *st, enum pg_path path, struct buf *list, struct error *err)
 {
-    int64_t n = 0;
-    for (size_t i = 0; i < s->b->n; i++) {
-        bool given_back = s->release_from && s->b->ev[i].seq >= s->release_from;
-        if (!given_back)
-            n++;
+    const char *requests = pg_request_list(list);
+    if (!requests)
+        return err_nomem(err);
+    switch (path) {
+    case PATH_SINGLE: return pg_start(st, err, single_sql, "s", requests);
+    case PATH_BATCH: return pg_start(st, err, batch_sql, "s", requests);
+    default: return pg_start(st, err, any_sql, "s", requests);
     }
-    return n;
 }
 
-static int send_turn(struct turning *t, const struct settlement *s, const struct claim_request *req,
-                     struct error *err)
+static bool flag_at(const PGresult *r, int row, int col)
 {
-    /* A settlement alone requests nothing: max_events 0, and max_attempts 0 takes over nothing. */
-    static const struct claim_request nothing;
-    const struct claim_request *q = req ? req : &nothing;
-    struct pg_store *st = t->st;
-    struct buf outcomes, marks, known;
-    buf_init(&outcomes, SETTLE_BYTES);
-    buf_init(&marks, SETTLE_BYTES);
-    buf_init(&known, KNOWN_BYTES);
-
-    buf_addc(&outcomes, '[');
-    if (t->passed_over)
-        buf_addf(&outcomes, "{\"seq\":%lld,\"kind\":\"skip\"}", (long long)t->passed_over);
-    else if (s)
-        pg_add_outcomes(&outcomes, s);
-    buf_addc(&outcomes, ']');
-    pg_add_marks(&marks, s);
-    pg_add_known(&known, q, "{}");
-    bool marked = s && s->n_marks > 0;
-
-    /* -1 says that no other worker of this process will come for the rest, so the lanes of a new
-     * consumer are taken together. */
-    bool takes_all = q->sole && q->n_known == 0;
-    int64_t first_lane = takes_all ? -1 : q->lane_hint;
-
-    int64_t ahead_lane = -1, ahead_members = 0, ahead_n = 0;
-    struct pg_window ahead = {0};
-    if (t->have) {
-        ahead_lane = st->ahead.lane;
-        ahead_members = st->ahead.members;
-        ahead_n = (int64_t)t->c.n;
-        ahead = t->in;
-    }
-
-    int result = -1;
-    bool whole = buf_cstr(&outcomes) && buf_cstr(&marks) && buf_cstr(&known);
-    if (!whole)
-        err_nomem(err);
-    else
-        result = pg_start(st, err, turn_sql, TURN_TYPES, req ? req->consumer : s->consumer,
-                          req ? req->owner : s->owner,
-                          /* settlement */
-                          s ? s->b->epoch : 0, s ? tried_in(s) : 0, outcomes.p,
-                          s ? s->release_from : 0, marked ? marks.p : NULL,
-                          /* request */
-                          (int64_t)q->max_events, q->lease_ms, (int64_t)q->max_attempts,
-                          (int64_t)q->suspect, q->parked_first, (int)pg_pulls_in(st, q), first_lane,
-                          q->one_shot ? NULL : known.p, req ? store_order_names[q->order] : NULL,
-                          (int64_t)q->lanes, q->events ? q->events : "", q->where ? q->where : "",
-                          /* read ahead */
-                          ahead_lane, ahead.target, ahead.from, ahead.to, ahead_n, ahead_members,
-                          pg_key_sample());
-    buf_release(&known);
-    buf_release(&marks);
-    buf_release(&outcomes);
-    return result;
+    return PQgetlength(r, row, col) == 1 && *PQgetvalue(r, row, col);
 }
 
-/* Makes the call. While the server works on it, reads on ahead. */
+struct pg_answer pg_answer_at(const PGresult *r, int row)
+{
+    int at = PQnfields(r) - A_COLUMNS;
+    struct pg_answer a = {.place = (size_t)pg_binary_int8(r, row, at + A_PLACE),
+                          .lost = flag_at(r, row, at + A_LOST),
+                          .paused = flag_at(r, row, at + A_PAUSED),
+                          .changed = flag_at(r, row, at + A_CHANGED),
+                          .busy = flag_at(r, row, at + A_BUSY),
+                          .through = flag_at(r, row, at + A_THROUGH),
+                          .skipped = flag_at(r, row, at + A_SKIPPED),
+                          .suspect_due = flag_at(r, row, at + A_SUSPECT_DUE),
+                          .crashed = pg_binary_int8(r, row, at + A_CRASHED),
+                          .buried = pg_binary_int8(r, row, at + A_BURIED),
+                          .wait_ms = pg_binary_int8(r, row, at + A_WAIT_MS),
+                          .now_ms = pg_binary_int8(r, row, at + A_NOW_MS),
+                          .epoch = pg_binary_int8(r, row, at + A_EPOCH),
+                          .lane = pg_binary_int8(r, row, at + A_LANE),
+                          .n = (size_t)pg_binary_int8(r, row, at + A_N),
+                          .suspect = flag_at(r, row, at + A_SUSPECT),
+                          .held = pg_str(r, row, at + A_HELD),
+                          .keys = pg_str(r, row, at + A_KEYS),
+                          .seen = pg_str(r, row, at + A_SEEN),
+                          .floor = pg_binary_int8(r, row, at + A_FLOOR),
+                          .target = pg_str(r, row, at + A_TARGET),
+                          .from = pg_binary_int8(r, row, at + A_FROM),
+                          .to = pg_binary_int8(r, row, at + A_TO),
+                          .window_end = pg_binary_int8(r, row, at + A_WINDOW_END),
+                          .quiet = flag_at(r, row, at + A_QUIET),
+                          .members = pg_binary_int8(r, row, at + A_MEMBERS),
+                          .row = row,
+                          .has_events = at > 0};
+    int rows = PQntuples(r);
+    for (int i = row; i < rows; i++) {
+        if ((size_t)pg_binary_int8(r, i, at + A_PLACE) != a.place)
+            break;
+        a.rows++;
+        if (at > 0 && PQgetisnull(r, i, PAYLOAD_COLUMN)) /* there is no event, or a large one */
+            a.has_events = false;
+    }
+    return a;
+}
+
+/* Makes the turn of one consumer, which is always answered. While the server works on it, reads on
+ * ahead. The answer's texts belong to the result. */
 static PGresult *make_turn(struct turning *t, const struct settlement *s,
-                           const struct claim_request *req, struct error *err)
+                           const struct claim_request *req, struct pg_answer *ret,
+                           struct error *err)
 {
-    if (send_turn(t, s, req, err) != 0)
+    struct pg_request q = {.s = s,
+                           .req = req,
+                           .max_events = req ? req->max_events : 0,
+                           .passed_over = t->passed_over,
+                           .ahead = t->have ? &t->in : NULL,
+                           .n_ahead = t->have ? t->c.n : 0};
+    struct buf list;
+    buf_init(&list, REQUEST_BYTES);
+    int result = pg_request_add(&list, t->st, 0, &q, err);
+    if (result == 0)
+        result = pg_turn_start(t->st, PATH_ANY, &list, err);
+    buf_release(&list);
+    if (result != 0)
         return NULL;
+
     if (t->have)
         pg_ahead_fill(t->st, req);
-    return pg_finish(t->st, err);
+    PGresult *r = pg_finish(t->st, err);
+    if (r)
+        *ret = pg_answer_at(r, 0);
+    return r;
 }
 
 /* ---- the answer ---- */
@@ -175,7 +175,7 @@ static PGresult *make_turn(struct turning *t, const struct settlement *s,
  * just made it. Otherwise the wait of the caller is limited to the next one. */
 static void pull_next(struct turning *t, int64_t *wait_ms)
 {
-    struct clock_repair *pull = &pg_memo(t->st, t->req)->repair;
+    struct clock_repair *pull = &pg_cache_of(t->st, t->req)->repair;
     int64_t mono = clock_mono(t->st->opt.clock);
     if (*wait_ms <= 0)
         return;
@@ -190,7 +190,7 @@ static void pull_next(struct turning *t, int64_t *wait_ms)
 
 /* ---- claims whose events are not handed out ---- */
 
-/* Settles a claim that a turn has just made. passed_over: see struct turning. */
+/* Settles a claim that a turn has just made. */
 static int settle_made(struct pg_store *st, const struct claim_request *req, const struct batch *b,
                        int64_t release_from, int64_t passed_over, struct error *err)
 {
@@ -200,15 +200,16 @@ static int settle_made(struct pg_store *st, const struct claim_request *req, con
                            .order = req->order,
                            .b = b,
                            .release_from = release_from};
-    PGresult *r = make_turn(&t, &s, NULL, err);
+    struct pg_answer ignored;
+    PGresult *r = make_turn(&t, &s, NULL, &ignored, err);
     if (!r)
         return -1;
     PQclear(r);
     return 0;
 }
 
-int pg_forget_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,
-                    int64_t passed_over, struct error *err)
+int pg_drop_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,
+                  int64_t passed_over, struct error *err)
 {
     if (settle_made(st, req, b, 0, passed_over, err) != 0)
         return -1;
@@ -223,7 +224,7 @@ void pg_put_back(struct pg_store *st, const struct claim_request *req, struct ba
     struct error ignored;
     if (PQstatus(st->db) != CONNECTION_OK)
         return;
-    struct turn_cache *memo = pg_memo(st, req);
+    struct turn_cache *memo = pg_cache_of(st, req);
     memo->unread++;
     if (memo->unread > UNREAD_MAX)
         return;
@@ -250,13 +251,13 @@ static size_t listed_up_to(const char *seqs, int64_t last)
 
 /* Reads parked events, by the result's list if there is one. A dead letter that was sent back may
  * have been trimmed, and is then found only through the claim. */
-static int fetch_parked(struct turning *t, const PGresult *r, struct error *err)
+static int fetch_parked(struct turning *t, const struct pg_answer *an, struct error *err)
 {
-    struct pg_listed listed = {pg_str(r, 0, A_held), pg_str(r, 0, A_keys)};
+    struct pg_listed listed = {an->held, an->keys};
     if (listed.seqs) {
         if (pg_read_listed(t->st, t->req, &listed, t->a, &t->c, err) != 0)
             return -1;
-        size_t there = (size_t)pg_int(r, 0, A_n);
+        size_t there = an->n;
         if (t->c.cut)
             there = listed_up_to(listed.seqs, t->c.last);
         if (t->c.scanned == there)
@@ -267,15 +268,14 @@ static int fetch_parked(struct turning *t, const PGresult *r, struct error *err)
 
 /* Reads the events of a claim that was not read ahead. If memory runs out, the claim is cut
  * there. */
-static int fetch_events(struct turning *t, const PGresult *r, const struct pg_window *w,
+static int fetch_events(struct turning *t, const struct pg_answer *an, const struct pg_window *w,
                         struct error *err)
 {
     int result;
     if (t->b->parked)
-        result = fetch_parked(t, r, err);
+        result = fetch_parked(t, an, err);
     else
-        result = pg_read_window(t->st, t->req, pg_int(r, 0, A_members), w,
-                                (size_t)pg_int(r, 0, A_n), t->a, &t->c, err);
+        result = pg_read_window(t->st, t->req, an->members, w, an->n, t->a, &t->c, err);
     if (result != 0)
         return -1;
     if (!t->c.cut)
@@ -286,19 +286,18 @@ static int fetch_events(struct turning *t, const PGresult *r, const struct pg_wi
 
 /* Makes sure that the events of the claim are in t->c, read ahead or now. Then starts reading ahead
  * after them. */
-static int get_events(struct turning *t, const PGresult *r, struct error *err)
+static int get_events(struct turning *t, const struct pg_answer *an, struct error *err)
 {
     struct batch *b = t->b;
     const struct pg_ahead *h = &t->st->ahead;
-    int64_t members = pg_int(r, 0, A_members);
-    struct pg_window w = {.seen = pg_str(r, 0, A_seen),
-                          .target = pg_str(r, 0, A_target),
-                          .floor = pg_int(r, 0, A_floor),
+    struct pg_window w = {.seen = an->seen,
+                          .target = an->target,
+                          .floor = an->floor,
                           .from = b->from,
                           .to = b->to,
-                          .end = pg_int(r, 0, A_window_end)};
+                          .end = an->window_end};
     if (t->have && !b->parked) {
-        bool same_lanes = b->lane == h->lane && members == h->members;
+        bool same_lanes = b->lane == h->lane && an->members == h->members;
         bool same_range = w.from == t->in.from && w.to == t->in.to;
         if (same_lanes && same_range && strcmp(w.target, t->in.target) == 0)
             return 0;
@@ -308,34 +307,32 @@ static int get_events(struct turning *t, const PGresult *r, struct error *err)
         pg_ahead_keep(t->st, t->a, &t->c, &t->in);
     else if (!b->parked)
         pg_ahead_forget(t->st);
-    if (fetch_events(t, r, &w, err) != 0)
+    if (fetch_events(t, an, &w, err) != 0)
         return -1;
-    pg_memo(t->st, t->req)->unread = 0;
+    pg_cache_of(t->st, t->req)->unread = 0;
     w.to = b->to;
     bool more_may_come = !b->parked && !t->req->one_shot && !t->req->no_readahead;
     if (more_may_come) {
         b->ev = t->c.ev;
         b->n = t->c.n;
-        pg_ahead_start(t->st, t->req, b, members, &w);
+        pg_ahead_start(t->st, t->req, b, an->members, &w);
     }
     return 0;
 }
 
-/* Builds the batch from a result that has one. */
-static int take_batch(struct turning *t, const PGresult *r, struct error *err)
+/* Builds the batch of a claim. */
+static int take_batch(struct turning *t, const struct pg_answer *an, struct error *err)
 {
     struct batch *b = t->b;
-    int64_t lane = pg_int(r, 0, A_lane);
-    bool parked = lane < 0;
-    bool suspect = pg_true(r, 0, A_suspect);
+    bool parked = an->lane < 0;
     *b = (struct batch){.parked = parked,
-                        .suspect = suspect,
-                        .blamed = suspect && t->req->suspect == SUSPECT_TAKE,
-                        .lane = parked ? 0 : (int)lane,
-                        .epoch = pg_int(r, 0, A_epoch),
-                        .from = pg_int(r, 0, A_from_seq),
-                        .to = pg_int(r, 0, A_to_seq)};
-    if (get_events(t, r, err) != 0) {
+                        .suspect = an->suspect,
+                        .blamed = an->suspect && t->req->suspect == SUSPECT_TAKE,
+                        .lane = parked ? 0 : (int)an->lane,
+                        .epoch = an->epoch,
+                        .from = an->from,
+                        .to = an->to};
+    if (get_events(t, an, err) != 0) {
         pg_put_back(t->st, t->req, b);
         return -1;
     }
@@ -345,20 +342,19 @@ static int take_batch(struct turning *t, const PGresult *r, struct error *err)
     if (b->n == 0) {
         /* A parked event that the filter excludes comes alone. It is recorded as skipped, because
          * it may have been claimed under another filter. */
-        return pg_forget_claim(t->st, t->req, b, parked ? t->c.last : 0, err);
+        return pg_drop_claim(t->st, t->req, b, parked ? t->c.last : 0, err);
     }
 
     /* Nothing holds up parked events. */
-    const char *held = parked ? NULL : pg_str(r, 0, A_held);
-    const char *keys = parked ? NULL : pg_str(r, 0, A_keys);
-    if (pg_mark_waiting(b, held, keys, pg_int(r, 0, A_now_ms), err) != 0) {
+    const char *held = parked ? NULL : an->held;
+    const char *keys = parked ? NULL : an->keys;
+    if (pg_mark_waiting(b, held, keys, an->now_ms, err) != 0) {
         pg_put_back(t->st, t->req, b);
         return -1;
     }
-    bool that_is_all = pg_true(r, 0, A_quiet);
     if (t->req->no_listen)
-        t->hint->quiet = that_is_all; /* the caller is woken for whatever comes next */
-    else if (pg_wakeup_found(t->st, b->n, that_is_all, &t->hint->quiet, err) != 0)
+        t->hint->quiet = an->quiet; /* the caller is woken for whatever comes next */
+    else if (pg_wakeup_found(t->st, b->n, an->quiet, &t->hint->quiet, err) != 0)
         return -1;
     return 0;
 }
@@ -395,28 +391,27 @@ int pg_check_open(struct pg_store *st, struct error *err)
                    "a claim inside an open transaction would not be durable: refused");
 }
 
-/* Handles the result of a call. *ret_again: the call has to be repeated. */
-static int take_answer(struct turning *t, const PGresult *r, bool claiming, bool *ret_again,
-                       struct error *err)
+/* Handles an answer. *ret_again: the call has to be repeated. */
+static int take_answer(struct turning *t, const struct pg_answer *an, bool claiming,
+                       bool *ret_again, struct error *err)
 {
     struct claim_hint *h = t->hint;
     *ret_again = false;
-    h->paused = pg_true(r, 0, A_paused);
-    h->changed = pg_true(r, 0, A_changed);
-    h->busy = pg_true(r, 0, A_busy);
-    h->through = pg_true(r, 0, A_through);
-    h->suspect = pg_true(r, 0, A_suspect_due);
-    h->crashed += (size_t)pg_int(r, 0, A_crashed);
-    h->buried += (size_t)pg_int(r, 0, A_buried);
-    h->skipped += pg_true(r, 0, A_skipped);
-    h->wait_ms = pg_int(r, 0, A_wait_ms);
+    h->paused = an->paused;
+    h->changed = an->changed;
+    h->busy = an->busy;
+    h->through = an->through;
+    h->suspect = an->suspect_due;
+    h->crashed += (size_t)an->crashed;
+    h->buried += (size_t)an->buried;
+    h->skipped += an->skipped;
+    h->wait_ms = an->wait_ms;
     if (claiming)
         pull_next(t, &h->wait_ms);
 
-    bool claimed = pg_int(r, 0, A_n) > 0;
-    if (claimed && take_batch(t, r, err) != 0)
+    if (an->n > 0 && take_batch(t, an, err) != 0)
         return -1;
-    if (t->have && !claimed && !pg_true(r, 0, A_skipped))
+    if (t->have && an->n == 0 && !an->skipped)
         pg_ahead_forget(t->st); /* the lane's position is not where reading ahead began */
 
     bool found_nothing = claiming && t->b->n == 0;
@@ -451,14 +446,15 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
         t.have = pg_ahead_take(st, req, a, &t.c, &t.in);
     bool settled = false;
     do {
-        PGresult *r = make_turn(&t, s, req, err);
+        struct pg_answer an;
+        PGresult *r = make_turn(&t, s, req, &an, err);
         int result = -1;
         if (r) {
             if (s)
-                lost = pg_true(r, 0, A_lost);
+                lost = an.lost;
             settled = settled || s;
             s = NULL; /* settled already, should the call be repeated */
-            result = take_answer(&t, r, claiming, &again, err);
+            result = take_answer(&t, &an, claiming, &again, err);
             PQclear(r);
         }
         if (result != 0 && !settled)
@@ -486,10 +482,11 @@ int pg_settle(struct store *base, const struct settlement *s, bool *ret_lost, st
     if (!st->in_tx)
         return err_set(err, ERR_MISUSE,
                        "no transaction is open: effects and outcomes must commit together");
-    PGresult *r = make_turn(&t, s, NULL, err);
+    struct pg_answer an;
+    PGresult *r = make_turn(&t, s, NULL, &an, err);
     if (!r)
         return -1;
-    *ret_lost = pg_true(r, 0, A_lost);
+    *ret_lost = an.lost;
     PQclear(r);
     return 0;
 }

@@ -1,12 +1,9 @@
--- _long_turn is the turn for all cases. _turn describes the parameters and the answer, and has a
--- fast path for simple cases. head: see _claim_fresh.
+-- _turn_full makes a turn in all cases; see _turn. head: see _claim_fresh.
 --
--- The steps, each under the consumer's lock: is this still the outbox that the consumer knows
--- (_turn_home)? Which claims have run out? Settle. Claim (_turn_claim). Write down where the lanes
--- are.
-CREATE OR REPLACE FUNCTION @schema@._long_turn(
-    consumer text, owner text,
-    s @schema@._settlement, q @schema@._request, a @schema@._ahead, head bigint)
+-- The steps, each under the consumer's lock: check that this is still the outbox that the consumer
+-- knows (_turn_home); take over claims that have run out; settle; claim (_turn_claim); store the
+-- positions of the lanes.
+CREATE OR REPLACE FUNCTION @schema@._turn_full(q @schema@._request, head bigint)
 RETURNS @schema@._answer
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -36,14 +33,11 @@ DECLARE
     waited interval := '0';
     slack interval := '1 s'; -- of two turns, the one that began first may come second
 BEGIN
-    r := ROW(false, NULL, false, false, false, false, false, 0, 0, NULL, NULL,
-             NULL, NULL, 0, false, NULL, NULL, NULL, NULL, NULL, NULL, NULL, false, NULL, NULL);
-
     -- Usually there is nothing to do, which can be determined without a lock.
-    IF s.epoch = 0 AND q.max_events > 0 AND head IS NOT NULL THEN
+    IF q.epoch = 0 AND q.max_events > 0 AND head IS NOT NULL THEN
         PERFORM @schema@._check_transaction();
         now := @schema@._clock();
-        SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _long_turn.consumer;
+        SELECT * INTO c FROM @schema@.consumer x WHERE x.name = q.consumer;
         IF FOUND AND NOT (c.marks AND EXISTS (
                           SELECT 1 FROM @schema@.marking m
                           JOIN @schema@.adopted_row w ON w.marking = m.id
@@ -53,12 +47,13 @@ BEGIN
         END IF;
     END IF;
     IF NOT surely_idle THEN
-        IF q.known IS NULL AND q.max_events > 0 AND s.epoch = 0 THEN
-            waited := @schema@._try_consumer(consumer);
+        IF q.known IS NULL AND q.max_events > 0 AND q.epoch = 0 THEN
+            waited := @schema@._try_consumer(q.consumer);
         ELSE
-            waited := @schema@._lock_consumer(consumer);
+            waited := @schema@._lock_consumer(q.consumer);
         END IF;
         IF waited IS NULL THEN
+            r := @schema@._no_answer(q.place, NULL);
             r.busy := true;
             r.wait_ms := 100;
             RETURN r;
@@ -66,13 +61,13 @@ BEGIN
         q.known := coalesce(q.known, '{}');
         -- one time for all: a claim is alive in every step, or in none
         now := @schema@._clock() + waited;
-        SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _long_turn.consumer;
+        SELECT * INTO c FROM @schema@.consumer x WHERE x.name = q.consumer;
     END IF;
-    r.now_ms := floor(extract(epoch FROM now) * 1000);
+    r := @schema@._no_answer(q.place, now);
     IF c.name IS NULL THEN
         PERFORM @schema@._check_whole();
         RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed',
-            _long_turn.consumer USING ERRCODE = 'OB003';
+            q.consumer USING ERRCODE = 'OB003';
     END IF;
     PERFORM @schema@._check_tenant(c);
     r.paused := c.paused;
@@ -107,7 +102,7 @@ BEGIN
     IF q.max_events > 0 THEN
         home := @schema@._turn_home(ls);
         IF home.wrong IS NOT NULL OR home.repaired THEN
-            RETURN @schema@._repair_turn(c, owner, s, home.wrong, now, r);
+            RETURN @schema@._turn_repair(c, q, home.wrong, now, r);
         END IF;
         IF home.here IS NOT NULL THEN
             FOR i IN 1 .. array_length(ls, 1) LOOP
@@ -135,14 +130,14 @@ BEGIN
         FROM @schema@._take_over(c, claims_from, q.max_attempts, now, q.known) t;
     END IF;
 
-    IF s.epoch <> 0 THEN -- however late: if the claim is still there, no worker has taken it over
+    IF q.epoch <> 0 THEN -- however late: if the claim is still there, no worker has taken it over
         SELECT * INTO k FROM @schema@.claim x
-        WHERE x.consumer = c.name AND x.epoch = s.epoch AND x.owner = _long_turn.owner;
+        WHERE x.consumer = c.name AND x.epoch = q.epoch AND x.owner = q.owner;
         r.lost := NOT FOUND;
         IF NOT r.lost THEN
             i := k.lane + 2;
             ls[i].claims_from := claims_from;
-            ls[i] := @schema@._settle_claim(c, ls[i], k, s.tried, s.outcomes, s.release_from, now);
+            ls[i] := @schema@._settle_claim(c, ls[i], k, q, now);
             dirty[i] := true;
             retried := k.lane = -1;
         END IF;
@@ -150,7 +145,7 @@ BEGIN
 
     claiming := q.max_events > 0 AND NOT r.changed AND NOT r.paused;
     IF claiming OR retried THEN
-        first_due := @schema@._first_due(c.name, ls[1].due_from);
+        first_due := @include first_due(c.name, ls[1].due_from)@;
     END IF;
     IF retried THEN
         -- Events are gone, and the next scan need not step over them. Others that read the clock a
@@ -158,13 +153,13 @@ BEGIN
         ls[1].due_from := least(first_due, now - interval '10 milliseconds');
     END IF;
     IF claiming AND q.pull_in AND first_due IS NULL THEN
-        first_due := @schema@._first_due(c.name, NULL);
+        first_due := @include first_due(c.name, NULL::timestamptz)@;
     END IF;
 
     IF claiming THEN
         SELECT * INTO claimed
-        FROM @schema@._turn_claim(c, owner, q, a, head, now, first_due, claims_from, last_epoch, r,
-                                  ls, dirty);
+        FROM @schema@._turn_claim(c, q, head, now, first_due, claims_from, last_epoch, r, ls,
+                                  dirty);
         r := claimed.r;
         ls := claimed.ls;
         dirty := claimed.dirty;
@@ -187,53 +182,52 @@ BEGIN
 END
 $outbox$;
 
--- _repair_turn is the rest of a turn that found an outbox other than the one the consumer knows. It
--- settles, repairs the outbox (wrong describes what is wrong; NULL: that was done), and claims
--- nothing. A repair may dissolve all claims, and events that still exist are delivered again. So a
--- claim that was delivered whole is settled before. Other outcomes name events by their numbers,
--- which may be those of other events now: they are settled after, if the claim is still there.
--- Under _lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._repair_turn(
-    c @schema@.consumer, owner text, s @schema@._settlement, wrong text, now timestamptz,
+-- _turn_repair ends a turn that found an outbox other than the one the consumer knows. It settles,
+-- repairs the outbox (wrong says what is wrong; NULL: it was repaired already), and claims nothing.
+-- A repair may dissolve all claims, and events that still exist are delivered again. So a claim
+-- that was delivered whole is settled before. Other outcomes name events by their numbers, which
+-- may belong to other events now: they are settled after, if the claim still exists. Under
+-- _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._turn_repair(
+    c @schema@.consumer, q @schema@._request, wrong text, now timestamptz,
     INOUT r @schema@._answer)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    delivered_whole boolean := s.outcomes = '[]' AND s.release_from = 0;
+    delivered_whole boolean := q.outcomes = '[]' AND q.release_from = 0;
 BEGIN
     IF delivered_whole THEN
-        r.lost := NOT @schema@._settle_by_itself(c, owner, s, now);
+        r.lost := NOT @schema@._settle_only(c, q, now);
     END IF;
     IF wrong IS NOT NULL THEN
         PERFORM @schema@._repair_outbox(wrong);
     END IF;
     IF NOT delivered_whole THEN
-        r.lost := NOT @schema@._settle_by_itself(c, owner, s, now);
+        r.lost := NOT @schema@._settle_only(c, q, now);
     END IF;
     r.skipped := true;
     r.wait_ms := -1;
 END
 $outbox$;
 
--- _settle_by_itself settles, and does nothing else of a turn. Returns false if the worker no longer
--- has the claim. Under _lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._settle_by_itself(
-    c @schema@.consumer, owner text, s @schema@._settlement, now timestamptz) RETURNS boolean
+-- _settle_only settles a claim, and does nothing else of a turn. Returns false if the worker no
+-- longer has the claim. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._settle_only(
+    c @schema@.consumer, q @schema@._request, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     k @schema@.claim;
     l @schema@.lane;
 BEGIN
-    IF s.epoch = 0 THEN
+    IF q.epoch = 0 THEN
         RETURN true;
     END IF;
     SELECT * INTO k FROM @schema@.claim x
-    WHERE x.consumer = c.name AND x.epoch = s.epoch AND x.owner = _settle_by_itself.owner;
+    WHERE x.consumer = c.name AND x.epoch = q.epoch AND x.owner = q.owner;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
     SELECT * INTO l FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
-    PERFORM @schema@._put_lane(
-        @schema@._settle_claim(c, l, k, s.tried, s.outcomes, s.release_from, now));
+    PERFORM @schema@._put_lane(@schema@._settle_claim(c, l, k, q, now));
     RETURN true;
 END
 $outbox$;
@@ -244,7 +238,7 @@ LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN $1 IS NULL THEN -1
             ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
 
--- _turn_claim claims for _long_turn: parked events that are due, or the next ones of a lane that is
+-- _turn_claim claims for _turn_full: parked events that are due, or the next ones of a lane that is
 -- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and returns when
 -- something that it skipped is due. first_due: of the parked events; NULL: there are none. astray:
 -- event numbers began again, and nothing was claimed; the lanes that changed have to be written
@@ -254,8 +248,8 @@ RETURN CASE WHEN $1 IS NULL THEN -1
 -- lane, and leaves the others to workers that start at the same time. But the only worker of its
 -- process passes lane_hint -1, and takes all lanes of a new consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
-    c @schema@.consumer, owner text, q @schema@._request, a @schema@._ahead, head bigint,
-    now timestamptz, first_due timestamptz, claims_from bigint, last_epoch bigint,
+    c @schema@.consumer, q @schema@._request, head bigint, now timestamptz,
+    first_due timestamptz, claims_from bigint, last_epoch bigint,
     INOUT r @schema@._answer, INOUT ls @schema@.lane[], INOUT dirty boolean[],
     OUT due timestamptz, OUT astray text)
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -276,12 +270,14 @@ DECLARE
     promised boolean;
     kept boolean := false; -- some lanes were left to another worker
     live bigint;
+    ahead_n int;
+    ahead_to bigint;
 BEGIN
     FOR step IN 1 .. 2 LOOP
         IF parked AND q.parked_first = (step = 1) THEN
-            SELECT * INTO p FROM @schema@._claim_parked(c, owner, q.max_events, lease,
-                                                        q.suspect_policy, q.pull_in, first_due,
-                                                        now);
+            SELECT * INTO p FROM @schema@._claim_parked(c, q.owner, q.max_events, lease,
+                                                        q.suspect_policy, q.pull_in,
+                                                        first_due, now);
             r.suspect_due := p.suspect_due;
             due := p.due;
             IF p.n > 0 THEN
@@ -315,7 +311,7 @@ BEGIN
                     due := least(due, until);
                     CONTINUE;
                 END IF;
-                IF @schema@._is_kept(ls[i], owner, now) THEN
+                IF @schema@._is_kept(ls[i], q.owner, now) THEN
                     kept := true;
                     due := least(due, ls[i].kept_until);
                     CONTINUE;
@@ -323,18 +319,22 @@ BEGIN
                 SELECT NULL::bigint AS upto, NULL::@schema@.lane AS other INTO meets;
                 IF c.lanes > 1 AND joins THEN
                     SELECT y.ls, y.dirty INTO ls, dirty
-                    FROM @schema@._join_lanes(i - 2, taken, owner, now, ls, dirty) y;
+                    FROM @schema@._join_lanes(i - 2, taken, q.owner, now, ls, dirty) y;
                 END IF;
                 IF joins AND @schema@._members(ls[i].members, i - 2)
                                <> @schema@._all_lanes(c.lanes) THEN
-                    meets := @schema@._meets(i - 2, taken, owner, now, ls);
+                    meets := @schema@._meets(i - 2, taken, q.owner, now, ls);
                 END IF;
-                IF a.lane = i - 2 AND a.members <> @schema@._members(ls[i].members, i - 2) THEN
-                    a.lane := -1; -- the group is another one now
+                IF q.ahead_lane <> i - 2
+                   OR q.ahead_members <> @schema@._members(ls[i].members, i - 2) THEN
+                    ahead_n := 0; -- another lane, or the group is another one now
+                    ahead_to := 0;
+                ELSE
+                    ahead_n := q.ahead_n;
+                    ahead_to := q.ahead_to;
                 END IF;
-                f := @schema@._claim_fresh(c, ls[i], owner, q.max_events, lease, now, head,
-                         CASE WHEN i - 2 = a.lane THEN a.n ELSE 0 END, a.target, a.from_seq,
-                         CASE WHEN i - 2 = a.lane THEN a.to_seq ELSE 0 END,
+                f := @schema@._claim_fresh(c, ls[i], q.owner, q.max_events, lease, now, head,
+                         ahead_n, q.ahead_target, q.ahead_from, ahead_to,
                          meets.upto, meets.other);
                 IF f.astray IS NOT NULL THEN
                     astray := f.astray;
@@ -375,7 +375,8 @@ BEGIN
     END IF;
     IF r.n > 0 AND r.lane >= 0 AND parked AND c.ordering = 'key' THEN
         SELECT h.held, h.keys INTO r.held, r.keys
-        FROM @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n, first_due, a.sample) h;
+        FROM @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n, first_due,
+                            q.key_sample) h;
     END IF;
     IF r.n > 0 THEN
         RETURN;
@@ -383,7 +384,7 @@ BEGIN
 
     IF taken <> 0 AND c.lanes > 1 AND NOT at_work AND NOT r.skipped THEN
         SELECT y.ls, y.dirty, y.promised INTO ls, dirty, promised
-        FROM @schema@._split_lanes(c, taken, owner, now, ls, dirty) y;
+        FROM @schema@._split_lanes(c, taken, q.owner, now, ls, dirty) y;
         IF promised THEN
             due := least(due, now + interval '50 milliseconds');
         END IF;
@@ -392,7 +393,7 @@ BEGIN
     -- A claim of its own that the worker does not know, because the answer got lost, is waited for
     -- like a claim of another worker.
     SELECT coalesce(min(x.locked_until) FILTER (WHERE x.locked_until > now
-                        AND (x.owner <> _turn_claim.owner OR x.epoch <> ALL (q.known))), due),
+                        AND (x.owner <> q.owner OR x.epoch <> ALL (q.known))), due),
            count(*)
     INTO until, live
     FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
@@ -467,8 +468,8 @@ RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a fe
 
 -- _idle returns whether a consumer surely has nothing to do. It takes no lock, and so writes
 -- nothing. idle: there is no claim, no parked event that is due, no event the consumer has not
--- seen, nothing it could forget, and the outbox is the one it knows. Otherwise _long_turn checks it
--- under the lock. due and through are what _long_turn would answer. One statement sees everything
+-- seen, nothing it could forget, and the outbox is the one it knows. Otherwise _turn_full checks it
+-- under the lock. due and through are what _turn_full would answer. One statement sees everything
 -- at one moment.
 CREATE OR REPLACE FUNCTION @schema@._idle(
     c @schema@.consumer, pull_in boolean, now timestamptz,

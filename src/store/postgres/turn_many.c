@@ -1,42 +1,15 @@
-/* turns.c: simple turns, of one consumer or of several at once.
- * sql/postgres/internal/simple_turns.sql decides which are simple, and makes those; this file makes
- * the call, and hands each consumer its share of the events. They come with the result, or are read
- * once for all consumers at the same position. */
+/* turn_many.c: simple turns, of one consumer or of several at once.
+ * sql/postgres/internal/simple_turns.sql decides which are simple, and makes those; this file
+ * selects the ones to ask for, and hands each consumer its share of the events. They come with the
+ * result, or are read once for all consumers at the same position. */
 #include <stdlib.h>
 
-#include "base/buf.h"
 #include "base/json.h"
 #include "base/num.h"
-#include "store/postgres/postgres.h"
+#include "store/postgres/turn.h"
 
-#define ASK_BYTES (16 << 20)
-#define PAYLOAD_COLUMN 6 /* of PG_EVENT_COLUMNS */
-
-/* The columns of the result, after those of an event. */
-enum {
-    A_PLACE = PG_EVENT_COLUMN_COUNT,
-    A_EPOCH,
-    A_N,
-    A_MORE,
-    A_SEEN,
-    A_FLOOR,
-    A_TARGET,
-    A_FROM,
-    A_TO,
-    A_QUIET,
-    A_NOW_MS
-};
-#define ANSWERS \
-    "SELECT " PG_EVENT_COLUMNS ", e.place, e.epoch, e.n, e.more, e.seen, e.floor, e.target, " \
-    "e.from_seq, e.to_seq, e.quiet, e.now_ms FROM @schema@._turns"
-
-/* One turn has its values as parameters, which takes less time than JSON. */
-static const char one_sql[] = PG_NAMED ANSWERS
-    "(ARRAY[ROW(0, $1, $2, $3, $4, $5, $6, $7, $8, '{}', $9, $10, $11, true)::@schema@._simple], "
-    "@version@) e";
-static const char many_sql[] = PG_NAMED ANSWERS
-    "(ARRAY(SELECT x FROM pg_catalog.json_populate_recordset(NULL::@schema@._simple, "
-    "$1::pg_catalog.json) x), @version@) e";
+#define REQUEST_BYTES (64 << 20)
+#define SHRINK_BYTES (1 << 20)
 
 /* In name order, so that two relays do not deadlock. */
 static const char shrink_sql[] = PG_NAMED
@@ -44,27 +17,12 @@ static const char shrink_sql[] = PG_NAMED
     "(SELECT * FROM pg_catalog.json_to_recordset($1::pg_catalog.json) AS y (consumer text, "
     "owner text, epoch bigint, last bigint) ORDER BY y.consumer OFFSET 0) x";
 
-/* The server's result for one turn. The claim has those events in (from, to] of a window that its
- * consumer wants. The texts belong to the result. */
-struct answer {
-    int64_t epoch; /* of the new claim */
-    int64_t n;     /* its events; 0: there is no claim */
-    bool more;     /* the consumer has other claims */
-    bool quiet;    /* there was nothing new besides them */
-    const char *seen, *target;
-    int64_t floor, from, to;
-    int64_t now_ms;  /* the database's clock */
-    int row, rows;   /* its rows in the result */
-    bool has_events; /* they are in these rows */
-};
-
 /* One consumer's part of the call. */
 struct part {
     struct batched_turn *turn;
-    struct answer answer;
-    struct pg_chunk
-        c;       /* its events. cut: max_bytes was reached, and the rest will be claimed again */
-    bool shrunk; /* and the claim ends there */
+    struct pg_answer answer;
+    struct pg_chunk c; /* its events; cut: max_bytes was reached, and the rest is claimed again */
+    bool shrunk;       /* the claim was cut as well */
 };
 
 /* The claims of a call, and scratch space for an event before it is known which consumers want
@@ -120,117 +78,29 @@ static bool is_single(const struct batched_turn *t, size_t n)
     return n == 1 && may_be_simple(t) && t->req->max_events > 0 && t->req->n_known <= own;
 }
 
-static PGresult *ask_for_one(struct pg_store *st, const struct batched_turn *t, struct error *err)
+/* Asks for those of n turns that may be simple. NULL without an error: there are none. */
+static PGresult *ask(struct pg_store *st, enum pg_path path, const struct batched_turn *t, size_t n,
+                     struct error *err)
 {
-    const struct claim_request *req = t->req;
-    const struct settlement *s = t->s;
-    int64_t epoch = s ? s->b->epoch : 0;
-    int64_t tried = s ? (int64_t)s->b->n : 0;
-    bool marked = s && s->n_marks > 0;
-    struct buf marks;
-    PGresult *r = NULL;
-    buf_init(&marks, ASK_BYTES);
-    pg_add_marks(&marks, s);
-    if (!buf_cstr(&marks))
-        err_nomem(err);
-    else
-        r = pg_rows(st, err, one_sql, "ssiisiibsss", req->consumer, req->owner, epoch, tried,
-                    marked ? marks.p : NULL, (int64_t)req->max_events, req->lease_ms,
-                    (int)pg_pulls_in(st, req), store_order_names[req->order],
-                    req->events ? req->events : "", req->where ? req->where : "");
-    buf_release(&marks);
-    return r;
-}
-
-static void add_name(struct buf *b, const char *name, const char *text)
-{
-    buf_addf(b, ",\"%s\":", name);
-    json_quote(b, str_of(text ? text : ""));
-}
-
-/* Adds the request of one turn. */
-static void add_turn(struct pg_store *st, struct buf *b, size_t place, const struct batched_turn *t)
-{
-    const struct claim_request *req = t->req;
-    const struct settlement *s = t->s;
-    long long epoch = s ? s->b->epoch : 0;
-    long long tried = s ? (long long)s->b->n : 0;
-
-    buf_addf(b, "{\"place\":%zu,\"epoch\":%lld,\"tried\":%lld,\"max_events\":%zu,\"lease_ms\":%lld",
-             place, epoch, tried, max_events_of(st, req), (long long)req->lease_ms);
-    add_name(b, "consumer", req->consumer);
-    add_name(b, "owner", req->owner);
-    add_name(b, "ordering", store_order_names[req->order]);
-    add_name(b, "events", req->events);
-    add_name(b, "predicate", req->where);
-    buf_adds(b, ",\"known\":");
-    pg_add_known(b, req, "[]");
-    if (pg_pulls_in(st, req))
-        buf_adds(b, ",\"pull_in\":true");
-    if (s && s->n_marks > 0) {
-        buf_adds(b, ",\"marks\":");
-        pg_add_marks(b, s);
-    }
-    buf_addc(b, '}');
-}
-
-/* Makes the call for those of n turns that may be simple. NULL without an error: there are none. */
-static PGresult *ask_for_many(struct pg_store *st, const struct batched_turn *t, size_t n,
-                              struct error *err)
-{
-    struct buf b;
-    size_t asked = 0;
-    PGresult *r = NULL;
-    buf_init(&b, ASK_BYTES);
-    buf_addc(&b, '[');
-    for (size_t i = 0; i < n; i++) {
+    struct buf list;
+    int result = 0;
+    buf_init(&list, REQUEST_BYTES);
+    for (size_t i = 0; i < n && result == 0; i++) {
         if (!may_be_simple(&t[i]) || asked_before(t, i))
             continue;
-        if (asked++ > 0)
-            buf_addc(&b, ',');
-        add_turn(st, &b, i, &t[i]);
+        struct pg_request q = {.s = t[i].s, .req = t[i].req, .max_events = t[i].req->max_events};
+        if (path == PATH_BATCH)
+            q.max_events = max_events_of(st, t[i].req);
+        result = pg_request_add(&list, st, i, &q, err);
     }
-    buf_addc(&b, ']');
-    const char *text = buf_cstr(&b);
-    if (!text)
-        err_nomem(err);
-    else if (asked > 0)
-        r = pg_rows(st, err, many_sql, "s", text);
-    buf_release(&b);
-    return r;
+    bool any = list.n > 0;
+    if (result == 0 && any)
+        result = pg_turn_start(st, path, &list, err);
+    buf_release(&list);
+    return result == 0 && any ? pg_finish(st, err) : NULL;
 }
 
 /* ---- the answer ---- */
-
-static bool has_flag(const PGresult *r, int row, int col)
-{
-    return PQgetlength(r, row, col) == 1 && *PQgetvalue(r, row, col);
-}
-
-/* Reads the result of one turn, in rows from `row` on. */
-static struct answer read_answer(const PGresult *r, int row)
-{
-    struct answer a = {.epoch = pg_binary_int8(r, row, A_EPOCH),
-                       .n = pg_binary_int8(r, row, A_N),
-                       .more = has_flag(r, row, A_MORE),
-                       .seen = pg_str(r, row, A_SEEN),
-                       .floor = pg_binary_int8(r, row, A_FLOOR),
-                       .target = pg_str(r, row, A_TARGET),
-                       .from = pg_binary_int8(r, row, A_FROM),
-                       .to = pg_binary_int8(r, row, A_TO),
-                       .quiet = has_flag(r, row, A_QUIET),
-                       .now_ms = pg_binary_int8(r, row, A_NOW_MS),
-                       .row = row,
-                       .has_events = true};
-    int64_t place = pg_binary_int8(r, row, A_PLACE);
-    int rows = PQntuples(r);
-    for (int i = row; i < rows && pg_binary_int8(r, i, A_PLACE) == place; i++) {
-        a.rows++;
-        if (PQgetisnull(r, i, PAYLOAD_COLUMN)) /* there is no event, or a large one */
-            a.has_events = false;
-    }
-    return a;
-}
 
 /* Fills in the result of one turn, except for the events. */
 static void take_answer(struct pg_store *st, struct part *p)
@@ -238,7 +108,7 @@ static void take_answer(struct pg_store *st, struct part *p)
     struct batched_turn *t = p->turn;
     t->made = true;
     if (pg_pulls_in(st, t->req)) /* and nothing is parked */
-        clock_repair_done(&pg_memo(st, t->req)->repair, clock_mono(st->opt.clock));
+        clock_repair_done(&pg_cache_of(st, t->req)->repair, clock_mono(st->opt.clock));
     t->batch = (struct batch){0};
     t->hint = (struct claim_hint){.wait_ms = -1};
     if (p->answer.n > 0) {
@@ -247,7 +117,7 @@ static void take_answer(struct pg_store *st, struct part *p)
         t->batch.to = p->answer.to;
         t->hint.quiet = p->answer.quiet;
     } else {
-        t->hint.through = !p->answer.more;
+        t->hint.through = p->answer.through;
     }
 }
 
@@ -256,7 +126,7 @@ static void take_answer(struct pg_store *st, struct part *p)
 /* Whether two claims begin at the same position of the same window. */
 static bool same_place(const struct part *a, const struct part *b)
 {
-    const struct answer *x = &a->answer, *y = &b->answer;
+    const struct pg_answer *x = &a->answer, *y = &b->answer;
     if (x->floor != y->floor || x->from != y->from)
         return false;
     return strcmp(x->seen, y->seen) == 0 && strcmp(x->target, y->target) == 0;
@@ -323,7 +193,7 @@ static bool all_cut(const struct reading *g)
 /* Reads the events of one window for all consumers that have claimed in it. */
 static int read_place(struct reading *g, struct error *err)
 {
-    const struct answer *at = &g->first->answer;
+    const struct pg_answer *at = &g->first->answer;
     struct pg_window w = {
         .seen = at->seen, .target = at->target, .floor = at->floor, .from = at->from};
     for (size_t i = 0; i < g->n; i++) {
@@ -360,7 +230,7 @@ static bool read_before(const struct reading *g, size_t i)
 static int read_events(struct reading *g, struct error *err)
 {
     for (size_t i = 0; i < g->n; i++) {
-        const struct answer *a = &g->part[i].answer;
+        const struct pg_answer *a = &g->part[i].answer;
         if (a->n == 0 || read_before(g, i))
             continue;
         g->first = &g->part[i];
@@ -386,7 +256,7 @@ static void shrink_all(struct pg_store *st, struct part *part, size_t n)
     struct error ignored;
     struct buf b;
     size_t cut = 0;
-    buf_init(&b, ASK_BYTES);
+    buf_init(&b, SHRINK_BYTES);
     buf_addc(&b, '[');
     for (size_t i = 0; i < n; i++) {
         const struct part *p = &part[i];
@@ -396,8 +266,10 @@ static void shrink_all(struct pg_store *st, struct part *part, size_t n)
             buf_addc(&b, ',');
         buf_addf(&b, "{\"epoch\":%lld,\"last\":%lld", (long long)p->turn->batch.epoch,
                  (long long)p->c.last);
-        add_name(&b, "consumer", p->turn->req->consumer);
-        add_name(&b, "owner", p->turn->req->owner);
+        buf_adds(&b, ",\"consumer\":");
+        json_quote(&b, str_of(p->turn->req->consumer));
+        buf_adds(&b, ",\"owner\":");
+        json_quote(&b, str_of(p->turn->req->owner));
         buf_addc(&b, '}');
     }
     buf_addc(&b, ']');
@@ -425,8 +297,8 @@ static int finish_claim(struct pg_store *st, struct part *p, struct error *err)
         if (!p->shrunk && pg_shrink(st, t->req, b->epoch, p->c.last, err) != 0)
             return -1;
     }
-    pg_memo(st, t->req)->unread = 0;
-    return b->n > 0 ? 0 : pg_forget_claim(st, t->req, b, 0, err);
+    pg_cache_of(st, t->req)->unread = 0;
+    return b->n > 0 ? 0 : pg_drop_claim(st, t->req, b, 0, err);
 }
 
 /* Hands out the events of all claims. The settlements are recorded whatever happens, so there is no
@@ -451,7 +323,7 @@ static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGr
     }
 }
 
-int pg_turns(struct store *base, struct batched_turn *t, size_t n, struct error *err)
+int pg_turn_many(struct store *base, struct batched_turn *t, size_t n, struct error *err)
 {
     struct pg_store *st = pg_of(base);
     struct error why = {0};
@@ -463,14 +335,14 @@ int pg_turns(struct store *base, struct batched_turn *t, size_t n, struct error 
     PGresult *r = NULL;
     bool single = is_single(t, n);
     if (single)
-        r = ask_for_one(st, t, &why);
+        r = ask(st, PATH_SINGLE, t, n, &why);
     bool behind = single && PQntuples(r) == 0 && t->req->batch_backlog;
     if (behind) { /* perhaps: then it is still simple, and gets a part of its window */
         PQclear(r);
         r = NULL;
     }
     if (!why.code && (!single || behind))
-        r = ask_for_many(st, t, n, &why);
+        r = ask(st, PATH_BATCH, t, n, &why);
     if (!r && why.code) {
         *err = why;
         return -1;
@@ -483,8 +355,8 @@ int pg_turns(struct store *base, struct batched_turn *t, size_t n, struct error 
         result = err_nomem(err);
     for (int i = 0; result == 0 && i < rows; i += part[made++].answer.rows) {
         struct part *p = &part[made];
-        p->turn = &t[pg_binary_int8(r, i, A_PLACE)];
-        p->answer = read_answer(r, i);
+        p->answer = pg_answer_at(r, i);
+        p->turn = &t[p->answer.place];
         take_answer(st, p);
     }
     if (made > 0)
