@@ -419,7 +419,7 @@ bool admin_stop(struct admin *s)
 {
     if (!s)
         return true;
-    /* The file goes first, so that the next relay can listen there at once. */
+    /* Remove the file first, so that the next relay can listen there at once. */
     socket_remove(&s->file);
     if (s->http) {
         /* Wait briefly for scrapes to end. One that waits for an unresponsive store must not block

@@ -181,7 +181,8 @@ OUTBOX_API int outbox_batch_settle(outbox_batch *b, outbox_error *public_err)
     const struct part *lost = NULL;
     int result = 0;
     pthread_mutex_lock(&b->ob->lock);
-    /* An open transaction is this thread's: the lock waits for the end of any other thread's. */
+    /* An open transaction is this thread's: acquiring the lock waits for the transactions of
+     * others. */
     bool in_tx = b->ob->in_tx;
     for (struct part *p = b->first; p && result == 0; p = p->next) {
         if (!p->settled)

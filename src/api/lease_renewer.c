@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 
-#define LEASE_MAX_MS 30000 /* longer leases are renewed as often as this one would be */
+#define LEASE_MAX_MS 30000 /* longer leases are renewed as often as a lease of this length */
 
 /* Whether a call is past its time limit. Its claim is then left to expire; once another worker has
  * taken it over, the call cannot commit anything. As long as no other worker can take it over, the

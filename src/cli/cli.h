@@ -59,7 +59,7 @@ struct adopt_args {
 /* For `config check`. */
 struct check_args {
     bool connect;
-    bool overflow; /* not an option: out of memory for a problem */
+    bool overflow; /* not an option: there was no memory to keep a problem */
 };
 
 /* For `consume`. */

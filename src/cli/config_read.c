@@ -153,7 +153,7 @@ int config_file(struct config *c, const char *path, struct error *err)
 #define PREFIX "OUTBOX_CONSUMER_"
 #define PREFIX_LEN (sizeof(PREFIX) - 1)
 #define VARIABLE (STORE_NAME_MAX + 96)
-#define ENTRY (2 * VARIABLE) /* room for a variable of ours that is misspelt */
+#define ENTRY (2 * VARIABLE) /* room for a misspelt variable of ours */
 
 extern char **environ;
 
@@ -249,7 +249,8 @@ struct likeness {
     const struct option_def *slip; /* NULL: it is not close to any */
 };
 
-/* Compares a variable with those of a table; without `all`, only with options that have one. */
+/* Compares a variable with the variables of a table; without `all`, only with those of options that
+ * the environment may set. */
 static void compare_variables(const char *variable, const struct option_def *table, bool all,
                               struct likeness *ret)
 {

@@ -15,10 +15,9 @@
 
 /* ---- masking ---- */
 
-/* Returns how far into s, which follows "://", the password may reach. A password is expected to be
- * percent-encoded. In case it is not, one with / or # in it is masked as well, one with ? if no
- * path precedes it, and one with a space if the URL is the whole value: better to mask too much
- * than too little. */
+/* Returns how far into s, which follows "://", the password may reach. A password should be
+ * percent-encoded. If it is not, / and # count as part of it, so does ? if no path precedes it, and
+ * so does a space if the URL is the whole value: it is better to mask too much than too little. */
 static size_t password_end(const char *s, size_t user, bool alone)
 {
     size_t word = strlen(s), path = strcspn(s, "?");
@@ -70,7 +69,7 @@ struct masking {
 };
 
 /* Appends the mark and *** for the rest of a web address, from its path, query or fragment on.
- * Returns how many bytes that replaces, 0 if the address is still to be shown. */
+ * Returns the number of bytes replaced; 0: the address continues. */
 static size_t mask_rest(const struct masking *m, struct buf *b, const char *value)
 {
     bool path = m->how == HIDE_PATHS && *value == '/' && !strchr("?#", value[1]);

@@ -87,7 +87,7 @@ struct listing_form {
     const char *columns;
     FILE *out;
     bool json;
-    bool lines; /* with json: an object a line, not an array of them */
+    bool lines; /* with json: one object per line instead of an array */
     bool color;
 };
 
