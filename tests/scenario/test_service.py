@@ -120,8 +120,8 @@ class Reloading(ServiceCase):
             wait_until(lambda: self.sql("SELECT 1 FROM outbox_parked"), what=relay.output)
             self.configure(("a", {**options, "lanes": 4}))
             self.reload(relay)
-            self.assertRegex(relay.output(), r'consumer=a could not apply the new settings: .*"a" still has events on '
-                             "their way.*; keeping the old ones")
+            self.assertRegex(relay.output(), r'consumer=a could not apply the new settings: .*"a" still has undelivered '
+                             "events.*; keeping the old ones")
             broken.unlink()
             self.wait_numbers("a", [1], relay)
             self.reload(relay)  # now it is through
