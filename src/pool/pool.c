@@ -132,17 +132,22 @@ static void serve_waiters(struct pool_set *set)
 
 /* ---- acquiring and releasing ---- */
 
+static void enqueue(struct pool_set *set, struct pool_waiter *w)
+{
+    struct pool_waiter **at = w->user->urgent ? &set->waiters : set->end;
+    w->next = *at;
+    *at = w;
+    if (!w->next)
+        set->end = &w->next;
+}
+
 static struct pool_conn *wait_for_conn(struct pool_set *set, const struct pool_user *user)
 {
     struct pool_waiter w = {.user = user};
     cond_init(&w.served);
 
     pthread_mutex_lock(&set->lock);
-    struct pool_waiter **at = user->urgent ? &set->waiters : set->end;
-    w.next = *at;
-    *at = &w;
-    if (!w.next)
-        set->end = &w.next;
+    enqueue(set, &w);
     serve_waiters(set);
 
     /* In an exposed set, a user that becomes slow makes room for a new connection. Nothing signals
