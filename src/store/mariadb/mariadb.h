@@ -104,7 +104,7 @@ struct mdb_store {
     bool grouped;   /* multi-statements are on, see mdb_group */
     bool beside;    /* fetch the events read ahead while waiting for the next results */
     int savepoints;
-    int64_t idle_ms;    /* see mdb_lend */
+    int64_t idle_ms;    /* see mdb_expose */
     int64_t packet_max; /* bytes of the largest statement that the server accepts; 0: not known */
     int64_t changed;    /* rows that the last statement changed or matched */
     struct buf text;    /* the statements to send next */
@@ -226,7 +226,7 @@ int mdb_by_hand(const struct mdb_store *st, struct error *err);
 bool mdb_is_open(MYSQL *db);
 int mdb_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
 void mdb_snapshot_end(struct store *st, bool own);
-int mdb_lend(struct store *st, int64_t idle_ms, struct error *err);
+int mdb_expose(struct store *st, int64_t idle_ms, struct error *err);
 int mdb_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state mdb_tx_state(struct store *st);
 

@@ -123,7 +123,7 @@ void mdb_snapshot_end(struct store *base, bool own)
 /* Notes that handlers use the connection. From now on the session is set up again before each of
  * our own transactions, since handlers may have changed it, and texts are sent in hexadecimal: a
  * handler may have chosen another character set. */
-int mdb_lend(struct store *base, int64_t idle_ms, struct error *err)
+int mdb_expose(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
     if (mdb_group(st, false, err) != 0)

@@ -153,7 +153,7 @@ static int connect_db(struct sqlite_store *st, bool create, struct error *err)
         return -1;
     if (sqlite_script(st, set_up, err) != 0)
         return -1;
-    if (st->base.lent && sqlite_lend(&st->base.store, 0, err) != 0)
+    if (st->base.lent && sqlite_expose(&st->base.store, 0, err) != 0)
         return -1;
     return sqlite_tx_prepare(st, err);
 }
@@ -316,7 +316,7 @@ const struct store_ops store_sqlite = {
     .consumer_forget = sqlite_consumer_forget,
     .turn_many = db_turn_many,
     .poll_new = sqlite_poll_new,
-    .expose_connection = sqlite_lend,
+    .expose_connection = sqlite_expose,
     .savepoint = sqlite_savepoint,
     .tx_state = sqlite_tx_state,
     .wake_fd = sqlite_wake_fd,

@@ -136,7 +136,7 @@ int sqlite_unstick(struct sqlite_store *st, struct error *err);
 int sqlite_tx_gone(struct store *st, struct error *err);
 int sqlite_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
 void sqlite_snapshot_end(struct store *st, bool own);
-int sqlite_lend(struct store *st, int64_t idle_ms, struct error *err);
+int sqlite_expose(struct store *st, int64_t idle_ms, struct error *err);
 int sqlite_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state sqlite_tx_state(struct store *st);
 

@@ -352,7 +352,7 @@ static int refuse_commit(void *ctx)
     return st->base.in_tx && !st->committing;
 }
 
-int sqlite_lend(struct store *base, int64_t idle_ms, struct error *err)
+int sqlite_expose(struct store *base, int64_t idle_ms, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
     (void)idle_ms; /* there is no server to end the transaction of a hung process */
