@@ -340,8 +340,7 @@ static const void *written_file(const void *row, size_t i)
 
 static const struct listing_field fields_file[] = {
     {"name", LISTING_TEXT, .at = offsetof(struct skeleton_file, name), "name of the file"},
-    {"written", LISTING_BOOL, .get = file_written,
-     .help = "false: it was there, with this content"},
+    {"written", LISTING_BOOL, .get = file_written, .help = "false: it existed with this content"},
     {NULL},
 };
 

@@ -193,7 +193,7 @@ static bool request_body(const void *row, struct listing_value *ret)
 
 const struct listing_field fields_webhook[] = {
     {"request", LISTING_TEXT, .at = offsetof(struct shown_request, what), "method and path"},
-    {"status", LISTING_INT, .get = request_status, .help = "status it was answered with"},
+    {"status", LISTING_INT, .get = request_status, .help = "status of the answer"},
     {"verdict", LISTING_TEXT, .get = request_verdict,
      .help = "whether it is genuine; null if nothing was verified"},
     {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},

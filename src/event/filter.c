@@ -90,7 +90,7 @@ static size_t word_len(const char *p)
     return n;
 }
 
-/* Whether the keyword comes next; take_word also consumes it. */
+/* Whether the keyword is next; take_word also consumes it. */
 static bool at_word(struct parser *ps, const char *word)
 {
     skip_space(ps);

@@ -112,7 +112,7 @@ static int read_address(const char *text, struct redis_url *u, struct error *err
     bool several = begins_with(text, "redis-") || begins_with(text, "rediss-");
     if (several)
         return err_set(err, ERR_CONFIG,
-                       "this needs one server: write redis://HOST:PORT/DB?stream=NAME");
+                       "use the URL of one server: redis://HOST:PORT/DB?stream=NAME");
     u->tls = begins_with(text, "rediss:");
     bool local = begins_with(text, "unix:") || begins_with(text, "redis+unix:");
     if (local)

@@ -16,7 +16,7 @@
  * names are never passed on: they would describe something else. */
 #define EXEC_ENV_FACTS_MAX 16
 
-/* (1) Whatever the values are, the list has exactly one entry per variable, and ends with a NULL.
+/* (1) Regardless of the values, the list has exactly one entry per variable, and ends with a NULL.
  * (2) A value containing a NUL is refused: it would end its variable and start another. */
 struct exec_env;
 

@@ -53,7 +53,7 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
     {"lease", "KEY", NULL, \
      "deliver only while this key in Redis is ours; saves work, but safety does not depend on it", \
      set_lease, .at = offsetof(struct redis_settings, lease)}, \
-    {"lease-ttl", "DURATION", "30s", "how long that key lives unless renewed, at half of it", \
+    {"lease-ttl", "DURATION", "30s", "how long that key lives; it is renewed after half of that", \
      option_span, .at = offsetof(struct redis_settings, lease_ms), .min = LEASE_MIN_MS, \
      .max = TIME_MAX_MS}
 /* clang-format on */
@@ -185,7 +185,7 @@ int redis_settings_read(const char *url, struct redis_settings *s, struct error 
             ": ?stream=tenant.{type[1]}");
     if (s->maxlen && s->maxage_ms)
         return err_set(err, ERR_CONFIG,
-                       "redis sink: use maxlen or maxage, not both; XADD takes only one of them");
+                       "redis sink: use maxlen or maxage, not both; XADD accepts only one of them");
     return 0;
 }
 
@@ -420,7 +420,7 @@ REDIS_OPS(redis_tls_ops, "rediss", "rediss://HOST:PORT/DB?stream=NAME", "the sam
 REDIS_OPS(redis_unix_ops, "unix", "unix:SOCKET?stream=NAME", "the same through a unix socket");
 REDIS_OPS(redis_plus_unix_ops, "redis+unix", "redis+unix:SOCKET?stream=NAME", "the same as unix:");
 REDIS_OPS(redis_sentinel_ops, "redis-sentinel", "redis-sentinel://HOST,.../MASTER?stream=NAME",
-          "the same to the master that Redis Sentinels name");
+          "the same, to the master named by Redis Sentinels");
 REDIS_OPS(redis_sentinel_tls_ops, "rediss-sentinel",
           "rediss-sentinel://HOST,.../MASTER?stream=NAME", "the same with TLS");
 REDIS_OPS(redis_cluster_ops, "redis-cluster", "redis-cluster://HOST,.../?stream=NAME",

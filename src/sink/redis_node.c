@@ -149,7 +149,7 @@ static void xadd_replied(struct redis_node *n, struct redis_request *q, const re
 
     char name[61], text[400];
     text_clean(name, sizeof name, q->f.mark->name, q->f.mark->n);
-    snprintf(text, sizeof text, "%s gave no id for an entry of stream %s", n->url.label, name);
+    snprintf(text, sizeof text, "%s returned no id for an entry of stream %s", n->url.label, name);
     window_end(&n->window, &q->f, &(struct sink_result){.status = SINK_RETRY, .text = text});
 }
 
