@@ -143,8 +143,8 @@ bool mdb_is_lost(unsigned code);
 extern const struct db_driver mdb_driver;
 
 /* The result of a statement, stored on the client, so other statements may run meanwhile. With
- * places, which are sorted by nr like the rows, the first column is an nr, whose seq mdb_seq
- * returns, and a row without a place is skipped. */
+ * places, which are sorted by nr like the rows, the first column is an nr, which is read as the seq
+ * of its place, and a row without a place is skipped. */
 struct mdb_rows {
     MYSQL_RES *res;
     MYSQL_ROW row;

@@ -1,6 +1,6 @@
 /* statement.c: writing statements as text, sending them to the server, reading the results, and the
- * driver for store/db. Nothing is prepared on the server: it would be lost with the connection, and
- * nothing may stay behind on the caller's.
+ * driver for store/db. Except for the inserts of emit.c, nothing is prepared on the server: it
+ * would be lost with the connection, and nothing may stay behind on the caller's.
  *
  * A statement costs less than a round trip. So our transactions send statements whose results are
  * not needed together with the next query (db_later), and independent queries at once (db_ask_all).
