@@ -213,22 +213,23 @@ static int await_answer(const struct mdb_store *st, MYSQL *db, struct error *err
     return 0;
 }
 
-/* Returns the rows of the current result. */
+/* Returns the rows of the current result, in *ret->at if that is allocated already. */
 static int take_answer(const struct mdb_store *st, MYSQL *db, struct db_rows *ret,
                        struct error *err)
 {
-    struct mdb_rows *q = calloc(1, sizeof *q);
+    struct mdb_rows *q = ret->at;
+    if (!q)
+        q = calloc(1, sizeof *q);
     if (!q)
         return err_nomem(err);
+    *ret = (struct db_rows){.st = (struct store *)&st->base.store, .at = q};
     int64_t since = clock_mono(&clock_system);
     q->res = mysql_store_result(db);
-    if (!q->res && mysql_errno(db) != 0) {
-        mdb_fail_since(st, db, since, err);
-        free(q);
-        return -1;
-    }
-    *ret = (struct db_rows){.st = (struct store *)&st->base.store, .at = q};
-    return 0;
+    if (q->res || mysql_errno(db) == 0)
+        return 0;
+    mdb_fail_since(st, db, since, err);
+    db_done(ret);
+    return -1;
 }
 
 /* Reads the remaining results: a CALL returns a status after its rows. */
@@ -339,9 +340,16 @@ static int exchange(struct mdb_store *st, size_t size, struct db_rows *ret, size
                     struct error *err)
 {
     struct error why;
-    for (size_t i = 0; i < n; i++)
-        ret[i] = (struct db_rows){0};
-    int r = send_text(st, st->db, st->text.p, size, &why);
+    int r = 0;
+    /* The results are allocated first: running out of memory after a COMMIT was sent would report a
+     * failure for a transaction that the server has committed. */
+    for (size_t i = 0; i < n; i++) {
+        ret[i] = (struct db_rows){&st->base.store, calloc(1, sizeof(struct mdb_rows)), false};
+        if (!ret[i].at)
+            r = err_nomem(&why);
+    }
+    if (r == 0)
+        r = send_text(st, st->db, st->text.p, size, &why);
     if (r == 0 && st->beside)
         mdb_ahead_fetch(st);
     if (r == 0)
