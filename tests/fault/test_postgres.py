@@ -94,14 +94,19 @@ class Faults(PgCase):
             db.close()
 
 
+def settled_by(request):
+    """settled_by returns the epoch that each turn of a request settles; 0: none. See _request in sql/postgres/0001_outbox.sql."""
+    if not re.search(r"_turns?\(", request.text) or not request.params: return []
+    return re.findall(rb'"\(\d+,\\"[^"]*\\",\\"[^"]*\\",(\d+),', request.params[0] or b"")
+
+
 def claiming(request):
-    if "json_populate_recordset" in request.text: return request.params and b'"epoch":0,' in request.params[0]
-    return re.search(r"turns?\(", request.text) and request.params and request.params[2] == b"0" and request.params[6] != b"0"
+    return b"0" in settled_by(request)
 
 
 def settling(request):
-    if "json_populate_recordset" in request.text: return request.params and b'"epoch":0,' not in request.params[0]
-    return re.search(r"turns?\(", request.text) and request.params and request.params[2] != b"0"
+    epochs = settled_by(request)
+    return epochs and b"0" not in epochs
 
 
 def fetching(request):
