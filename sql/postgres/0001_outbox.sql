@@ -305,7 +305,8 @@ CREATE TABLE @schema@.claim (
 COMMENT ON TABLE @schema@.claim IS 'batches being delivered, each leased to one worker';
 COMMENT ON COLUMN @schema@.claim.members IS 'the lanes it covers, bit n for lane n; NULL: only its own';
 COMMENT ON COLUMN @schema@.claim.seqs IS
-    'of lane -1: the parked events that were claimed; those that still have its epoch are held';
+    'of lane -1: the parked events that were claimed; of others: those that wait until the claim ends. '
+    'It holds those that still have its epoch';
 
 -- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). Of the parked events of a
 -- key, the first has a time (due_at), whether it is in a claim or not; so parked_due leads to all that are due, and to every key

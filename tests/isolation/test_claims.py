@@ -8,8 +8,9 @@ from sessions_postgres import Exact, request
 from support import wait_until
 
 # A relay's claim for consumer c. Unlike `claim` it waits for the consumer's lock.
-RELAYS_CLAIM = (f"SELECT epoch FROM @._turn(json_populate_record(@._no_request('c', %s), '{request(max_events=100)}'), "
-                "(SELECT value::int FROM @.meta WHERE name = 'schema_version'))")
+TURN = ("SELECT epoch FROM @._turn(json_populate_record(@._no_request('c', %s), {}), "
+        "(SELECT value::int FROM @.meta WHERE name = 'schema_version'))")
+RELAYS_CLAIM = TURN.format(f"'{request(max_events=100)}'")
 
 
 class Claims(Exact):
@@ -23,6 +24,10 @@ class Claims(Exact):
     def expire(self, consumer):
         """expire ends every lease of a consumer."""
         self.reader.do("UPDATE @.claim SET locked_until = '-infinity' WHERE consumer = %s", consumer)
+
+    def lease(self, known, max_events):
+        """lease claims events for relay w, which holds the claims `known`, and returns the epoch."""
+        return self.reader.do(TURN.format("%s"), "w", request(known=known, max_events=max_events))[0][0]
 
     def carefully(self, consumer, worker):
         """carefully drains a taken-over claim, one event per claim."""
@@ -110,6 +115,45 @@ class Claims(Exact):
         with self.assertRaisesRegex(psycopg2.Error, f"event {mine[2]} has an outcome, but release_from gives it back"):
             self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[1])
         self.assertTrue(self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[3]))
+
+    def test_events_cut_off_a_claim_wait_until_it_ends(self):
+        """The rest of a claim is in flight, so what it gave back must not overtake it, however it ends."""
+        for ends in ("settled", "taken over"):
+            with self.subTest(ends=ends):
+                self.register("c", start_at="end")
+                first, *cut = [self.writer.emit(key) for key in ("a/1", "a/1", "a/2", "a/1")]
+                later = self.writer.emit("b/1")
+                epoch = self.lease([], 4)
+                last = self.lease([epoch], 1)  # so that the lane cannot go back
+                self.assertEqual(self.reader.do("SELECT @._shrink('c', 'w', %s, %s)", epoch, first), [(True,)])
+                self.assertEqual(self.reader.claim("c", "other"), (None, []))
+                self.assertEqual(self.reader.do("SELECT @.extend('c', 'w', %s, 60000)", epoch), [(True,)])
+                self.assertEqual(self.reader.claim("c", "other"), (None, []))
+                if ends == "settled":
+                    self.assertTrue(self.reader.settle("c", epoch, "w"))
+                    self.assertEqual(self.take("c"), cut)
+                    self.assertTrue(self.reader.settle("c", last, "w"))
+                else:
+                    self.expire("c")
+                    seen = sum(self.carefully("c", "other"), [])
+                    self.assertEqual(sorted(seen), [first, *cut, later])
+                    self.assertEqual([seq for seq in seen if seq in (first, cut[0], cut[2])], [first, cut[0], cut[2]])
+                self.assertEqual(self.reader.do("SELECT (SELECT count(*) FROM @.claim), (SELECT count(*) FROM @.parked)"), [(0, 0)])
+                self.reader.do("SELECT @.remove('c')")
+
+    def test_released_claim_waits_until_the_one_before_it_ends(self):
+        self.register("c")
+        first, second, third = [self.writer.emit("a/1") for _ in range(3)]
+        self.writer.emit("b/1")
+        before = self.lease([], 1)
+        released = self.lease([before], 2)
+        after = self.lease([before, released], 1)
+        self.assertTrue(self.reader.settle("c", released, "w", release_from=second))
+        self.assertEqual(self.reader.claim("c", "other"), (None, []))
+        self.assertTrue(self.reader.settle("c", before, "w"))
+        self.assertEqual(self.take("c"), [second, third])
+        self.assertTrue(self.reader.settle("c", after, "w"))
+        self.assertEqual(self.reader.do("SELECT (SELECT count(*) FROM @.claim), (SELECT count(*) FROM @.parked)"), [(0, 0)])
 
     def test_claim_with_a_parked_event_can_be_taken_over(self):
         self.register("c")

@@ -110,7 +110,7 @@ BEGIN
                   FROM @schema@.dead d
                   WHERE d.consumer = $1 AND d.seq = p.seq
                   LIMIT 1) e
-    WHERE k.consumer = $1 AND k.epoch = $2 AND p.claim = $2;
+    WHERE k.consumer = $1 AND k.epoch = $2 AND k.lane = -1 AND p.claim = $2;
 END
 $outbox$;
 
@@ -150,7 +150,7 @@ BEGIN
 
     -- A claim of a lane is a range. What is past its new end is released as in a settlement.
     SELECT * INTO l FROM @schema@._places(c.name, c.lanes) x WHERE x.lane = k.lane;
-    l := @schema@._release(c, l, k, last + 1, now);
+    l := @schema@._release(c, l, k, last + 1, k.epoch, now);
     PERFORM @schema@._put_lane(l);
     UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;
     RETURN true;

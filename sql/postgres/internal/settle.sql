@@ -14,7 +14,10 @@ BEGIN
             failed := @schema@._settle_outcomes(c, k, q.outcomes, now);
         END IF;
         IF q.release_from > 0 THEN
-            l := @schema@._release(c, l, k, q.release_from, now);
+            l := @schema@._release(c, l, k, q.release_from, @schema@._claim_before(k), now);
+        END IF;
+        IF k.seqs IS NOT NULL THEN
+            UPDATE @schema@.parked p SET claim = NULL WHERE p.ctid = ANY (@schema@._claimed_rows(k));
         END IF;
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
@@ -219,12 +222,15 @@ $outbox$;
 -- _release gives back the events of claim k from release_from on, which were never tried. If
 -- nothing was handed out after them, lane l goes back to where they begin; otherwise they are
 -- parked. Returns the lane, which the caller stores.
+--
+-- The claim `holder` remains, and may have an earlier event of their keys in flight. So it holds
+-- the parked events until it ends, or they would overtake it. NULL: there is no such claim.
 CREATE OR REPLACE FUNCTION @schema@._release(
     c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, release_from bigint,
-    now timestamptz)
+    holder bigint, now timestamptz)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    seqs bigint[];
+    untried bigint[];
     n int;
     -- Whether nothing was handed out after the claim: the lane still stands at its end.
     last boolean := l.pos = k.to_seq AND l.target::text = k.target::text;
@@ -251,22 +257,38 @@ BEGIN
     END IF;
 
     -- Parked as "behind": they wait, with no attempt used.
-    SELECT array_agg(w.seq ORDER BY w.seq) INTO seqs
+    SELECT array_agg(w.seq ORDER BY w.seq) INTO untried
     FROM @schema@._window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1),
                                  k.to_seq, c.tenant) w
     WHERE (c.type_like IS NULL OR w.type LIKE ANY (c.type_like))
       AND @schema@._is_member(k.members, k.lane,
               @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id));
-    n := coalesce(array_length(seqs, 1), 0);
-    PERFORM @schema@._park(c, seqs, array_fill('behind'::text, ARRAY[n]), array_fill(0, ARRAY[n]),
+    n := coalesce(array_length(untried, 1), 0);
+    PERFORM @schema@._park(c, untried, array_fill('behind'::text, ARRAY[n]), array_fill(0, ARRAY[n]),
                            NULL, NULL, NULL, now)
     WHERE n > 0;
     -- A predicate, which only the relay can apply, may exclude some of them: they come one by one,
     -- and it is applied then.
     UPDATE @schema@.parked p SET crashes = 1
-    WHERE coalesce(c.predicate, '') <> '' AND p.consumer = c.name AND p.seq = ANY (seqs);
+    WHERE coalesce(c.predicate, '') <> '' AND p.consumer = c.name AND p.seq = ANY (untried);
+
+    IF holder IS NOT NULL AND c.ordering <> 'none' AND n > 0 THEN
+        UPDATE @schema@.parked p SET claim = holder
+        WHERE p.ctid = ANY (@schema@._parked_rows(c.name, untried));
+        UPDATE @schema@.claim x SET seqs = coalesce(x.seqs, '{}') || untried
+        WHERE x.consumer = c.name AND x.epoch = holder;
+    END IF;
 END
 $outbox$;
+
+-- _claim_before returns the last claim before k that shares a lane with it; NULL: there is none.
+CREATE OR REPLACE FUNCTION @schema@._claim_before(k @schema@.claim) RETURNS bigint
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT max(x.epoch) FROM @schema@.claim x
+    WHERE x.consumer = k.consumer AND x.epoch < k.epoch AND x.lane >= 0
+      AND @schema@._members(x.members, x.lane) & @schema@._members(k.members, k.lane) <> 0;
+END;
 
 -- _put_marks records how far a consumer has written streams. marks is an array:
 --     [{"stream": "orders", "hi": 1748100000000, "lo": 0}, ...]

@@ -179,7 +179,7 @@ BEGIN
         from_seq = new.from_seq, to_seq = new.to_seq, locked_until = new.locked_until,
         lease = new.lease, seqs = new.seqs
     WHERE k.consumer = l.consumer AND k.epoch = q.epoch AND k.owner = q.owner
-      AND k.locked_until > now AND (k.lane >= 0 OR was.lane = -1)
+      AND k.locked_until > now AND (k.lane >= 0 AND k.seqs IS NULL OR was.lane = -1)
       AND NOT EXISTS (SELECT 1 FROM @schema@.claim o
                       WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
                         AND o.epoch <> q.epoch
