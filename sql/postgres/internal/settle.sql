@@ -17,7 +17,8 @@ BEGIN
             l := @schema@._release(c, l, k, q.release_from, @schema@._claim_before(k), now);
         END IF;
         IF k.seqs IS NOT NULL THEN
-            UPDATE @schema@.parked p SET claim = NULL WHERE p.ctid = ANY (@schema@._claimed_rows(k));
+            UPDATE @schema@.parked p SET claim = NULL
+            WHERE p.ctid = ANY (@schema@._claimed_rows(k));
         END IF;
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
@@ -264,8 +265,8 @@ BEGIN
       AND @schema@._is_member(k.members, k.lane,
               @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id));
     n := coalesce(array_length(untried, 1), 0);
-    PERFORM @schema@._park(c, untried, array_fill('behind'::text, ARRAY[n]), array_fill(0, ARRAY[n]),
-                           NULL, NULL, NULL, now)
+    PERFORM @schema@._park(c, untried, array_fill('behind'::text, ARRAY[n]),
+                           array_fill(0, ARRAY[n]), NULL, NULL, NULL, now)
     WHERE n > 0;
     -- A predicate, which only the relay can apply, may exclude some of them: they come one by one,
     -- and it is applied then.

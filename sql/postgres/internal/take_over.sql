@@ -77,7 +77,8 @@ BEGIN
         GET DIAGNOSTICS n = ROW_COUNT;
         IF k.lane >= 0 THEN
             PERFORM @schema@._note_take_over(c, k);
-            UPDATE @schema@.parked x SET claim = NULL WHERE x.ctid = ANY (@schema@._claimed_rows(k));
+            UPDATE @schema@.parked x SET claim = NULL
+            WHERE x.ctid = ANY (@schema@._claimed_rows(k));
         END IF;
         crashed := crashed + n;
         DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
