@@ -171,7 +171,7 @@ static void handler_writing_its_own_record_gets_an_error(void **state)
     dead("recorded itself in the inbox");
 }
 
-static void own_record_is_reported_beside_an_external_handler(void **state)
+static void handlers_own_record_is_an_error_in_mixed_groups_too(void **state)
 {
     (void)state;
     through(record_itself, true);
@@ -243,7 +243,7 @@ int main(void)
         ON(refused_commit_fails_only_its_event),
         ON(refused_commit_fails_only_its_event_beside_an_external_one),
         ON(handler_writing_its_own_record_gets_an_error),
-        ON(own_record_is_reported_beside_an_external_handler),
+        ON(handlers_own_record_is_an_error_in_mixed_groups_too),
         ON(call_with_an_abandoned_transaction_fails_alone),
         ON(aborted_transaction_fails_only_its_call_among_external),
         ON(handler_cannot_step_or_run_its_own_handle),

@@ -205,7 +205,7 @@ static void step_reports_a_failure_and_continues_with_the_others(void **state)
     assert_int_equal(good.n, 1);
 }
 
-static void step_delivers_what_handlers_emit(void **state)
+static void step_delivers_events_emitted_by_handlers(void **state)
 {
     struct heard last = {0}, first = {.ob = ob_of(state)};
     size_t n;
@@ -434,7 +434,7 @@ static void emitters_and_consumers_run_side_by_side(void **state)
     assert_int_equal(b.misordered, 0);
 }
 
-static void until_through_waits_for_what_handlers_emit(void **state)
+static void until_through_waits_for_events_emitted_by_handlers(void **state)
 {
     struct heard last = {0}, first = {.ob = ob_of(state)};
     listener(ob_of(state), "last", "follow.*", &last);
@@ -579,14 +579,14 @@ int main(void)
         IN_MEMORY(handler_gets_every_part_of_the_event),
         IN_MEMORY(consumers_get_only_events_matching_their_patterns),
         IN_MEMORY(step_reports_a_failure_and_continues_with_the_others),
-        IN_MEMORY(step_delivers_what_handlers_emit),
+        IN_MEMORY(step_delivers_events_emitted_by_handlers),
         IN_MEMORY(step_reports_a_down_sink_and_releases_its_claims),
         IN_MEMORY(begin_and_commit_bracket_events_and_the_applications_rows),
         IN_MEMORY(misuse_is_reported),
         IN_MEMORY(invalid_consumers_are_reported),
         IN_MEMORY(known_idempotency_key_returns_the_first_id),
         IN_MEMORY(emitters_and_consumers_run_side_by_side),
-        IN_MEMORY(until_through_waits_for_what_handlers_emit),
+        IN_MEMORY(until_through_waits_for_events_emitted_by_handlers),
         IN_MEMORY(consumer_that_cannot_start_prevents_the_run),
         cmocka_unit_test(decisions_are_logged),
     };
@@ -594,7 +594,7 @@ int main(void)
         IN_A_FILE(step_reports_an_unreachable_store),
         IN_A_FILE(events_commit_or_roll_back_with_the_callers_connection),
         IN_A_FILE(emitters_and_consumers_run_side_by_side),
-        IN_A_FILE(until_through_waits_for_what_handlers_emit),
+        IN_A_FILE(until_through_waits_for_events_emitted_by_handlers),
         IN_A_FILE(stop_before_run_ends_the_next_run),
         IN_A_FILE(stop_works_from_a_signal_handler),
         IN_A_FILE(failed_consumer_stops_alone),

@@ -213,7 +213,7 @@ static void *emit_many(void *arg)
 
 /* Eager mode in the caller's own transaction: only the caller knows when that commits, and calls
  * step after it. */
-static void step_after_the_callers_commit_delivers_what_it_emitted(void **state)
+static void step_after_the_callers_commit_delivers_its_events(void **state)
 {
     struct tally a = {.stop = *state};
     outbox_consumer *c;
@@ -343,7 +343,7 @@ int main(void)
                                         done),
         cmocka_unit_test_setup_teardown(handler_changing_client_encoding_garbles_no_event, fresh,
                                         done),
-        cmocka_unit_test_setup_teardown(step_after_the_callers_commit_delivers_what_it_emitted,
+        cmocka_unit_test_setup_teardown(step_after_the_callers_commit_delivers_its_events,
                                         fresh, done),
         cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh,
                                         done),

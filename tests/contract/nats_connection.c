@@ -186,7 +186,7 @@ static void token_login_works(void **state)
     nats_server_start(&server, ACCOUNTS);
 }
 
-static void closed_idle_connection_is_no_failure(void **state)
+static void closed_idle_connection_is_not_a_failure(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -280,7 +280,7 @@ static const struct CMUnitTest tests[] = {
     OWN(revoked_user_is_down_until_restored),
     OWN(nkey_login_works),
     OWN(token_login_works),
-    OWN(closed_idle_connection_is_no_failure),
+    OWN(closed_idle_connection_is_not_a_failure),
 };
 const struct suite_part nats_connection_tests = SUITE_PART(tests);
 

@@ -32,7 +32,7 @@ static void fill(struct store_rig *g, int lanes)
     insert_events();
 }
 
-static void many_lanes_take_barely_more_turns_than_one(void **state)
+static void many_lanes_need_barely_more_turns_than_one(void **state)
 {
     struct store_rig *g = *state;
     static struct book k;
@@ -214,7 +214,7 @@ static void events_released_from_split_lanes_are_not_lost(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(many_lanes_take_barely_more_turns_than_one),
+    ON_A_STORE(many_lanes_need_barely_more_turns_than_one),
     ON_A_STORE(sole_worker_of_a_new_consumer_gets_all_lanes_at_once),
     ON_A_STORE(workers_starting_together_take_one_lane_each),
     ON_A_STORE(sole_worker_keeps_the_lanes_of_an_older_consumer),

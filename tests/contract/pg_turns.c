@@ -279,7 +279,7 @@ static void oversized_batch_ends_early_and_the_rest_follows(void **state)
     dismiss(c);
 }
 
-static void events_that_do_not_fit_in_memory_are_given_back(void **state)
+static void events_that_do_not_fit_in_memory_are_released(void **state)
 {
     struct company *c = warm_up(*state);
     struct arena small;
@@ -597,7 +597,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(settlement_with_failures_is_left_to_a_single_turn),
     ON_A_STORE(backlog_is_claimed_in_batched_turns),
     ON_A_STORE(oversized_batch_ends_early_and_the_rest_follows),
-    ON_A_STORE(events_that_do_not_fit_in_memory_are_given_back),
+    ON_A_STORE(events_that_do_not_fit_in_memory_are_released),
     ON_A_STORE(second_worker_of_a_consumer_is_left_out_of_the_batch),
     ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn),
     ON_A_STORE(lagging_epochs_fail_the_batch_and_are_repaired_singly),

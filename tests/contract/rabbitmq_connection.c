@@ -128,7 +128,7 @@ static void heartbeats_keep_an_idle_connection_open(void **state)
 }
 
 /* A broker that hangs, or a network that swallows everything, is found out. */
-static void silent_broker_is_given_up_after_two_heartbeats(void **state)
+static void silent_broker_is_abandoned_after_two_heartbeats(void **state)
 {
     struct peer *p = *state;
     open_with(p, "heartbeat=2s");
@@ -185,7 +185,7 @@ static const struct CMUnitTest tests[] = {
     OWN(connection_closed_by_the_broker_is_reopened),
     OWN(closed_idle_connection_fails_no_event),
     OWN(heartbeats_keep_an_idle_connection_open),
-    OWN(silent_broker_is_given_up_after_two_heartbeats),
+    OWN(silent_broker_is_abandoned_after_two_heartbeats),
     OWN(broker_that_does_not_confirm_is_down_in_time),
     OWN(probe_checks_everything_and_delivers_nothing),
 };

@@ -53,7 +53,7 @@ static void assert_arrived(struct fixture *f)
     sink_arrivals_release(&got);
 }
 
-static void idle_sink_takes_at_least_one(void **state)
+static void idle_sink_accepts_at_least_one_event(void **state)
 {
     struct fixture *f = *state;
     for (int i = 0; i < 5; i++) {
@@ -239,7 +239,7 @@ static void idle_sink_needs_no_polling(void **state)
 int sink_suite_run(const struct sink_case *c, const struct suite_part *own, size_t n_own)
 {
     struct CMUnitTest suite[] = {
-        CLAIM(idle_sink_takes_at_least_one),
+        CLAIM(idle_sink_accepts_at_least_one_event),
         CLAIM(each_event_is_answered_exactly_once),
         CLAIM(delivered_events_arrive_in_order_with_their_ids),
         CLAIM(odd_payloads_arrive_byte_for_byte),

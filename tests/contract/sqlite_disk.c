@@ -44,7 +44,7 @@ static bool was_synced(const char *name)
     return false;
 }
 
-static void claimed_events_are_on_disk_whatever_synchronous_says(void **state)
+static void claimed_events_are_on_disk_under_any_synchronous_mode(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -111,7 +111,7 @@ static void claimed_events_are_on_disk_without_wal_too(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(claimed_events_are_on_disk_whatever_synchronous_says),
+    ON_A_STORE(claimed_events_are_on_disk_under_any_synchronous_mode),
     ON_A_STORE(claimed_events_are_on_disk_without_wal_too),
 };
 

@@ -202,7 +202,7 @@ static void unexplained_commits_wake_all_consumers_at_a_bounded_rate(void **stat
 }
 
 /* With many consumers to wake, this happens less often. */
-static void wake_ups_of_all_get_rarer_with_more_consumers(void **state)
+static void general_wake_ups_get_rarer_with_more_consumers(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -268,7 +268,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(batch_suppresses_wake_ups_only_with_nothing_left),
     ON_A_STORE(watcher_reports_new_events_once_or_wakes_all),
     ON_A_STORE(unexplained_commits_wake_all_consumers_at_a_bounded_rate),
-    ON_A_STORE(wake_ups_of_all_get_rarer_with_more_consumers),
+    ON_A_STORE(general_wake_ups_get_rarer_with_more_consumers),
     ON_A_STORE(handle_forgets_a_consumer_no_longer_used),
 };
 const struct suite_part sqlite_turns_tests = SUITE_PART(tests);

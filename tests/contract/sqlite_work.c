@@ -175,7 +175,7 @@ static void lanes_of_one_worker_read_each_event_once(void **state)
 }
 
 /* Events read ahead for other lanes have numbers that were reused. */
-static void events_with_reused_numbers_are_told_apart(void **state)
+static void events_with_reused_numbers_are_distinguished(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -224,7 +224,7 @@ static void events_with_reused_numbers_are_told_apart(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(lanes_of_one_worker_read_each_event_once),
-    ON_A_STORE(events_with_reused_numbers_are_told_apart),
+    ON_A_STORE(events_with_reused_numbers_are_distinguished),
     ON_A_STORE(claim_of_a_parked_event_reads_no_new_ones),
     ON_A_STORE(claim_cost_does_not_depend_on_parked_events),
     ON_A_STORE(cost_per_retried_letter_is_constant),

@@ -1,7 +1,7 @@
 /* store_consumer.c: consumers are created, paused, reported on and removed. */
 #include "store_impl.h"
 
-static void new_consumer_starts_where_it_is_told(void **state)
+static void new_consumer_starts_at_its_configured_position(void **state)
 {
     struct store_rig *g = *state;
     for (int i = 0; i < 5; i++)
@@ -144,7 +144,7 @@ static void resuming_clears_the_reason_for_the_pause(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(new_consumer_starts_where_it_is_told),
+    ON_A_STORE(new_consumer_starts_at_its_configured_position),
     ON_A_STORE(registering_again_keeps_the_position),
     ON_A_STORE(paused_consumer_gets_nothing_until_resumed),
     ON_A_STORE(consumer_with_unfinished_work_needs_force_to_be_removed),

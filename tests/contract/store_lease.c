@@ -54,7 +54,7 @@ static void live_claim_is_never_stolen(void **state)
     assert_true(settle(g, "c", NULL, 0));
 }
 
-static void lease_taken_under_a_fast_clock_is_no_longer(void **state)
+static void fast_clock_does_not_extend_a_lease(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -410,7 +410,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(expired_claim_is_settled_late_if_it_was_not_taken_over),
     ON_A_STORE(owner_does_not_take_over_its_own_expired_claims),
     ON_A_STORE(live_claim_is_never_stolen),
-    ON_A_STORE(lease_taken_under_a_fast_clock_is_no_longer),
+    ON_A_STORE(fast_clock_does_not_extend_a_lease),
     ON_A_STORE(retry_parked_under_a_fast_clock_is_not_delayed),
     ON_A_STORE(clock_jumping_back_twice_delays_no_event_for_long),
     ON_A_STORE(live_claim_can_be_extended_and_a_lost_one_cannot),

@@ -153,7 +153,7 @@ static void removing_a_consumer_frees_events_others_have_passed(void **state)
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void fast_clock_extends_no_retention(void **state)
+static void fast_clock_does_not_extend_the_retention(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -429,7 +429,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(recreated_consumer_holds_events_until_retention_is_over),
     ON_A_STORE(consumer_starting_at_the_end_holds_no_earlier_event),
     ON_A_STORE(removing_a_consumer_frees_events_others_have_passed),
-    ON_A_STORE(fast_clock_extends_no_retention),
+    ON_A_STORE(fast_clock_does_not_extend_the_retention),
     ON_A_STORE(idempotency_key_lives_as_long_as_its_event),
     ON_A_STORE(trim_keeps_events_still_needed),
     ON_A_STORE(trim_without_consumers_keeps_everything),

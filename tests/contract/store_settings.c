@@ -67,7 +67,7 @@ static void refused(struct store_rig *g, const struct consumer_spec *c, const ch
         fail_msg("it says: %s", err.text);
 }
 
-static void replaced_settings_do_not_come_back_on_their_own(void **state)
+static void replaced_settings_are_not_restored_automatically(void **state)
 {
     struct store_rig *g = *state;
     struct consumer_spec old = with_events("a.*"), new = with_events("a.*, b.*"),
@@ -87,7 +87,7 @@ static void replaced_settings_do_not_come_back_on_their_own(void **state)
     refused(g, &old, "events \"c.*\"", "--to 1");
 }
 
-static void replaced_predicate_order_and_lanes_do_not_come_back(void **state)
+static void replaced_predicate_order_and_lanes_are_not_restored(void **state)
 {
     struct store_rig *g = *state;
     struct consumer_spec c = with_events(""), old = c;
@@ -232,8 +232,8 @@ static void start_beyond_the_head_survives_a_change_of_lanes(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(order_and_lanes_change_only_once_caught_up),
     ON_A_STORE(only_workers_with_the_registered_filter_get_events),
-    ON_A_STORE(replaced_settings_do_not_come_back_on_their_own),
-    ON_A_STORE(replaced_predicate_order_and_lanes_do_not_come_back),
+    ON_A_STORE(replaced_settings_are_not_restored_automatically),
+    ON_A_STORE(replaced_predicate_order_and_lanes_are_not_restored),
     ON_A_STORE(retry_policy_can_change_at_any_time),
     ON_A_STORE(operator_can_restore_replaced_settings),
     ON_A_STORE(refused_settings_change_nothing),

@@ -139,7 +139,7 @@ static void released_event_is_still_excluded_by_the_predicate(void **state)
     filter_free(f);
 }
 
-static void released_tail_goes_back_behind_skipped_events_too(void **state)
+static void released_tail_with_skipped_events_is_claimed_again(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -249,7 +249,7 @@ static bool settle_with(struct store_rig *g, const char *consumer, const char *o
     return settle_as(g, &s);
 }
 
-static void marks_commit_with_the_settlement_and_never_go_back(void **state)
+static void marks_commit_with_the_settlement_and_only_advance(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -369,10 +369,10 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(released_tail_is_handed_out_as_if_never_claimed),
     ON_A_STORE(events_excluded_by_the_predicate_are_not_released),
     ON_A_STORE(released_event_is_still_excluded_by_the_predicate),
-    ON_A_STORE(released_tail_goes_back_behind_skipped_events_too),
+    ON_A_STORE(released_tail_with_skipped_events_is_claimed_again),
     ON_A_STORE(released_tail_before_another_claim_is_parked),
     ON_A_STORE(receipts_can_be_stored),
-    ON_A_STORE(marks_commit_with_the_settlement_and_never_go_back),
+    ON_A_STORE(marks_commit_with_the_settlement_and_only_advance),
 };
 
 const struct suite_part store_settle_tests = SUITE_PART(tests);

@@ -44,7 +44,7 @@ static bool stored_as(MYSQL *db, const char *id, const struct new_event *ev)
 
 /* Emits are prepared statements on the server. Whatever happens to them, events are stored
  * unchanged: plain, whole and large ones; also after the connection was reset, or has ended. */
-static void prepared_statement_stores_what_a_literal_would(void **state)
+static void prepared_statement_stores_the_same_as_a_literal(void **state)
 {
     (void)state;
     struct store *st = maria_fresh(
@@ -138,7 +138,7 @@ int main(void)
                                               maria_sneak, unsettling};
     static const struct CMUnitTest tests[] = {
         ON_A_STORE(application_connection_runs_one_statement_at_a_time),
-        cmocka_unit_test(prepared_statement_stores_what_a_literal_would),
+        cmocka_unit_test(prepared_statement_stores_the_same_as_a_literal),
         ON_A_STORE(retries_work_under_sql_safe_updates),
         ON_A_STORE(predicate_gives_the_same_result_in_sql_and_c),
     };

@@ -246,7 +246,7 @@ static void settlement_waits_a_little_for_the_next_claim(void **state)
     assert_int_equal(rig_look(g).claims, 0);
 }
 
-static void pipeline_that_delays_a_settlement_says_until_when(void **state)
+static void pipeline_reports_when_a_delayed_settlement_is_due(void **state)
 {
     struct rig *g = *state;
     struct worker *w = patient_worker(g);
@@ -320,7 +320,7 @@ static void drain_does_not_delay_settlements(void **state)
     assert_int_equal(rig_look(g).delivered, 1);
 }
 
-static void crash_before_the_settlement_repeats_what_waited(void **state)
+static void crash_repeats_deliveries_with_delayed_settlement(void **state)
 {
     struct rig *g = *state;
     patient_worker(g);
@@ -362,12 +362,12 @@ static void sink_requesting_polls_is_polled_until_done(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_RIG(sink_requesting_polls_is_polled_until_done),
     ON_A_RIG(settlement_waits_a_little_for_the_next_claim),
-    ON_A_RIG(pipeline_that_delays_a_settlement_says_until_when),
+    ON_A_RIG(pipeline_reports_when_a_delayed_settlement_is_due),
     ON_A_RIG(event_due_between_step_and_wait_ends_the_wait),
     ON_A_RIG(sink_due_between_step_and_wait_is_tried_at_once),
     ON_A_RIG(failure_is_settled_at_once),
     ON_A_RIG(drain_does_not_delay_settlements),
-    ON_A_RIG(crash_before_the_settlement_repeats_what_waited),
+    ON_A_RIG(crash_repeats_deliveries_with_delayed_settlement),
     ON_A_RIG(slow_sink_keeps_its_lease),
     ON_A_RIG(slow_handlers_keep_their_lease),
     ON_A_RIG(step_returns_often_enough_to_be_stopped),

@@ -132,7 +132,7 @@ static enum sink_status some_are_inexpressible(struct model *m, const struct del
     return m->g->mono < out_until ? SINK_RETRY : SINK_DELIVERED;
 }
 
-static void local_rejection_says_nothing_about_the_peer(void **state)
+static void local_rejection_does_not_count_for_the_peer(void **state)
 {
     struct rig *g = *state;
     emit_in_outage(g, some_are_inexpressible);
@@ -150,7 +150,7 @@ static enum sink_status some_have_to_wait(struct model *m, const struct delivery
     return d->ev->seq % 5 == 0 ? SINK_LATER : SINK_RETRY;
 }
 
-static void deferred_event_is_no_evidence_against_others(void **state)
+static void deferred_event_does_not_count_against_others(void **state)
 {
     struct rig *g = *state;
     emit_in_outage(g, some_have_to_wait);
@@ -167,7 +167,7 @@ static enum sink_status some_are_refused(struct model *m, const struct delivery 
     return m->g->mono < out_until ? SINK_RETRY : SINK_DELIVERED;
 }
 
-static void refused_event_is_no_evidence_against_others(void **state)
+static void refused_event_does_not_count_against_others(void **state)
 {
     struct rig *g = *state;
     emit_in_outage(g, some_are_refused);
@@ -782,9 +782,9 @@ int main(void)
         ON_A_RIG(outage_longer_than_patience_buries_nothing),
         ON_A_RIG(outage_of_hours_buries_nothing),
         ON_A_RIG(end_of_a_long_outage_buries_nothing),
-        ON_A_RIG(local_rejection_says_nothing_about_the_peer),
-        ON_A_RIG(deferred_event_is_no_evidence_against_others),
-        ON_A_RIG(refused_event_is_no_evidence_against_others),
+        ON_A_RIG(local_rejection_does_not_count_for_the_peer),
+        ON_A_RIG(deferred_event_does_not_count_against_others),
+        ON_A_RIG(refused_event_does_not_count_against_others),
         ON_A_RIG(refusals_use_up_attempts_if_every_event_is_refused),
         ON_A_RIG(refused_events_do_not_delay_others),
         ON_A_RIG(failstop_sink_keeps_order_around_a_refused_event),

@@ -128,7 +128,7 @@ static void deferred_event_uses_no_attempt_and_holds_only_its_key(void **state)
     assert_int_equal(w->sk->answer_ctx, 9);
 }
 
-static void exhausted_attempts_make_a_dead_letter_and_free_the_key(void **state)
+static void exhausted_attempts_bury_the_event_and_free_its_key(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "retry=base=10ms,attempts=3,jitter=none", NULL);
@@ -340,7 +340,7 @@ int main(int argc, char **argv)
         ON_A_RIG(without_order_everything_is_in_flight),
         ON_A_RIG(failed_event_holds_back_its_key_and_no_other),
         ON_A_RIG(deferred_event_uses_no_attempt_and_holds_only_its_key),
-        ON_A_RIG(exhausted_attempts_make_a_dead_letter_and_free_the_key),
+        ON_A_RIG(exhausted_attempts_bury_the_event_and_free_its_key),
         ON_A_RIG(rejected_event_is_buried_at_once_and_frees_its_key),
         ON_A_RIG(down_sink_uses_no_attempt_and_keeps_the_order),
         ON_A_RIG(failstop_sink_gets_whole_batches_and_keeps_order_when_down),

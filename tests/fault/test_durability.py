@@ -240,7 +240,7 @@ class Settings(PgCase):
                 self.assertEqual((len(self.ndjson(out)), last["id"], last["payload"]), (nth + 1, id, {"n": "ß€"}))
         self.outbox("status")
 
-    def test_plain_sql_worker_is_told_what_blocks_it(self):
+    def test_plain_sql_worker_is_told_which_setting_prevents_it(self):
         self.init()
         self.sql("SELECT outbox.register('c', 'a.*')")
         self.sql("SELECT outbox.emit('a.b', NULL, NULL, '{}')")

@@ -108,7 +108,7 @@ class ForgetfulExclusive(Forgetful):
 class Three(Numbers, Case):
     """A cluster of three. More of its faults are in test_nats_cluster.py."""
 
-    def test_leader_killed(self):
+    def test_killed_leader_loses_and_repeats_nothing(self):
         """A killed leader costs a moment: the remaining two continue, in order, and nothing arrives twice."""
         self.init()
         with Cluster(3) as cluster:

@@ -484,7 +484,7 @@ class Refused(Faults):
             with self.subTest(name):
                 self.assertIn("schema", self.refused(CONFIG, "init", "--store", f"{self.store}&schema={name}"))
 
-    def test_role_without_rights_is_told_what_it_lacks(self):
+    def test_missing_rights_are_named(self):
         self.init()
         url = self.role()
         for args in (["emit", "a"], ["status"],

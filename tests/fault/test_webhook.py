@@ -63,7 +63,7 @@ class Away(WebhookCase):
             self.assertEqual(self.believed(endpoint), [1, 2, 3])
             self.assertEqual({r.headers["outbox-attempt"] for r in endpoint.requests}, {"1"})
 
-    def test_connection_closed_between_requests_is_no_failure(self):
+    def test_connection_closed_between_requests_is_not_a_failure(self):
         endpoint = self.endpoint()
         with self.relay(*self.hook(endpoint)) as relay:
             for n in range(1, 6):

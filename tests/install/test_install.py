@@ -103,7 +103,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(re.findall(r"SONAME.*\[(.*)\]", dynamic), ["liboutbox.so.0"])
         self.assertTrue(self.find("liboutbox.so").is_symlink())
 
-    def test_exports_outbox_functions_and_nothing_else(self):
+    def test_exports_only_outbox_functions(self):
         rows = [line.split() for line in said("nm", "-D", "--defined-only", self.find("liboutbox.so.0")).splitlines()]
         # The name of the version itself is the only absolute symbol.
         exported = {name.split("@")[0] for _, kind, name in rows if kind != "A"}

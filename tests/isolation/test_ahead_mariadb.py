@@ -38,7 +38,7 @@ class Ahead(MariaCase):
         far = f"mariadb://root@127.0.0.1:{proxy.port}/{self.dbname}"
         self.drain("--store", far, "--consumer", "c", "--sink", f"file:{self.out}", "--batch", batch)
 
-    def test_turn_takes_few_round_trips(self):
+    def test_turn_needs_few_round_trips(self):
         """A turn without parked events queries once and writes once: 2 packets, where single statements would be 9."""
         turns = 100
         self.sql(FILL.format(n=turns * 20))

@@ -140,7 +140,7 @@ class Restored(Moved):
         self.go_on()
         self.assert_keys_in_order()
 
-    def test_deliveries_after_the_dump_repeat_and_none_is_lost(self):
+    def test_deliveries_after_the_dump_are_repeated_and_none_lost(self):
         self.prepare()
         dump = self.dump()
         self.drain(*self.consumer())

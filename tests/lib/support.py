@@ -3,7 +3,7 @@
     from support import Case, wait_until
 
     class Emitting(Case):
-        def test_delivers_what_was_emitted(self):
+        def test_emitted_event_is_delivered(self):
             self.init()
             out = self.path("out.ndjson")
             self.outbox("emit", "order.paid", "--key", "order/42", "--payload", '{"total":99}')

@@ -74,7 +74,7 @@ class AdminCase(Case):
 
 
 class Tokens(AdminCase):
-    def test_without_a_token_only_livez_and_readyz_are_remote(self):
+    def test_without_a_token_remote_clients_reach_only_health_checks(self):
         with self.serve(listen="0.0.0.0:0") as relay:
             self.assertIn("warning --listen 0.0.0.0:0: other machines may reach it, and no token is set", relay.output())
             for path in ("/metrics", "/", "/nothing", "/metrics?verbose", "/livez/", "//livez"):
@@ -221,7 +221,7 @@ class Requests(AdminCase):
                 self.assertTrue(answer.headers["content-type"].startswith("text/plain; "))
             self.assertEqual(self.ask(relay, "/", method="PUT").headers["allow"], "GET, HEAD")
 
-    def test_request_has_no_body(self):
+    def test_request_with_a_body_is_refused(self):
         with self.serve() as relay:
             for more in ("Content-Length: 5", "Content-Length: 999999999999", "Transfer-Encoding: chunked"):
                 self.assertEqual(self.status(relay, "/metrics", more, body=b"5\r\nhello\r\n0\r\n\r\n"), 413, more)
@@ -251,7 +251,7 @@ class Requests(AdminCase):
             answers = [wait_until(lambda: self.status(relay, "/metrics"), timeout=4) for _ in range(10)]
             self.assertEqual(answers, [200] * 10)
 
-    def test_one_address_cannot_take_all_connections(self):
+    def test_one_address_cannot_exhaust_the_connections(self):
         with self.serve(listen="0.0.0.0:0") as relay:
             held = [self.connect(relay) for _ in range(8)]
             for connection in held: connection.sendall(b"GET /livez HTTP/1.1\r\nHo")

@@ -268,7 +268,7 @@ class Beside(FlagTable, MariaCase):
         said = " ".join(stop.text for stop in self.stopped_at)
         for words in ("SKIP LOCKED", "FOR UPDATE `outbox`", "DELETE r FROM JSON_TABLE"): self.assertIn(words, said)
 
-    def test_readopting_under_writes_makes_one_event_per_row(self):
+    def test_readopting_under_writes_creates_one_event_per_row(self):
         with self.writers(2):
             for _ in range(3):
                 self.outbox("adopt", "outbox", "--existing", "skip")

@@ -45,7 +45,7 @@ class Marked(Marking):
         self.assertEqual(self.poll(), [9], "the old one is first here; the outbox delivers it, too")
         self.assertEqual(self.numbers()[-1], 9)
 
-    def test_failed_rows_stay_unmarked_and_retried_ones_are(self):
+    def test_failed_rows_are_marked_only_after_a_retry(self):
         self.old_rows(2)
         self.adopt()
         self.drain("--consumer", "mail", "--sink", "exec:case $OUTBOX_SEQ in 1) exit 65;; esac")
@@ -79,7 +79,7 @@ class Marked(Marking):
             wait_until(lambda: self.processed() == [1, 2], what=lambda: str(self.processed()))
         self.assertEqual(sorted(self.path("had").read_text().split()), ["1", "1", "2"])
 
-    def test_two_relays_mark_every_row_that_is_delivered_once(self):
+    def test_two_relays_mark_each_delivered_row_once(self):
         self.sql(self.flagged)
         self.adopt()
         args = ("--consumer", "mail", "--sink", f"file:{self.path('mail.ndjson')}", "--batch", "3", "--order", "none")
@@ -106,7 +106,7 @@ class Marked(Marking):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox WHERE done"), [(1,)])
         self.assertEqual(self.processed(), [])
 
-    def test_mark_is_dropped_and_so_is_the_column(self):
+    def test_dropped_mark_no_longer_needs_its_column(self):
         self.old_rows(1)
         self.adopt()
         self.assertIn("would no longer be marked", self.outbox("adopt", "outbox", "--drop-mark", "--dry-run").stdout)
@@ -284,7 +284,7 @@ class OnPostgres(Marking, PgCase):
         self.assertEqual(self.sql("SELECT array_agg(payload::text ORDER BY payload::text) FROM parts WHERE done"), [(["1", "3", "4", "6"],)])
         self.assertEqual(self.troubles(), [])
 
-    def test_with_a_predicate_receipts_tell_deliveries(self):
+    def test_with_a_predicate_receipts_identify_deliveries(self):
         self.old_rows(2)
         self.adopt()
         self.drained("mail", "--where", "n = 2", "--receipts")

@@ -86,7 +86,7 @@ class Arguments(CliCase, Case):
             if name != "help":
                 self.assertEqual(self.outbox(name, "-h").stdout, text)
 
-    def test_minus_h_anywhere_shows_the_commands_help(self):
+    def test_h_flag_anywhere_shows_the_commands_help(self):
         for command, args in ((["emit"], ["order.paid"]), (["emit"], ["order.paid", "--key", "order/1"]),
                               (["dead", "list"], ["--consumer", "mail"]), (["events", "show"], ["relay"]),
                               (["consumers", "set"], ["mail", "--events", "a"])):

@@ -35,7 +35,7 @@ class Page(Case):
         text = re.sub(r"db1\.example:5432", "127.0.0.1:1", text)
         return re.sub(r"db2?\.example", "127.0.0.1", text).replace("5432", port)
 
-    def test_examples_print_what_the_page_shows(self):
+    def test_examples_print_the_documented_output(self):
         found, mark = shell_blocks(PAGE), "-- end of block --"
         self.assertGreater(len(found), 3)
         script = "set -euo pipefail\n" + "".join(f"{self.local(text)}\necho '{mark}'\n" for text, _ in found)

@@ -126,13 +126,13 @@ class Runs:
 
 
 class Examples(Runs, Case):
-    def test_examples_of_first_steps_print_what_it_shows(self):
+    def test_first_steps_examples_print_the_documented_output(self):
         self.run_blocks(FIRST_STEPS)
 
-    def test_examples_of_operations_print_what_it_shows(self):
+    def test_operations_examples_print_the_documented_output(self):
         self.run_blocks(OPERATIONS)
 
-    def test_examples_of_webhooks_print_what_it_shows(self):
+    def test_webhooks_examples_print_the_documented_output(self):
         self.run_blocks(WEBHOOKS)
 
     def compile_and_run(self, text):
@@ -152,7 +152,7 @@ class Examples(Runs, Case):
 
 
 class Readme(Runs, PgCase):
-    def test_examples_of_the_readme_print_what_it_shows(self):
+    def test_readme_examples_print_the_documented_output(self):
         self.run_blocks(README, shop=self.store)
 
     def test_python_producer_of_the_page_emits(self):

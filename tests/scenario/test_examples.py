@@ -450,7 +450,7 @@ class Reference(ExampleCase):
     TEXT = (ROOT / "docs" / "sql.md").read_text()
     TYPES = {"int": "integer", "timestamptz": "timestamp with time zone"}
 
-    def test_examples_print_what_the_page_shows(self):
+    def test_examples_print_the_documented_output(self):
         found = re.findall(r"^```sql\n(.*?)^```\n(?:\n```text\n(.*?)^```$)?", self.TEXT, re.MULTILINE | re.DOTALL)
         self.assertGreater(len(found), 5)
         mark = "-- end of block --"

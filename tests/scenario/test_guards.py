@@ -56,7 +56,7 @@ class Guards(unittest.TestCase):
         self.finds("includes", "src/store/db/trim.c:2", "stores do not know each other",
                    **{"src__store__db__trim.c": '#include "store/db/db.h"\n#include "store/sqlite/sqlite.h"\n', "src__store__sqlite__open.c": '#include "store/db/db.h"\n'})
 
-    def test_line_has_a_hundred_columns(self):
+    def test_lines_over_100_columns_are_found(self):
         wide = "x" * 100 + "\n" + "é" * 100 + "\n/* " + "x" * 98 + "\n"
         for path in ("include__outbox.h", "src__base__a.c", "sql__postgres__functions__a.sql", "tests__unit__a.c"):
             with self.subTest(path):
@@ -64,7 +64,7 @@ class Guards(unittest.TestCase):
                 (self.tree / path.replace("__", "/")).unlink()
         self.finds("width", "scripts/build:4", "101 columns", scripts__build="#!/bin/sh\n" + wide)
 
-    def test_documents_have_100_columns_outside_tables(self):
+    def test_wide_document_lines_outside_tables_are_found(self):
         wide = " ".join(["word"] * 21)
         fine = f"# {wide}\n\n| {wide} |\n\n```sh\n{wide}\n```\n\n    {wide}\n\n* `{'x' * 120}`\n"
         self.assertEqual(self.complaints("width", docs__page=fine, **{"docs__page.md": fine, "README.md": fine}), [])
@@ -93,7 +93,7 @@ class Guards(unittest.TestCase):
                 (self.tree / whole.replace("__", "/")).unlink()
         self.finds("exports", "src/sink/exec.c:1", "exports http_judge; call it exec_*, or", **{"src__sink__exec.c": "int http_judge(void)\n" + BODY, "src__sink__http_answer.c": ""})
 
-    def test_named_files_exist(self):
+    def test_missing_named_files_are_found(self):
         there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__reference.md": ""}
         good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/reference.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
         self.assertEqual(self.complaints("named", **there, **{"src__store__postgres__a.c": good}), [])

@@ -601,7 +601,7 @@ class Tenants(Hostile):
             self.run_on(db, "SELECT set_config('outbox.tenant', %s, false)", said)
             yield said, db
 
-    def test_sees_only_its_own_whatever_it_claims(self):
+    def test_claiming_another_tenant_reveals_nothing(self):
         for role in (self.consumer, self.operator):
             for said, db in self.connections(role):
                 self.assertEqual(self.run_on(db, "SELECT DISTINCT tenant FROM outbox.event"), [("a",)], said)

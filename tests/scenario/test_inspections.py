@@ -36,7 +36,7 @@ class Inspections:
         for name in NAMES: self.assertEqual(self.types(name), want.get(name, []), name)
         for name in names: self.assertEqual([e["type"] for e in self.json("events", name)], want.get(name, []), name)
 
-    def test_each_inspection_lists_what_its_name_says(self):
+    def test_each_inspection_lists_exactly_its_state(self):
         self.emit("good", "bad", "later", "again")
         with self.relay(*self.options()) as relay:
             wait_until(lambda: self.types("failed") == ["later", "again"])

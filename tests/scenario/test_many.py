@@ -62,7 +62,7 @@ class Many(OneRelay, PgCase):
         stranger.do("SELECT 1 FROM outbox.consumer WHERE name = ANY (%s) FOR UPDATE", list(names))
         return contextlib.closing(stranger)
 
-    def test_locked_consumers_do_not_take_all_connections(self):
+    def test_locked_consumers_do_not_exhaust_the_connections(self):
         """A turn waits for a lock for 1 s, and there are two connections for turns."""
         locked, want, slowest = (2, 3, 5), ["first"], 0
         with self.many(8) as relay:
@@ -159,7 +159,7 @@ class Many(OneRelay, PgCase):
                 self.assertTrue(rule.done())
                 self.assertNotIn("vanished", relay.output())
 
-    def test_worker_hiding_its_claims_gets_nothing_more(self):
+    def test_worker_hiding_its_claims_receives_no_more_events(self):
         with contextlib.closing(Session(self.store, "outbox")) as worker:
             worker.do("SELECT outbox.register('c0')")
             self.emit("first")

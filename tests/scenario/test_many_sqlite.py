@@ -20,7 +20,7 @@ class Cost(ManyConsumers, Case):
         """A woken consumer skips events it does not want. Nor do writes of c3 wake the others."""
         self.assertEqual(self.are_woken("position"), {"c3"})
 
-    def test_event_for_fifty_consumers_has_few_commits(self):
+    def test_event_for_fifty_consumers_needs_few_commits(self):
         """The log's index counts commits. Fifty separate turns would be 100 for each event."""
         def commits():
             return struct.unpack_from("=I", pathlib.Path(f"{self.db}-shm").read_bytes(), 8)[0]

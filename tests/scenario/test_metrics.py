@@ -399,7 +399,7 @@ class Waiting(OutsideCase):
                 self.assertEqual(page.get(name, topic="other"), 20, name)
                 self.assertEqual(page.get(name), len(types), name)
 
-    def test_scrape_costs_the_same_whatever_the_backlog(self):
+    def test_scrape_cost_does_not_depend_on_the_backlog(self):
         self.paused_relay()
         fill = """WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
                   INSERT INTO outbox_event (type, payload) SELECT CASE i % 4 WHEN 0 THEN 'a' ELSE 'b' END, '1' FROM n"""
@@ -494,7 +494,7 @@ class Served(OutsideCase):
         self.addCleanup(connection.close)
         return connection
 
-    def test_slow_and_greedy_clients_delay_no_event(self):
+    def test_slow_and_greedy_clients_do_not_delay_events(self):
         with self.serve(*self.file_sink()) as relay:
             greedy = self.raw(relay)
             greedy.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Long: " + b"a" * 7000)

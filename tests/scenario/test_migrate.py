@@ -158,7 +158,7 @@ class Validate(PgCase):
         self.assertEqual(self.json("migrate", "validate")["findings"], [])
         self.assertEqual(self.sql("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'outbox%'"), [("outbox",)])
 
-    def test_without_an_outbox_there_is_nothing_to_compare(self):
+    def test_database_without_an_outbox_cannot_be_validated(self):
         self.assertIn("no outbox", self.outbox("migrate", "validate", status=DATA).stderr)
 
     def test_schema_with_quotes_in_its_name_is_valid(self):
@@ -263,7 +263,7 @@ class Gen(PgCase):
         self.in_transaction(text)
         self.valid()
 
-    def test_golang_migrate_goes_up_and_down(self):
+    def test_golang_migrate_applies_and_reverts(self):
         up, down = re.fullmatch(r"-- ==== \d+_outbox\.up\.sql ====\n(.*)-- ==== \d+_outbox\.down\.sql ====\n(.*)",
                                 self.gen("--tool", "golang-migrate"), re.S).groups()
         self.sql(up)
@@ -271,7 +271,7 @@ class Gen(PgCase):
         self.sql(down)
         self.assertTrue(self.gone())
 
-    def test_alembic_goes_up_and_down(self):
+    def test_alembic_applies_and_reverts(self):
         def execute(text):  # the result of op.execute for a string, in the words of SQLAlchemy's compiler
             self.assertIsNone(re.search(r"(?<![:\w\x5c]):(\w+)(?!:)", text))  # its parameters: none
             self.in_transaction(re.sub(r"\x5c(:[\w\$]*)(?![:\w\$])", lambda m: m.group(1), text))
@@ -288,7 +288,7 @@ class Gen(PgCase):
         revision["downgrade"]()
         self.assertTrue(self.gone("shop_outbox"))
 
-    def test_rails_goes_up_and_down(self):
+    def test_rails_applies_and_reverts(self):
         text = self.gen("--tool", "rails")
         self.assertRegex(text, r"(?m)^class CreateOutbox < ActiveRecord::Migration\[\d\.\d\]$")
         up, down = re.findall(r"    execute <<~'SQL'\n(.*?)\n    SQL\n", text, re.S)
@@ -349,7 +349,7 @@ class Sqlite(Case):
             child.wait()
         self.assertEqual(sum(json.loads(c.output())["changed"] for c in children), 1)
 
-    def test_gen_goes_up_and_down(self):
+    def test_generated_migrations_apply_and_revert(self):
         text = self.outbox("migrate", "gen", "--tool", "golang-migrate").stdout
         self.assertFalse(self.db.exists())
         up, down = text.split("-- ==== 000001_outbox.down.sql ====")

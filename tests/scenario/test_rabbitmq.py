@@ -191,13 +191,13 @@ class Running(Broker, Case):
         relay.stop()
         self.assertNotIn("s3cr3t", relay.output())
 
-    def test_config_check_connects_and_names_what_is_missing(self):
+    def test_config_check_connects_and_names_missing_objects(self):
         said = self.outbox("config", "check", "--connect", "--consumer", "out", "--sink", self.rabbit.url("nothing-here"), status=None)
         self.assertIn("no exchange 'nothing-here'", said.stdout + said.stderr)
         said = self.outbox("config", "check", "--connect", "--consumer", "out", "--sink", self.url())
         self.assertNotIn("no exchange", said.stdout + said.stderr)
 
-    def test_memory_stays_small_while_the_broker_is_down(self):
+    def test_memory_is_bounded_while_the_broker_is_down(self):
         """With the broker down and a large backlog, nothing is read ahead."""
         self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(i), "payload": "x" * 400} for i in range(20000)])
         relay = self.relay("--consumer", "out", "--sink", "amqp://127.0.0.1:1/%2F/x")

@@ -199,7 +199,7 @@ class Streams(Redis):
         self.outbox("consumers", "remove", "out", "--yes")
         self.outbox("hwm", "a.s", status=65)
 
-    def test_hwm_of_many_streams_is_complete_once_all_is_delivered(self):
+    def test_hwm_of_many_streams_is_complete_after_the_delivery(self):
         """Marks of many streams are recorded together; none is left behind."""
         self.emit_many({"type": f"t.{i % 60}", "payload": i} for i in range(1200))
         self.drain(*self.to("s{type[1]}", "--batch", 50))
@@ -253,7 +253,7 @@ class Streams(Redis):
         self.assertEqual(sorted(got), list(range(3000)))
         for key in range(7): self.assertEqual([n for n in got if n % 7 == key], list(range(key, 3000, 7)))
 
-    def test_exhausted_attempts_make_a_dead_letter_and_others_pass(self):
+    def test_exhausted_attempts_bury_the_event_and_delay_no_other(self):
         bad = self.emit("t", "bad/1", {"n": 1})
         self.emit("t", "good/1", {"n": 2})
         with Odd("bad") as odd:
@@ -405,7 +405,7 @@ class OnPostgres(Redis, PgCase):
         self.assertEqual(self.sql("SELECT outbox.hwm('none')"), [(None,)])
         self.assertEqual(self.outbox("hwm", "s").stdout, last + "\n")
 
-    def test_marks_never_go_back(self):
+    def test_marks_never_move_backwards(self):
         self.emit("t", "k/1", 1)
         self.drain(*self.to("s"))
         self.sql("UPDATE outbox.mark SET hi = 9000000000000")
@@ -423,7 +423,7 @@ class OnPostgres(Redis, PgCase):
         self.assertEqual(len(self.redis.entries("s")), 1)
         self.assertIsNotNone(self.sql("SELECT outbox.hwm('s')")[0][0])
 
-    def test_reader_dying_before_commit_or_ack_acts_once(self):
+    def test_reader_killed_before_commit_or_ack_acts_once(self):
         """The inbox in the reader's own transaction: whatever dies, and however often an entry is repeated."""
         self.sql("CREATE TABLE effect (n serial, id text)")
         ids = [self.emit("t", "k/1", i) for i in range(3)]

@@ -185,7 +185,7 @@ class Failing(RelayCase):
         self.assertGreater(datetime.datetime.fromisoformat(letter["dead_at"].replace("Z", "+00:00")), begun)
         self.assertNotIn("reason 1", json.dumps(self.json("events", "show", 1)))
 
-    def test_dead_letter_frees_its_key_and_returns_on_request(self):
+    def test_dead_letter_frees_its_key_and_can_be_retried(self):
         self.broken.touch()
         self.number(1, 2, 3)
         sink = self.failing("[ $OUTBOX_SEQ = 2 ]", "--retry", "base=10ms,attempts=2,outage=0s")
@@ -412,7 +412,7 @@ class Operating(RelayCase):
         self.drain(*self.file_sink("mail", "--lanes", 4))
         self.assertEqual(self.got(), [1, 2, 3])
 
-    def test_events_list_shows_every_state_an_event_goes_through(self):
+    def test_events_list_shows_each_state_of_an_event(self):
         """C2.2."""
         hold = self.path("hold")
         hold.touch()
@@ -462,7 +462,7 @@ class OfSqlite(RelayCase, Case):
 
 @on_each_store
 class Early:
-    def test_relay_before_init_explains_what_to_do(self):
+    def test_relay_before_init_names_the_init_command(self):
         done = self.outbox("relay", "--consumer", "mail", "--sink", "stdout:", status=None)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("outbox init", done.stderr)

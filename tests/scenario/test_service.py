@@ -448,7 +448,7 @@ class Unit(Case):
         status, said = self.analyze("security", "--offline=true", "--no-pager", "--threshold=12")
         self.assertEqual(status, 0, said)
 
-    def test_unit_keeps_its_secrets_to_itself(self):
+    def test_unit_protects_its_secrets(self):
         text = self.unit().read_text()
         for line in ("DynamicUser=yes", "NoNewPrivileges=yes", "ProtectSystem=strict", "LimitCORE=0", "KeyringMode=private", "UMask=0077",
                      "CapabilityBoundingSet=", "RuntimeDirectory=outbox"):

@@ -79,7 +79,7 @@ class Strangers(PgCase):
         epoch, = self.sql("SELECT epoch FROM outbox.claim('mail', 'w')")[0]
         self.assertEqual(self.sql("SELECT outbox.settle('mail', 'w', %s)", epoch), [(True,)])
 
-    def test_relay_stays_idle_whatever_shares_its_channel(self):
+    def test_notifications_of_others_keep_no_idle_relay_awake(self):
         with self.mail() as relay:
             (pid,), = wait_until(lambda: self.sql("SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = "
                                                   "current_database() AND locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted"))

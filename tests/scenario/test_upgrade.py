@@ -148,7 +148,7 @@ class Upgrade:
         self.next("relay", "--consumer", "mail", "--sink", f"exec:cat >>{self.out}", "--drain")
         self.assertEqual(self.delivered(), [0, 1, 2, 3])
 
-    def test_both_versions_explain_what_to_do(self):
+    def test_both_versions_name_the_upgrade_command(self):
         self.assertIn(f"version {THIS}, this program needs {NEXT}: 1 step pending; run `outbox migrate up`", self.next("migrate", "status"))
         self.assertIn(f"{PENDING}; run `outbox migrate up`", self.next("doctor", status=1))
         for command in (("status",), ("emit", "t"), ("relay", *self.consumer(), "--drain")):

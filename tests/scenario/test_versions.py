@@ -38,7 +38,7 @@ class Bumped:
         self.set_version(99)
         self.stops(relay, "this program knows 1: update it")
 
-    def test_relay_on_a_downgraded_outbox_explains_what_to_do(self):
+    def test_relay_on_a_downgraded_outbox_names_the_command(self):
         self.outbox("init")
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
         self.set_version(0)

@@ -95,7 +95,7 @@ class Sending(WebhookCase):
         self.assertLess(abs(int(request.headers["webhook-timestamp"]) - time.time()), 60)
         self.assertEqual(request.headers["webhook-signature"], self.signature(request))
 
-    def test_two_secrets_make_two_signatures(self):
+    def test_each_secret_adds_a_signature(self):
         self.emit("a", payload=1)
         with Endpoint() as endpoint:
             self.drain("--consumer", "hook", "--sink", endpoint.url, "--webhook-secret-env", "HOOK_SECRETS",
@@ -474,7 +474,7 @@ class Listening(WebhookCase):
         self.assertEqual(self.post(url), 204)
         child.stop()
 
-    def test_public_keys_verify_what_a_relay_sends(self):
+    def test_public_keys_verify_requests_of_a_relay(self):
         self.path("public").write_text(PUBLIC)
         self.secrets.write_text(PRIVATE)
         child, url = self.listen("--verify", self.path("public"))

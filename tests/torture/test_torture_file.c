@@ -163,7 +163,7 @@ FAULT(every_call_may_find_the_disk_full, IO_ENOSPC)
 FAULT(every_call_may_be_interrupted, IO_EINTR)
 FAULT(every_write_may_be_short, IO_SHORT)
 
-static void every_allocation_of_the_file_sink_may_fail(void **state)
+static void file_sink_survives_every_failed_allocation(void **state)
 {
     (void)state;
     for (enum fail_mode mode = FAIL_ONCE; mode <= FAIL_LASTING; mode++) {
@@ -203,7 +203,7 @@ int main(void)
         cmocka_unit_test(every_call_may_find_the_disk_full),
         cmocka_unit_test(every_call_may_be_interrupted),
         cmocka_unit_test(every_write_may_be_short),
-        cmocka_unit_test(every_allocation_of_the_file_sink_may_fail),
+        cmocka_unit_test(file_sink_survives_every_failed_allocation),
     };
     fail_setup();
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

@@ -197,7 +197,7 @@ static struct nats_sink *open_ready(const struct sink_config *cfg, struct nats_l
 }
 
 /* Memory runs out in the middle of a submit call, after which a new connection could be begun. */
-static void chain_cut_by_a_lack_of_memory_takes_no_later_event(void **state)
+static void chain_cut_by_lack_of_memory_accepts_no_later_event(void **state)
 {
     (void)state;
     struct nats_stream stream = {.last_seq = 1};
@@ -247,7 +247,7 @@ int main(void)
         cmocka_unit_test(no_event_is_rejected_for_a_lack_of_memory),
 #ifdef OUTBOX_NATS
         cmocka_unit_test(no_nats_message_is_unfit_for_a_lack_of_memory),
-        cmocka_unit_test(chain_cut_by_a_lack_of_memory_takes_no_later_event),
+        cmocka_unit_test(chain_cut_by_lack_of_memory_accepts_no_later_event),
 #endif
     };
     fail_setup();

@@ -19,7 +19,7 @@ static void closed_circuit_has_no_limit(void **state)
     assert_false(circuit_open(&c));
 }
 
-static void open_circuit_lets_one_through_after_its_wait(void **state)
+static void open_circuit_allows_one_delivery_after_its_wait(void **state)
 {
     (void)state;
     struct circuit c;
@@ -128,7 +128,7 @@ int main(void)
     rng_seed(&rng, 7);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(closed_circuit_has_no_limit),
-        cmocka_unit_test(open_circuit_lets_one_through_after_its_wait),
+        cmocka_unit_test(open_circuit_allows_one_delivery_after_its_wait),
         cmocka_unit_test(many_failures_in_flight_count_as_one),
         cmocka_unit_test(wait_grows_to_thirty_seconds),
         cmocka_unit_test(longer_requested_wait_is_kept),

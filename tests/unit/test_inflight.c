@@ -97,7 +97,7 @@ static void events_released_to_others_are_not_requeued(void **state)
     assert_false(f->gave_back);
 }
 
-static void events_at_the_sink_are_not_given_back(void **state)
+static void events_at_the_sink_are_not_released(void **state)
 {
     struct inflight *f = *state;
     take(f, 0);
@@ -158,7 +158,7 @@ int main(void)
         CLAIM(holds_at_most_four_batches),
         CLAIM(returned_events_precede_later_claims),
         CLAIM(events_released_to_others_are_not_requeued),
-        CLAIM(events_at_the_sink_are_not_given_back),
+        CLAIM(events_at_the_sink_are_not_released),
         CLAIM(newest_batch_is_settled_first_if_untried),
         CLAIM(fresh_batch_of_the_only_lane_rules_out_unknown_claims),
         CLAIM(lost_batch_is_not_queued),

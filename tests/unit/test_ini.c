@@ -117,7 +117,7 @@ static void errors_name_file_and_line(void **state)
     refuses(STR("ok = 1\nbad = 2\nok2 = 3"), "x.conf:2: no such thing");
 }
 
-static void same_name_twice_in_a_section_is_refused(void **state)
+static void duplicate_name_in_a_section_is_refused(void **state)
 {
     (void)state;
     refuses(STR("[s]\na = 1\na = 2\n"), "x.conf:3: a is set twice in this section");
@@ -175,7 +175,7 @@ int main(void)
         cmocka_unit_test(values_are_taken_literally),
         cmocka_unit_test(surrounding_quotes_are_removed_once),
         cmocka_unit_test(errors_name_file_and_line),
-        cmocka_unit_test(same_name_twice_in_a_section_is_refused),
+        cmocka_unit_test(duplicate_name_in_a_section_is_refused),
         cmocka_unit_test(lines_may_be_of_any_length_and_number),
         cmocka_unit_test(load_reads_a_file_or_reports_an_error),
     };

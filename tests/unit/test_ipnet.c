@@ -18,7 +18,7 @@ static const char *special(const char *text)
     return ipnet_special((struct sockaddr *)&sa);
 }
 
-static void every_special_network_ends_where_it_should(void **state)
+static void special_networks_have_exact_bounds(void **state)
 {
     /* The address before a network, its first, its last, and the next address; NULL if that
      * address is special for another reason. */
@@ -203,7 +203,7 @@ static void invalid_networks_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_special_network_ends_where_it_should),
+        cmocka_unit_test(special_networks_have_exact_bounds),
         cmocka_unit_test(special_addresses_are_classified),
         cmocka_unit_test(ipv4_mapped_addresses_are_treated_as_ipv4),
         cmocka_unit_test(address_is_recognized_in_any_notation),

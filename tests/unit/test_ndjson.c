@@ -222,7 +222,7 @@ static void wrong_types_are_refused(void **state)
     refused(STR("{\"delay\":\"5m\\u0000\"}"), "delay has a NUL character");
 }
 
-static void a_key_given_twice_is_refused(void **state)
+static void duplicate_key_is_refused(void **state)
 {
     (void)state;
     refused(STR("{\"type\":\"a\",\"type\":\"b\"}"), "type is given twice");
@@ -239,7 +239,7 @@ static void lines_other_than_objects_are_refused(void **state)
     refused(STR("\"x\""), "must be a JSON object, not a string");
 }
 
-static void a_full_arena_is_out_of_memory(void **state)
+static void full_arena_is_reported_as_out_of_memory(void **state)
 {
     (void)state;
     struct arena tiny;
@@ -281,9 +281,9 @@ int main(void)
         cmocka_unit_test(missing_delay_means_now),
         cmocka_unit_test(unknown_keys_are_refused_with_the_nearest),
         cmocka_unit_test(wrong_types_are_refused),
-        cmocka_unit_test(a_key_given_twice_is_refused),
+        cmocka_unit_test(duplicate_key_is_refused),
         cmocka_unit_test(lines_other_than_objects_are_refused),
-        cmocka_unit_test(a_full_arena_is_out_of_memory),
+        cmocka_unit_test(full_arena_is_reported_as_out_of_memory),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }

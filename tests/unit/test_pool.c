@@ -123,7 +123,7 @@ static void slow_server_is_asked_for_no_more_connections(void **state)
     pool_close(p);
 }
 
-static void slow_handler_makes_room_on_a_connection_of_its_first_use(void **state)
+static void slow_handler_opens_a_connection_at_its_first_use(void **state)
 {
     (void)state;
     struct user u[SHARED + 1];
@@ -142,7 +142,7 @@ static void slow_handler_makes_room_on_a_connection_of_its_first_use(void **stat
 }
 
 /* Another connection is in use and good, so the caller waits for it. */
-static void refused_connection_is_not_tried_all_the_time(void **state)
+static void refused_connection_is_retried_after_a_pause(void **state)
 {
     (void)state;
     struct user u[2];
@@ -165,8 +165,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slow_server_is_asked_for_no_more_connections),
-        cmocka_unit_test(slow_handler_makes_room_on_a_connection_of_its_first_use),
-        cmocka_unit_test(refused_connection_is_not_tried_all_the_time),
+        cmocka_unit_test(slow_handler_opens_a_connection_at_its_first_use),
+        cmocka_unit_test(refused_connection_is_retried_after_a_pause),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

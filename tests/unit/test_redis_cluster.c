@@ -48,7 +48,7 @@ static void redirections_are_parsed(void **state)
     redirected("MOVED 1 ?:6381", false, 1, "asked", "6381");
 }
 
-static void other_errors_are_no_redirection(void **state)
+static void other_errors_are_not_redirections(void **state)
 {
     (void)state;
     static const char *const bad[] = {
@@ -126,7 +126,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slots_match_redis),
         cmocka_unit_test(redirections_are_parsed),
-        cmocka_unit_test(other_errors_are_no_redirection),
+        cmocka_unit_test(other_errors_are_not_redirections),
         cmocka_unit_test(slot_ranges_are_parsed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

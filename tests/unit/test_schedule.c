@@ -76,7 +76,7 @@ static void store_backoff_doubles_up_to_5_s(void **state)
     assert_int_equal(schedule_store_failed(&s, NOW), 100 * MS_NS);
 }
 
-static void pause_of_the_store_counts_as_no_failure(void **state)
+static void store_pause_does_not_count_as_a_failure(void **state)
 {
     (void)state;
     struct schedule s = made();
@@ -130,7 +130,7 @@ int main(void)
         cmocka_unit_test(rest_for_a_taken_lane_ignores_wake_ups_for_50_ms),
         cmocka_unit_test(rest_without_contention_accepts_wake_ups_again),
         cmocka_unit_test(store_backoff_doubles_up_to_5_s),
-        cmocka_unit_test(pause_of_the_store_counts_as_no_failure),
+        cmocka_unit_test(store_pause_does_not_count_as_a_failure),
         cmocka_unit_test(wake_up_polls_at_once),
         cmocka_unit_test(drain_ends_at_the_earliest_deadline),
         cmocka_unit_test(due_work_waits_for_an_unreachable_store),

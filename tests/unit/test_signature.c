@@ -202,7 +202,7 @@ static void only_digits_are_a_timestamp(void **state)
     assert_false(signature_timestamp((struct str){"12\0003", 4}, &t));
 }
 
-static void replays_and_repeats_are_told_apart(void **state)
+static void replays_and_repeats_are_distinguished(void **state)
 {
     struct replay_memory *r = replay_new();
     struct signature_message m = example;
@@ -368,7 +368,7 @@ int main(void)
         cmocka_unit_test(accepts_only_the_matching_public_key),
         cmocka_unit_test(signed_text_is_unambiguous),
         cmocka_unit_test(only_digits_are_a_timestamp),
-        cmocka_unit_test(replays_and_repeats_are_told_apart),
+        cmocka_unit_test(replays_and_repeats_are_distinguished),
         cmocka_unit_test(replay_memory_is_bounded_and_keeps_the_newest),
         cmocka_unit_test(base64_round_trips),
     };

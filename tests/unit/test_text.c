@@ -278,7 +278,7 @@ static void shows_time(int64_t ms, const char *want)
     assert_string_equal(out, want);
 }
 
-static void a_variable_has_letters_digits_and_underscores(void **state)
+static void variable_names_have_letters_digits_and_underscores(void **state)
 {
     (void)state;
     assert_true(text_is_variable(STR("SHOP_URL")));
@@ -324,7 +324,7 @@ static void rfc3339_agrees_with_gmtime(void **state)
     }
 }
 
-static void system_clock_goes_forward(void **state)
+static void system_clock_never_moves_backwards(void **state)
 {
     (void)state;
     int64_t before = clock_mono(&clock_system), wall = clock_wall(&clock_system);
@@ -401,7 +401,7 @@ static void cleaned_text_is_cut_after_a_whole_character(void **state)
     assert_string_equal(out, "");
 }
 
-static void an_error_is_one_line_of_valid_utf8(void **state)
+static void error_is_one_line_of_valid_utf8(void **state)
 {
     (void)state;
     struct error err;
@@ -441,12 +441,12 @@ int main(void)
         cmocka_unit_test(cleaned_text_is_one_terminal_safe_line),
         cmocka_unit_test(text_is_shown_literally_or_escaped),
         cmocka_unit_test(cleaned_text_is_cut_after_a_whole_character),
-        cmocka_unit_test(a_variable_has_letters_digits_and_underscores),
+        cmocka_unit_test(variable_names_have_letters_digits_and_underscores),
         cmocka_unit_test(rfc3339_knows_the_calendar),
         cmocka_unit_test(rfc3339_fits_its_buffer_at_the_ends_of_time),
         cmocka_unit_test(rfc3339_agrees_with_gmtime),
-        cmocka_unit_test(system_clock_goes_forward),
-        cmocka_unit_test(an_error_is_one_line_of_valid_utf8),
+        cmocka_unit_test(system_clock_never_moves_backwards),
+        cmocka_unit_test(error_is_one_line_of_valid_utf8),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,7 +55,7 @@ static void step_continues_where_the_last_one_ended(void **state)
 }
 
 /* A session holds a transaction open, so each full scan reads all deleted rows. */
-static void slow_full_scans_are_made_rarely(void **state)
+static void slow_full_scans_are_rare(void **state)
 {
     (void)state;
     struct trimming t = {.rows = 1000};
@@ -74,7 +74,7 @@ int main(void)
         cmocka_unit_test(steps_grow_while_they_are_quick_and_shrink_when_slow),
         cmocka_unit_test(with_one_writer_steps_are_short_and_pauses_equal),
         cmocka_unit_test(step_continues_where_the_last_one_ended),
-        cmocka_unit_test(slow_full_scans_are_made_rarely),
+        cmocka_unit_test(slow_full_scans_are_rare),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,7 +71,7 @@ static void counter_orders_ids_across_generators(void **state)
     }
 }
 
-static void a_full_counter_steps_the_time(void **state)
+static void full_counter_advances_the_time(void **state)
 {
     (void)state;
     struct uuid7 g = {.last_ms = 5, .last_count = (UINT32_C(1) << UUID7_COUNT_BITS) - 1};
@@ -100,7 +100,7 @@ int main(void)
         cmocka_unit_test(fifty_bits_are_random),
         cmocka_unit_test(ids_of_one_generator_ascend),
         cmocka_unit_test(counter_orders_ids_across_generators),
-        cmocka_unit_test(a_full_counter_steps_the_time),
+        cmocka_unit_test(full_counter_advances_the_time),
         cmocka_unit_test(uuid_valid_refuses_other_shapes),
     };
     return cmocka_run_group_tests_name("uuid7", tests, NULL, NULL);
