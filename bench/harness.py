@@ -124,7 +124,7 @@ def end(process, limit=60):
 def wait_until(holds, what, limit=120):
     end = time.monotonic() + limit
     while not holds():
-        if time.monotonic() > end: sys.exit(f"{what} did not happen within {limit} s")
+        if time.monotonic() > end: sys.exit(f"{what} was not observed within {limit} s")
         time.sleep(0.02)
 
 

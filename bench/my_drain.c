@@ -164,7 +164,7 @@ int main(int argc, char **argv)
     bench_start(&t, 1 << 20);
     size_t events = claims ? drain_queue(&d, &t) : drain_cursor(&d, &t);
     if (events > 0 && d.seen == 0)
-        bench_die("nothing was read");
+        bench_die("read no events");
     bench_report(&t, events);
     free(d.text);
     mysql_close(d.reader);

@@ -143,7 +143,7 @@ static void warm_up(struct pace *p)
     if (p->o->lines < 0)
         return;
     if (!await_seen(p, 1, WARM_UP_S))
-        bench_die("no line came within %d s: is the relay running?", WARM_UP_S);
+        bench_die("no line arrived within %d s: is the relay running?", WARM_UP_S);
 }
 
 static void await_go(void)

@@ -246,7 +246,7 @@ int main(int argc, char **argv)
                     : one  ? drain_pipelined(&d, &t)
                            : drain_cursor(&d, &t);
     if (events > 0 && d.seen == 0)
-        bench_die("nothing was read");
+        bench_die("read no events");
     bench_report(&t, events);
     PQfinish(d.reader);
     if (!one)

@@ -41,7 +41,7 @@ static const char *statement(const struct bench_options *o)
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++)
         if (strcmp(modes[i].name, o->mode) == 0)
             return modes[i].sql;
-    bench_die("no mode %s; there are bare, notify, insert and emit", o->mode);
+    bench_die("unknown mode %s; modes are bare, notify, insert and emit", o->mode);
 }
 
 static void *produce(void *arg)

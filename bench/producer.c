@@ -39,7 +39,7 @@ static void open_postgres(struct producer *p, const struct bench_options *o)
             return;
         }
     }
-    bench_die("no mode %s; there are bare, notify, insert and emit", o->mode);
+    bench_die("unknown mode %s; modes are bare, notify, insert and emit", o->mode);
 }
 
 static void open_sqlite(struct producer *p, const struct bench_options *o)

@@ -68,7 +68,7 @@ static void wait_for_more(struct watch *w)
     char events[4096];
     struct pollfd fd = {.fd = w->log, .events = POLLIN};
     if (poll(&fd, 1, 10000) <= 0)
-        bench_die("no line came within 10 s: is the relay running?");
+        bench_die("no line arrived within 10 s: is the relay running?");
     while (read(w->log, events, sizeof events) > 0)
         continue;
 }

@@ -245,7 +245,7 @@ static void refused(int r, const char *part)
     assert_int_equal(r, -1);
     assert_int_equal(err.code, OUTBOX_CONFIG);
     if (!strstr(err.text, part))
-        fail_msg("\"%s\" does not say \"%s\"", err.text, part);
+        fail_msg("\"%s\" does not contain \"%s\"", err.text, part);
 }
 
 static void invalid_handler_definitions_are_refused(void **state)

@@ -96,7 +96,7 @@ static void wait_for(atomic_int *what, int least)
 {
     for (int i = 0; atomic_load(what) < least; i++) {
         if (i > 60000)
-            fail_msg("still %d, not %d", atomic_load(what), least);
+            fail_msg("the count is still %d, expected %d", atomic_load(what), least);
         usleep(1000);
     }
 }

@@ -15,7 +15,7 @@ static void assert_env(const char *env, const char *entry)
     char line[256];
     snprintf(line, sizeof line, "\n%s\n", entry);
     if (!strstr(env, line))
-        fail_msg("%s is missing in%s", entry, env);
+        fail_msg("%s is missing from%s", entry, env);
 }
 
 /* A relay's environment holds passwords, and other private settings. */

@@ -49,7 +49,7 @@ static void every_status_has_its_outcome(void **state)
         struct sink_item *it = deliver(f, "{}");
         enum sink_status want = i % 2 ? cases[i / 2].reject : cases[i / 2].retry;
         if (it->status != want)
-            fail_msg("HTTP %u came back %d, not %d", cases[i / 2].code, it->status, want);
+            fail_msg("HTTP %u has outcome %d, expected %d", cases[i / 2].code, it->status, want);
         assert_int_equal(it->native, want == SINK_DELIVERED ? it->native : (int)cases[i / 2].code);
     }
 }

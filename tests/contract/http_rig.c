@@ -118,7 +118,7 @@ void assert_head_has(struct fixture *f, size_t i, const char *line)
 {
     char *head = http_peer_head(f->peer, i);
     if (!strstr(head, line))
-        fail_msg("no \"%s\" in\n%s", line, head);
+        fail_msg("\"%s\" is missing from\n%s", line, head);
     free(head);
 }
 
@@ -126,6 +126,6 @@ void assert_head_lacks(struct fixture *f, size_t i, const char *text)
 {
     char *head = http_peer_head(f->peer, i);
     if (strstr(head, text))
-        fail_msg("\"%s\" in\n%s", text, head);
+        fail_msg("unexpected \"%s\" in\n%s", text, head);
     free(head);
 }

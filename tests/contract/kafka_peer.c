@@ -34,7 +34,7 @@ static void exec_mock(const int to[2], const int from[2])
 static void answer(char *out, size_t size)
 {
     if (!fgets(out, (int)size, cluster.from))
-        fail_msg("the mock cluster is gone");
+        fail_msg("the mock cluster has exited");
     out[strcspn(out, "\n")] = '\0';
 }
 
@@ -66,7 +66,7 @@ void tell(const char *fmt, ...)
     fflush(cluster.to);
     answer(said, sizeof said);
     if (strcmp(said, "0") != 0)
-        fail_msg("the mock cluster does not obey %s: %s", fmt, said);
+        fail_msg("the mock cluster refused %s: %s", fmt, said);
 }
 
 void cluster_end(void)
@@ -126,7 +126,7 @@ static void read_partition(rd_kafka_t *rk, const char *topic, int partition, vis
     for (bool end = false; !end;) {
         rd_kafka_message_t *m = rd_kafka_consumer_poll(rk, 20000);
         if (!m)
-            fail_msg("nothing comes from the mock cluster");
+            fail_msg("no message from the mock cluster");
         end = m->err == RD_KAFKA_RESP_ERR__PARTITION_EOF;
         if (m->err && !end && m->err != RD_KAFKA_RESP_ERR__TRANSPORT &&
             m->err != RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)

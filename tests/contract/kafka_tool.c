@@ -107,7 +107,7 @@ static char *split(char *pair)
 {
     char *equals = strchr(pair, '=');
     if (!equals)
-        fail("NAME=VALUE, not %s", pair);
+        fail("expected NAME=VALUE, not %s", pair);
     *equals = '\0';
     return equals + 1;
 }
@@ -285,7 +285,7 @@ static int read_topic(const char *hosts, const char *topic, const char *isolatio
     for (int left = assign_all(rk, topic); left > 0;) {
         rd_kafka_message_t *m = rd_kafka_consumer_poll(rk, PATIENCE_MS);
         if (!m)
-            fail("nothing comes");
+            fail("no message arrived");
         if (m->err == RD_KAFKA_RESP_ERR__PARTITION_EOF)
             left--;
         if (!m->err)
@@ -315,7 +315,7 @@ static int count_topic(const char *hosts, const char *topic)
 int main(int argc, char **argv)
 {
     if (argc < 4)
-        fail("kafka_tool HOSTS VERB TOPIC ...");
+        fail("usage: kafka_tool HOSTS VERB TOPIC ...");
     if (strcmp(argv[2], "count") == 0)
         return count_topic(argv[1], argv[3]);
     if (strcmp(argv[2], "read") != 0)

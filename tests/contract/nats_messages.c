@@ -18,7 +18,7 @@ static void value_is(uint64_t seq, const char *want)
     natsMsg *msg = nats_server_get(&server, "S", seq);
     struct str value = {natsMsg_GetData(msg), (size_t)natsMsg_GetDataLength(msg)};
     if (!str_is(value, want))
-        fail_msg("%.*s is not %s", (int)value.n, value.p, want);
+        fail_msg("found %.*s, expected %s", (int)value.n, value.p, want);
     natsMsg_Destroy(msg);
 }
 

@@ -165,6 +165,6 @@ void header_is(uint64_t seq, const char *name, const char *want)
     if (!want)
         assert_int_equal(s, NATS_NOT_FOUND);
     else if (s != NATS_OK || strcmp(value, want) != 0)
-        fail_msg("%s is %s, not %s", name, value ? value : "absent", want);
+        fail_msg("%s is %s, expected %s", name, value ? value : "absent", want);
     natsMsg_Destroy(msg);
 }

@@ -141,15 +141,17 @@ static void deliver(struct world *w, const struct event *ev)
 {
     struct known *k = &w->known[ev->seq];
     if (!k->committed)
-        fail_msg("seed %llu: %lld was never committed", (unsigned long long)w->seed,
-                 (long long)ev->seq);
+        fail_msg("seed %llu: event %lld was delivered but never committed",
+                 (unsigned long long)w->seed, (long long)ev->seq);
     if (!k->wanted)
-        fail_msg("seed %llu: %lld is not wanted", (unsigned long long)w->seed, (long long)ev->seq);
+        fail_msg("seed %llu: event %lld does not match the filter", (unsigned long long)w->seed,
+                 (long long)ev->seq);
     w->delivered++;
     if (k->times++ == 0)
         k->first = w->delivered;
     else if (!k->excused)
-        fail_msg("seed %llu: %lld came twice", (unsigned long long)w->seed, (long long)ev->seq);
+        fail_msg("seed %llu: event %lld was delivered twice", (unsigned long long)w->seed,
+                 (long long)ev->seq);
 }
 
 static void fails(struct world *w, struct worker *x, int key)
@@ -295,7 +297,7 @@ static void check(struct world *w)
         if (!k->committed || !k->wanted)
             continue;
         if (!k->times)
-            fail_msg("seed %llu: %d is lost", (unsigned long long)w->seed, seq);
+            fail_msg("seed %llu: event %d was lost", (unsigned long long)w->seed, seq);
         if (k->first > at_most)
             at_most = k->first;
     }
@@ -309,8 +311,8 @@ static void check(struct world *w)
         if (!by_place[place])
             continue;
         if (later[k->key].committed && later[k->key].committed < k->written)
-            fail_msg("seed %llu: %d overtook %d", (unsigned long long)w->seed, by_place[place],
-                     later[k->key].seq);
+            fail_msg("seed %llu: event %d overtook event %d", (unsigned long long)w->seed,
+                     by_place[place], later[k->key].seq);
         if (!later[k->key].committed || k->committed < later[k->key].committed) {
             later[k->key].committed = k->committed;
             later[k->key].seq = by_place[place];

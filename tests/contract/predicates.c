@@ -253,7 +253,7 @@ void predicates_compare(const struct predicates_sql *sql)
             if (is_one)
                 compare(sql, f, text, buf_cstr(&payload), seen);
             else if (sql->parses && sql->ask(sql->db, text, buf_cstr(&payload)) != 2)
-                fail_msg("in C this is no predicate: %s", text);
+                fail_msg("C rejects this predicate: %s", text);
         }
         if (is_one)
             filter_free(f);

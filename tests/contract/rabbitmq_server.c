@@ -68,7 +68,7 @@ const char *rabbitmq_server_tell(struct rabbitmq_server *s, const char *fmt, ...
     fputc('\n', s->to);
     fflush(s->to);
     if (!fgets(line, sizeof line, s->from))
-        fail_msg("the helper has ended after: %s", fmt);
+        fail_msg("the helper exited after: %s", fmt);
     return line;
 }
 

@@ -68,7 +68,7 @@ static void every_error_has_its_outcome(void **state)
         struct sink_item *it = run_one(p, "1");
         enum sink_status want = errors[i / 2].status;
         if (it->status != want)
-            fail_msg("%s: %d, not %d", errors[i / 2].text, it->status, want);
+            fail_msg("%s: outcome %d, expected %d", errors[i / 2].text, it->status, want);
         sink_assert_says(it, errors[i / 2].text);
         redis_scripted_say(scripted, NULL);
         sink_rig_passes_again(&p->rig);

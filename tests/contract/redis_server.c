@@ -96,7 +96,7 @@ static void join_cluster(struct redis_server *s)
             return;
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     }
-    fail_msg("the cluster did not come up, see %s", s->dir);
+    fail_msg("the cluster did not start, see %s", s->dir);
 }
 
 void redis_server_start(struct redis_server *s, bool tls)

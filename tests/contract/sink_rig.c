@@ -188,7 +188,7 @@ void sink_rig_wait(struct sink_rig *rig)
         ms = 0;
     bool capped = ms >= WAIT_MAX_MS;
     if (poll(fds, (nfds_t)n, capped ? WAIT_MAX_MS : (int)ms) == 0 && capped)
-        fail_msg("nothing happened for 20 s");
+        fail_msg("the sink made no progress for 20 s");
 }
 
 void sink_rig_run(struct sink_rig *rig)
@@ -233,7 +233,7 @@ void sink_rig_assert_all(struct sink_rig *rig, enum sink_status status)
 {
     for (size_t i = 0; i < rig->n; i++)
         if (rig->items[i]->status != status)
-            fail_msg("event %zu came back %d, not %d: %s", i, rig->items[i]->status, status,
+            fail_msg("event %zu has outcome %d, expected %d: %s", i, rig->items[i]->status, status,
                      rig->items[i]->text);
 }
 
@@ -329,7 +329,7 @@ void sink_assert_refused(struct sink_config cfg, const char *words, const char *
     if (words && !strstr(err.text, words))
         fail_msg("\"%s\" is not in \"%s\"", words, err.text);
     if (secret && strstr(err.text, secret))
-        fail_msg("\"%s\" gives away \"%s\"", err.text, secret);
+        fail_msg("\"%s\" reveals \"%s\"", err.text, secret);
 }
 
 void sink_item_enlarge(struct sink_item *it, size_t size)

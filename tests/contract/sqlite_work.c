@@ -51,7 +51,7 @@ static void cost_per_retried_letter_is_constant(void **state)
     put(g->st, "c");
     int64_t few = redelivered(g, 200), many = redelivered(g, 1600);
     if (many > 10 * few)
-        fail_msg("200 letters take %lld steps, 1,600 take %lld", (long long)few, (long long)many);
+        fail_msg("200 letters need %lld steps, 1,600 need %lld", (long long)few, (long long)many);
 }
 
 /* claimed_again parks an event of consumer c, claims it again beside `fresh` new ones, and returns
@@ -171,7 +171,7 @@ static void lanes_of_one_worker_read_each_event_once(void **state)
     emit_many(g, EVENTS);
     int64_t one = drained(g, "one", 1, EVENTS), many = drained(g, "many", LANES, EVENTS);
     if (many > 2 * one)
-        fail_msg("one lane takes %lld steps, 8 take %lld", (long long)one, (long long)many);
+        fail_msg("one lane needs %lld steps, 8 need %lld", (long long)one, (long long)many);
 }
 
 /* Events read ahead for other lanes have numbers that were reused. */

@@ -64,7 +64,7 @@ static void refused(struct store_rig *g, const struct consumer_spec *c, const ch
     assert_int_equal(g->st->ops->consumer_put(g->st, c, NULL, &err), -1);
     assert_int_equal(err.code, ERR_CONFLICT);
     if (!strstr(err.text, newer) || !strstr(err.text, command))
-        fail_msg("it says: %s", err.text);
+        fail_msg("unexpected error: %s", err.text);
 }
 
 static void replaced_settings_are_not_restored_automatically(void **state)

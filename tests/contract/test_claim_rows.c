@@ -235,7 +235,7 @@ static void refused(const struct rig *g, outbox_row_claim c, int code, const cha
     assert_int_equal(rig_claim(g, c, &rows, &err), -1);
     assert_null(rows);
     if (err.code != code || !strstr(err.text, text))
-        fail_msg("code %d: %s", err.code, err.text);
+        fail_msg("unexpected code %d: %s", err.code, err.text);
 }
 
 static void claim_inside_a_transaction_is_refused(void **state)

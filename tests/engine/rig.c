@@ -262,7 +262,7 @@ void rig_step(struct rig *g, int i)
     int turns = 0;
     while (g->w[i].p && pipeline_step(g->w[i].p))
         if (++turns > 100000)
-            fail_msg("the pipeline spins");
+            fail_msg("the pipeline loops without progress");
 }
 
 void rig_end(struct rig *g, int i, size_t k, enum sink_status status)

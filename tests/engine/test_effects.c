@@ -234,7 +234,8 @@ static enum sink_status act(struct handler_call *call, const struct delivery *d,
     struct hand *hand = ctx;
     struct smith *s = &smiths[hand->worker];
     if (++script.calls > SPIN)
-        fail_msg("seed %llu: handlers are called in a loop", (unsigned long long)plan.seed);
+        fail_msg("seed %llu: handlers are called repeatedly without progress",
+                 (unsigned long long)plan.seed);
     if (call->tx)
         take_effect(s->db, hand->handler, d->ev);
     if (poison(d->ev, hand->handler))
@@ -314,16 +315,16 @@ static void step(int i)
     script.calls = 0;
     while (smiths[i].p && pipeline_step(smiths[i].p))
         if (++turns > SPIN)
-            fail_msg("seed %llu: the pipeline spins: %s", (unsigned long long)plan.seed,
-                     script.g->last_log);
+            fail_msg("seed %llu: the pipeline loops without progress: %s",
+                     (unsigned long long)plan.seed, script.g->last_log);
     if (smiths[i].p && real->tx_state(smiths[i].work) == TX_OPEN)
-        fail_msg("seed %llu: a transaction stays open", (unsigned long long)plan.seed);
+        fail_msg("seed %llu: a transaction was left open", (unsigned long long)plan.seed);
     if (smiths[i].p && pipeline_stats(smiths[i].p)->delivered < 0)
         fail_msg("seed %llu: %lld events delivered", (unsigned long long)plan.seed,
                  (long long)pipeline_stats(smiths[i].p)->delivered);
     if (smiths[i].p && pipeline_state(smiths[i].p) >= PIPELINE_STOPPED) {
         if (pipeline_error(smiths[i].p)->code)
-            fail_msg("seed %llu: it stopped: %s", (unsigned long long)plan.seed,
+            fail_msg("seed %llu: the pipeline stopped: %s", (unsigned long long)plan.seed,
                      pipeline_error(smiths[i].p)->text);
         vanish(i);
     }
@@ -439,7 +440,7 @@ static void check(struct rig *g, int emitted)
                          (unsigned long long)plan.seed, seq, (long long)n, names[h]);
         }
         if (plan.handlers > 2 && !script.external[seq] && !dead[seq])
-            fail_msg("seed %llu: %s did not act for event %d", (unsigned long long)plan.seed,
+            fail_msg("seed %llu: %s never handled event %d", (unsigned long long)plan.seed,
                      names[2], seq);
         if (dead[seq] != (seq % 17 == 5) && dead[seq] && !script.disturbed)
             fail_msg("seed %llu: event %d is a dead letter", (unsigned long long)plan.seed, seq);
@@ -461,7 +462,7 @@ static void check(struct rig *g, int emitted)
         fail_msg("seed %llu: effects of a key are out of order", (unsigned long long)plan.seed);
     struct consumer_info c = rig_look(g);
     if (c.parked || c.inflight || c.behind)
-        fail_msg("seed %llu: left: parked %lld inflight %lld behind %lld",
+        fail_msg("seed %llu: left over: %lld parked, %lld in flight, %lld behind",
                  (unsigned long long)plan.seed, (long long)c.parked, (long long)c.inflight,
                  (long long)c.behind);
 }
@@ -517,7 +518,8 @@ static void run(struct rig *g)
         through = run_through(0, 120000);
     }
     if (!through)
-        fail_msg("seed %llu: does not drain: %s", (unsigned long long)plan.seed, g->last_log);
+        fail_msg("seed %llu: the pipeline does not drain: %s", (unsigned long long)plan.seed,
+                 g->last_log);
     check(g, emitted);
     for (int i = 0; i < RIG_PIPELINES; i++) {
         vanish(i);

@@ -125,7 +125,7 @@ class Scenario:
         self.setUp()
 
     def refuse_death(self, process):
-        if not process.running(): self.fail(f"a process ended by itself:\n{process.output()}")
+        if not process.running(): self.fail(f"a process exited unexpectedly:\n{process.output()}")
 
     def lost_claims(self, consumer):
         """lost_claims counts the lost claims in relays' logs: each may repeat a batch, like a crash."""
@@ -173,7 +173,7 @@ class Crew:
                 self.kill(place, crew[place])
                 crew[place] = self.start(place[0])
         for place in stopped: crew[place].signal(signal.SIGCONT)
-        wait_until(lambda: self.happened() > self.LEAST, what="too little happens to prove anything")
+        wait_until(lambda: self.happened() > self.LEAST, what="too few events and faults to prove anything")
         self.dismiss(crew)
 
     def happened(self):

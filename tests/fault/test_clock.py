@@ -25,7 +25,7 @@ SOON = 45  # seconds; far less than a clock was wrong, and less than the sweep
 SECOND = "exec:[ $((OUTBOX_SEQ % 3)) -ne 0 ] || [ $OUTBOX_ATTEMPT -gt 1 ] || exit 75; " + APPEND
 
 
-@unittest.skipUnless(FOUND, "there is no libfaketime: install the package faketime")
+@unittest.skipUnless(FOUND, "libfaketime is not installed (Debian package faketime)")
 class Clocks(Numbers):
     def setUp(self):
         super().setUp()

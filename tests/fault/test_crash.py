@@ -63,7 +63,7 @@ class Storm(Storms, Crew, Scenario, Case):
         told = collections.Counter((producer, n) for producer, n, _ in events)
         for tx, (_, count) in fates.items():
             self.assertEqual(rows.get(tx, 0), told[tx], f"row and events of {tx} disagree")
-            self.assertIn(told[tx], (0, count), f"{tx} is not whole")
+            self.assertIn(told[tx], (0, count), f"{tx} is incomplete")
         last = {}
         for producer, n, i in events:
             self.assertLess(last.get(producer, (0, 0)), (n, i))
@@ -85,7 +85,7 @@ class Storm(Storms, Crew, Scenario, Case):
             c.consumer(who, got, [names[seq] for seq, in dead], bound)
         self.check_left(c)
         c.verdict()
-        self.assertGreater(c.events, self.LEAST, "too little happened to prove anything")
+        self.assertGreater(c.events, self.LEAST, "too few events and faults to prove anything")
         self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
 
     def heal(self):
@@ -305,7 +305,7 @@ class Poison(Scenario):
                 return deaths
             self.assertEqual(status, -signal.SIGKILL, self.children[-1].output())
             self.fault("worker killed by an event")
-        self.fail("it never got through")
+        self.fail("the program never completed")
 
     def seqs(self, name="out"):
         lines = self.path(name).read_text().splitlines()
@@ -314,7 +314,7 @@ class Poison(Scenario):
     def check(self, poison, total, bound):
         self.assertEqual(self.ask("SELECT consumer, seq, attempts FROM @dead ORDER BY seq"),
                          [("mail", seq, 3) for seq in poison], "dead letters")
-        self.assertEqual(set(poison) & {seq for seq, _ in self.seqs()}, set(), "delivered, and it kills")
+        self.assertEqual(set(poison) & {seq for seq, _ in self.seqs()}, set(), "a poison event was delivered")
         events = self.ask("SELECT seq, aggregate_id FROM @event")
         c = self.checker(dict.fromkeys(range(1, total + 1), COMMITTED), [(seq, Fact(key, seq, key)) for seq, key in events])
         c.consumer("mail", self.seqs(), poison, bound)

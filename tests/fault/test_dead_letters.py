@@ -61,8 +61,8 @@ class ManyDead(PgCase):
         self.assertEqual(self.did("dead list --limit 50", "dead", "list", "--limit", 50, "--json").count('"seq"'), 50)
         self.assertEqual(self.did("dead list --json", "dead", "list", "--json").count('"seq"'), DEAD)
         table = self.did("dead list", "dead", "list").splitlines()
-        self.assertEqual((len(table), sum("ATTEMPTS" in line for line in table)), (DEAD + 1, 1), "lines, and headings among them")
-        self.assertEqual(len({line.index("HTTP 410") for line in table[-1000:]}), 1, "columns of a page stand below each other")
+        self.assertEqual((len(table), sum("ATTEMPTS" in line for line in table)), (DEAD + 1, 1), "lines, including headings")
+        self.assertEqual(len({line.index("HTTP 410") for line in table[-1000:]}), 1, "the columns of a page are aligned")
         self.did("dead retry --dry-run", "dead", "retry", "--all", "--dry-run")
         some, = self.sql("SELECT count(*) FROM outbox.dead WHERE type = 'order.3'")[0]
         self.did("dead retry --type", "dead", "retry", "--all", "--type", "order.3")
@@ -92,7 +92,7 @@ class ManyDead(PgCase):
         self.assertEqual(self.sql("SELECT floor, pin FROM outbox._floors()"), [(0, "parked")])
         plan = self.sql("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM outbox._floors()")[0][0][0]["Plan"]
         pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-        self.assertLess(pages, 300, f"pages read for {WAITING} events that wait")
+        self.assertLess(pages, 300, f"pages read for {WAITING} waiting events")
 
     def scrape(self):
         """scrape reads a relay's metrics while it is at work."""

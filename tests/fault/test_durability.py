@@ -27,7 +27,7 @@ class Durable(PgCase):
         self.postgres.start()
         ids = {row[0] for row in self.sql("SELECT id FROM outbox.event")}
         relay.stop()
-        self.assertEqual({e["id"] for e in self.ndjson(out)} - ids, set(), "delivered, and gone")
+        self.assertEqual({e["id"] for e in self.ndjson(out)} - ids, set(), "delivered, then lost")
 
     def test_plain_sql_worker_is_durable_too(self):
         self.sql("ALTER DATABASE shop SET synchronous_commit = off")
@@ -53,20 +53,20 @@ class Durable(PgCase):
         on_disk = self.on_disk()
         self.assertEqual(self.mode(on_disk), "off")
         self.sql("SELECT outbox.emit('t', 'k', '2', '{}')")
-        self.assertIsNone(self.mode(on_disk), "a transaction has ended since")
+        self.assertIsNone(self.mode(on_disk), "another transaction has ended since")
         self.assertIsNone(self.mode(None))
 
         self.sql("SET synchronous_commit = off; SELECT outbox.emit('t', 'k', '3', '{}')")
         self.assertEqual(self.sql("SELECT outbox._on_disk()"), [(None,)], "the last commit is not on disk")
         self.assertEqual(self.mode(None), "on")
         self.sql("RESET synchronous_commit")
-        self.assertEqual(self.mode(self.on_disk()), "off", "and the next one took it along")
+        self.assertEqual(self.mode(self.on_disk()), "off", "the next commit flushed it")
 
         self.sql("ALTER SYSTEM SET synchronous_standby_names = 'another'")
         self.sql("SELECT pg_reload_conf()")
         wait_until(lambda: self.sql("SHOW synchronous_standby_names") == [("another",)])
         self.sql("SET synchronous_commit = local")
-        self.assertIsNone(self.mode(self.on_disk()), "a standby may not have it")
+        self.assertIsNone(self.mode(self.on_disk()), "a standby may lack it")
 
     def relay_that_stands_still(self):
         """A relay whose sink blocks on each event until released: nothing is settled meanwhile."""
@@ -109,7 +109,7 @@ class Durable(PgCase):
             self.crash()
             if self.sql("SELECT count(*) FROM outbox.claim") == [(0,)]: return n
             self.go_on()
-        self.fail("every turn has waited for the disk")
+        self.fail("every turn waited for the disk")
 
     def test_turn_lost_in_a_crash_is_lost_whole_and_repeated(self):
         relay = self.relay_that_stands_still()
@@ -129,7 +129,7 @@ class Durable(PgCase):
         self.sql("SET synchronous_commit = off")
         self.take(8)
         self.crash()
-        self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event ORDER BY seq"), [(str(n),) for n in range(9)], "delivered, and gone")
+        self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event ORDER BY seq"), [(str(n),) for n in range(9)], "delivered, then lost")
         self.go.touch()
         relay.stop()
 

@@ -98,7 +98,7 @@ class Cut(PgCase):
         with Proxy(self.store) as proxy:
             rule = proxy.cut(match, when)
             self.spawn(SHOP, proxy.url, self.COUNT).wait()
-            self.assertTrue(rule.done(), "nothing was cut")
+            self.assertTrue(rule.done(), "no connection was cut")
         kept = [i for i in range(1, self.COUNT + 1) if i % 7]
         self.assertEqual(self.sql("SELECT 300000 - sum(quantity)::int FROM stock"), [(sum(1 + i % 5 for i in kept),)])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.handled WHERE handler = 'shop.stock'"), [(len(kept),)])

@@ -50,7 +50,7 @@ class Space(Numbers, Case):
         self.small.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={self.MEGABYTES}m", "none", str(self.small)]
         if not self.possible or subprocess.run(mount, capture_output=True).returncode != 0:
-            self.skipTest("this machine lets nobody mount a small file system")
+            self.skipTest("this machine does not allow mounting a small file system")
         self.addCleanup(subprocess.run, ["umount", "-l", str(self.small)])
         self.addCleanup(self._end_children)
 

@@ -176,7 +176,7 @@ class SmallDisk(HeldDisk, mariadb_server.MariaDB):
 class DiskFull(Numbers, Case):
     def setUp(self):
         super().setUp()
-        if not small_disk.possible(): self.skipTest("this machine lets nobody mount a small file system")
+        if not small_disk.possible(): self.skipTest("this machine does not allow mounting a small file system")
         self.server = SmallDisk().start()
         self.addCleanup(self.server.close)
         self.addCleanup(mariadb_server.forget_connections)

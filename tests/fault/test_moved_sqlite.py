@@ -57,7 +57,7 @@ class Moved(Case):
             self.delivered("after", relay)
             self.assertIn(text, relay.output())
             types = [type for type, in self.sql("SELECT type FROM outbox_event ORDER BY seq")]
-            self.assertEqual(types, ["before", "after"], "the former file and the new one were mixed up")
+            self.assertEqual(types, ["before", "after"], "content of the old file reached the new one")
             self.whole()
         self.assertEqual(self.got().count("after"), 1)
 
@@ -353,7 +353,7 @@ class Moved(Case):
             wait_until(lambda: 'consumer "c" has lost its place' in relay.output(), what=relay.output)
             self.assertIn('consumer "c" has lost its place', self.outbox("doctor", status=None).stdout)
             self.outbox("trim", "--older-than", "0s", "--yes")
-            self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(1,)], "what it may need was trimmed")
+            self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(1,)], "events that the consumer may need were trimmed")
         self.outbox("consumers", "remove", "c", "--yes")
         self.drain("--consumer", "c", "--sink", f"file:{self.out}")
         self.assertEqual(self.got(), ["one", "one"])
@@ -372,7 +372,7 @@ class Moved(Case):
         wait_until(lambda: is_locked(self.db))
         os.rename(copy, self.db)
         _, err = child.communicate()
-        self.assertNotEqual(child.returncode, 0, "it said that what nobody will ever see was committed")
+        self.assertNotEqual(child.returncode, 0, "a commit into the deleted file was reported as a success")
         self.assertIn(b"was replaced", err)
         for name in ("shop.db-wal", "shop.db-shm"): (self.home / name).unlink(missing_ok=True)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)])

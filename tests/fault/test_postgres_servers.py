@@ -138,7 +138,7 @@ class DiskFull(Numbers, ServerCase):
 
     @classmethod
     def setUpClass(cls):
-        if not small_disk.possible(): return cls.skipTest(cls, "this machine lets nobody mount a small file system")
+        if not small_disk.possible(): return cls.skipTest(cls, "this machine does not allow mounting a small file system")
 
     def setUp(self):
         """A server per test: files of a dropped database take room for as long as any of its processes has them open."""
@@ -226,7 +226,7 @@ class LogFull(Numbers, ServerCase):
 
     @classmethod
     def setUpClass(cls):
-        if not small_disk.possible(): return cls.skipTest(cls, "this machine lets nobody mount a small file system")
+        if not small_disk.possible(): return cls.skipTest(cls, "this machine does not allow mounting a small file system")
         cls.server = SmallLog().start()
         cls.addClassCleanup(cls.server.close)
 

@@ -87,7 +87,7 @@ class Outages(RedisCase, Case):
 
     def test_server_that_cannot_save_gets_everything_later(self):
         """A Redis that cannot save and refuses writes gets everything, in order, once it accepts them again."""
-        if os.geteuid() != 0: self.skipTest("needs root to take the server's folder away from it")
+        if os.geteuid() != 0: self.skipTest("needs root to revoke the server's access to its folder")
         with self.start() as relay:
             self.redis("CONFIG", "SET", "save", "1 1")
             os.chown(self.redis.dir, 0, 0)

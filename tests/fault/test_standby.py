@@ -175,7 +175,7 @@ class Asynchronous(Pair):
             self.promote()
             self.fault("primary killed")
             kept = self.sql("SELECT max(seq) FROM outbox.event")[0][0]
-            self.assertLess(kept, last, "it did not lag: this shows nothing")
+            self.assertLess(kept, last, "the standby did not lag: the test proves nothing")
             self.wait_books(30, crew)
             self.healed()
             self.assertLess(self.heals[-1], HEAL)
@@ -211,7 +211,7 @@ class Asynchronous(Pair):
             c.consumer(who, got, dead, bound)
         self.check_left(c)
         c.verdict()
-        self.assertGreater(lost, 0, "no event was delivered that is gone: this shows nothing")
+        self.assertGreater(lost, 0, "no delivered event was lost: the test proves nothing")
 
     def test_lagging_standby_delivers_its_events_in_order(self):
         """A standby that takes over though it lagged: every event that it has is delivered, in order, by the same relays;

@@ -75,7 +75,7 @@ class Handlers(Scenario):
             buried = [seq for name, seq in dead if name == f"shop.{handler}"]
             rows = self.sql("SELECT seq, event FROM effect WHERE handler = '%s' ORDER BY at" % handler)
             c.consumer(handler, rows, buried, bound=0)
-            self.assertEqual(set(buried) & {seq for seq, _ in rows}, set(), f"{handler}: dead, and has had its effect")
+            self.assertEqual(set(buried) & {seq for seq, _ in rows}, set(), f"{handler}: dead letter whose effect was committed")
             recorded = self.handled(handler)
             self.assertEqual(recorded, sorted((id,) for seq, id in ids.items() if seq not in buried), f"inbox of {handler}")
         c.consumer("post", [(int(seq), id) for id, seq, _ in self.posted()], bound=kills)

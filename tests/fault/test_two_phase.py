@@ -44,7 +44,7 @@ class Prepared(Load):
         self.server.start()
         self.fault(kind)
         self.vanished += 2
-        self.assertEqual({name for name, in self.sql("SELECT gid FROM pg_prepared_xacts")}, set(self.open), "prepared, and gone")
+        self.assertEqual({name for name, in self.sql("SELECT gid FROM pg_prepared_xacts")}, set(self.open), "prepared, then lost")
 
     def play(self, seconds):
         self.begin(2)

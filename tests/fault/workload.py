@@ -80,7 +80,7 @@ class Workload(Crew, Scenario):
             c.consumer(who, got, [names[id] for id, in dead], bound)
         self.check_left(c)
         c.verdict()
-        self.assertGreater(c.events, self.LEAST, "too little happened to prove anything")
+        self.assertGreater(c.events, self.LEAST, "too few events and faults to prove anything")
 
     def heal(self):
         self.broken.unlink()

@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 #define MUST(promise) \
     do { \
         if (!(promise)) { \
-            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #promise); \
+            fprintf(stderr, "%s:%d: assertion failed: %s\n", __FILE__, __LINE__, #promise); \
             abort(); \
         } \
     } while (0)

@@ -20,7 +20,7 @@ DICTIONARIES = {"admin": "http.dict", "consume": "redis.dict", "listen": "http.d
 ENV = {**os.environ, "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1"}
 
 
-@unittest.skipUnless(SOAK, "a minute for each target: ./test --soak")
+@unittest.skipUnless(SOAK, "needs a minute for each target: ./test --soak")
 @unittest.skipUnless(CLANG, "clang is not installed (Debian packages clang and libclang-rt-14-dev)")
 class Fuzz(unittest.TestCase):
     @classmethod

@@ -47,7 +47,7 @@ class Installed(unittest.TestCase):
         program = self.root / compiler[0]
         said(*compiler, SOURCE, "-o", program, *self.pkg_config("--cflags", "--libs"))
         env = clean_env({"LD_LIBRARY_PATH": str(self.find("liboutbox.so.0").parent)})
-        self.assertIn(str(self.dest), said("ldd", program, env=env), "not linked with what was installed")
+        self.assertIn(str(self.dest), said("ldd", program, env=env), "not linked with the installed library")
         self.assertEqual(said(program, env=env), 'order.paid {"total": 99}\n')
 
     def test_only_the_two_public_headers_are_installed(self):
@@ -75,7 +75,7 @@ class Installed(unittest.TestCase):
 
     def test_library_links_no_broker_client(self):
         self.assertLessEqual(self.needed("liboutbox.so.0"), NEEDED)
-        self.assertTrue(self.needed("liboutbox-sinks.so.0") - NEEDED, "the sinks are built, so they need something")
+        self.assertTrue(self.needed("liboutbox-sinks.so.0") - NEEDED, "the sinks are built, so their libraries are needed")
 
     def test_broker_sinks_are_loaded_on_demand(self):
         program = self.root / "webhook"
@@ -128,7 +128,7 @@ class Installed(unittest.TestCase):
 
     def test_library_has_stack_probes_and_branch_targets(self):
         code = said("objdump", "-d", "--no-show-raw-insn", self.find("liboutbox.so.0"))
-        if "x86-64" not in code: self.skipTest("other machines have other marks")
+        if "x86-64" not in code: self.skipTest("other architectures have other marks")
         # Functions that use more than a page of the stack touch each page; jump targets are marked.
         self.assertRegex(code, r"or[qlb] +\$0x0,(0x[0-9a-f]+)?\(%rsp")
         for name in ("outbox_open", "outbox_emit", "outbox_run"):

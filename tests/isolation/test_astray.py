@@ -155,7 +155,7 @@ class Astray(Exact):
         self.app.do("SELECT setval('@.epoch', 1)")
         again, _, to = self.app.do(turn, request(**asked, epoch=epoch, tried=1, ahead_lane=0, ahead_target=target, ahead_from=at,
                                                  ahead_to=at + 1, ahead_n=1, ahead_members=1))[0]
-        self.assertEqual(to, at + 1, "a full turn: the test shows nothing")
+        self.assertEqual(to, at + 1, "a full turn: the test proves nothing")
         self.assertGreater(again, epoch)
 
     # ---- foreign writers ----

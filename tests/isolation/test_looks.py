@@ -40,7 +40,7 @@ class Looks(Exact):
             costs.append([self.pages("unprocessed", "rare", 2000), self.pages("published", "blind", 2000)])
         for few, many in zip(*costs): self.assertLess(many, few * 1.2 + 20, costs)
         all_of_them = self.pages("published", "blind", None)
-        self.assertGreater(all_of_them, 10 * costs[1][1], "it would be seen")
+        self.assertGreater(all_of_them, 10 * costs[1][1], "the search would have found it")
 
     def test_lookup_ends_after_its_limit_of_numbers_or_states(self):
         self.register("rare", "x.*")
@@ -50,12 +50,12 @@ class Looks(Exact):
         self.assertEqual(self.find("unprocessed", 10, "rare", 0, 1000), ([], 1010))
         self.assertEqual(self.find("unprocessed", 10, "rare", 1010, 1000), ([], 2020))
         self.assertEqual(self.find("unprocessed", 10, "rare", 2020, 1000), ([], None))
-        self.assertEqual(self.find("unprocessed", 10, "rare"), ([], None), "3000 are few")
+        self.assertEqual(self.find("unprocessed", 10, "rare"), ([], None), "a search of 3000 events is not limited")
         self.assertEqual(self.find("unprocessed", 10, "rare", 0, None), ([], None))
         self.assertEqual(self.find("published", 10, "blind", 0, 1000), ([], 61))
         hint = "".join(self.reader.db.notices)
         self.assertIn("use after_seq => 61 to go on, or look => NULL to look at everything", hint)
-        self.assertEqual(self.find("published", 10, None, 0, 1000)[1], 61, "the other one is past nothing")
+        self.assertEqual(self.find("published", 10, None, 0, 1000)[1], 61, "the other consumer has passed no event")
 
     def test_matches_are_listed_up_to_the_limit_of_the_lookup(self):
         self.register("c")
@@ -144,7 +144,7 @@ class Looks(Exact):
         self.assertLess(self.entries() - before, 1000)
         before = self.entries()
         self.assertEqual(len(self.json("status")["consumers"]), 5)
-        self.assertGreater(self.entries() - before, 5 * 5000, "it would be seen")
+        self.assertGreater(self.entries() - before, 5 * 5000, "the search would have found it")
 
     def test_lookups_over_all_consumers_are_not_jit_compiled(self):
         """Compiling takes seconds, and the statement a fraction of one."""

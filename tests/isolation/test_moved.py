@@ -83,7 +83,7 @@ class Changed(Exact):
         self.assertEqual(self.taken(), new)
         self.assertEqual(self.reader.do("SELECT id FROM @.dead"), [(ids[0],)])
         self.assertEqual(self.reader.do("SELECT event_id FROM @.receipt WHERE sink_id = 'r'"), [(ids[1],)])
-        self.assertEqual(self.reader.do("SELECT count(*) FROM @.parked"), [(0,)], "what it waits for is gone")
+        self.assertEqual(self.reader.do("SELECT count(*) FROM @.parked"), [(0,)], "the awaited transaction no longer exists")
 
     def test_claim_across_restarted_numbers_is_delivered(self):
         self.register("c")
@@ -188,7 +188,7 @@ class Changed(Exact):
         self.app.do("SELECT setval('@.event_seq_seq', 1); ALTER SEQUENCE @.event_seq_seq CACHE 1")
         self.assertEqual(self.turn(epoch, json.dumps([{"seq": seqs[1], "kind": "dead", "error": "boom"}])), (True, 0))
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
-        self.assertEqual(self.taken(), ids, "what was lost comes again")
+        self.assertEqual(self.taken(), ids, "lost events are delivered again")
 
     def test_repairing_turn_settles_every_outcome(self):
         self.register("c")
@@ -253,7 +253,7 @@ class Changed(Exact):
         self.assertEqual(self.trouble(), (None, None, None))
         late = [session.emit() for session in (third, other, self.app)]
         self.assertEqual(self.reader.drain("c"), late)
-        self.assertEqual(late, sorted(late), "numbers cached before are forgotten")
+        self.assertEqual(late, sorted(late), "numbers cached earlier are discarded")
 
     def test_sequence_cache_set_under_a_worker_loses_nothing(self):
         self.register("c")
@@ -330,7 +330,7 @@ class Changed(Exact):
             seen.add(self.reader.do("SELECT pos FROM @.lane WHERE lane = 0 ORDER BY version DESC LIMIT 1")[0][0])
             return got
         self.assertEqual(wait_until(look), [wanted])
-        self.assertGreater(len(seen), 1, "in one step: the test shows nothing")
+        self.assertGreater(len(seen), 1, "done in one step: the test proves nothing")
 
 
 class Servers(Exact):
@@ -517,7 +517,7 @@ class Replicated(Servers):
         wait_until(lambda: set(read()) >= set(range(50, n[0])), what=lambda: f"{sorted(set(range(50, n[0])) - set(read()))} of {n[0]}")
         relays[1].stop()
         self.assertEqual(self.there.do("SELECT moved, numbers, sequence FROM @._trouble()"), [(None, None, None)])
-        self.assertLess(len(read()), n[0], "all of it came again")
+        self.assertLess(len(read()), n[0], "every event was repeated")
 
     def test_cut_over_to_a_cluster_with_lower_numbers_loses_nothing(self):
         self.cut(True, lambda self: self.burn(self.here, 4000))

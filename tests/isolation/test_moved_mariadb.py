@@ -164,7 +164,7 @@ class Restored(Moved):
         self.drain(*self.consumer())
         self.assertEqual(self.got()[26:], list(range(26, 32)))
 
-    @unittest.skipUnless(os.path.exists(BACKUP), "there is no mariadb-backup: install the package of that name")
+    @unittest.skipUnless(os.path.exists(BACKUP), "mariadb-backup is not installed (Debian package mariadb-backup)")
     def test_copied_data_files_continue_every_consumer(self):
         self.prepare()
         other = mariadb_server.MariaDB()
@@ -245,7 +245,7 @@ class Lagging(Moved):
         self.primary.kill()
         self.replica.promote()
         self.store = self.replica.url("shop")
-        self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(10,)], "it did not lag: the test shows nothing")
+        self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(10,)], "the replica did not lag: the test proves nothing")
         self.assert_well()
         self.send(10)
         self.drain(*self.consumer())
@@ -306,7 +306,7 @@ class Refused(Case):
         said = self.outbox("init", "--store", f"mariadb://root@127.0.0.1:{server.port}/shop", status=CONFIG).stderr
         self.assertRegex(said, "this server is 8.0.36; an outbox needs MariaDB 10.6 or later; MySQL has no INSERT ... RETURNING")
 
-    @unittest.skipUnless(os.path.exists(GALERA), "there is no Galera: install the package galera-4")
+    @unittest.skipUnless(os.path.exists(GALERA), "Galera is not installed (Debian package galera-4)")
     def test_galera_cluster_is_refused_with_the_reason(self):
         with Galera() as server:
             wait_until(lambda: mariadb_server.execute(server.url(""), "SHOW STATUS LIKE 'wsrep_ready'")[0][1] == "ON")

@@ -67,13 +67,13 @@ class Copied(Case):
             wait_until(lambda: len(self.got()) == 30)
             self.old.kill()
             there.do("SELECT pg_promote()")
-            self.assertEqual(there.do("SELECT count(*) FROM @.event"), [(10,)], "it did not lag: the test shows nothing")
+            self.assertEqual(there.do("SELECT count(*) FROM @.event"), [(10,)], "the standby did not lag: the test proves nothing")
             self.emit_n(new.url("shop"), range(100, 120))
             wait_until(lambda: self.got()[-1] == 119, what=lambda: f"{self.got()}\n{relay.output()}")
             self.assertEqual(self.got()[30:], list(range(100, 120)))
         self.whole(new.url("shop"))
 
-    @unittest.skipUnless(SOAK, "a soak's")
+    @unittest.skipUnless(SOAK, "runs only in a soak: ./test --soak")
     def test_point_in_time_recovery_continues(self):
         archive = self.path("archive")
         archive.mkdir()
@@ -110,7 +110,7 @@ class Copied(Case):
             self.assertLessEqual(set(range(100, 110)), set(self.got()[30:]))
         self.whole(self.store)
 
-    @unittest.skipUnless(SOAK, "a soak's")
+    @unittest.skipUnless(SOAK, "runs only in a soak: ./test --soak")
     def test_upgraded_cluster_repeats_only_events_in_flight(self):
         upgrade = servers.postgres_tool("pg_upgrade")
         self.emit_n(self.store, range(5))

@@ -41,7 +41,7 @@ class Histories(World):
             with self.subTest(seed=seed): self.play(seed, 400, trouble=True)
 
     def test_random_workers_lose_nothing_in_a_long_run(self):
-        if not SOAK: self.skipTest("OUTBOX_SOAK=1 runs it")
+        if not SOAK: self.skipTest("runs only with OUTBOX_SOAK=1")
         end, seed = time.monotonic() + SECONDS, 1000
         while time.monotonic() < end:
             seed += 1

@@ -25,7 +25,7 @@ class Planted(World):
         found = self.boss.do("SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace"
                              " WHERE n.nspname = %s AND p.proname = %s", self.schema, function)
         changed = [text.replace(old, new) for text, in found if old in text]
-        self.assertTrue(changed, f"{function} has no {old}")
+        self.assertTrue(changed, f"{function} does not contain {old}")
         for text in changed: self.boss.do(text)
 
     def seen(self, bug, complaint):
@@ -39,7 +39,7 @@ class Planted(World):
                 said.append(str(e)[:500])
             except psycopg2.DatabaseError as e:  # the bug led to a call that the outbox refuses, and the history ends there
                 said.append(str(e)[:500])
-        self.fail(f"not seen: {said}")
+        self.fail(f"not detected: {said}")
 
     def rewritten(self, function, old, new, complaint):
         self.seen(lambda *_: self.rewrite(function, old, new), complaint)

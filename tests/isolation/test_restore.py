@@ -69,7 +69,7 @@ class Restored(PgCase):
         self.move()
         before = self.there("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint < (SELECT min(xid)::text::bigint "
                             "FROM outbox.event)")
-        self.assertEqual(before, [(True,)], "the restored cluster is ahead already: the test shows nothing")
+        self.assertEqual(before, [(True,)], "the restored cluster is already ahead: the test proves nothing")
         got = self.drain_there()
         self.assertEqual(sorted(got), list(range(10, 30)))
         for key in range(7):

@@ -55,8 +55,8 @@ class Beside(Proxied, MariaCase):
             text, there = self.add_beside_trim(n)
             if text is None: break
             got = self.deliver(f"late{n}")
-            self.assertGreaterEqual(got, there, f"added while the trim was about to run {text!r}")
+            self.assertGreaterEqual(got, there, f"added before the trim ran {text!r}")
             added += there > 0
             self.outbox("consumers", "remove", f"late{n}", "--force", "--yes")
-        self.assertLess(n, MOST - 1, "a trim has more statements than were tried")
-        self.assertGreater(added, 0, "no consumer was ever added before a trim went on")
+        self.assertLess(n, MOST - 1, "the trim has more statements than the test tried")
+        self.assertGreater(added, 0, "no consumer was added while the trim was held")

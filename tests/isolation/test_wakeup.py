@@ -122,7 +122,7 @@ class Wakeup(ExactAlone):
         for relay in relays.values(): relay.stop()
 
     def test_killed_sleeper_delays_others_by_one_listener_timeout(self):
-        if not SOAK: self.skipTest("it takes as long as a listener waits; OUTBOX_SOAK=1 runs it")
+        if not SOAK: self.skipTest("waits for the timeout of a listener; runs only with OUTBOX_SOAK=1")
         first = self.sleepers(["a"])["a"]
         pid = wait_until(self.holder)
         left = ["b", "c"]

@@ -57,7 +57,7 @@ def home():
     if os.geteuid() != 0: place = JARS
     else: place = pathlib.Path("/var/tmp") / f"outbox-tests-{os.geteuid()}" / JARS.name
     place.parent.mkdir(mode=0o755, exist_ok=True)
-    if place.parent.stat().st_uid != os.geteuid(): raise RuntimeError(f"{place.parent} is not ours")
+    if place.parent.stat().st_uid != os.geteuid(): raise RuntimeError(f"{place.parent} belongs to another user")
     with open(place.parent / "kafka.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.is_dir():

@@ -239,7 +239,7 @@ class Cluster:
             for node in self.running():
                 with contextlib.suppress(OSError, LookupError, ConnectionError, ValueError):
                     return node.api(what, body)
-            if time.monotonic() > deadline: raise RuntimeError(f"nobody answers {what}")
+            if time.monotonic() > deadline: raise RuntimeError(f"no server answers {what}")
             time.sleep(0.05)
 
     def wait_leader(self):

@@ -23,7 +23,7 @@ DOWN_AFTER_MS = 1000  # after this long without an answer a server counts as gon
 def until(predicate, what, timeout=TIMEOUT):
     deadline = time.monotonic() + timeout
     while not (value := predicate()):
-        if time.monotonic() > deadline: raise RuntimeError(f"still not so after {timeout} s: {what}")
+        if time.monotonic() > deadline: raise RuntimeError(f"not observed within {timeout} s: {what}")
         time.sleep(0.02)
     return value
 
@@ -241,7 +241,7 @@ class Cluster(Several):
         for node in self.nodes:
             if answer := node.try_ask("CLUSTER", "SLOTS"):
                 return [(first, last, self.at(where[1])) for first, last, where, *_ in answer]
-        raise RuntimeError("nobody answers")
+        raise RuntimeError("no server answers")
 
     def slot(self, key):
         return next(node for node in self.nodes if node.running() and not node.frozen())("CLUSTER", "KEYSLOT", key)

@@ -155,7 +155,7 @@ class Link(threading.Thread):
 
     def flush(self, sent):
         """flush makes the server run the request and answer; a Flush replaces the Sync that would commit."""
-        assert sent[-5:] == b"S\0\0\0\4", "not a request of the extended protocol"
+        assert sent[-5:] == b"S\0\0\0\4", "not an extended-protocol request"
         self.server.sendall(sent[:-5] + b"H\0\0\0\4")
         self.client.sendall(self.read(self.server, (b"C", b"E")))
         return False

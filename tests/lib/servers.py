@@ -407,7 +407,7 @@ def postgres_tool(name):
     import unittest
     path = postgres_programs() / name
     if not path.exists() and name == "psql": path = installed_postgres() / name
-    if not path.exists(): raise unittest.SkipTest(f"this PostgreSQL comes without {name}")
+    if not path.exists(): raise unittest.SkipTest(f"this PostgreSQL does not include {name}")
     return str(path)
 
 

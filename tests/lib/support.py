@@ -153,7 +153,7 @@ class Process:
         try:
             status = self.popen.wait(timeout)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"process {self.pid} still runs after {timeout} s\n{self.output()}") from None
+            raise AssertionError(f"process {self.pid} is still running after {timeout} s\n{self.output()}") from None
         if expect is not None and status != expect:
             raise AssertionError(f"exit status {status}, not {expect}\n{self.output()}")
         return status
@@ -294,7 +294,7 @@ class Case(unittest.TestCase):
         if wait:
             wait_until(lambda: STARTED in child.output() or not child.running(), what=child.output)
             if not child.running():
-                self.fail(f"the relay ended at once: exit status {child.popen.returncode}\n{child.output()}")
+                self.fail(f"the relay exited at once: status {child.popen.returncode}\n{child.output()}")
         return child
 
     def drain(self, *args, **kw):

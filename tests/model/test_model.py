@@ -131,9 +131,9 @@ class Model(Checked):
     def test_every_event_is_finally_delivered_or_dead(self):
         self.holds((0, 0, 0), "-DORDER=IN_ALL", liveness=True, fast=False)
 
-    @unittest.skipUnless(SOAK or not QUICK and changed_of_late(MODEL), "the model has not changed of late: ./test --soak")
+    @unittest.skipUnless(SOAK or not QUICK and changed_of_late(MODEL), "the model has not changed recently: ./test --soak")
     def test_each_planted_mistake_is_found(self):
-        self.assertEqual(set(NUMBERS), set(BUGS), "the list is not whole")
+        self.assertEqual(set(NUMBERS), set(BUGS), "the list is incomplete")
         places = {}
         for kind, flags in {"one": ["-DCLAIMS=1"], "two": ["-DCLAIMS=2"], "live": []}.items():
             places[kind] = pathlib.Path(self.folder) / kind
@@ -191,7 +191,7 @@ IN_THE_END = {"key": ((0, 0, 0), []), "key_with_a_crash": (CRASH, []),
 
 
 @unittest.skipUnless(shutil.which("spin"), "spin is not installed (Debian package spin)")
-@unittest.skipUnless(SOAK, "takes many minutes: ./test --soak")
+@unittest.skipUnless(SOAK, "needs many minutes: ./test --soak")
 class Soak(Checked):
     def test_mistakes_are_found_in_other_setups_too(self):
         for setup, names in MISTAKES.items():

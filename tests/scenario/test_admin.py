@@ -258,7 +258,7 @@ class Requests(AdminCase):
             threads = lambda: len(list(pathlib.Path(f"/proc/{relay.pid}/task").iterdir()))
             wait_until(lambda: threads() >= 8)
             ninth = self.connect(relay)
-            self.assertEqual(Answer(self.told(ninth)).status, 0, "it is hung up on")
+            self.assertEqual(Answer(self.told(ninth)).status, 0, "the server closes the connection")
             held.pop().close()
             wait_until(lambda: self.status(relay, "/livez") == 200)
 
@@ -343,7 +343,7 @@ class UnixSocket(AdminCase):
             other.bind(str(self.sock))
         self.assertTrue(self.sock.exists())
 
-    @unittest.skipIf(os.geteuid(), "only root can give files away")
+    @unittest.skipIf(os.geteuid(), "only root can change the owner of a file")
     def test_folder_of_another_user_is_not_used(self):
         folder, shared = self.path("his"), self.path("shared")
         folder.mkdir()

@@ -30,7 +30,7 @@ class Adoption(FlagTable):
         self.assertEqual({e["type"] for e in events}, {"message:created"})
         self.assertEqual([e["created_at"] for e in events][:2], ["2024-04-30T00:00:00.000Z", "2024-04-29T00:00:00.000Z"])
         self.assertTrue(all(uuid.UUID(e["id"]).version == 7 for e in events))
-        self.assertEqual(self.processed(), [3, 6, 9], "nothing marks them unless it is said")
+        self.assertEqual(self.processed(), [3, 6, 9], "rows are marked only with --mark")
 
     def test_new_row_is_an_event_only_if_it_commits(self):
         self.sql(self.flagged)

@@ -38,11 +38,11 @@ class Marked(Marking):
         before = self.sql("SELECT processed_at FROM outbox WHERE id = 3")
         self.assertEqual(self.numbers(), [1, 2, 4, 5, 7, 8])
         self.assertEqual(self.processed(), list(range(1, 9)))
-        self.assertEqual(self.sql("SELECT processed_at FROM outbox WHERE id = 3"), before, "what was processed keeps its time")
+        self.assertEqual(self.sql("SELECT processed_at FROM outbox WHERE id = 3"), before, "processed rows keep their time")
         self.assertEqual(self.waiting(), 0)
         self.assertEqual(self.poll(), [])
         self.insert(9)
-        self.assertEqual(self.poll(), [9], "the old one is first here; the outbox delivers it, too")
+        self.assertEqual(self.poll(), [9], "the old poller is first here; the outbox delivers the row, too")
         self.assertEqual(self.numbers()[-1], 9)
 
     def test_failed_rows_are_marked_only_after_a_retry(self):
@@ -52,7 +52,7 @@ class Marked(Marking):
         self.assertEqual(self.processed(), [2])
         self.assertEqual(self.waiting(), 1)
         self.outbox("dead", "retry", "--all", "--consumer", "mail")
-        self.assertEqual(self.processed(), [2], "what is to be tried again is not delivered yet")
+        self.assertEqual(self.processed(), [2], "an event awaiting a retry is not delivered yet")
         self.drain("--consumer", "mail", "--sink", "exec:true")
         self.assertEqual(self.processed(), [1, 2])
 
@@ -73,7 +73,7 @@ class Marked(Marking):
         killed = self.relay("--consumer", "mail", "--lease", "1s", "--sink", "exec:echo $OUTBOX_SEQ >>had; kill -9 $PPID", wait=False)
         killed.wait(expect=-9)
         self.assertEqual(self.path("had").read_text(), "1\n")
-        self.assertEqual(self.processed(), [], "it was delivered, and nobody knows")
+        self.assertEqual(self.processed(), [], "it was delivered, but the delivery was not recorded")
         self.insert(2)
         with self.relay("--consumer", "mail", "--lease", "1s", "--sink", "exec:echo $OUTBOX_SEQ >>had"):
             wait_until(lambda: self.processed() == [1, 2], what=lambda: str(self.processed()))
@@ -99,7 +99,7 @@ class Marked(Marking):
         self.assertEqual((again["changed"], again["copied"]), (True, 0))
         self.assertFalse(self.json("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail", "--dry-run")["changed"])
         self.assertTrue(self.json("adopt", "outbox", "--mark", "done", "--consumer", "search")["changed"])
-        self.assertIn("nothing to do", self.outbox("adopt", "outbox").stdout, "what is not said stays as it was")
+        self.assertIn("nothing to do", self.outbox("adopt", "outbox").stdout, "options not given keep their values")
         self.drained("mail")
         self.assertEqual(self.sql("SELECT count(*) FROM outbox WHERE done"), [(0,)])
         self.drained("search")
@@ -123,7 +123,7 @@ class Marked(Marking):
         self.outbox("adopt", "outbox", "--column", "processed_at=")
         self.sql("ALTER TABLE outbox DROP COLUMN processed_at")
         self.put(4)
-        self.assertEqual(self.numbers(), [1, 2, 3, 4], "the table is adopted still")
+        self.assertEqual(self.numbers(), [1, 2, 3, 4], "the table is still adopted")
 
     def test_undoing_forgets_the_mark(self):
         self.old_rows(2)

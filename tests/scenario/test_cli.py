@@ -49,7 +49,7 @@ class CliCase:
         try:
             pid, fd = pty.fork()
         except OSError as e:
-            self.skipTest(f"no terminal to be had: {e}")
+            self.skipTest(f"no pseudo-terminal available: {e}")
         if pid == 0:
             os.chdir(self.dir)
             os.execve(BIN, [BIN, *map(str, args)], {**self.env({"TERM": "xterm"}), **(env or {})})
@@ -422,7 +422,7 @@ class Files(CliCase, Case):
         if os.geteuid() != 0:
             return self.outbox(*args, **kw)
         if not shutil.which("setpriv"):
-            self.skipTest("root ignores permissions, and there is no setpriv to be someone else")
+            self.skipTest("root ignores permissions, and setpriv is not installed to become another user")
         binary = self.path("outbox-copy")
         if not binary.exists():
             shutil.copy(BIN, binary)
@@ -445,7 +445,7 @@ class Files(CliCase, Case):
         disk.mkdir()
         mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, text=True)
         if mount.returncode != 0:
-            self.skipTest(f"mount is refused: {mount.stderr.strip()}")
+            self.skipTest(f"mount failed: {mount.stderr.strip()}")
         self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
         self.db = disk / "shop.db"
         self.store = f"sqlite:{self.db}"

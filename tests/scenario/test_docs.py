@@ -181,7 +181,7 @@ class Quotes(unittest.TestCase):
         examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]
         quotes = [text for language, text, _ in blocks(C_PAGE) if language == "c" and "int main(" not in text]
         self.assertTrue(quotes)
-        for quote in quotes: self.assertTrue(any(quote in text for text in examples), f"in no example:\n{quote}")
+        for quote in quotes: self.assertTrue(any(quote in text for text in examples), f"no example contains:\n{quote}")
 
 
 class Recipes(Case):
@@ -207,7 +207,7 @@ class Conformance(unittest.TestCase):
         self.assertEqual(len({row.name for row in rows.rows()}), 51)
         self.assertEqual(len(rows.rows()), 51)
 
-    @unittest.skipUnless(CONTRACT, "CONTRACT.md is not kept beside this source")
+    @unittest.skipUnless(CONTRACT, "CONTRACT.md is not part of this source tree")
     def test_conformance_quotes_the_contract_verbatim(self):
         contract = re.findall(r"^\| (C\d+\.\d+) \| (.*) \|$", CONTRACT.read_text(), re.MULTILINE)
         self.assertEqual([(row.name, row.what) for row in rows.rows()], contract)
@@ -429,7 +429,7 @@ class Numbers(unittest.TestCase):
             with self.subTest(constant=name):
                 self.assertEqual([int(n) * unit for n in re.findall(pattern, text)], [self.constant(folder, name)], pattern)
         known = {match[1] for pattern in self.FIXED for match in re.finditer(pattern, text)}
-        self.assertEqual(set(re.findall(r"\d+", text)) - known, set(), "numbers that nothing is compared with")
+        self.assertEqual(set(re.findall(r"\d+", text)) - known, set(), "numbers that the test does not compare")
 
     def test_numbers_elsewhere_match_the_code(self):
         for page, pattern, folder, name, unit in self.ELSEWHERE:

@@ -364,7 +364,7 @@ class Everything(unittest.TestCase):
         untouched = Lair()
         self.addCleanup(untouched.close)
         self.assertEqual(written(Matrix(untouched)).splitlines(), RIGHTS.read_text().splitlines(),
-                         "run tests/scenario/test_hostile_roles.py --write, and look whether the difference is meant")
+                         "run tests/scenario/test_hostile_roles.py --write, and check that the difference is intended")
 
 
 class Hostile(unittest.TestCase):

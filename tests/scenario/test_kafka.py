@@ -119,7 +119,7 @@ class Strangers(OnKafka, Case):
         self.assertGreater(len(set(ours.values())), 4)
 
     def read_by_node(self, n):
-        if not (NODE / "kafkajs").exists(): self.skipTest("node's module kafkajs is not here")
+        if not (NODE / "kafkajs").exists(): self.skipTest("the node module kafkajs is not installed")
         done = subprocess.run(["node", HERE / "kafka_reader.js", kafka.hosts, self.topic, str(n)], capture_output=True, text=True,
                               timeout=60, env={**os.environ, "NODE_PATH": str(NODE)})
         self.assertEqual(done.returncode, 0, done.stderr)

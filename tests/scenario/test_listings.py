@@ -44,7 +44,7 @@ class Listings:
         self.assertEqual(self.listed(*rare, "--newest"), ([], (True, 31, 40, 31)))
         self.assertEqual(self.listed(*rare, "--newest", "--after", "31"), ([25], (True, 20, 30, 20)))
         self.assertEqual(self.listed(*rare, "--all"), ([25], None))
-        self.assertEqual(self.listed("--type", "rare"), ([25], None), "40 are few")
+        self.assertEqual(self.listed("--type", "rare"), ([25], None), "a search of 40 events is not limited")
 
         said = self.outbox("events", "list", *rare)
         self.assertEqual(said.stdout, "")
@@ -83,8 +83,8 @@ class Listings:
                 for state, seq in ("expired", 16), ("dropped", 17), ("failed", 18), ("in-flight", 34):
                     self.assertEqual(self.listed("--state", state, "--look", "1", *order), ([seq], None), state)
                     self.assertEqual(self.listed("--state", state, "--look", "1", "--type", "none", *order), ([], None), state)
-                self.assertEqual(self.listed("--state", "pending", "--look", "1", *order), ([35], None), "up to its position all are out")
-                self.assertEqual(self.listed("--state", "before-start", "--look", "1", *order), ([], None), "it started with the first")
+                self.assertEqual(self.listed("--state", "pending", "--look", "1", *order), ([35], None), "every event up to its position was claimed")
+                self.assertEqual(self.listed("--state", "before-start", "--look", "1", *order), ([], None), "it started at the first event")
                 self.assertEqual(self.listed("--state", "skipped", "--look", "10", *order)[0], [])
                 self.assertIsNotNone(self.listed("--state", "skipped", "--look", "10", *order)[1])
             self.assertEqual(self.listed("--state", "delivered", "--look", "1", "--limit", "14"), (list(range(1, 15)), None))

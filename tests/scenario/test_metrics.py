@@ -118,7 +118,7 @@ class Measured(OutsideCase):
         self.assertEqual([name for name in page.types if not name.startswith(("outbox_", "process_"))], [])
 
     def test_promtool_finds_no_problem(self):
-        if not shutil.which("promtool"): self.skipTest("promtool is not there; apt-get install prometheus")
+        if not shutil.which("promtool"): self.skipTest("promtool is not installed (Debian package prometheus)")
         self.emit_many([{"type": type, "payload": 1} for type in ("order.paid", 'a"b\\c{d}=,', "größer", "x" * 255)])
         with self.serve(*self.file_sink()) as relay:
             self.wait_metric(relay, 4, "outbox_dispatched_total")
@@ -211,7 +211,7 @@ class OnBothStores(Outside):
             page = self.metrics(relay)
             self.assertIsNone(page.get("outbox_lease_renewals_total", kind="redis"))
             self.assertEqual((page.get("outbox_in_flight"), page.get("outbox_depth")), (1, 1))
-            self.assertGreater(page.get("outbox_lag_seconds", topic="a"), 0, "it is not delivered yet")
+            self.assertGreater(page.get("outbox_lag_seconds", topic="a"), 0, "the event is not delivered yet")
             hold.unlink()
             self.wait_metric(relay, 1, "outbox_dispatched_total")
 
@@ -321,7 +321,7 @@ class Undelivered(Outside):
             self.assertEqual((first["seq"], first["attempts"], first["due_at"]), (1, 1, shown["next_due"]))
             self.assertIn("exit", first["error"])
             self.assertAlmostEqual(first["overdue_ms"] / 1000, self.HOURS, delta=300)
-            self.assertEqual(self.findings("consumer"), [], "it is not ok")
+            self.assertEqual(self.findings("consumer"), [], "the relay is not ready")
             (level, text), = self.findings("blocked")
             self.assertEqual(level, "warning")
             self.assertRegex(text, r'consumer "mail" has not delivered event 1, which is overdue for 3h.*: 1 attempt used, the next at .*; 80 events wait')
@@ -360,7 +360,7 @@ class Undelivered(Outside):
             few = [min(cost(of) for _ in range(5)) for of in looks]
             n = self.park(6)
             for of, least in zip(looks, few):
-                wait_until(lambda: cost(of) < 3 * least + 0.02, what=f"{least} s when there was little")  # any: others are at work, too
+                wait_until(lambda: cost(of) < 3 * least + 0.02, what=f"{least} s with a small backlog")  # any: others are at work, too
             page, shown = self.metrics(relay), self.consumer()
             for many in page.get("outbox_depth"), page.get("outbox_parked"), shown["behind"], shown["parked"]:
                 self.assertAlmostEqual(many, n, delta=n / 100)
@@ -414,7 +414,7 @@ class Waiting(OutsideCase):
             page = self.metrics(relay)
             self.assertEqual(page.get("outbox_depth"), 152000)
             self.assertEqual(page.get("outbox_depth", topic="a"), 38000)
-            wait_until(lambda: scrape() < 3 * least + 0.02, what=f"{least} s when there was little")  # any, since others are at work, too
+            wait_until(lambda: scrape() < 3 * least + 0.02, what=f"{least} s with a small backlog")  # any, since others are at work, too
 
 
 class Ready(OutsideCase):
@@ -429,7 +429,7 @@ class Ready(OutsideCase):
             self.assertEqual((page.get("outbox_ready"), page.get("outbox_circuit_open", consumer="stuck")), (0, 1))
             self.assertGreater(page.get("outbox_consumer_stalled_seconds", consumer="stuck"), 0.3)
             self.assertEqual(page.get("outbox_consumer_stalled_seconds", consumer="mail"), 0)
-            self.assertEqual(self.fetch(relay, "/livez"), (200, "ok\n"), "waiting for a sink is no reason to be restarted")
+            self.assertEqual(self.fetch(relay, "/livez"), (200, "ok\n"), "a relay waiting for a sink stays alive")
             folder.mkdir()
             self.wait_ready(relay, 200, r"^\[\+\] stuck: idle$")
             self.assertEqual(self.metrics(relay).get("outbox_ready"), 1)
@@ -653,7 +653,7 @@ class Documented(Case):
         self.assertEqual(tiers, dict(re.findall(r"^\* (Outbox\w+) \((\w+)\): ", text, re.MULTILINE)))
 
     def promtool(self, *args):
-        if not shutil.which("promtool"): self.skipTest("promtool is not there; apt-get install prometheus")
+        if not shutil.which("promtool"): self.skipTest("promtool is not installed (Debian package prometheus)")
         done = subprocess.run(["promtool", *args], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 

@@ -138,7 +138,7 @@ class Names(PgCase):
 
     def assert_unsprung(self, what=""):
         (value, called), = self.as_boss("SELECT last_value, is_called FROM trap.sprung")
-        self.assertFalse(called, f"{what}: a look-alike ran, {value} times")
+        self.assertFalse(called, f"{what}: a look-alike ran {value} times")
 
 
 class Trapped(Names):

@@ -92,7 +92,7 @@ class Read(Own, Case):
     """By the client that NATS publishes for node, and the SDK of CloudEvents."""
 
     def by_node(self, n):
-        if not (NODE / "nats").exists(): self.skipTest("node's modules nats and cloudevents are not here")
+        if not (NODE / "nats").exists(): self.skipTest("the node modules nats and cloudevents are not installed")
         done = subprocess.run(["node", HERE / "nats_reader.js", str(self.nats.port), "S", str(n)], capture_output=True, text=True,
                               timeout=60, env={**os.environ, "NODE_PATH": str(NODE)})
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -110,7 +110,7 @@ class Refused(Broker, Refusals):
 class Formats(Broker, Case):
     def test_official_sdk_reads_cloudevents(self):
         sdk = cloudevents_sdk()
-        if not sdk: self.skipTest("the official library of CloudEvents is not to be had here")
+        if not sdk: self.skipTest("the official CloudEvents library is not installed")
         amqp, form = sdk
         event = self.emit("order.paid", "order/42", None, "--payload", '{"a": 1.50}', "--header", "traceparent=00-ab-cd-01")
         for mode in ("cloudevents", "cloudevents-structured"):

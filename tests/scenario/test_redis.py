@@ -79,7 +79,7 @@ class Read(Redis, Case):
     """By ioredis, and the SDK of CloudEvents."""
 
     def by_node(self, stream):
-        if not (NODE / "ioredis").exists(): self.skipTest("node's modules ioredis and cloudevents are not here")
+        if not (NODE / "ioredis").exists(): self.skipTest("the node modules ioredis and cloudevents are not installed")
         done = subprocess.run(["node", HERE / "redis_reader.js", self.redis.socket, stream], capture_output=True, text=True, timeout=60,
                               env={**os.environ, "NODE_PATH": str(NODE)})
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -242,7 +242,7 @@ class Streams(Redis):
                 event = json.loads(fields[1])
                 key, version, add = int(event["aggregate_id"]), event["entity_version"], event["payload"]
                 if version <= rows[key][0]: continue  # the copy has it
-                self.assertEqual(version, rows[key][0] + 1, "a change is neither in the copy nor in the stream from its mark on")
+                self.assertEqual(version, rows[key][0] + 1, "a change is missing from both the copy and the stream after its mark")
                 rows[key] = (version, rows[key][1] + add)
             self.assertEqual(rows, want)
 
@@ -432,7 +432,7 @@ class OnPostgres(Redis, PgCase):
         first = {}
         for dies, which in (("before commit", ">"), ("before ack", "0"), ("never", "0")):
             entries = self.redis("XREADGROUP", "GROUP", "g", "me", "STREAMS", "s", which)[0][1]
-            self.assertEqual(len(entries), 3, "nothing was acknowledged")
+            self.assertEqual(len(entries), 3, "no entry was acknowledged")
             db = psycopg2.connect(self.store)
             self.addCleanup(db.close)
             for entry, fields in entries:

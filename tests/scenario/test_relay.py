@@ -137,7 +137,7 @@ class Order(RelayCase):
                 total += 100
                 wait_until(lambda: len(self.got()) >= total, what=lambda: a.output() + b.output())
         self.assert_key_order(range(total))
-        self.assertEqual(set(who.read_text().split()), {str(a.pid), str(b.pid)}, "only one of them did all the work")
+        self.assertEqual(set(who.read_text().split()), {str(a.pid), str(b.pid)}, "one relay did all the work")
         self.assert_settled(total)
 
     def test_several_relays_on_one_consumer_deliver_each_event_once(self):
@@ -393,7 +393,7 @@ class Operating(RelayCase):
         self.assertIn('consumer "gone" is not registered', relay.output())
         self.wait_got([1, 2], relay=relay)
         self.assertEqual(self.got(self.path("gone")), [1])
-        self.assertNotEqual(relay.stop(expect=None), 0, "one of its consumers could not go on")
+        self.assertNotEqual(relay.stop(expect=None), 0, "one of its consumers could not continue")
 
     def test_lanes_change_only_once_the_consumer_caught_up(self):
         self.broken.touch()

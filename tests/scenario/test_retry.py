@@ -39,7 +39,7 @@ class Retry:
         with self.failed("--order", "none", says=["failed", "failed"]) as relay:
             self.assertIn(f"{ids[0]}: retrying now for 1 consumer", self.outbox("events", "retry", ids[0]).stdout)
             wait_until(lambda: self.states()[0] == "delivered", what=relay.output)  # settled a moment after it was delivered
-            self.assertEqual((self.delivered(), self.states()), (["mail 1 2"], ["delivered", "failed"]), "the other goes on waiting")
+            self.assertEqual((self.delivered(), self.states()), (["mail 1 2"], ["delivered", "failed"]), "the other event keeps waiting")
             self.assertEqual(self.json("events", "retry", "2"), [{"event": "2", "waited": 1, "dead": 0}])
             wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 2"], what=relay.output)
 

@@ -78,7 +78,7 @@ class Reloading(ServiceCase):
             for name in "abc": self.wait_numbers(name, [*range(total)], relay)
         self.assertEqual(relay.output().count("started: new in the config"), rounds + 1)
         self.assertEqual(relay.output().count("stopped: no longer in the config"), rounds)
-        self.assertNotIn("consumer=a ", relay.output(), "nothing was to happen to it")
+        self.assertNotIn("consumer=a ", relay.output(), "the unchanged consumer was affected")
 
     def test_unchanged_consumer_keeps_its_events_in_flight(self):
         hold, runs = self.path("hold"), self.path("runs")
@@ -355,7 +355,7 @@ class Locked(Case):
 class ReadOnly(Case):
     def test_relay_waits_for_write_permission(self):
         """As an unprivileged user, since root may write anything."""
-        if os.geteuid() != 0 or not shutil.which("setpriv"): self.skipTest("needs root and setpriv, to be somebody else")
+        if os.geteuid() != 0 or not shutil.which("setpriv"): self.skipTest("needs root and setpriv to become another user")
         self.init()
         self.emit("a", "k/1", 1)
         binary = shutil.copy(BIN, self.path("outbox-copy"))
@@ -437,7 +437,7 @@ class Unit(Case):
         return path
 
     def analyze(self, *args):
-        if not shutil.which("systemd-analyze"): self.skipTest("systemd-analyze is not there; apt-get install systemd")
+        if not shutil.which("systemd-analyze"): self.skipTest("systemd-analyze is not installed (Debian package systemd)")
         done = subprocess.run(["systemd-analyze", *args, self.unit()], capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 

@@ -70,7 +70,7 @@ class Rolling:
                     self.emit("a.x")
                     self.emit("b.x")
                 self.wait_types(["a.x"] * 3 + ["b.x"] * 3, a, again)
-                self.assertEqual(again.output().count(STANDING), 1, "it says so once")
+                self.assertEqual(again.output().count(STANDING), 1, "the relay reports it once")
                 self.configure("b", events="a.*, b.*")  # and now it has
                 self.reload(again)
                 wait_until(lambda: self.ready(again)[0] == 200, what=again.output)

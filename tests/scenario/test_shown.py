@@ -248,7 +248,7 @@ class Shown:
             needed = [e.n for e in gone if c.waits(e) or (e.n in c.parked and e.n not in c.retrying) or c.of(e) == "in-flight"]
             self.assertEqual(needed, [], f"{name} needed them")
         free = [e.n for e in self.there() if all(self.free(c, e) for c in self.model.values())]
-        if self.EXACT_FLOOR: self.assertEqual(free, [], "nobody needs them, nor anything before them")
+        if self.EXACT_FLOOR: self.assertEqual(free, [], "no consumer needs them or any event before them")
         self.inbox = 0
         if kept: kept.receipts = 0
 
@@ -575,7 +575,7 @@ class Shown:
         self.look_at(int(os.environ.get("OUTBOX_SEED", 1)))
 
     @thorough("one seed will do")
-    @unittest.skipIf(SANITIZED, "the same calls again")
+    @unittest.skipIf(SANITIZED, "repeats the same calls")
     def test_states_and_counts_match_more_histories(self):
         for seed in range(2, 41 if SOAK else self.SEEDS + 1):
             self.doCleanups()

@@ -115,7 +115,7 @@ class Strangers(PgCase):
         self.emit("a", "k/1", 2)
         wait_until(lambda: select.select([listener], [], [], 0.1)[0])
         listener.poll()
-        self.assertEqual(len(listener.notifies), 1, "of the second only, while a worker held the lock")
+        self.assertEqual(len(listener.notifies), 1, "only of the second, while a worker held the lock")
 
     def test_producer_holding_the_wake_up_lock_is_reported_too(self):
         """It emits, and never sleeps: the lock is for those who may work."""

@@ -30,7 +30,7 @@ class Bumped:
         self.set_version(1)
         self.drain(*consumer)
         after = [e["payload"] for e in read_ndjson(out)]
-        self.assertEqual(after, list(range(2000)), f"lost or repeated; it had {len(came)}")
+        self.assertEqual(after, list(range(2000)), f"lost or repeated; {len(came)} arrived")
 
     def test_idle_relay_stops_after_an_upgrade_too(self):
         self.outbox("init")

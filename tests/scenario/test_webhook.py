@@ -208,7 +208,7 @@ class Asymmetric(WebhookCase):
         said = self.outbox("relay", "--consumer", "h", "--sink", "https://example.com/", "--webhook-secret-env", "whsk_abc", status=64)
         self.assertIn("the name of an environment variable", said.stderr)
 
-    @unittest.skipUnless(WEBHOOK, "no module standardwebhooks for Python: ./test says why it could not get it")
+    @unittest.skipUnless(WEBHOOK, "the Python module standardwebhooks is not installed; ./test prints why")
     def test_signatures_agree_with_the_official_python_library(self):
         request = self.sent(f"{PRIVATE}\n{OTHER}\n{SECRET}\n")
         headers = {name: request.headers[name] for name in ("webhook-id", "webhook-timestamp", "webhook-signature")}
@@ -222,7 +222,7 @@ class Asymmetric(WebhookCase):
         self.assertEqual(self.check(request, SECRET), "genuine\n")
         self.assertIn("not genuine", self.check(request, OTHER, status=1))
 
-    @unittest.skipUnless(NODE, "no module standardwebhooks for node: ./test says why it could not get it")
+    @unittest.skipUnless(NODE, "the node module standardwebhooks is not installed; ./test prints why")
     def test_signatures_agree_with_the_official_node_library(self):
         request = self.sent(f"{PRIVATE}\n{OTHER}\n{SECRET}\n")
         headers = {name: request.headers[name] for name in ("webhook-id", "webhook-timestamp", "webhook-signature")}
@@ -406,7 +406,7 @@ class Listening(WebhookCase):
         for more in ("webhook-id: b", "Webhook-Id: a", "webhook-timestamp: 1", f"WEBHOOK-TIMESTAMP: {int(time.time())}"):
             self.assertEqual(self.post(url, *good, more), 401, more)
         self.assertEqual(self.post(url, *other), 401)
-        self.assertEqual(self.post(url, *other, *[good[2]] * 2), 204, "any of the signatures will do")
+        self.assertEqual(self.post(url, *other, *[good[2]] * 2), 204, "one valid signature is enough")
         self.assertEqual(self.post(url, *self.signed("a" * 2000)), 401)
         self.assertEqual(self.post(url, good[0], good[2]), 401)
         flood = "webhook-signature: " + " ".join("v1," + "A" * 43 + "=" for _ in range(200))
@@ -436,7 +436,7 @@ class Listening(WebhookCase):
 
     def test_unfinished_uploads_are_bounded_and_dropped(self):
         child, url = self.listen("--max-body", "1MiB", "--request-timeout", "2s", "--verify", self.secrets)
-        self.assertEqual(self.post(url, body=b"", length=1024 * 1024 + 1), 413, "told before it is sent")
+        self.assertEqual(self.post(url, body=b"", length=1024 * 1024 + 1), 413, "refused before it is sent")
         head = b"POST /hook HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         piece = b"f0000\r\n" + b"x" * 0xf0000 + b"\r\n"
         greedy = self.dial(url)
@@ -451,8 +451,8 @@ class Listening(WebhookCase):
             more = self.dial(url)
             more.sendall(head + piece + b"0\r\n\r\n")
             return self.status(more) == 503
-        wait_until(is_full, what="one more to be refused")
-        self.assertEqual({self.status(connection) for connection in held}, {0}, "their time was up")
+        wait_until(is_full, what="one upload too many")
+        self.assertEqual({self.status(connection) for connection in held}, {0}, "their time limit has passed")
         self.assertEqual(self.post(url, *self.signed()), 204)
         child.stop()
 

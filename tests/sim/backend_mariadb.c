@@ -37,7 +37,8 @@ static void note_number(struct sim *w, int seq, int nr, int ignored)
     (void)ignored;
     struct fact *f = &w->fact[nr - 1];
     if (f->seq && f->seq != seq)
-        sim_fail(w, "event %d had number %lld, and has %d now", nr - 1, (long long)f->seq, seq);
+        sim_fail(w, "the number of event %d changed from %lld to %d", nr - 1, (long long)f->seq,
+                 seq);
     if (f->told != TOLD_COMMITTED)
         sim_fail(w, "phantom: event %d, which was not committed, has number %d", nr - 1, seq);
     f->seq = seq;

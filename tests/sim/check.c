@@ -32,7 +32,7 @@ int check_number(struct sim *w, const struct event *ev)
     size_t size = check_payload(n, f, payload);
     if (ev->payload.n != size || memcmp(ev->payload.p, payload, size) != 0 ||
         !str_is(ev->type, sim_types[f->type]) || (f->seq && f->seq != ev->seq))
-        sim_fail(w, "event %d is not what was emitted", n);
+        sim_fail(w, "event %d differs from the emitted one", n);
     return n;
 }
 
@@ -146,8 +146,8 @@ void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order orde
         if (a == n || t->first || t->was_dead || !same_order(&w->fact[a], &w->fact[n], order))
             continue;
         if (check_required(w, c, a) && precedes(w, a, n))
-            sim_fail(w, "order: %s gets event %d before event %d of the same key (%d)", s->name, n,
-                     a, w->fact[n].key);
+            sim_fail(w, "order: %s received event %d before event %d of the same key (%d)", s->name,
+                     n, a, w->fact[n].key);
     }
 }
 
@@ -171,11 +171,11 @@ struct claim *check_submitted(struct sim *w, const struct model *m, const struct
     if (w->mono >= k->mono_until + SLACK)
         sim_fail(w, "%s event %d is submitted past its lease", s->name, n);
     if (k->delivered[check_place(k, n)])
-        sim_fail(w, "%s event %d is submitted again, after it was delivered", s->name, n);
+        sim_fail(w, "%s event %d is submitted again after its delivery", s->name, n);
     if (k->suspect && m->n > 0)
         sim_fail(w, "%s careful event %d is submitted beside others", s->name, n);
     if (d->chained && !continues_chain(w, m, n, order))
-        sim_fail(w, "%s event %d is chained to nothing of its key", s->name, n);
+        sim_fail(w, "%s event %d is chained to an event of another key", s->name, n);
     for (size_t i = 0; i < m->n; i++) {
         int a = check_number_in(m->d[i]->ev);
         if (m->k[i]->suspect)

@@ -10,7 +10,7 @@ struct claim *check_find(struct sim *w, const struct relay *r, int c, int64_t ep
         if (k->consumer == c && k->epoch == epoch && k->relay == r->id && k->start == r->start)
             return k;
     }
-    sim_fail(w, "claim %lld of %s was never made", (long long)epoch, check_name(w, c));
+    sim_fail(w, "claim %lld of %s does not exist", (long long)epoch, check_name(w, c));
 }
 
 struct claim *check_holder(struct sim *w, int c, int64_t epoch)
@@ -20,7 +20,7 @@ struct claim *check_holder(struct sim *w, int c, int64_t epoch)
         if (k->consumer == c && k->epoch == epoch && k->life == w->subject[c].life)
             return k;
     }
-    sim_fail(w, "claim %lld of %s was never made", (long long)epoch, check_name(w, c));
+    sim_fail(w, "claim %lld of %s does not exist", (long long)epoch, check_name(w, c));
 }
 
 int check_place(const struct claim *k, int n)
@@ -38,7 +38,7 @@ struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const 
     struct claim *k = check_find(w, r, c, ((const struct slot *)d)->batch->claim.epoch);
     int n = check_number_in(d->ev);
     if (check_place(k, n) < 0)
-        sim_fail(w, "%s was handed event %d, which is not in claim %lld", check_name(w, c), n,
+        sim_fail(w, "%s received event %d, which is not in claim %lld", check_name(w, c), n,
                  (long long)k->epoch);
     return k;
 }
@@ -74,19 +74,19 @@ static void claimed_event(struct sim *w, const struct deed *by, struct claim *k,
     struct track *t = &s->t[n];
     const struct fact *f = &w->fact[n];
     if (!check_there(w, k->consumer, n))
-        sim_fail(w, "%s is handed event %d, which is before its start", s->name, n);
+        sim_fail(w, "%s received event %d from before its start", s->name, n);
     if (!(b->parked ? check_matching(s, f, &of) > 0 : check_matches(s->reg.filter, f)))
-        sim_fail(w, "%s is handed event %d, which its filter excludes", s->name, n);
+        sim_fail(w, "%s received event %d, which its filter excludes", s->name, n);
     if (t->settled)
-        sim_fail(w, "duplicate: %s is handed event %d, whose delivery was recorded", s->name, n);
+        sim_fail(w, "duplicate: %s received event %d, whose delivery was recorded", s->name, n);
     if (t->dead || t->dropped)
-        sim_fail(w, "%s is handed event %d, which is a dead letter", s->name, n);
+        sim_fail(w, "%s received event %d, which is a dead letter", s->name, n);
     taken_over(w, by, k, n);
     if (ev->attempts != t->attempts)
-        sim_fail(w, "%s event %d comes with %d attempts, it has had %d", s->name, n, ev->attempts,
+        sim_fail(w, "%s received event %d with %d attempts, expected %d", s->name, n, ev->attempts,
                  t->attempts);
     if (ev->attempts >= SIM_ATTEMPTS)
-        sim_fail(w, "%s event %d has had all its attempts, and lives", s->name, n);
+        sim_fail(w, "%s event %d has exhausted its attempts but was not buried", s->name, n);
     t->holder = k->epoch;
     k->ev[k->n++] = n;
 }
@@ -97,9 +97,9 @@ void check_claimed(struct sim *w, const struct deed *by, const struct batch *b)
     if (w->n_claims == SIM_CLAIMS)
         sim_fail(w, "too many claims for this simulator");
     if (s->paused)
-        sim_fail(w, "%s is paused and is handed events", s->name);
+        sim_fail(w, "%s received events while paused", s->name);
     if (b->n > (size_t)SIM_BATCH)
-        sim_fail(w, "%s is handed %zu events at once", s->name, b->n);
+        sim_fail(w, "%s received %zu events at once", s->name, b->n);
     if (b->epoch <= s->epoch)
         sim_fail(w, "%s: epoch %lld after %lld", s->name, (long long)b->epoch, (long long)s->epoch);
     if (b->suspect && b->n != 1)
@@ -131,16 +131,16 @@ bool check_honoured(struct sim *w, const struct deed *by, const struct claim *k,
     if (lost) {
         w->totals->lost_claims++;
         if (current && k->state == CLAIM_LIVE && by->wall_most < k->until_least)
-            sim_fail(w, "claim %lld of %s is alive for another %lld ms, and was refused to be %s",
+            sim_fail(w, "claim %lld of %s is valid for another %lld ms but could not be %s",
                      (long long)k->epoch, s->name, (long long)(k->until_least - by->wall_most),
                      what);
         return false;
     }
     if (!current)
-        sim_fail(w, "zombie: claim %lld was %s, of a %s that is no more", (long long)k->epoch, what,
+        sim_fail(w, "zombie: claim %lld was %s, of a removed %s", (long long)k->epoch, what,
                  s->name);
     if (k->state != CLAIM_LIVE)
-        sim_fail(w, "zombie: claim %lld of %s is over, and was %s", (long long)k->epoch, s->name,
+        sim_fail(w, "zombie: claim %lld of %s was %s after it ended", (long long)k->epoch, s->name,
                  what);
     return true;
 }

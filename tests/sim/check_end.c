@@ -48,7 +48,8 @@ void check_trimmed(struct sim *w, int64_t tail)
             const struct track *t = &w->subject[c].t[n];
             if (!w->subject[c].there || !check_required(w, c, n) || t->settled || t->was_dead)
                 continue;
-            sim_fail(w, "retention: event %d is gone, and %s has not had it", n, check_name(w, c));
+            sim_fail(w, "retention: event %d was trimmed before %s received it", n,
+                     check_name(w, c));
         }
     }
 }
@@ -64,13 +65,13 @@ void check_info(struct sim *w, int c, const struct consumer_info *i)
         sim_fail(w, "%s: the store counts %lld delivered, the checker %lld", s->name,
                  (long long)i->delivered, (long long)s->delivered);
     if (i->floor < s->floor)
-        sim_fail(w, "%s: its floor went back from %lld to %lld", s->name, (long long)s->floor,
+        sim_fail(w, "%s: its floor moved back from %lld to %lld", s->name, (long long)s->floor,
                  (long long)i->floor);
     s->floor = i->floor;
     for (int n = 0; n < w->n_facts; n++) {
         const struct track *t = &s->t[n];
         if (w->fact[n].seq <= i->floor && check_required(w, c, n) && !t->settled && !t->was_dead)
-            sim_fail(w, "%s: event %d is below its floor, and was not delivered", s->name, n);
+            sim_fail(w, "%s: event %d is below its floor but was not delivered", s->name, n);
     }
 }
 
@@ -99,7 +100,7 @@ static void check_effects(struct sim *w, int c)
                 sim_fail(w, "%s handler %d took effect %d times for event %d", s->name, h, times,
                          n);
             if (times == 0 && s->t[n].settled)
-                sim_fail(w, "%s handler %d took no effect for event %d", s->name, h, n);
+                sim_fail(w, "%s handler %d had no effect for event %d", s->name, h, n);
         }
 }
 
@@ -108,13 +109,13 @@ void check_end(struct sim *w, int c, const struct consumer_info *i)
     const struct subject *s = &w->subject[c];
     int64_t dead = 0;
     if (i->parked || i->inflight || i->behind)
-        sim_fail(w, "%s is through, and has %lld parked, %lld in flight, is %lld behind", s->name,
-                 (long long)i->parked, (long long)i->inflight, (long long)i->behind);
+        sim_fail(w, "%s has caught up but reports %lld parked, %lld in flight, %lld behind",
+                 s->name, (long long)i->parked, (long long)i->inflight, (long long)i->behind);
     for (int n = 0; n < w->n_facts; n++) {
         const struct track *t = &s->t[n];
         dead += t->dead;
         if (check_required(w, c, n) && !t->settled && !t->dead && !t->dropped)
-            sim_fail(w, "lost: %s never got event %d", s->name, n);
+            sim_fail(w, "lost: %s never received event %d", s->name, n);
     }
     if (dead != i->dead)
         sim_fail(w, "%s has %lld dead letters, the checker counts %lld", s->name,

@@ -39,7 +39,7 @@ static void delivered(struct sim *w, struct claim *k, size_t i)
     /* An event in the inbox is delivered without a call. */
     bool calls = s->kind == KIND_EFFECTS || s->kind == KIND_EACH;
     if (!calls && !k->delivered[i])
-        sim_fail(w, "%s event %d is recorded as delivered, and the sink said no such thing",
+        sim_fail(w, "%s event %d is recorded as delivered, but the sink did not deliver it",
                  s->name, k->ev[i]);
     if (s->kind == KIND_EFFECTS)
         check_arrived(w, k, k->consumer, k->ev[i], s->reg.order);
@@ -120,19 +120,19 @@ static void check_counted(struct sim *w, const struct claim *k, size_t i, int at
     struct track *t = &w->subject[k->consumer].t[k->ev[i]];
     int counted = attempts - t->attempts;
     if (counted < 0 || counted > 2)
-        sim_fail(w, "%s event %d failed, and its attempts are %d after %d", s->name, k->ev[i],
-                 attempts, t->attempts);
+        sim_fail(w, "%s event %d failed and has %d attempts after %d", s->name, k->ev[i], attempts,
+                 t->attempts);
     if (k->refused[i]) {
         if (counted != 1)
-            sim_fail(w, "%s event %d was refused, and %d attempts were counted", s->name, k->ev[i],
+            sim_fail(w, "%s event %d was refused, but %d attempts were counted", s->name, k->ev[i],
                      counted);
         return;
     }
     if (counted > 0 && !guilty(s, t))
-        sim_fail(w, "%s event %d has failed only while the sink was out, and it was counted",
-                 s->name, k->ev[i]);
+        sim_fail(w, "%s event %d failed only while the sink was out, but was counted", s->name,
+                 k->ev[i]);
     if (counted == 0 && !w->plan.oom && others_passed(w, k, i))
-        sim_fail(w, "%s event %d failed while others got through, and it was not counted", s->name,
+        sim_fail(w, "%s event %d failed while others were delivered, but was not counted", s->name,
                  k->ev[i]);
 }
 
@@ -202,6 +202,6 @@ void check_buried(struct sim *w, struct store *st, int c, size_t n)
         0)
         sim_fail(w, "%s", err.text);
     if (b.n != n)
-        sim_fail(w, "%s: %zu events were buried, %zu are new dead letters", check_name(w, c), n,
+        sim_fail(w, "%s: %zu events were buried, but %zu dead letters are new", check_name(w, c), n,
                  b.n);
 }

@@ -11,7 +11,7 @@ void effect_init(struct sim *w)
     snprintf(make, sizeof make, "CREATE TABLE %s (at %s, handler int, consumer int, n int)",
              w->on->effects, w->on->counter);
     if (w->on->run(w->st, drop) != 0 || w->on->run(w->st, make) != 0)
-        sim_fail(w, "the application's table cannot be made");
+        sim_fail(w, "the application's table cannot be created");
 }
 
 int effect_put(struct sim *w, struct store *tx, int handler, int consumer, int n)

@@ -24,7 +24,7 @@ static struct from from(struct store *st)
             if (q->st == st || q->work == st)
                 return (struct from){&world->relay[i], q, {.r = &world->relay[i], .c = c}};
         }
-    sim_fail(world, "a call on a handle that was closed");
+    sim_fail(world, "call on a closed handle");
 }
 
 static bool fault(struct sim *w, enum fault f)

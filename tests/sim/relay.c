@@ -229,7 +229,7 @@ void relay_down(struct sim *w, struct relay *r)
 void relay_die(struct sim *w, struct relay *r)
 {
     if (!r->crash)
-        sim_fail(w, "relay %d is asked to die while it does nothing", r->id);
+        sim_fail(w, "relay %d cannot be killed outside a call", r->id);
     longjmp(*r->crash, 1);
 }
 

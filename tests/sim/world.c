@@ -190,9 +190,9 @@ static void settle_down(struct sim *w, int c)
             sim_pass(w, (left + MS_NS - 1) / MS_NS);
         spins = w->mono == before ? spins + 1 : 0;
         if (spins > SPIN_MAX)
-            sim_fail(w, "consumer %s spins", w->subject[c].name);
+            sim_fail(w, "consumer %s loops without progress", w->subject[c].name);
     }
-    sim_fail(w, "consumer %s does not get through", w->subject[c].name);
+    sim_fail(w, "consumer %s does not catch up", w->subject[c].name);
 }
 
 /* drain_one requires that c catches up, twice, since delayed events fall due meanwhile. */
@@ -200,7 +200,7 @@ static void drain_one(struct sim *w, int c)
 {
     struct error err;
     if (!relay_up(w, &w->relay[0], c) && !relay_up(w, &w->relay[0], c))
-        sim_fail(w, "consumer %d cannot be made: %s", c, w->why);
+        sim_fail(w, "consumer %d cannot be created: %s", c, w->why);
     sink_mood(w, c, MOOD_GOOD);
     w->subject[c].paused = false;
     if (w->st->ops->consumer_pause(w->st, w->subject[c].name, false, &err) != 0)

@@ -55,7 +55,7 @@ class Torture:
         said = done.stderr.decode(errors="replace")
         self.assertFalse(any(mark in said for mark in SANITIZER), f"{where}\n{said}")
         self.assertIn(done.returncode, STATUSES, f"{where}\n{said}")
-        if done.returncode > 1: self.assertRegex(said, r"\w", f"{where}: exit status {done.returncode} without a word")
+        if done.returncode > 1: self.assertRegex(said, r"\w", f"{where}: exit status {done.returncode} without a message")
         self.assertNotRegex(said, r"\(null\)", where)
 
     def torture(self, *args, input=b"", prepare=None, check=None, lasting=True, slow=1):
@@ -111,7 +111,7 @@ class Torture:
             ids = re.findall(rb"[0-9a-f]{8}-[0-9a-f-]{27}", done.stdout)
             if done.returncode == 0: self.assertEqual(now - seen["events"], 1, f"{where}\n{done.stderr}")
             else: self.assertLessEqual(now - seen["events"], 1, where)
-            if ids: self.assertEqual(now - seen["events"], 1, f"{where}: an id of an event that is not there")
+            if ids: self.assertEqual(now - seen["events"], 1, f"{where}: printed the id of a missing event")
             seen["events"] = now
 
         seen["events"] = before + 2  # torture counts the allocations first, in two runs

@@ -47,7 +47,7 @@ static void each_was_delivered_or_died(struct rig *g)
         if (seq % 7 == 0)
             dead++;
         else if (!seen)
-            fail_msg("event %lld is lost", (long long)seq);
+            fail_msg("event %lld was lost", (long long)seq);
     }
     struct consumer_info c = rig_look(g);
     assert_int_equal(c.dead, dead);
@@ -76,7 +76,7 @@ static void work(struct rig *g, unsigned kinds, long at, enum fail_mode mode, bo
     *ret_hit = fail_disarm();
     rig_crash(g, 0);
     if (!rig_run(g, 1, 3600000))
-        fail_msg("the engine is not through an hour after allocation %ld failed", at);
+        fail_msg("the engine is not idle an hour after allocation %ld failed", at);
 }
 
 static void one_round(unsigned kinds, long at, enum fail_mode mode, bool *ret_hit)

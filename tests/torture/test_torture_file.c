@@ -71,7 +71,7 @@ static size_t whole_lines(int64_t *seq, size_t max, const char *where)
     FILE *f = fopen(path, "r");
     assert_non_null(f);
     if (!fgets(line, sizeof line, f) || strcmp(line, BEFORE) != 0)
-        fail_msg("%s: the line before is gone", where);
+        fail_msg("%s: the preceding line was lost", where);
     while (fgets(line, sizeof line, f)) {
         const char *at = strstr(line, "\"seq\":");
         size_t len = strlen(line);
@@ -90,12 +90,12 @@ static void check_file(const char *where)
     size_t n = whole_lines(seq, EVENTS * 20, where);
     for (size_t i = 0; i < n; i++) {
         if (seq[i] > last + 1)
-            fail_msg("%s: event %lld came too early", where, (long long)seq[i]);
+            fail_msg("%s: event %lld was written too early", where, (long long)seq[i]);
         if (seq[i] == last + 1)
             last++;
     }
     if (last != EVENTS)
-        fail_msg("%s: event %lld is lost", where, (long long)last + 1);
+        fail_msg("%s: event %lld was lost", where, (long long)last + 1);
 }
 
 /* work emits in three portions, so that the sink appends to its own lines as well. */
@@ -111,7 +111,7 @@ static void work(struct run *r)
 static void finish(struct run *r, const char *where)
 {
     if (!rig_run(r->g, 0, 600000))
-        fail_msg("%s: not through after ten minutes", where);
+        fail_msg("%s: not idle after ten minutes", where);
     rig_crash(r->g, 0);
     r->sk->ops->close(r->sk);
 }

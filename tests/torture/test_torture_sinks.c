@@ -46,7 +46,7 @@ static void nothing_behind_is_in_flight(const struct answers *a, size_t took, lo
     bool returned = false;
     for (size_t i = 0; i < took; i++) {
         if (returned && a->n[i] == 0)
-            fail_msg("allocation %ld: event %zu was taken behind a returned one", at, i);
+            fail_msg("allocation %ld: event %zu was accepted behind a returned one", at, i);
         returned = returned || (a->n[i] > 0 && a->status[i] != SINK_DELIVERED);
     }
 }

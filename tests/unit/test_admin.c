@@ -51,7 +51,7 @@ static void only_a_whole_token_matches(void **state)
     assert_true(access_token_matches(t, STR(TOKEN)));
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         if (access_token_matches(t, str_of(wrong[i])))
-            fail_msg("%s was taken", wrong[i]);
+            fail_msg("%s was accepted", wrong[i]);
     assert_false(access_token_matches(t, (struct str){TOKEN "\0\0\0", 35}));
     assert_false(access_token_matches(t, (struct str){NULL, 0}));
     access_tokens_free(t);
@@ -86,7 +86,7 @@ static void invalid_tokens_are_refused_without_being_echoed(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         setenv("TEST_TOKENS", bad[i], 1);
         if (access_tokens_load(NULL, "TEST_TOKENS", &t, &err) == 0)
-            fail_msg("%s was taken", bad[i]);
+            fail_msg("%s was accepted", bad[i]);
         assert_int_equal(err.code, ERR_CONFIG);
         assert_null(strstr(err.text, "s3cret"));
     }
@@ -148,7 +148,7 @@ static void host_header_is_parsed_as_browsers_write_it(void **state)
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (access_host_parse(str_of(bad[i]), &h))
-            fail_msg("%s was taken for %s", bad[i], h.name);
+            fail_msg("%s was mistaken for %s", bad[i], h.name);
     memset(longest, 'a', sizeof longest);
     assert_false(access_host_parse((struct str){longest, 256}, &h));
     assert_true(access_host_parse((struct str){longest, 255}, &h));
@@ -201,7 +201,7 @@ static void only_our_own_host_names_are_answered(void **state)
             assert_true(ipnet_of_text(asked[i].at, &here));
         unsigned status = access_check(&g, &r, (struct sockaddr *)&here).status;
         if (status != asked[i].status)
-            fail_msg("%s: %u, not %u", asked[i].host, status, asked[i].status);
+            fail_msg("%s: status %u, expected %u", asked[i].host, status, asked[i].status);
     }
 }
 
@@ -303,12 +303,12 @@ static void clients_with_the_token_get_details(void **state)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         r.authorization = str_of(wrong[i]);
         if (access_details(&asking, &r).status != 401)
-            fail_msg("%s was let in", wrong[i]);
+            fail_msg("%s was admitted", wrong[i]);
     }
     for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
         r.authorization = str_of(right[i]);
         if (access_details(&asking, &r).status != 0)
-            fail_msg("%s was not let in", right[i]);
+            fail_msg("%s was not admitted", right[i]);
     }
     assert_int_equal(access_details(&remote, &r).status, 403);
     asking.local = false;
@@ -339,7 +339,7 @@ static void loopback_addresses_are_recognized(void **state)
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (admin_address_parse(bad[i], &a, &err) == 0)
-            fail_msg("%s was taken", bad[i]);
+            fail_msg("%s was accepted", bad[i]);
 }
 
 /* ---- connections ---- */

@@ -14,7 +14,7 @@ static const char *special(const char *text)
 {
     struct sockaddr_storage sa;
     if (!ipnet_of_text(text, &sa))
-        fail_msg("%s is no address", text);
+        fail_msg("%s is not an address", text);
     return ipnet_special((struct sockaddr *)&sa);
 }
 
@@ -195,7 +195,7 @@ static void invalid_networks_are_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         if (ipnet_parse(bad[i], &n, &err) == 0)
-            fail_msg("\"%s\" was taken", bad[i]);
+            fail_msg("\"%s\" was accepted", bad[i]);
         assert_int_equal(err.code, ERR_CONFIG);
     }
 }

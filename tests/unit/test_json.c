@@ -331,7 +331,7 @@ static void int_refuses_non_integers_and_overflow(void **state)
     for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
         int64_t got = 77;
         if (json_int(parsed(no[i]), &got))
-            fail_msg("%s is no integer", no[i]);
+            fail_msg("%s is not an integer", no[i]);
         assert_int_equal(got, 77);
     }
 }
