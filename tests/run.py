@@ -1,11 +1,11 @@
 """run.py: builds and runs every test and ends with one line, `N passed, N failed[, N skipped]`. Called by ./test.
 
 A test is an executable that meson knows of (TAP on its output), a file tests/*/test_*.py (run by cases.py, which speaks
-TAP too), or a part of scripts/lint. Each runs in a process group of its own, five at a time; what a test leaves behind
-is ended, and held against it. A Python file that says `# build: plain` near its top is not repeated under sanitizers, one
-that says `# sanitizers: soak` only in a soak, one that says `# quick: no` is left out of a quick run. One that says `# clusters: yes` runs only with --clusters: it starts several
-servers of a kind and breaks them. What is about PostgreSQL runs on the versions that versions.py has, too: all of it with --versions,
-a part of it on the newest in every whole run.
+TAP too), or a part of scripts/lint. Each runs in a process group of its own, six at a time; a process that a test leaves behind
+is killed and fails the test. A Python file that says `# build: plain` near its top is not repeated under sanitizers, one that
+says `# sanitizers: soak` only in a soak, one that says `# quick: no` is left out of a quick run. One that says `# clusters:
+yes` runs only with --clusters: it starts several servers of a kind and breaks them. The PostgreSQL tests also run on the
+versions in lib/postgres_versions.py: all of them with --versions, some of them on the newest version in every whole run.
 
 The run has one PostgreSQL for all of them. $OUTBOX_TEST_PG is its address for libpq, without a database; a test adds
 `&dbname=NAME` to it, creates a database of its own through `&dbname=postgres`, and drops it. $OUTBOX_TEST_MARIADB is the same for
@@ -36,7 +36,7 @@ import rows  # noqa: E402
 import servers  # noqa: E402
 import signal_defaults  # noqa: E402
 
-WORKERS = 6  # more than there are cores: most tests wait for leases, servers and so on
+WORKERS = 6  # more than the cores: most tests wait for leases, servers and so on
 LIMIT = 480  # seconds per file: only a hanging file takes as long, even on a busy machine
 SOAK_LIMIT = 3600
 UNKNOWN = 45  # assumed seconds for a file that no earlier run has timed
@@ -77,7 +77,7 @@ class Job:
         self.names = []  # of those that passed
         self.may_be_empty = False  # whether it may have no such case
         self.trouble = None  # a reason to fail the file as a whole
-        self.unsteady = []  # those that failed, and passed when they were run again
+        self.unsteady = []  # failed cases that passed when rerun
         self.output, self.noise = "", ""  # its standard output, and its standard error
         self.seconds, self.cpu = 0.0, 0.0  # its duration, and the processor time of it and its children
         self.version = None  # of PostgreSQL, where that is not the installed one
@@ -127,7 +127,7 @@ def c_jobs(tree, suite=None, wrapper=(), quick=False):
 
 
 def soak_simulator(job):
-    """soak_simulator is the simulator in parts: both cores have work, and one seed that fails does not end it all."""
+    """soak_simulator splits the simulator into parts, so that both cores are busy and one failing seed does not end the run."""
     return [Job(job.tree, f"sim from seed {first}", [*job.argv, "--seed", str(first), "--seeds", str(SOAK_PART)], job.env)
             for first in range(1, SOAK_SEEDS, SOAK_PART)]
 
@@ -362,8 +362,8 @@ def may_be_chance(job):
 
 
 def second_chance(jobs, limit):
-    """second_chance reruns the few files that failed, alone. A case that passes then is not a failure but unsteady: it depends
-    on timing, and its name is printed with the result until it is fixed."""
+    """second_chance reruns the few files that failed, alone. A case that passes then counts as unsteady, not as failed: it
+    depends on timing, and the result names it until it is fixed."""
     failed = [job for job in jobs if job.failed]
     if len(failed) > UNSTEADY_AT_MOST: return
     for job in filter(may_be_chance, failed):
@@ -509,7 +509,7 @@ def show_whole_time(start):
 
 
 def simulate(args):
-    """simulate runs the simulator alone, as the line that a failing seed prints has it."""
+    """simulate runs the simulator alone, with the arguments that a failing seed prints."""
     done = build("build", ["tests/sim/sim"])
     if done.failed: return 1
     argv = [str(ROOT / "build/tests/sim/sim")]

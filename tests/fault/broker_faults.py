@@ -58,7 +58,7 @@ class BrokerCase(Numbers):
         return sorted(set(range(self.sent)) - got)
 
     def arrived(self, *relays):
-        """arrived: all is there, and nothing of this was an event's fault: no attempt was counted, nothing buried."""
+        """arrived checks that every event arrived and that no event was blamed: no attempt was counted, none was buried."""
         self.heal(*relays)
         for relay in relays: self.assertNotIn("attempt 1 of", relay.output())
         self.assertEqual(self.ask("SELECT count(*) FROM @dead"), [(0,)])
@@ -109,7 +109,7 @@ class LostAnswers:
                 self.fault("answer lost")
                 self.arrived(relay)
                 self.wait_let_go()  # unconfirmed messages have been queried again
-        # It had been stored, the relay did not know, and sent it again.
+        # The broker had stored it; the relay did not know and sent it again.
         if self.broker.LOSES_ANSWERS and not self.EXACTLY_ONCE: self.assertGreater(len(self.got()), self.sent)
         self.reckon(3)
 
@@ -132,7 +132,7 @@ class Stopped:
 
 
 class Crashes(Killed, Stopped, LostAnswers):
-    """Whatever breaks, and wherever: everything arrives, in order, and is recorded."""
+    """Whichever component fails: everything arrives, in order, and is recorded."""
 
 
 class RelayKilled:
@@ -183,7 +183,7 @@ class RelaysKilled:
 
 class Zombies:
     def test_relay_past_its_lease_changes_nothing(self):
-        """A relay that continues past its lease loses and reorders nothing; at most the events it held are repeated."""
+        """A relay that continues past its lease loses and reorders nothing; it repeats at most the events it held."""
         start = lambda: self.start("--lease", "500ms", "--batch", "50")
         self.send(1000)
         zombie = start()
@@ -214,7 +214,7 @@ class Outages:
                 net.fuse(left)
                 if self.broker.CUT_FIRST: net.cut()
                 self.send(60)
-                # How many bytes answers have depends on how events go together.
+                # The size of an answer depends on how events are batched.
                 wait_until(lambda: net.blown > blown or self.send(10), what=relay.output)
                 self.fault("connection cut")
                 cuts += 1

@@ -1,6 +1,6 @@
 """The brokers as the fault suites see them: each is an adapter with one server, on which every test creates a destination.
 
-An adapter says in what words a relay reports each fault (AWAY, SILENT, ...), and how much may come again after one: `repeats` gives
+An adapter states how a relay reports each fault (AWAY, SILENT, ...) and how many repeats a fault may cause: `repeats` returns
 that for the events sent so far."""
 import json
 import re
@@ -16,7 +16,7 @@ OLD, NEW = "geheim-1", "geheim-2"  # passwords
 
 
 class Broker:
-    """(1) make() comes first. (2) got() no longer has the content that a destination had when it was deleted."""
+    """(1) make() is called first. (2) got() no longer has the content that a destination had when it was deleted."""
 
     SILENT = "has not confirmed for {}"  # in what time
     TIMEOUT = "300ms"          # reported by a relay whose broker stalls
@@ -27,7 +27,7 @@ class Broker:
     GONE = ()                  # a relay's report of such a destination, as patterns
     LOSES_ANSWERS = True       # whether an event is sent again because its answer got lost
     BLAMES_DELETED = False     # whether events use up attempts while their destination is deleted
-    CUTS_TO_HEAL = False       # whether connections that lost bytes are given up too late to wait for it
+    CUTS_TO_HEAL = False       # whether connections that lost bytes are abandoned too late for the test to wait
     LARGE_WINDOW = ""          # the option for as many events in flight as there may be
 
     def __init__(self, server):
@@ -70,7 +70,7 @@ class RedisBroker(Broker):
         return [(event["payload"], event["event_id"]) for _, event in self.server.entries(name)]
 
     def is_answer(self, data):
-        """is_answer: an answer with ids in it. It may arrive in one piece with another answer."""
+        """is_answer tells whether the bytes hold an answer with ids. Another answer may arrive in the same piece."""
         return re.search(rb"^[$*]", data, re.MULTILINE)
 
     def let_in(self, name, secret):
@@ -166,8 +166,8 @@ class NatsBroker(Broker):
 class RabbitmqBroker(Broker):
     """An exchange and a queue, which got() empties. The node serves all tests of a file.
 
-    The queue is a classic one: RabbitMQ 3.10 may lose all of a quorum queue's log if a node that is alone is killed within moments
-    of its making, and then has no leader ever after. Quorum queues are for tests that do not kill."""
+    The queue is a classic one: RabbitMQ 3.10 may lose all of a quorum queue's log if a node that is alone is killed moments
+    after its creation, and then never gets a leader. Quorum queues are for tests that do not kill."""
 
     AWAY, FULL, TOO_LARGE = "rabbitmq at", "basic.nack", "larger than configured max size"
     LOGGED_OUT, GONE = "refused the login", ("no queue is bound",)
@@ -209,7 +209,7 @@ class RabbitmqBroker(Broker):
 
     def fill(self, name):
         self.make(name, x_queue_type="quorum", x_max_length=20, x_overflow="reject-publish")
-        return "routing-key=k&"  # all events go the same way
+        return "routing-key=k&"  # all events take the same route
 
     def make_room(self, name):
         pass  # got() does

@@ -1,10 +1,10 @@
-"""The one checker of the fault suite. Its input is the producers' knowledge, the store's content at the end, each consumer's
-deliveries, in order, and the dead letters; it reports and counts every violation.
+"""The one checker of the fault suite. Its input is the producers' log, the final content of the store, each consumer's
+deliveries in order, and the dead letters; it reports and counts every violation.
 
     c = Checker(told={1: COMMITTED, 2: ROLLED_BACK, 3: UNKNOWN}, stored=[(1, Fact("k/1", 1, b"..."))])
     c.consumer("mail", got=[(1, b"...")], dead=(), bound=0)
     c.left("outbox_claim", [])
-    c.verdict()  # raises Broken unless all is well
+    c.verdict()  # raises Broken on any violation
 
 An event has a name (anything hashable that it carries) and a Fact. An event whose commit got no answer may exist or not
 (UNKNOWN); the store decides, and from then on it counts like the others: for every
@@ -84,7 +84,7 @@ class Checker:
             else: last[fact.key] = fact.order
 
     def left(self, where, rows):
-        """left: after healing nothing is claimed, and nothing parked."""
+        """left checks that after the faults no event is claimed or parked."""
         self.complain("left", f"left in {where}", rows)
 
     def verdict(self):
@@ -106,7 +106,7 @@ def whole_lines(path):
 
 
 def tally(checkers):
-    """tally sums up what checkers counted."""
+    """tally adds up the counts of several checkers."""
     total = collections.Counter()
     for c in checkers: total.update(c.counts)
     return total

@@ -1,9 +1,9 @@
-/* consumer.c: the reading end of a stream that is killed again and again.
+/* consumer.c: a reader of a stream, which tests kill repeatedly.
  *
  *     fault_consumer DATABASE URL GROUP [through]
  *
- * Each event adds a row to its table entry, and one to the total of its account: done twice, either
- * would show. */
+ * Each event adds a row to its table entry, and one to the total of its account: a second effect
+ * would show in both. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

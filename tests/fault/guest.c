@@ -1,4 +1,4 @@
-/* guest.c: an application that shares its connections with the library, in every way there is.
+/* guest.c: an application that shares its connections with the library, in every supported way.
  *
  *     fault_guest STORE-URL CONNINFO
  *

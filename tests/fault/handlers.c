@@ -2,7 +2,7 @@
  *
  *     fault_handlers STORE-URL FILE STEP
  *
- * It runs one consumer, "c", until it is through. A handler that has a transaction inserts (its
+ * It runs one consumer, "c", until no work is left. A handler that has a transaction inserts (its
  * name, the payload) into the table effect; one that acts outside appends the same to FILE. The
  * process is killed at the event whose payload is 5, but only once; FILE.died records that:
  *

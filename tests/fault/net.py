@@ -1,4 +1,4 @@
-"""A network of ours between a client and a server: bytes pass, until they are made not to.
+"""A simulated network between a client and a server: bytes pass until a test stops them.
 
     with Net(("127.0.0.1", port)) as net:  # or a path: a unix socket
         ... a client works through 127.0.0.1:net.port ...
@@ -55,7 +55,7 @@ class Link:
             self.gone = True
         for s in (self.client, self.server):
             try:
-                s.shutdown(socket.SHUT_RD)  # wakes its reader
+                s.shutdown(socket.SHUT_RD)  # to wake its reader
             except OSError:
                 pass
             s.close()

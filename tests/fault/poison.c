@@ -2,7 +2,7 @@
  *
  *     fault_poison STORE-URL FILE
  *
- * It runs two consumers until they are through. Their handlers append "SEQ KEY ATTEMPT" of each
+ * It runs two consumers until no work is left. Their handlers append "SEQ KEY ATTEMPT" of each
  * event to a file and sync it: that of "audit" to FILE.audit, and that of "mail" to FILE, except
  * that an event of the type "poison" kills the process instead. */
 #include <fcntl.h>

@@ -1,12 +1,12 @@
-/* producer.c: an application that is killed repeatedly and keeps a diary of what it knows.
+/* producer.c: an application that is killed repeatedly and keeps a diary of its transactions.
  *
  *     fault_producer DATABASE DIARY NAME SEED
  *
- * Until SIGTERM it writes transactions: a row in its own table ledger, and one to three events that
- * say the same. Before and after each it writes a line into DIARY and syncs it: "i N COUNT"
+ * Until SIGTERM it writes transactions: a row in its own table ledger, and one to three events with
+ * the same content. Before and after each it writes a line into DIARY and syncs it: "i N COUNT"
  * (intends transaction N of COUNT events), then "c N COUNT" (committed) or "r N COUNT" (rolled
- * back, on purpose). The diary tells what must have become of every transaction;
- * only after a bare "i" either is right. */
+ * back, on purpose). The diary states the outcome of every transaction; only a bare "i" allows
+ * either outcome. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -1,9 +1,9 @@
-"""producer.py URL DIARY NAME SEED: an application on PostgreSQL, or on MariaDB, that is killed again and again, as its server is.
+"""producer.py URL DIARY NAME SEED: an application on PostgreSQL, or on MariaDB, that tests kill repeatedly, like its server.
 
-Until it is ended it writes transactions: each raises the version of one to three accounts and tells of each in an event
-with that account as its key, so that an account's events have versions 1, 2, 3, ... in the order in which they
-happened, whichever producer wrote them. Some are rolled back, some roll back a savepoint. What has committed for
-certain goes into DIARY: "KEY VERSION" a line. When the server goes away it waits until it is back."""
+Until it is ended it writes transactions: each raises the version of one to three accounts and emits an event for each with that
+account as its key, so that an account's events have versions 1, 2, 3, ... in the order in which they happened, whichever
+producer wrote them. Some are rolled back, some roll back a savepoint. Each confirmed commit is recorded in DIARY, a line "KEY
+VERSION". While the server is unreachable the producer waits."""
 import json
 import random
 import sys

@@ -61,7 +61,7 @@ class Scenario:
         self.fault_end = time.monotonic()
 
     def fault_over(self):
-        """fault_over marks the end of a fault that was counted when it began."""
+        """fault_over marks the end of a fault that was counted at its start."""
         self.fault_end = time.monotonic()
 
     def healed(self):
@@ -154,8 +154,8 @@ class Crew:
             self.kill(place, process)
 
     def rage(self, crew, seconds):
-        """rage kills them at random moments and starts others, and stops relays for longer than their leases; in the end it
-        kills all, once enough has happened: on a busy machine producers may not have done anything yet."""
+        """rage kills them at random moments and starts others, and stops relays for longer than their leases. It ends by
+        killing all, once producers have done enough: on a busy machine they start late."""
         stopped, end = set(), time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(self.random.choice((0.01, 0.05, 0.2, 0.4)))

@@ -1,13 +1,13 @@
-/* storm.c: an application with three handlers, to be killed, stopped and cut off.
+/* storm.c: an application with three handlers, which tests kill, stop and cut off.
  *
  *     fault_storm URL FOLDER ATTEMPTS CALLS LAG
  *
- * It runs until all are through, or until SIGTERM if the file FOLDER/stay is there. "shop.stock"
+ * It runs until no work is left, or until SIGTERM if the file FOLDER/stay exists. "shop.stock"
  * and "shop.odd" insert a row into the table effect, in their transactions; "shop.post" appends "ID
  * SEQ KEY" to FOLDER/post and syncs it, as an external one. With the CALLS-th call of stock or odd
  * (0: never) the process kills itself LAG microseconds later, and at once, in the call, if that is
- * 0. While FOLDER/hold is there, a call of stock makes FOLDER/held and waits. If FOLDER/patient is
- * there, leases are long.
+ * 0. While FOLDER/hold exists, a call of stock creates FOLDER/held and waits. If FOLDER/patient
+ * exists, leases are long.
  *
  * Types of events that odd takes otherwise: "fail" always fails, "sometimes" now and then, "abort"
  * aborts the process. */
@@ -102,7 +102,7 @@ static int effect_pg(PGconn *db, const char *handler, const outbox_event *ev)
 }
 
 #ifdef WITH_MARIADB
-/* effect_mariadb: none of these values has a quote in it. */
+/* effect_mariadb needs no escaping: none of these values contains a quote. */
 static int effect_mariadb(MYSQL *db, const char *handler, const outbox_event *ev)
 {
     char sql[400];

@@ -1,4 +1,4 @@
-"""A broker that is away, with far more behind it than fits into memory: a relay holds a few batches, however long the backlog.
+"""A broker is unreachable, and the backlog is far larger than memory: a relay holds a few batches, however long the backlog.
 A million events in a soak, fewer otherwise."""
 # build: plain
 # quick: no
@@ -34,7 +34,7 @@ class Behind(Case):
         args = lambda name: ("--consumer", name, "--sink", SINKS[name].format(port=port), "--batch", 1000, "--timeout", "1s")
         relays = {name: self.relay("--log-level", "debug", *args(name)) for name in SINKS}
         for relay in relays.values(): wait_until(lambda: "sink is down" in relay.output(), what=relay.output)
-        time.sleep(2)  # they try again meanwhile
+        time.sleep(2)  # consumers retry meanwhile
         found = {name: peak(relay.pid) for name, relay in relays.items()}
         for relay in relays.values(): relay.stop()
         say(f"# memory with {EVENTS} events behind, KiB: {found}")

@@ -1,6 +1,6 @@
-"""Clocks that are wrong, and clocks that jump: those of relays and emitters, and that of the server. Leases, retries and
-positions go by the store's clock, which is the server's, or in SQLite that of each program; durations by one that never jumps.
-Whatever the clocks say: nothing is lost, the order of a key is kept, and no event waits for an hour.
+"""Wrong and jumping clocks of relays, emitters and the server. Leases, retries and positions use the store's clock, which is
+the server's, or in SQLite each program's; durations use the monotonic clock. Whatever the clocks show: nothing is lost, the
+order of a key is kept, and no event waits for an hour.
 
 # build: plain
 # quick: no
@@ -41,7 +41,7 @@ class Clocks(Numbers):
                           env=clock.env() if clock else None)
 
     def emit_at(self, clock, n, *more):
-        """emit_at sends n events by an emitter that goes by this clock."""
+        """emit_at sends n events from an emitter with this clock."""
         self.wrong = clock
         try:
             self.send(n)
@@ -67,7 +67,7 @@ class Clocks(Numbers):
 
     def jump(self, clock, own, emit):
         """jump moves a clock back and forth, under two relays that use the clock `own`. Every second time it kills them just
-        before, so that their leases and pending retries are from a time that no longer applies."""
+        before, so that their leases and pending retries have outdated times."""
         relays = [self.start(own), self.start(own)]
         for n in range(ROUNDS):
             emit(15)
@@ -83,8 +83,8 @@ class Clocks(Numbers):
         self.reckon(self.bound(sum(self.faults.values())))
 
     def delayed(self):
-        """delayed: not_before is a time by the emitter's clock. If that clock is behind, the delay has no effect; if it is
-        ahead, the delay is longer by the difference. Later events of the key wait."""
+        """delayed checks that not_before is a time of the emitter's clock. If that clock is behind, the delay has no effect; if
+        it is ahead, the delay is longer by the difference. Later events of the key wait."""
         fast, slow = self.clock("fast", 1), self.clock("slow", -HOUR)
         with self.start() as relay:
             for clock, least, most in ((slow, 0, SOON), (fast, 1.2, SOON)):
@@ -123,7 +123,8 @@ class OnSqlite(Clocks, Case):
         return path.read_text().split("\n").count(type) if path.exists() else 0
 
     def test_process_with_a_wrong_clock_steals_no_live_claim(self):
-        """Neither by a process whose clock is ahead or behind, nor after the clock of all was set; only once its owner is dead."""
+        """A claim is stolen neither by a process whose clock is ahead or behind nor after all clocks were set; only after its
+        owner died."""
         machine = self.clock("machine")
         owner = self.hold(machine)
         self.emit("hang")
@@ -131,7 +132,7 @@ class OnSqlite(Clocks, Case):
         others = [self.hold(self.clock("ahead", HOUR)), self.hold(self.clock("behind", -HOUR)), self.hold(machine)]
         for n, jump in enumerate((0, HOUR, -HOUR, 0)):
             machine.set(jump)
-            for i in range(10): self.emit(f"t{n}-{i}")  # each makes the others poll
+            for i in range(10): self.emit(f"t{n}-{i}")  # each commit makes the others poll
             # All but those that the owner has claimed ahead.
             wait_until(lambda: sum(self.calls(f"t{n}-{i}") for i in range(10)) > 5, what=lambda: [relay.output() for relay in others])
             self.assertEqual(self.calls("hang"), 1, [relay.output() for relay in others])
@@ -156,8 +157,8 @@ class OnSqlite(Clocks, Case):
         late.kill()
 
     def test_jumping_clock_delays_no_event(self):
-        """A machine's clock that jumps by hours, to and fro: leases and retries last as long as they were meant to, nothing is
-        lost or out of order."""
+        """A machine's clock that jumps by hours, back and forth: leases and retries last as long as they were meant to, nothing
+        is lost or out of order."""
         clock = self.clock("machine")
         self.jump(clock, clock, lambda n: self.emit_at(clock, n))
 
@@ -247,7 +248,7 @@ class OfTheServer(Clocks):
         self.jump(self.server.clock, None, self.send)
         self.server.clock.set(HOUR)
         now = self.server.now(self.store)
-        self.assertGreater(now - time.time(), HOUR / 2, "its clock does not jump")
+        self.assertGreater(now - time.time(), HOUR / 2, "the server's clock does not jump")
 
 
 class OfThePostgresServer(OfTheServer, Case):

@@ -1,8 +1,8 @@
 """kill -9, at random moments and at chosen ones, of producers and relays: the guarantees G1, G2, G4, G5, G6 and G9, checked
 against the producers' own diaries and the sinks' output.
 
-The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N plays it again, as far as processes can
-be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""
+The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N replays it as far as processes allow.
+OUTBOX_SOAK=1 runs for minutes, each round with another seed."""
 # build: plain
 import collections
 import json
@@ -24,7 +24,7 @@ LEASE = 300  # ms
 
 
 def diary(folder):
-    """diary returns what the producers know of each transaction: {(producer, n): (fate, number of events)}."""
+    """diary returns the producers' record of each transaction: {(producer, n): (fate, number of events)}."""
     fates, states = {}, {"c": COMMITTED, "r": ROLLED_BACK, "i": UNKNOWN}
     for path in sorted(folder.glob("diary-*")):
         for state, n, count in (line.split() for line in path.read_text().splitlines()):
@@ -123,10 +123,10 @@ class Emitters(Scenario):
         self.assertGreater(kills, 0, "nothing was killed: the import is too short for this machine")
 
 
-@on_each_store(but=("OnPostgres",))  # its claims have times of another kind
+@on_each_store(but=("OnPostgres",))  # its claims have times of another clock
 class Directed:
-    """Crashes and stalls at chosen moments. The sink of the relay that is going to fail waits as long as the file
-    `hold` exists, so the moment can be waited for."""
+    """Crashes and stalls at chosen moments. The sink of the failing relay waits as long as the file `hold` exists, so that a
+    test can wait for the moment."""
 
     LEASE = 1000
 
@@ -224,7 +224,7 @@ class Directed:
     def test_relay_with_an_expired_later_claim_keeps_the_order(self):
         relay = self.two_claims()
         self.expire(self.claims()[1][0])
-        wait_until(lambda: self.claims()[1][1] > 1, what=relay.output)  # no other consumer wanted it
+        wait_until(lambda: self.claims()[1][1] > 1, what=relay.output)  # it matches no other consumer
         self.hold.unlink()
         wait_until(lambda: set(self.got()) == {1, 2, 3, 4}, what=lambda: (self.got(), relay.output()))
         self.assertEqual(self.first(), [1, 2, 3, 4])
@@ -233,7 +233,7 @@ class Directed:
         self.assert_clean(4)
 
     def test_claim_slower_than_its_lease_keeps_the_order(self):
-        """The lock is held for so long that the claim is older than its lease when the relay gets it."""
+        """The lock is held until the claim is older than its lease."""
         args = ("--consumer", "mail", "--sink", f"file:{self.out}", "--batch", 2, "--lease", "200ms", "--sweep", "20ms")
         relay = self.relay(*args)
         wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer"))
@@ -291,8 +291,7 @@ class Directed:
 
 
 class Poison(Scenario):
-    """G9: an event that kills the process ends as a dead letter, alone; also a consumer of the same process that has
-    nothing to do with it loses none."""
+    """G9: only the event that kills the process becomes a dead letter; another consumer of the same process loses no event."""
 
     KEYS, remote = 5, True
 

@@ -1,5 +1,5 @@
 """A hundred thousand dead letters in a soak, ten thousand otherwise, as after a night with a wrong deployment: every operation
-stays quick, and takes no more memory than with a few."""
+stays quick and needs no more memory than with a few."""
 # build: plain
 # quick: no
 import contextlib
@@ -16,7 +16,7 @@ DEAD = 100_000 if SOAK else 10_000
 WAITING = 20_000
 KEYS = 1000
 BATCH = 5000
-QUICK = 60  # seconds, on a busy machine; an idle one takes a tenth at most
+QUICK = 60  # seconds, on a busy machine; an idle one needs a tenth at most
 CEILING = 32 << 10  # KiB that a command has at most
 
 
@@ -29,7 +29,7 @@ class ManyDead(PgCase):
         self.addCleanup(lambda: os.write(int(os.environ.get("OUTBOX_TAP", 1)), f"# took: {json.dumps(self.figures)}\n".encode()))
 
     def bury(self, n):
-        """bury creates n events that the consumer `mail` gives up."""
+        """bury creates n events that the consumer `mail` buries."""
         self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload) SELECT 'order.' || i %% 7, 'order', i %% %s, "
                  "jsonb_build_object('n', i, 'text', repeat('x', 300)) FROM generate_series(1, %s) i", KEYS, n)
         while True:
@@ -106,7 +106,7 @@ class ManyDead(PgCase):
             self.assertTrue(relay.running())
 
     def deliver(self, n):
-        """deliver runs a relay on the letters sent back: each arrives once, and each key in its order."""
+        """deliver runs a relay on the retried letters: each arrives once, and each key in order."""
         out = self.path("out")
         start = time.monotonic()
         self.drain("--consumer", "mail", "--sink", f"file:{out}", timeout=300)

@@ -1,4 +1,5 @@
-"""Delivered events are on disk first, whatever the database's settings; and settings of a role or database stop no worker."""
+"""Events are on disk before they are delivered, whatever the database's settings; settings of a role or database stop no
+worker."""
 # build: plain
 import psycopg2
 
@@ -46,7 +47,7 @@ class Durable(PgCase):
         return self.sql("SELECT outbox._on_disk()")[0][0]
 
     def mode(self, on_disk):
-        """How a turn commits that found on_disk on disk at its beginning; None: as its session does."""
+        """synchronous_commit of a turn that began with on_disk flushed; None: the session's own setting."""
         return self.sql("SELECT outbox._commit_mode(%s, pg_current_snapshot())", on_disk)[0][0]
 
     def test_commit_skips_the_flush_only_for_events_on_disk(self):
@@ -79,7 +80,7 @@ class Durable(PgCase):
         return self.out.read_text().split() if self.out.exists() else []
 
     def take(self, n):
-        """take emits event n, and waits until the sink blocks on it."""
+        """take emits event n and waits until the sink holds it."""
         self.go.unlink(missing_ok=True)
         self.sql("SELECT outbox.emit('t', 'k', %s, '{}')", str(n))
         wait_until(lambda: str(n) in self.got())

@@ -143,5 +143,5 @@ class Goodbyes(Delivered):
         self.goodbye(limit=30)
 
     def test_refused_streams_are_resent_uncounted(self):
-        """The same if each later request is refused as well."""
+        """The same holds if each later request is refused as well."""
         self.goodbye(limit=30, refuse=True)

@@ -1,4 +1,4 @@
-"""Handlers that die at each step, and connections cut in between: the crash table of docs/c.md. A handler's changes in its
+"""Handlers that die at each step, and connections cut between steps: the crash table of docs/c.md. A handler's changes in its
 transaction take effect once; actions outside may be repeated, where the table says so."""
 # build: plain
 import pathlib
@@ -13,7 +13,7 @@ EVENTS = 10
 
 
 class Dying:
-    """A program that is restarted until it completes."""
+    """A program that the test restarts until it completes."""
 
     KEY = "key"
 
@@ -47,7 +47,7 @@ class Dying:
         self.assertEqual((self.effects("h"), self.handled("h")), (list(range(EVENTS)), EVENTS))
 
     def test_always_crashing_handler_dead_letters_only_its_event(self):
-        self.run_until_through("always", 4, signal.SIGABRT)  # one with its neighbours, then its three attempts
+        self.run_until_through("always", 4, signal.SIGABRT)  # one attempt with its neighbours, then three alone
         self.assertEqual(self.effects("h"), [n for n in range(EVENTS) if n != 5])
         self.assertEqual(self.handled("h"), EVENTS - 1)
         self.assertEqual(self.ask("SELECT CAST(payload AS text) FROM @dead"), [("5",)])
@@ -88,7 +88,7 @@ def recording(request):
 
 
 class Cut(PgCase):
-    """The connection of a handler breaks, and we have to find out what the server did."""
+    """The connection of a handler breaks, and the library must find out what the server did."""
 
     COUNT = 30
 

@@ -34,7 +34,8 @@ class Faults(broker_faults.Killed, broker_faults.Stopped, broker_faults.Faults, 
 
 
 class FaultsOnce(broker_faults.RelayKilled, KafkaCase, Case):
-    """dedupe=on: events that a killed relay had published and not settled are found in the topic, and not written again."""
+    """dedupe=on: the next relay finds events in the topic that a killed relay had published but not settled, and does not write
+    them again."""
 
     QUERY, EXACTLY_ONCE = "dedupe=on", True
 
@@ -56,7 +57,7 @@ class Outages(KafkaCase, Case):
         self.reckon()
 
     def test_quota_slows_but_loses_nothing(self):
-        """A broker that limits a client to some bytes a second gets everything at that pace, in order, and once."""
+        """A broker with a byte-rate quota gets everything at that rate, in order and once."""
         client, rate = ("clients", "outbox:out"), 20000
         self.kafka.set_for(*client, add=f"producer_byte_rate={rate}")
         self.addCleanup(self.kafka.set_for, *client, remove="producer_byte_rate")
@@ -90,7 +91,7 @@ class Outages(KafkaCase, Case):
         try:
             self.send(CLAIMS * self.BATCH)
             wait_until(lambda: self.sql("SELECT * FROM outbox_claim"), what=zombie.output)
-            time.sleep(0.3)  # most likely the library has them by now; the rest holds in any case
+            time.sleep(0.3)  # the library probably has them by now; the checks hold either way
             zombie.freeze(self.db)
         finally:
             self.kafka.thaw()

@@ -1,4 +1,4 @@
-"""A Kafka cluster of three brokers with three replicas, two of which must confirm. Whatever happens to them under load: nothing
+"""A Kafka cluster of three brokers with three replicas, two of which must confirm. Whichever of them fails under load: nothing
 is lost, the order of a key is kept, no attempt is counted against an event."""
 # build: plain
 # clusters: yes
@@ -41,8 +41,8 @@ class Brokers(Numbers, Case):
         return [(m.json, m.headers["id"]) for m in found]
 
     def load(self, until):
-        """load emits until the function `until` has ended, and for a moment more. Brokers are started by that, so it stays in this
-        thread: they would end with another."""
+        """load emits until the function `until` has ended, and for a moment more. `until` starts brokers, which end with the
+        thread that started them, so it runs in this thread."""
         over = threading.Event()
         thread = threading.Thread(target=self.send_on, args=(over,))
         thread.start()

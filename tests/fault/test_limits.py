@@ -24,8 +24,8 @@ UNAVAILABLE = 69
 
 
 def small_disks():
-    """small_disks lets this process mount file systems visible only to it and its children; False if it may not. Each test file
-    is a separate process."""
+    """small_disks allows this process to mount file systems that only it and its children see; it returns False if it may not.
+    Each test file is a separate process."""
     libc, uid, gid = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
     if libc.unshare(NEWNS) != 0:
         if libc.unshare(NEWUSER | NEWNS) != 0: return False
@@ -88,7 +88,7 @@ class Space(Numbers, Case):
                 said = self.outbox("emit", "a", "--payload", "-", input=json.dumps("x" * 200000), status=UNAVAILABLE).stderr
                 self.assertIn("no space left on the device", said)
                 self.assertIn("make room", said)
-                sent = self.sent  # whatever still fits is stored whole
+                sent = self.sent  # events that still fit are stored whole
                 while self.outbox("emit", "a", "--key", f"k/{self.sent % KEYS}", "--payload", self.sent, status=None
                                   ).returncode == 0 and self.sent < sent + 50: self.sent += 1
                 (self.small / "ballast").unlink()
@@ -140,7 +140,7 @@ class Memory(Scenario):
                           "--lease", "1s", "--log-hold", "0s", "--retry", "base=100ms,cap=1s,attempts=6,outage=0s", log=f"relay-{len(self.children)}.log")
 
     def got(self):
-        """got returns each event's number and its bytes."""
+        """got returns the number and the bytes of each event."""
         return [(int(raw[1:].split(" ", 1)[0]), raw) for _, raw in whole_lines(self.out)]
 
     def wait_all(self, relay):
@@ -166,7 +166,7 @@ class Memory(Scenario):
         self.check(bound=0)
 
     def test_relay_out_of_memory_says_so_and_recovers(self):
-        """A relay with too little memory says so and retries, or ends; nothing is lost, and with more memory everything is
+        """A relay with too little memory reports that and retries, or ends; nothing is lost, and with more memory everything is
         delivered, in order."""
         relay = self.limited(self.TOO_LITTLE)
         said = lambda: len(re.findall("out of memory|cannot allocate memory", relay.output()))

@@ -1,5 +1,5 @@
-"""An administrator maintains the outbox's tables while producers emit and relays deliver: tables and indexes are rewritten,
-moved to another tablespace, given further columns. Every session waits for a moment, and nothing is lost."""
+"""An administrator maintains the outbox's tables while producers emit and relays deliver: tables and indexes are rewritten or
+moved to another tablespace, and tables get more columns. Every session waits for a moment, and nothing is lost."""
 # build: plain
 # quick: no
 import contextlib
@@ -37,7 +37,7 @@ class Maintenance(Load):
         return every
 
     def do(self, statement):
-        """do returns whether it succeeded: a deadlock with another session ends one of the two."""
+        """do returns whether the statement succeeded: a deadlock with another session ends one of the two."""
         with contextlib.closing(psycopg2.connect(self.store)) as db:
             db.autocommit = True
             try:

@@ -1,5 +1,4 @@
-"""MariaDB's peculiarities, one trap at a time: each would lose an event, change it, or stop every worker, if it were not
-handled."""
+"""MariaDB's peculiarities, one at a time: unhandled, each would lose an event, change it, or stop every worker."""
 # build: plain
 # quick: no
 import contextlib
@@ -261,9 +260,9 @@ class Traps(MariaCase):
                 said = self.outbox("emit", "b", status=None)
                 self.assertNotEqual(said.returncode, 0)
                 self.assertRegex(said.stderr, "read-only.*replica")
-                self.emit("a", None, None, "--store", owner)  # as replication does, whatever the server is
+                self.emit("a", None, None, "--store", owner)  # as replication does, on any server
                 wait_until(lambda: "read-only" in relay.output(), what=relay.output)
-                self.assertIn("0 events kept", self.outbox("status").stdout)  # it has no number yet, and cannot get one
+                self.assertIn("0 events kept", self.outbox("status").stdout)  # it has no number yet and cannot get any
                 early = self.relay("--consumer", "new", "--sink", f"file:{self.path('new')}", wait=False)
                 wait_until(lambda: "waiting for the store" in early.output(), what=early.output)
                 mariadb_server.execute(server.url(""), "SET GLOBAL read_only = 0")
@@ -346,7 +345,7 @@ class Traps(MariaCase):
             mariadb_server.execute(server.url(""), "GRANT ALL ON shop.* TO far@'127.0.0.1'")
             env = {"OUTBOX_MARIADB_PASSWORD": "p"}
             self.store = f"mariadb://far@127.0.0.1:{server.port}/shop"
-            self.assertIn("Access denied", self.outbox("init", status=None, env=env).stderr)  # loopback goes without, and is refused
+            self.assertIn("Access denied", self.outbox("init", status=None, env=env).stderr)  # loopback needs no TLS, and is refused
             self.outbox("init", "--store", self.store + "?tls=on", env=env)
             refused = self.outbox("status", "--store", self.store + "?tls=verify", status=None, env=env)
             self.assertNotEqual(refused.returncode, 0)

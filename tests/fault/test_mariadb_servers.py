@@ -4,8 +4,8 @@ and no relay has to be restarted.
 # build: plain
 # quick: no
 
-The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N plays it again, as far as processes can
-be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""
+The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N replays it as far as processes allow.
+OUTBOX_SOAK=1 runs for minutes, each round with another seed."""
 import os
 import signal
 import time

@@ -1,5 +1,5 @@
 """A turn on MariaDB is several statements in one transaction. Whichever process dies, is cut off or stalls between any two of
-them: nothing is lost, and no other waits for long.
+them: nothing is lost, and no other process waits for long.
 
 # build: plain
 # quick: no
@@ -43,7 +43,7 @@ class Steps(Proxied, Numbers, MariaCase):
         self.cut_at(UNSENT)
 
     def test_connection_cut_within_any_statement_is_harmless(self):
-        """A connection that ends when the server has a statement of a turn, whichever: nothing is lost."""
+        """A connection that ends when the server has received any statement of a turn: nothing is lost."""
         self.cut_at(SENT)
 
     def test_connection_cut_off_after_any_statement_loses_nothing(self):

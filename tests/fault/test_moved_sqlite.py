@@ -18,7 +18,7 @@ def backup(source, target):
     """backup is SQLite's own way to copy a database that is in use."""
     with contextlib.closing(sqlite3.connect(source)) as a, contextlib.closing(sqlite3.connect(target)) as b:
         a.backup(b)
-        b.execute("PRAGMA journal_mode = DELETE")  # one file, and nothing beside it
+        b.execute("PRAGMA journal_mode = DELETE")  # one file without a log beside it
     return target
 
 
@@ -204,7 +204,7 @@ class Moved(Case):
             self.emit("two", "k/1")
             copy = backup(self.db, self.path("copy.db"))
             with contextlib.closing(sqlite3.connect(copy)) as db, db:
-                db.execute("DELETE FROM outbox_claim")  # as if it had been copied before they were claimed
+                db.execute("DELETE FROM outbox_claim")  # as if copied before the events were claimed
                 db.execute("UPDATE outbox_lane SET position = 0")
                 db.execute("UPDATE outbox_consumer SET epoch = 0")
             os.rename(copy, self.db)
@@ -263,7 +263,7 @@ class Moved(Case):
         self.whole()
 
     def test_every_relay_and_its_metrics_follow_the_new_file(self):
-        """Two relays with two consumers each; all go over, and deliver everything that is emitted afterwards once."""
+        """Two relays with two consumers each; all switch to the new file and deliver every later event once."""
         args = []
         for name in ("a", "b"): args += ["--consumer", name, "--sink", f"file:{self.path(name)}"]
         relays = [self.relay(*args, "--lease", "2s") for _ in range(2)]
@@ -280,7 +280,7 @@ class Moved(Case):
         for relay in relays: relay.stop()
 
     def test_restore_into_the_same_file_is_reported_and_continued(self):
-        """`.restore` writes the copy into the file that all have open: no process has to reopen it."""
+        """`.restore` writes the copy into the file that every process has open: no process has to reopen it."""
         with self.start() as relay:
             self.emit("before")
             self.delivered("before", relay)
@@ -342,7 +342,7 @@ class Moved(Case):
         self.log_deleted("-shm")
 
     def test_log_deleted_while_idle_ends_a_relay_with_a_message(self):
-        """A folder that does not change is looked at in place of its files, once its time of change lies back far enough."""
+        """Once a folder has been unchanged for long enough, a process checks the folder instead of its files."""
         self.log_deleted("-wal", "-shm", quiet=True)
 
     def test_consumer_with_missing_rows_is_reported_and_recreated(self):
@@ -378,7 +378,7 @@ class Moved(Case):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)])
 
     def test_other_outbox_restored_in_place_is_reported_and_used(self):
-        """Its consumer of the same name has claimed more often: by its epochs it is not older."""
+        """Its consumer of the same name has claimed more often, so by its epochs it is not older."""
         other = self.path("other.db")
         store = {"OUTBOX_STORE": f"sqlite:{other}"}
         self.outbox("init", env=store)

@@ -44,7 +44,7 @@ class Faults(broker_faults.Crashes, broker_faults.Faults, broker_faults.Full, Na
             self.arrived(relay)
             self.wait_let_go()
             self.healed()
-            if not self.QUERY:  # with exclusive=on the next answer tells, or the connection is recreated to look
+            if not self.QUERY:  # with exclusive=on the next answer shows it, or a new connection looks it up
                 self.assertNotIn("sink is down", relay.output())
                 self.assertEqual(net.made, made)
         self.reckon()
@@ -109,7 +109,7 @@ class Three(Numbers, Case):
     """A cluster of three. More of its faults are in test_nats_cluster.py."""
 
     def test_killed_leader_loses_and_repeats_nothing(self):
-        """A killed leader costs a moment: the remaining two continue, in order, and nothing arrives twice."""
+        """After a leader is killed, the remaining two continue, in order, and nothing arrives twice."""
         self.init()
         with Cluster(3) as cluster:
             cluster.stream("S", subjects=["s"], num_replicas=3)

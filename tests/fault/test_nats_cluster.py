@@ -27,9 +27,9 @@ class OnCluster(Numbers):
         return self.relay("--consumer", "out", "--sink", self.cluster.url("s", f"stream=S{self.MODE}"), "--timeout", "3s", *more)
 
     def got(self):
-        """got reads the stream. While waiting, any replica will do, and a cluster without a leader has nothing yet. The
-        verdict takes the leader's messages, once they are as many as were seen before: a leader that was stopped may answer
-        until it notices its successor."""
+        """got reads the stream. While waiting, any replica will do, and a cluster without a leader has nothing yet. The final
+        check reads the leader's messages, once they are as many as were seen before: a leader that was stopped may answer until
+        it notices its successor."""
         deadline = time.monotonic() + 90
         while True:
             try:
@@ -102,7 +102,7 @@ class Killed(OnCluster, Case):
         self.reckon(0)
 
     def heal_slowly(self, relay):
-        """heal_slowly waits for all of it, while one of the servers does not answer."""
+        """heal_slowly waits for every event while one of the servers does not answer."""
         self.wait_all(relay, timeout=90)
 
     def test_without_a_majority_nothing_is_stored_or_lost(self):

@@ -34,7 +34,7 @@ class Network(Numbers):
         self.addCleanup(self.stack.close)
 
     def some(self):
-        """some returns the ways to be half-open: all in a soak, else one."""
+        """some returns the kinds of half-open connections: all in a soak, else one."""
         return list(DIRECTIONS) if SOAK else [self.rng.choice(list(DIRECTIONS))]
 
     def cut_often(self, relay):
@@ -63,7 +63,7 @@ class Network(Numbers):
 
 
 class ToStore(Network):
-    """One relay works through the network (self.far), and sometimes another one without it."""
+    """One relay works through the network (self.far), sometimes with another that bypasses it."""
 
     LEASE, LIMIT = 500, 1500  # ms
     TIMEOUT = "answer_timeout"
@@ -94,13 +94,13 @@ class ToStore(Network):
 
     def half_open(self, kind, directions):
         self.send(40)
-        with self.start(self.far, "--sweep", "2s") as far:  # it may be asleep when its network fails, and ask only then
+        with self.start(self.far, "--sweep", "2s") as far:  # it may be asleep when its network fails, and query only then
             self.wait_all(far)
             self.net.swallow(**directions)
             asked = self.net.made
             self.send(60)
             with self.start(self.store) as near:
-                self.wait_all(near)  # the claims of the other one have run out
+                self.wait_all(near)  # the claims of the other relay have expired
                 self.send(20)
                 self.wait_all(near)
             # Although its network is still down, it does not wait forever: it reports that and retries.
@@ -195,7 +195,7 @@ class ToRedis(Network, Case):
         self.reckon(self.faults["answer cut off"])
 
     def test_half_open_connection_is_dropped_after_the_timeout(self):
-        """A connection to Redis that stays open while its bytes vanish is given up after the timeout, and so are those made
+        """A connection to Redis that stays open while its bytes vanish is dropped after the timeout, and so are those made
         meanwhile; when the network is back the relay recovers on its own."""
         with self.start() as relay:
             for kind, directions in DIRECTIONS.items():
@@ -271,7 +271,7 @@ class ToWebhook(Network, Case):
         self.reckon(relay)
 
     def test_half_open_connection_is_dropped_after_the_timeout(self):
-        """A connection to an endpoint that stays open while its bytes vanish is given up after the timeout; when the network
+        """A connection to an endpoint that stays open while its bytes vanish is dropped after the timeout; when the network
         is back the relay recovers on its own."""
         with self.start() as relay:
             for kind, directions in DIRECTIONS.items():

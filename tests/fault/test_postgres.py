@@ -1,6 +1,6 @@
-"""PostgreSQL misbehaving, and us misusing it: connections cut in the middle of a claim or a settlement, terminated backends,
-timeouts, deadlocks, missing rights, wrong addresses. Nothing is lost, order is kept, errors are clear where nothing can be
-done, and they never contain a password. Servers that stop and restart are in test_postgres_servers.py."""
+"""PostgreSQL failures and misuse of PostgreSQL: connections cut in the middle of a claim or a settlement, terminated backends,
+timeouts, deadlocks, missing rights, wrong addresses. Nothing is lost, order is kept, unrecoverable errors are clear and never
+contain a password. Servers that stop and restart are in test_postgres_servers.py."""
 # build: plain
 # quick: no
 import contextlib
@@ -114,7 +114,7 @@ def fetching(request):
 
 
 class Cut(Numbers, PgCase):
-    """A connection breaks in the middle: the relay has to find out what the server did."""
+    """A connection breaks in the middle: the relay must find out what the server did."""
 
     PREFIX = "outbox."
 
@@ -155,7 +155,7 @@ class Cut(Numbers, PgCase):
         self.cut(settling, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED)
 
     def test_claim_whose_events_are_cut_off_loses_nothing(self):
-        """A claim whose events get lost on the way: nothing is lost."""
+        """A claim whose answer is lost: no event is lost."""
         self.cut(fetching, UNSENT, TORN, UNREADY)
 
     def test_backend_terminated_in_claim_or_settle_loses_nothing(self):
@@ -166,7 +166,7 @@ class Cut(Numbers, PgCase):
             self.anew()
 
     def ended_at_work(self, link, sent):
-        """ended_at_work has the statement wait for a lock, and then ends its backend."""
+        """ended_at_work makes the statement wait for a lock, then terminates its backend."""
         with contextlib.closing(psycopg2.connect(self.store)) as db, db.cursor() as cursor:
             cursor.execute("LOCK TABLE outbox.claim IN ACCESS EXCLUSIVE MODE")
             link.server.sendall(sent)
@@ -176,7 +176,7 @@ class Cut(Numbers, PgCase):
 
 
 class Asleep(Faults):
-    """A sleeping relay costs nothing, and whatever happens to its connection meanwhile, the next event wakes it."""
+    """A sleeping relay sends no queries, and the next event wakes it, whatever happens to its connection meanwhile."""
 
     def setUp(self):
         super().setUp()
@@ -223,7 +223,7 @@ class Asleep(Faults):
 
     def test_event_committed_before_sleep_wakes_a_relay(self):
         """An event is committed as soon as the relay holds the lock; the answer and the notification arrive in one piece. A
-        relay that only waits for the socket has then missed it."""
+        relay that only waited for the socket would miss it."""
         with Proxy(self.store) as proxy:
             rule = proxy.hold(lambda request: "wakeup_sleep" in request.text and request.params, lambda: self.emit_numbers(1))
             with self.mail("--store", proxy.url) as relay:
@@ -231,7 +231,7 @@ class Asleep(Faults):
                 self.wait_for_all(relay, timeout=SOON)
 
     def test_event_committed_during_the_last_poll_wakes_it(self):
-        """The same behind the last poll, which the relay makes for all its consumers before it sleeps."""
+        """The same after the last poll, which the relay makes for all its consumers before it sleeps."""
         with Proxy(self.store) as proxy:
             slept = []
 
@@ -245,7 +245,7 @@ class Asleep(Faults):
                 self.wait_for_all(relay, timeout=SOON)
 
     def test_retry_due_while_a_relay_sleeps_is_on_time(self):
-        """The relay has gone to sleep with its last event still on the way; that one fails then."""
+        """The relay sleeps while its last event is in flight; that event then fails."""
         hold = self.path("hold")
         hold.touch()
         sink = (f"exec:while [ -e {hold} ]; do sleep 0.02; done; [ $OUTBOX_ATTEMPT -gt 1 ] || exit 75; "
@@ -263,9 +263,9 @@ class Asleep(Faults):
             self.wait_asleep(1, relay)
             self.emit_numbers(1)
             self.wait_for_all(relay)
-            wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))  # the last it has to do
+            wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))  # its last statement before it sleeps
             before = proxy.asked
-            time.sleep(window)  # the time in which nothing may happen
+            time.sleep(window)  # the time without any query
             self.assertLessEqual(proxy.asked - before, window // 5)
             # A machine that is busy may be late, but not each time.
             self.assertTrue(any(self.emit_and_time(relay) < 1 for _ in range(5)))
@@ -288,7 +288,7 @@ class Impatient(Faults):
                 t.execute("LOCK TABLE outbox.claim IN ACCESS EXCLUSIVE MODE")
                 self.emit_numbers(10)
                 self.wait_for_a_waiter()
-                time.sleep(0.5)  # longer than every limit, none of which is ours
+                time.sleep(0.5)  # longer than every limit of the database
             self.wait_for_all(relay)
             self.assertNotIn("timeout", relay.output())
             self.emit_numbers(10)
@@ -323,7 +323,7 @@ class Impatient(Faults):
             self.sql("SELECT * FROM outbox.claim('mail', 'me')")
 
     def test_serialization_failure_emits_nothing(self):
-        """PostgreSQL's own message reaches the producer; its event is gone with its transaction."""
+        """PostgreSQL's own message reaches the producer; its event is rolled back with its transaction."""
         self.sql("CREATE TABLE stock (n int)")
         self.sql("INSERT INTO stock VALUES (1)")
         with self.transaction() as one, self.transaction() as two:
@@ -348,7 +348,7 @@ class Impatient(Faults):
 
     @contextlib.contextmanager
     def asking(self, t, statement, *params):
-        """asking makes t request a lock that it has to wait for, and continues once it waits; at the end t has the lock."""
+        """asking makes t request a held lock, and continues once t waits; at the end t has the lock."""
         asker = threading.Thread(target=t.execute, args=(statement, params))
         asker.start()
         self.wait_until_it_waits("pid = %s", t.connection.get_backend_pid())
@@ -400,7 +400,7 @@ class Refused(Faults):
     """Addresses, passwords and rights that are wrong: a clear word, the right exit status, and no secrets."""
 
     def role(self, *grants):
-        """role creates a role that may only log in, and returns the store's address for it."""
+        """role creates a role that may only log in, and returns its URL of the store."""
         name = f"r_{self.dbname}"
         self.sql(f"CREATE ROLE {name} LOGIN")
         self.addCleanup(servers.execute, self.store.replace(self.dbname, "postgres"), f"DROP ROLE {name}")
@@ -457,7 +457,7 @@ class Refused(Faults):
         self.sql("UPDATE outbox.meta SET value = '999' WHERE name = 'schema_version'")
         for pid in self.backends(): self.sql("SELECT pg_terminate_backend(%s)", pid)
         relay.wait(expect=DATA)
-        # It notices when it reconnects, or from an earlier turn.
+        # The relay notices at a reconnect, or from an earlier turn.
         self.assertRegex(relay.output(), "use a newer outbox|this program knows [0-9]+: update it")
 
     def test_odd_schema_names_work_and_are_never_run_as_sql(self):
@@ -533,7 +533,7 @@ class Secrets(Faults):
         return servers.execute(self.server.url("shop"), statement, *params)
 
     def everything(self, url, **env):
-        """everything runs each command that speaks of its store, in good days, and a relay in bad ones."""
+        """everything runs each command that names its store, with a working server, and a relay with a failing one."""
         env = {"OUTBOX_STORE": url, **env}
         self.listen("init", env=env, status=0)
         self.listen("init", "--json", env=env, status=0)

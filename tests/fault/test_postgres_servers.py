@@ -4,8 +4,8 @@ no relay has to be restarted.
 # build: plain
 # quick: no
 
-The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N plays it again, as far as processes can
-be played again. OUTBOX_SOAK=1 goes on for minutes, each round with another seed."""
+The storms take their timing from a seed, printed when one fails: OUTBOX_SEED=N replays it as far as processes allow.
+OUTBOX_SOAK=1 runs for minutes, each round with another seed."""
 import contextlib
 import os
 import signal
@@ -21,7 +21,7 @@ from scenario import CLAIMS, Numbers
 from small_disk import HeldDisk
 from support import wait_until
 
-SOON = 20  # seconds: far longer than a relay waits between two tries to reach its server, shorter than its sweep
+SOON = 20  # seconds: far longer than a relay's reconnect interval, shorter than its sweep
 UNAVAILABLE = 69
 BATCH = 20
 
@@ -45,13 +45,13 @@ class Crash(workload.ServerCrashes, Load):
                 self.server.restart(mode)
                 self.emit("a", "k/1", 2 * n + 1)
                 self.wait_for(range(2 * n + 2), relay, timeout=SOON)
-                wait_until(self.asleep)  # and it sleeps again, instead of asking on and on
+                wait_until(self.asleep)  # and it sleeps again instead of polling
         self.assertEqual(list(dict.fromkeys(self.got())), [0, 1, 2, 3])
 
 
 class Trickle(Numbers, ServerCase):
-    """The server dies while events arrive one by one: a relay's turns don't wait for the disk then, and no other process writes
-    the log for it."""
+    """The server dies while events arrive one by one: a relay's turns then don't wait for the disk, and no other process
+    flushes the log for it."""
     PREFIX = "outbox."
     settings = {"wal_writer_delay": "10s", "wal_level": "minimal", "max_wal_senders": 0}
 
@@ -141,7 +141,7 @@ class DiskFull(Numbers, ServerCase):
         if not small_disk.possible(): return cls.skipTest(cls, "this machine does not allow mounting a small file system")
 
     def setUp(self):
-        """A server per test: files of a dropped database take room for as long as any of its processes has them open."""
+        """A server per test: files of a dropped database occupy space as long as any process has them open."""
         self.server = SmallDisk().start()
         self.addCleanup(self.server.close)
         super().setUp()
@@ -231,8 +231,8 @@ class LogFull(Numbers, ServerCase):
         cls.addClassCleanup(cls.server.close)
 
     def test_server_aborting_on_a_full_disk_loses_nothing(self):
-        """Without room for its log the server ends itself. Started again, with room, it has all that was committed, and relays continue
-        on their own."""
+        """Without room for its log the server ends itself. Restarted with room, it has every committed event, and relays
+        continue without a restart."""
         self.init()
         with self.mail("--batch", BATCH) as relay:
             self.send(200)

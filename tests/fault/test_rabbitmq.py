@@ -42,7 +42,7 @@ class Faults(broker_faults.Faults, broker_faults.Full, OnQuorumQueues, Case):
 
 
 class Outages(OnQuorumQueues, Case):
-    """Whatever the broker refuses, and why: everything arrives, in order, and no attempt is counted against an event."""
+    """Whatever the broker refuses: everything arrives, in order, and no attempt is counted against an event."""
 
     def alarmed(self, alarm, words):
         """alarmed has the broker block publishers for a while."""

@@ -45,7 +45,7 @@ class Clustered(Numbers, Case):
         return self.alive().eval(f'rabbit_quorum_queue:status(<<"/">>, <<"{self.name}">>).')
 
     def whole(self):
-        """whole: each node has the queue, and takes part in it."""
+        """whole tells whether each node has the queue and is an active member."""
         said = self.status()
         return (said.count(" leader}"), said.count(" follower}")) == (1, 2)
 
@@ -56,11 +56,11 @@ class Clustered(Numbers, Case):
         return next((node for node in self.cluster.nodes if node.name in said), self.alive())
 
     def got(self):
-        """got reads as much as it can; a queue without its leader returns nothing for a while."""
+        """got reads the available messages; a queue without its leader returns none for a while."""
         for node in self.cluster.nodes:
             if not node.running(): continue
             with contextlib.suppress(pika.exceptions.AMQPError, OSError):
-                # Acknowledged once it is recorded: a lost answer must not lose a message.
+                # Messages are acknowledged after they are recorded, so that a lost answer loses none.
                 with node.channel() as ch:
                     while True:
                         method, properties, body = ch.basic_get(self.name)

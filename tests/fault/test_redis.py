@@ -52,7 +52,7 @@ class FaultsOnce(broker_faults.RelayKilled, broker_faults.Zombies, RedisCase, Ca
 
 
 class Outages(RedisCase, Case):
-    """Whatever Redis refuses, and why: everything arrives, in order, and no attempt is counted against an event."""
+    """Whatever Redis refuses: everything arrives, in order, and no attempt is counted against an event."""
 
     def test_read_only_replica_gets_everything_once_writable(self):
         """A Redis that became a replica gets everything, in order, once it is writable again."""
@@ -81,7 +81,7 @@ class Outages(RedisCase, Case):
                 self.redis.start()  # returns when it has loaded
                 self.fault("Redis loading")
                 self.arrived(relay)
-                if "LOADING" in relay.output(): break  # on a busy machine it may ask too late for that
+                if "LOADING" in relay.output(): break  # on a busy machine it may query too late for that
             self.assertIn("LOADING", relay.output())
         self.reckon(self.faults["Redis loading"])
 
@@ -104,7 +104,7 @@ class Outages(RedisCase, Case):
         self.reckon()
 
     def test_endless_script_delays_but_loses_nothing(self):
-        """A Redis busy with a script gets everything, in order, once that has ended."""
+        """A Redis busy with a script gets everything, in order, once the script has ended."""
         with self.start() as relay:
             self.redis("CONFIG", "SET", "busy-reply-threshold", 50)
             busy = threading.Thread(target=self.loop_in_redis, daemon=True)
@@ -173,7 +173,7 @@ class Outages(RedisCase, Case):
         self.send(1)
         with self.start(url=cluster.url("stream=s")) as relay:
             self.down(relay, "CLUSTERDOWN")
-        # It gets half of the slots: those of `s` are on a missing node.
+        # It gets half of the slots; the slot of `s` is on a missing node.
         slot = cluster("CLUSTER", "KEYSLOT", "s")
         cluster("CONFIG", "SET", "cluster-require-full-coverage", "no")
         other = servers.Redis({"cluster-enabled": "yes", "cluster-port": servers.free_port()})
@@ -260,7 +260,7 @@ class RoundTrip(Scenario, Case):
         self.check()
 
     def told(self):
-        told, fates = {}, {"c": COMMITTED, "r": ROLLED_BACK}  # it ran to its end: nothing is unknown
+        told, fates = {}, {"c": COMMITTED, "r": ROLLED_BACK}  # it ran to its end, so no outcome is unknown
         for state, n, count in (line.split() for line in self.path("diary").read_text().splitlines()):
             if state in fates: told |= {(int(n), i): fates[state] for i in range(int(count))}
         return told

@@ -1,5 +1,5 @@
-"""Redis with Sentinels, and a Redis Cluster, while servers are killed, stopped and restarted, and slots move: nothing that
-counts as delivered is lost with `replicas=1`, the order of a key is kept, and only events in flight are repeated."""
+"""Redis with Sentinels, and a Redis Cluster, while servers are killed, stopped and restarted, and slots move: no delivered
+event is lost with `replicas=1`, the order of a key is kept, and only events in flight are repeated."""
 # build: plain
 # quick: no
 # clusters: yes
@@ -79,7 +79,7 @@ class Sentinels(Under):
         self.reckon(3)
 
     def test_stalled_master_loses_nothing(self):
-        """A master that is stopped and replaced, and then resumes, gets nothing any more."""
+        """A master that is stopped and replaced, and then resumes, gets no more events."""
         with self.start() as relay:
             self.send(100)
             self.during(lambda: self.fail_over(lambda node: node.freeze(), lambda node: node.thaw()))
@@ -88,7 +88,7 @@ class Sentinels(Under):
         self.reckon(2)
 
     def test_killed_sentinels_delay_but_lose_nothing(self):
-        """Without a majority of Sentinels the master continues; with one again it can be replaced."""
+        """Without a majority of Sentinels the master continues; once a majority is back, the master can be replaced."""
         def harm():
             for sentinel in self.several.sentinels[:2]: sentinel.kill()
             time.sleep(2)
@@ -103,7 +103,7 @@ class Sentinels(Under):
         self.reckon(2)
 
     def test_killing_all_servers_and_restarting_loses_nothing(self):
-        """Everyone is killed, the relay too, and started again with their data."""
+        """All servers and the relay are killed and restarted with their data."""
         relay = self.start()
         self.send(300)
         self.several.kill_all()
@@ -126,7 +126,7 @@ class Cluster(Under):
         try:
             return [json.loads(fields[1]) for _, fields in self.several.entries(stream)]
         except (OSError, RuntimeError, StopIteration):
-            return []  # its server is away
+            return []  # its server is down
 
     def another_owner(self, stream, old):
         def find():
@@ -156,7 +156,7 @@ class Cluster(Under):
         self.reckon(3)
 
     def test_stalled_master_is_replaced_and_loses_nothing(self):
-        """A master that is stopped and replaced, and then resumes, gets nothing any more."""
+        """A master that is stopped and replaced, and then resumes, gets no more events."""
         with self.start("--timeout", "30s") as relay:
             self.send(100)
             start = time.monotonic()
@@ -217,7 +217,7 @@ class Cluster(Under):
         return [(event["payload"], event["event_id"]) for stream in streams for event in self.entries(stream)]
 
     def test_killing_all_servers_and_restarting_loses_nothing(self):
-        """Everyone is killed, the relay too, and started again with their data."""
+        """All servers and the relay are killed and restarted with their data."""
         relay = self.start()
         self.send(300)
         self.several.kill_all()
@@ -232,7 +232,7 @@ class Cluster(Under):
 
 
 class OneStreamOfACluster(Cluster):
-    """The same if all events go to one stream, so that a missing server means a missing sink."""
+    """The same if all events go to one stream, so that a missing server makes the sink unreachable."""
 
     QUERY = "stream=k&replicas=1&replicas-wait=300ms"
 

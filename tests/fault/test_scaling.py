@@ -41,7 +41,7 @@ class Scaling(Numbers, PgCase):
         try:
             return [json.loads(fields[1]) for _, fields in self.cluster.entries(stream)]
         except (OSError, RuntimeError, StopIteration):
-            return []  # its server is away
+            return []  # its server is down
 
     def spread(self, seconds):
         """spread counts, over a while, in how many lanes each worker had a claim."""

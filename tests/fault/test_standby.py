@@ -1,4 +1,4 @@
-"""A primary and its streaming standby, which change places under load: with a synchronous one nothing is lost; with a lagging
+"""A primary and its streaming standby, which switch roles under load: with a synchronous one nothing is lost; with a lagging
 one, events the new primary never received are lost with its data, and the events it has are delivered."""
 # build: plain
 # quick: no
@@ -99,7 +99,7 @@ class Synchronous(Pair):
         self.promote()
 
     def frozen(self, crew):
-        """The primary stalls, is given up, and runs on for a while beside the new one. No standby confirms its commits."""
+        """The primary stalls, is replaced, and runs for a while beside the new one. No standby confirms its commits."""
         family = [self.primary.popen.pid, *servers.children(self.primary.popen.pid)]
         for pid in family: os.kill(pid, signal.SIGSTOP)
         self.promote()
@@ -115,7 +115,7 @@ class Synchronous(Pair):
         self.standby.start()
 
     def move_producers(self, crew):
-        """move_producers starts others in the place of those that wait for a server that stalls."""
+        """move_producers replaces producers that wait for a stalled server."""
         for place in [place for place in crew if place[0] == "producer"]:
             self.kill(place, crew[place])
             crew[place] = self.start("producer")
@@ -129,7 +129,7 @@ class Synchronous(Pair):
             way = ways[n % len(ways)] if n < len(ways) else self.random.choice(ways)
             way(crew)
             self.fault(f"primary {way.__name__}")
-            self.vanished += 2  # each relay has lost its claims, and may have got them again from a primary that kept running
+            self.vanished += 2  # each relay has lost its claims, and may have claimed again from a primary that kept running
             self.wait_books(20, crew)
             self.healed()
             self.assertLess(self.heals[-1], HEAL, "".join(p.output()[-2000:] for p in crew.values()))
@@ -151,7 +151,7 @@ class Asynchronous(Pair):
     sync = False
 
     def cut_off(self):
-        """cut_off ends the stream to the standby, and returns how much each consumer had got by then."""
+        """cut_off ends the stream to the standby, and returns how many events each consumer had received by then."""
         there = self.standby.url("postgres")
         servers.execute(there, "ALTER SYSTEM SET primary_conninfo = ''")
         servers.execute(there, "SELECT pg_reload_conf()")
@@ -195,7 +195,8 @@ class Asynchronous(Pair):
         self.reckon(gone)
 
     def reckon(self, gone):
-        """reckon: every existing event was delivered, in order; any other delivery was of an event lost with the old primary."""
+        """reckon checks that every existing event was delivered, in order, and that any other delivery was of an event lost
+        with the old primary."""
         rows = self.events()
         facts = {id: (json.loads(text), (id, key, text)) for id, key, text in rows}
         told = {id: COMMITTED for id in facts}
@@ -215,6 +216,6 @@ class Asynchronous(Pair):
 
     def test_lagging_standby_delivers_its_events_in_order(self):
         """A standby that takes over though it lagged: every event that it has is delivered, in order, by the same relays;
-        events it lacks are gone with their data, and no claim of that time is mistaken for a later one."""
+        events it lacks are lost with their data, and no claim of that time is mistaken for a later one."""
         self.again = {}
         self.rounds(self.lags, 0)

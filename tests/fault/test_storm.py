@@ -1,7 +1,7 @@
 """Handlers that are killed between effect and commit, stopped past their leases, cut off from their database: each event
 takes effect once for each of them, in the order of its key; an event one of them cannot handle is its own dead letter.
 
-OUTBOX_SOAK=1 kills 200 times, over both stores; otherwise 40. OUTBOX_SEED=N plays the timing again."""
+OUTBOX_SOAK=1 kills 200 times, over both stores; otherwise 40. OUTBOX_SEED=N replays the timing."""
 # build: plain
 # quick: no
 import contextlib
@@ -65,8 +65,8 @@ class Handlers(Scenario):
         return self.sql(f"SELECT (SELECT count(*) FROM {self.PREFIX}claim) + (SELECT count(*) FROM {self.PREFIX}parked)")
 
     def check(self, dead=(), kills=0):
-        """check: effects are exact, except for dead letters: {("shop.odd", seq)}. The external handler acts again once for each
-        kill at most."""
+        """check verifies that effects are exact, except for dead letters: {("shop.odd", seq)}. The external handler acts again
+        once for each kill at most."""
         events = self.ask("SELECT seq, CAST(id AS text), aggregate_id FROM @event")
         self.assertEqual(len(events), self.count)
         c = self.checker({seq: COMMITTED for seq, _, _ in events}, [(seq, Fact(key, seq, id)) for seq, id, key in events])
@@ -162,7 +162,7 @@ class Handlers(Scenario):
         pids = lambda: {pid for pid, in self.sql("SELECT DISTINCT pid FROM effect")}
         wait_until(lambda: self.emit_numbers(24) or len(pids()) == 2, what=lambda: [c.output() for c in both])
         wait_until(self.all_done, what=lambda: [c.output() for c in both])
-        both[0].kill()  # its claims go to the other process
+        both[0].kill()  # the other process takes over its claims
         self.fault("handlers killed")
         self.emit_numbers(24)
         wait_until(self.all_done, what=both[1].output)
@@ -256,7 +256,7 @@ class OnPostgres(Handlers, PgCase):
                 self.through_proxy(lambda proxy: [self.ended_at(proxy, text) for _ in range(2)])
 
     def ended_at(self, proxy, text):
-        """ended_at terminates the backend that is in a transaction just before it gets that request."""
+        """ended_at terminates a backend in a transaction just before it receives that request."""
         def act(link, sent):
             self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "
                      "state = 'idle in transaction'")

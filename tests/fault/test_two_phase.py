@@ -20,7 +20,7 @@ class Prepared(Load):
     lease = "1s"
 
     def prepare(self):
-        """prepare leaves a transaction with a new account, and an event for each of its changes, to be decided later."""
+        """prepare leaves an undecided transaction with a new account and an event for each of its changes."""
         self.made += 1
         name, key, last = f"t{self.made}", KEYS_FROM + self.made, self.random.randint(1, 5)
         with contextlib.closing(psycopg2.connect(self.store)) as db, db.cursor() as cursor:

@@ -82,7 +82,7 @@ class Away(WebhookCase):
 
 
 class Broken(Numbers, WebhookCase):
-    """An endpoint or a relay that is gone in the middle."""
+    """An endpoint or a relay that disappears during a delivery."""
 
     BATCH = 50
 
@@ -128,7 +128,7 @@ class Broken(Numbers, WebhookCase):
 
 class Limits(WebhookCase):
     def test_connection_never_accepted_times_out(self):
-        # A full queue of one: further requests are not answered at all.
+        # A full queue of one: further requests get no answer.
         with socket.socket() as full, socket.socket() as first, socket.socket() as second:
             full.bind(("127.0.0.1", 0))
             full.listen(0)

@@ -1,4 +1,4 @@
-"""Producers and relays that work while they, or their server, die; and the check afterwards. A store provides:
+"""Producers and relays that work while they or their server are killed, and the check afterwards. A store provides:
 
     class Load(workload.Workload, ServerCase):
         PREFIX = "outbox."
@@ -20,7 +20,7 @@ BATCH = 20
 
 
 class Workload(Crew, Scenario):
-    """Producers and relays that work while others die, and the reckoning afterwards."""
+    """Producers and relays that work while others are killed, and the check afterwards."""
     VERSIONS = "SELECT key, version FROM account"
     LEAST = 50
     lease = "300ms"
@@ -52,7 +52,7 @@ class Workload(Crew, Scenario):
         return len(self.ndjson(self.path("books")))
 
     def wait_books(self, more, crew):
-        """wait_books: all continue on their own, each with its own connections."""
+        """wait_books waits until all have recovered, each with its own connections."""
         before = self.books()
         wait_until(lambda: self.books() > before + more, what=lambda: "".join(p.output()[-2000:] for p in crew.values()))
 
@@ -61,7 +61,7 @@ class Workload(Crew, Scenario):
         return dict(self.sql(self.VERSIONS))
 
     def told(self):
-        """told returns what was committed, according to the diaries and to the accounts."""
+        """told returns the committed events according to the diaries and the accounts."""
         told = {(key, v): COMMITTED for key, last in self.versions().items() for v in range(1, last + 1)}
         for path in self.dir.glob("diary-*"):
             told |= {tuple(map(int, line.split())): COMMITTED for line in path.read_text().splitlines()}

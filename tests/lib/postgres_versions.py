@@ -1,4 +1,5 @@
-"""versions.py: other versions of PostgreSQL than the installed one, for ./test --versions; the newest also in every whole run.
+"""postgres_versions.py: other versions of PostgreSQL than the installed one, for ./test --versions; the newest also in every
+whole run.
 
 packaging/packages.sh puts the server's programs into a cache outside the tree. A run on one of them gets the address of a server of
 that version ($OUTBOX_TEST_PG) and its programs ($OUTBOX_TEST_PG_BIN), which every server that a test starts is made of then. Of a

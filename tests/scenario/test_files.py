@@ -9,7 +9,7 @@ from support import BIN, Case, wait_until
 
 STRANGER = 54321
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n"
-as_root = unittest.skipUnless(os.geteuid() == 0, "only root can make files of strangers")
+as_root = unittest.skipUnless(os.geteuid() == 0, "only root can create other users' files")
 
 
 def mode(path):

@@ -258,7 +258,7 @@ class Trapped(Names):
         with db, db.cursor() as cursor:
             cursor.execute(script)
             cursor.execute("SHOW search_path")
-            self.assertEqual(cursor.fetchall(), [(PATH,)], "what another tool does next is its own")
+            self.assertEqual(cursor.fetchall(), [(PATH,)], "later statements of other tools are not ours")
         db.close()
         self.assertEqual(self.cli(self.boss, "migrate", "validate", "--store", self.boss + "&schema=third").stdout,
                          self.cli(self.boss, "migrate", "validate").stdout)
@@ -309,7 +309,7 @@ class Catalog(PgCase):
         for name, bound, config, body in rows:
             with self.subTest(name):
                 own = "search_path=pg_catalog, pg_temp" in (config or [])
-                self.assertTrue(bound or own or NAMED in body, "it looks names up where its caller does")
+                self.assertTrue(bound or own or NAMED in body, "it uses its caller's search_path")
 
     def test_hot_functions_are_called_without_changing_a_setting(self):
         """A `SET search_path` is done and undone at each call. Every emit and every claimed event passes through these."""
