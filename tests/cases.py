@@ -17,7 +17,7 @@ import signal_defaults  # noqa: E402
 
 
 def spent():
-    """spent returns the time, and the CPU seconds of this process and its reaped children."""
+    """spent returns the current time and the CPU seconds of this process and its reaped children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return time.monotonic(), sum(one.ru_utime + one.ru_stime for one in used)
 

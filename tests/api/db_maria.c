@@ -11,7 +11,7 @@ const bool db_one_writer = false, db_goes_on = true, db_defers = false;
 static struct test_clock own_clock;
 struct test_clock *store_now_at = &own_clock;
 
-/* Words in the tests, and MariaDB's words for them. */
+/* SQL of the tests and its MariaDB equivalent. */
 static const struct {
     const char *word, *meant;
 } words[] = {{"key", "`key`"}, {"text", "char"}};

@@ -14,13 +14,13 @@
 
 extern outbox_error err;
 
-/* The state of a test is an outbox with nothing in it. */
+/* The state of a test is an empty outbox. */
 int fresh(void **state);
 int done(void **state);
 #define ON(test) cmocka_unit_test_setup_teardown(test, fresh, done)
 
-/* logging returns options that keep the log; logged tells whether it has this text since fresh.
- * Both may be called from any thread. */
+/* logging returns options that keep the log; logged tells whether the log contains this text since
+ * fresh. Both may be called from any thread. */
 outbox_options logging(void);
 bool logged(const char *part);
 
@@ -31,7 +31,7 @@ void emit(outbox *ob, int n);
 int number_of(const outbox_event *ev);
 void nap(int64_t ms);
 
-/* consumer creates one that tries three times, with short waits. */
+/* consumer creates a consumer with three attempts and short waits. */
 outbox_consumer *consumer(outbox *ob, const char *name);
 
 /* A handler's action for one event, and how often it was called. */
@@ -62,10 +62,10 @@ void handler(outbox_consumer *c, struct script *s);
 /* effect takes effect for an event, within the handler's transaction; -1 on failure. */
 int effect(outbox_tx *tx, const char *handler, const outbox_event *ev);
 
-/* through runs until nothing is left to do. */
+/* through runs until no work is left. */
 void through(outbox *ob);
-/* exact checks that each of n events has taken effect once for a handler, except event `but`, which
- * has not (-1: all have). */
+/* exact checks that each of n events has taken effect once for a handler, and event `but` has had
+ * no effect (-1: no exception). */
 void exact(const char *name, int n, int but);
 /* forget_positions deletes all consumers, as if no consumer had ever read anything. */
 void forget_positions(void);

@@ -96,7 +96,7 @@ static void redelivery_runs_only_uncommitted_handlers(void **state)
             OK(outbox_consumer_set(c, "fate", fates[f], &err));
             handler(c, &stock);
             if (round == 1)
-                handler(c, &mail); /* has yet to commit */
+                handler(c, &mail); /* must still commit */
             through(ob);
             outbox_close(ob);
             assert_int_equal(stock.calls, round == 0 ? 10 : 0);
@@ -135,7 +135,7 @@ static void partial_failure_retries_only_the_failed_handlers(void **state)
         exact(bad.name, 1, 0);
 
         int good_calls = good.calls, bad_calls = bad.calls;
-        OK(outbox_step(ob, NULL, &err)); /* its time lies ahead */
+        OK(outbox_step(ob, NULL, &err)); /* it is not due yet */
         assert_int_equal(bad.calls, bad_calls);
         db_do("UPDATE @parked SET due_at = due_at - wait");
         OK(outbox_step(ob, NULL, &err));

@@ -153,7 +153,7 @@ static void target_limits_the_claim_and_no_target_claims_for_all(void **state)
     }
     assert_int_equal(of[0], 2);
     assert_int_equal(of[1], 1);
-    assert_true(nothing_for(ob, "w2", NULL)); /* they are out of every other worker's reach */
+    assert_true(nothing_for(ob, "w2", NULL)); /* other workers cannot claim them */
     OK(outbox_batch_settle(b, &err));
     outbox_batch_free(b);
     assert_true(nothing_for(ob, "w2", NULL));
@@ -287,7 +287,7 @@ static void event_not_yet_due_is_not_handed_out(void **state)
     assert_null(outbox_batch_next(b));
     int64_t wait = outbox_batch_wait(b);
     assert_true(wait > 3500000 && wait <= 3600000);
-    OK(outbox_batch_settle(b, &err)); /* an empty one has nothing to settle */
+    OK(outbox_batch_settle(b, &err)); /* an empty claim needs no settlement */
     outbox_batch_free(b);
 }
 
@@ -452,7 +452,7 @@ static void invalid_claims_are_refused(void **state)
     assert_int_equal(err.code, OUTBOX_MISUSE);
     assert_null(b);
     outbox_batch_free(NULL);
-    b = claim(ob, "w", NULL); /* without any consumer there is nothing to do */
+    b = claim(ob, "w", NULL); /* without a consumer a claim is empty */
     assert_int_equal(outbox_batch_count(b), 0);
     assert_int_equal(outbox_batch_verdict(b, NULL, OUTBOX_DONE, 0, NULL, &err), -1);
     assert_int_equal(err.code, OUTBOX_MISUSE);

@@ -231,7 +231,7 @@ static void only_the_latest_failure_reason_is_kept(void **state)
     while (attempt < 3) {
         char sql[128];
         while (outbox_step(*state, NULL, &err) == 0)
-            nap(5); /* until it was due, and failed */
+            nap(5); /* until it was due and failed */
         snprintf(sql, sizeof sql, "SELECT count(*) FROM @%s WHERE error = 'reason %d'",
                  attempt < 3 ? "parked" : "dead", attempt);
         assert_int_equal(db_number(sql), 1);

@@ -1,5 +1,5 @@
-/* What a relay does with a running outbox, beyond outbox.h: it watches it, and adds and removes
- * consumers. */
+/* The functions that a relay uses beyond outbox.h: it watches a running outbox, and adds and
+ * removes consumers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -156,7 +156,7 @@ static void consumers_are_added_and_removed_during_delivery(void **state)
         wait_for(&g->reloads, before + 1);
     }
     int before = atomic_load(&g->reloads);
-    manage_reload(g->ob); /* an odd number of times: now it stays */
+    manage_reload(g->ob); /* an odd number of times, so it stays */
     wait_for(&g->reloads, before + 1);
     wait_for(&g->got_host, EVENTS);
     wait_for(&g->got_guest, EVENTS);

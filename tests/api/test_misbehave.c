@@ -60,7 +60,7 @@ static outbox_verdict nothing(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return OUTBOX_DONE;
 }
 
-/* through runs consumer "c" with this handler until nothing is left. With `beside`, there is an
+/* through runs consumer "c" with this handler until no event is left. With `beside`, there is an
  * external handler as well, and then each call has its own transaction. */
 static void through(outbox_handler fn, bool beside)
 {

@@ -537,7 +537,7 @@ static void failed_consumer_stops_alone(void **state)
     assert_int_equal(outbox_run(ob_of(state), 0, &err), -1);
     assert_non_null(strstr(err.text, "consumer \"b\""));
     assert_non_null(strstr(err.text, "not registered"));
-    assert_int_equal(a.n, a.stop_at); /* the other went on */
+    assert_int_equal(a.n, a.stop_at); /* the other continued */
 }
 
 static char logged[256];

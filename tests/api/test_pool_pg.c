@@ -1,5 +1,5 @@
-/* Named handlers of many consumers on PostgreSQL: they share a few connections, find nothing of
- * each other there, and do not hold each other up. */
+/* Named handlers of many consumers on PostgreSQL: they share a few connections, see no session
+ * state of each other, and do not delay each other. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -92,7 +92,7 @@ static outbox_verdict leaves_something(const outbox_event *ev, outbox_tx *tx, vo
     return OUTBOX_DONE;
 }
 
-/* stands_still returns when all others are done. */
+/* stands_still blocks until all others are done. */
 static outbox_verdict stands_still(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     struct guest *g = ctx;

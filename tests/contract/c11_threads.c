@@ -1,7 +1,7 @@
-/* c11_threads.c: the threads and locks of C11, on those of POSIX. ThreadSanitizer knows only the
- * latter: a thread that librdkafka begins with thrd_create crashes under it, and accesses ordered
- * by its locks look like races. Only linked into programs for ThreadSanitizer, and found there
- * before those of the C library, whose types are the same. */
+/* c11_threads.c: the threads and locks of C11, implemented with POSIX threads. ThreadSanitizer
+ * knows only those: a thread that librdkafka starts with thrd_create crashes under it, and accesses
+ * ordered by its locks look like races. Only linked into programs for ThreadSanitizer, and found
+ * there before those of the C library, whose types are the same. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -26,7 +26,7 @@
 
 struct st_mysql;
 
-/* (1) Exactly one of db, pg and my is set, or none if there is no server to test with. */
+/* (1) Exactly one of db, pg and my is set, or none without a test server. */
 struct rig {
     bool portable;
     sqlite3 *db;

@@ -9,7 +9,7 @@
 
 struct race {
     int rows, batch;
-    pthread_barrier_t *line; /* where they start from */
+    pthread_barrier_t *line; /* the common start */
 };
 
 struct claimer {
@@ -22,7 +22,7 @@ struct claimer {
     outbox_error err; /* why it stopped, if it failed */
 };
 
-/* claim_batch returns how many rows it got, -1 on failure. */
+/* claim_batch returns the number of rows it claimed; -1 on failure. */
 static int claim_batch(struct claimer *me)
 {
     outbox_criterion criteria[] = {{"owner", OUTBOX_IS_NULL, outbox_value_null(), NULL, 0, 0}};
@@ -52,7 +52,7 @@ static void *claim_all(void *arg)
         pthread_barrier_wait(me->race->line);
     int n = claim_batch(me);
     if (me->race->line)
-        /* so that no claimer gets all rows before the others have started */
+        /* so that no claimer claims every row before the others have started */
         pthread_barrier_wait(me->race->line);
     while (n > 0)
         n = claim_batch(me);
@@ -73,8 +73,8 @@ static void fill(const struct rig *g, const struct race *race)
     rig_exec(g, sql);
 }
 
-/* look_again waits only briefly for SQLite's lock, so every claimer gets a turn. SQLite
- * itself would back off longer and longer, and the first claimer would get all rows. */
+/* look_again waits only briefly for SQLite's lock, so every claimer gets a turn. SQLite's own
+ * backoff grows, so the first claimer would get all rows. */
 static int look_again(void *ctx, int times)
 {
     (void)ctx;
@@ -139,7 +139,7 @@ void racing_claimers_get_each_row_exactly_once(void **state)
         finish(&c[i], seen);
     }
     race.line = NULL;
-    claim_all(&c[CLAIMERS]); /* rows that all of them passed over */
+    claim_all(&c[CLAIMERS]); /* rows that every claimer skipped */
     finish(&c[CLAIMERS], seen);
     for (int i = 1; i <= race.rows; i++)
         assert_int_equal(seen[i], 1);

@@ -9,7 +9,7 @@
 
 #include "exec_peer.h"
 
-/* Each of three waits until all three are there, so one after the other would never end. */
+/* Each of three commands waits for the other two, so a sequential run would never end. */
 static void commands_run_in_parallel_up_to_the_limit(void **state)
 {
     struct peer *p = *state;
@@ -37,7 +37,7 @@ static int end_of_orphan(long pid)
     return WIFSIGNALED(status) ? WTERMSIG(status) : -1;
 }
 
-/* The shell may have added a line about its own end. */
+/* The shell may have added a line about its exit. */
 static void assert_starts_with(const char *text, const char *start)
 {
     if (strncmp(text, start, strlen(start)) != 0)

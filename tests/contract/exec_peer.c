@@ -141,7 +141,8 @@ long read_fifo(struct peer *p)
 {
     char path[2 * SINK_PATH_SIZE], text[64];
     snprintf(path, sizeof path, "%s/fifo", p->dir);
-    /* Opened for writing as well, it has no end of file when an earlier writer closes late. */
+    /* Opened for writing as well, the FIFO has no end of file when an earlier writer closes
+     * late. */
     int fd = open(path, O_RDWR | O_CLOEXEC);
     assert_true(fd >= 0);
     ssize_t n = read(fd, text, sizeof text - 1);

@@ -105,7 +105,7 @@ static enum MHD_Result take(void *peer, struct MHD_Connection *conn, const char 
         return MHD_YES;
     }
     if (s->body.max == 0)
-        return MHD_NO; /* it hung and is being resumed: close it */
+        return MHD_NO; /* it hung and is resumed now: close it */
     struct http_reply r = keep(peer, s, conn);
     if (!r.hang)
         return reply(conn, &r);

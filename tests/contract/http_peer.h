@@ -12,7 +12,7 @@ struct http_reply {
     const char *value;
     const char *body; /* NULL: `size` times 'x' */
     size_t size;
-    bool hang; /* do not answer at all */
+    bool hang; /* send no answer */
 };
 
 struct http_peer;

@@ -34,7 +34,7 @@ static void peer_heal(void *peer)
     http_peer_start(peer);
 }
 
-static char large[200 * 1024], many[4096]; /* what peer_spoil puts into events */
+static char large[200 * 1024], many[4096]; /* the values that peer_spoil writes into events */
 
 static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
 {

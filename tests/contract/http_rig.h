@@ -13,7 +13,7 @@ struct fixture {
     struct sink_rig rig;
     struct http_options o;
     char dir[SINK_PATH_SIZE];
-    char secrets[SINK_PATH_SIZE + 16]; /* a file in dir that is not there yet */
+    char secrets[SINK_PATH_SIZE + 16]; /* a file in dir that does not exist yet */
 };
 
 extern const struct sink_case http_case;
@@ -33,7 +33,7 @@ struct sink_item *deliver(struct fixture *f, const char *payload);
  * reveal `secret`, unless that is NULL. */
 void refuses(struct http_options *o, const char *url, const char *why, const char *secret);
 
-/* The head of request i has this text, or does not have it. */
+/* They check that the head of request i contains this text, or does not. */
 void assert_head_has(struct fixture *f, size_t i, const char *line);
 void assert_head_lacks(struct fixture *f, size_t i, const char *text);
 

@@ -131,7 +131,7 @@ static void changed_secrets_and_headers_apply_without_a_restart(void **state)
     free(after);
     sink_tmp_write(f->secrets, "s3cr3t");
     f->rig.ahead_ns += 2 * SECOND;
-    for (int i = 0; i < 2; i++) { /* also when it is reread, unchanged */
+    for (int i = 0; i < 2; i++) { /* also when reread unchanged */
         struct sink_item *it = deliver(f, "3");
         assert_int_equal(it->status, SINK_DOWN);
         sink_assert_says(it, "secret 1 does not start with whsec_");

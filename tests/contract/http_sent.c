@@ -1,4 +1,4 @@
-/* http_sent.c: how an event goes into a request. */
+/* http_sent.c: how an event becomes a request. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -90,7 +90,7 @@ static void transient_errors_lose_and_repeat_nothing(void **state)
     assert_stored_once(p);
 }
 
-/* That producer is dead for good; another replaces it. */
+/* That producer cannot recover; another replaces it. */
 static void fatal_producer_error_is_down_until_recreated(void **state)
 {
     struct peer *p = *state;
@@ -165,8 +165,8 @@ static void silent_broker_is_down_in_time_and_blocks_no_call(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-/* A metadata request of the library was in flight before the events were taken: its timeout, which
- * also closes the connection, is no verdict on them. */
+/* A metadata request of the library was in flight before the events were submitted. Its timeout,
+ * which also closes the connection, says nothing about them. */
 static void timeout_of_an_earlier_request_fails_no_event(void **state)
 {
     struct peer *p = *state;
@@ -216,8 +216,8 @@ static void missing_topic_of_a_template_blocks_no_other_topic(void **state)
     tell("topic-error absent-%s 0", p->topic);
 }
 
-/* A chain was taken behind an event without a topic, and its beginning is confirmed when that event
- * is returned: the rest, still in flight, has nothing to do with that event. */
+/* A chain was submitted behind an event without a topic, and its beginning is confirmed when that
+ * event is returned. The rest, still in flight, is unrelated to that event. */
 static void missing_topic_cuts_no_chain_that_follows(void **state)
 {
     struct peer *p = *state;

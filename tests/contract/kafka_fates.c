@@ -5,8 +5,8 @@
 #include "kafka_peer.h"
 #include "sink/kafka_impl.h"
 
-/* tried tells whether a broker can give such an answer to a produce request and the library passes
- * it on. It handles some itself (by asking for the leader, or waiting) until our time limit. */
+/* tried tells whether a broker can answer a produce request so and the library passes the answer
+ * on. It handles some itself (by asking for the leader, or waiting) until our time limit. */
 static bool is_final(rd_kafka_resp_err_t code)
 {
     switch (code) {

@@ -110,8 +110,8 @@ static void templated_topic_has_only_characters_kafka_allows(void **state)
     assert_true(far->unasked && none->unasked);
 }
 
-/* The look at the topic may end after the first event: the broker that confirmed it has a number
- * by then, and its name is found by the look. */
+/* The lookup of the topic may end after the first event. The broker that confirmed the event has a
+ * number by then; the lookup finds its name. */
 static void sink_is_polled_until_its_topic_check_ends(void **state)
 {
     struct peer *p = *state;

@@ -1,10 +1,10 @@
-/* kafka_mock.c: librdkafka's mock cluster in a separate process, for answers a real broker
- * cannot be made to give. It takes commands on its standard input, one per line, and answers each
- * with a line:
+/* kafka_mock.c: librdkafka's mock cluster in a separate process, for answers that a test cannot
+ * provoke from a real broker. It takes commands on its standard input, one per line, and answers
+ * each with a line:
  *
  *     kafka_mock BROKERS             prints the addresses: 127.0.0.1:1234,127.0.0.1:1235
  *     topic NAME PARTITIONS          creates a topic
- *     topic-error NAME CODE          metadata requests say this of it; 0: all is well
+ *     topic-error NAME CODE          metadata requests report this code for it; 0: no error
  *     errors APIKEY CODE...          the next requests of this kind are answered so; -195: cut off
  *     clear APIKEY
  *     late BROKER APIKEY CODE MS     the next request of this kind is answered so, and so late

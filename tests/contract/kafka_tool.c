@@ -4,9 +4,9 @@
  *     kafka_tool HOSTS delete TOPIC
  *     kafka_tool HOSTS config TOPIC NAME=VALUE...
  *     kafka_tool HOSTS grow TOPIC PARTITIONS
- *     kafka_tool HOSTS deny TOPIC USER           from now on the user may not write to it
+ *     kafka_tool HOSTS deny TOPIC USER           revokes the user's right to write to it
  *     kafka_tool HOSTS permit TOPIC USER         undoes that
- *     kafka_tool HOSTS count TOPIC               how many messages there are
+ *     kafka_tool HOSTS count TOPIC               the number of messages
  *     kafka_tool HOSTS read TOPIC [committed]    a line of JSON per message
  *
  * Exit status 0, or 1 with the reason on the standard error output. */

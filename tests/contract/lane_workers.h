@@ -29,11 +29,11 @@ struct book {
 /* hire starts a worker with its own handle, dismiss stops it. */
 struct worker hire(struct store_rig *g, const char *name, int lanes, size_t max);
 void dismiss(struct worker *w);
-/* step settles the worker's batch, from `release` on as not tried (0: all delivered), and
- * claims the next. Returns its size. */
+/* step settles the worker's batch, from `release` on as not tried (0: all delivered), and claims
+ * the next. It returns the size of the new batch. */
 size_t step(struct worker *w, int64_t release);
-/* enter notes a batch that will be settled as delivered: nothing is repeated, and each key is in
- * order. */
+/* enter records a batch that will be settled as delivered; it checks that no event is repeated and
+ * each key is in order. */
 void enter(struct book *k, const struct batch *b);
 
 #endif

@@ -10,7 +10,7 @@
 #define LITE_PATH 128
 
 /* lite_fresh creates an empty outbox in a file and opens it, lite_clean deletes the file. The other
- * two are for an outbox in memory, which leaves nothing to delete. */
+ * two are for an outbox in memory, which leaves no file. */
 struct store *lite_fresh(const struct store_options *opt);
 void lite_clean(void);
 struct store *lite_memory(const struct store_options *opt);

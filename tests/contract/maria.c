@@ -139,7 +139,7 @@ struct store *maria_fresh(const struct store_options *opt)
 
 struct store *maria_again(const struct store_options *opt)
 {
-    /* The last one is written to when rows of the others go. */
+    /* Deleting rows of the others writes to the last one. */
     static const char *const kept[] = {
         "fresh",         "order",   "consumer", "lane",    "claim",      "parked",
         "dead",          "handled", "receipt",  "mark",    "passed",     "setting",
@@ -152,8 +152,8 @@ struct store *maria_again(const struct store_options *opt)
     MYSQL *db = maria_connect();
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         maria_do(db, "DELETE FROM outbox_%s", kept[i]);
-    maria_do(db, "SET foreign_key_checks = 0");  /* or it is refused */
-    maria_do(db, "TRUNCATE TABLE outbox_event"); /* its numbers begin again */
+    maria_do(db, "SET foreign_key_checks = 0");  /* TRUNCATE would be refused otherwise */
+    maria_do(db, "TRUNCATE TABLE outbox_event"); /* its numbers restart */
     maria_do(db, "UPDATE outbox_sequencer SET next = 1, news = 0");
     mysql_close(db);
     return open_there(opt);

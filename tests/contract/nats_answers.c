@@ -43,7 +43,7 @@ static void missing_stream_refuses_until_created(void **state)
     refused_until_stream(p, "has no stream S", "{\"subjects\":[\"s\"]}");
 }
 
-/* At first it looks as if there were no leader. Then the stream is looked up. */
+/* At first the sink assumes a missing leader. Then it looks the stream up. */
 static void deleted_stream_refuses_until_recreated(void **state)
 {
     struct peer *p = *state;

@@ -81,7 +81,8 @@ static void stopped_server_blocks_no_call_and_is_down_in_time(void **state)
 static void unreachable_server_blocks_no_call(void **state)
 {
     struct peer *p = *state;
-    snprintf(p->url, sizeof p->url, "nats://192.0.2.1:4222/s?stream=S"); /* nobody answers there */
+    snprintf(p->url, sizeof p->url,
+             "nats://192.0.2.1:4222/s?stream=S"); /* no server answers there */
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 60000});
     sink_rig_add(&p->rig, "1", 0);
     int64_t longest = longest_call(p, 200 * MS_NS);

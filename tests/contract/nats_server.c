@@ -37,7 +37,7 @@ static void exec_server(const struct nats_server *s)
     _exit(127);
 }
 
-/* connects logs in as the administrator, if the server is there. */
+/* connects logs in as the administrator, if the server runs. */
 static bool connects(struct nats_server *s)
 {
     char url[64], ca[96];
@@ -98,7 +98,7 @@ void nats_server_start_open(struct nats_server *s, const char *more, const char 
     }
 }
 
-/* reloads counts how often the server has read its configuration again, by its log. */
+/* reloads counts in the log how often the server has reloaded its configuration. */
 static int reloads(const struct nats_server *s)
 {
     char path[128];

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* A server started after a kill has its data again. */
+/* A server restarted after a kill has its data. */
 struct nats_server {
     char dir[64];
     int port;
@@ -23,12 +23,12 @@ void nats_server_start(struct nats_server *s, const char *more);
 /* nats_server_start_open is for a server that has a token instead of users. */
 void nats_server_start_open(struct nats_server *s, const char *more, const char *token);
 void nats_server_kill(struct nats_server *s);
-/* nats_server_reload changes its configuration, as far as the server can while it runs. */
+/* nats_server_reload changes the configuration as far as a running server supports that. */
 void nats_server_reload(struct nats_server *s, const char *more);
 void nats_server_remove(struct nats_server *s);
 
-/* nats_server_stream creates a stream from JSON such as {"max_msgs":1}, after it was removed if it
- * was there. */
+/* nats_server_stream creates a stream from JSON such as {"max_msgs":1}, replacing an existing
+ * one. */
 void nats_server_stream(struct nats_server *s, const char *name, const char *json);
 /* nats_server_count is how many messages a stream has. */
 size_t nats_server_count(struct nats_server *s, const char *stream);

@@ -6,7 +6,7 @@
  * as nobody if we are root. */
 void peer_server_folder(char dir[64], const char *pattern);
 /* peer_server_port returns a port below those that the kernel assigns to clients, so that no client
- * gets it by chance, even while the server is down. */
+ * occupies it by chance while the server is down. */
 int peer_server_port(void);
 /* peer_server_certificates creates ca.crt, server.crt and server.key in a folder, for 127.0.0.1 and
  * localhost. */

@@ -89,8 +89,8 @@ static void large_events_are_read_once(void **state)
           "INSERT INTO event (type, payload) SELECT 'x', to_json((SELECT string_agg(md5(n || '/' "
           "|| i), '') FROM generate_series(1, %d / 32) AS i)) FROM generate_series(1, %d) AS n",
           PAYLOAD, LARGE);
-    /* A session reports its reads and writes at most once a second. The writes of this one must
-     * not be counted later, together with the reads of others. */
+    /* A session reports its reads and writes at most once a second. This session must report its
+     * writes before the reads of others are counted. */
     pg_do(db, "SELECT pg_stat_force_next_flush()");
     int64_t once = read_apart(db, "SELECT sum(length(payload::text)) FROM event");
     assert_true(once > LARGE);

@@ -4,7 +4,7 @@
 #include "pg.h"
 #include "pg_tests.h"
 
-#define ALONE 20 /* turns of a worker, until its lanes have met */
+#define ALONE 20 /* turns of a worker, until its lanes have the same position */
 
 /* has_key tells whether a batch has an event of this key. */
 static bool has_key(const struct batch *b, struct str key)
@@ -94,7 +94,7 @@ static void sole_worker_of_a_new_consumer_gets_all_lanes_at_once(void **state)
     dismiss(&b);
 }
 
-/* Two that share the work must not begin with everything in the hands of one. */
+/* Of two workers that share the work, neither may start with all lanes. */
 static void workers_starting_together_take_one_lane_each(void **state)
 {
     struct store_rig *g = *state;
@@ -109,7 +109,7 @@ static void workers_starting_together_take_one_lane_each(void **state)
     dismiss(&b);
 }
 
-/* Nor does a relay that wakes up take the lanes that another has been working on. */
+/* A waking relay does not take the lanes that another works on. */
 static void sole_worker_keeps_the_lanes_of_an_older_consumer(void **state)
 {
     struct store_rig *g = *state;

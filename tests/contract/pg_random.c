@@ -1,6 +1,6 @@
 /* pg_random.c: writers that commit in any order, against workers that use the store in every way
- * (reading ahead, too little room, settling and claiming in one call, failures, crashes, giving
- * back), checked against a model. A failure names its seed; OUTBOX_SEED=N runs that one,
+ * (reading ahead, too little memory, settling and claiming in one call, failures, crashes,
+ * releasing), checked against a model. A failure names its seed; OUTBOX_SEED=N runs that one,
  * OUTBOX_SOAK=1 many. */
 #include "base/rng.h"
 #include "pg.h"
@@ -269,7 +269,7 @@ static size_t turn(struct world *w, struct worker *x, bool settling, bool claimi
     return b.n + settling + hint.skipped;
 }
 
-/* crash makes every lease expire. The events in flight are not settled, and some may have been
+/* crash makes every lease expire. Events in flight stay unsettled, and some may have been
  * delivered. */
 static void crash(struct world *w)
 {
@@ -305,7 +305,7 @@ static void check(struct world *w)
     for (int seq = 1; seq < EVENTS_MAX; seq++)
         if (w->known[seq].times)
             by_place[w->known[seq].first] = seq;
-    /* Going backwards, the event of each key that was committed first among the later ones. */
+    /* Backwards: for each key, the event committed first among the later ones. */
     for (int place = at_most; place > 0 && w->order == ORDER_KEY; place--) {
         const struct known *k = &w->known[by_place[place]];
         if (!by_place[place])

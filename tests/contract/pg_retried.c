@@ -60,8 +60,8 @@ static void no_full_turn(struct worker *w)
                  "LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''this is a full turn''; END'");
 }
 
-/* start gives each key an event in a thousand, and claims the second batch, for which the next
- * events are read ahead. */
+/* start emits EVENTS events, of KEYS keys in turn, and claims the second batch, for which the store
+ * reads ahead. */
 static struct worker *start(struct store_rig *g)
 {
     struct worker *w = calloc(1, sizeof *w);
@@ -111,7 +111,7 @@ static void failed_event_is_parked_with_its_key_and_its_own_delay(void **state)
     end(w);
 }
 
-/* The two have no due time of their own: one waits behind an event of its batch, one behind an
+/* Neither of the two has a due time: one waits behind an event of its batch, one behind an
  * event parked earlier. */
 static void event_behind_its_key_is_parked_without_a_retry_time(void **state)
 {
@@ -123,7 +123,7 @@ static void event_behind_its_key_is_parked_without_a_retry_time(void **state)
     struct event *ev = w->g->b.ev;
     assert_true(ev[0].behind);
     w->out[w->n_out++] = (struct outcome){.ev = &ev[0], .kind = OUTCOME_BEHIND};
-    ev[2].aggregate_id = ev[1].aggregate_id; /* as if it were of that key */
+    ev[2].aggregate_id = ev[1].aggregate_id; /* as if it had that key */
     let_fail(w, 1, 1);
     w->out[w->n_out++] = (struct outcome){.ev = &ev[2], .kind = OUTCOME_BEHIND};
     assert_int_equal(turn(w, false), BATCH);
@@ -198,7 +198,7 @@ static void parked_events_are_retried_between_new_ones(void **state)
     assert_true(w->g->b.ev[0].proven);
     assert_int_equal(look(w->g, "c").claims, 1);
 
-    /* It is delivered. Its followers are due, and new events continue where they were. */
+    /* It is delivered. Its followers are due, and the claims of new events continue. */
     assert_int_equal(turn(w, false), BATCH);
     assert_false(w->g->b.parked);
     assert_int_equal(w->g->b.from, to);

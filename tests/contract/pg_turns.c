@@ -16,10 +16,10 @@ struct company {
     struct arena a[MANY];
     struct batch b[MANY]; /* in hand */
     struct batched_turn t[MANY];
-    bool apart; /* their turns are made one by one */
+    bool apart; /* they take their turns one by one */
 };
 
-/* The next batch makes its turns one by one: claims about all apply to each. */
+/* The next batch takes its turns one by one. */
 static bool next_apart;
 
 static struct company *assemble(struct store_rig *g)
@@ -235,7 +235,8 @@ static void backlog_is_claimed_in_batched_turns(void **state)
 
     new_to_all(c, 256, 3, false);
     pg_do(late, "COMMIT");
-    new_to_all(c, 44, 259, false); /* events after the window was opened are not known yet */
+    new_to_all(c, 44, 259,
+               false); /* events committed after the window opened are not visible yet */
     new_to_all(c, 1, 2, true);
     assert_int_equal(all_turn(c), MANY);
     assert_true(c->t[0].hint.through);
@@ -482,7 +483,7 @@ static void single_turn_does_not_settle_an_expired_claim(void **state)
     dismiss(c);
 }
 
-/* An event with a number that the consumer is past, of a transaction that it has not seen. */
+/* An event whose number the consumer has passed, from a transaction that it has not seen. */
 static void reused_number_is_left_to_a_separate_turn(void **state)
 {
     next_apart = true;
@@ -532,7 +533,7 @@ static void poll_reports_each_commit_once(void **state)
     struct store_rig *g = *state;
     struct sight s;
     PGconn *db = pg_connect();
-    assert_true(glance(g->st, false, &s).all); /* the first knows nothing */
+    assert_true(glance(g->st, false, &s).all); /* the first poll has no earlier snapshot */
     while (glance(g->st, false, &s).again)
         pass(10);
     emit_with(g->st, "order.paid", "1", "{}", 0);

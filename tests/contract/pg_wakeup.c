@@ -12,7 +12,7 @@ static bool notified(struct store *st, int ms)
     return poll(&fd, 1, ms) == 1;
 }
 
-/* look_on claims and settles on a handle, and returns how many events there were. *nap, if not
+/* look_on claims and settles on a handle, and returns the number of events. *nap, if not
  * NULL, is the time until the handle must poll again. */
 static size_t look_on(struct store_rig *g, struct store *st, const char *consumer, int64_t *nap)
 {
@@ -39,12 +39,12 @@ static struct store *another(struct store *st)
     return other;
 }
 
-/* Two handles of consumers a and b that have found nothing and sleep. The holder has the
+/* Two handles of consumers a and b that have found no event and sleep. The holder has the
  * wake-up lock, so that commits notify; the listener sleeps behind it. */
 struct sleepers {
     struct store *holder, *listener;
     PGconn *db;                       /* of a producer */
-    int64_t holder_nap, listener_nap; /* how soon they must look again */
+    int64_t holder_nap, listener_nap; /* how soon they must poll again */
 };
 
 static struct sleepers two_sleepers(struct store_rig *g)
@@ -196,11 +196,11 @@ static void notified_listener_without_events_does_not_lose_its_lock(void **state
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
-    /* Paused, it finds nothing although there is an event. */
+    /* Paused, it finds no event although one is stored. */
     pg_do(s.db, "UPDATE consumer SET paused = true WHERE name = 'b'");
     pg_do(s.db, "INSERT INTO event (type) VALUES ('x')");
     assert_true(notified(s.holder, 10000));
-    assert_int_equal(look_on(g, s.holder, "a", NULL), 1); /* it has woken up, and said so */
+    assert_int_equal(look_on(g, s.holder, "a", NULL), 1); /* it has woken up and notified */
     assert_true(notified(s.listener, 10000));
     assert_int_equal(look_on(g, s.listener, "b", NULL), 0);
     pg_do(s.db, "UPDATE consumer SET paused = false WHERE name = 'b'");

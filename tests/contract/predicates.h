@@ -6,13 +6,13 @@
 
 /* How a store evaluates predicates in SQL. */
 struct predicates_sql {
-    /* ask returns 0 or 1; 2: it cannot tell */
+    /* ask returns 0 or 1; 2 if SQL cannot decide */
     int (*ask)(void *db, const char *predicate, const char *payload);
     void *db;
-    /* cannot tells whether SQL may be unable to tell; NULL: it never may */
+    /* cannot tells whether SQL may fail to decide; NULL: it always decides */
     bool (*cannot)(const char *predicate);
-    bool deep;   /* it accepts payloads nested too deep for a relay */
-    bool parses; /* it returns 2 for an invalid predicate */
+    bool deep;   /* SQL accepts payloads nested too deep for a relay */
+    bool parses; /* SQL returns 2 for an invalid predicate */
 };
 
 /* predicates_compare evaluates random predicates and payloads both ways, and fails the test where

@@ -110,7 +110,8 @@ static void create_declares_exchange_queue_and_binding(void **state)
     rabbitmq_server_delete(&broker, "made", "made-q");
 }
 
-/* The difference shows only on an attempt to create it, and it is used nevertheless. */
+/* The difference shows only when the sink tries to declare the exchange; the sink uses it
+ * nevertheless. */
 static void non_durable_exchange_is_warned_about(void **state)
 {
     struct peer *p = *state;
@@ -132,7 +133,7 @@ static void full_queue_is_down_until_it_has_room(void **state)
     open_to(p, "narrow", "routing-key=k");
     struct sink_item *it = run_one(p, "1");
     for (int i = 0; i < 100 && it->status == SINK_DELIVERED; i++)
-        it = run_one(p, "1"); /* a queue notices with a delay that it is full */
+        it = run_one(p, "1"); /* a queue notices late that it is full */
     assert_int_equal(it->status, SINK_DOWN);
     sink_assert_says(it, "basic.nack");
     sink_rig_release(&p->rig);
@@ -162,7 +163,7 @@ static bool is_blocked(const struct peer *p)
     return ((struct rabbitmq_sink *)p->rig.sk)->conn.blocked;
 }
 
-/* alarm_ends ends the alarm, and waits until the sink has heard of it. */
+/* alarm_ends ends the alarm and waits until the sink is notified. */
 static void alarm_ends(struct peer *p)
 {
     rabbitmq_server_tell(&broker, "alarm off");
@@ -172,7 +173,7 @@ static void alarm_ends(struct peer *p)
     }
 }
 
-/* A broker that is low on memory stops reading. Nothing may wait for it. */
+/* A broker low on memory stops reading. No call may wait for it. */
 static void alarm_is_down_with_the_brokers_reason_and_blocks_no_call(void **state)
 {
     struct peer *p = *state;
@@ -210,7 +211,7 @@ static void event_in_flight_at_an_alarm_is_returned_in_time(void **state)
 {
     struct peer *p = *state;
     open_with(p, "");
-    sink_rig_freeze(&p->rig); /* however long the broker takes to say so */
+    sink_rig_freeze(&p->rig); /* however late the broker reports it */
     rabbitmq_server_tell(&broker, "alarm on");
     struct sink_item *it = sink_rig_add(&p->rig, "1", 0);
     for (int i = 0; i < 2000 && !is_blocked(p); i++) {
@@ -227,7 +228,7 @@ static void event_in_flight_at_an_alarm_is_returned_in_time(void **state)
     sink_assert_says(it, "low on memory");
     alarm_ends(p);
     sink_rig_passes_again(&p->rig);
-    assert_int_equal(messages("q"), 2); /* the event given back arrived after all */
+    assert_int_equal(messages("q"), 2); /* the returned event arrived after all */
 }
 
 /* The broker closes the channel because of a message that is too large, without saying which
@@ -287,7 +288,7 @@ static void topic_without_write_permission_blocks_no_other(void **state)
         assert_int_equal(p->rig.items[i]->status, i == 7 ? SINK_REFUSED : SINK_DELIVERED);
 }
 
-/* A queue whose node is down is no reason to give up its events. */
+/* Events for a queue whose node is down must not be buried. */
 static void setup_refuses_only_missing_objects(void **state)
 {
     static const struct {

@@ -6,15 +6,15 @@
 #include "rabbitmq_server.h"
 #include "sink.h"
 
-/* One broker for all tests. Each finds the exchange `orders` and the empty queue `q`, bound to it
- * for everything. */
+/* One broker for all tests. Each starts with the exchange `orders` and the empty queue `q`, bound
+ * to it for every routing key. */
 extern struct rabbitmq_server broker;
 extern bool secured; /* the test runs over TLS */
 
 struct peer {
     char url[512];
     struct sink_rig rig;
-    struct sink_arrivals got; /* messages taken out of the queue so far */
+    struct sink_arrivals got; /* messages removed from the queue so far */
 };
 
 extern const struct sink_case rabbitmq_case;

@@ -23,7 +23,7 @@ static size_t delivered(const struct sink_rig *rig)
     return n;
 }
 
-/* finish drives the sink until everything it has taken is answered. */
+/* finish drives the sink until every accepted event is answered. */
 static void finish(struct sink_rig *rig)
 {
     while (rig->answered < rig->accepted) {
@@ -33,8 +33,8 @@ static void finish(struct sink_rig *rig)
     }
 }
 
-/* run_chain acts like the engine: it offers again what the sink did not take, once everything
- * before it has ended. It stops at an event that was not delivered, and returns how many were. */
+/* run_chain acts like the engine: it offers refused events again, once everything before them has
+ * ended. It stops at an event that was not delivered, and returns how many were. */
 static size_t run_chain(struct peer *p)
 {
     struct sink_rig *rig = &p->rig;
@@ -172,7 +172,7 @@ static void wrong_type_of_a_stream_stops_only_its_chain(void **state)
     for (size_t i = 0; i < 20; i++)
         p->rig.items[i]->ev.aggregate_type = i < 10 ? STR("s") : STR("bad");
     p->rig.items[0]->d.chained = false;
-    p->rig.items[10]->d.chained = false; /* it is of another key */
+    p->rig.items[10]->d.chained = false; /* it has another key */
     assert_int_equal(sink_rig_submit(&p->rig), 20);
     finish(&p->rig);
     for (size_t i = 0; i < 20; i++)
@@ -216,7 +216,7 @@ static void event_a_format_cannot_express_is_rejected_alone(void **state)
     assert_int_equal(entries("s"), 6);
 }
 
-/* The server may have appended any part of a run before it died. */
+/* The server may have appended any part of a script before it died. */
 static void chain_keeps_its_order_when_the_server_dies(void **state)
 {
     struct peer *p = *state;
@@ -264,7 +264,7 @@ static void server_without_scripts_gets_single_events_and_a_warning(void **state
     assert_int_equal(run_chain(p), 200);
     first_arrivals_are_in_order(p);
 
-    /* The sink asks again after a minute. */
+    /* The sink checks again after a minute. */
     redis_set(&server, "ACL SETUSER relay +eval");
     redis_set(&server, "CONFIG RESETSTAT");
     p->rig.ahead_ns += INT64_C(61000) * MS_NS;

@@ -6,8 +6,8 @@
 
 #define SEEN "outbox:seen:{s}:search:s"
 
-/* start_over reopens the sink, as another relay without knowledge of the first would. Events
- * get the same ids again. */
+/* start_over reopens the sink like a relay that does not know the first one. Events keep their
+ * ids. */
 static void start_over(struct peer *p, const char *query)
 {
     sink_rig_release(&p->rig);
@@ -104,7 +104,7 @@ static void ids_are_remembered_per_stream(void **state)
         p->rig.sk->ops->drive(p->rig.sk);
 }
 
-/* A crashed relay cannot report what is settled. */
+/* A crashed relay cannot report settled events. */
 static void unsettled_ids_expire(void **state)
 {
     struct peer *p = *state;
@@ -112,7 +112,7 @@ static void unsettled_ids_expire(void **state)
     for (int i = 0; i < 50; i++)
         redis_set(&server, "HSET " SEEN " old-%d 1000-%d", i, i);
     long long sent = 0;
-    do { /* each script looks at two of them, by chance */
+    do { /* each script inspects two random ones */
         run_one(p, "1");
         sent++;
     } while (remembered() > sent && sent < 5000);

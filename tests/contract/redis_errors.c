@@ -186,7 +186,7 @@ static void replica_is_down_until_it_is_master(void **state)
     assert_true(connection_number() > before);
 }
 
-/* An error sent to every client is no sign that this event breaks connections, however often it
+/* An error sent to every client does not prove that this event breaks connections, however often it
  * is repeated, even if the server refuses the last command of the handshake. */
 static void refused_handshake_fails_no_event(void **state)
 {
@@ -233,7 +233,7 @@ static void key_acl_fails_one_stream_and_command_acl_all(void **state)
 {
     struct peer *p = *state;
     setenv(REDIS_PASSWORD_ENV, "pw", 1);
-    /* It may not even use CLIENT, for the connection's name. */
+    /* The user may not even use CLIENT to name the connection. */
     redis_set(&server, "ACL SETUSER relay on >pw ~order +xadd");
     open_with(p, "user=relay&stream={aggregate_type}");
     sink_rig_add_many(&p->rig, 3, 64);

@@ -29,7 +29,8 @@ static void lease_is_taken_renewed_at_half_and_released_by_its_holder(void **sta
     freeReplyObject(r);
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 
-    redis_set(&server, "PEXPIRE lock:outbox 20000"); /* as if time had passed there as well */
+    redis_set(&server,
+              "PEXPIRE lock:outbox 20000"); /* as if time had passed on the server as well */
     sink_rig_freeze(&p->rig);
     p->rig.ahead_ns += INT64_C(10000) * MS_NS;
     p->rig.sk->ops->drive(p->rig.sk);
@@ -60,7 +61,7 @@ static void lost_lease_stops_new_work_and_stays_with_its_new_holder(void **state
     redis_set(&server, "SET lock:outbox another");
     p->rig.ahead_ns += INT64_C(16000) * MS_NS;
     drive_until(p, false);
-    /* Not only when its time is over. */
+    /* The loss is noticed before the lease expires. */
     assert_true(clock_mono(&p->rig.clock) < taken + INT64_C(25000) * MS_NS);
     assert_int_equal(p->rig.sk->ops->lease(p->rig.sk)->lost, 1);
     assert_int_equal(run_one(p, "1")->status, SINK_CANCELLED);
@@ -71,7 +72,7 @@ static void lost_lease_stops_new_work_and_stays_with_its_new_holder(void **state
     freeReplyObject(r);
 }
 
-/* A lease ends with its time, whether or not Redis can be reached. */
+/* A lease expires on time, whether or not Redis is reachable. */
 static void lease_expires_while_the_server_hangs(void **state)
 {
     struct peer *p = *state;
@@ -84,7 +85,7 @@ static void lease_expires_while_the_server_hangs(void **state)
     p->rig.ahead_ns += INT64_C(15000) * MS_NS;
     assert_false(held(p));
     kill(server.pid, SIGCONT);
-    drive_until(p, true); /* it was ours all the time, by its token, and is extended */
+    drive_until(p, true); /* by its token the lease was still ours; it is extended */
 }
 
 static const struct CMUnitTest tests[] = {

@@ -6,7 +6,7 @@
 #include "redis_server.h"
 #include "sink.h"
 
-/* One server for all tests. Each finds it empty, and configured as at first. */
+/* One server for all tests. Each starts with an empty server in its initial configuration. */
 extern struct redis_server server;
 extern bool secured;   /* the suite runs over TLS */
 extern bool clustered; /* on a cluster of one server, over TLS */
@@ -33,8 +33,8 @@ void down_until(struct peer *p, const char *words, const char *cure);
 
 /* entries returns the number of entries in a stream. */
 size_t entries(const char *stream);
-/* connection_number returns the number that Redis has assigned to the sink's connection; 0: it has
- * none. */
+/* connection_number returns the id that Redis has assigned to the sink's connection; 0 without a
+ * connection. */
 long connection_number(void);
 
 extern const struct suite_part redis_streams_tests, redis_errors_tests, redis_connection_tests,

@@ -87,7 +87,7 @@ static bool answers(struct redis_server *s)
 static void join_cluster(struct redis_server *s)
 {
     redisReply *r = redisCommand(s->db, "CLUSTER ADDSLOTSRANGE 0 16383");
-    freeReplyObject(r); /* after a restart it has them */
+    freeReplyObject(r); /* after a restart the slots are assigned already */
     for (int i = 0; i < START_MAX; i++) {
         r = redis_do(s, "CLUSTER INFO");
         bool good = strstr(r->str, "cluster_state:ok") != NULL;

@@ -7,13 +7,12 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* A server keeps an append-only file, so that it has its data again when it is restarted after a
- * kill. */
+/* A server keeps an append-only file, so that its data survives a kill. */
 struct redis_server {
     char dir[64], socket[96];
     int port;     /* TLS; 0: unix socket only */
-    bool cluster; /* it is the only server of a cluster; set before the start */
-    int bus;      /* its port among servers */
+    bool cluster; /* whether it is the only server of a cluster; set before the start */
+    int bus;      /* its port of the cluster bus */
     pid_t pid;
     redisContext *db; /* as an administrator */
 };

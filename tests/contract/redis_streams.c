@@ -1,4 +1,4 @@
-/* redis_streams.c: which stream an event goes to, and its fields there. */
+/* redis_streams.c: which stream an event goes to, and which fields it has. */
 #include <stdio.h>
 #include <string.h>
 
@@ -179,7 +179,7 @@ static void overlong_stream_name_rejects_only_its_event(void **state)
     assert_int_equal(p->rig.items[2]->status, SINK_DELIVERED);
 }
 
-/* An event over the limit of the server is rejected on its own, with hundreds before and behind it.
+/* An event over the limit of the server is rejected alone, among hundreds of others.
  * */
 static void event_over_the_servers_limit_is_rejected_alone(void **state)
 {

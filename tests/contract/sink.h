@@ -45,7 +45,7 @@ struct sink_case {
     /* arrived adds the received payloads only, since the sink's own tests check how it wraps
      * them. */
     void (*arrived)(void *peer, struct sink_arrivals *got);
-    /* break_peer makes deliveries fail as if the peer were away; heal_peer undoes it. Both may be
+    /* break_peer makes deliveries fail as if the peer were down; heal_peer undoes it. Both may be
      * NULL. */
     void (*break_peer)(void *peer);
     void (*heal_peer)(void *peer);
@@ -56,7 +56,7 @@ struct sink_case {
     bool peer_rejects; /* the peer refuses spoiled events, not the sink itself */
 };
 
-/* The functions of a sink_case, in a file that calls them so. */
+/* The functions of a sink_case, in a file that uses these names. */
 #define SINK_PEER \
     .setup = peer_setup, .teardown = peer_teardown, .url = peer_url, .arrived = peer_arrived
 #define SINK_PEER_BREAKS .break_peer = peer_break, .heal_peer = peer_heal
@@ -82,7 +82,7 @@ struct sink_item {
 };
 
 /* A sink driven by an engine that does exactly what the contract says. (1) items[0..accepted) were
- * taken. (2) answered counts calls of done. */
+ * accepted. (2) answered counts calls of done. */
 struct sink_rig {
     struct sink *sk;
     struct clock clock; /* the system's, or frozen_ns if that is set, plus ahead_ns */
@@ -102,7 +102,7 @@ void sink_rig_freeze(struct sink_rig *rig);
 /* sink_rig_add queues an event with this payload of n bytes; 0 means strlen. */
 struct sink_item *sink_rig_add(struct sink_rig *rig, const char *payload, size_t n);
 void sink_rig_add_many(struct sink_rig *rig, size_t count, size_t payload_size);
-/* sink_rig_submit offers the queued events, checks that a prefix was taken, and returns its
+/* sink_rig_submit offers the queued events, checks that the sink accepted a prefix, and returns its
  * length. */
 size_t sink_rig_submit(struct sink_rig *rig);
 /* sink_rig_wait sleeps as an engine would, and fails the test if nothing happens for 20 s. */

@@ -118,7 +118,7 @@ static void payload_of_1_mib_arrives_whole(void **state)
     assert_arrived(f);
 }
 
-/* sink_rig_submit checks the prefix each time. These are enough bytes to make any sink refuse some.
+/* sink_rig_submit checks the prefix each time. So many bytes make any sink refuse some events.
  * */
 static void refused_events_can_be_offered_again(void **state)
 {
@@ -159,7 +159,7 @@ static bool has_arrived(const struct sink_arrivals *got, const char *id)
     return false;
 }
 
-/* An event that can never pass must not look like a sink that is down: it would hold up its
+/* An event that can never be delivered must not count as a sink that is down: it would block its
  * consumer forever. */
 static void event_the_sink_cannot_express_is_rejected_alone(void **state)
 {

@@ -6,8 +6,8 @@
 #include "lite.h"
 #include "sqlite_tests.h"
 
-/* The files that SQLite has synced since a test set n to 0. SQLite calls the functions below in
- * place of those of the C library. */
+/* The files that SQLite has synced since a test set n to 0. SQLite calls the functions below
+ * instead of the C library's. */
 static struct {
     ino_t ino[64];
     size_t n;

@@ -16,7 +16,7 @@ static void emit_is_part_of_the_callers_transaction(void **state)
     assert_int_equal(lite_emit(g->st, db, "k", &err), 0);
     lite_do(db, "COMMIT");
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_event"), 1);
-    assert_int_equal(sqlite3_close(db), SQLITE_OK); /* nothing was left behind on it */
+    assert_int_equal(sqlite3_close(db), SQLITE_OK); /* the emit left no transaction open */
 }
 
 /* Another program writes all the while. */
@@ -293,7 +293,7 @@ static void event_suppressed_by_a_trigger_is_an_error(void **state)
     assert_int_equal(lite_emit(g->st, db, "k", &err), -1);
     lite_do(db, "COMMIT; DROP TRIGGER t");
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_event"), 0);
-    emitted(g->st, db, "k"); /* the key is free again */
+    emitted(g->st, db, "k"); /* the key can be used again */
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_event"), 2);
     sqlite3_close(db);
 }

@@ -1,5 +1,5 @@
-/* sqlite_lanes.c: a worker that is alone claims from all lanes as from one, and a second worker
- * gets its share. */
+/* sqlite_lanes.c: a sole worker claims from all lanes as from one, and a second worker gets its
+ * share. */
 #include "lane_workers.h"
 #include "lite.h"
 #include "sqlite_tests.h"
@@ -209,7 +209,8 @@ static void expired_lane_claim_waits_for_an_earlier_whole_claim(void **state)
     pass(1001);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 0);
-    assert_in_range(b.hint.wait_ms, 1000, LEASE); /* not for what may not be taken over yet */
+    assert_in_range(b.hint.wait_ms, 1000,
+                    LEASE); /* but not for claims that cannot be taken over yet */
     pass(LEASE);
     step(&b, 0);
     assert_int_equal(b.hint.crashed, 110);
@@ -274,7 +275,7 @@ static void event_in_a_claim_of_all_lanes_is_in_flight(void **state)
     struct worker a = hire_sole(g, "a", 4);
     assert_int_equal(step(&a, 0), 8);
     assert_int_equal(look(g, "c").inflight, 8);
-    /* The views go by the machine's clock. */
+    /* The views use the machine's clock. */
     sqlite3 *db = lite_connect();
     lite_do(db, "UPDATE outbox_claim SET locked_until = 9000000000000000");
     assert_int_equal(

@@ -44,7 +44,7 @@ static void claim_from_before_a_restore_has_no_effect_after_it(void **state)
         struct error err;
         if (i % 2) {
             assert_int_equal(lite_take(g, &err),
-                             -1); /* it reports that the database was set back */
+                             -1); /* the handle reports that the database was set back */
             assert_non_null(strstr(err.text, "older copy"));
         } else {
             struct store *other;
@@ -152,7 +152,7 @@ static void continuing_sequence_is_left_alone(void **state)
     sqlite3 *db = lite_connect();
     static const char *const harmless[] = {
         "SELECT 1",
-        "UPDATE sqlite_sequence SET seq = 0", /* the rows keep numbers from beginning again */
+        "UPDATE sqlite_sequence SET seq = 0", /* the kept rows prevent a restart at 1 */
         "DELETE FROM outbox_event WHERE seq < (SELECT max(seq) FROM outbox_event)",
         "DELETE FROM outbox_event",
         "VACUUM",

@@ -33,7 +33,7 @@ static void pair_free(struct pair *p)
     free(p);
 }
 
-/* both makes both turns. */
+/* both takes the turns of both consumers. */
 static int both(struct store_rig *g, struct pair *p, struct error *err)
 {
     return g->st->ops->turn_many(g->st, p->t, 2, err);
@@ -147,7 +147,7 @@ static void watcher_reports_new_events_once_or_wakes_all(void **state)
     put(g->st, "d");
     must(g->st->ops->dup(g->st, &lookout, &err), &err);
     look_at(lookout, &all);
-    assert_true(all); /* the first one knows nothing */
+    assert_true(all); /* the first poll has no earlier state */
     assert_int_equal(look_at(lookout, &all), 0);
     assert_false(all);
 
@@ -157,7 +157,7 @@ static void watcher_reports_new_events_once_or_wakes_all(void **state)
     assert_int_equal(look_at(lookout, &all), 0);
     assert_false(all);
 
-    struct pair *p = pair_of("c", "d"); /* a turn of the relay itself is no news */
+    struct pair *p = pair_of("c", "d"); /* a turn of the relay itself is not reported */
     must(both(g, p, &err), &err);
     assert_int_equal(look_at(lookout, &all), 0);
     assert_false(all);
@@ -255,7 +255,7 @@ static void handle_forgets_a_consumer_no_longer_used(void **state)
     sqlite3_close(db);
     struct claim_request req = request("d", "me");
     struct claim_hint hint;
-    for (int i = 0; i < 3; i++) /* it reports another outbox, and registers d */
+    for (int i = 0; i < 3; i++) /* the turn reports another outbox and registers d */
         if (g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &hint, &err) == 0)
             break;
     assert_int_equal(lite_count(g->st, "SELECT count(*) FROM outbox_consumer WHERE name = 'd'"), 1);

@@ -28,7 +28,7 @@ static void bury_all(struct store_rig *g, int n)
     }
 }
 
-/* redelivered retries n letters, delivers them, and returns the work that took. */
+/* redelivered retries n letters, delivers them, and returns the work in steps. */
 static int64_t redelivered(struct store_rig *g, int n)
 {
     int64_t steps = 0;
@@ -55,7 +55,7 @@ static void cost_per_retried_letter_is_constant(void **state)
 }
 
 /* claimed_again parks an event of consumer c, claims it again beside `fresh` new ones, and returns
- * the memory that the claim took. */
+ * the memory that the claim needed. */
 static size_t claimed_again(struct store_rig *g, int fresh)
 {
     struct claim_request req = request("c", "me");
@@ -134,7 +134,7 @@ static void emit_many(struct store_rig *g, int n)
     must(g->st->ops->commit(g->st, &err), &err);
 }
 
-/* next_lane claims the events of the lane, or of another if it has none. */
+/* next_lane claims the events of the lane, or of another lane if this one has none. */
 static size_t next_lane(struct store_rig *g, const char *consumer, int lanes, int lane)
 {
     struct claim_request req = request_as(consumer, "me", ORDER_KEY, lanes);
@@ -143,8 +143,8 @@ static size_t next_lane(struct store_rig *g, const char *consumer, int lanes, in
     return claim_by(g, req);
 }
 
-/* drained delivers n events by so many lanes in turn: each once, those of a key in order. Returns
- * the work that took. */
+/* drained delivers n events by so many lanes in turn: each once, those of a key in order. It
+ * returns the work in steps. */
 static int64_t drained(struct store_rig *g, const char *consumer, int lanes, int n)
 {
     int64_t steps = 0, last[50] = {0};
@@ -197,7 +197,7 @@ static void events_with_reused_numbers_are_distinguished(void **state)
     for (int lane = LANES / 2;; lane = (lane + 1) % LANES) {
         struct claim_request req = request_as("c", "me", ORDER_KEY, LANES);
         req.lane_hint = lane;
-        req.max_events = lane % 2 ? 20 : 100; /* which were read before, or only some of them */
+        req.max_events = lane % 2 ? 20 : 100; /* all or only some of which were read before */
         struct claim_hint hint;
         arena_reset(&g->a);
         if (g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &hint, &err) != 0) {

@@ -22,7 +22,7 @@ struct store_case {
  * returns the number of failures. */
 int store_suite_run(const struct store_case *c, const struct suite_part *own, size_t n_own);
 
-/* A clock that stalls until it is moved. */
+/* A clock that stands still until a test moves it. */
 struct test_clock {
     int64_t mono, wall;
 };

@@ -1,4 +1,4 @@
-/* store_claim.c: who gets which events, by key, lane and filter (G5, C1). */
+/* store_claim.c: which worker gets which events, by key, lane and filter (G5, C1). */
 #include "store_impl.h"
 
 #include <pthread.h>
@@ -97,7 +97,7 @@ static void racing_claimers_never_get_the_same_event(void **state)
         pthread_create(&r[i].thread, NULL, claim_all, &r[i]);
     for (int i = 0; i < RACERS; i++)
         pthread_join(r[i].thread, NULL);
-    claim_all(&r[RACERS]); /* whatever all of them stepped over */
+    claim_all(&r[RACERS]); /* rows that every claimer skipped */
 
     for (int i = 0; i <= RACERS; i++) {
         if (r[i].failed)
@@ -207,7 +207,7 @@ static void consumers_are_independent(void **state)
     assert_int_equal(look(g, "b").dead, 1);
     assert_int_equal(look(g, "a").dead, 0);
     assert_int_equal(claim(g, "b"), 0);
-    /* `a` still holds the first event, and that keeps `b` from nothing. */
+    /* `a` still holds the first event, which does not block `b`. */
     assert_true(g->hint.through);
 }
 

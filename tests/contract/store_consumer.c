@@ -84,7 +84,7 @@ static void claim_of_a_removed_consumer_is_void_once_recreated(void **state)
     struct batch old = g->b;
     must(g->st->ops->consumer_remove(g->st, "c", true, &err), &err);
     put(g->st, "c");
-    struct arena before = g->a; /* the old batch lives in it */
+    struct arena before = g->a; /* the old batch is allocated there */
     arena_init(&g->a, 0);
     assert_int_equal(claim(g, "c"), 1); /* by the same worker, which has not noticed */
     assert_true(g->b.epoch > old.epoch);
@@ -140,7 +140,7 @@ static void resuming_clears_the_reason_for_the_pause(void **state)
     must(g->st->ops->consumer_report(g->st, "c", "sink is down: x", &err), &err);
     must(g->st->ops->consumer_pause(g->st, "c", true, &err), &err);
     must(g->st->ops->consumer_pause(g->st, "c", false, &err), &err);
-    assert_true(look(g, "c").down); /* only its relay withdraws that */
+    assert_true(look(g, "c").down); /* only its relay clears that report */
 }
 
 static const struct CMUnitTest tests[] = {

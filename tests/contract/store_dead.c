@@ -47,7 +47,7 @@ static void waiting_event_is_retried_on_request(void **state)
          .error = "later"},
         {.ev = &g->b.ev[1], .kind = OUTCOME_BEHIND},
     };
-    assert_false(retry_now(g, first)); /* a worker has it */
+    assert_false(retry_now(g, first)); /* a worker holds it */
     assert_true(settle(g, "c", o, 2));
     assert_int_equal(claim(g, "c"), 0);
     assert_false(retry_now(g, behind)); /* it waits behind the first */
@@ -68,7 +68,7 @@ static void retried_letter_is_removed_if_delivered_and_kept_if_not(void **state)
     assert_int_equal(retry_dead(g, (struct dead_query){0}), 1);
     assert_true(letters(g).retrying);
     assert_int_equal(look(g, "c").dead, 0);
-    assert_int_equal(retry_dead(g, (struct dead_query){0}), 0); /* it has been sent back already */
+    assert_int_equal(retry_dead(g, (struct dead_query){0}), 0); /* it is being retried already */
     kill_one(g);
     assert_int_equal(letters(g).n, 1);
     assert_false(letters(g).retrying);

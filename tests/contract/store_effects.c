@@ -218,7 +218,7 @@ static void transaction_ended_by_the_handler_is_detected(void **state)
         must(w->ops->begin(w, &err), &err);
         must(w->ops->savepoint(w, SAVEPOINT_SET, &err), &err);
         bool committed = sneak(w, ends[i % 2]);
-        /* SQLite refuses it */
+        /* SQLite refuses the commit */
         assert_int_equal(committed, i % 2 == 0 || !(w->caps & STORE_ONE_WRITER));
         assert_int_equal(w->ops->tx_state(w), TX_GONE);
         if (i >= 2)
@@ -252,8 +252,8 @@ static void check_key(const struct store_rig *g, const char *want)
     assert_string_equal(event_inbox_key(&g->b.ev[0]).p, want);
 }
 
-/* The key is there when the event is fresh, waits for a retry, is taken over, is a dead letter, and
- * when it is retried after event and key were trimmed. */
+/* The key is returned when the event is fresh, waits for a retry, is taken over, is a dead letter,
+ * and when it is retried after event and key were trimmed. */
 static void every_kind_of_claim_returns_the_idempotency_key(void **state)
 {
     struct store_rig *g = *state;

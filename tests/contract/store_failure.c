@@ -272,7 +272,7 @@ static void parked_event_waits_for_an_earlier_one_parked_later(void **state)
     req.lease_ms = 2 * LEASE;
     assert_int_equal(claim_by(g, req), 1);
     struct outcome o = behind(g, 0);
-    assert_true(settle(g, "c", &o, 1)); /* nothing is parked before it, so it is due at once */
+    assert_true(settle(g, "c", &o, 1)); /* no event is parked before it, so it is due at once */
     pass(LEASE);
     struct claim_request you = request("c", "you");
     you.parked_first = true;
@@ -349,7 +349,7 @@ static void key_parked_by_another_worker_is_held_back(void **state)
     others->ops->close(others);
 }
 
-/* The handle's own knowledge is as old as its last read. */
+/* The handle knows only the state of its last read. */
 static void retried_letter_holds_its_key_on_the_same_handle(void **state)
 {
     struct store_rig *g = *state;
@@ -409,7 +409,7 @@ static void due_delayed_event_counts_as_outstanding(void **state)
     put(g->st, "c");
     emit_with(g->st, "x", NULL, "{}", store_now.wall + LEASE + 5000);
     assert_int_equal(claim(g, "c"), 1);
-    pass(LEASE); /* its worker has died */
+    pass(LEASE); /* its worker died */
     struct claim_request req = request("c", "you");
     req.suspect = SUSPECT_SKIP;
     /* Taken over early, it is both suspect and delayed. */

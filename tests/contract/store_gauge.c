@@ -151,7 +151,7 @@ static void parked_events_are_counted_with_their_age(void **state)
     assert_true(c.overdue_at > 0 && c.overdue_at <= emitted);
     assert_int_equal(c.parked, 2);
 
-    /* While it is retried it is in flight, and still not delivered. */
+    /* During the retry it is in flight and still undelivered. */
     pass(3600001);
     struct claim_request req = request("c", "me");
     req.parked_first = true;
@@ -307,7 +307,7 @@ static void backlog_counts_events_passing_filter_and_lanes(void **state)
     req.events = "a.*";
     req.filter = f;
     req.lane_hint = 1;
-    size_t n = claim_by(g, req); /* one lane moves on, the others do not */
+    size_t n = claim_by(g, req); /* one lane advances, the others do not */
     assert_true(n > 0);
     struct consumer_info i = look(g, "c");
     assert_int_equal(i.behind, 40);

@@ -13,7 +13,7 @@
 
 /* pass advances both clocks. */
 void pass(int64_t ms);
-/* sneak does something forbidden to handlers: it uses the connection behind the store's back.
+/* sneak does something forbidden to handlers: it uses the connection without the store's knowledge.
  * unsettle changes its session as handlers do. */
 bool sneak(struct store *st, const char *sql);
 void unsettle(struct store *st);
@@ -29,7 +29,7 @@ void emit_with(struct store *st, const char *type, const char *key, const char *
 int keyed(struct store *st, const char *key, const char *payload, char id[UUID_TEXT + 1], bool *dup,
           struct error *err);
 
-/* spec_of describes a consumer that takes everything, in the order of keys, with one lane. put_spec
+/* spec_of describes a consumer of every event, ordered by key, with one lane. put_spec
  * registers it, put and put_as do both. */
 struct consumer_spec spec_of(const char *name);
 void put_spec(struct store *st, const struct consumer_spec *c);
@@ -39,14 +39,14 @@ void put_as(struct store *st, const char *name, enum order order, int lanes);
  * the caller frees *ret_f, which the request borrows. */
 struct claim_request refilter(struct store_rig *g, const char *events, const char *where,
                               struct filter **ret_f);
-/* look returns the consumer's state. Its texts live in g->a. */
+/* look returns the consumer's state. Its strings live in g->a. */
 struct consumer_info look(struct store_rig *g, const char *name);
 
 struct claim_request request(const char *consumer, const char *owner);
 struct claim_request request_as(const char *consumer, const char *owner, enum order order,
                                 int lanes);
 /* claim_by claims into g->b and returns the number of events in it. claim does so as "me". The
- * events of the previous batch are gone. */
+ * events of the previous batch become invalid. */
 size_t claim_by(struct store_rig *g, struct claim_request req);
 size_t claim(struct store_rig *g, const char *consumer);
 
@@ -65,7 +65,7 @@ bool settle_by(struct store_rig *g, const char *consumer, const char *owner,
                const struct outcome *out, size_t n);
 bool settle(struct store_rig *g, const char *consumer, const struct outcome *out, size_t n);
 /* Outcomes of event i of g->b: it failed and is due again after delay ms, or it waits behind an
- * event of its key, or it is given up. */
+ * event of its key, or it is buried. */
 struct outcome failed(const struct store_rig *g, size_t i, int attempts, int64_t delay);
 struct outcome behind(const struct store_rig *g, size_t i);
 struct outcome dead(const struct store_rig *g, size_t i, int attempts);
@@ -79,7 +79,7 @@ struct letters {
 struct letters letters(struct store_rig *g);
 /* kill_one claims the one event that consumer c has left, and turns it into a dead letter. */
 void kill_one(struct store_rig *g);
-/* retry_dead sends dead letters back, drop_dead deletes them; both return how many. */
+/* retry_dead retries dead letters, drop_dead deletes them; both return their number. */
 int64_t retry_dead(struct store_rig *g, struct dead_query q);
 int64_t drop_dead(struct store_rig *g, struct dead_query q);
 

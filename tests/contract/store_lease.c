@@ -85,7 +85,7 @@ static void retry_parked_under_a_fast_clock_is_not_delayed(void **state)
     assert_string_equal(g->b.ev[0].aggregate_id.p, "1");
 }
 
-/* The store checks for jumps only now and then. If it did not check, it asks to be called again
+/* The store checks for jumps only now and then. A store that did not check asks to be called again
  * soon. */
 static void clock_jumping_back_twice_delays_no_event_for_long(void **state)
 {
@@ -122,7 +122,7 @@ static void live_claim_can_be_extended_and_a_lost_one_cannot(void **state)
     pass(LEASE - 1);
     must(extend_by(g, "you", &g->b, &lost, &err), &err);
     assert_true(lost);
-    pass(1000); /* it has expired, and no worker has claimed it */
+    pass(1000); /* it has expired and was not taken over */
     must(extend_by(g, "me", &g->b, &lost, &err), &err);
     assert_false(lost);
     struct batch old = g->b;
@@ -185,7 +185,7 @@ static void expired_claim_waits_for_earlier_ones_in_its_lane(void **state)
     assert_int_equal(claim_by(g, request("c", "you")), 0); /* the second would overtake the first */
     assert_true(g->hint.busy);
     req.n_known = 1;
-    /* So would the third, even for its owner, if that does not know of it. */
+    /* The third would block too, even for its owner, which does not know of it. */
     assert_int_equal(claim_by(g, req), 0);
     pass(LEASE);
     for (int i = 0; i < 3; i++) {

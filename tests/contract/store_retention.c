@@ -36,7 +36,7 @@ static void trim_deletes_old_events_all_consumers_have_passed(void **state)
     assert_int_equal(claim(g, "c"), 1);
 }
 
-/* Retention is 1000 ms in these tests. Only trimming notices that a consumer has got past an event.
+/* Retention is 1000 ms in these tests. Only trimming notices that a consumer has passed an event.
  * */
 static void event_delivered_late_is_kept_for_the_retention(void **state)
 {
@@ -259,7 +259,7 @@ static void idempotency_key_lives_as_long_as_its_event(void **state)
     bool dup;
     put(g->st, "c");
     must(keyed(g->st, "k", "1", id, &dup, &err), &err);
-    pass(8000); /* an outage: it could not be delivered */
+    pass(8000); /* an outage prevented its delivery */
     assert_int_equal(trim(g, true).keys, 0);
     assert_int_equal(trim(g, false).keys, 0);
     must(keyed(g->st, "k", "1", again, &dup, &err), &err);
@@ -338,7 +338,7 @@ static void week_old_events_are_trimmed_within_a_minute(void **state)
     }
 }
 
-/* Events finished before a consumer existed say nothing about that consumer. */
+/* The age of events finished before a consumer existed does not count for that consumer. */
 static void recreated_consumer_holds_events_others_have_passed(void **state)
 {
     struct store_rig *g = *state;

@@ -15,7 +15,7 @@ static void order_and_lanes_change_only_once_caught_up(void **state)
     assert_true(settle(g, "c", NULL, 0));
     put_spec(g->st, &c);
     emit(g->st, "1");
-    assert_int_equal(claim(g, "c"), 0); /* this worker does not know yet */
+    assert_int_equal(claim(g, "c"), 0); /* this worker still has the old settings */
     assert_true(g->hint.changed);
     assert_int_equal(claim_by(g, request_as("c", "me", ORDER_KEY, 4)), 1);
 }
@@ -36,11 +36,11 @@ static void only_workers_with_the_registered_filter_get_events(void **state)
     old.filter = f;
     c.events = new.events = "a.*, b.*"; /* in its normal form, as a relay writes it */
     put_spec(g->st, &c);
-    assert_int_equal(claim_by(g, old), 0); /* it would pass over b.x */
+    assert_int_equal(claim_by(g, old), 0); /* it would skip b.x */
     assert_true(g->hint.changed);
     assert_int_equal(claim_by(g, new), 2);
     pass(LEASE);
-    assert_int_equal(claim_by(g, old), 0); /* nor does it take over, which would lose b.x, too */
+    assert_int_equal(claim_by(g, old), 0); /* nor may it take over, which would lose b.x, too */
     assert_int_equal(g->hint.crashed, 0);
     assert_int_equal(claim_by(g, new), 1);
     assert_int_equal(g->hint.crashed, 2);
@@ -136,7 +136,7 @@ static void operator_can_restore_replaced_settings(void **state)
     a.by = "anna";
     put_spec(g->st, &a);
     a.how = PUT_START;
-    put_spec(g->st, &a); /* its workers carry on */
+    put_spec(g->st, &a); /* its workers continue */
     /* Workers with the other settings stand by. */
     refused(g, &b, "events \"a.*\"", "--to 2");
     must(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), &err);
@@ -157,7 +157,7 @@ static void refused_settings_change_nothing(void **state)
     struct consumer_spec c = with_events("");
     put_spec(g->st, &c);
     emit(g->st, "1");
-    c.lanes = 2; /* it is not through yet */
+    c.lanes = 2; /* it has not caught up yet */
     assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), -1);
     assert_int_equal(err.code, ERR_CONFLICT);
     must(g->st->ops->consumer_history(g->st, "c", &g->a, &list, &n, &err), &err);

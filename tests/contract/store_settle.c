@@ -1,4 +1,4 @@
-/* store_settle.c: what a settlement does with a claim: released events, receipts and marks. */
+/* store_settle.c: settlements: released events, receipts and marks. */
 #include "store_impl.h"
 
 static void settled_events_are_never_claimed_again(void **state)
@@ -94,7 +94,7 @@ static struct claim_request selective(struct store_rig *g, struct filter **ret_f
     return req;
 }
 
-/* Events given back while later ones are claimed are parked, including those the predicate
+/* Events released while later ones are claimed are parked, including those the predicate
  * excludes where only a worker can apply it. */
 static void released_event_is_still_excluded_by_the_predicate(void **state)
 {
@@ -264,7 +264,7 @@ static void marks_commit_with_the_settlement_and_only_advance(void **state)
     assert_marks(g, "b", "c/b=5-1 ");
     assert_marks(g, "none", "");
 
-    /* A lost claim also moves a mark, since the entry was written. But no mark goes back. */
+    /* A lost claim also moves a mark, since the entry was written. But no mark moves backwards. */
     assert_int_equal(claim(g, "d"), 3);
     const struct hwm further[] = {{STR("b"), 5, 3}};
     assert_false(settle_with(g, "d", "another", further, 1));
@@ -278,7 +278,7 @@ static void marks_commit_with_the_settlement_and_only_advance(void **state)
     assert_marks(g, "b", "c/b=5-1 ");
 }
 
-/* A worker that wants no more work passes no place to put it. Others may be at work meanwhile. */
+/* A worker that claims no more events passes no arena. Others may be active meanwhile. */
 static void settle_only_turn_needs_no_caller_memory(void **state)
 {
     struct store_rig *g = *state;
@@ -304,7 +304,7 @@ static void settle_only_turn_needs_no_caller_memory(void **state)
     assert_int_equal(look(g, "c").delivered, 1);
 }
 
-/* turn_of settles what g->b has, and claims up to max into *ret, which lives in a. */
+/* turn_of settles g->b, and claims up to max into *ret, which lives in a. */
 static void turn_of(struct store_rig *g, struct settlement s, size_t max, struct arena *a,
                     struct batch *ret)
 {

@@ -51,7 +51,7 @@ static void every_documented_state_is_shown(void **state)
                      STATE_DELIVERED);
 }
 
-/* state_of_nth is the state of the nth event that there is, for consumer c. */
+/* state_of_nth returns the state of the nth stored event for consumer c. */
 static enum delivery_state state_of_nth(struct store_rig *g, int nth)
 {
     struct error err;
@@ -104,7 +104,7 @@ static void recreated_consumer_shows_no_earlier_dropped_letters(void **state)
     emit(g->st, "1");
     kill_one(g);
     must(g->st->ops->consumer_remove(g->st, "c", true, &err), &err);
-    put(g->st, "c"); /* its dead letter goes with it, which is not dropping it */
+    put(g->st, "c"); /* its dead letters are deleted with it, which is not a drop */
     assert_int_equal(state_of_nth(g, 2), STATE_PENDING);
 }
 
@@ -236,7 +236,7 @@ static void claim_taken_over_under_another_filter_shows_its_outcome(void **state
     assert_string_equal(g->b.ev[0].type.p, "b.x");
     assert_int_equal(state_of_nth(g, 2), STATE_INFLIGHT);
     assert_true(settle_by(g, "c", "other", NULL, 0));
-    /* It is unknown whether it was delivered, and it never will be. */
+    /* Whether it was delivered is unknown, and it will not be repeated. */
     assert_int_equal(state_of_nth(g, 1), STATE_SKIPPED);
     assert_int_equal(state_of_nth(g, 2), STATE_DELIVERED);
     assert_int_equal(state_of_nth(g, 3), STATE_SKIPPED);

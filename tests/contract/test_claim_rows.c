@@ -372,7 +372,7 @@ static void failed_claim_claims_no_row(void **state)
 
 /* ---- the portable path ---- */
 
-/* A dialect in which another session goes first before each update. */
+/* A dialect in which another session wins the race before each update. */
 static struct {
     const struct rows_dialect *real;
     const struct rig *other;
@@ -412,7 +412,7 @@ static void row_lost_to_a_race_is_skipped(void **state)
     assert_int_equal(rig_number(g, "SELECT count(*) FROM jobs WHERE id = 2 AND owner = 'other'"),
                      1);
 
-    /* It has lost all candidates, and looks for others. */
+    /* It has lost all candidates and searches for others. */
     meddler.sql = "UPDATE jobs SET status = 'taken', owner = 'other' WHERE id < 7";
     assert_int_equal(rows_claim(&d, conn, &c, &rows, &err), 0);
     assert_int_equal(outbox_rows_count(rows), 3);
@@ -482,7 +482,7 @@ static void limit_holds_under_a_stale_plan(void **state)
     expect(g, c, "1 2");
     expect(g, c, "3 4");
     assert_int_equal(rig_number(g, "SELECT count(*) FROM stale WHERE status = 'taken'"), 4);
-    /* Here the usual statement takes more rows, so this is the plan we mean. */
+    /* The usual statement claims more rows here, which confirms the plan. */
     rig_exec(g, "UPDATE stale SET status = 'naive' WHERE id IN (SELECT id FROM stale WHERE status "
                 "= 'open' ORDER BY id "
                 "LIMIT 2 FOR UPDATE SKIP LOCKED)");

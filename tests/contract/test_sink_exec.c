@@ -136,7 +136,7 @@ static void running_out_of_descriptors_is_down_and_leaks_nothing(void **state)
     int next = dup(0);
     close(next);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
-    /* One more each time, so that every call that creates a descriptor fails once. */
+    /* One more descriptor each time, so that every call that creates one fails once. */
     for (int more = 0; more < 4; more++) {
         tight = (struct rlimit){(rlim_t)(next + more), old.rlim_max};
         setrlimit(RLIMIT_NOFILE, &tight);

@@ -255,7 +255,7 @@ static void lock_held_by_another_process_is_down_and_never_hangs(void **state)
     sink_rig_add_many(&p->rig, 3, 64);
     sink_rig_submit(&p->rig);
     sk->ops->drive(sk);
-    assert_int_equal(p->rig.answered, 0); /* it may be another relay that has it for a moment */
+    assert_int_equal(p->rig.answered, 0); /* another relay may hold it for a moment */
     assert_in_range(sk->ops->deadline(sk) - clock_mono(&p->rig.clock), 0, 100 * MS_NS);
     p->rig.ahead_ns += 2000 * MS_NS;
     sk->ops->drive(sk);
@@ -300,8 +300,8 @@ static void cancel_does_not_wait_for_a_lock(void **state)
     close(fd);
 }
 
-/* While something else is in the file's place, the sink is down and names it. It heals when that
- * goes. */
+/* While another kind of file is at the path, the sink is down and names it. It recovers when that
+ * is removed. */
 static void path_no_longer_a_file_is_down(void **state)
 {
     struct peer *p = *state;

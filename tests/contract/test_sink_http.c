@@ -48,7 +48,7 @@ static void internal_addresses_are_refused_at_once(void **state)
         refuses(&f->o, urls[i], "address; to allow it", "t0ken");
 }
 
-/* Every way to write an internal address: the check of the settings refuses it, and so would the
+/* Every notation of an internal address: the check of the settings refuses it, and so would the
  * check at each connection. */
 static void internal_address_is_refused_in_any_notation(void **state)
 {

@@ -1,5 +1,5 @@
 /* The sink contract on Kafka, and promises that only Kafka makes, on librdkafka's mock cluster.
- * tests/scenario/test_kafka.py and tests/fault/test_kafka.py have the real one. */
+ * tests/scenario/test_kafka.py and tests/fault/test_kafka.py use a real broker. */
 #include <stdio.h>
 #include <string.h>
 

@@ -42,8 +42,8 @@ static bool stored_as(MYSQL *db, const char *id, const struct new_event *ev)
                         ev->payload.p ? ev->payload.n : strlen("null")) == 1;
 }
 
-/* Emits are prepared statements on the server. Whatever happens to them, events are stored
- * unchanged: plain, whole and large ones; also after the connection was reset, or has ended. */
+/* Emits are prepared statements on the server. They store every event unchanged, small or large,
+ * also after the connection was reset or closed. */
 static void prepared_statement_stores_the_same_as_a_literal(void **state)
 {
     (void)state;

@@ -6,8 +6,7 @@
 #include "predicates.h"
 #include "store_impl.h"
 
-/* Memory may be short for a moment. But an event for which there is never enough must not hold up
- * all the others. */
+/* Memory may be short for a moment. But an event that never fits must not block all others. */
 static void event_that_never_fits_in_memory_is_left_to_expire(void **state)
 {
     struct store_rig *g = *state;

@@ -18,7 +18,7 @@ static void sink_declining_events_is_paused_and_loses_none(void **state)
     assert_int_equal(w->sk->n, 2); /* 1 of a, 2 of b */
     rig_end(g, 0, 0, SINK_PAUSE);
     rig_step(g, 0);
-    assert_int_equal(w->sk->n, 1); /* nothing new is started */
+    assert_int_equal(w->sk->n, 1); /* no new event is claimed */
     assert_true(rig_look(g).paused);
     assert_non_null(strstr(g->last_log, "paused: "));
     rig_end(g, 0, 0, SINK_DELIVERED);
@@ -110,7 +110,7 @@ static void worker_with_replaced_settings_stands_by_until_restored(void **state)
     assert_non_null(strstr(g->last_log, "standing by: "));
 
     int64_t looks = 0, until = g->mono + 120000 * MS_NS, next = 0;
-    for (; g->mono < until; looks++) { /* it sleeps, and asks at growing intervals */
+    for (; g->mono < until; looks++) { /* it sleeps and polls at growing intervals */
         pipeline_wait(w->p, NULL, 0, &next);
         assert_true(next > g->mono && next <= g->mono + 15000 * MS_NS);
         rig_pass(g, (next - g->mono) / MS_NS + 1);

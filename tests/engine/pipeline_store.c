@@ -122,7 +122,7 @@ static void dispatcher_preset_has_the_documented_values(void **state)
     w->sk->answer_ctx = 1 + 150 + 1 + 1;
     rig_emit(g, "poison");
     for (int n = 0; n < 2000 && rig_look(g).dead == 0; n++) {
-        rig_emit(g, NULL); /* this one gets through, so the other event is at fault */
+        rig_emit(g, NULL); /* this one is delivered, so the other event is at fault */
         rig_pass(g, 1000);
         rig_step(g, 0);
     }

@@ -193,7 +193,7 @@ static void poison_is_found_one_event_at_a_time(void **state)
         got[g->seen[i].seq] = true;
     for (int i = 1; i <= 10; i++)
         assert_true(got[i] == (i != poison_seq));
-    /* Once with others, then alone until its attempts are used up. */
+    /* Once with others, then alone until its attempts are exhausted. */
     assert_in_range(crashes, 3, 5);
 }
 

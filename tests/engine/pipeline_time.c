@@ -26,7 +26,7 @@ static void slow_handlers_keep_their_lease(void **state)
     for (int i = 0; i < 64; i++)
         rig_emit(g, "a");
     rig_step(g, 0);
-    assert_int_equal(g->n_seen, 64); /* one batch takes more than four leases */
+    assert_int_equal(g->n_seen, 64); /* one batch lasts more than four leases */
     assert_int_equal(pipeline_stats(w->p)->lost, 0);
     assert_int_equal(rig_look(g).delivered, 64);
 }
@@ -56,7 +56,7 @@ static void worker_past_its_lease_delivers_and_changes_nothing(void **state)
     rig_pass(g, 2000); /* stopped for the whole lease */
     rig_run(g, 1, 1000);
     SAW(1, 2);
-    /* Its delivery gets through after all, as a duplicate with the same id. */
+    /* Its delivery arrives after all, as a duplicate with the same id. */
     rig_end(g, 0, 0, SINK_DELIVERED);
     a->sk->hold = false;
     rig_step(g, 0);
@@ -83,7 +83,7 @@ static void drain_releases_unstarted_events_and_awaits_the_rest(void **state)
     rig_step(g, 0);
     assert_int_equal(pipeline_state(w->p), PIPELINE_STOPPED);
     struct consumer_info c = rig_look(g);
-    assert_int_equal(c.inflight + c.parked, 0); /* given back by moving the position */
+    assert_int_equal(c.inflight + c.parked, 0); /* released by moving the position */
     assert_int_equal(c.behind, 8);
     rig_crash(g, 0);
     g->capacity = RIG_INFLIGHT;
@@ -154,7 +154,7 @@ static void settling_also_claims_so_no_event_waits_for_the_sweep(void **state)
     struct worker *w = rig_worker(g, 0, NULL);
     rig_emit(g, "1");
     w->sk->hold = true;
-    rig_step(g, 0); /* the sink has the event, and there are no more */
+    rig_step(g, 0); /* the sink holds the only event */
     assert_int_equal(w->sk->n, 1);
     assert_false(pipeline_stats(w->p)->through);
     rig_end(g, 0, 0, SINK_DELIVERED);

@@ -27,9 +27,9 @@ struct model {
     bool hold; /* the test ends deliveries itself */
     enum sink_status (*answer)(struct model *m, const struct delivery *d);
     int64_t answer_ctx;
-    bool unasked;    /* the sink knows the answer without asking its peer */
-    int64_t busy_ms; /* it answers from within submit, after this long, as handlers do */
-    bool attended;   /* it waits for its peer's answer on `asked_fd` */
+    bool unasked;    /* the sink answers without contacting its peer */
+    int64_t busy_ms; /* it answers from within submit, after this time, as handlers do */
+    bool attended;   /* it waits for the peer's answer on `asked_fd` */
     int asked_fd;
     const char *finds; /* the answer, passed on at the next drive */
     const char *told;
@@ -65,7 +65,7 @@ struct rig {
     struct worker w[RIG_PIPELINES];
     struct arrival *seen;
     size_t n_seen;
-    struct arena looked; /* the texts of the last rig_look */
+    struct arena looked; /* the strings of the last rig_look */
     struct log log;
     char last_log[1024];
 };
@@ -89,14 +89,14 @@ void rig_crash(struct rig *g, int i);
 void rig_pass(struct rig *g, int64_t ms);
 void rig_emit(struct rig *g, const char *key);
 void rig_emit_at(struct rig *g, const char *key, int64_t not_before);
-/* rig_step steps worker i until it has nothing to do at the current time. */
+/* rig_step steps worker i until it has no work at the current time. */
 void rig_step(struct rig *g, int i);
 /* rig_end ends the k-th delivery that worker i's sink has. */
 void rig_end(struct rig *g, int i, size_t k, enum sink_status status);
-/* rig_run steps worker i and moves the clock until it is through, for at most `ms`. It returns
- * whether it is. */
+/* rig_run steps worker i and moves the clock until the worker has caught up, for at most `ms`. It
+ * returns whether it has. */
 bool rig_run(struct rig *g, int i, int64_t ms);
-/* rig_look returns the state of consumer c. Its texts live until the next call. */
+/* rig_look returns the state of consumer c. Its strings live until the next call. */
 struct consumer_info rig_look(struct rig *g);
 
 /* rig_assert_seen checks which events have arrived, by their numbers; SAW(1, 2) does so for a test

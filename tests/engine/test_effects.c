@@ -330,8 +330,8 @@ static void step(int i)
     }
 }
 
-/* Lets the lease of the worker of st expire between its claim and its transaction, while all others
- * keep working. */
+/* Makes the lease of the worker of st expire between its claim and its transaction, while all
+ * others keep working. */
 static void work_late(struct store *st)
 {
     script.late = false;
@@ -346,7 +346,7 @@ static void work_late(struct store *st)
     }
 }
 
-/* Steps worker i until nothing is left, and moves the clock to the time of its next wake-up. */
+/* Steps worker i until it has no work, and moves the clock to its next wake-up. */
 static bool run_through(int i, int64_t ms)
 {
     struct pollfd fds[8];

@@ -1,5 +1,5 @@
 /* Is the sink or the event at fault? A sink that fails everything is down, and no event is buried,
- * whatever it answers; an event that fails while others get through becomes a dead letter. */
+ * whatever it answers; an event that fails while others are delivered becomes a dead letter. */
 #include "rig.h"
 
 #include "engine/pipeline_impl.h"
@@ -87,8 +87,8 @@ static void outage_longer_than_patience_buries_nothing(void **state)
     outage_buries_nothing_with(*state, "fast,outage=5m", "order=key", 50, 20 * MINUTE);
 }
 
-/* By then each event has been tried many times, but none is given up: with so many failing, the
- * sink must be at fault. */
+/* By then each event has been tried many times, but none is buried: with so many failing, the sink
+ * must be at fault. */
 static void outage_of_hours_buries_nothing(void **state)
 {
     outage_buries_nothing_with(*state, "base=100ms,cap=2s,outage=1m", "order=none", 200, 10 * HOUR);
@@ -122,8 +122,8 @@ static void emit_in_outage(struct rig *g,
     }
 }
 
-/* The sink cannot express every fifth event, and knows that without asking its peer. That is no
- * evidence about the others. */
+/* The sink cannot express every fifth event, which it decides without its peer. That proves nothing
+ * about the others. */
 static enum sink_status some_are_inexpressible(struct model *m, const struct delivery *d)
 {
     m->unasked = d->ev->seq % 5 == 0;
@@ -296,7 +296,7 @@ static void outage_buries_nothing_in_global_order(void **state)
     outage_buries_nothing_with(*state, "fast", "order=global", 50, 10 * MINUTE);
 }
 
-/* The last success is no evidence about the first failure. */
+/* The last success proves nothing about the first failure. */
 static void outage_in_the_middle_of_a_single_key_buries_nothing(void **state)
 {
     struct rig *g = *state;
@@ -323,8 +323,7 @@ static void consecutive_outages_bury_nothing(void **state)
     assert_all_delivered_once(g, 400);
 }
 
-/* The event is known to have failed once by its own fault. Its failures in an outage are still the
- * sink's fault. */
+/* The event once failed by its own fault. Its failures in an outage are still the sink's. */
 static void outage_adds_no_attempt_to_an_earlier_failure(void **state)
 {
     struct rig *g = *state;
@@ -473,7 +472,7 @@ static void event_failing_alone_is_finally_buried(void **state)
     assert_int_equal(g->n_seen, 1);
 }
 
-/* Others get through, but never close to its failures. No single success is proof, but together
+/* Others are delivered, but never close to its failures. No single success is proof, but together
  * they are. */
 static void event_failing_among_rare_others_is_finally_buried(void **state)
 {
@@ -495,7 +494,7 @@ static void event_failing_among_rare_others_is_finally_buried(void **state)
     assert_int_equal(g->n_seen, n);
 }
 
-/* Starts a worker whose deliveries the test ends itself. Each event has its own claim, and a failed
+/* Starts a worker whose deliveries the test answers. Each event has its own claim, and a failed
  * one is not retried within an hour. */
 static struct worker *answers_by_hand(struct rig *g, const char *attempts)
 {
@@ -557,7 +556,7 @@ static void outage_ends_with_the_first_delivery(void **state)
     send_after(g, 1500);
     answer_to(g, 0, SINK_RETRY);
 
-    send_after(g, 550); /* event 3 gets through */
+    send_after(g, 550); /* event 3 is delivered */
     send_after(g, 50);  /* event 4 does not */
     answer_to(g, 1, SINK_RETRY);
     send_after(g, 200); /* event 5 does, and is answered first */
@@ -569,8 +568,8 @@ static void outage_ends_with_the_first_delivery(void **state)
     assert_int_equal(rig_look(g).parked, 2);
 }
 
-/* The proof arrives after the failure was settled, and after another delivery got through that was
- * sent too late to be one. */
+/* The proof arrives after the failure was settled, and after the success of a delivery that was
+ * sent too late to prove anything. */
 static void late_evidence_counts(void **state)
 {
     struct rig *g = *state;
@@ -711,8 +710,8 @@ static void cut_off_relay_hands_over_in_global_order(void **state)
     relay_that_is_cut_off_hands_over(*state, "order=global", true);
 }
 
-/* It gives back one claim after the other. If it reclaimed the last one in between, it would not
- * know about the earlier ones: the simulator's seed 19032. */
+/* It releases one claim after the other. If it reclaimed the last one in between, it would not know
+ * the earlier ones: the simulator's seed 19032. */
 static void events_handed_over_are_not_overtaken(void **state)
 {
     struct rig *g = *state;
@@ -760,7 +759,7 @@ static void failure_of_a_lost_claim_does_not_count(void **state)
     assert_false(failure_is_events(&w->p->detector, 1));
 }
 
-/* Between attempts it holds no event, but still has work and makes no progress. */
+/* Between attempts it holds no event, but has pending work and makes no progress. */
 static void outage_in_global_order_makes_no_progress(void **state)
 {
     struct rig *g = *state;

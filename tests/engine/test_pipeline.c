@@ -136,7 +136,7 @@ static void exhausted_attempts_bury_the_event_and_free_its_key(void **state)
     w->sk->answer_ctx = 1;
     rig_emit(g, "a");
     rig_emit(g, "a");
-    rig_emit(g, "b"); /* gets through, so the other event is at fault */
+    rig_emit(g, "b"); /* is delivered, so the other event is at fault */
     assert_true(rig_run(g, 0, 10000));
     SAW(3, 2);
     assert_int_equal(rig_look(g).dead, 1);
@@ -166,7 +166,7 @@ static void down_sink_uses_no_attempt_and_keeps_the_order(void **state)
     w->sk->answer_ctx = 3;
     for (int i = 0; i < 6; i++)
         rig_emit(g, i % 2 ? "a" : "b");
-    assert_false(rig_run(g, 0, 60000)); /* for a minute, leases are kept and nothing is given up */
+    assert_false(rig_run(g, 0, 60000)); /* for a minute leases are kept and no event is released */
     SAW(1, 2);
     assert_true(pipeline_stats(w->p)->down);
     assert_int_equal(pipeline_stats(w->p)->retried + pipeline_stats(w->p)->lost, 0);
@@ -247,7 +247,7 @@ static void failure_holds_its_key_in_all_batches_in_flight(void **state)
     rig_end(g, 0, 2, SINK_DELIVERED);
     rig_end(g, 0, 0, SINK_RETRY);
     rig_step(g, 0);
-    assert_int_equal(w->sk->n, 1); /* b2: neither a3 nor a5 went */
+    assert_int_equal(w->sk->n, 1); /* b2: neither a3 nor a5 was submitted */
     rig_end(g, 0, 0, SINK_DELIVERED);
     w->sk->hold = false;
     assert_true(rig_run(g, 0, 10000));
@@ -292,7 +292,7 @@ static void long_chain_of_one_key_is_held_back_without_recursion(void **state)
 
 enum { RETRIED = 1000 };
 
-/* Takes a millisecond for four events, and fails every tenth once. m->answer_ctx is the longest
+/* Needs a millisecond for four events, and fails every tenth once. m->answer_ctx is the longest
  * wait for a retry, in ns. */
 static enum sink_status fail_every_tenth_once(struct model *m, const struct delivery *d)
 {
