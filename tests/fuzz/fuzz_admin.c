@@ -21,7 +21,7 @@ static char answer[ANSWER_MAX + 1];
 #define VARIABLE "OUTBOX_FUZZ_TOKEN"
 #define TOKEN "0123456789abcdef0123456789abcdef"
 
-/* One server asks for a token, the other does not. */
+/* One server requires a token, the other does not. */
 static struct peer {
     struct admin *server;
     struct admin_address at;
@@ -57,7 +57,7 @@ static void start_both(void)
         start(&peers[i], ob);
 }
 
-/* ask returns how much of an answer arrived before the server closed the connection. */
+/* ask returns the number of bytes of the answer before the server closed the connection. */
 static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -87,7 +87,7 @@ static size_t in_front(const char *p, size_t n)
 static bool asks_for_a_page(const char *p, size_t n)
 {
     static const char *const paths[] = {"/metrics", "/livez", "/readyz", "/"};
-    size_t empty = in_front(p, n); /* blanks that it does not distinguish */
+    size_t empty = in_front(p, n); /* white space that the server does not distinguish */
     p += empty;
     n -= empty;
     size_t method = n > 4 && memcmp(p, "GET", 3) == 0    ? 3
@@ -165,8 +165,8 @@ static void judge(const struct peer *peer, const char *p, size_t n, size_t got)
     }
 }
 
-/* alive checks that the server answers as it should. It may disconnect a client that arrives while
- * all its places are still being cleared. */
+/* alive checks that the server answers. It may disconnect a client that arrives while it still
+ * clears all its connections. */
 static bool alive(const struct peer *peer)
 {
     static const char request[] = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";

@@ -28,7 +28,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         MUST(err.code != ERR_NONE && err.code != ERR_INTERNAL && err.text[0]);
     bool bad = err.code != ERR_NONE;
     config_release(&c);
-    c.gather = true; /* whatever is wrong, the file is read to its end */
+    c.gather = true; /* the file is read to its end despite errors */
     if (config_file(&c, path, &err) == 0)
         MUST(config_settings(&c, &s, &err) == 0 && (!bad || c.n_problems > 0));
     config_release(&c);

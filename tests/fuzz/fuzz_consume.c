@@ -1,7 +1,7 @@
 /* Replies of Redis to a member of a consumer group. The first byte of the input selects how the
- * member works, the rest is sent by the server on one connection. Whatever it is, the member ends.
- * It acknowledges only entries that it was given, as many as it handled or had to skip, and none
- * whose handling failed. */
+ * member works, the rest is sent by the server on one connection. Whatever the server sends, the
+ * member ends. It acknowledges only entries that it received, as many as it handled or skipped, and
+ * none whose handling failed. */
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -28,8 +28,8 @@ int __real_poll(struct pollfd *fds, nfds_t n, int timeout);
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout);
 int __wrap___poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t size);
 
-/* answer sends the next reply, or all that is left if that is not a whole one. At the end the
- * server goes away. */
+/* answer sends the next reply, or the rest of the input if that is incomplete. At the end the
+ * server closes the connection. */
 static void answer(void)
 {
     size_t n = 0;
@@ -50,8 +50,8 @@ static void answer(void)
     run.left -= n;
 }
 
-/* Waiting for the server makes it answer. A pause between two attempts ends at once, and after some
- * of them it is time to stop. */
+/* Waiting for the server makes it answer. A pause between two attempts ends at once; after some
+ * pauses the member is told to stop. */
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
     uint64_t one = 1;
@@ -95,7 +95,7 @@ static void said(void *ctx, enum log_level level, const char *consumer, const ch
     MUST(text[0]);
 }
 
-/* was_given tells whether an entry of that id is anywhere in the reply. */
+/* was_given tells whether the reply contains an entry with that id. */
 static bool was_given(const redisReply *r, const char *id)
 {
     if (r->type != REDIS_REPLY_ARRAY)
@@ -175,7 +175,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         MUST(err.text[0]);
     int64_t acks = acknowledged(p, n - 1), ended = stats.handled + stats.skipped;
     MUST(stats.handled == run.handled && stats.failed == run.failed);
-    MUST(acks <= ended && acks >= ended - 1); /* the last one may not have got out */
+    MUST(acks <= ended && acks >= ended - 1); /* the last acknowledgement may not have been sent */
     peer_hang_up();
     close(run.wake);
     return 0;

@@ -24,7 +24,8 @@ static struct str field_of(const struct event *ev, size_t i)
     return s;
 }
 
-/* is_said tells whether an entry holds the complete field of the event, or is one the sink adds. */
+/* is_said tells whether an entry holds the complete field of the event, or is a variable that the
+ * sink adds. */
 static bool is_said(const struct event *ev, const char *entry)
 {
     static const char *const made[] = {"OUTBOX_CREATED_AT=", "OUTBOX_CONSUMER=mail",

@@ -1,7 +1,7 @@
 /* A file left by another process; the input is its content before the sink appends. Whole lines
- * stay as they are, byte for byte. The rest is cut off if it is the beginning of a line of ours or
- * zeros; otherwise it is another writer's last line, and gets its line feed. Our line follows
- * whole, and a second one behind the first. */
+ * stay as they are, byte for byte. The rest is cut off if it is the beginning of one of our lines
+ * or zeros; otherwise it is another writer's last line and is terminated. Our two lines follow
+ * whole and in order. */
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* The parser of config files on its own. Every name and value that it passes on is part of the
+/* The parser of config files alone. Every name and value that it passes on is part of the
  * text. */
 #include "base/ini.h"
 #include "base/text.h"

@@ -39,7 +39,7 @@ static void *serve(void *peer)
     abort(); /* no stop was requested */
 }
 
-/* read_printed adds new output to the part not judged yet. */
+/* read_printed appends new output to the part not checked yet. */
 static void read_printed(void)
 {
     ssize_t k;
@@ -88,8 +88,8 @@ static void start_both(void)
         start(&peers[i]);
 }
 
-/* ask returns how much of an answer arrived. The receiver disconnects a client that sends no more,
- * though not always at once. */
+/* ask returns the number of bytes of the answer. The receiver disconnects a client that stops
+ * sending, though not always at once. */
 static size_t ask(const struct peer *peer, const void *p, size_t n)
 {
     static const struct timeval patience = {.tv_usec = PATIENCE_MS * 1000};
@@ -107,8 +107,8 @@ static bool is_json(struct str line)
     return json_parse(line, &value, NULL, NULL) == 0;
 }
 
-/* judge_printed: whole lines only; the rest is still to arrive. A document begins with a brace, a
- * line of text never. */
+/* judge_printed checks whole lines; the rest is still to arrive. A document begins with a brace, a
+ * line of text never does. */
 static void judge_printed(void)
 {
     size_t at = 0;
@@ -129,7 +129,7 @@ static void judge(const struct peer *peer)
     int status = 0;
     judge_printed();
     if (!strstr(answer, "\r\n\r\n"))
-        return; /* none, or not all of it yet */
+        return; /* no or incomplete output yet */
     MUST(sscanf(answer, "HTTP/1.%*1[01] %3d ", &status) == 1);
     MUST(status == 204 || status == 100 || status >= 400);
     if (peer->verifies)

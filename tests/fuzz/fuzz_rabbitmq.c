@@ -129,8 +129,8 @@ static void say_login(struct sink *sk)
     buf_release(&b);
 }
 
-/* The verdict sent about each event, found by other means than the sink's: any ack of its tag,
- * wherever it is. */
+/* The verdict sent about each event, found independently of the sink's parser: any ack of its tag,
+ * at any offset. */
 struct said {
     bool acked[EVENTS + 1];
 };
@@ -173,7 +173,7 @@ static void healed(struct sink *sk, struct fuzzed *f)
     amqp_basic_ack_t ack = {.delivery_tag = f->n, .multiple = 1};
     peer_expect(&(struct peer_script){.connections = 2});
     now_ns += 3600 * 1000 * MS_NS;
-    for (int i = 0; i < 3; i++) /* the first may only see that the connection is gone */
+    for (int i = 0; i < 3; i++) /* the first may only notice the closed connection */
         sk->ops->drive(sk);
     submit(sk, f);
     say_login(sk);

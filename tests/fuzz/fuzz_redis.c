@@ -105,7 +105,7 @@ static void listen_to(struct said *s, const char *p, size_t n)
     redisReaderFree(reader);
 }
 
-/* is_id tells whether a text is an entry's id, by other means than the sink's. */
+/* is_id tells whether a string is an entry's id, independently of the sink's parser. */
 static bool is_id(const redisReply *r)
 {
     if (r->type != REDIS_REPLY_STRING)
@@ -165,7 +165,7 @@ static void healed(struct sink *sk, struct fuzzed *f, bool lease)
     static const char good[] = "$3\r\n1-1\r\n$3\r\n1-2\r\n$3\r\n1-3\r\n$3\r\n1-4\r\n";
     peer_expect(&(struct peer_script){.connections = 2});
     now_ns += 3600 * 1000 * MS_NS;
-    for (int i = 0; i < 3; i++) { /* the first may only see that the connection is gone */
+    for (int i = 0; i < 3; i++) { /* the first may only notice the closed connection */
         now_ns += 1000 * MS_NS;
         sk->ops->drive(sk);
     }
@@ -182,7 +182,7 @@ static void healed(struct sink *sk, struct fuzzed *f, bool lease)
         MUST(f->answers[i] == 1 && f->status[i] == SINK_DELIVERED);
 }
 
-/* endless checks that an endless reply is given up before it takes much memory. */
+/* endless checks that the sink abandons an endless reply before it uses much memory. */
 static void endless(void)
 {
     static char junk[1 << 16];

@@ -1,5 +1,5 @@
 /* What servers of a cluster report about each other: redirections, and the owners of slots.
- * Whatever it is, it names existing slots and addresses that can be connected to, or is refused. */
+ * Every accepted report names existing slots and valid addresses. */
 #include "fuzz.h"
 #include "redis/cluster.h"
 #include "resp.h"

@@ -1,5 +1,5 @@
-/* A Sentinel's reports: the master's address, and later its change. Whatever they are, the reported
- * master has an address that can be connected to; or there is none, and a reason. */
+/* A Sentinel's reports: the master's address, and later its change. The result is always a master
+ * with a valid address, or none and a reason. */
 #include "fuzz.h"
 #include "peer.h"
 #include "redis/sentinel.h"

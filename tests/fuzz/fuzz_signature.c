@@ -85,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         snprintf(back, sizeof back, "%lld", (long long)time);
         MUST(strcmp(back, text) == 0);
     }
-    /* An attacker does not know our secret, whatever they write. */
+    /* No input of an attacker, who does not know our secret, may verify. */
     MUST(signature_check(good, &m, (struct str){words < n ? text + words + 1 : text, header},
                          NOW) != NULL);
     signature_keys_free(keys);

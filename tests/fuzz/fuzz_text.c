@@ -1,5 +1,5 @@
 /* Durations, sizes, numbers, yes and no: an accepted value is within its bounds and is printed in a
- * form that reads the same. */
+ * form that parses back to it. */
 #include "base/text.h"
 #include "engine/consumer.h"
 #include "fuzz.h"

@@ -1,8 +1,8 @@
-/* Answers to webhooks. The first byte of the input selects the sink's settings; if it asks for
- * that, a file of headers up to a NUL follows; the endpoint sends the rest. Every event gets one
- * answer; it is delivered only if the endpoint answered 2xx; no endpoint can silence us for more
- * than an hour; the reason is one line of text without our token; and the request is one request,
- * in which no header ends another. */
+/* Answers to webhooks. The first byte of the input selects the sink's settings; if that byte
+ * selects one, a file of headers up to a NUL follows; the endpoint sends the rest. Every event gets
+ * one answer; it is delivered only if the endpoint answered 2xx; no endpoint can silence us for
+ * more than an hour; the reason is one line of text without our token; and the request is one
+ * request, in which no header ends another. */
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -49,7 +49,7 @@ static void done(void *ctx, struct delivery *d, const struct sink_result *r)
     snprintf(got.text, sizeof got.text, "%s", r->text ? r->text : "");
 }
 
-/* says looks for a status line of that status. */
+/* says tells whether the input contains a status line with that status. */
 static bool says(const char *p, size_t n, int status)
 {
     char number[16];
@@ -85,7 +85,7 @@ static void one_request(void)
     heard[n] = '\0';
     char *end = strstr(heard, "\r\n\r\n");
     if (n == 0)
-        return; /* the endpoint was gone before anything was sent */
+        return; /* the endpoint disconnected before the request was sent */
     MUST(end && strncmp(heard, "POST /hook HTTP/1.1\r\n", 21) == 0);
     end[2] = '\0';
     for (char *p = strstr(heard, "\r\n") + 2; *p; p = strstr(p, "\r\n") + 2, lines++) {

@@ -6,8 +6,8 @@
 
 #include <stddef.h>
 
-/* peer_expect accepts so many connections from now on, and refuses the rest. It closes an earlier
- * one. Each connection is sent `say` at once and then, if `only` is set, end of file. */
+/* peer_expect accepts that many connections from now on and refuses the rest. It closes an earlier
+ * connection. Each connection is sent `say` at once and then, if `only` is set, end of file. */
 struct peer_script {
     int connections;
     const void *say;

@@ -34,7 +34,7 @@ class Installed(unittest.TestCase):
         cls.dest = cls.root / "dest"
 
     def find(self, pattern):
-        """find returns the one installed file with this name."""
+        """find returns the only installed file with this name."""
         found = sorted(path for path in self.dest.rglob(pattern) if path.is_file())
         self.assertEqual(len(found), 1, f"{pattern}: {found}")
         return found[0]

@@ -1,10 +1,10 @@
 """Random histories on PostgreSQL against a model: writers begin, emit, set savepoints, roll back to them, prepare, commit and
-roll back in any order, while workers claim, fail, bury, crash, hold on to claims and give back, and old events are trimmed. The
+roll back in any order, while workers claim, fail, bury, crash, keep claims open and release, and old events are trimmed. The
 model's predictions are compared with each consumer's deliveries.
 
     class Random(World):
         def test_random_history_is_exact(self):
-            self.play(seed=1, steps=400, trouble=True)  # fails with all that is wrong
+            self.play(seed=1, steps=400, trouble=True)  # fails with all violations
 """
 import collections
 import random
@@ -65,21 +65,21 @@ class Writer:
 
 
 class Reader:
-    """A consumer: the events it was handed, in order, and those it buried. Its workers, if allowed, now and then fail, bury,
-    crash, give back, and hold on to a claim while others continue."""
+    """A consumer: the events it received, in order, and those it buried. Its workers, if allowed, sometimes fail, bury, crash,
+    release, or keep a claim open while others continue."""
 
     def __init__(self, session, name, trouble, ordering="key", kinds=("t.one", "t.two", "u.one")):
         self.session, self.name, self.trouble, self.ordering, self.kinds = session, name, trouble, ordering, kinds
         self.seen, self.crashed, self.buried, self.in_hand, self.workers = [], set(), set(), [], 0
 
     def step(self, dice, world):
-        """step settles a claim that it holds, or claims once; it tells whether there was anything."""
+        """step settles a claim that it holds, or claims once; it returns whether it had work."""
         if self.in_hand and (not self.trouble or dice.random() < 0.4):
             self.settle(dice, world, *self.in_hand.pop(0))
             return True
         crash = self.trouble and dice.random() < 0.08
         worker = f"w{self.workers}"
-        # A lease of a millisecond is the end of its worker: nothing is settled.
+        # A lease of a millisecond simulates a crash of the worker: nothing is settled.
         epoch, events = self.session.claim(self.name, worker, dice.choice([1, 2, 7, 30, 30 if crash else 1000]),
                                            1 if crash else LEASE_MS, 1000)
         if epoch is None: return False
@@ -106,7 +106,7 @@ class Reader:
                 outcomes.append({"seq": seq, "kind": "behind"})
                 if key: failing.add(key)
             elif self.trouble and dice.random() < 0.05:
-                # It waits for a moment, in which others run, or not at all.
+                # It waits for a moment, in which others run, or continues at once.
                 outcomes.append({"seq": seq, "kind": "retry", "delay_ms": dice.choice([1, 200]), "error": "boom"})
                 if key: failing.add(key)
             elif self.trouble and dice.random() < 0.03:
@@ -118,7 +118,8 @@ class Reader:
             raise AssertionError(f"{self.name}: a live claim was lost")
 
     def check(self, world):
-        """check compares with the model: everything once, nothing else, each key in its order. It returns the violations."""
+        """check compares the deliveries with the model: every event once, no other, each key in order. It returns the
+        violations."""
         wanted = {seq for seq, e in world.events.items() if e[1] in self.kinds}
         got = [seq for seq, _ in self.seen]
         dead = {seq for seq, in self.session.do("SELECT seq FROM @.dead WHERE consumer = %s", self.name)}
@@ -200,7 +201,7 @@ class World(Exact):
         self.assertEqual(wrong, [])
 
     def plant(self, writers, readers):
-        """plant is where a test of the model itself puts a bug into the outbox."""
+        """plant is the hook by which a test of the model plants a bug in the outbox."""
 
     def finish(self, dice, writers, readers):
         for w in writers:

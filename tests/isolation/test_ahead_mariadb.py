@@ -21,7 +21,7 @@ class Ahead(MariaCase):
         self.drain("--consumer", "c", "--sink", f"file:{self.out}", "--batch", "200")
 
     def in_order(self):
-        """in_order returns the events, as the server joins them."""
+        """in_order returns the events in the order of the server's join."""
         return self.sql("SELECT o.seq, e.id FROM outbox_order o JOIN outbox_event e ON e.nr = o.nr ORDER BY o.seq")
 
     def assert_exact(self, events):
@@ -44,7 +44,7 @@ class Ahead(MariaCase):
         self.sql(FILL.format(n=turns * 20))
         with self.counted() as proxy: self.drain_through(proxy, "20")
         self.assert_exact(turns * 20)
-        self.assertLess(proxy.count, turns * 5)  # a poll and the events are two more, and connecting takes some
+        self.assertLess(proxy.count, turns * 5)  # a poll and the events need two more, and connecting a few
 
     def test_next_events_are_read_while_a_turn_commits(self):
         """The server is asked for the next batch before this claim is committed, and has read it when this batch is
@@ -66,7 +66,7 @@ class Ahead(MariaCase):
         self.assert_exact(6000)
 
     def test_events_are_parked_claimed_again_and_settled_together(self):
-        """A batch that has to wait takes no packet per event, whether to be parked, claimed again, or settled. At most its keys
+        """A batch that must wait needs no packet per event, whether to be parked, claimed again, or settled. At most its keys
         are looked up one by one."""
         keys = 150
         self.sql(FILL.format(n=300))
@@ -83,8 +83,8 @@ class Ahead(MariaCase):
         self.assertLessEqual(self.most_repeated(proxy.texts), keys // 10)
 
     def most_repeated(self, texts):
-        """most_repeated returns how often the same query about events was made, beyond once in a transaction. How many
-        transactions find nothing to do is a matter of time."""
+        """most_repeated returns how often the same query about events was made, beyond once in a transaction. Timing decides
+        how many transactions find no work."""
         transactions = sum(text.startswith("START TRANSACTION") for text in texts)
         kinds = collections.Counter(re.sub(r"'[^']*'|\d+", "?", text) for text in texts
                                     if re.search(r"\.outbox_(event|order|parked|claim|passed)\b", text))
@@ -96,7 +96,7 @@ class Ahead(MariaCase):
             first.execute("START TRANSACTION")
             second.execute("START TRANSACTION")
             for _ in range(8):
-                self.sql(FILL.format(n=300))  # takes more numbers than it has rows
+                self.sql(FILL.format(n=300))  # reserves more numbers than it has rows
                 first.execute(FILL.format(n=7))
                 second.execute(FILL.format(n=20))
             self.relay()
@@ -104,7 +104,7 @@ class Ahead(MariaCase):
             for _ in range(4):
                 self.sql(FILL.format(n=500))
                 first.execute(FILL.format(n=7))
-            self.outbox("status")  # assigns others' places to its own events
+            self.outbox("status")  # gives its events the places of others
             late.commit()  # numbers from between, and places behind all of these
             undone.rollback()
             for _ in range(4): self.sql(FILL.format(n=500))

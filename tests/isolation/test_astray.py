@@ -1,5 +1,5 @@
-"""Damage that an operator or a tool can do to the tables and sequences of an outbox by hand, beyond test_moved.py: nothing is
-lost, or the error says what is wrong and what to do."""
+"""Damage that an operator or a tool can do to the tables and sequences of an outbox, beyond test_moved.py: nothing is lost, or
+the error states the problem and the remedy."""
 # build: plain
 import subprocess
 
@@ -20,7 +20,7 @@ class Astray(Exact):
         return [self.app.do("SELECT id FROM @.event WHERE seq = %s", self.app.emit(key))[0][0] for _ in range(n)]
 
     def taken(self, consumer="c"):
-        """taken drains, and returns the ids of the events."""
+        """taken drains and returns the ids of the events."""
         got = []
         while rows := self.reader.do("SELECT epoch, id FROM @.claim(%s, 'w', 100)", consumer):
             got += [row[1] for row in rows]
@@ -74,8 +74,8 @@ class Astray(Exact):
         self.assertEqual(self.taken(), new)
 
     def test_consumer_starting_far_ahead_moves_no_other(self):
-        """It claims in a transaction that has a number, so nothing before it could check how far event numbers were: the
-        consumer was told its position, and no event number has reached it."""
+        """It claims in a transaction that has a number, so no earlier check of the event numbers was possible: the consumer has
+        a position, and no event number has reached it."""
         self.register("c")
         late = self.session()
         late.do("BEGIN")
@@ -91,7 +91,7 @@ class Astray(Exact):
                      "(SELECT value::int FROM @.meta WHERE name = 'schema_version'))", request(lane_hint=lane))
         claim.do("COMMIT")
         self.assertLess(self.reader.do("SELECT max(next_floor) FROM @.lane")[0][0], 100)
-        self.app.do("UPDATE @.lane SET next_floor = floor WHERE next_floor IS NOT NULL")  # as it was left until now
+        self.app.do("UPDATE @.lane SET next_floor = floor WHERE next_floor IS NOT NULL")  # as left so far
         self.emit(3)
         self.taken()
         self.app.force("SELECT setval('@.event_seq_seq', 1); DELETE FROM @.event")
@@ -101,9 +101,9 @@ class Astray(Exact):
         self.in_order()
 
     def test_consumer_far_ahead_does_not_imply_restarted_numbers(self):
-        """It was told its position; it has not seen how far event numbers are. So many transactions run that its lanes cannot
-        name them, and one of them has emitted: that event is not new at a position it precedes, and stops no relay of
-        others."""
+        """It has a position but has not seen the highest event number. Too many transactions run for its lanes to name them,
+        and one of them has emitted: that event precedes the position, so it is not new, and it stops no relay of other
+        consumers."""
         self.register("c")
         self.register("ahead", start_at="999999999999999999")
         late = self.session()
@@ -212,7 +212,7 @@ class Astray(Exact):
             self.assertEqual(restore.wait(), 0)
             new = self.emit(1)
             wait_until(lambda: new[0] in [e["id"] for e in self.ndjson(out)], what=relay.output)
-            # And again, under a connection that has its statements prepared.
+            # Then again, on a connection with prepared statements.
             self.app.do("DROP SCHEMA outbox CASCADE")
             subprocess.run([*psql, "-f", dump, self.store], check=True, capture_output=True)
             new = self.emit(1)

@@ -37,7 +37,7 @@ class ClaimBatch(Exact):
         shipped = self.writer.emit("o/1", "order.shipped")
         seqs, epochs = self.batch()
         self.assertEqual(seqs, {"mail": [shipped], "audit": [paid, new, shipped]})
-        self.assertEqual(self.batch(worker="another"), ({}, {}))  # out of every other worker's reach
+        self.assertEqual(self.batch(worker="another"), ({}, {}))  # no other worker can claim them
         self.settle(epochs)
         self.assertEqual(self.batch(), ({}, {}))
         with self.assertRaisesRegex(psycopg2.Error, "not registered"): self.batch(target="nobody")

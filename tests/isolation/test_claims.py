@@ -1,4 +1,5 @@
-"""G5, G6, G9 and G10 on PostgreSQL: claims that expire, are extended, given back and taken over, and what trimming leaves."""
+"""G5, G6, G9 and G10 on PostgreSQL: claims that expire, are extended, released and taken over, and the events that trimming
+keeps."""
 # build: plain
 import threading
 
@@ -51,7 +52,7 @@ class Claims(Exact):
         mine.append(self.writer.emit("a/6", "t.x"))
         epoch, events = self.reader.claim("c", "dead", 100)
         self.assertEqual(self.seqs(events), mine)
-        late.do("COMMIT")  # its seq is within the range of the claim, but it is not in it
+        late.do("COMMIT")  # its seq is within the range of the claim, but the event is not in the claim
         new = self.writer.emit("a/1", "t.y")
         self.expire("c")
         seen = self.carefully("c", "alive")
@@ -117,14 +118,14 @@ class Claims(Exact):
         self.assertTrue(self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[3]))
 
     def test_events_cut_off_a_claim_wait_until_it_ends(self):
-        """The rest of a claim is in flight, so what it gave back must not overtake it, however it ends."""
+        """The rest of a claim is in flight, so released events must not overtake it, however the claim ends."""
         for ends in ("settled", "taken over"):
             with self.subTest(ends=ends):
                 self.register("c", start_at="end")
                 first, *cut = [self.writer.emit(key) for key in ("a/1", "a/1", "a/2", "a/1")]
                 later = self.writer.emit("b/1")
                 epoch = self.lease([], 4)
-                last = self.lease([epoch], 1)  # so that the lane cannot go back
+                last = self.lease([epoch], 1)  # so that the lane cannot move back
                 self.assertEqual(self.reader.do("SELECT @._shrink('c', 'w', %s, %s)", epoch, first), [(True,)])
                 self.assertEqual(self.reader.claim("c", "other"), (None, []))
                 self.assertEqual(self.reader.do("SELECT @.extend('c', 'w', %s, 60000)", epoch), [(True,)])
@@ -190,7 +191,7 @@ class Claims(Exact):
         holder.do("BEGIN")
         holder.do("SELECT @._lock_consumer('c')")
         thread = threading.Thread(target=slow.do, args=(RELAYS_CLAIM, "slow"))
-        thread.start()  # its clock is where it started
+        thread.start()  # its clock has not moved
         wait_until(lambda: self.reader.do("SELECT now() - query_start > interval '1500 ms' FROM pg_stat_activity WHERE "
                                           "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
         (epoch,), = holder.do(RELAYS_CLAIM, "w")
@@ -250,7 +251,7 @@ class Claims(Exact):
         seq = self.writer.emit("a/1")
         for ahead in ("1 hour", "-1 hour"):
             with self.subTest(due_from=ahead):
-                # Nothing that was parked when the clock was ahead is left.
+                # No event parked while the clock was ahead is left.
                 self.reader.do("UPDATE @.lane SET due_from = now() + %s::interval WHERE lane = -1", ahead)
                 epoch, events = self.reader.claim("c")
                 self.assertEqual(self.seqs(events), [seq])
@@ -278,7 +279,7 @@ class Claims(Exact):
         low = late.emit("a/1")
         others = [self.writer.emit(f"a/{i}") for i in range(10)]
         for name in ("c", "d"): self.assertEqual(sorted(self.drain_all(name)), others)
-        self.take("c"), self.take("d")  # a look that finds nothing ends the window
+        self.take("c"), self.take("d")  # a lookup without results ends the window
         self.assertEqual(self.trim(), 10)
         late.do("COMMIT")
         self.assertEqual((self.trim(), self.kept()), (0, [low]))
@@ -318,14 +319,14 @@ class Claims(Exact):
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
 
     def test_retried_letters_of_a_key_arrive_together_in_order(self):
-        """The first one of each key has a time, as among all parked events; the others are claimed with it."""
+        """The first event of each key has a due time, as among all parked events; the others are claimed with it."""
         self.register("c")
         seqs = [self.writer.emit(key) for key in ("a/1", "a/2", "a/1", "a/3", "a/1", "a/2")]
         one, two, one_again, three, one_last, two_last = seqs
         epoch, _ = self.reader.claim("c")
         self.reader.settle("c", epoch, "w", [{"seq": seq, "kind": "dead", "error": "no"} for seq in seqs])
         self.reader.do("SELECT @._redrive('c', %s)", [one, two_last])
-        self.reader.do("SELECT @._redrive('c', %s)", [one_again, two, three, one_last])  # behind one of them, before the other
+        self.reader.do("SELECT @._redrive('c', %s)", [one_again, two, three, one_last])  # after one of them, before the other
         with_time = "SELECT seq FROM @.parked WHERE due_at IS NOT NULL ORDER BY seq"
         self.assertEqual(self.reader.do(with_time), [(seq,) for seq in (one, two, three, two_last)])
         self.assertEqual(sorted(self.take("c", max_events=3)), [one, one_again, one_last])

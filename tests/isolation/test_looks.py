@@ -1,5 +1,5 @@
 """The cost of searches on PostgreSQL, in SQL: find_unprocessed, find_published and consumer_status, counted in pages of the
-server and in compilations; and a search that ends early can be continued where it ended, and misses nothing."""
+server and in compilations; and a search that ends early can be continued without missing events."""
 # build: plain
 import re
 import unittest
@@ -17,7 +17,7 @@ class Looks(Exact):
                        "SELECT %s, 'a', (i %% 100)::text, '{}' FROM generate_series(1, %s) i", type, n)
 
     def find(self, name, most=100, target=None, after=0, look=200000):
-        """find returns the results, and how far it searched; None: everywhere."""
+        """find returns the results and the end of the search; None: it searched everything."""
         self.reader.db.notices.clear()
         rows = self.reader.do(FIND.format(name), most, target, after, look)
         said = PARTIAL.search("".join(self.reader.db.notices))
@@ -136,7 +136,7 @@ class Looks(Exact):
         return self.reader.do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelname = 'event_pkey'")[0][0]
 
     def test_listing_does_not_count_the_backlog(self):
-        """It needs the consumers' settings, not how they are doing."""
+        """It needs the consumers' settings, not their state."""
         for n in range(5): self.register(f"c{n}")
         self.fill(5000)
         before = self.entries()
@@ -147,7 +147,7 @@ class Looks(Exact):
         self.assertGreater(self.entries() - before, 5 * 5000, "the search would have found it")
 
     def test_lookups_over_all_consumers_are_not_jit_compiled(self):
-        """Compiling takes seconds, and the statement a fraction of one."""
+        """Compiling takes seconds, running the statement a fraction of one."""
         self.fill(20000)
         self.register("c")
         self.reader.do("ANALYZE @.event")

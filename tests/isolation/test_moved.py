@@ -1,5 +1,5 @@
-"""The database moves or is changed under the outbox, and nothing is lost: event numbers that begin again, sequences that were not
-carried over, caches of numbers, a cut-over by logical replication, a restore that the application uses before any relay does."""
+"""The database moves or is changed under the outbox, and nothing is lost: event numbers that restart, sequences that were not
+copied, caches of numbers, a cut-over by logical replication, a restore that the application uses before any relay does."""
 # build: plain
 # quick: no
 import json
@@ -28,7 +28,7 @@ class Changed(Exact):
         return [self.app.do("SELECT id FROM @.event WHERE seq = %s", seq)[0][0] for seq in seqs]
 
     def taken(self, consumer="c", session=None):
-        """taken drains, and returns the ids of the events."""
+        """taken drains and returns the ids of the events."""
         got, session = [], session or self.reader
         while True:
             rows = session.do("SELECT epoch, id FROM @.claim(%s, 'w', 100)", consumer)
@@ -164,7 +164,7 @@ class Changed(Exact):
                 self.app.force("TRUNCATE @.event RESTART IDENTITY")
 
     def turn(self, epoch, outcomes="[]"):
-        """turn settles and asks for more, as a relay does. Returns whether the claim was lost, and how many events were
+        """turn settles and claims, as a relay does. Returns whether the claim was lost, and how many events were
         claimed."""
         asked = request(epoch=epoch, tried=4, outcomes=json.loads(outcomes), ordering="key", lanes=1, events="", predicate="")
         return self.reader.do("SELECT lost, n FROM @._turn(json_populate_record(@._no_request('c', 'w'), %s), "
@@ -174,7 +174,7 @@ class Changed(Exact):
         self.register("c")
         self.emit(4)
         epoch, _ = self.reader.claim("c")
-        self.app.do("SELECT setval('@.event_seq_seq', 1); ALTER SEQUENCE @.event_seq_seq CACHE 1")  # its file is another one
+        self.app.do("SELECT setval('@.event_seq_seq', 1); ALTER SEQUENCE @.event_seq_seq CACHE 1")  # its file is different
         self.assertEqual(self.turn(epoch), (False, 0))
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.parked"), [(0,)])
         self.assertEqual(self.taken(), [])
@@ -195,7 +195,7 @@ class Changed(Exact):
         seqs = self.emit(4)
         epoch, _ = self.reader.claim("c")
         self.app.do("ALTER SEQUENCE @.event_seq_seq CACHE 1; INSERT INTO @.event (seq, xid, type) "
-                    "OVERRIDING SYSTEM VALUE VALUES (nextval('@.event_seq_seq'), '3', 't')")  # as if it were from elsewhere
+                    "OVERRIDING SYSTEM VALUE VALUES (nextval('@.event_seq_seq'), '3', 't')")  # as if it came from another cluster
         self.assertIn("from elsewhere", self.trouble()[1])
         self.assertEqual(self.turn(epoch, json.dumps([{"seq": seqs[1], "kind": "dead", "error": "boom"}])), (False, 0))
         self.assertEqual(self.reader.do("SELECT seq FROM @.dead"), [(seqs[1],)])
@@ -231,7 +231,7 @@ class Changed(Exact):
         writer.emit("b/1")
         pid = writer.do("SELECT pg_backend_pid()")[0][0]
         self.emit(1)
-        # Others may be named beside it, such as autovacuum: the test is not alone in its cluster.
+        # The message may name other sessions as well, such as autovacuum: the test shares its cluster.
         with self.assertRaisesRegex(psycopg2.Error, rf"is in use by (process \d+, )*process {pid}\b"): self.reader.claim("c")
         writer.do("COMMIT")
         self.assertEqual(len(self.taken()), 2)
@@ -249,7 +249,7 @@ class Changed(Exact):
             if i == 20: self.app.do("ALTER SEQUENCE @.event_seq_seq CACHE 7")
         got += self.reader.drain("c")
         self.assertEqual(sorted(got), sorted(wanted))
-        self.outbox("status")  # its owner puts it right
+        self.outbox("status")  # its owner repairs it
         self.assertEqual(self.trouble(), (None, None, None))
         late = [session.emit() for session in (third, other, self.app)]
         self.assertEqual(self.reader.drain("c"), late)
@@ -326,7 +326,7 @@ class Changed(Exact):
         seen = set()
         def look():
             try: got = worker.take("c")
-            except psycopg2.errors.QueryCanceled: return []  # on a busy machine, now and then; if each step were too long, it would not get on
+            except psycopg2.errors.QueryCanceled: return []  # acceptable on a busy machine now and then; if every step were too long, it would make no progress
             seen.add(self.reader.do("SELECT pos FROM @.lane WHERE lane = 0 ORDER BY version DESC LIMIT 1")[0][0])
             return got
         self.assertEqual(wait_until(look), [wanted])
@@ -455,7 +455,7 @@ class Replicated(Servers):
         self.addCleanup(self.here.close)
 
     def subscribe(self, meta):
-        """subscribe creates a copy that follows; the schema comes from `outbox init`, or with meta from a dump of it."""
+        """subscribe creates a replica; its schema comes from `outbox init`, or with meta from a dump."""
         if meta:
             self.there = self.dump("--schema-only")
         else:
@@ -479,7 +479,7 @@ class Replicated(Servers):
         self.there.do("DROP SUBSCRIPTION s")
 
     def cut_over(self):
-        """cut_over waits until all is there, and ends the replication."""
+        """cut_over waits until the replica is complete, then ends the replication."""
         at = self.here.do("SELECT pg_current_wal_lsn()")[0][0]
         wait_until(lambda: self.here.do("SELECT coalesce(min(confirmed_flush_lsn) >= %s::pg_lsn, false) FROM pg_replication_slots",
                                         at)[0][0])
@@ -506,7 +506,7 @@ class Replicated(Servers):
         with self.assertRaisesRegex(psycopg2.Error, 'a copy that subscription "s" still writes to'): self.there.claim("c")
         self.here.do("SELECT @.trim('0s')")
         self.cut_over()
-        emit(self.there, 5)  # before any relay is there
+        emit(self.there, 5)  # before any relay runs
         self.store = self.there_url
         relays = [self.relay("--consumer", "c", "--sink", f"file:{self.path(f'there{i}')}", "--lease", "2s", wait=False) for i in range(2)]
         read = lambda: [e["payload"]["n"] for i in range(2) for e in self.ndjson(self.path(f"there{i}"))]

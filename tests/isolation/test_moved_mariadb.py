@@ -149,8 +149,7 @@ class Restored(Moved):
         self.go_on()
 
     def test_dump_loaded_over_the_outbox_sets_it_back(self):
-        """Its tables are dropped and recreated; a relay that was stopped meanwhile had an epoch and a position from after the
-        dump."""
+        """Its tables are dropped and recreated; a relay stopped meanwhile had an epoch and a position from after the dump."""
         self.prepare()
         self.drain(*self.consumer())
         dump = self.dump()
@@ -202,7 +201,7 @@ class Restored(Moved):
 
 
     def test_init_recreates_an_adoption_trigger_without_account(self):
-        """With the columns and the mark it had."""
+        """With its former columns and mark."""
         sql = lambda text: mariadb_server.execute(self.store, text)
         self.init()
         sql("CREATE USER founder@localhost")

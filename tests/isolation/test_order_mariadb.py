@@ -1,4 +1,4 @@
-"""G4 on MariaDB, whatever innodb_autoinc_lock_mode is: an event inserted after another was committed is delivered after it,
+"""G4 on MariaDB, in every innodb_autoinc_lock_mode: an event inserted after another was committed is delivered after it,
 even if its statement began, and the server assigned its number, long before."""
 # build: plain
 import random
@@ -14,8 +14,8 @@ DEADLOCKS = 1213, 1467  # the second one for a lock on numbers, in mode 0
 EMIT = "INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload) "
 
 # Each statement inserts the payloads 1, 2 and so on of the key k/1, and waits for the gate before the last one. The server
-# takes the numbers of all rows of VALUES in advance, and those of SELECT and LOAD by 1, 2, 4 and so on: the third row gets its
-# number with the second.
+# reserves the numbers of all rows of VALUES in advance, and those of SELECT and LOAD by 1, 2, 4 and so on: the third row gets
+# its number with the second.
 VALUES = {
     "function": EMIT + "VALUES ('t', 'k', '1', 1), ('t', 'k', '1', pass_gate(2))",
     "row lock": EMIT + "VALUES ('t', 'k', '1', 1), ('t', 'k', '1', (SELECT 2 FROM gate WHERE id > 1 LOCK IN SHARE MODE))",
@@ -46,7 +46,7 @@ class Order:
         return [line["payload"] for line in self.ndjson(self.path("c"))]
 
     def waits(self, thread_id):
-        time.sleep(0.11)  # the server repeats the same snapshot if asked more often than ten times a second
+        time.sleep(0.11)  # the server repeats the same snapshot when queried more often than ten times a second
         return self.sql("SELECT 1 FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = %s AND trx_state = 'LOCK WAIT' UNION ALL "
                         "SELECT 1 FROM information_schema.processlist WHERE id = %s AND state = 'User lock'", thread_id, thread_id)
 
@@ -152,8 +152,7 @@ class Order:
         self.assertEqual(self.payloads(), [7, 8, 9])
 
     def test_random_locking_statements_keep_key_order(self):
-        """Each event has the version of its row, which its statement locks, so versions of a key are committed in their
-        order."""
+        """Each event has the version of its row, which its statement locks, so versions of a key are committed in order."""
         self.sql("CREATE TABLE account (id INT PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB")
         self.sql("INSERT INTO account SELECT seq, 0 FROM seq_1_to_4")
         self.sql("CREATE FUNCTION bump(n INT) RETURNS INT MODIFIES SQL DATA BEGIN "

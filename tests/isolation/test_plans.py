@@ -1,4 +1,4 @@
-"""The cost of reading on PostgreSQL: the plans of every statement that touches events, as the server really chose them, and the
+"""The cost of reading on PostgreSQL: the plans of every statement that touches events, as the server chose them, and the
 pages a claim reads, which must not grow with the number of events."""
 # build: plain
 # quick: no
@@ -106,7 +106,7 @@ class Costs(ExactAlone):
     the whole cluster began, in any database."""
 
     def claim(self, name, n=100):
-        """claim returns how many pages a claim looks at, and settles it."""
+        """claim claims, settles, and returns the number of pages that the claim read."""
         plan = self.reader.do("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM @.claim(%s, 'w', %s)", name, n)
         top = plan[0][0][0]["Plan"]
         self.assertEqual(top["Actual Rows"], n)
@@ -221,7 +221,7 @@ class Costs(ExactAlone):
         for _ in range(175): self.fail_once("c")
         read = self.entries("parked_due") - before
         self.assertGreater(read, 175)  # they are counted
-        self.assertLess(read, 30000)  # now and then one reads all, old ones too; each time it would be some 240,000
+        self.assertLess(read, 30000)  # occasionally one reads all, including old ones; reading all each time would be some 240,000
 
     def test_polling_with_retries_due_skips_no_dead_rows(self):
         """A worker that never rests always has to check for events that wait too long. It does so when nothing is due."""
@@ -231,7 +231,7 @@ class Costs(ExactAlone):
             epoch = self.turn("c", n=2, parked_first=False)
             failed = "jsonb_agg(jsonb_build_object('seq', seq, 'kind', 'retry', 'delay_ms', 1))"
             self.reader.do(f"SELECT @.settle('c', 'w', %s, {failed}) FROM @._claimed('c', %s)", epoch, epoch)
-        time.sleep(0.05)  # they are due, and have been for some time
+        time.sleep(0.05)  # they have been due for some time
         old = self.session()
         self.addCleanup(old.close)
         old.do("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -240,7 +240,7 @@ class Costs(ExactAlone):
         for _ in range(200): self.reader.do("SELECT @.settle('c', 'w', %s)", self.turn("c", n=1, pull_in=True))
         read = self.entries("parked_due") - before
         self.assertGreater(read, 200)  # they are counted
-        self.assertLess(read, 5000)  # if each read all, it would be some 60,000
+        self.assertLess(read, 5000)  # if each read all, the total would be some 60,000
         self.assertIsNone(self.turn("c", n=1, pull_in=True))
 
     def turn(self, name, n, parked_first=True, pull_in=False):
@@ -251,7 +251,7 @@ class Costs(ExactAlone):
                               name, asked, version)[0][0]
 
     def fail_once(self, name):
-        """fail_once claims an event, which fails, and claims it again once it is due, at once."""
+        """fail_once claims an event, which fails, and claims it again as soon as it is due."""
         failed = "jsonb_build_array(jsonb_build_object('seq', e.seq, 'kind', 'retry', 'delay_ms', 1))"
         self.reader.do(f"SELECT @.settle(%s, 'w', e.epoch, {failed}) FROM @.claim(%s, 'w', 1) e", name, name)
         self.reader.do("SELECT @.settle(%s, 'w', e.epoch) FROM @.claim(%s, 'w', 1) e", name, name)
@@ -287,7 +287,7 @@ class Costs(ExactAlone):
 
     def test_parked_events_are_counted_at_constant_cost(self):
         """With statistics of an empty table, of all of it, and none."""
-        self.register("c", start_at=str(2 * BIG))  # so that they are parked, and not waiting behind others as well
+        self.register("c", start_at=str(2 * BIG))  # so that they are parked without waiting behind others
         self.reader.do("ANALYZE @.event, @.parked, @.dead")
         costs = []
         for n in 20000, BIG - 20000, 0:

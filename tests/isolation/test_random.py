@@ -1,6 +1,6 @@
 """G1 to G6, G9 and G10 on PostgreSQL under random activity, against a model: writers begin, emit, set savepoints, roll back to
-them, prepare, commit and roll back in any order, while workers claim, fail, bury, crash and give back, and old events are trimmed.
-A failure names its seed. OUTBOX_SOAK=1 runs many seeds; OUTBOX_SEED=N that one alone."""
+them, prepare, commit and roll back in any order, while workers claim, fail, bury, crash and release, and old events are
+trimmed. A failure names its seed. OUTBOX_SOAK=1 runs many seeds; OUTBOX_SEED=N that one alone."""
 # build: plain
 # quick: no
 import os

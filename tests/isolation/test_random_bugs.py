@@ -8,7 +8,7 @@ import psycopg2
 
 from histories import World
 
-STEPS, SEEDS = 150, range(1, 9)  # a bug that a short history does not meet is searched for in others
+STEPS, SEEDS = 150, range(1, 9)  # if a short history does not trigger the bug, others are tried
 
 
 class Planted(World):
@@ -70,7 +70,7 @@ class Planted(World):
         self.rewritten("_turn_claim", "q.lease_ms *", "1 *", "a live claim was lost")
 
     def test_handing_a_claim_to_two_workers_is_detected(self):
-        """Each claim is given to the next worker as well, as if the lock were missing."""
+        """The next worker receives each claim as well, as if the lock were missing."""
         def bug(writers, readers):
             for reader in readers: reader.session.claim = self.repeat(reader.session.claim)
         self.seen(bug, "handed out twice though nothing crashed")

@@ -47,7 +47,7 @@ class Restored(PgCase):
         return run_sql(self.store, *statements)
 
     def fill(self):
-        """fill leaves events in every state: 0-9 delivered, 10-14 in a claim, 15 parked, 16-29 not handed out."""
+        """fill leaves events in every state: 0-9 delivered, 10-14 in a claim, 15 parked, 16-29 not claimed."""
         for i in range(30):
             self.sql("SELECT outbox.emit('t', 'k', %s, %s)", str(i % 7), f'{{"n":{i}}}')
         self.sql("SELECT outbox.register('c')")

@@ -7,7 +7,7 @@ from sessions_postgres import ExactAlone
 from support import wait_until
 
 EVENTS = 40
-IN_TIME = 0.015  # from one event to the next; a relay waits for 20 ms before it settles
+IN_TIME = 0.015  # seconds from one event to the next; a relay waits for 20 ms before it settles
 
 
 class Steady(ExactAlone):
@@ -18,7 +18,7 @@ class Steady(ExactAlone):
         self.writer = self.session()
 
     def said(self):
-        """said returns the relays' statements so far."""
+        """said returns the relays' statements up to now."""
         return re.findall(r"^outbox[^|]*\|LOG:\s+(?:execute \S+|statement): (.*(?:\n\t.*)*)", self.postgres.log(), re.MULTILINE)
 
     def test_single_event_costs_one_turn_and_one_read(self):

@@ -10,7 +10,7 @@ MOST = 40  # more than the statements of a trim
 
 class Beside(Proxied, MariaCase):
     def deliver(self, consumer):
-        """deliver returns how many events the consumer has got in all."""
+        """deliver returns the total number of events that the consumer has received."""
         self.drain("--consumer", consumer, "--sink", f"file:{self.path(consumer)}")
         return len(self.ndjson(self.path(consumer)))
 

@@ -230,7 +230,7 @@ class Prepared(ExactAlone):
 
 
 class Ways(Exact):
-    """Ways to write events, and places to write them to."""
+    """Ways and places to write events."""
 
     def setUp(self):
         super().setUp()

@@ -16,7 +16,7 @@ class Late(LateCommits, Exact):
         session.do("INSERT INTO outbox_event (type) SELECT 'x' FROM seq_1_to_%s" % n)
 
     def test_numbering_does_not_wait_for_an_open_writer(self):
-        # A range of markers, or a locking read of them, would wait for the uncommitted one, or pass over it.
+        # A range of markers, or a locking read of them, would wait for the uncommitted one or skip it.
         writer, other = self.writer(), self.session()
         first = other.emit("a/1")
         late = writer.emit("a/1")
@@ -56,7 +56,7 @@ class Late(LateCommits, Exact):
         other.do("SET SESSION innodb_lock_wait_timeout = 1")
         self.assertTrue(looking.is_alive())
         other.emit("b/1")
-        looking.join(20)  # it has seen that
+        looking.join(20)  # the relay has seen the marker
         self.assertFalse(looking.is_alive())
         writer.do("COMMIT")
 

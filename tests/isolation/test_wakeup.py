@@ -68,12 +68,12 @@ class Wakeup(ExactAlone):
         for relay in relays.values(): relay.stop()
 
     def test_idle_relay_without_wakeups_reads_only_the_snapshot(self):
-        """And as soon as that is another one, it looks for events."""
+        """As soon as another session holds the lock, it looks for events."""
         servers.execute(self.store, f'ALTER DATABASE "{self.dbname}" SET outbox.wakeup = off')
         relays = self.sleepers(["a"])
 
         def asks_little():
-            """The time at which it last did."""
+            """The time of its last check."""
             return self.reader.do("SELECT query_start FROM pg_stat_activity WHERE datname = current_database() "
                                   "AND query LIKE '%SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text'")
         writer = self.session()
@@ -102,7 +102,7 @@ class Wakeup(ExactAlone):
                 if dice.random() < 0.5: time.sleep(dice.random() * 0.004)
             for writer in writers: writer.do("COMMIT")
             self.all_have(names, n, SOON)
-            time.sleep(dice.choice([0, 0.001, 0.002, 0.003, 0.005, 0.02]))  # to where they fall asleep, or have
+            time.sleep(dice.choice([0, 0.001, 0.002, 0.003, 0.005, 0.02]))  # until they are asleep
         for relay in relays.values(): relay.stop()
 
     def test_commits_of_many_producers_all_wake(self):
@@ -132,7 +132,7 @@ class Wakeup(ExactAlone):
         wait_until(lambda: self.holder() != pid)
         self.reader.emit("a/1")
         self.all_have(left, 1, LISTENER + SOON)
-        for n in range(2, 12):  # one of them is the new holder
+        for n in range(2, 12):  # one of the sleepers is the new holder
             self.reader.emit("a/1")
             self.all_have(left, n, SOON)
         for relay in relays.values(): relay.stop()

@@ -1,5 +1,5 @@
-"""G2, G3, G4 and G10 on MariaDB with prepared transactions (XA): their events are delivered once they are committed, by whichever
-session and after whatever happened to the server, in the order of their key, and never if they are rolled back."""
+"""G2, G3, G4 and G10 on MariaDB with prepared transactions (XA): their events are delivered once they are committed, by any
+session, also after failures of the server, in the order of their key, and never if they are rolled back."""
 # build: plain
 # quick: no
 import random
@@ -78,7 +78,7 @@ class Prepared:
         self.assertEqual(self.take("c"), events)
 
     def test_numbering_does_not_wait_for_a_prepared_event(self):
-        """Markers are deleted by ranges; a range that had a prepared one in it would wait for it, for good."""
+        """Markers are deleted by ranges; a range that included a prepared one would wait for it forever."""
         many = "INSERT INTO outbox_event (type, payload) SELECT 'x', seq FROM seq_1_to_2000"
         session = self.session()
         session.do(many)
@@ -140,7 +140,7 @@ class Prepared:
             wait_until(lambda: got() == [first, second, *events], what=relay.output)
 
     def test_random_outcomes_and_kills_keep_every_event_in_order(self):
-        """Every event has the version of the row that its transaction has changed, so versions are committed in their order."""
+        """Every event has the version of the row that its transaction has changed, so versions are committed in order."""
         rng = random.Random(28)
         self.sql("CREATE TABLE account (id INT PRIMARY KEY, version INT NOT NULL) ENGINE = InnoDB")
         self.sql("INSERT INTO account SELECT seq, 0 FROM seq_1_to_6")
@@ -182,7 +182,7 @@ class Prepared:
         wait_until(lambda: "a prepared transaction (XA)" in seen(), what=seen)
         self.assertIn("XA RECOVER", seen())
         self.sql("XA COMMIT 'one'")
-        wait_until(lambda: "XA" not in seen(), what=seen)  # the server may show the same picture again
+        wait_until(lambda: "XA" not in seen(), what=seen)  # the server may show the same snapshot again
 
 
 class Plain(Prepared, Sessions): pass

@@ -7,9 +7,9 @@
 
     with Cluster(3) as kafka: kafka.brokers[0].kill()
 
-Kafka comes from Maven Central through packaging/packages.sh, into a cache outside the tree, and runs on Debian's Java 17. Where
-it is not there, available() says so. Listeners, all on 127.0.0.1: plain (hosts), plain behind a port where a test may put a
-network of its own (proxy_port), SASL with SCRAM and PLAIN (sasl_hosts), TLS (tls_hosts), and SASL over TLS (sasl_tls_hosts)."""
+Kafka comes from Maven Central through packaging/packages.sh, into a cache outside the tree, and runs on Debian's Java 17.
+available() tells whether it is installed. Listeners, all on 127.0.0.1: plain (hosts), plain behind a port on which a test may
+place a proxy (proxy_port), SASL with SCRAM and PLAIN (sasl_hosts), TLS (tls_hosts), and SASL over TLS (sasl_tls_hosts)."""
 import atexit
 import fcntl
 import json
@@ -70,7 +70,7 @@ def home():
 
 
 def archive(place):
-    """archive has a broker start and end once, and keeps the archive of the classes it has used."""
+    """archive starts and stops a broker once and keeps the archive of the classes it used."""
     broker = Kafka(place=place)
     try:
         broker.archive = True

@@ -1,4 +1,5 @@
-"""The view a relay gives of the broker behind a sink, the same for every broker: in its metrics and in `doctor --connect`."""
+"""The information a relay shows about the broker behind a sink, the same for every broker: in its metrics and in `doctor
+--connect`."""
 import re
 import urllib.request
 
@@ -17,7 +18,7 @@ class BrokerView:
         return relay
 
     def shown(self, relay):
-        """shown returns the labels of the broker, and the numbers about it."""
+        """shown returns the labels of the broker and its numbers."""
         with urllib.request.urlopen(relay.url + "/metrics", timeout=30) as answer: text = answer.read().decode()
         found = {name: (dict(LABEL.findall(labels)), float(value)) for name, labels, value in SAMPLE.findall(text)}
         if "broker_info" not in found: return None

@@ -1,4 +1,4 @@
-"""A NATS server with JetStream of our own, as tests/lib/servers.py has PostgreSQL and Redis: one, or a cluster of them.
+"""A private NATS server with JetStream, like those of PostgreSQL and Redis in tests/lib/servers.py: one, or a cluster of them.
 
     with Nats() as nats:
         nats.stream("ORDERS", subjects=["orders.>"])
@@ -8,7 +8,7 @@
         cluster.stream("ORDERS", subjects=["orders.>"], num_replicas=3)
         cluster.leader("ORDERS").kill()
 
-The client here is a few lines of the protocol, so that a test needs no library; clients that others wrote are in the scenarios.
+The client here is a few lines of the protocol, so that a test needs no library; the scenarios use third-party clients.
 """
 import base64
 import contextlib
@@ -112,7 +112,8 @@ class Client:
         return found
 
     def messages_of_leader(self, stream, at_once=200):
-        """messages_of_leader returns all of a stream as its leader has it. A consumer may read from a replica that is behind."""
+        """messages_of_leader returns every message of a stream from its leader. A consumer may read from a replica that is
+        behind."""
         last = self.api(f"STREAM.INFO.{stream}")["state"]["last_seq"]
         self.asked += 1
         inbox, found = f"{self.inbox}.{self.asked}", {}
@@ -255,7 +256,8 @@ class Cluster:
         return next((node for node in self.nodes if node.name == name), None)
 
     def messages(self, stream, of_leader=False, wait=MAX_WAIT):
-        """messages returns all of a stream; of_leader: as its leader has it, else as any replica does, which may be behind."""
+        """messages returns every message of a stream; with of_leader from its leader, else from any replica, which may be
+        behind."""
         deadline = time.monotonic() + wait
         while True:
             for node in self.running():

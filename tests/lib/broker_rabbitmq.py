@@ -1,12 +1,12 @@
-"""A RabbitMQ of our own, as tests/lib/servers.py has PostgreSQL and Redis: one node, or a cluster of them.
+"""A private RabbitMQ, like the servers of PostgreSQL and Redis in tests/lib/servers.py: one node, or a cluster of them.
 
     with Rabbit() as rabbit:
         rabbit.url("orders", "create=on&queue=q")     # of the sink
         with rabbit.channel() as ch: ch.basic_get("q") # pika, from Debian's python3-pika
         rabbit.eval("rabbit_maintenance:drain().")     # Erlang, on the node
 
-As a program, for tests in C, it starts a node, says `PORT TLS-PORT FOLDER`, and then answers each line it reads, `eval ERLANG`, `kill`,
-`start` or `connections`, with one line. It ends with its input.
+As a program, for tests in C, it starts a node, prints `PORT TLS-PORT FOLDER`, and then answers each line it reads, `eval
+ERLANG`, `kill`, `start` or `connections`, with one line. It ends with its input.
 """
 import atexit
 import contextlib
@@ -26,7 +26,7 @@ ERLANG = "+S 1:1 +SDcpu 1:1 +SDio 2 +A 2 +sbwt none +sbwtdcpu none +sbwtdio none
 
 
 class Epmd:
-    """The port mapper by which nodes find each other. Erlang would start one that never ends."""
+    """The port mapper by which nodes find each other. Erlang would start a daemon that never ends."""
 
     def __init__(self):
         self.port = free_port()
@@ -86,7 +86,7 @@ class Rabbit(Server):
                                              stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     def start(self):
-        """start is more patient than for other servers: a node that gets a twentieth of the machine takes over a minute."""
+        """start is more patient than for other servers: with a twentieth of the machine a node needs over a minute."""
         if not self.launched: self.launch()
         self.popen, self.launched = self.launched, None
         deadline = time.monotonic() + 4 * TIMEOUT
@@ -95,7 +95,7 @@ class Rabbit(Server):
         return self
 
     def ready(self):
-        """ready asks a few times a second at most: a node takes seconds to start, and every question delays it."""
+        """ready queries a few times a second at most: a node needs seconds to start, and every query delays it."""
         try:
             socket.create_connection(("127.0.0.1", self.port), 1).close()
             return True
@@ -134,7 +134,7 @@ class Rabbit(Server):
         self.eval(f"vm_memory_monitor:set_vm_memory_high_watermark({'0.0000001' if on else '0.6'}), vm_memory_monitor ! update.")
 
     def disk_alarm(self, on=True):
-        """disk_alarm does what `rabbitmqctl set_disk_free_limit` does: the broker wants more room than any disk has."""
+        """disk_alarm does what `rabbitmqctl set_disk_free_limit` does: the limit exceeds the size of any disk."""
         limit = 1 << 60 if on else 1 << 20
         self.eval(f"rabbit_disk_monitor:set_disk_free_limit({limit}).")
 
@@ -200,8 +200,8 @@ class Cluster:
         self.epmd.close()
 
     def kill_all(self):
-        """kill_all kills all nodes at once: none sees another go. Nodes that have seen each other go in different orders may call
-        that a partition when they are back, and have no leaders for their queues."""
+        """kill_all kills all nodes at once, so that no node sees another disappear. Nodes that saw each other disappear in
+        different orders may report a partition after the restart and elect no queue leaders."""
         for node in self.nodes: node.freeze()
         for node in self.nodes: node.kill()
 

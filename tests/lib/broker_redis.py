@@ -17,7 +17,7 @@ import time
 import servers
 from servers import TIMEOUT, free_port
 
-DOWN_AFTER_MS = 1000  # after this long without an answer a server counts as gone
+DOWN_AFTER_MS = 1000  # after this time without an answer a server counts as down
 
 
 def until(predicate, what, timeout=TIMEOUT):
@@ -137,7 +137,7 @@ class Several(servers.Started):
 
 
 class Sentinels(Several):
-    """A master, its replicas, and Sentinels that promote one of these if the master is gone."""
+    """A master, its replicas, and Sentinels that promote a replica if the master is down."""
 
     def __init__(self, replicas=2, sentinels=3, settings=None, password=None, sentinel_password=None, tls=None):
         super().__init__()
@@ -254,7 +254,7 @@ class Cluster(Several):
         return list({id(node): node for _, _, node in self.slots()}.values())
 
     def entries(self, stream):
-        """entries returns [(id, [name, value, ...])] of a stream, on whichever server it is."""
+        """entries returns [(id, [name, value, ...])] of a stream, on any server."""
         return self.owner(stream)("XRANGE", stream, "-", "+")
 
     def streams(self):

@@ -1,5 +1,5 @@
 """When a working broker refuses events because of one stream, topic, subject or queue, the events are at fault: each uses its
-attempts and becomes a dead letter, whether other events arrive beside them or there are none."""
+attempts and becomes a dead letter, whether or not other events arrive meanwhile."""
 import re
 import urllib.request
 

@@ -12,7 +12,7 @@ SQLITE = """CREATE TABLE outbox (
     created_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
     processed_at TEXT
 )"""
-# As the service had it, word for word.
+# Copied verbatim from the service.
 POSTGRES = """CREATE TABLE outbox (
     id BIGSERIAL PRIMARY KEY,
     event_type TEXT NOT NULL,
@@ -41,7 +41,7 @@ class FlagTable:
         if isinstance(self, MariaCase): self.flagged, self.n = MARIADB, "CAST(json_value(payload, '$.n') AS INT)"
 
     def drained(self, name="mail", *more):
-        """drained drains as a consumer, and returns everything ever delivered to it."""
+        """drained drains a consumer and returns everything ever delivered to it."""
         out = self.path(f"{name}.ndjson")
         self.drain("--consumer", name, "--sink", f"file:{out}", *more)
         return self.ndjson(out)

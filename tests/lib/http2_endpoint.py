@@ -1,8 +1,8 @@
 """An HTTP/2 endpoint that sends GOAWAY when a test wants it. It reads bodies alone and skips headers.
 
-    with Http2(tls=server_context(certificate, key), limit=5) as endpoint:  # after five requests on a connection it goes away
-        ... a relay delivers to endpoint.url; without TLS it needs webhook-http = 2 ...
-        endpoint.bodies                  # of the requests that were answered, in order
+    with Http2(tls=server_context(certificate, key), limit=5) as endpoint:  # it sends GOAWAY after five requests on a
+        connection ... a relay delivers to endpoint.url; without TLS it needs webhook-http = 2 ... endpoint.bodies
+        # of the requests that were answered, in order
 """
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""An HTTP endpoint that behaves as badly as a test wants. Real sockets, on a separate loopback port.
+"""An HTTP endpoint with misbehaviour that a test chooses. Real sockets, on a separate loopback port.
 
     with Endpoint(lambda request: answer(503, {"Retry-After": "1"})) as endpoint:
         ... a relay delivers to endpoint.url ...
@@ -59,7 +59,7 @@ class Endpoint:
         return self
 
     def stop(self):
-        """stop closes the port and every connection, whatever they are doing."""
+        """stop closes the port and every connection at once."""
         if self.listener:
             self.listener.shutdown(socket.SHUT_RDWR)
             self.listener.close()

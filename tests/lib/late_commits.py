@@ -2,7 +2,7 @@
 the reader's observations in between. emit returns an event's name; take and drain_all return the same names.
 
     class Late(LateCommits, Exact):
-        def begin_early(self, session): ...  # the transaction gets its number from the server, and writes nothing yet
+        def begin_early(self, session): ...  # the transaction takes a number from the server and writes nothing yet
 """
 
 

@@ -1,4 +1,4 @@
-"""Many consumers in one relay: what every store must do with them. test_many.py and test_many_sqlite.py test each store's own
+"""Many consumers in one relay: the requirements for every store. test_many.py and test_many_sqlite.py test each store's own
 promises."""
 import pathlib
 import random
@@ -38,7 +38,7 @@ class ManyConsumers:
         return not self.ask("SELECT 1 FROM @claim")
 
     def are_woken(self, trace):
-        """A woken consumer leaves a trace in its lane. The others do not move until the sweep, and miss nothing."""
+        """A woken consumer leaves a trace in its lane. The others do not advance until the sweep, and miss no event."""
         with self.many(12, events=lambda i: f"k{i}.*") as relay:
             for i in range(12): self.emit(f"k{i}.first")
             for i in range(12): wait_until(lambda: self.got(i) == [f"k{i}.first"], what=relay.output)
@@ -56,7 +56,7 @@ class OneRelay(ManyConsumers):
     """Consumers that share resources without affecting each other."""
 
     def test_supervising_thread_is_not_woken_by_events(self):
-        """It would be woken by each event and consumer, and would wake up for nothing. The kernel counts that."""
+        """Each event and consumer would wake it for nothing. The kernel counts the wake-ups."""
         with self.many(6) as relay:
             sent = ["first"]
             self.emit("first")

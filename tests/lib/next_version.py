@@ -1,10 +1,10 @@
 """The program of a made-up next version: the sources as they are, with one more migration for each store, and the number that goes with it.
 
     program = next_version.make()   # a path, like support.BIN
-    ... program knows version 2, and brings an outbox up to it ...
+    ... program knows version 2 and upgrades an outbox to it ...
 
 Only the files that contain the number, and the migrations, are compiled; the rest is linked as built. The migrations do what
-real ones do: a column more, a table more, rows filled in while others are at work."""
+real ones do: a new column, a new table, rows filled in while others work."""
 import fcntl
 import functools
 import os
@@ -27,7 +27,7 @@ CREATE TABLE outbox_made_up (seq INTEGER PRIMARY KEY, type TEXT NOT NULL);
 INSERT INTO outbox_made_up SELECT seq, type FROM outbox_event;
 UPDATE outbox_meta SET value = '{NEXT}' WHERE name = 'schema_version';
 """,
-    # Half of the time others are at work, the other half they wait.
+    # Others work half of the time and wait the other half.
     "postgres/postgres_migration": f"""
 CREATE TABLE @schema@.made_up (seq bigint PRIMARY KEY, type text NOT NULL);
 SELECT pg_catalog.pg_sleep(0.3);
@@ -36,7 +36,7 @@ INSERT INTO @schema@.made_up SELECT seq, type FROM @schema@.event;
 ALTER TABLE @schema@.consumer ADD COLUMN made_up text NOT NULL DEFAULT 'none';
 UPDATE @schema@.meta SET value = '{NEXT}' WHERE name = 'schema_version';
 """,
-    # MariaDB commits each of these on its own: it can break off anywhere, and is begun again.
+    # MariaDB commits each of these separately: the upgrade can stop after any of them and is then repeated.
     "mariadb/mariadb_schema": """
 ALTER TABLE outbox_consumer ADD COLUMN IF NOT EXISTS made_up varchar(20) NOT NULL DEFAULT 'none';
 CREATE TABLE IF NOT EXISTS outbox_made_up (nr bigint PRIMARY KEY, type varchar(255) NOT NULL) ENGINE = InnoDB;

@@ -30,7 +30,7 @@ def cached(major):
 
 
 def about_postgres(root, label):
-    """about_postgres tells whether a test runs on each version."""
+    """about_postgres tells whether a test concerns PostgreSQL and so runs on each version."""
     if label in PROGRAMS: return True
     if not label.startswith(FOLDERS) or not label.endswith(".py") or "mariadb" in label: return False
     return bool(ABOUT.search((root / "tests" / label).read_text()))

@@ -1,5 +1,5 @@
-"""A proxy for MariaDB's protocol that can stop a client at a chosen statement, so that a test decides how far the server has
-got in a transaction when its client disappears.
+"""A proxy for MariaDB's protocol that can stop a client at a chosen statement, so that a test decides at which statement of a
+transaction the client disappears.
 
     with Proxy(socket_path) as proxy:
         stop = proxy.at(3, UNSENT)   # the third statement from now on, of any connection
@@ -14,9 +14,9 @@ import threading
 import urllib.parse
 
 UNSENT = "unsent"      # the server never gets the statement
-SENT = "sent"          # it does, and the client is gone at once
-ANSWERED = "answered"  # it has answered, and nothing of that arrives
-STALLED = "stalled"    # the server gets it only once released, and the connection stays open
+SENT = "sent"          # the server gets it, and the client disconnects at once
+ANSWERED = "answered"  # the server has answered, and no byte of the answer arrives
+STALLED = "stalled"    # the server gets it only after the release, and the connection stays open
 QUERY = 3
 
 

@@ -18,16 +18,16 @@ import threading
 import urllib.parse
 
 UNSENT = "unsent"      # the server never gets the request
-SENT = "sent"          # it does, and the client is gone at once: whether it commits is open
-ANSWERED = "answered"  # it has answered in full, and nothing of that arrives
+SENT = "sent"          # the server gets it, and the client disconnects at once: it may commit or not
+ANSWERED = "answered"  # the server has answered in full, and no byte of the answer arrives
 TORN = "torn"          # half of the answer arrives
 UNREADY = "unready"    # all of the answer arrives except its last message, which confirms the commit
-UNCOMMITTED = "uncommitted"  # the same, and it is not
+UNCOMMITTED = "uncommitted"  # the same without the confirmation of the commit
 
 
 class Request:
-    """text is the statement; params are its parameters as they were sent, None for NULL; before is the statement that went
-    before it through the same connection."""
+    """text is the statement; params are its parameters as they were sent, None for NULL; before is the preceding statement on
+    the same connection."""
 
     def __init__(self, text="", params=()):
         self.text, self.params, self.before = text, list(params), ""

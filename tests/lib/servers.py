@@ -89,7 +89,7 @@ def folder_for_all():
     alive."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="obrun", dir=in_memory()))
     remove_abandoned(folder.parent)
-    os.chmod(folder, 0o711)  # the servers, as nobody, pass through it
+    os.chmod(folder, 0o711)  # the servers, as nobody, need access
     with open(folder / "draft", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (folder / "draft").rename(folder / "lock")  # never there without being held
@@ -196,7 +196,7 @@ class Server(Started):
     def kill(self):
         """kill is kill -9 of the server and of every process it had, like the end of its machine."""
         if not self.running(): return
-        # A stopped server starts no process while we count its children; the kernel still lets us kill it.
+        # A stopped server starts no process while we list its children, and can still be killed.
         self.popen.send_signal(signal.SIGSTOP)
         family = children(self.popen.pid)
         for pid in family: _signal(pid, signal.SIGKILL)
@@ -205,7 +205,7 @@ class Server(Started):
         while any(_alive(pid) for pid in family): time.sleep(0.005)
 
     def freeze(self):
-        """freeze stops it until thaw(): connections stay open, and nothing answers."""
+        """freeze stops the server until thaw(): connections stay open and get no answers."""
         self.popen.send_signal(signal.SIGSTOP)
 
     def thaw(self):
@@ -236,15 +236,15 @@ def _alive(pid):
 
 
 class Postgres(Server):
-    """A PostgreSQL of our own, reached through a unix socket in its folder without a password; its superuser is
+    """A private PostgreSQL, reached through a unix socket in its folder without a password; its superuser is
     `outbox_test`. With password, also on a free loopback port (self.tcp_port), with that password (scram-sha-256).
 
-    settings overrides what stands in postgresql.conf. Nothing is synced to disk unless {"fsync": "on"} is among them: a
-    killed server loses nothing by that, only a machine would. Nothing is compiled to machine code unless {"jit": "on"} is: that
-    took a tenth of the server's time, for statements that run once. The data is a copy of a cluster that was never started,
-    since making one takes a second: of the same one, with the same identifier, as all others with that name of `cluster`."""
+    settings overrides postgresql.conf. Nothing is synced to disk unless {"fsync": "on"} is among them: a killed server loses
+    nothing by that, only a crash of the machine would. Nothing is compiled to machine code unless {"jit": "on"} is: that took a
+    tenth of the server's time, for statements that run once. The data is a copy of a cluster that was never started, since
+    making one takes a second: of the same one, with the same identifier, as all others with that name of `cluster`."""
 
-    prefix, death = "obpg", "INT"  # INT ends it though clients are connected
+    prefix, death = "obpg", "INT"  # INT ends it despite connected clients
     MODES = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 
     def __init__(self, settings=None, password=None, cluster="first", programs=None):
@@ -444,11 +444,11 @@ def _run(db, statement, params):
 
 
 def execute(url, statement, *params):
-    """execute runs one statement on its own (no transaction around it) and returns its rows, [] if it has none. It keeps its
+    """execute runs one statement outside a transaction and returns its rows, [] if it has none. It keeps its
     connection for the next one, since polling tests query often, and reconnects if it broke."""
     if not hasattr(_kept, "all"): _kept.all = {}
     db = _kept.all.pop(url, None)
-    if " DATABASE " in statement[:20]: forget_connections()  # it may name a template, which must have no sessions
+    if " DATABASE " in statement[:20]: forget_connections()  # the URL may name a template, which must have no sessions
     rows = None
     if db:
         try:
@@ -495,7 +495,7 @@ def made_database(server, key, make):
     there = lambda: execute(server + "&dbname=postgres", "SELECT 1 FROM pg_database WHERE datname = %s", name)
     if there(): return name
     with contextlib.closing(_connect(server + "&dbname=postgres")) as db:
-        _run(db, "SELECT pg_advisory_lock(hashtextextended(%s, 0))", [name])  # goes with the connection
+        _run(db, "SELECT pg_advisory_lock(hashtextextended(%s, 0))", [name])  # ends with the connection
         if there(): return name
         draft = name + "_draft"
         drop_database(server, draft)
@@ -511,7 +511,7 @@ def drop_database(server, name):
 
 
 class Redis(Server):
-    """A Redis of our own, reached through a unix socket in its folder (self.url) and on a free loopback port
+    """A private Redis, reached through a unix socket in its folder (self.url) and on a free loopback port
     (self.tcp_url), the latter with TLS if tls is set. It keeps an append-only file, so a killed one loses nothing."""
 
     prefix, death = "obrd", "KILL"

@@ -1,4 +1,4 @@
-"""Shared by the isolation tests on MariaDB: sessions on an outbox, each doing one thing at a time as told, like
+"""Shared by the isolation tests on MariaDB: sessions on an outbox that a test steps one statement at a time, like
 sessions_postgres.py for PostgreSQL."""
 import mariadb_server
 from support import MariaCase
@@ -41,7 +41,7 @@ class Exact(MariaCase):
         return before
 
     def take(self, consumer, max_events=1000):
-        """take delivers everything there is, and returns the ids."""
+        """take delivers every pending event and returns the ids."""
         self.drain(*self.options[consumer], "--batch", max_events)
         ids = [line["id"] for line in self.ndjson(self.path(consumer))]
         new = ids[self.had[consumer]:]
@@ -52,7 +52,7 @@ class Exact(MariaCase):
 
 
 class ExactAlone(Exact):
-    """An Exact on a server of its class's own, with these settings."""
+    """An Exact on a private server of its class, with these settings."""
 
     SERVER, SETTINGS = mariadb_server.MariaDB, {}
 

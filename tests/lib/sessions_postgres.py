@@ -1,4 +1,4 @@
-"""What the tests of isolation share: sessions on an outbox in PostgreSQL, each doing one thing at a time as it is told.
+"""Shared by the isolation tests: sessions on an outbox in PostgreSQL that a test steps one statement at a time.
 
     class Late(Exact):
         def test_late_commit_is_handed_out(self):
@@ -59,7 +59,7 @@ class Session:
                        "(%s, %s, %s, %s) RETURNING seq", type, aggregate, name, payload)[0][0]
 
     def claim(self, consumer, worker="w", max_events=100, lease_ms=3600000, max_attempts=5):
-        """claim returns (epoch, [(seq, type, key, held)]); (None, []) if there is nothing to claim."""
+        """claim returns (epoch, [(seq, type, key, held)]); (None, []) if no event can be claimed."""
         rows = self.do("SELECT epoch, seq, type, aggregate_type, aggregate_id, held FROM @.claim"
                        "(%s, %s, %s, %s, %s)", consumer, worker, max_events, lease_ms, max_attempts)
         key = lambda r: None if r[3] is None else f"{r[3]}/{r[4]}"
@@ -76,7 +76,7 @@ class Session:
         return [event[0] for event in events]
 
     def drain(self, consumer, worker="w", max_events=100):
-        """drain takes until nothing is left."""
+        """drain repeats take until no event is left."""
         seqs = []
         while batch := self.take(consumer, worker, max_events): seqs += batch
         return seqs

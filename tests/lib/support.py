@@ -1,4 +1,4 @@
-"""What the Python tests share: a folder per test, the CLI, relays that always end, waiting without sleeping for luck.
+"""Shared by the Python tests: a folder per test, the CLI, relays that always end, waiting for conditions instead of sleeping.
 
     from support import Case, wait_until
 
@@ -11,9 +11,9 @@
                 wait_until(lambda: len(self.ndjson(out)) == 1)
 
 The binary under test is $OUTBOX_BIN, build/outbox by default. PgCase is the same on PostgreSQL, MariaCase on MariaDB: on the
-run's ($OUTBOX_TEST_PG, $OUTBOX_TEST_MARIADB), or on one of its own where a file is run by hand.
+server of the run ($OUTBOX_TEST_PG, $OUTBOX_TEST_MARIADB), or on a private one where a file is run by hand.
 
-What every store must do is written once, without a base, and asks the database in words that all of them know:
+A test for every store is written once, in a class without a base, and queries the database in a dialect that all stores share:
 
     @on_each_store
     class Emitting:
@@ -195,7 +195,7 @@ def made_sqlite():
     return _made[0]
 
 
-CHANGES = ("UPDATE @event", "DELETE FROM @event")  # what an outbox refuses
+CHANGES = ("UPDATE @event", "DELETE FROM @event")  # the exit status of an invalid value
 
 
 class Case(unittest.TestCase):
@@ -236,7 +236,7 @@ class Case(unittest.TestCase):
         return clean_env({"OUTBOX_STORE": self.store, **(extra or {})})
 
     def outbox(self, *args, status=0, input=None, env=None, timeout=TIMEOUT, argv0=None):
-        """outbox runs the CLI on self.store and gives its CompletedProcess, whose stdout and stderr are text. It fails
+        """outbox runs the CLI on self.store and returns its CompletedProcess, whose stdout and stderr are text. It fails
         if the exit status is not `status`; None accepts any. input is str or bytes."""
         if isinstance(input, str):
             input = input.encode()
@@ -372,7 +372,7 @@ class PgCase(Case):
     def _create(self, template="template1"):
         servers.create_database(self.server_url, self.dbname, template)
         self.addCleanup(servers.drop_database, self.server_url, self.dbname)
-        # The children end before the database goes: clean-ups run backwards, and a second end of a child does nothing.
+        # The children end before the database is dropped: clean-ups run in reverse order, and ending a child twice is harmless.
         self.addCleanup(self._end_children)
         self._store = self.server_url.replace("postgres:///?", f"postgres:///{self.dbname}?")
 
@@ -410,11 +410,10 @@ class PgCase(Case):
         return f"to_timestamp({millis} / 1000.0)"
 
     def assert_sound(self):
-        pass  # a server looks after its own
+        pass  # a server removes its own
 
     def role(self, *parts):
-        """role creates a role with these parts in the outbox, which is dropped with the test, and returns the store as that
-        role connects to it."""
+        """role creates a role with these parts in the outbox, dropped with the test, and returns its URL of the store."""
         name = f"r_{uuid.uuid4().hex}"
         self.sql(f"CREATE ROLE {name} LOGIN")
         self.addCleanup(self.sql, f"DROP OWNED BY {name}; DROP ROLE {name}")
@@ -468,7 +467,7 @@ class MariaCase(Case):
             self.sql("SET @outbox_change_events = NULL, foreign_key_checks = 1")
 
     def connect(self, **more):
-        """connect returns a connection of the test's own, closed at its end."""
+        """connect returns a connection that is closed at the end of the test."""
         db = mariadb_server.connect(self.store, **more)
         self.addCleanup(lambda: db.open and db.close())
         return db
@@ -489,7 +488,7 @@ class MariaCase(Case):
         return self.sql(named, *params)
 
     def assert_sound(self):
-        pass  # a server looks after its own
+        pass  # a server removes its own
 
 
 # The base class of each store. Under a sanitizer, and with --quick, the files and suites about servers cover them.
