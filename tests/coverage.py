@@ -1,5 +1,5 @@
 """coverage.py TREE: lines and branches covered by the tests, per folder of src and extra, from gcov's data in a tree built with
--Db_coverage=true. Followed by names of folders (engine store), it prints their uncovered lines, by file."""
+-Db_coverage=true. With names of folders (engine store) as further arguments it prints their uncovered lines, by file."""
 import collections
 import json
 import pathlib

@@ -1,8 +1,8 @@
-"""proof.py: what ./test --proof adds: the guarantees, each with the attacks on it that were just run, and
-the figures that the tests printed. And for every whole run: whether each test that the documents name was in it.
+"""proof.py: the report of ./test --proof: each guarantee with the attacks of this run, and the figures that the tests printed.
+For every whole run it also checks that each test named in the documents was run.
 
-A test hands in figures as a line `# figures: {json}`: scenario, invariant, events, faults ({kind: n}), lost, phantoms,
-misordered, duplicates, bound, heal_s. Numbers that mean nothing for it are left out."""
+A test reports figures as a line `# figures: {json}`: scenario, invariant, events, faults ({kind: n}), lost, phantoms,
+misordered, duplicates, bound, heal_s. Numbers that do not apply are omitted."""
 import collections
 import json
 import pathlib

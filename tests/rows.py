@@ -1,12 +1,12 @@
-"""rows.py: the rows of the contract, the tests that tests/conformance.md names for each, and what came of them: ./test --rows.
+"""rows.py: the rows of the contract, the tests that tests/conformance.md names for each, and their outcome: ./test --rows.
 
-A row of the table is `| C0.1 | what | stores | tests |`. The stores are those that the row speaks of; one that is `not yet` there
-is a gap that is known. The tests stand behind the stores that they are said to run on:
+A row of the table is `| C0.1 | what | stores | tests |`. The stores are those that the row covers; `not yet` marks a known gap.
+The tests follow the stores on which they should run:
 
     all: `contract/store_lease.c:live_claim_is_never_stolen` PostgreSQL: `isolation/test_claims.py:test_late` no store: `unit/test_x.c:y`
 
-None of that is taken on trust. The stores a test ran on come from the run: a C program says it by its name or by that of the
-group (store_of), a Python test by the stores it used (cases.py). A test that was skipped has not run."""
+All of that is verified. The run determines the stores of a test: from the name of a C program or of its group (store_of), or
+from the stores that a Python test used (cases.py). A test that was skipped has not run."""
 import collections
 import functools
 import itertools
@@ -47,7 +47,7 @@ class Row:
         self.tests = named(tests)  # {(file, test): stores}
 
     def line(self):
-        """line is the row as the document has it, its tests behind the stores they run on."""
+        """line is the row as in the document, with each test after its stores."""
         words = [self.remark] if self.remark else []
         for group, stores in GROUPS.items():
             of_group = [f"`{file}:{test}`" for (file, test), on in self.tests.items() if set(on) == set(stores)]
@@ -170,7 +170,7 @@ def outcomes(jobs):
 
 
 def troubles(row, found):
-    """troubles returns what keeps a row from being proven, except known gaps."""
+    """troubles returns the reasons why a row is not proven, except known gaps."""
     said = [] if row.tests else ["no test is named"]
     proven = set()
     for (file, test), on in row.tests.items():

@@ -191,7 +191,7 @@ class Claims(Exact):
         holder.do("BEGIN")
         holder.do("SELECT @._lock_consumer('c')")
         thread = threading.Thread(target=slow.do, args=(RELAYS_CLAIM, "slow"))
-        thread.start()  # its clock has not moved
+        thread.start()  # its time is that of its start
         wait_until(lambda: self.reader.do("SELECT now() - query_start > interval '1500 ms' FROM pg_stat_activity WHERE "
                                           "pid = %s AND wait_event_type = 'Lock'", slow.db.info.backend_pid) == [(True,)])
         (epoch,), = holder.do(RELAYS_CLAIM, "w")

@@ -174,7 +174,7 @@ class Changed(Exact):
         self.register("c")
         self.emit(4)
         epoch, _ = self.reader.claim("c")
-        self.app.do("SELECT setval('@.event_seq_seq', 1); ALTER SEQUENCE @.event_seq_seq CACHE 1")  # its file is different
+        self.app.do("SELECT setval('@.event_seq_seq', 1); ALTER SEQUENCE @.event_seq_seq CACHE 1")  # the sequence has a new file
         self.assertEqual(self.turn(epoch), (False, 0))
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.parked"), [(0,)])
         self.assertEqual(self.taken(), [])

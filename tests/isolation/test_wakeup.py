@@ -102,7 +102,7 @@ class Wakeup(ExactAlone):
                 if dice.random() < 0.5: time.sleep(dice.random() * 0.004)
             for writer in writers: writer.do("COMMIT")
             self.all_have(names, n, SOON)
-            time.sleep(dice.choice([0, 0.001, 0.002, 0.003, 0.005, 0.02]))  # until they are asleep
+            time.sleep(dice.choice([0, 0.001, 0.002, 0.003, 0.005, 0.02]))  # until about the moment they fall asleep
         for relay in relays.values(): relay.stop()
 
     def test_commits_of_many_producers_all_wake(self):

@@ -67,9 +67,9 @@ def is_locked(path):
 
 
 def wait_until(predicate, timeout=TIMEOUT, what=None):
-    """wait_until returns the predicate's first true value, and fails loudly if there is none in time.
+    """wait_until returns the predicate's first true value, and fails if none arrives in time.
 
-    what, a string or a function that gives one, says in the failure what was seen instead."""
+    what, a string or a function that returns one, describes in the failure the state seen instead."""
     deadline = time.monotonic() + timeout
     pause = 0.001
     while True:
@@ -195,7 +195,7 @@ def made_sqlite():
     return _made[0]
 
 
-CHANGES = ("UPDATE @event", "DELETE FROM @event")  # the exit status of an invalid value
+CHANGES = ("UPDATE @event", "DELETE FROM @event")  # statements that every outbox refuses
 
 
 class Case(unittest.TestCase):

@@ -20,8 +20,8 @@ MODEL = pathlib.Path(__file__).with_name("protocol.pml")
 DOCUMENT = ROOT / "tests" / "model" / "README.md"
 ASSERTION, END, CYCLE = "assertion violated", "invalid end state", "acceptance cycle"
 
-# Mistake: its counterpart among the bugs of the code (tests/sim/bugs), "" if there is none; and how spin
-# must call what it comes to. Below is what may happen to a relay beside slowness, where that is not enough.
+# Mistake: its counterpart among the bugs of the code (tests/sim/bugs), "" if there is none; and the kind of violation that spin
+# must report. Below: the faults of a relay that it needs beside slowness.
 BUGS = {
     "BUG_NO_FENCE": ("NO_EPOCH", ASSERTION),
     "BUG_STEAL": ("", ASSERTION),
@@ -76,8 +76,7 @@ SHORT_WAYS = 300  # steps; each mistake can be reached quickly, while a search o
 
 
 def checker(folder, *defines, liveness=False, fast=True):
-    """checker builds the program that visits all states, which it stores in full. Optimising it takes longer than a short
-    search."""
+    """checker builds the program that visits and stores all states. Compiling it optimised takes longer than a short search."""
     def run(*argv):
         subprocess.run(argv, cwd=folder, check=True, capture_output=True)
     shutil.copy(MODEL, folder)
@@ -168,7 +167,7 @@ class Model(Checked):
         self.assertGreater(len(steps), 12)
 
 
-# The searches of a soak: what may happen beside slowness (a crash, a graceful stop, a lost answer), and the setup.
+# The searches of a soak: the faults beside slowness (a crash, a graceful stop, a lost answer) and the setup.
 CRASH, STOP, LOST, ALL = (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)
 CASES = {
     "key_with_a_crash": (CRASH, []),

@@ -1,5 +1,6 @@
-// kafka_reader.js HOSTS TOPIC COUNT: reads a topic with kafkajs, and each message as a CloudEvent with the official SDK where it
-// is one. Prints a line of JSON per message, with the partition where kafkajs itself would put its key.
+// kafka_reader.js HOSTS TOPIC COUNT: reads a topic with kafkajs, and each message as a CloudEvent
+// with the official SDK if it is one. Prints a line of JSON per message, with the partition where
+// kafkajs itself would put its key.
 const { Kafka, Partitioners, logLevel } = require('kafkajs');
 const { Kafka: Binding } = require('cloudevents');
 

@@ -62,7 +62,7 @@ class Adoption(FlagTable):
         add(3)
         self.sql(f"DELETE FROM {table}")  # as Debezium's users do: only the insert matters
         events = self.drained()
-        if isinstance(self, MariaCase): events[:3] = sorted(events[:3], key=lambda e: ids.index(e["id"]))  # in the order of its key
+        if isinstance(self, MariaCase): events[:3] = sorted(events[:3], key=lambda e: ids.index(e["id"]))  # in key order
         self.assertEqual([e["id"] for e in events], ids)
         self.assertEqual([(e["aggregate_type"], e["aggregate_id"], e["type"], e["payload"], e["headers"]) for e in events],
                          [("order", n, "OrderPaid", {"x": 1}, {"source_id": id}) for n, id in zip(("0", "1", "0", "1"), ids)])
@@ -89,7 +89,7 @@ class Adoption(FlagTable):
         self.assertEqual(said, "jobs: already adopted; new rows are read with these columns, its events stay\n")
         self.assertEqual(self.outbox("adopt", "jobs", *other).stdout, "jobs: already adopted; nothing to do\n")
         add(2, "2024-01-01", None)
-        add(3, None, "2024-01-01")  # done, by what counts now
+        add(3, None, "2024-01-01")  # processed, by the new column
         had = lambda: [(type, int(payload)) for type, payload in self.ask("SELECT type, CAST(payload AS text) FROM @event ORDER BY seq")]
         self.assertEqual(had(), [("a", 1), ("b", 2)])
         self.assertIn("no column nope", self.outbox("adopt", "jobs", "--column", "type=nope", status=DATA).stderr)

@@ -129,7 +129,7 @@ class Beside(FlagTable, MariaCase):
         self.stop, self.wrote, self.failed, self.stopped_at = threading.Event(), [], [], []
 
     def write(self):
-        """write inserts rows until it is stopped, two in each transaction, which it keeps open for a moment."""
+        """write inserts rows until it is stopped, two per transaction, and keeps each transaction open for a moment."""
         db = mariadb_server.connect(self.store)
         with contextlib.closing(db), db.cursor() as cursor:
             try:
@@ -207,7 +207,7 @@ class Beside(FlagTable, MariaCase):
                 self.sql("DELETE FROM outbox_adopted")
 
     def adopt_cut(self, when, *more):
-        """adopt_cut runs adopt, cut off at each statement in turn, until it succeeds."""
+        """adopt_cut runs adopt with a cut at each statement in turn, until it succeeds."""
         self.stopped_at = []
         for n in range(1, MOST):
             self.more()
@@ -250,7 +250,7 @@ class Beside(FlagTable, MariaCase):
         self.assertEqual(self.sql(noted), [(0,)])
 
     def test_relay_cut_off_anywhere_marks_only_deliveries(self):
-        """Its last statement is the one after which there is none to cut off."""
+        """After its last statement no cut is possible."""
         self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail")
         for when in (UNSENT, ANSWERED):
             for n in range(1, MOST):

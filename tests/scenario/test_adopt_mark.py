@@ -16,7 +16,7 @@ class Marking(FlagTable):
         return self.outbox("adopt", "outbox", "--mark", "processed_at", "--consumer", "mail", *more).stdout
 
     def poll(self):
-        """poll is the old deliverer: it sends unprocessed rows, and marks them."""
+        """poll is the old poller: it sends unprocessed rows and marks them."""
         found = [n for n, in self.sql(f"SELECT {self.n} FROM outbox WHERE processed_at IS NULL ORDER BY id")]
         self.sql("UPDATE outbox SET processed_at = CURRENT_TIMESTAMP WHERE processed_at IS NULL")
         return found
@@ -308,7 +308,7 @@ class OnMariadb(Marking, MariaCase):
         return [f["text"] for f in self.json("doctor", status=None)["findings"] if f["name"] == "marked"]
 
     def test_locked_row_is_marked_later_without_waiting(self):
-        """By its row, by an index on the flag, or by the whole table: whatever it has locked."""
+        """Locked by its row, by an index on the flag, or by the whole table."""
         self.old_rows(2)
         self.sql("ALTER TABLE outbox ADD INDEX (processed_at)")
         self.adopt()

@@ -230,7 +230,7 @@ class Hostile(PgCase):
             self.act(f"ALTER TABLE mallory.old DROP COLUMN {column}", f"ALTER TABLE mallory.old ADD COLUMN {column} mallory.mood")
             try:
                 self.act(f"INSERT INTO mallory.old ({column}) VALUES ('1')")
-            except psycopg2.Error as e:  # a mood is no time
+            except psycopg2.Error as e:  # a mood is not a time
                 self.assertEqual((column, e.pgcode), ("created_at", "22007"))
         self.assert_nothing_ran_as_us()
 
@@ -328,7 +328,7 @@ class Hostile(PgCase):
         said = self.outbox("adopt", "mallory.old", *mark, status=CONFIG).stderr
         self.assertIn(f'belongs to role "{self.name}", which could have its code run with the rights of', said)
         self.assertEqual(self.sql("SELECT count(*) FROM pg_trigger WHERE tgrelid = 'mallory.old'::regclass"), [(0,)])
-        # A table of ours on which mallory may create triggers, or that he comes to own later.
+        # A table of ours on which mallory may create triggers, or which he owns later.
         self.sql(f"CREATE TABLE ours (LIKE mallory.old INCLUDING ALL); GRANT TRIGGER ON ours TO {self.name}")
         self.outbox("adopt", "ours", *mark)
         self.act("CREATE FUNCTION mallory.tell() RETURNS trigger LANGUAGE plpgsql AS "

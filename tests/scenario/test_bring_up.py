@@ -16,7 +16,7 @@ AGAIN = 75
 
 
 class KilledHalfWay:
-    """init is killed at any moment: the next one finishes what it began."""
+    """init is killed at any moment; the next one completes the upgrade."""
 
     def test_upgrade_killed_at_any_moment_can_be_completed(self):
         rng = random.Random(4)
@@ -49,7 +49,7 @@ class OnSqlite(KilledHalfWay, Case):
 
 
 class OnMariaDB(KilledHalfWay, MariaCase):
-    """Some tables and the version are not there yet, as after an init that broke off."""
+    """Some tables and the version are missing, as after an interrupted init."""
 
     def outdate(self):
         self.outbox("init")
@@ -87,7 +87,7 @@ class OnPostgres(KilledHalfWay, PgCase):
     def test_producers_proceed_while_a_long_transaction_is_awaited(self):
         long = psycopg2.connect(self.store, application_name="report")
         cursor = long.cursor()
-        cursor.execute("INSERT INTO outbox.event (type) VALUES ('long')")  # it holds the lock that CREATE TRIGGER wants
+        cursor.execute("INSERT INTO outbox.event (type) VALUES ('long')")  # it holds the lock that CREATE TRIGGER needs
         emitted, took, stop = [0], [], threading.Event()
 
         def produce():
@@ -121,7 +121,7 @@ class OnPostgres(KilledHalfWay, PgCase):
         self.assertEqual(self.installed(), self.functions)
         took.sort()
         self.figures(took[-1], emitted[0])
-        self.assertLess(took[-5], 2.0, "producers waited")  # a busy machine may be late on its own, but not again and again
+        self.assertLess(took[-5], 2.0, "producers waited")  # a busy machine may be late once, but not repeatedly
         self.assertEqual(len(self.events()), emitted[0] + 1)
 
     def figures(self, slowest, emitted):

@@ -60,7 +60,7 @@ class CliCase:
                 continue
             try:
                 part = os.read(fd, 65536)
-            except OSError:  # how Linux reports that the other end is closed
+            except OSError:  # Linux reports a closed terminal this way
                 break
             if not part:
                 break
@@ -298,7 +298,7 @@ class Bulk(CliCase):
 
 @on_each_store
 class BadInput(CliCase):
-    """Each: a clear error, the right exit code, and nothing half-written."""
+    """Each case: a clear error, the right exit code, and no partial write."""
 
     def setUp(self):
         super().setUp()
@@ -380,7 +380,7 @@ class Early(CliCase):
 
 
 class Files(CliCase, Case):
-    """Bad input that only a store in a file can be: a clear error, the right exit code, and the file as it was."""
+    """Bad files as a store: a clear error, the right exit code, and the file as it was."""
 
     def setUp(self):
         super().setUp()
@@ -418,7 +418,7 @@ class Files(CliCase, Case):
         self.assertFalse(self.path("none.db").exists())
 
     def as_nobody(self, *args, **kw):
-        """as_nobody runs the CLI without the rights of root, whom no permission stops."""
+        """as_nobody runs the CLI without the rights of root, which ignores permissions."""
         if os.geteuid() != 0:
             return self.outbox(*args, **kw)
         if not shutil.which("setpriv"):

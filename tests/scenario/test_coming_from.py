@@ -197,8 +197,8 @@ class Words(unittest.TestCase):
 
 
 class Names(PgCase):
-    """Every name in a right-hand column is there: a function, table, view or column, a command, an option or setting, a state, a metric,
-    or a function of the library."""
+    """Every name in a right-hand column exists: a function, table, view or column, a command, an option or setting, a state, a
+    metric, or a function of the library."""
 
     def setUp(self):
         super().setUp()
@@ -214,7 +214,7 @@ class Names(PgCase):
         self.options = json.loads(self.outbox("help", "--options").stdout)
         self.commands = self.outbox("help").stdout
 
-    # Values of the retry policy, settings that only C has, states, SQLSTATEs, a thing of the config file.
+    # Values of the retry policy, settings that exist only in C, states, SQLSTATEs, an element of the config file.
     OTHERS = {"base", "cap", "attempts", "jitter", "attempts=8", "workers", "fate = shared", "fate = own", "pending", "in-flight", "delivered",
               "failed", "expired", "retry", "dead", "OB002", "[consumer NAME]", "shop.stock", "sqlite::memory:", "OUTBOX_EAGER",
               "<service>_outbox", "stream=", "lease=", "?tenant=NAME", "redis://cache/0?stream=tenant.{type[1]}", "watermill-sql", "id",
@@ -237,7 +237,7 @@ class Names(PgCase):
         return name in option
 
     def is_taken(self, name, value):
-        """is_taken tells whether a config file may contain that."""
+        """is_taken tells whether a config file may contain that line."""
         config = self.path("outbox.conf")
         scope = next((o["scope"] for o in self.options if o["name"] == name and o["file"]), None)
         lines = ["[outbox]", f"store = {self.store}", "[consumer c]", "sink = stdout:"]
@@ -266,7 +266,7 @@ class Names(PgCase):
 
 
 class Examples:
-    """The page's blocks, in order; each prints what the page shows right after it."""
+    """The page's blocks, in order; each prints the output shown right after it."""
 
     def script(self):
         found = FENCE.findall(PAGE.read_text())

@@ -49,7 +49,7 @@ class Page(Case):
 
 
 class Old(Case):
-    """A server that says it is PostgreSQL 14, and nothing else."""
+    """A server that reports version 14 of PostgreSQL, and does nothing else."""
 
     def setUp(self):
         super().setUp()
@@ -68,7 +68,7 @@ class Old(Case):
                 with guest:
                     guest.recv(4096)
                     guest.sendall(hello)
-                    while guest.recv(4096): pass  # it gets no query until the end
+                    while guest.recv(4096): pass  # it receives no query until the end
 
     def test_too_old_server_is_refused_before_any_query(self):
         for args in (["init"], ["status"], ["doctor"], ["relay", "--consumer", "mail", "--sink", "stdout:"]):

@@ -1,5 +1,5 @@
-"""A settlement is cut off between any two of its statements: position, record of processed events, and burial happen together
-or not at all."""
+"""A settlement is cut off between any two of its statements: position, record of processed events, and burial are stored
+together or none of them is."""
 import unittest
 
 from support import MariaCase, PgCase, on_each_store, wait_until
@@ -16,7 +16,7 @@ class Cut:
         for n in (1, 2, 3): self.emit("order.paid", f"order/{n}", n)
 
     def cut(self, verb, table):
-        """cut makes every such statement fail, and its transaction with it, as a crash at this point would."""
+        """cut makes every such statement fail and its transaction roll back, like a crash at this point."""
         if isinstance(self, PgCase):
             self.sql("CREATE FUNCTION public.cut() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'cut off here'; END$$")
             self.sql(f"CREATE TRIGGER cut BEFORE {verb} ON outbox.{table} FOR EACH ROW EXECUTE FUNCTION public.cut()")
@@ -40,7 +40,7 @@ class Cut:
         return self.ask("SELECT * FROM @lane WHERE lane >= 0")
 
     def cut_and_mended(self, verb, table, meanwhile):
-        """cut_and_mended: during the cut, meanwhile() holds; afterwards everything ends as if nothing had happened."""
+        """cut_and_mended checks that meanwhile() holds during the cut, and that the final state shows no trace of it."""
         self.cut(verb, table)
         with self.relay(*self.sink) as relay:
             wait_until(lambda: "cut off here" in relay.output(), what=relay.output)

@@ -1,4 +1,4 @@
-"""Destructive commands ask on a terminal, require --yes elsewhere, and say what they did."""
+"""Destructive commands ask on a terminal, require --yes elsewhere, and report the result."""
 import os
 import pty
 import subprocess

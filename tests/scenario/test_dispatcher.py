@@ -87,11 +87,11 @@ class Dispatcher(broker_redis.Shared, Configured):
         self.assertEqual((shown["state"], shown["receipt"]), ("delivered", sent[event]))
         self.assertRegex(shown["delivered_at"], r"^\d{4}-\d\d-\d\dT.*Z$")
         self.assertRegex(self.outbox("events", "show", event).stdout, rf"DELIVERED +RECEIPT[^\n]*\n.*{shown['delivered_at']} +{sent[event]}")
-        # 50 at a time at most: each claim has its own epoch
+        # at most 50 at a time: each claim has a separate epoch
         (claims,), = self.sql(self.EPOCHS)
         self.assertGreaterEqual(claims, 3)
 
-        # never claimed again: not by this relay, not by another one, not after a crash
+        # never claimed again, by any relay, even after a crash
         self.outbox("relay", *self.conf(), "--drain")
         again = self.relay(*self.conf())
         last = self.emit("tenant.user.added", "u/1", 1)
@@ -104,7 +104,7 @@ class Dispatcher(broker_redis.Shared, Configured):
         self.assertEqual({e: r for e, r in self.receipts().items() if e != last}, recorded)
 
     def test_claim_lasts_30_seconds_and_holds_50(self):
-        """As others see it in the store while a delivery does not end."""
+        """The view of other sessions while a delivery hangs."""
         self.emit_many({"type": "t", "payload": i} for i in range(60))
         args = ["--consumer", "c", "--preset", "dispatcher", "--concurrency", "1", "--sink", "exec:cat > got; sleep 60"]
         relay = self.relay(*args, "--drain-deadline", "0s")

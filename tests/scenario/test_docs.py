@@ -1,5 +1,5 @@
-"""The documents tell the truth: their examples run and print what they show, their links lead somewhere, and the tests and
-options they name exist."""
+"""The documents are accurate: their examples print the documented output, their links resolve, and the tests and options they
+name exist."""
 # build: plain
 import contextlib
 import json
@@ -55,7 +55,7 @@ def shell_blocks(path):
 
 
 def plain(text):
-    """plain removes from an output whatever differs from run to run: ids, times, ages, process ids, the width of columns."""
+    """plain removes the parts of an output that differ between runs: ids, times, ages, process ids, the width of columns."""
     for pattern, name in ((r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "ID"),
                           (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME"),
                           (r"(?m)^store postgres:\S+", "store postgres:///shop:"),
@@ -93,7 +93,7 @@ def has_test(name, case):
     if not path.exists(): return False
     text = path.read_text()
     if path.suffix == ".py": return any(f"    def {case}(self" in part for part in (text, *shared_cases(path)))
-    listed = re.compile(rf"[A-Z_a-z]+\({case}\b[^;{{]*\)[,}}\s]")  # maybe by another file of its program
+    listed = re.compile(rf"[A-Z_a-z]+\({case}\b[^;{{]*\)[,}}\s]")  # possibly by another file of its program
     defined = re.search(rf"void {case}\(\s*void \*\*", text)
     return defined is not None and any(listed.search(file.read_text()) for file in path.parent.glob("*.c"))
 
@@ -220,7 +220,7 @@ class Conformance(unittest.TestCase):
                 self.assertEqual(set(row.stores) - {store for on in row.tests.values() for store in on}, set())
 
     def test_row_is_proven_only_by_tests_on_its_stores(self):
-        """What ./test --rows says of a row whose test passed on one store, was skipped on the other, or is missing."""
+        """The report of ./test --rows on a row whose test passed on one store, was skipped on the other, or is missing."""
         def said(*lines, cell="both: `scenario/test_x.py:test_y`", stores="PostgreSQL, SQLite"):
             job = types.SimpleNamespace(label="scenario/test_x.py", output="\n".join(lines))
             return rows.troubles(rows.Row("C9.1", "what", stores, cell), rows.outcomes([job]))
@@ -366,7 +366,7 @@ MIB = 1 << 20
 class Numbers(unittest.TestCase):
     """Numbers in the code are the same in the documents: here those that are not defaults of options."""
 
-    # Words of docs/reference.md: the folder of src and the constant that has their number, and in how many of its units.
+    # Phrases of docs/reference.md: the folder of src and the constant with the same number, and the unit.
     FIXED = {r"holds at most (\d+) batches at once": ("engine", "INFLIGHT_BATCHES", 1),
              r"the first has (\d+) events at most": ("engine", "START", 1),
              r"waits at most (\d+) ms for the next claim": ("api", "SETTLE_WAIT_MS", 1),
@@ -384,7 +384,7 @@ class Numbers(unittest.TestCase):
              r"ends its search after (\d+) sequence numbers": ("store", "STORE_LOOK", 1),
              r"takes (\d+) connections": ("admin", "CONNECTIONS_MAX", 1),
              r"(\d+) per address": ("admin", "CONNECTIONS_PER_ADDRESS", 1)}
-    # The same in other pages: the page, its words, and the constant.
+    # The same for other pages: the page, the phrase, and the constant.
     ELSEWHERE = [("guarantees.md", r"may wait up to (\d+) ms for its settlement", "api", "SETTLE_WAIT_MS", 1),
                  ("architecture.md", r"waits up to (\d+) ms for the next claim", "api", "SETTLE_WAIT_MS", 1),
                  ("architecture.md", r"the next such claim waits (\d+) ms, as long as there are fresh events", "engine", "PARKED_PAUSE", 10**6),

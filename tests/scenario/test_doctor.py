@@ -38,7 +38,7 @@ class Doctor:
         return found
 
     def bad(self, *args, **kw):
-        """bad returns the warnings and problems, of which there must be one."""
+        """bad returns the warnings and problems; there must be at least one."""
         return [f for f in self.doctor(*args, status=FOUND, **kw) if f[0] in ("warning", "problem")]
 
     def one(self, level, name, *texts, args=(), **kw):
@@ -56,7 +56,7 @@ class Doctor:
 class PgDoctor(Doctor, Case):
     def setUp(self):
         super().setUp()
-        self.use(server("plain", autovacuum_naptime="1d"))  # it would use transaction numbers itself
+        self.use(server("plain", autovacuum_naptime="1d"))  # it would consume transaction ids itself
 
     def use(self, pg):
         self.pg = pg
@@ -77,7 +77,7 @@ class PgDoctor(Doctor, Case):
         return db
 
     def role(self):
-        """role creates one, and returns it and the store's address for it."""
+        """role creates a role, and returns it and its URL of the store."""
         name = f"r{os.urandom(6).hex()}"
         self.sql(f"CREATE ROLE {name} LOGIN")
         self.addCleanup(self.sql, f"DROP OWNED BY {name}; DROP ROLE {name}")
@@ -248,7 +248,7 @@ class Consumers(PgDoctor):
         self.age("30 days")
         self.one("warning", "retention", "30d old; no consumer needs it", "outbox trim")
         self.assertEqual(self.json("trim")["events"], 0)
-        self.doctor()  # it has been delivered for no longer than is known now
+        self.doctor()  # its time of delivery is known only from now on
         self.sql("UPDATE outbox.passed SET at = at - interval '8 days'")
         self.one("warning", "retention", "30d old; no consumer needs it", "outbox trim")
         self.sql("SELECT outbox.register('audit'); SELECT outbox.pause('audit')")

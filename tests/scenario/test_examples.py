@@ -1,4 +1,4 @@
-"""The examples do what they say, in every language, and the languages work together on one outbox."""
+"""The examples work as described, in every language, and the languages work together on one outbox."""
 # build: plain
 # quick: no
 import json
@@ -20,7 +20,7 @@ from support import BIN, ROOT, TIMEOUT, Case, PgCase, clean_env, thorough, wait_
 EXAMPLES = ROOT / "examples"
 SHOP = pathlib.Path(BIN).parent / "examples" / "shop"
 WORKER = pathlib.Path(BIN).parent / "examples" / "worker"
-# Where ./test puts modules from npm, and where Debian puts its own.
+# The folders of npm modules installed by ./test and of Debian's modules.
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "outbox-tests"
 NODE_PATH = ":".join(filter(None, [os.environ.get("NODE_PATH"), str(CACHE / "node_modules"), "/usr/share/nodejs"]))
 NO_NODE = "no module pg for node: ./test says why it could not get it"
@@ -88,7 +88,7 @@ class ExampleCase(PgCase):
         return self.example(language, "producer").stdout
 
     def consume(self, language):
-        """consume runs a consumer until nothing is left, not even delayed events."""
+        """consume runs a consumer until no event is left, not even a delayed one."""
         said = ""
 
         def idle():
@@ -143,7 +143,7 @@ class Claims:
     def test_redelivered_event_takes_effect_once(self):
         self.produce(self.language)
         self.consume(self.language)
-        for table in "consumer WHERE name", "lane WHERE consumer":  # forgotten, it starts at the beginning again
+        for table in "consumer WHERE name", "lane WHERE consumer":  # removed, it starts at the beginning again
             self.sql(f"DELETE FROM outbox.{table} = 'revenue'")
         self.consume(self.language)
         self.assertEqual((self.status("delivered"), self.revenue()), (2, {"ada": 42}))
@@ -171,7 +171,7 @@ class Claims:
 
     def test_draining_does_not_wait_for_delayed_events(self):
         self.order(1, "ada", 1, "1h")
-        self.order(1, "ada", 2)  # waits behind it
+        self.order(1, "ada", 2)  # it waits behind the first event
         self.order(2, "bob", 4)
         self.example(self.language, "consumer")
         self.assertEqual(self.revenue(), {"bob": 4})
@@ -298,7 +298,7 @@ class Together(ExampleCase):
         self.assertEqual(self.sql("SELECT payload::text FROM outbox.event"), [(given.decode(),)] * 2)
 
     def test_workers_in_several_languages_at_once_take_effect_once(self):
-        self.consume("psql")  # creates the table: PostgreSQL fails if several sessions create it at once
+        self.consume("psql")  # create the table first: PostgreSQL fails if several sessions create it at once
         self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload)"
                  " SELECT 'order.created', 'order', i::text, json_build_object('customer', 'c' || i %% 7, 'total', i)"
                  " FROM generate_series(1, %s) AS i", 1000)
@@ -390,7 +390,7 @@ class Shop:
             wait_until(lambda: now() or not shop.running(), what=shop.output)
             status = shop.kill()
             self.assertIn(status, (-9, 0), shop.output())
-            if status == 0: orders += 700  # it had finished before the test got to it
+            if status == 0: orders += 700  # it had finished before the test reached it
             else: kills += 1
         self.assertGreater(kills, 0)
         said = self.shop(orders)
@@ -445,7 +445,7 @@ class WorkerOnPostgres(Worker, PgCase):
 
 
 class Reference(ExampleCase):
-    """docs/sql.md tells the truth: its examples print what it shows, and its descriptions match the functions."""
+    """docs/sql.md is accurate: its examples print the documented output, and its descriptions match the functions."""
 
     TEXT = (ROOT / "docs" / "sql.md").read_text()
     TYPES = {"int": "integer", "timestamptz": "timestamp with time zone"}

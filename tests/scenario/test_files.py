@@ -63,7 +63,7 @@ class Made(Case):
         self.path("out").symlink_to(victim)
         said = self.outbox("relay", "--drain", "--consumer", "a", "--sink", f"file:{self.path('out')}", status=78).stderr
         self.assertIn("is a symbolic link", said)
-        # A later file in that place makes the sink down.
+        # Another file at that path later makes the sink down.
         with self.relay("--consumer", "b", "--sink", f"file:{self.path('b')}") as relay:
             wait_until(lambda: self.path("b").exists())
             self.path("link").symlink_to(victim)
@@ -160,7 +160,7 @@ class Shared(Case):
 
 
 class Seen(Case):
-    """Secrets that others on the machine can see."""
+    """Secrets that other users of the machine can see."""
 
     def setUp(self):
         super().setUp()

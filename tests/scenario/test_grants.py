@@ -1,4 +1,4 @@
-"""Rights: a role gets one part of the outbox, or several, and nothing beyond."""
+"""Rights: a role gets one or several parts of the outbox, and no others."""
 # build: plain
 import json
 import unittest
@@ -40,7 +40,7 @@ RULES = [
         "id": "01a1e144-ba7a-7541-824e-a17ad541ace3"}]')""", {CONSUMER}),
     ("SELECT outbox.handle_once('mail', 'key')", {CONSUMER}),
     ("UPDATE outbox.handled SET hash = 0", set()),
-    ("SELECT outbox.wakeup_sleep()", {PRODUCER, CONSUMER, OPERATOR}),  # locks of anybody's: nothing to protect
+    ("SELECT outbox.wakeup_sleep()", {PRODUCER, CONSUMER, OPERATOR}),  # locks that any role may take
 
     ("SELECT outbox.pause('mail')", {OPERATOR}),
     ("SELECT outbox.redrive('mail')", {OPERATOR}),
@@ -76,7 +76,7 @@ class Grants(PgCase):
         self.init()
 
     def fill(self):
-        """fill creates something of everything: a dead letter, a live claim (its epoch is returned), a key."""
+        """fill creates one object of each kind: a dead letter, a live claim (it returns the epoch), a key."""
         self.emit("a", "k/1", 1, "--idempotency-key", "known")
         self.sql("SELECT outbox.register('mail')")
         epoch = self.sql("SELECT epoch FROM outbox.claim('mail', 'w')")[0][0]
@@ -89,7 +89,7 @@ class Grants(PgCase):
         return epoch
 
     def attempt(self, store, statement, params):
-        """attempt returns whether a role may do it, and undoes the change."""
+        """attempt returns whether a role may run the statement, and undoes the change."""
         db = psycopg2.connect(store)
         try:
             with db.cursor() as cursor:
@@ -126,7 +126,7 @@ class Grants(PgCase):
                 self.assertTrue(self.attempt(operator, f"SELECT * FROM outbox.{name}", None))
 
     def test_cli_needs_only_the_grant(self):
-        """From an emit to a delivery, a dead letter and its return, everyone with their own role."""
+        """From an emit to a delivery, a dead letter and its retry, each step with its own role."""
         producer, consumer, operator = (self.role(p) for p in (PRODUCER, CONSUMER, OPERATOR))
         out = self.path("out.ndjson")
         ok = self.emit("a", "k/1", 1, "--store", producer)

@@ -1,4 +1,4 @@
-"""Rights on MariaDB: an account gets one part of the outbox, or several, and nothing beyond."""
+"""Rights on MariaDB: an account gets one or several parts of the outbox, and no others."""
 # build: plain
 import re
 import uuid
@@ -63,7 +63,7 @@ WAYS = {
     "trigger": ("SET insert_id = @n", "INSERT INTO shop VALUES (1)"),
     "trigger of a table with numbers": ("SET insert_id = @n", "INSERT INTO numbered () VALUES ()"),
     "function in the first row": ("DO 0", NUMBERED + "VALUES ('t', pick(@n)), ('t', 2)"),
-    "function in a later row": ("DO 0", NUMBERED + "VALUES ('t', 1), ('t', pick(@n)), ('t', 3)"),  # the marker would take it
+    "function in a later row": ("DO 0", NUMBERED + "VALUES ('t', 1), ('t', pick(@n)), ('t', 3)"),  # the marker would use it
     "wide steps": ("SET auto_increment_increment = 65535, auto_increment_offset = 65535, insert_id = @n", NUMBERED + "VALUES ('t', 1)"),
 }
 
@@ -74,7 +74,7 @@ class Grants(MariaCase):
         self.init()
 
     def account(self, *parts):
-        """account creates one with these parts, and returns its store."""
+        """account creates an account with these parts, and returns its URL of the store."""
         name = f"r{uuid.uuid4().hex[:16]}"
         self.sql(f"CREATE USER {name}@localhost")
         self.addCleanup(mariadb_server.execute, self.server_url, f"DROP USER {name}@localhost")
@@ -85,7 +85,7 @@ class Grants(MariaCase):
         return re.match(r"mariadb://(\w+)@", store)[1] + "@localhost"
 
     def attempt(self, store, statement):
-        """attempt returns whether an account may do it, and undoes the change."""
+        """attempt returns whether an account may run the statement, and undoes the change."""
         try:
             db = mariadb_server.connect(store)
         except pymysql.Error as error:
@@ -118,7 +118,7 @@ class Grants(MariaCase):
             with self.subTest(statement=statement): self.assertFalse(self.attempt(stranger, statement))
 
     def test_cli_needs_only_the_grant(self):
-        """From an emit to a delivery, a dead letter and its return, everyone with their own account."""
+        """From an emit to a delivery, a dead letter and its retry, each step with its own account."""
         producer, consumer, operator = (self.account(part) for part in (PRODUCER, CONSUMER, OPERATOR))
         out = self.path("out.ndjson")
         ok = self.emit("a", "k/1", 1, "--store", producer)

@@ -1,5 +1,5 @@
-"""Hostile fields that bypass every check: values forced into a database or written into a stream by others become no variable
-of a command, no header line and no path."""
+"""Hostile fields that bypass every check: values forced into a database or written into a stream by others never become a
+variable of a command, a header line or a path."""
 import json
 import os
 import pathlib
@@ -167,7 +167,7 @@ class Streams(Hostile):
         self.redis("XADD", "s", "*", "event", json.dumps(event))
 
     def consume(self, *args, group="g"):
-        env = {name: value for name, value in SECRETS.items() if name != "OUTBOX_REDIS_PASSWORD"}  # this Redis asks for none
+        env = {name: value for name, value in SECRETS.items() if name != "OUTBOX_REDIS_PASSWORD"}  # this Redis requires no password
         return self.outbox("consume", self.redis.url("stream=s"), "--group", group, "--drain", *args, env=env)
 
     def test_foreign_entry_sets_no_variable(self):

@@ -1,5 +1,5 @@
-"""Hostile endpoints and Redis servers: whatever they answer, a relay stays small, serves its other consumers, and stops on
-request; and none of our secrets that they repeat is shown or kept."""
+"""Hostile endpoints and Redis servers: whatever they answer, a relay uses bounded memory, serves its other consumers, and stops
+on request; secrets that they echo are neither shown nor kept."""
 # build: plain
 import pathlib
 import re
@@ -12,13 +12,13 @@ from support import BIN, Case, wait_until
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 LINE = b"X-Filler: " + b"a" * 1000 + b"\r\n"
-ENOUGH = 64 << 20  # bytes: a reader that got so far has no lower limit
+ENOUGH = 64 << 20  # bytes: a reader that accepts so many has no lower limit
 PASSWORD = "correct-horse-battery-staple"
 
 
 class Peer:
-    """A listener on a loopback port. When asked it sends `first`, and then `more`, repeatedly, until the client has listened
-    for too long. Further requests on a connection get `later`."""
+    """A listener on a loopback port. On a request it sends `first`, then `more` repeatedly, until the client has read for too
+    long. Further requests on a connection get `later`."""
 
     def __init__(self, first=b"", more=b"", later=None):
         self.first, self.more, self.later = first, more, first if later is None else later
@@ -122,7 +122,7 @@ class Peers(Case):
         self.relay_to(SERVERS, "redis://127.0.0.1:{}?stream=s")
 
     def test_reader_of_a_hostile_redis_uses_bounded_resources(self):
-        """Before the login succeeds, a server has nothing long to say."""
+        """Before the login succeeds, a server may send only short replies."""
         for name in ("bulk", "lists", "nested", "escapes"):
             peer = SERVERS[name]
             asked = peer.asked

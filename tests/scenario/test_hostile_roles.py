@@ -58,7 +58,7 @@ class Lair:
             return cursor.fetchall() if cursor.description else []
 
     def role(self, *grants):
-        """role creates one; each grant is the rest of an `outbox grant` command, with {} for its name."""
+        """role creates a role; each grant is the rest of an `outbox grant` command, with {} for its name."""
         name = f"h{uuid.uuid4().hex[:12]}"
         self.do(f"CREATE ROLE {name} LOGIN")
         self.names.append(name)
@@ -223,8 +223,8 @@ class Matrix:
                             "c.relkind = 'S', c.relkind = 'v', 1")
 
     def may(self, role, statements):
-        """may returns for each statement whether the role was allowed: other errors come after that decision, and so does
-        row-level security, which leaves a role its own rows."""
+        """may returns for each statement whether the role was allowed to run it. Other errors occur after that decision, and so
+        does row-level security, which shows a role its own rows."""
         return [state != REFUSED or "row-level security" in said for state, said, _ in self.attempts(role, statements)]
 
     def columns(self, role, verb, statement, columns):
@@ -296,7 +296,8 @@ class Matrix:
         return f"SELECT * FROM outbox.{name}({', '.join(given)})"
 
     def of_function(self, role, name, names, types):
-        """of_function returns the outcome of calling it: '' refused; for its own consumers, or for any."""
+        """of_function returns the outcome of a call: '' if refused; otherwise whether it works for the role's own consumers or
+        for any."""
         targets = [self.own.get(role, "mail"), "b.mail"]
         calls = [self.call(name, names, types, role, target) for target in targets]
         own, other = [self.alone(role, c) for c in calls] if name in CLAIMS else self.attempts(role, calls)
@@ -369,7 +370,7 @@ class Everything(unittest.TestCase):
 
 class Hostile(unittest.TestCase):
     def as_role(self, role):
-        """as_role is a connection of the role's own, gone with the test."""
+        """as_role returns a connection of the role, closed at the end of the test."""
         db = psycopg2.connect(lair.url.replace("user=outbox_test", f"user={role}"))
         db.autocommit = True
         self.addCleanup(db.close)
@@ -381,7 +382,7 @@ class Hostile(unittest.TestCase):
             return cursor.fetchall() if cursor.description else []
 
     def turn(self, db, consumer, knows=None, **fields):
-        """turn calls what _turn calls for such a role, and gives the epoch of the claim."""
+        """turn calls the functions that _turn calls for such a role, and returns the epoch of the claim."""
         return self.run_on(db, "SELECT epoch FROM outbox._worker_turn(json_populate_record(outbox._no_request(%s, 'w'), %s), %s)", consumer,
                            request(**fields), knows)[0][0]
 
@@ -449,7 +450,7 @@ class Consumers(Hostile):
                 self.refused(db, f"SELECT setval('outbox.{sequence}', 1)")
 
     def test_cannot_leave_a_receipt_that_stops_every_consumer(self):
-        """A receipt past the last event's number looks as if event numbers had begun again."""
+        """A receipt past the last event's number looks as if event numbers had restarted."""
         db = self.as_role(self.all)
         self.refused(db, """SELECT outbox.settle('mail', 'w', %s, '[{"seq": 9000000000000000000, "kind": "delivered",
             "id": "01a1e144-ba7a-7541-824e-a17ad541ace3", "receipt": "r"}]')""", lair.claims["mail"], state="OB004")
@@ -486,7 +487,7 @@ class Consumers(Hostile):
         self.assertEqual(lair.do("SELECT moved IS NOT NULL FROM outbox._trouble()"), [(False,)])
 
     def test_none_of_its_code_runs_with_the_owners_rights(self):
-        """Functions and operators that look like PostgreSQL's, found first by its search_path."""
+        """Functions and operators named like PostgreSQL's, found first in its search_path."""
         db, schema = self.as_role(self.audit), f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.audit}")
         lair.do(f"CREATE TABLE {schema}.ran_as (who text); GRANT INSERT, SELECT ON {schema}.ran_as TO PUBLIC")
@@ -525,14 +526,14 @@ class Consumers(Hostile):
                         "'stolen'); EXCEPTION WHEN insufficient_privilege THEN NULL; END$$")
         self.run_on(db, f"CREATE OR REPLACE FUNCTION {schema}.f(x int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS $$BEGIN PERFORM "
                         f"{schema}.g(); RETURN x; END$$")
-        lair.do("SET outbox.tenant = 'a'")  # a session that could do it: a superuser has the parts granted to roles bound to a tenant
+        lair.do("SET outbox.tenant = 'a'")  # a session that could succeed: a superuser has the parts granted to roles bound to a tenant
         self.addCleanup(lair.do, "SET outbox.tenant = ''")
         lair.do(f"ANALYZE {schema}.t")
         self.assertEqual(lair.do("SELECT 1 FROM outbox.consumer WHERE report = 'stolen'"), [])
 
 
 class Readers(Hostile):
-    """Roles that were granted read access to the tables, by hand, as for reports and backups."""
+    """Roles with manually granted read access to the tables, as for reports and backups."""
 
     def test_read_all_role_does_not_become_operator_by_init(self):
         reader = lair.role()
@@ -587,7 +588,7 @@ class Schemas(Hostile):
 
 
 class Tenants(Hostile):
-    """Roles that are held to a tenant, and say that they are another, or the platform."""
+    """Roles bound to a tenant that claim to be another tenant or the platform."""
 
     @classmethod
     def setUpClass(cls):
@@ -677,7 +678,8 @@ class Tenants(Hostile):
         self.assertFalse(set("\33\u202e") & set(shown), shown)
 
     def test_cannot_learn_another_tenants_keys(self):
-        """Neither by looking, nor by using one: the same key is another one for it, and is not waited for."""
+        """It can neither read a key nor detect one: the same key is a different key for it, and it does not wait for the
+        other's transaction."""
         holder = psycopg2.connect(lair.url)
         self.addCleanup(holder.close)
         with holder.cursor() as cursor: cursor.execute("SELECT outbox.emit('t', 'k', '1', '1', idempotency_key => 'held', tenant => 'b')")
@@ -701,8 +703,8 @@ class Tenants(Hostile):
             self.refused(db, "INSERT INTO outbox.handled (handler, key, hash) VALUES ('mail', 'x', 0)")
 
     def test_cannot_learn_what_others_received(self):
-        """A role's tenant and consumers are visible only to that role and to operators. A function of
-        the reader's own, cheap enough to be run first, is shown no row of others either."""
+        """A role's tenant and consumers are visible only to that role and to operators. A leaky function of the reader, cheap
+        enough to run first, sees no rows of others either."""
         other = lair.role("consumer {} --consumer b.mail --tenant b")
         leak = "CREATE FUNCTION pg_temp.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0000001 AS $$BEGIN RAISE NOTICE '%', $1; RETURN true; END$$"
         for role, own in ((self.consumer, ["a", "*"]), (self.producer, ["a"]), (lair.role("consumer {} --consumer audit"), ["audit"]),
@@ -715,7 +717,7 @@ class Tenants(Hostile):
             self.assertEqual([said.split()[-1] for said in db.notices], own)
 
     def test_keeps_its_identity_in_a_foreign_function(self):
-        """An application's function that runs as its owner emits for its owner's tenant, whatever the caller."""
+        """An application's SECURITY DEFINER function emits for its owner's tenant, whoever the caller is."""
         schema = f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.producer}; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
         self.run_on(self.as_role(self.producer), f"CREATE FUNCTION {schema}.order_paid() RETURNS uuid LANGUAGE sql SECURITY DEFINER "

@@ -1,6 +1,5 @@
 """Events are insert-only: every attempt to change, delete or replace one is refused with advice, and the first event is
-delivered unchanged. trim still deletes, a restore still restores, and doctor reports loss or missing protection, where it
-can."""
+delivered unchanged. trim and restore still work, and doctor reports losses and missing protection where it can detect them."""
 # build: plain
 import contextlib
 import subprocess
@@ -172,7 +171,7 @@ class Postgres(InsertOnly, PgCase):
         "TRUNCATE outbox.event": "TRUNCATE on outbox.event is refused",
         "TRUNCATE outbox.event, outbox.dead CASCADE": "TRUNCATE on outbox.event is refused",
         "MERGE INTO outbox.event e USING (VALUES (1)) v (n) ON e.seq = v.n WHEN MATCHED THEN DELETE": "DELETE on outbox.event is refused",
-        "SELECT outbox.trim('0'); DELETE FROM outbox.event": "DELETE on outbox.event is refused",  # its permission ends with it
+        "SELECT outbox.trim('0'); DELETE FROM outbox.event": "DELETE on outbox.event is refused",  # its permission ends with the transaction
     }
     ONCE = {
         f"{SEQ_1} NOTHING": False,

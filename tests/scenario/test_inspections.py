@@ -1,4 +1,4 @@
-"""The five inspections, by name: their results, in the CLI and in SQL, on each store. Each of them has something to show."""
+"""The five inspections by name, in the CLI and in SQL, on each store. Each of them has results."""
 # build: plain
 # quick: no
 import signal
@@ -8,12 +8,12 @@ import unittest
 from support import Case, MariaCase, PgCase, wait_until
 
 NAMES = ("unprocessed", "processing", "failed", "abandoned", "published")
-# The sink accepts "good" and "slow" (once the file `hold` is removed), never "bad", and has trouble with "later" and "again".
+# The sink accepts "good" and "slow" (once the file `hold` is removed), never "bad", and fails "later" and "again".
 SINK = 'case "$OUTBOX_TYPE" in bad) exit 65;; later|again) exit 1;; slow) while [ -e {hold} ]; do sleep 0.02; done;; esac'
 
 
 class Inspections:
-    ASKS = False  # SQL asks the predicates
+    ASKS = False  # SQL evaluates the predicates
 
     def setUp(self):
         super().setUp()
@@ -46,7 +46,7 @@ class Inspections:
             self.emit("new")
             self.check(*NAMES, published=["good"], abandoned=["bad"], failed=["later", "again"], processing=["slow"],
                        unprocessed=["new"])
-            self.due_now("again")  # then it is unprocessed as well as failed
+            self.due_now("again")  # an event is then both unprocessed and failed
             self.check("unprocessed", "failed", published=["good"], abandoned=["bad"], failed=["later", "again"],
                        processing=["slow"], unprocessed=["again", "new"])
             self.expire()

@@ -1,4 +1,4 @@
-"""Kafka from end to end, through the CLI, on a real broker: messages as third-party clients see them, partitions, logins, TLS,
+"""Kafka from end to end, through the CLI, on a real broker: messages read by third-party clients, partitions, logins, TLS,
 missing topics, refused events."""
 # build: plain
 # quick: no
@@ -255,7 +255,7 @@ class Received(OnKafka, Case):
         kafka.create(self.topic)
         self.emit_keys(20)
         self.drain(*self.to())
-        self.drain("--consumer", "other", "--sink", self.url())  # all of it once more
+        self.drain("--consumer", "other", "--sink", self.url())  # every event again
         self.assertIn("repeats: 20\n", self.outbox("receive", self.url(), "--check", "--idle", "1s").stdout)
         self.emit_keys(5)
         kafka.create(self.topic + "-few")

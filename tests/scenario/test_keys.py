@@ -104,8 +104,8 @@ class AtOnce(PgCase):
         self.init()
 
     def race(self, end):
-        """race has two transactions insert the same key at once, ends the first one as told, and returns what the second
-        stored."""
+        """race makes two transactions insert the same key at once, commits or rolls back the first, and returns the rows stored
+        by the second."""
         one, two = Session(self.store), Session(self.store)
         for session in (one, two): self.addCleanup(session.close)
         one.do("BEGIN")

@@ -1,5 +1,5 @@
-"""Sixteen lanes of a consumer and up to four relays: the work is spread evenly over those that are there, within seconds of one
-coming or going, and no lane is left behind."""
+"""Sixteen lanes of a consumer and up to four relays: the work is spread evenly over the running relays within seconds of a
+start or stop, and no lane is left without a worker."""
 # quick: no
 # sanitizers: soak
 import collections

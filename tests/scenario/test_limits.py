@@ -1,5 +1,5 @@
-"""Every limit of docs/reference.md, for every way to emit, on each store: an event that breaks a limit is refused with a message that
-names it, and leaves nothing behind; an event just within it is delivered byte for byte.
+"""Every limit of docs/reference.md, for every way to emit, on each store: an event over a limit is refused with a message that
+names the limit, and stores nothing; an event at the limit is delivered byte for byte.
 
 # build: plain
 # quick: no
@@ -35,8 +35,8 @@ def now():
     return int(time.time() * 1000)
 
 
-# name: the violation, and words of which one must be in the message. Every message names the field as well. A third part names
-# the ways that by nature accept it, or that use other words.
+# name: the violation, and words of which one must be in the message. Every message names the field as well. A third element
+# names the ways that accept it by design, or that use other words.
 VIOLATIONS = {
     "no type": ({"type": None}, ("missing", "null", "NULL", "TYPE")),
     "empty type": ({"type": ""}, ("empty", "255")),
@@ -121,7 +121,7 @@ VIOLATIONS = {
     "id with other letters": ({"id": UUID[:-1] + "g"}, ("uuid", "UUID")),
 }
 
-# Only SQLite lets these be expressed at all.
+# Only SQLite can express these.
 TYPES = {
     "bytes as type": ({"type": b"order.paid"}, ("255",)),
     "bytes as aggregate type": ({"aggregate_type": b"order"}, ("1024",)),
@@ -226,7 +226,7 @@ class WaysIn:
             if ev["not_before"] < 0: raise Cannot
             del parts["not_before"]
             parts["delay"] = f'"{ev["not_before"] // 1000}s"'
-        if parts["payload"] in ("", "{oops}", "{} {}"): self.assertNotIn("headers", parts)  # the line is no JSON then
+        if parts["payload"] in ("", "{oops}", "{} {}"): self.assertNotIn("headers", parts)  # the line would not be JSON
         line = "{" + ", ".join(f'"{name}": {text}' for name, text in parts.items()) + "}\n"
         self.run_cli("--ndjson", "-", input=line)
 
@@ -303,7 +303,7 @@ class WaysIn:
                 if not later: self.check_line(lines[seq][0], ev, payload)
 
     def check_stored(self, way, ev):
-        """check_stored compares the newest row with the event; it returns the row's seq and payload."""
+        """check_stored compares the newest row with the event, and returns its seq and payload."""
         seq, *got = self.sql(f"SELECT seq, type, aggregate_type, aggregate_id, {self.text_of('payload')}, "
                              f"{self.text_of('headers')}, tenant, version FROM {self.table} ORDER BY seq DESC LIMIT 1")[0]
         headers = got[4] if way != "cli" or "headers" not in ev else ev["headers"]

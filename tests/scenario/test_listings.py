@@ -1,4 +1,4 @@
-"""Listings where many events are kept: they search no further than told, and say how far that was."""
+"""Listings where many events are kept: they search up to their limit, and report the end of the search."""
 # quick: no
 # sanitizers: soak
 import signal
@@ -92,7 +92,7 @@ class Listings:
             hold.unlink()
 
     def truth(self, *consumer):
-        """truth: each event's states, from a listing that omits nothing; unprocessed is pending here."""
+        """truth returns each event's states, from a complete listing; unprocessed is pending here."""
         rows = self.json("events", "list", "--limit", "1000", *consumer)
         states = {row["seq"]: {d["state"] for d in row["deliveries"]} for row in rows}
         return lambda state: [seq for seq in states if {"unprocessed": "pending"}.get(state, state) in states[seq]]
@@ -118,7 +118,7 @@ class Listings:
 
     def test_event_is_found_by_id_at_any_position(self):
         self.emit_types(*["a"] * 50)
-        strange = "00000000-0000-7000-8000-000000000001"  # not one of our ids: it says nothing about the time
+        strange = "00000000-0000-7000-8000-000000000001"  # not one of our ids: it does not contain a time
         self.ask("INSERT INTO @event (id, type, payload) VALUES (?, 'strange', '{}')", strange)
         self.emit_types(*["a"] * 50)
         rows = self.json("events", "list", "--limit", "1000")

@@ -37,7 +37,7 @@ class Many(OneRelay, PgCase):
         with self.many(5, "--connections", "2") as relay:
             self.emit("a")
             self.wait_for(5, ["a"], relay)
-            self.assertLessEqual(self.sessions(), 3)  # with that of the command itself
+            self.assertLessEqual(self.sessions(), 3)  # including the command's own
 
     def test_only_consumers_matching_an_event_are_woken(self):
         self.assertEqual(self.are_woken("version"), {"c3"})
@@ -90,7 +90,7 @@ class Many(OneRelay, PgCase):
         with self.many(6, "--store", store) as relay:
             self.emit("first")
             self.wait_for(6, ["first"], relay)
-            # In this order: the command's own connection, the one that listens, those for turns.
+            # In this order: the command's connection, the listening one, those for turns.
             pids = [pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE usename = %s ORDER BY backend_start", user)]
             self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT 1')
             self.sql("SELECT pg_terminate_backend(%s)", pids[1])
@@ -112,10 +112,10 @@ class Many(OneRelay, PgCase):
                 self.emit("second")
                 wait_until(lambda: relay.output().count("is locked by") >= 2, what=relay.output)
             self.wait_for(8, ["first", "second"], relay)
-            # In this order: the command's own connection, the one that listens, those for turns.
+            # In this order: the command's connection, the listening one, those for turns.
             pids = [pid for pid, in self.sql("SELECT pid FROM pg_stat_activity WHERE usename = %s ORDER BY backend_start", user)]
             self.assertEqual(len(pids), 4)
-            self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT 2')  # fewer than it keeps: it gets none any more
+            self.sql(f'ALTER ROLE "{user}" CONNECTION LIMIT 2')  # fewer than it keeps: it opens no more
             self.sql("SELECT pg_terminate_backend(%s)", pids[2])
             wait_until(lambda: not self.sql("SELECT 1 FROM pg_stat_activity WHERE pid = %s", pids[2]))
             self.emit("third")
@@ -135,10 +135,10 @@ class Many(OneRelay, PgCase):
             for k in range(events): self.emit(f"t{k + 1}", "a/1")
             self.wait_for(n, [f"t{k}" for k in range(events + 1)], relay)
             wait_until(self.settled)
-            self.assertLess((switches(relay.pid) - before) / (n * events), 30)  # with a herd it was 195
+            self.assertLess((switches(relay.pid) - before) / (n * events), 30)  # with a thundering herd it was 195
 
     def test_consumer_locked_during_a_cut_loses_no_attempt(self):
-        """c0 gets more than it can hold, and is locked before it can give the rest back."""
+        """c0 claims more than it can hold, and is locked before it can release the rest."""
         sizes = lambda i: [len(str(event["payload"])) > 1000 for event in self.ndjson(self.path(f"c{i}"))]
         with proxy_postgres.Proxy(self.store) as px:
             def lock_meanwhile(link, sent):
@@ -148,11 +148,11 @@ class Many(OneRelay, PgCase):
                 return True
             config = self.config(6, events=lambda i: "big" if i == 0 else "small")
             with self.relay("--store", px.url, "--config", config, "--sweep", "10m") as relay:
-                for n in range(12):  # until they go together
+                for n in range(12):  # until they share a turn
                     self.sql("INSERT INTO outbox.event (type) VALUES ('small'), ('big')")
                     for i in range(6): wait_until(lambda: len(sizes(i)) == n + 1, what=relay.output)
                 rule = px.add(lambda r: "_shrink(" in r.text and not r.text.startswith("prepare"), lock_meanwhile)
-                # The others get small events: a relay asks for no more than fits, judging by the size of the last ones.
+                # The others receive small events: a relay claims no more than fits, estimated from the last batches.
                 self.sql("INSERT INTO outbox.event (type, payload) SELECT t, to_json(repeat('x', CASE t WHEN 'big' THEN 1000000 ELSE 1 END)) "
                          "FROM unnest('{big,big,big,big,small}'::text[]) t")
                 for i in range(6): wait_until(lambda: sizes(i)[12:] == ([True] * 4 if i == 0 else [False]), what=relay.output)

@@ -13,7 +13,7 @@ from support import Case, MariaCase, PgCase, wait_until
 
 CONSUMERS = 12
 EVENTS = 8
-EVENT = 500_000  # bytes; four batches of a consumer could have all of its events
+EVENT = 500_000  # bytes; four batches of a consumer could hold all of its events
 LIMIT = 8 * 1024 * 1024
 BLOCKS = 2  # a block of memory may be twice as large as its content
 
@@ -51,7 +51,7 @@ class Memory(ManyConsumers):
             self.assertLessEqual(self.metric(relay, "outbox_memory_held_bytes"), LIMIT)
         self.assertEqual(limit, LIMIT)
         self.assertGreater(peak, LIMIT / 2)
-        self.assertLess(peak, LIMIT + CONSUMERS * BLOCKS * EVENT)  # without a limit they had 40 MB and more
+        self.assertLess(peak, LIMIT + CONSUMERS * BLOCKS * EVENT)  # without a limit they held 40 MB and more
 
     def test_event_larger_than_the_memory_budget_is_delivered(self):
         self.outbox("emit", "big", "--max-payload", "4MiB", "--payload", "-", input='"' + "x" * 3_000_000 + '"')

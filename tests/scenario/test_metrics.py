@@ -1,4 +1,4 @@
-"""A relay seen from outside: its metrics, and whether it reports that it is alive and ready."""
+"""The metrics and health checks of a relay."""
 import http.client
 import json
 import pathlib
@@ -80,7 +80,7 @@ class Outside:
                    what=lambda: f"{name}{labels}: {self.metrics(relay).get(name, **labels)}\n{relay.output()}")
 
     def wait_ready(self, relay, status, *patterns):
-        """wait_ready waits for this status, with a text that matches all these patterns."""
+        """wait_ready waits for this status, with a body that matches all these patterns."""
         def so():
             found, text = self.fetch(relay, "/readyz?verbose")
             return found == status and all(re.search(pattern, text, re.MULTILINE) for pattern in patterns)
@@ -219,7 +219,7 @@ class OnBothStores(Outside):
         """Ids that Redis assigns within a millisecond differ only in that."""
         redis = servers.Redis().start()
         self.addCleanup(redis.close)
-        redis("XADD", "orders", "99999999999999-3", "event", "{}")  # any later event is behind it: -4, -5, -6
+        redis("XADD", "orders", "99999999999999-3", "event", "{}")  # every later event is counted behind it: -4, -5, -6
         self.emit_many([{"type": "order.paid", "aggregate_type": "o", "aggregate_id": "1", "payload": n} for n in range(3)])
         with self.serve("--consumer", "out", "--sink", redis.url("stream=orders&lease=turn&lease-ttl=1s")) as relay:
             self.wait_metric(relay, 3, "outbox_dispatched_total")
@@ -347,7 +347,7 @@ class Undelivered(Outside):
 
     def test_gauge_cost_does_not_depend_on_parked_events(self):
         """On SQLite, MariaDB and PostgreSQL; isolation/test_plans.py counts the pages that PostgreSQL reads."""
-        self.drain(*self.file_sink(), "--from", "10000000")  # so that events are parked, and not waiting behind others as well
+        self.drain(*self.file_sink(), "--from", "10000000")  # so that events are parked without waiting behind others
         self.outbox("consumers", "pause", "mail")
         for type in "abcd": self.emit(type)
         with self.serve(*self.file_sink()) as relay:
@@ -360,7 +360,7 @@ class Undelivered(Outside):
             few = [min(cost(of) for _ in range(5)) for of in looks]
             n = self.park(6)
             for of, least in zip(looks, few):
-                wait_until(lambda: cost(of) < 3 * least + 0.02, what=f"{least} s with a small backlog")  # any: others are at work, too
+                wait_until(lambda: cost(of) < 3 * least + 0.02, what=f"{least} s with a small backlog")  # minimum of several: others use the machine, too
             page, shown = self.metrics(relay), self.consumer()
             for many in page.get("outbox_depth"), page.get("outbox_parked"), shown["behind"], shown["parked"]:
                 self.assertAlmostEqual(many, n, delta=n / 100)
@@ -414,7 +414,7 @@ class Waiting(OutsideCase):
             page = self.metrics(relay)
             self.assertEqual(page.get("outbox_depth"), 152000)
             self.assertEqual(page.get("outbox_depth", topic="a"), 38000)
-            wait_until(lambda: scrape() < 3 * least + 0.02, what=f"{least} s with a small backlog")  # any, since others are at work, too
+            wait_until(lambda: scrape() < 3 * least + 0.02, what=f"{least} s with a small backlog")  # minimum of several, since others use the machine, too
 
 
 class Ready(OutsideCase):
@@ -440,7 +440,7 @@ class Ready(OutsideCase):
         self.emit("a", payload=1)
         with self.serve("--stuck-after", "100ms", *self.file_sink()) as relay:
             self.wait_metric(relay, 1, "outbox_depth")
-            time.sleep(0.3)  # longer than it would take to be stuck
+            time.sleep(0.3)  # longer than stuck-after
             self.assertEqual(self.fetch(relay, "/readyz?verbose"), (200, "[+] mail: paused\nready\n"))
 
     def test_stuck_consumer_that_is_paused_is_ready_again(self):
@@ -503,7 +503,7 @@ class Served(OutsideCase):
                 answer = greedy.recv(100)
                 self.assertTrue(answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer)
             except ConnectionError:
-                pass  # hung up on: just as well
+                pass  # a closed connection is fine, too
             slow = [self.raw(relay) for _ in range(60)]
             for connection in slow:
                 try:
@@ -549,7 +549,7 @@ class OfPostgres(Outside, PgCase):
         self.init()
 
     def rests(self, proxy):
-        """rests tells whether no query was sent for a while: the poll after taking the lock is over."""
+        """rests tells whether no query was sent for a while, so the poll after taking the lock is over."""
         before = proxy.asked
         time.sleep(0.3)
         return proxy.asked == before
@@ -566,7 +566,7 @@ class OfPostgres(Outside, PgCase):
             wait_until(lambda: self.rests(proxy))
             for path in ("/livez", "/readyz", "/readyz?verbose"): self.assertEqual(self.fetch(relay, path)[0], 200)
             before = proxy.asked
-            time.sleep(5)  # the time in which nothing may happen
+            time.sleep(5)  # the time without any query
             for path in ("/livez", "/readyz", "/readyz?verbose"): self.assertEqual(self.fetch(relay, path)[0], 200)
             self.assertEqual(proxy.asked - before, 0)
             self.metrics(relay)
@@ -602,8 +602,8 @@ class OfPostgres(Outside, PgCase):
             self.assertNotIn(secret, relay.output())
 
 
-# What makes each alert fire, after how many minutes, and its labels and summary then; and similar situations that must not. In
-# values, a+bxn is a, followed by n samples, each b higher.
+# The input that fires each alert, after how many minutes, with its labels and summary; and similar input that must not fire it.
+# In values, a+bxn is a, followed by n samples, each b higher.
 ALERTS = {
     "OutboxRelayGone": ({'up{job="outbox",instance="a"}': "0x9"}, 3, {"job": "outbox", "instance": "a"}, "no relay answers at a",
                         {'up{job="outbox",instance="a"}': "0 0 1x9"}),
@@ -637,7 +637,7 @@ ALERTS = {
                            "the relay at a runs with its earlier settings; its log says why",
                            {'outbox_config_reloads_total{result="error",instance="a"}': "1x20"}),
 }
-PAGES = {"OutboxRelayGone", "OutboxNotReady", "OutboxLag", "OutboxDeadLetters"}  # events are not delivered, or were given up
+PAGES = {"OutboxRelayGone", "OutboxNotReady", "OutboxLag", "OutboxDeadLetters"}  # events are not delivered, or were buried
 
 
 class Documented(Case):

@@ -22,7 +22,7 @@ class Up(PgCase):
 
     def test_concurrent_migrations_run_once(self):
         db = psycopg2.connect(self.store)
-        db.cursor().execute("CREATE SCHEMA outbox")  # not committed: the creator waits until all are there
+        db.cursor().execute("CREATE SCHEMA outbox")  # not committed: the creator waits until all have started
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(8)]
         wait_until(lambda: self.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "
                                     "wait_event_type = 'Lock'") == [(8,)])
@@ -86,7 +86,7 @@ class Functions(PgCase):
         said = self.json("migrate", "validate")
         self.assertEqual([f["text"] for f in said["findings"]],
                          ["function mine(a integer) was not made by this program"])
-        # A role's part is whole again: the view it may read was recreated.
+        # A role's part is complete again: the view it may read was recreated.
         self.assertEqual(self.json("migrate", "status")["functions"], "same")
         self.emit("t")
         self.drain("--consumer", "a", "--sink", f"file:{self.path('out')}", "--store", consumer)
@@ -108,7 +108,7 @@ class Functions(PgCase):
         self.assertIn("later build", self.outbox("doctor", status=None).stdout)
         self.emit("t")
         self.drain("--consumer", "a", "--sink", f"file:{self.path('out')}")
-        # On purpose it does, and then the other is the replaced one.
+        # `migrate up --replace` reinstalls our objects and records the other build as the former one.
         self.assertTrue(self.json("migrate", "up", "--replace")["changed"])
         self.assertEqual((self.meta("functions"), self.meta("functions_former")), (self.ours, "x later"))
 

@@ -1,8 +1,8 @@
 """Name resolution. A role that may create objects in another role's search_path must not have them run with that role's rights: every function of ours means the server's own functions, operators, types and tables, and so does every
 statement that we send, whatever the search_path is.
 
-The trap: look-alikes of everything in pg_catalog that could be called, in a schema that comes before pg_catalog. Any
-unqualified name finds them, and they report it."""
+The trap: look-alikes of everything callable in pg_catalog, in a schema that precedes pg_catalog. An unqualified name resolves
+to a look-alike, which reports the call."""
 # build: plain
 # quick: no
 import io
@@ -19,8 +19,8 @@ from support import BIN, ROOT, PgCase, postgres_server, wait_until
 GUEST = pathlib.Path(BIN).parent / "tests" / "fault" / "fault_guest"
 NAMED = "-- Every name has its schema"
 
-# Look-alikes in schema trap: of each function, operator, type and table of pg_catalog, as far as an ordinary role can create
-# them. trap.sprung() remembers that it was called even if everything else is rolled back.
+# Look-alikes in schema trap: of each function, operator, type and table of pg_catalog, if an ordinary role can create them.
+# trap.sprung() remembers that it was called even if everything else is rolled back.
 TRAP = r"""
 SET search_path = pg_catalog;
 SET client_min_messages = error;
@@ -85,7 +85,7 @@ PATH = "trap, public, pg_catalog"
 
 
 def words():
-    """words are all the names in our SQL and in the statements of the C code: every function called is among them."""
+    """words are all names in our SQL and in the statements of the C code; they include every called function."""
     files = [*ROOT.glob("sql/postgres/**/*.sql"), *ROOT.glob("src/store/postgres/*.c"), *ROOT.glob("src/rows/*.c")]
     return sorted({w for f in files for w in re.findall(r"\w+", f.read_text())})
 
@@ -321,7 +321,7 @@ class Catalog(PgCase):
         self.assertEqual(hot - free, set())
 
     def test_check_for_qualified_names_is_reliable(self):
-        """Nothing is left that would be looked up: neither a bare operator, nor a bare function, nor a bare type."""
+        """No unqualified name is left: no bare operator, function or type."""
         self.outbox("init")
         keywords = {"IF", "AND", "OR", "NOT", "IN", "EXISTS", "VALUES", "RETURN", "WHERE", "SELECT", "COALESCE", "GREATEST", "LEAST",
                     "LATERAL", "AS", "OPERATOR", "FILTER", "OVER", "ANY", "ALL", "THEN", "WHEN", "EVENT", "LATE", "ROW", "ON", "END", "ELSE"}

@@ -42,8 +42,8 @@ class Drift(Case):
 
     def test_help_of_every_command_lists_its_options(self):
         common = {"store", "busy-timeout", "max-payload", "color"}
-        bare = re.compile(r"webhook|help|version|config sample")  # they load no settings
-        as_relay = {"relay", "doctor", "config show", "config check"}  # they accept all options of a relay
+        bare = re.compile(r"webhook|help|version|config sample")  # these load no settings
+        as_relay = {"relay", "doctor", "config show", "config check"}  # these accept all options of a relay
         for scope in {o["scope"] for o in self.options} - {"global", "outbox", "consumer"} - as_relay:
             found = set(re.findall(r"(?m)^ {2,6}(?:-\w, )?--([a-z-]+)", self.outbox("help", *scope.split()).stdout))
             self.assertEqual(found, self.names(scope, "global") | (set() if bare.match(scope) else common), scope)
@@ -56,7 +56,7 @@ class Drift(Case):
         self.assertTrue(page.startswith(".TH OUTBOX 1"))
 
     def check_given(self, origin, where, give):
-        """check_given: all of them at once; in a soak also each alone, without the others."""
+        """check_given tests all options at once; in a soak also each alone."""
         settings = [o["name"] for o in self.options if o["file"]]
         for names in [settings, *([name] for name in settings if SOAK)]:
             args, env = give(names)
@@ -75,7 +75,7 @@ class Drift(Case):
                          lambda names: ([f"--{name}={self.examples[name]}" for name in names], {}))
 
     def test_options_are_accepted_by_their_own_command_only(self):
-        """Each where it belongs, and in one other command, in turn; a soak tries each in all of them."""
+        """Each option with its own command and with one other, in turn; a soak tries all commands."""
         scopes = sorted({o["scope"] for o in self.options} - {"global", "outbox", "consumer"})
         own = sorted({o["name"] for o in self.options if o["scope"] in scopes})
         strangers = 0
@@ -102,14 +102,14 @@ class Drift(Case):
             if not o["env"]:
                 continue
             self.assertNotIn(o["env"].removeprefix("OUTBOX_"), RESERVED)
-            if o["file"] or o["scope"] in ("global", "version"):  # version works whatever the settings are
+            if o["file"] or o["scope"] in ("global", "version"):  # version works with any settings
                 continue
             done = self.outbox(*o["scope"].split(), status=None, env={o["env"]: "\x01"})
             self.assertIn(o["env"], done.stderr, f"{o['scope']}: {done.returncode}")
 
 
 class Members(Case):
-    """The output of --json is what help, the manual page and `help --members` describe, and nothing else."""
+    """The output of --json has exactly the members that help, the manual page and `help --members` describe."""
 
     def setUp(self):
         super().setUp()

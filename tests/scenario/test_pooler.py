@@ -20,7 +20,7 @@ class Pooler(Case):
 
     @classmethod
     def setUpClass(cls):
-        cls.server = servers.Postgres({"jit": "on"}).start()  # so that a missing one is noticed
+        cls.server = servers.Postgres({"jit": "on"}).start()  # so that a lost connection is noticed
         cls.addClassCleanup(cls.server.close)
         cls.pooler = servers.PgBouncer(cls.server, {"default_pool_size": cls.POOL}).start()
         cls.addClassCleanup(cls.pooler.close)
@@ -59,7 +59,7 @@ class Pooler(Case):
                          "current_database() AND l.locktype = 'advisory'")
         self.assertEqual(locks, [], "advisory locks")
         seen, deadline = set(), time.monotonic() + TIMEOUT
-        # Anew each time: a connection of our own, past the pool, may be about to end.
+        # Queried each time: our own connection, past the pool, may be about to close.
         while not seen >= (pool := self.backends()) and time.monotonic() < deadline:
             # A separate transaction each, all held open at once, so that each gets a separate connection.
             links = [psycopg2.connect(self.store) for _ in range(min(len(pool), self.POOL))]

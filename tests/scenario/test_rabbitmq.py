@@ -24,7 +24,7 @@ FORMATS = ["plain", "cloudevents", "cloudevents-structured", "debezium", "json",
 
 
 def cloudevents_sdk():
-    """cloudevents_sdk is the official library's binding to AMQP, and its JSON; None if it could not be had."""
+    """cloudevents_sdk is the official library's binding to AMQP, and its JSON; None if it is not installed."""
     folder = str(CACHE / "rabbitmq" / "python")
     if folder not in sys.path: sys.path.insert(1, folder)
     try:
@@ -61,7 +61,7 @@ class Broker:
 
 class Shown(Broker, BrokerView, Case):
     def test_status_shows_node_and_unconfirmed_events(self):
-        """AMQP does not tell which node leads a queue."""
+        """AMQP does not report which node leads a queue."""
         self.check_view(["--consumer", "out", "--sink", self.url()], self.rabbit.freeze, self.rabbit.thaw, kind="rabbitmq",
                         broker=f"127.0.0.1:{self.rabbit.port}", leader="")
 
@@ -99,7 +99,7 @@ class Refused(Broker, Refusals):
                                  lambda: self.rabbit.declare(self.name, self.name), self.arrivals())
 
     def arrivals(self):
-        """arrivals counts messages taken out of the queue so far."""
+        """arrivals counts the messages removed from the queue so far."""
         taken = []
         def count():
             taken.extend(self.rabbit.take(self.name))
@@ -244,7 +244,7 @@ class Impostor:
 
 class Hostile(Case):
     def test_hostile_broker_uses_bounded_resources(self):
-        """Whatever an unknown server sends, the relay treats it as a broker that is down, and stays small."""
+        """Whatever an unknown server sends, the relay treats it as a broker that is down, and uses little memory."""
         heartbeat = struct.pack(">BHI", 8, 0, 0) + b"\xce"
         says = {"text": (b"SSH-2.0-OpenSSH_9.2\r\n", False, "does not speak AMQP"),
                 "another version": (b"AMQP\x01\x01\x00\x0a", False, "another version of AMQP"),

@@ -116,7 +116,7 @@ class Errors(unittest.TestCase):
         said = [re.match(r"\*(.*)\*, (kept|new connection): (`.*`)$", item).groups() for item in items(section(BROKERS, "### Redis"))]
         page = [(words, what, "kept" if connection == "kept" else "new") for what, connection, all_words in said
                 for words in re.findall(r"`([^`]*)`", all_words)]
-        self.assertEqual(len(rows) + 2, source.count("REDIS_FAULT_"))  # and the two for other errors
+        self.assertEqual(len(rows) + 2, source.count("REDIS_FAULT_"))  # and the two rows for other errors
         self.assertEqual(sorted(page), sorted(rows))
         for n, (words, *_) in enumerate(rows):  # so that the longer of two matches counts, as the page says
             self.assertFalse([longer for longer, *_ in rows[n + 1:] if longer.startswith(words)], words)
@@ -182,7 +182,7 @@ class Streams(Redis):
                          '{"traceparent":"00-ab-cd-01"}},"stream_id":"tenant.user_membership","committed_at":"%s"}'
                          % (event, at))
         self.assertEqual(self.ask("SELECT CAST(event_id AS text), sink_id FROM @receipt"), [(event, entry)])
-        if self.store.startswith("postgres"):  # the names of the document, of which the envelope has others
+        if self.store.startswith("postgres"):  # the names in the document; the envelope uses others
             self.assertEqual(self.ask("SELECT source_entity_version, telemetry_envelope FROM @outbox"),
                              [(3, {"traceparent": "00-ab-cd-01"})])
 
@@ -217,7 +217,7 @@ class Streams(Redis):
         self.ask("UPDATE account SET version = version + 1, total = total + ? WHERE id = ?", i, i % 2 + 1)
 
     def test_snapshot_plus_stream_from_its_mark_is_complete(self):
-        """The mark is read in the snapshot of the rows: those have all that is in the stream up to it."""
+        """The mark is read in the snapshot of the rows: the snapshot includes every change in the stream up to the mark."""
         self.ask("CREATE TABLE account (id INTEGER PRIMARY KEY, version INTEGER NOT NULL, total INTEGER NOT NULL)")
         self.ask("INSERT INTO account VALUES (1, 0, 0), (2, 0, 0)")
         mark = "outbox.hwm('s')"
@@ -241,7 +241,7 @@ class Streams(Redis):
             for _, fields in self.redis("XRANGE", "s", f"({copy[0][3]}", "+"):
                 event = json.loads(fields[1])
                 key, version, add = int(event["aggregate_id"]), event["entity_version"], event["payload"]
-                if version <= rows[key][0]: continue  # the copy has it
+                if version <= rows[key][0]: continue  # the copy includes it
                 self.assertEqual(version, rows[key][0] + 1, "a change is missing from both the copy and the stream after its mark")
                 rows[key] = (version, rows[key][1] + add)
             self.assertEqual(rows, want)
@@ -294,7 +294,7 @@ class Streams(Redis):
         one.kill()
         self.emit("t", "k/12", 12)
         wait_until(lambda: self.arrived() == 12, what=two.output)
-        if token == first:  # where all wait for the processor, the second may have had it already
+        if token == first:  # on a busy machine the second may have held it already
             self.assertNotEqual(self.redis("GET", "lock:outbox:shop"), token)
         # Another relay takes it: no new work until it is free again; and only its own lease is released.
         self.redis("SET", "lock:outbox:shop", "thief")
@@ -308,7 +308,7 @@ class Streams(Redis):
 
     def stays_quiet_for_a_renewal(self, relay):
         """After its next renewal has failed, events emitted then stay where they are."""
-        time.sleep(1.1)  # the whole lease: whatever the relay believed is over
+        time.sleep(1.1)  # the whole lease: the relay's lease has expired by any clock
         self.emit("t", "k/13", 13)
         time.sleep(0.3)
         return self.arrived() == 12
@@ -378,7 +378,7 @@ class OnSqlite(Redis, Case):
         self.emit("t", "k/1", 0)
         wait_until(lambda: self.arrived() == 1, what=relay.output)
         sent, claimed = 1, False
-        while not claimed and sent < 200:  # where all wait for the processor, the lease may be over before they are claimed
+        while not claimed and sent < 200:  # on a busy machine the lease may expire before they are claimed
             (epoch,), = self.sql("SELECT epoch FROM outbox_consumer")
             self.redis.popen.send_signal(signal.SIGSTOP)
             try:
@@ -386,7 +386,7 @@ class OnSqlite(Redis, Case):
                 sent += 19
                 with contextlib.suppress(AssertionError):
                     claimed = wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer WHERE epoch > ?", epoch), timeout=3)
-                # Another relay could have them, if it had the lease: they are not kept until Redis returns.
+                # Another relay could deliver them if it held the lease, so they are released before Redis returns.
                 wait_until(lambda: self.sql("SELECT count(*) FROM outbox_claim") == [(0,)], what=relay.output)
             finally:
                 self.redis.popen.send_signal(signal.SIGCONT)
@@ -424,7 +424,7 @@ class OnPostgres(Redis, PgCase):
         self.assertIsNotNone(self.sql("SELECT outbox.hwm('s')")[0][0])
 
     def test_reader_killed_before_commit_or_ack_acts_once(self):
-        """The inbox in the reader's own transaction: whatever dies, and however often an entry is repeated."""
+        """The inbox in the reader's own transaction: whichever process is killed, and however often an entry is repeated."""
         self.sql("CREATE TABLE effect (n serial, id text)")
         ids = [self.emit("t", "k/1", i) for i in range(3)]
         self.drain(*self.to("s"))

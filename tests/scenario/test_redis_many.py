@@ -27,7 +27,7 @@ class Many(BrokerView, Case):
                        for i in range(first, first + n))
 
     def check(self, url, consumer="out"):
-        """check: everything is there, in order; it returns the verdict."""
+        """check verifies that every event arrived, in order, and returns the verdict."""
         return json.loads(self.outbox("receive", url, "--check", "--consumer", consumer, "--idle", "500ms", "--json").stdout)
 
 
@@ -190,7 +190,7 @@ class BySentinelsWithPasswords(Many):
 
 
 class BySentinelsWithTls(Many):
-    """Sentinels, master and replica speak nothing but TLS; each certificate must be valid."""
+    """Sentinels, master and replica accept only TLS; each certificate must be valid."""
 
     def test_sentinels_and_master_are_reached_over_tls(self):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="obtls"))

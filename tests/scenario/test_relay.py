@@ -37,7 +37,7 @@ class RelayCase:
         return [ev["payload"] for ev in self.ndjson(path or self.out)]
 
     def wait_got(self, expected, path=None, relay=None):
-        """wait_got waits for as many, and then they must be these."""
+        """wait_got waits for that many events, which must then be these."""
         wait_until(lambda: len(self.got(path)) >= len(expected),
                    what=lambda: (self.got(path), relay.output() if relay else ""))
         self.assertEqual(self.got(path), expected)
@@ -46,11 +46,11 @@ class RelayCase:
         return ["--consumer", name, "--sink", f"file:{out or self.out}", *more]
 
     def exec_sink(self, script, *more, name="mail", out=None):
-        """exec_sink runs the script, and appends the event unless it has left."""
+        """exec_sink runs the script, and appends the event unless the script has exited."""
         return ["--consumer", name, "--sink", f"exec:{script}{APPEND.format(out=out or self.out)}", *more]
 
     def failing(self, test, *more, **kw):
-        """failing is a sink that fails while the file `broken` is there and the shell's `test` is true."""
+        """failing is a sink that fails while the file `broken` exists and the shell's `test` is true."""
         return self.exec_sink(f"if [ -e {self.broken} ] && {test}; then echo broken >&2; exit 1; fi; ", *more, **kw)
 
     def state(self, seq, consumer="mail"):
@@ -131,7 +131,7 @@ class Order(RelayCase):
         with self.relay(*args) as a, self.relay(*args) as b:
             wait_until(lambda: len(self.got()) >= 200, what=lambda: a.output() + b.output())
             total = 200
-            while len(set(who.read_text().split())) == 1 and total < 2000:  # the other may have started too late to get anything
+            while len(set(who.read_text().split())) == 1 and total < 2000:  # the other may have started too late to receive any event
                 self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(n % 16), "payload": n}
                                 for n in range(total, total + 100)])
                 total += 100
@@ -249,7 +249,7 @@ class Failing(RelayCase):
         self.assert_settled(60)
 
     def test_consumer_that_always_fails_delays_no_other(self):
-        """G7: the failing one has its retries ahead of it for an hour."""
+        """G7: the failing consumer retries for an hour."""
         bad = self.exec_sink("exit 1; ", "--retry", "base=1h,cap=1h,outage=0s", name="bad")
         with self.relay(*bad, *self.file_sink("good")) as relay:
             for n in range(5):
@@ -475,7 +475,7 @@ class Retention(RelayCase):
         return [seq for seq, in self.ask("SELECT seq FROM @event ORDER BY seq")]
 
     def age(self, seq):
-        """age makes the events up to seq two hours older, and every consumer's position as of two hours ago."""
+        """age makes the events up to seq two hours older and dates every consumer's position two hours back."""
         self.assertEqual(self.json("trim", "--older-than", "1h", "--yes")["events"], 0)
         older = lambda column: self.time_of(f"({self.millis(column)} - 7200000)")
         self.ask(f"UPDATE @event SET created_at = {older('created_at')} WHERE seq <= ?", seq)
@@ -535,7 +535,7 @@ class Retention(RelayCase):
 @on_each_store
 class Stopping(RelayCase):
     def slow(self, started, *more):
-        """slow is a sink that notes that it has begun, and then lasts as long as the file `broken` exists."""
+        """slow is a sink that records its start and runs as long as the file `broken` exists."""
         return self.exec_sink(f"echo >>{started}; while [ -e {self.broken} ]; do sleep 0.02; done; ", *more)
 
     def begun(self, started):

@@ -7,7 +7,8 @@ from support import Case, PgCase, wait_until
 
 
 class Counting:
-    """On a store: self.passed is the table of samples, self.hours(n) an age in its terms, self.event the table of events."""
+    """For each store: self.passed is the table of samples, self.hours(n) an age in its terms, self.event the table of
+    events."""
 
     def setUp(self):
         super().setUp()
@@ -49,7 +50,7 @@ class Counting:
             self.older(1, (self.passed, "at"), (self.event, "created_at"))
         self.older(168, (self.passed, "at"), (self.event, "created_at"))
         self.assertEqual(self.trim(), 7)  # the eighth was delivered after the last sample
-        self.assertEqual(self.samples(), [("mail", 7), ("mail", 8)])  # those before say nothing more
+        self.assertEqual(self.samples(), [("mail", 7), ("mail", 8)])  # earlier samples no longer count
         self.outbox("consumers", "remove", "mail", "--yes")
         self.assertEqual(self.samples(), [])
 
@@ -87,7 +88,7 @@ class OnPostgres(Counting, PgCase):
                     WHERE schemaname = 'outbox' AND relname = 'event'"""
         before = self.sql(looked)[0][0]
         calls = 10
-        for _ in range(calls):  # the plan for any range is tried as well
+        for _ in range(calls):  # the plan for any range is tested as well
             self.assertEqual(self.sql(f"SELECT events, more FROM outbox.trim('0s', {gone // calls})"), [(gone // calls, True)])
         wait_until(lambda: self.sql(looked)[0][1] == gone, what="the statistics")
         self.assertLess(self.sql(looked)[0][0] - before, 20 * gone + kept / 2)

@@ -1,4 +1,5 @@
-"""An operator retries events that wait for their next attempt, or were given up, and is told which cannot be retried."""
+"""An operator retries events that wait for their next attempt, or are dead letters; the CLI names those that cannot be
+retried."""
 import unittest
 
 from support import PgCase, on_each_store, wait_until
@@ -15,7 +16,7 @@ class Retry:
         self.broken.touch()
 
     def sink(self, name="mail"):
-        """A sink that fails while `broken` is there, for good with an event of the type "bad"."""
+        """A sink that fails while `broken` exists, and rejects events of the type "bad"."""
         script = f'[ ! -e {self.broken} ] || [ "$OUTBOX_TYPE" != bad ] || exit 65; [ ! -e {self.broken} ] || exit 1; ' \
                  f'echo {name} $OUTBOX_SEQ $OUTBOX_ATTEMPT >>{self.out}'
         return "--consumer", name, "--sink", "exec:" + script, "--retry", "base=1h,cap=1h,jitter=none,outage=0s"
@@ -27,8 +28,8 @@ class Retry:
         return [d["state"] for e in self.json("events", "list", "--consumer", name) for d in e["deliveries"]]
 
     def failed(self, *more, says=("failed",), names=("mail",)):
-        """failed: a relay has run, for each of these consumers the first events are in these states, failed events wait for an
-        hour, and the sink works again."""
+        """failed runs a relay until, for each of these consumers, the first events are in these states; failed events wait for
+        an hour, and the sink works again."""
         relay = self.relay(*self.sink(), *more)
         wait_until(lambda: all(self.states(name)[:len(says)] == list(says) for name in names), what=relay.output)
         self.broken.unlink()

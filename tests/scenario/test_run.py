@@ -1,4 +1,4 @@
-"""./run, and how it gets its packages."""
+"""./run, and how it installs its packages."""
 # build: plain
 # quick: no
 import os
@@ -11,7 +11,7 @@ import unittest
 
 from support import ROOT, clean_env, read_ndjson, wait_until
 
-TOOLS = ["bash", "env", "dirname", "cat"]  # what packages.sh and the start of ./run call
+TOOLS = ["bash", "env", "dirname", "cat"]  # the programs that packages.sh and the start of ./run call
 
 
 def tree():
@@ -37,7 +37,7 @@ class Demo(unittest.TestCase):
         rows = re.findall(r"^  (\w+ +\S+).* (\d+) +(\d+)  ok$", done.stdout, re.MULTILINE)
         self.assertEqual([(want, got) for _, want, got in rows], [("1715", "1715")] * 3 + [("0", "0")] * 2)
 
-        # The same again, without trusting the script that counted.
+        # Counted again, independently of the script.
         search = read_ndjson(ROOT / "build" / "demo" / "search.ndjson")
         mail = read_ndjson(ROOT / "build" / "demo" / "mail.ndjson")
         kept = {str(n) for n in range(1, 2001) if n % 7 != 0}
@@ -49,7 +49,7 @@ class Demo(unittest.TestCase):
         kept = {str(n) for n in range(1, 41) if n % 7 != 0}
         for store in "postgres", "mariadb":
             with self.subTest(store), tempfile.TemporaryDirectory(prefix="ob", dir="/tmp") as tmp:
-                os.chmod(tmp, 0o711)  # the server, as nobody, passes through it
+                os.chmod(tmp, 0o711)  # the server, as nobody, needs access
                 before = tree()
                 done = subprocess.run([ROOT / "run", "--store", store, "--orders", "40"], cwd="/", env=clean_env({"TMPDIR": tmp}),
                                       capture_output=True, text=True, timeout=150, stdin=subprocess.DEVNULL)

@@ -1,5 +1,5 @@
-"""The runner's own rules: which failures get a second chance, that none of the others does, what a quick run may not leave out,
-what runs on other versions of PostgreSQL, and who removes the folder of the servers."""
+"""The runner's rules: which failures get a second chance, which tests a quick run must include, which run on other versions of
+PostgreSQL, and which process removes the folder of the servers."""
 # build: plain
 import argparse
 import contextlib
@@ -65,7 +65,7 @@ class SecondChance(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def job(self, *names):
-        """job is a file with these cases in it, run once."""
+        """job is a file with these cases, run once."""
         folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         bodies = "".join(f"    def test_{name}(self):\n{textwrap.indent(CASES[name], ' ' * 8)}\n" for name in names)
         path = folder / "test_file.py"
@@ -105,7 +105,7 @@ class SecondChance(unittest.TestCase):
 
 
 class FolderForAll(unittest.TestCase):
-    """Each run of it is a process, like a run of all tests."""
+    """Each run is a process, like a run of all tests."""
 
     RUN = "import servers, sys\nwith servers.folder_for_all() as folder: print(folder, flush=True); sys.stdin.read()"
 

@@ -1,4 +1,4 @@
-"""docs/security.md: its ten commands have the promised result, and their unit accepts the drop-in they write."""
+"""docs/security.md: its ten commands have the documented result, and the unit accepts their drop-in."""
 # build: plain
 import os
 import pathlib
@@ -54,7 +54,7 @@ class TenCommands(Case):
 
     @classmethod
     def local(cls, text):
-        """local replaces places and names in a text by this test's."""
+        """local replaces paths and names in a text by this test's."""
         for place, folder in (("/etc/systemd/system/outbox.service.d", cls.drop_in), ("/etc/outbox", cls.etc),
                               ("/run/outbox", cls.run_dir), ("/var/lib/outbox", cls.state)):
             text = text.replace(place, str(folder))
@@ -88,7 +88,7 @@ class TenCommands(Case):
         self.assertEqual((self.root / "systemctl").read_text().splitlines(), ["daemon-reload", "enable --now outbox"])
         password, token = (etc / "pgpass").read_text().strip().split(":")[4], (etc / "listen.token").read_text().strip()
 
-        # The relay works, over TLS, as its own role, with nothing secret where others see it.
+        # The relay works over TLS with its own role, and other users can see no secret.
         self.as_role("app", "SELECT outbox.emit('order.paid', 'order', '42', '{\"total\": 99}')")
         relay = self.spawn(BIN, "relay", "-c", etc / "outbox.conf", env=self.service_env())
         mail = self.state / "mail.ndjson"
@@ -103,7 +103,7 @@ class TenCommands(Case):
         self.assertEqual(self.scrape(token), 200)
         relay.stop()
 
-        # No role can do what another part allows.
+        # No role can use the rights of another part.
         for role, statement in (("app", "SELECT * FROM outbox.event"), ("app", "SELECT * FROM outbox.claim('mail', 'me')"),
                                 ("relay", "SELECT outbox.emit('a', 'k', '1', '1')"), ("relay", "SELECT outbox.trim('0s')"),
                                 ("relay", "SELECT outbox.pause('mail')"), ("relay", "SELECT outbox.register('audit')"),

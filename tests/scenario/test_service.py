@@ -1,4 +1,4 @@
-"""A relay as a service: SIGHUP, word to the service manager and its watchdog, logs, the systemd unit."""
+"""A relay as a service: SIGHUP, notifications to the service manager and its watchdog, logs, the systemd unit."""
 import contextlib
 import json
 import os
@@ -124,7 +124,7 @@ class Reloading(ServiceCase):
                              "events.*; keeping the old ones")
             broken.unlink()
             self.wait_numbers("a", [1], relay)
-            self.reload(relay)  # now it is through
+            self.reload(relay)  # now it has finished
             self.assertIn("consumer=a restarted with new settings", relay.output())
         self.assertEqual(self.sql("SELECT lanes FROM outbox_consumer"), [(4,)])
 
@@ -171,7 +171,7 @@ class Reloading(ServiceCase):
             self.wait_numbers("a", [1, 2], relay)
             wait_until(lambda: "error consumer=b stopping" in relay.output(), what=relay.output)
             self.reload(relay)
-            self.wait_numbers("b", [1, 1, 2], relay)  # it is new to the store: from the beginning
+            self.wait_numbers("b", [1, 1, 2], relay)  # a new consumer starts at the beginning
 
     def test_reloads_are_counted(self):
         self.configure(self.file_sink("a"))
@@ -196,7 +196,7 @@ class Manager:
         self.said = []
 
     def hear(self, until, timeout=30):
-        """hear receives until a message has such a line; it returns the message."""
+        """hear receives messages until one has such a line, and returns it."""
         deadline = time.monotonic() + timeout
         while True:
             self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -281,7 +281,7 @@ class Notifying(ServiceCase):
 
 
 class Early(Case):
-    """A relay that is there before its server."""
+    """A relay that starts before its server."""
 
     def setUp(self):
         super().setUp()
@@ -401,7 +401,7 @@ class Logging(ServiceCase):
         self.assertIn("no consumers to run", line["message"])
 
     def failing(self, events, *args):
-        """failing makes as many events rejected, and returns the lines about them: (shown, counted)."""
+        """failing rejects that many events and returns the log lines about them: (shown, counted)."""
         self.emit_many([{"type": "t", "payload": n} for n in range(events)])
         with self.relay("--consumer", "bad", "--sink", "exec:exit 65", "--concurrency", 16, *args) as relay:
             wait_until(lambda: self.sql("SELECT count(*) FROM outbox_dead")[0][0] == events, what=relay.output)

@@ -1,4 +1,5 @@
-"""Settings that change while several relays run: a rolling deploy converges on its own, and going back is an operator's act."""
+"""Settings that change while several relays run: a rolling deploy converges without intervention; only an operator can restore
+old settings."""
 # build: plain
 import re
 import signal
@@ -62,7 +63,7 @@ class Rolling:
             self.reload(a)
             self.wait_standing(b)
             b.kill()
-            with self.host("b", events="a.*") as again:  # it has not got its new file yet
+            with self.host("b", events="a.*") as again:  # it still has the old file
                 self.wait_standing(again)
                 self.assertRegex(again.output(), r'events "a\.\*, b\.\*".*outbox consumers revert c --to 1')
                 self.assertIn('standing by: ', self.ready(again)[1])
@@ -205,7 +206,7 @@ class OnPostgres(Rolling, PgCase):
         self.sql("SELECT outbox.register('c', ' z, a.**,a.*')")
         self.sql("SELECT outbox.register('c', 'a.*,z')")
         self.assertEqual(self.sql("SELECT events FROM outbox.consumer"), [("a.*, z",)])
-        self.sql("UPDATE outbox.consumer SET events = 'z,a.*'")  # as earlier versions wrote it
+        self.sql("UPDATE outbox.consumer SET events = 'z,a.*'")  # as written by earlier versions
         self.sql("SELECT outbox.register('c', 'a.*, z')")
         self.assertEqual(self.sql("SELECT events, (SELECT count(*) FROM outbox.setting) FROM outbox.consumer"), [("a.*, z", 3)])
         with self.assertRaisesRegex(Exception, "no such settings"): self.sql("SELECT outbox.revert('c', 77)")

@@ -1,5 +1,5 @@
-"""Brokers that accept a connection but send nothing, not even a TLS handshake: the sink is down in time, every other consumer
-continues, and the relay stops on request."""
+"""Brokers that accept a connection but send nothing, not even a TLS handshake: the sink is reported down in time, every other
+consumer continues, and the relay stops on request."""
 # sanitizers: soak
 import socket
 import threading

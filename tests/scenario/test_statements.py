@@ -1,4 +1,5 @@
-"""scripts/statements, which turns the statements of SQLite and MariaDB into C, refuses what would fail at run time."""
+"""scripts/statements, which turns the statements of SQLite and MariaDB into C, refuses statements that would fail at run
+time."""
 # build: plain
 import pathlib
 import subprocess

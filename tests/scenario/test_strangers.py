@@ -1,6 +1,5 @@
 """Locks any role can take. A role without rights in the outbox can hold any advisory lock, and sees in pg_locks which are in
-use: that must cost no more than an occasional poll, and log and doctor name the
-session."""
+use: the effect must be no more than an occasional poll, and the log and doctor must name the session."""
 # build: plain
 # quick: no
 import re
@@ -35,7 +34,7 @@ class Strangers(PgCase):
         return {key for key, in [*seen, *made]} | {key ^ 1 for key, in [*seen, *made]}
 
     def squat(self, how, keys=None):
-        """squat makes the unrelated session take all of them it can get."""
+        """squat makes the unrelated session take every free lock."""
         with self.stranger.cursor() as cursor:
             for key in keys or self.keys(): cursor.execute(f"SELECT pg_try_advisory_lock{how}(%s)", (key,))
 
@@ -86,7 +85,7 @@ class Strangers(PgCase):
             keys = self.keys()
             self.emit("a", "k/1", 1)
             self.wait_for(1, relay)
-            while True:  # it has to be awake for that
+            while True:  # the relay must be awake for that
                 self.squat("_shared", keys)
                 if self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND pid = %s AND mode = 'ShareLock' AND "
                             "(classid::bigint << 32 | objid::bigint) = outbox._wakeup_key()", self.stranger.info.backend_pid): break
@@ -118,7 +117,7 @@ class Strangers(PgCase):
         self.assertEqual(len(listener.notifies), 1, "only of the second, while a worker held the lock")
 
     def test_producer_holding_the_wake_up_lock_is_reported_too(self):
-        """It emits, and never sleeps: the lock is for those who may work."""
+        """It emits and never sleeps; only roles that may work can take the lock."""
         for part, strange in ("producer", True), ("consumer", False):
             holder = psycopg2.connect(self.role(part))
             self.addCleanup(holder.close)

@@ -50,14 +50,14 @@ class Postgres(Sweep, PgCase):
                         "AND NOT b.second AND a.state = 'idle'")
 
     def test_sleeping_relay_sends_no_query_as_others_join_and_leave(self):
-        """The server knows when each session last began a statement: the same time means that there was none. Only the lock
+        """The server records when each session last began a statement: an unchanged time means no statement. Only the lock
         holder is that quiet: a listener beside it is notified when the holder wakes, and polls every 10 s."""
         self.init()
         with self.relay(*self.sink("asleep"), "--sweep", "1h") as relay:
             wait_until(self.holder, what=relay.output)
             self.emit("first")
             wait_until(lambda: self.got("asleep") == 1, what=relay.output)
-            wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))  # the last it has to do
+            wait_until(lambda: not self.sql("SELECT 1 FROM outbox.claim"))  # its last query before it sleeps
             asleep = self.holder()
             self.emit_unheard(1)
             with self.relay(*self.sink("other"), "--sweep", "1h") as other:

@@ -112,7 +112,7 @@ class Tenants(PgCase):
         self.assertEqual([e["payload"] for e in self.ndjson(out)], ["a1", "a2"])
 
     def leave_traces(self, tenant, first):
-        """leave_traces creates a consumer with a row of everything, out of the two events of its tenant."""
+        """leave_traces creates a consumer with a row in every table, from the two events of its tenant."""
         db, name = self.connect(tenant), f"{tenant}-mail"
         self.emit("a", None, f"{tenant}3", "--idempotency-key", "key", "--store", self.of(tenant, self.producer))
         self.run_on(db, "SELECT outbox.register(%s)", name)
@@ -160,7 +160,7 @@ class Tenants(PgCase):
         self.assertEqual(self.run_on(b, "SELECT outbox.extend('a-mail', 'w', %s)", epoch), [(False,)])
 
     def test_expired_claim_is_taken_over_only_by_its_tenant(self):
-        """Taken over by another tenant's worker, its events would be looked for, not found, and lost."""
+        """Taken over by another tenant's worker, its events would be invisible to the worker and lost."""
         self.mixed()
         a, b, platform = self.connect("a"), self.connect("b"), self.connect(None)
         self.run_on(a, "SELECT outbox.register('a-mail')")

@@ -1,6 +1,6 @@
-"""Outside text is shown, never obeyed: no control character, no change of direction, nothing invisible and no byte that is not
-UTF-8 reaches a terminal or a log, in whatever field of whatever table, file, reply or argument. In JSON such a character is
-escaped, so the value is the same."""
+"""Untrusted text is shown, never interpreted: no control character, no change of direction, nothing invisible and no byte that
+is not UTF-8 reaches a terminal or a log, in whatever field of whatever table, file, reply or argument. In JSON such a character
+is escaped, so the value is the same."""
 # build: plain
 import contextlib
 import fcntl
@@ -32,7 +32,7 @@ IGNORED = {*map(chr, (0x34f, 0x115f, 0x1160, 0x17b4, 0x17b5, 0x2065, 0x2800, 0x3
 
 
 def unfit(c):
-    """unfit tells whether a terminal does not show this character literally."""
+    """unfit tells whether a terminal would not show this character literally."""
     return unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") or c in IGNORED or ord(c) & 0xfffe == 0xfffe
 
 
@@ -174,7 +174,7 @@ class Tables(Terminal):
                     self.copy(pristine, self.db)
                     self.spoil(table, column, evil)
                     for args in self.LOOKS: seen += sum("202e" in text for text in self.both(*args))
-        self.assertGreater(seen, 100)  # it was there to be seen
+        self.assertGreater(seen, 100)  # the row was listed
 
     def copy(self, source, target):
         with contextlib.closing(sqlite3.connect(source)) as db, contextlib.closing(sqlite3.connect(target)) as to: db.backup(to)

@@ -1,5 +1,5 @@
 """The upgrade to a made-up next version (next_version.py), on each store: init upgrades an outbox while producers and a relay
-are at work, can be killed at any moment, and programs of this version are refused in clear words, and settle or give back their
+are at work, can be killed at any moment, and programs of this version are refused in clear words, and settle or release their
 claims."""
 # build: plain
 import contextlib
@@ -60,7 +60,7 @@ class Upgrade:
 
     @contextlib.contextmanager
     def producer(self):
-        """producer emits one event after the other meanwhile; it returns how many there are."""
+        """producer emits events one after the other meanwhile, and returns their number."""
         stop, count, trouble = threading.Event(), [0], []
 
         def produce():

@@ -1,5 +1,5 @@
-"""An outbox whose version changes under a working relay: the relay settles its claims, and stops with a message that says why;
-nothing is lost, and its successor repeats nothing."""
+"""An outbox whose version changes under a working relay: the relay settles its claims, and stops with a message that states the
+reason; no event is lost, and its successor repeats none."""
 # build: plain
 from support import Case, MariaCase, PgCase, read_ndjson, wait_until
 
@@ -7,7 +7,7 @@ DATA = 65
 
 
 class Bumped:
-    """Another version, as far as a relay can tell."""
+    """An outbox that a relay takes for another version."""
 
     def set_version(self, number):
         self.sql(f"UPDATE {self.meta} SET value = '{number}' WHERE name = 'schema_version'")

@@ -1,4 +1,4 @@
-"""Webhooks through the CLI: TLS, HTTP/2, signatures, secrets, and the receiver that people try things with."""
+"""Webhooks through the CLI: TLS, HTTP/2, signatures, secrets, and the test receiver `webhook listen`."""
 import base64
 import contextlib
 import datetime
@@ -42,7 +42,7 @@ def official_python():
 
 
 def official_node(code, *args):
-    """official_node runs a program with node's official library at hand."""
+    """official_node runs a program with node's official library."""
     env = {**os.environ, "NODE_PATH": str(CACHE / "webhooks" / "node_modules")}
     return subprocess.run(["node", "-e", "const {Webhook} = require('standardwebhooks');" + code, *args], env=env,
                           capture_output=True, text=True, timeout=60)
@@ -276,7 +276,7 @@ class Secrets(WebhookCase):
         headers.write_text("Authorization: Bearer s3cr3t-t0k3n\n")
         config = self.path("outbox.conf")
         self.emit("a", payload=1)
-        # It repeats its input, as debug pages do.
+        # The endpoint repeats its input, as debug pages do.
         with Endpoint(lambda r: answer(500, body=r.headers["authorization"].encode())) as endpoint:
             config.write_text(f"[consumer hook]\nsink = {endpoint.url}?token=t0ken-in-url\n"
                               f"webhook-secret-file = {self.secrets}\nwebhook-secret-env = HOOK_SECRETS\n"
@@ -350,7 +350,7 @@ class Listening(WebhookCase):
         self.assertEqual(json.loads(line["body"]), {"é": "\u0007"})
 
     def post(self, url, *headers, body=b"{}", length=None):
-        """post sends a request byte by byte as told, and returns the status; 0: the connection was closed."""
+        """post sends exactly these bytes and returns the status; 0 if the connection was closed."""
         connection = self.dial(url)
         head = ["POST /hook HTTP/1.1", "Host: localhost", f"Content-Length: {len(body) if length is None else length}", *headers, "", ""]
         with contextlib.suppress(ConnectionError):
@@ -447,7 +447,7 @@ class Listening(WebhookCase):
         def is_full():
             held.append(self.dial(url))
             held[-1].sendall(head + piece)
-            time.sleep(0.05)  # for it to be read, and not in turns with the next
+            time.sleep(0.05)  # so that it is read, and not together with the next
             more = self.dial(url)
             more.sendall(head + piece + b"0\r\n\r\n")
             return self.status(more) == 503
@@ -488,7 +488,7 @@ class Listening(WebhookCase):
         self.secrets.write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
         common = ["--secret-file", self.secrets, "--id", "msg_p5jXN8AQM9LWM0D4loKWxJek", "--timestamp", "1614265330"]
         said = self.outbox("webhook", "sign", *common, input=body).stdout
-        signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="  # as the specification has it
+        signature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="  # as the specification defines it
         self.assertEqual(said.splitlines(), ["webhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp: 1614265330",
                                              f"webhook-signature: {signature}"])
         verify = ["webhook", "verify", *common, "--signature", signature]
