@@ -19,7 +19,7 @@ struct bench_options {
     size_t producers;
     double rate;    /* events a second, of all producers together */
     size_t seconds; /* to emit for */
-    size_t types;   /* event i has the type wake.(i % types); 0: one that no consumer wants */
+    size_t types;   /* event i has the type wake.(i % types); 0: a type that matches no consumer */
     int lines;      /* descriptor from which delivered lines can be read; -1: none */
 };
 
@@ -36,8 +36,8 @@ _Noreturn void bench_die(const char *fmt, ...) __attribute__((format(printf, 1, 
 /* bench_now returns monotonic nanoseconds, of the same clock in every process. */
 int64_t bench_now(void);
 
-/* bench_options reads `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE -j PRODUCERS
- * -a RATE -e SECONDS -y TYPES -l LINES`, and ends the program if it cannot. */
+/* bench_options parses `-d DB -m MODE -n N -t PER_TX -s PAYLOAD -k KEYS -r RARE -j PRODUCERS
+ * -a RATE -e SECONDS -y TYPES -l LINES`, and exits on an error. */
 void bench_options(struct bench_options *o, int argc, char **argv);
 
 /* bench_sleep_until sleeps to that time of bench_now. */
@@ -53,7 +53,7 @@ const char *bench_type(const struct bench_options *o, size_t i);
 /* bench_open connects as the library does: synchronous = FULL, the journal as it is in the file. */
 sqlite3 *bench_open(const char *path);
 
-/* bench_sql, bench_prepare and bench_step end the program if they fail. */
+/* bench_sql, bench_prepare and bench_step exit on failure. */
 void bench_sql(sqlite3 *db, const char *sql);
 sqlite3_stmt *bench_prepare(sqlite3 *db, const char *sql);
 

@@ -45,7 +45,7 @@ static void wait_for_ring(PGconn *db)
 {
     for (PGnotify *got = NULL; !got; PQfreemem(got)) {
         if (!PQconsumeInput(db))
-            exit(0); /* the server has gone */
+            exit(0); /* the server closed the connection */
         got = PQnotifies(db);
         if (got)
             continue;

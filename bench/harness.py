@@ -13,7 +13,7 @@ KEYS = 10_000
 
 
 class Undoable(Exception):
-    """A step that cannot be done here; it is reported as such, and the run continues."""
+    """A step that is impossible on this machine; the run reports it and continues."""
 
 
 class Bench:
@@ -112,7 +112,7 @@ class Relay:
 
 
 def end(process, limit=60):
-    """Asks a process to end, and kills it if it does not."""
+    """Sends a process SIGTERM, and kills it if it does not end."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(limit)
@@ -174,7 +174,7 @@ def fsync_us(folder, rounds=200):
 
 
 def memory_rows(b, peak):
-    """Rows of the memory that a relay takes: peak(b, events, payload) returns it in MiB."""
+    """Rows of the memory that a relay uses: peak(b, events, payload) returns it in MiB."""
     small, large = peak(b, 10_000, PAYLOAD), peak(b, b.backlog, PAYLOAD)
     b.row("peak, 10,000 events of 300 bytes", small, "MiB")
     b.row(f"peak, {b.backlog:,} events of 300 bytes", large, "MiB", "MiB more", large - small, "32; +-5",

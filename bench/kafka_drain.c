@@ -15,7 +15,7 @@
 #define BATCH 1000
 #define COLUMNS "seq, id, type, aggregate_type, aggregate_id, version, payload, created_at"
 
-/* How many of each batch are confirmed; a message has the number of its batch. */
+/* The number of confirmed messages of each batch; a message has the number of its batch. */
 struct progress {
     size_t confirmed[2];
 };
@@ -106,7 +106,7 @@ static void produce(rd_kafka_t *rk, rd_kafka_topic_t *topic, sqlite3_stmt *q, si
         bench_die("%s", rd_kafka_error_string(error));
 }
 
-/* Reads the next events and hands them to the library, which sends them in the background. */
+/* Reads the next events and passes them to the library, which sends them in the background. */
 static size_t read_batch(sqlite3_stmt *q, rd_kafka_t *rk, rd_kafka_topic_t *topic, size_t batch,
                          int64_t *seq)
 {

@@ -37,7 +37,7 @@ def paced(store, pid, pace, before=lambda: None, loses=False):
         seconds = max(found["seconds"], found["handled_seconds"]) if loses else time.monotonic() - started
         found["server_cpu"] = (store.cpu() - cpu) / seconds * 100
         found["relay_cpu"] = (run_ns(pid) - mine) / seconds / 1e7
-        pace.stdin.close()  # lets the producers disconnect
+        pace.stdin.close()  # tells the producers to disconnect
         pace.wait(60)
     except FileNotFoundError as err:
         raise Undoable("the relay ended") from err
@@ -73,7 +73,7 @@ def asked_for(b, store, db, rate, seconds):
     """The relays' statements per event, from the server's log; and commits, from the server's count, less those of a run
     without events. In a separate run, since logging takes time."""
     def commits():
-        """Read after all sessions have ended, which is when they report."""
+        """Read after all sessions have ended, because they report their counts at their end."""
         wait_until(lambda: store.sql("postgres", f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{db}'") == "0",
                    "the end of all sessions")
         return int(store.sql("postgres", f"SELECT xact_commit FROM pg_stat_database WHERE datname = '{db}'"))
@@ -181,7 +181,7 @@ def many(b, store, n, rate, matching, seconds):
         def all_there():
             there = await_total(store, db, n, 60)
             if there < n: raise Undoable(f"{there} of {n} consumers got the first event within 60 s")
-            time.sleep(0.5)  # until they are idle
+            time.sleep(0.5)  # wait until they are idle
         pace = start_pace(b, store.url(db), "emit", rate, seconds, relay.process.stdout.fileno(), types)
         started = []
         found = paced(store, pid, pace, lambda: (all_there(), started.append(time.monotonic())))

@@ -2,8 +2,8 @@
  * our code. Batches of 1,000; every byte of every field is read.
  *   cursor       nr > position from outbox_event, and the position recorded in a commit per batch,
  *                one after the other
- *   ahead        the same, but the next batch is read while one is looked at, and positions are
- *                committed on a connection of their own meanwhile
+ *   ahead        the same, but the next batch is read while one is processed, and positions are
+ *                committed on a separate connection meanwhile
  *   skip-locked  as queue tables do: claims rows of bench_queue by their status, and marks them
  *                done
  * The cursors lose events that commit late, and have no leases, no retries and a single reader. */

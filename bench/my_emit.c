@@ -36,7 +36,7 @@ struct work {
     const char *sql; /* NULL: through the library */
     pthread_barrier_t start;
     atomic_size_t next; /* event to be sent */
-    int64_t *ns;        /* how long each took */
+    int64_t *ns;        /* duration of each */
 };
 
 /* (1) One of q and ob is set. */

@@ -1,5 +1,5 @@
 /* nats_drain DATABASE PORT STREAM SUBJECT WINDOW: the ceiling for a relay that drains a SQLite
- * outbox to NATS JetStream, with none of our code: libnats as its documentation has it,
+ * outbox to NATS JetStream, with none of our code: libnats used as documented,
  * js_PublishMsgAsync with an AckHandler. Batches of 1,000; every message has the headers that the
  * relay writes; the next batch is read, and the position of the last one recorded, while the server
  * processes this one. It has no leases, no retries, no ordering after a failure, and a single

@@ -31,7 +31,7 @@ def bare(b, kafka, replicas, db, events):
 
 
 def ours(b, kafka, replicas, url, events):
-    """A relay, without its start and stop time, which is measured by running it again with nothing to do."""
+    """A relay, without its start and stop time, which a second run without events measures."""
     def run(topic):
         argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--sink", f"kafka://{kafka.hosts}/{topic}",
                            "--order", "key", "--batch", 1000)

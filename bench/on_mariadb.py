@@ -40,7 +40,7 @@ INSERT INTO bench_queue (nr, id, type, aggregate_type, aggregate_id, version, pa
     SELECT nr, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, created_at
     FROM outbox_event ORDER BY nr LIMIT {rows};
 """
-# Events like those of the program emit.
+# Events like those of the program `emit`.
 FILL = """
 BEGIN NOT ATOMIC
     DECLARE t INT DEFAULT 0;
@@ -95,7 +95,7 @@ def drop_db(b, *names):
 
 
 def at_peace(b):
-    """Waits until the server has nothing left to purge or flush in the background."""
+    """Waits until the server has finished purging and flushing in the background."""
     sql(b, "mysql", "SET GLOBAL innodb_max_dirty_pages_pct_lwm = 0.001")
     sql(b, "mysql", "SET GLOBAL innodb_max_dirty_pages_pct = 0")
 
@@ -227,7 +227,7 @@ def section_consumers(b):
 
 
 def section_kept(b):
-    """More events for a consumer that has completed many times as many, which are still kept."""
+    """More events for a consumer that has delivered many times as many, which are still kept."""
     n, old = b.backlog // 10, b.backlog
     kept = fresh_db(b, "kept")
     fill(b, kept, old)
@@ -311,7 +311,7 @@ def section_emit(b):
 # ---- memory, wake-up, idle ----
 
 def peak(b, events, payload):
-    """Peak memory of a relay, in MiB, after it has drained so many events."""
+    """Peak memory of a relay, in MiB, after it has drained that many events."""
     db, consumer = backlog(b, events, payload), b.name("bench")
     with Relay(b, url_of(b, db), *consumer_args(consumer, "/dev/null"), "--max-payload", "64MiB") as pid:
         await_delivered(b, db, consumer, events)

@@ -28,7 +28,7 @@ def bare(b, servers, port, replicas, db, events):
 
 
 def ours(b, servers, replicas, url, events, query):
-    """A relay, without its start and stop time, which is measured by running it again with nothing to do."""
+    """A relay, without its start and stop time, which a second run without events measures."""
     def run():
         argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--order", "key", "--batch", 1000,
                            "--sink", servers.url("b", f"stream=B&window={WINDOW}{query}"))

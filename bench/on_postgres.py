@@ -39,7 +39,7 @@ ALTER TABLE bench_queue ADD PRIMARY KEY (seq);
 CREATE INDEX ON bench_queue (seq) WHERE status = 'pending';
 VACUUM ANALYZE bench_queue;
 """
-# Events like those of the program emit.
+# Events like those of the program `emit`.
 FILL = """
 SET synchronous_commit = off;
 DO $$ BEGIN FOR t IN 0 .. {events} / {per_tx} - 1 LOOP
@@ -101,7 +101,7 @@ def server_cpu(b):
     def alive(pid):
         try:
             return run_ns(pid)
-        except OSError:  # it has ended, and is counted for the postmaster
+        except OSError:  # it has ended; the postmaster's total includes it
             return 0
     pid = server(b).popen.pid
     stat = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -198,7 +198,7 @@ def section_consumers(b):
 
 
 def section_kept(b):
-    """More events for a consumer that has completed many times as many, which are still kept."""
+    """More events for a consumer that has delivered many times as many, which are still kept."""
     n, old = b.backlog // 2, b.backlog * (3 if b.quick else 10)
     kept = fresh_db(b, "kept")
     fill(b, kept, old)
@@ -285,7 +285,7 @@ def section_emit(b):
 
 def section_notify(b):
     """Emits beside a relay that is always busy with a backlog, in small batches; and beside an idle one, which sleeps and is
-    woken again and again. With wake-ups off, the idle relay polls."""
+    woken repeatedly. With wake-ups off, the idle relay polls."""
     db, n = fresh_db(b, "notify"), 5_000 if b.quick else 40_000
     fill(b, db, 10 * n)
 
@@ -367,7 +367,7 @@ def section_tpcb(b):
 # ---- memory, wake-up, idle ----
 
 def peak(b, events, payload):
-    """Peak memory of a relay, in MiB, after it has drained so many events."""
+    """Peak memory of a relay, in MiB, after it has drained that many events."""
     db, consumer = backlog(b, events, payload), b.name("bench")
     with Relay(b, url_of(b, db), *consumer_args(consumer, "/dev/null"), "--max-payload", "64MiB") as pid:
         await_delivered(b, db, consumer, events)

@@ -30,7 +30,7 @@ def bare(b, node, db, events):
 
 
 def ours(b, node, sink, url, events):
-    """A relay, without its start and stop time, which is measured by running it again with nothing to do."""
+    """A relay, without its start and stop time, which a second run without events measures."""
     def run():
         argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--order", "key", "--batch", 1000, "--sink", sink)
         seconds, cpu = timed(argv)

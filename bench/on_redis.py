@@ -29,7 +29,7 @@ def bare(b, redis, mode, source, events):
 
 
 def ours(b, redis, url, events):
-    """A relay, without its start and stop time, which is measured by running it again with nothing to do."""
+    """A relay, without its start and stop time, which a second run without events measures."""
     def run():
         argv = outbox_argv(b, url, "relay", "--drain", "--consumer", b.name("bench"), "--sink", redis.url("stream=ours"),
                            "--order", "key", "--batch", 1000)
@@ -65,8 +65,8 @@ def on_cluster(cluster, events, run):
 
 
 def cluster_section(b, url):
-    """Three masters without replicas: two cores have enough to do. A stream for each kind of aggregate, so that all have work;
-    and what dedupe=on costs."""
+    """Three masters without replicas, which keep two cores busy. A stream for each kind of aggregate, so that all masters have
+    work; and the cost of dedupe=on."""
     n = b.backlog
 
     def relay(more):
@@ -95,7 +95,7 @@ def tool(b, redis, events):
 
 
 def cluster_tool(b, cluster, events):
-    """The same with a connection to each server; it puts tags into the names, so that each gets as much."""
+    """The same with a connection to each server; it adds hash tags to the names, so that each gets the same load."""
     where = ["--cluster", "-h", "127.0.0.1", "-p", cluster.masters()[0].port]
     run = lambda: {"seconds": events / own_tools.redis(where, events, "s.{tag}", len(cluster.masters()))}
     return own_tools.contender(b, TOOL, lambda: on_cluster(cluster, events, run))

@@ -195,7 +195,7 @@ def section_draining(b):
 # ---- memory, wake-up, idle ----
 
 def peak(b, events, payload):
-    """Peak memory of a relay, in MiB, after it has drained so many events."""
+    """Peak memory of a relay, in MiB, after it has drained that many events."""
     db, out, consumer = backlog(b, events, payload), b.path("out.ndjson"), b.name("bench")
     remove(out)
     with Relay(b, url_of(db), *consumer_args(consumer, out), "--max-payload", "64MiB") as pid:

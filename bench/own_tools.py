@@ -1,8 +1,9 @@
-"""own_tools: the load tools that brokers come with, as a second ceiling beside our bare loops. They read no database and
-make no envelope: they send the same bytes again and again, as fast as the broker takes them.
+"""own_tools: the brokers' own load tools, as a second ceiling beside our bare loops. They read no database and build no
+envelope: they send the same bytes repeatedly, as fast as the broker accepts them.
 
 Kafka's is in its jars, Redis' in Debian's redis-tools. RabbitMQ's comes from Maven Central (tools/pom.xml), into the cache
-of the tests. That of NATS (`nats bench`) is written in Go, and neither in Debian nor in Maven Central: it has none here."""
+of the tests. That of NATS (`nats bench`) is written in Go, and is neither in Debian nor in Maven Central, so it is not used
+here."""
 import os
 import pathlib
 import re

@@ -1,13 +1,13 @@
 /* pace: producers that together emit -a events a second for -e seconds, each at a time fixed in
  * advance, measuring the time until each event was handled: until its line could be read from
  * descriptor -l, the standard output of a relay or of a bare loop. -d is a URL, -m how to emit (see
- * producer.h), -j how many producers, -y how many types the events have in turn; lines come for the
- * first of them, and for none with -y 0.
+ * producer.h), -j how many producers, -y how many types the events have in turn; lines arrive for
+ * the first of them, and for none with -y 0.
  *
  * It first emits one event of the type warm.up and waits for its line, prints `ready`, and starts
- * when it is sent a line: the harness takes its first readings in between. Without -l there is
- * nothing to wait for. Producers that cannot keep up stop at the end of the time. They stay
- * connected until it is sent another line, or the end of input. */
+ * when it receives a line: the harness takes its first readings in between. Without -l it waits for
+ * no lines. Producers that cannot keep up stop at the end of the time. They stay connected until
+ * another line or the end of input. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -23,7 +23,7 @@
 #define WARM_UP_S 30 /* for the line of the first event */
 #define PATIENCE_S 3 /* for the next of the lines that are missing at the end */
 
-/* Times of one event, in ns; 0: it has not happened. */
+/* Times of one event, in ns; 0: not reached yet. */
 struct times {
     int64_t due, started, returned;
     _Atomic int64_t seen;
@@ -68,7 +68,7 @@ static void *produce(void *arg)
         emit_one(p, by, i, type);
     }
     pthread_barrier_wait(&p->emitted);
-    return by; /* still connected: the usage of its server process must stay visible */
+    return by; /* stay connected, so that the usage of its server process stays visible */
 }
 
 /* ---- watching ---- */

@@ -33,7 +33,7 @@ struct work {
     pthread_barrier_t start;
     atomic_size_t next; /* event to be sent */
     atomic_bool end;    /* for the listener */
-    int64_t *ns;        /* how long each took */
+    int64_t *ns;        /* duration of each */
 };
 
 static const char *statement(const struct bench_options *o)

@@ -3,7 +3,7 @@ size is a slope, a constant one is flat."""
 import math
 from xml.sax.saxutils import escape
 
-# By the name of a plot without its store: title, x and y.
+# {name of a plot without its store: (title, x, y)}.
 PLOTS = {
     "steady-cpu": ("One consumer: processor time of server and relay", "events a second", "% of a core"),
     "steady-latency": ("One consumer: emit start to handled", "events a second", "ms"),

@@ -12,7 +12,7 @@ struct produced {
     const char *type, *key, *payload;
 };
 
-/* producer_new connects to o->db, a URL; the caller frees it. o->mode selects how it emits:
+/* producer_new connects to o->db, a URL; the caller frees it. o->mode selects the way to emit:
  *   emit    outbox.emit() in PostgreSQL, outbox_emit() into SQLite
  *   insert  INSERT INTO outbox.event; PostgreSQL only
  *   notify  into a plain table of the same columns and indexes; in PostgreSQL with a NOTIFY bare

@@ -1,5 +1,5 @@
 /* rabbitmq_drain DATABASE PORT EXCHANGE KEY WINDOW: the ceiling for a relay that drains a SQLite
- * outbox to RabbitMQ, with none of our code: librabbitmq as its documentation has it,
+ * outbox to RabbitMQ, with none of our code: librabbitmq used as documented,
  * amqp_basic_publish of mandatory, persistent messages with publisher confirms. Batches of 1,000;
  * every message has the properties and headers that the relay writes; the next batch is read and
  * published, and the position of the last one recorded, while the broker processes this one. It has

@@ -1,5 +1,5 @@
-"""record: keeps measurements in a folder: figures.json with all of them, figures.md with tables, and plots. A run of some
-sections replaces those, and keeps the others."""
+"""record: stores measurements in a folder: figures.json with all of them, figures.md with tables, and plots. A run of some
+sections replaces only those."""
 import json
 import pathlib
 import textwrap

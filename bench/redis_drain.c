@@ -47,7 +47,7 @@ struct link {
     char *p;
     size_t n, cap;
     int fd, ahead; /* ahead: lines read of the next batch's answers */
-    int count[2];  /* entries of this batch and of the one before */
+    int count[2];  /* entries of this batch and of the previous one */
 };
 
 struct out {

@@ -14,8 +14,8 @@ from on_postgres import backlog, bare, emitted, fresh_db, handled, psql, url_of
 
 
 def handled_large(b, db, small, n):
-    """Leaves out the program's start and stop time, measured by a run on ten small events: bare loops count from when they
-    have connected, and with so few events, however large, the start would be a good part of the time."""
+    """Subtracts the program's start and stop time, measured by a run on ten small events: bare loops measure from the end of
+    their connect, and with so few events the start would be much of the time."""
     idle = handled(b, small, 10)["seconds"]
     found = handled(b, db, n)
     return {**found, "whole": found["rate"], "rate": n / (found["seconds"] - idle)}
@@ -62,7 +62,7 @@ def idle_cpu(b, store, url, seconds):
 
 @contextlib.contextmanager
 def places(b):
-    """Where a relay is notified, and where it has to poll: the stores, and the URLs by which relays reach them. One store has
+    """Where a relay is notified, and where it must poll: the stores, and the URLs by which relays reach them. One store has
     its own server, which allows prepared transactions; another is behind a pooler."""
     direct, pooled = fresh_db(b, "polling"), fresh_db(b, "polling_pooled")
     other = copy.copy(b)
@@ -101,7 +101,7 @@ def section_polling(b):
 
 @contextlib.contextmanager
 def follower(b, db, every_ms):
-    """A bare consumer: it reads new rows of bench_event, commits its position, and waits. It loses events that commit late."""
+    """A bare consumer: reads new rows of bench_event, commits its position, and waits. It loses events that commit late."""
     loop = subprocess.Popen([b.build / "bench/follow", url_of(b, db), str(every_ms)], stdout=subprocess.DEVNULL)
     try:
         yield
@@ -110,7 +110,7 @@ def follower(b, db, every_ms):
 
 
 def section_beside(b):
-    """Beside an idle relay that is woken again and again; and, for the cost of consuming as such, a bare INSERT beside a bare
+    """Beside an idle relay that is woken repeatedly; and, for the cost of consuming as such, a bare INSERT beside a bare
     consumer."""
     db = fresh_db(b, "beside")
     for producers, n in ((1, 1_500), (16, 8_000), (32, 8_000)) if b.quick else ((1, 5_000), (16, 30_000), (32, 30_000)):

@@ -1,10 +1,11 @@
 /* work [-p PROCESSES] [-u MICROSECONDS] [-f FAILURE] [-q PERCENT] [-k KEYS] [-x SECONDS]
  *      URL CONSUMER EVENTS [OPTION=VALUE]...
  * Processes work for one consumer, through the library, until they have handled EVENTS events
- * together, or until the time is over (60 s). The handler takes so many microseconds, and fails for
+ * together, or the time is over (60 s). The handler takes that many microseconds, and fails for
  * some of the events, chosen by their number:
  *   once    the first attempt fails
- *   parked  it is postponed for an hour; later events of its key are held back, and not waited for
+ * parked  it is postponed for an hour; later events of its key are held back, and the program does
+ * not wait for them
  *   reject  it becomes a dead letter
  * Options are those of the consumer. Time is counted from the first call of a handler to the
  * last. */

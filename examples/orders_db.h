@@ -1,5 +1,4 @@
-/* orders_db.h: the database interface of the shop in orders.c. Each function ends the program if it
- * fails. */
+/* orders_db.h: the database interface of the shop in orders.c. Each function exits on failure. */
 #ifndef ORDERS_DB_H
 #define ORDERS_DB_H
 

@@ -1,5 +1,5 @@
-/* orders_mariadb.c: the shop of orders.c in MariaDB, whose client library knows no URLs: this one
- * takes mariadb://USER@/DATABASE?socket=PATH. */
+/* orders_mariadb.c: the shop of orders.c in MariaDB, whose client library does not parse URLs: this
+ * program accepts mariadb://USER@/DATABASE?socket=PATH. */
 #include <mysql.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,9 +3,9 @@
  *     shop [STORE-URL [COUNT]]
  *
  * It takes orders 1 to COUNT (100), each in one transaction with the event about it; every seventh
- * customer has second thoughts, and that order is rolled back. Then it runs two handlers until they
- * are through: `stock` takes the ordered items off the shelf, in the database, and `mail` appends a
- * letter to mail.txt, outside the database. At the end it prints the totals as one line of JSON.
+ * customer has second thoughts, and that order is rolled back. Then it runs two handlers until no
+ * work is left: `stock` takes the ordered items off the shelf, in the database, and `mail` appends
+ * a letter to mail.txt, outside the database. At the end it prints the totals as one line of JSON.
  *
  * The store is sqlite:shop.db by default; with postgres://... the same program works there. Kill it
  * whenever you like and start it again: no work is done twice, and none is lost. (A letter may be
@@ -35,7 +35,7 @@ static void must(int result, const char *what)
 
 /* ---- one SQL for both databases ---- */
 
-/* A connection to one of them. */
+/* A connection to one of the databases. */
 struct db {
     sqlite3 *lite;
     PGconn *pg;

@@ -1,4 +1,4 @@
-/* worker.c: a program with its own delivery, by claim, extend and settle.
+/* worker.c: a program that delivers events itself, with claim, extend and settle.
  *
  *     worker STORE [CONSUMER]
  *
@@ -40,7 +40,7 @@ static outbox_verdict deliver(const char *consumer, const outbox_event *ev)
     return OUTBOX_DONE;
 }
 
-/* Claims a batch, delivers it and settles it. Returns how many events it had. */
+/* Claims a batch, delivers it and settles it. Returns its number of events. */
 static size_t work(outbox *ob, const outbox_claim *claim, int64_t *ret_wait_ms)
 {
     outbox_batch *batch;

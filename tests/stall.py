@@ -1,10 +1,11 @@
 """stall.py SEED FILE [NAME...]: runs one file of cases, or a C test, while its processes are late: one after the other is stopped for
-up to two seconds, as if a busy machine had not scheduled it. What fails then races against a timer, a lease or another process.
+up to two seconds, as if a busy machine had not scheduled it. A test that fails then races against a timer, a lease or another
+process.
 
     tests/stall.py 1 tests/scenario/test_relay.py share
     OUTBOX_TEST_PG=... tests/stall.py 1 build/tests/contract/test_sink_file
 
-Tests that stop processes themselves (freeze) may find them going again: that is no finding."""
+Tests that stop processes themselves (freeze) may find them resumed; such failures do not count."""
 import os
 import pathlib
 import random

@@ -3,8 +3,8 @@
 //
 //     node consumer.js [--drain]        $DATABASE_URL, or $PGHOST, $PGDATABASE and so on, say which database
 //
-// Start as many as you like. With --drain it ends when nothing is left to do now; without, it waits for more. What is emitted for
-// later is left for its time. A connection that is lost is made again.
+// Start as many as you like. With --drain it ends when no event is due; otherwise it waits for
+// more. Events emitted for later are left until they are due. A lost connection is reopened.
 'use strict';
 const { randomUUID } = require('crypto');
 const { hostname } = require('os');
@@ -23,8 +23,9 @@ function described(error) {
   return `${error.constructor.name}: ${error.message}`;
 }
 
-// A connection that is made again when it is lost: by a restart of the server, or an administrator. Everything done here may be
-// done twice: of a claim whose answer got lost the events come again, handle_once says no the second time, and so does settle.
+// A connection that is reopened after a server restart or an administrator closed it. Everything
+// done here may be repeated: after a lost answer to a claim its events return, and handle_once and
+// settle return false the second time.
 class Database {
   async connect() {
     this.client = new Client({ connectionString: process.env.DATABASE_URL });

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs consumer.sql again and again.
+# Runs consumer.sql repeatedly.
 #
 #     ./consumer.sh [--drain]        $PGHOST, $PGDATABASE and so on say which database
 #
-# Start as many as you like. With --drain it ends when nothing is left to do now; otherwise it waits
-# for more. Events emitted for later are left until they are due. A lost connection (psql's exit
-# status 2) is reopened.
+# Start as many as you like. With --drain it ends when no event is due; otherwise it waits for more.
+# Events emitted for later are left until they are due. A lost connection (psql's exit status 2) is
+# reopened.
 set -u
 here=$(dirname "$0")
 idle="SELECT NOT EXISTS (SELECT 1 FROM outbox.claim WHERE consumer = 'revenue')

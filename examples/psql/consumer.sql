@@ -4,7 +4,7 @@
 --
 -- It handles the events due now, and ends. To continue, run it again: from cron, or with
 -- consumer.sh, which also survives a lost connection.
--- psql -v backoff_ms=100 makes the first retry come sooner than after a second.
+-- psql -v backoff_ms=100 makes the first retry due after 100 ms instead of a second.
 \set ON_ERROR_STOP on
 \if :{?backoff_ms}
 \else

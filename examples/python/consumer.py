@@ -3,8 +3,8 @@
 
     python3 consumer.py [--drain]        $DATABASE_URL, or $PGHOST, $PGDATABASE and so on, say which database
 
-Start as many as you like. With --drain it ends when nothing is left to do; otherwise it waits for more.
-Delayed events are left for their time. It reconnects after a lost connection.
+Start as many as you like. With --drain it ends when no event is due; otherwise it waits for more. Delayed events are left until
+they are due. It reconnects after a lost connection.
 """
 import os
 import socket
@@ -24,8 +24,8 @@ RECONNECT = 0.5
 
 
 class Database:
-    """A connection that reconnects after it is lost, to a server restart or an administrator. Everything done here may be
-    repeated: if the answer to a claim was lost, its events return, handle_once says no the second time, and so does settle."""
+    """A connection that is reopened after a server restart or an administrator closed it. Everything done here may be
+    repeated: after a lost answer to a claim its events return, and handle_once and settle return false the second time."""
 
     def __init__(self):
         self.connect()
@@ -44,7 +44,7 @@ class Database:
                 self.connect_again(error)
 
     def lost(self):
-        """Asks the server: the driver does not always know that a connection is gone."""
+        """Queries the server: the driver does not always know that a connection is closed."""
         try:
             with self.db, self.db.cursor() as sql:
                 sql.execute("SELECT 1")

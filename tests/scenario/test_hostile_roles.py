@@ -1,7 +1,7 @@
-"""Roles of the database that are hostile: each tries what it was not given. One outbox for all of it, with a row of everything in it;
-what a role does is undone.
+"""Hostile roles of the database: each attempts operations without a grant. All share one outbox with a row in every table; each
+attempt is rolled back.
 
-Everything in the schema is tried by every role, and what was found to be allowed is tests/rights.md. To write that anew:
+Every role attempts everything in the schema; tests/rights.md lists the attempts that succeed. To regenerate it:
 
     python3 tests/scenario/test_hostile_roles.py --write
 """

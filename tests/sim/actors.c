@@ -209,7 +209,7 @@ static void letters(struct sim *w, int c)
         check_redriven(w, c);
 }
 
-/* remove_it removes a consumer; the next relay to start it recreates it. */
+/* remove_it removes a consumer; the next relay that starts the consumer recreates it. */
 static void remove_it(struct sim *w, struct subject *s)
 {
     struct error err;

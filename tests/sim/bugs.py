@@ -1,11 +1,11 @@
-"""bugs.py: reads the bugs of tests/sim/bugs, puts one into a copy of the sources it names, and makes a program with it.
+"""bugs.py: reads the bugs of tests/sim/bugs, applies one to a copy of the sources it names, and builds a program from them.
 
     python3 tests/sim/bugs.py                               # the list
-    python3 tests/sim/bugs.py WINDOW_EDGE                   # see it: the program that must fail does
-    python3 tests/sim/bugs.py WINDOW_EDGE sim --trace       # or another one, or with other arguments
+    python3 tests/sim/bugs.py WINDOW_EDGE                   # the program that must fail, with the bug
+    python3 tests/sim/bugs.py WINDOW_EDGE sim --trace       # another program, or other arguments
 
-bugs/README.md says how a bug is written down. The sources themselves are never touched. Only what a bug changes is compiled:
-its objects stand before the libraries when the program is linked again, so the linker takes them in place of theirs."""
+bugs/README.md describes the format of a bug. The sources themselves are never changed. Only files that a bug changes are
+compiled: their objects precede the libraries on the linker's command line and so replace the libraries' objects."""
 import collections
 import functools
 import json
@@ -23,7 +23,7 @@ LIBRARIES = ("src/liboutbox-internal.a.p/", "tests/librigs.a.p/")
 # The programs that may detect a bug, and their places in a tree.
 PROGRAMS = {"sim": "tests/sim/sim", "store_sqlite": "tests/contract/test_store_sqlite", "pipeline": "tests/engine/test_pipeline",
             "outbox": "outbox"}
-# Optimising takes longer than running; a bug may leave an unused function, which does not matter here.
+# Optimising takes longer than running; a bug may leave an unused function, which is harmless here.
 QUICKLY = ["-O1", "-g0", "-w"]
 
 # A change in `path`, within `function` ("": anywhere): `old` becomes `new`.
@@ -60,7 +60,7 @@ def all_bugs():
 
 
 def extent(text, function):
-    """extent returns where a function of C begins and ends: from the line with its name to the next brace in the first column."""
+    """extent returns the range of a C function: from the line with its name to the next brace in the first column."""
     if not function: return 0, len(text)
     head = re.search(rf"(?m)^\w[^;{{}}=]*\b{re.escape(function)}\([^;{{}}]*\)\n\{{$", text)
     if not head: raise Stale(f"no function {function}")
@@ -135,13 +135,13 @@ class Tree:
         return path
 
     def concerned(self, program, paths):
-        """concerned returns the objects, of the libraries and of a program, that files go into."""
+        """concerned returns the objects of the libraries and of a program that depend on these files."""
         changed = {(ROOT / path).resolve() for path in paths}
         ours = (*LIBRARIES, PROGRAMS[program] + ".p/")
         return [made for made in self.compilers if made.startswith(ours) and changed & self.includes[made]]
 
     def compile(self, made, folder):
-        """compile compiles an object from a folder's sources, where it has them, and returns its path."""
+        """compile compiles an object, from a folder's sources where the folder has them, and returns its path."""
         source, command = self.compilers[made]
         copy = folder / source.relative_to(ROOT) if source.is_relative_to(ROOT) else source
         output = folder / pathlib.Path(made).name

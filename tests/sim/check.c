@@ -114,7 +114,7 @@ static bool same_order(const struct fact *a, const struct fact *b, enum order or
 }
 
 /* precedes tells whether event b was inserted after a had committed, or later in the same
- * transaction. With a single writer, the numbers tell. */
+ * transaction. With a single writer, the numbers show it. */
 static bool precedes(const struct sim *w, int a, int b)
 {
     const struct fact *x = &w->fact[a], *y = &w->fact[b];
@@ -140,7 +140,7 @@ void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order orde
     }
     s->t[n].first = ++w->arrivals;
     if (s->t[n].was_dead)
-        return; /* retried, or delivered past its lease: it has no place in the order */
+        return; /* retried, or delivered past its lease: it does not count for the order */
     for (int a = 0; a < w->n_facts; a++) {
         const struct track *t = &s->t[a];
         if (a == n || t->first || t->was_dead || !same_order(&w->fact[a], &w->fact[n], order))

@@ -43,8 +43,8 @@ struct claim *check_claim_of(struct sim *w, const struct relay *r, int c, const 
     return k;
 }
 
-/* taken_over checks that an event which another claim has is handed out again only when that claim
- * has run out, and then carefully, if it can kill its worker (G5, G9). */
+/* taken_over checks that an event in another claim is claimed again only after that claim has
+ * expired, and then alone if it can kill its worker (G5, G9). */
 static void taken_over(struct sim *w, const struct deed *by, const struct claim *now, int n)
 {
     struct track *t = &w->subject[now->consumer].t[n];

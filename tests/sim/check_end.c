@@ -1,5 +1,4 @@
-/* check_end.c: the checker on what operators do, and on how a consumer is left in the end (G8,
- * G10). */
+/* check_end.c: the checker on what operators do, and on the final state of a consumer (G8, G10). */
 #include <string.h>
 
 #include "check_impl.h"
@@ -57,8 +56,8 @@ void check_trimmed(struct sim *w, int64_t tail)
 void check_info(struct sim *w, int c, const struct consumer_info *i)
 {
     struct subject *s = &w->subject[c];
-    /* On PostgreSQL an event below the floor may still commit, and what is given back is counted
-     * with what the predicate excludes. */
+    /* On PostgreSQL an event below the floor may still commit, and released events are counted
+     * together with events that the predicate excludes. */
     if (w->on->numbers == NUMBERED_AT_INSERT)
         return;
     if (i->delivered != s->delivered)

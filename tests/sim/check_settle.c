@@ -54,8 +54,8 @@ static void died(struct sim *w, struct track *t)
     w->totals->dead++;
 }
 
-/* was_out: the failure was the sink's, beyond doubt: it was out, and for a while longer, so that
- * nothing else got through. */
+/* was_out tells whether the sink certainly caused the failure: it was out, and for a while longer,
+ * so that no other delivery succeeded. */
 static bool was_out(const struct subject *s, const struct sending *sent)
 {
     if (!sent->outage)
@@ -64,8 +64,8 @@ static bool was_out(const struct subject *s, const struct sending *sent)
     return goes_on || s->outage_end[sent->outage] > sent->at + FAILURE_NEAR;
 }
 
-/* guilty: it has failed at least once while the sink was not out. Decided only now, because
- * the length of an outage is known by now. */
+/* guilty tells whether it has failed at least once while the sink was not out. This is decided only
+ * now, when the length of the outage is known. */
 static bool guilty(const struct subject *s, const struct track *t)
 {
     for (int i = 0; i < SIM_FAILURES && i < t->failures; i++)
@@ -74,7 +74,7 @@ static bool guilty(const struct subject *s, const struct track *t)
     return t->failures > SIM_FAILURES; /* the others are unknown */
 }
 
-/* passed_before is when the last was sent, before that time, that got through. */
+/* passed_before returns when the last successful delivery before that time was sent. */
 static int64_t passed_before(const struct model *m, size_t n, int64_t at)
 {
     int64_t last = 0;
@@ -112,8 +112,8 @@ void check_judged(struct sim *w, const struct relay *r, int c, int64_t epoch)
     k->passed = r->pipe[c].model->n_passed;
 }
 
-/* check_counted checks that a failure is held against an event if others got through, and never if
- * the event has failed only while the sink was out. */
+/* check_counted checks that a failure counts against an event if others were delivered, and never
+ * if the event has failed only while the sink was out. */
 static void check_counted(struct sim *w, const struct claim *k, size_t i, int attempts)
 {
     const struct subject *s = &w->subject[k->consumer];

@@ -1,5 +1,5 @@
-/* faulty.c: the store as relays see it. Calls fail, take long, get no answer, or are the last act
- * of a process. The checker learns what really happened. */
+/* faulty.c: the store as relays see it. Calls fail, take long, lose their answer, or kill the
+ * process. The checker is told the real outcome. */
 #include <string.h>
 
 #include "sim.h"
@@ -9,7 +9,7 @@ static struct sim *world; /* operations do not know their relay */
 static const struct store_ops *real;
 static struct store_ops faulty;
 
-/* Where a call comes from. */
+/* The caller of an operation. */
 struct from {
     struct relay *r;
     struct pipe *q;
@@ -63,7 +63,7 @@ static int enter(struct from *f, struct store *st, struct error *err)
     return 0;
 }
 
-/* done is called when the store has done it; the clock may have gone on, or back. */
+/* done is called when the store has finished; the clock may have advanced or been set back. */
 static const struct deed *done(struct from *f)
 {
     if (world->wall < f->deed.wall && !f->deed.in_tx)
@@ -73,7 +73,7 @@ static const struct deed *done(struct from *f)
     return &f->deed;
 }
 
-/* leave is called afterwards. Its return value is what the caller sees. */
+/* leave is called afterwards and returns the result for the caller. */
 static int leave(const struct from *f, int r, struct error *err)
 {
     relay_call(world, f->r);
@@ -86,8 +86,8 @@ static int leave(const struct from *f, int r, struct error *err)
 
 /* in_company makes a turn like a relay with many consumers, in half of the cases where the store
  * can: by turns, and by turn if it is not simple. A store with several writers has one way for a
- * single turn and another for several; so half of these are requested twice, and it makes one of
- * them. */
+ * single turn and another for several; so half of these turns are requested in both ways, and the
+ * store makes one of them. */
 static int in_company(struct store *st, const struct settlement *s, bool *ret_lost,
                       const struct claim_request *req, struct arena *a, struct batch *ret_batch,
                       struct claim_hint *ret_hint, struct error *err)
@@ -260,8 +260,8 @@ static int faulty_handled_put(struct store *st, const struct inbox_key *k, const
     return enter_tx(&f, st, err) != 0 ? -1 : real->handled_put(st, k, skip, n, ret_all, err);
 }
 
-/* before_lock is called inside a turn, between its read-ahead and the write lock: the world goes on
- * there as well. */
+/* before_lock is called inside a turn, between its read-ahead and the write lock; others act there
+ * as well. */
 static int before_lock(unsigned event, void *ctx, void *statement, void *sql)
 {
     (void)event, (void)statement;

@@ -1,6 +1,6 @@
 /* main.c: sim [--seed N] [--seeds N] [--steps N] [--share N] [--trace] [--postgres | --mariadb]:
- * runs seeds, and says which one failed, and how. --share: so many, fewer where a run is to be
- * short (../lib/rounds.h). */
+ * runs seeds, and prints the failing one and its error. --share N: N seeds, fewer in a short run
+ * (../lib/rounds.h). */
 #include <getopt.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -70,8 +70,8 @@ static void tell(const struct totals *t, double took)
     printf("}}\n");
 }
 
-/* In the history of a seed everything goes wrong, and then all heals. A failure prints the line
- * that replays it. */
+/* The history of a seed has faults of every kind, then all of them end. A failure prints the
+ * command that replays it. */
 static void random_histories_break_no_guarantee(void **state)
 {
     struct totals totals = {0};
@@ -113,7 +113,7 @@ int main(int argc, char **argv)
         }
     asked.n = seeds ? seeds : part;
     sqlite3_config(
-        /* There is only one thread, and a seventh of the time was spent on locks and counters. */
+        /* The simulator has one thread; locks and counters took a seventh of its time. */
         SQLITE_CONFIG_SINGLETHREAD);
     sqlite3_config(SQLITE_CONFIG_MEMSTATUS, 0);
     int failed = cmocka_run_group_tests_name("sim", tests, NULL, NULL);

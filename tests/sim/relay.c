@@ -119,7 +119,8 @@ static int open_pipe(struct sim *w, struct relay *r, int c, struct error *err)
     return pipeline_register(q->p, err);
 }
 
-/* insist tries to restore replaced settings, as only an operator may, and tells whether it did. */
+/* insist tries to restore replaced settings, as only an operator may, and returns whether it
+ * succeeded. */
 static bool insist(struct sim *w, const struct pipe *q, const struct error *err)
 {
     char retry[RETRY_TEXT];
@@ -154,7 +155,7 @@ static void process_up(struct relay *r)
     r->up = true;
     r->start++;
     suspect_all_init(&r->suspects);
-    /* Events of a run are small: with little memory, a batch has to wait for another. */
+    /* Events of a run are small: with little memory, a batch must wait for another. */
     r->budget = (struct budget){.limit = r->id % 2 ? SIM_MEMORY : SIZE_MAX};
     snprintf(r->owner, sizeof r->owner, "relay%d.%u", r->id, r->start);
 }

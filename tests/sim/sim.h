@@ -1,17 +1,17 @@
 /* sim.h: a world of producers, relays, operators and sinks around the real engine and the real
- * store, where time is a number and everything that happens, happens because of a seed.
- * docs/proof.md tells what it proves.
+ * store, where time is a number and a seed determines every event. docs/proof.md describes what it
+ * proves.
  *
- * Events are known by their number in the producers' log (`n`, which is in the payload). All that
- * is random comes from one generator, in the order of what happens; nothing depends on addresses,
- * ids or the machine's clock. So a seed and a number of steps are a whole history. */
+ * Events are known by their number in the producers' log (`n`, which is in the payload). All
+ * randomness comes from one generator, in execution order; nothing depends on addresses, ids or the
+ * machine's clock. So a seed and a number of steps determine a whole history. */
 #ifndef TESTS_SIM_SIM_H
 #define TESTS_SIM_SIM_H
 
 #include <setjmp.h>
 #include <stdatomic.h>
 
-#include "../torture/fail.h" /* what runs out of memory, and when */
+#include "../torture/fail.h" /* where memory runs out, and when */
 #include "engine/pipeline.h"
 #include "sink/handlers.h"
 #include "store/store.h"
@@ -54,14 +54,14 @@ struct sending {
     int outage; /* the number of the sink's outage; 0: it was not out */
 };
 
-/* The checker's knowledge of an event and a consumer. (1) holder != 0: the epoch of the claim that
- * has it, not settled. */
+/* The checker's knowledge of an event and a consumer. (1) holder != 0: the epoch of the unsettled
+ * claim that has it. */
 struct track {
     int first;    /* the place of its first arrival among all arrivals; 0: none */
     int attempts; /* with so many the next one must be right */
     int64_t holder;
     bool present; /* it existed when the consumer was created, and must be delivered */
-    int failures; /* and the last of them: */
+    int failures; /* and the last one: */
     struct sending failed[SIM_FAILURES];
     bool settled; /* as delivered */
     bool dead, was_dead, dropped;
@@ -75,17 +75,17 @@ struct claim {
     int64_t epoch;
     enum claim_state state;
     bool suspect;
-    bool blamed; /* if its worker vanishes, that is an attempt of its event */
+    bool blamed; /* if its worker vanishes, that counts as an attempt of its event */
     size_t n;
     int ev[SIM_BATCH];
-    bool delivered[SIM_BATCH]; /* the sink said so */
+    bool delivered[SIM_BATCH]; /* the sink reported it */
     int failed[SIM_BATCH];     /* how often it answered retry or reject */
     bool rejected[SIM_BATCH], refused[SIM_BATCH];
     struct sending sent[SIM_BATCH]; /* of the last that failed */
     /* a settlement was tried, when so many deliveries had got through */
     bool judged;
     size_t passed;
-    int64_t until_least; /* wall ms: no other worker may have it before that */
+    int64_t until_least; /* wall ms: no other worker may claim it before */
     int64_t mono_until;  /* the latest that the relay may rely on */
 };
 
@@ -106,7 +106,7 @@ struct subject { /* a consumer */
     bool there, paused;
     int life;             /* how often the consumer was created */
     struct settings want; /* the settings of the next relay */
-    struct settings reg;  /* what is registered */
+    struct settings reg;  /* the registered settings */
     enum start start;
     int64_t start_seq;
     int created; /* tick */
@@ -151,7 +151,7 @@ struct settled { /* a settlement's content, kept until its transaction is over *
 
 struct pipe {
     bool up;
-    struct settings as; /* what it was started with */
+    struct settings as; /* its settings at the start */
     struct consumer c;
     struct store *st, *work;
     struct pipeline *p;
@@ -159,7 +159,7 @@ struct pipe {
     struct sink *sk;
     struct settled tx; /* of `work` */
     int64_t began;     /* wall: when its transaction was */
-    bool gone;         /* its transaction was lost with the connection */
+    bool gone;         /* whether its transaction was lost with the connection */
     struct handler h[SIM_HANDLERS];
     struct handler_ctx {
         struct sim *w;
@@ -176,7 +176,7 @@ struct relay {
     struct suspects suspects;
     struct budget budget;
     struct rng rng;
-    jmp_buf *crash; /* where it leads when it dies within a step */
+    jmp_buf *crash; /* the target of the jump when it dies within a step */
     struct pipe pipe[SIM_CONSUMERS];
 };
 
@@ -189,7 +189,7 @@ struct producer {
 
 /* The troubles that this seed has. */
 struct plan {
-    uint64_t calls; /* 1 in so many calls of a store or sink goes wrong; 0: none */
+    uint64_t calls; /* 1 in so many calls of a store or sink fails; 0: none */
     bool jumps, oom, big, operators, poison, ticking, crashes, changes, outages;
 };
 
@@ -223,14 +223,14 @@ struct sim {
     int64_t numbered; /* the last seq that sim_number has seen */
     struct rng rng;
     struct plan plan;
-    int tick;  /* counts what happens */
+    int tick;  /* counts of events */
     int depth; /* of calls that take time */
     bool healing;
     int64_t mono, wall;
     struct clock clock;
     struct log log;
     struct store *st;          /* of operators */
-    const struct pipe *writer; /* whose transaction is open, if there is a single writer */
+    const struct pipe *writer; /* the owner of the open transaction, with a single writer */
     struct producer producer[SIM_PRODUCERS];
     struct relay relay[SIM_RELAYS];
     struct subject subject[SIM_CONSUMERS];
@@ -247,7 +247,7 @@ struct sim {
 
 /* When an event gets its number. */
 enum numbers {
-    NUMBERED_AT_COMMIT, /* there is one writer */
+    NUMBERED_AT_COMMIT, /* the store has one writer */
     NUMBERED_AT_INSERT,
     NUMBERED_LATER, /* when a worker polls */
 };
@@ -260,12 +260,12 @@ struct backend {
     const char *shown;
     enum numbers numbers;
     bool one_writer;
-    const char *effects; /* the application's table, and the type of its column that counts */
+    const char *effects; /* the application's table, and the type of its counter column */
     const char *counter;
     /* open returns an empty outbox. */
     struct store *(*open)(struct sim *w, const struct store_options *opt);
     void (*clean)(void);
-    /* tick and number: see sim_tick and sim_number; NULL: nothing to do */
+    /* tick and number: see sim_tick and sim_number; NULL: not needed */
     void (*tick)(const struct sim *w);
     void (*number)(struct sim *w);
     /* run runs a statement on the connection of a store. each calls back with each row of three
@@ -280,7 +280,7 @@ extern const struct sim_filter {
     const char *events, *where;
 } sim_filters[4];
 
-/* world.c. sim_run runs one seed. If it fails, it returns false, and w->why says why. */
+/* world.c. sim_run runs one seed. If it fails, it returns false, and w->why has the reason. */
 bool sim_run(struct sim *w, uint64_t seed, int steps, struct totals *totals);
 /* sim_fail ends the run, since the checker saw a violation. */
 void sim_fail(struct sim *w, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
@@ -290,7 +290,7 @@ uint64_t sim_below(struct sim *w, uint64_t n);
 /* sim_one_in is true once in n times; never for 0. */
 bool sim_one_in(struct sim *w, uint64_t n);
 void sim_fault(struct sim *w, enum fault f);
-/* sim_free tells whether no transaction keeps others from writing. */
+/* sim_free tells whether no transaction blocks other writers. */
 bool sim_free(const struct sim *w);
 /* sim_tick tells the store that time has passed, and sim_number learns the numbers that events got
  * meanwhile, where necessary. */
@@ -304,20 +304,20 @@ void actors_audit(struct sim *w);
 
 /* relay.c, and faulty.c: the store as relays see it */
 /* relay_up starts c in r, if it is not running. It returns false if that is impossible now; w->why
- * says why. */
+ * has the reason. */
 /* relay_deadly tells whether such a consumer's events can kill their relay. */
 bool relay_deadly(enum kind k);
 bool relay_up(struct sim *w, struct relay *r, int c);
 void relay_down(struct sim *w, struct relay *r);
 void relay_stop(struct sim *w, struct relay *r, int c);
-/* relay_step returns whether it is worth calling again at once. */
+/* relay_step returns whether it should be called again at once. */
 bool relay_step(struct sim *w, struct relay *r, int c);
 /* relay_die is a crash in the middle of r's current action. */
 void relay_die(struct sim *w, struct relay *r) __attribute__((noreturn));
-/* relay_call simulates what may happen during a call that leaves the process: time passes, others
- * act, the process dies. */
+/* relay_call simulates what may happen during a call that leaves the process: time passes, other
+ * actors run, the process dies. */
 void relay_call(struct sim *w, struct relay *r);
-/* relay_meanwhile lets a call last, while the world goes on. */
+/* relay_meanwhile makes a call last while other actors run. */
 void relay_meanwhile(struct sim *w, struct relay *r);
 void faulty_wrap(struct sim *w, struct store *st);
 
@@ -353,7 +353,8 @@ void check_version(struct sim *w, int c, int filter);
  * known lease; only one event of a key is in flight at a time, and a suspect is alone (G4, G5, G9).
  * It returns the claim. */
 struct claim *check_submitted(struct sim *w, const struct model *m, const struct delivery *d);
-/* check_arrived: an event is on the other side. First arrivals of a key are in order (G4). */
+/* check_arrived: an event has reached the destination. First arrivals of a key are in order
+ * (G4). */
 void check_arrived(struct sim *w, struct claim *k, int c, int n, enum order order);
 void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s,
                     const struct sending *sent);
@@ -363,7 +364,7 @@ void check_answered(struct sim *w, struct claim *k, int n, enum sink_status s,
 struct deed {
     const struct relay *r;
     int c;
-    int64_t wall, wall_most; /* in a transaction: as it was when that began */
+    int64_t wall, wall_most; /* in a transaction: its value when that began */
     bool in_tx;
 };
 void check_claimed(struct sim *w, const struct deed *by, const struct batch *b);
@@ -379,7 +380,7 @@ void check_judged(struct sim *w, const struct relay *r, int c, int64_t epoch);
 void check_settling(struct sim *w, const struct deed *by, const struct settlement *s, bool lost,
                     struct settled *ret);
 void check_settled(struct sim *w, struct settled *s);
-/* check_buried: the store says that it has buried n events on which the process died too often
+/* check_buried: the store reports n events buried because they killed the process too often
  * (G9). */
 void check_buried(struct sim *w, struct store *st, int c, size_t n);
 
@@ -388,13 +389,13 @@ void check_buried(struct sim *w, struct store *st, int c, size_t n);
 void check_jumped(struct sim *w, int64_t back_ms);
 void check_redriven(struct sim *w, int c);
 void check_dropped(struct sim *w, int c);
-/* check_trimmed: events below tail are gone, and no consumer may have needed them (G10); 0: all
- * are. */
+/* check_trimmed: events below tail were deleted, and no consumer may have needed them (G10); 0: all
+ * were. */
 void check_trimmed(struct sim *w, int64_t tail);
-/* check_info: this is the store's report on a consumer. Nothing below its floor is needed, and the
- * floor never goes back. */
+/* check_info: this is the store's report on a consumer. No event below its floor is needed, and the
+ * floor never moves back. */
 void check_info(struct sim *w, int c, const struct consumer_info *i);
-/* check_end: c has caught up, and nothing is running any more. */
+/* check_end: c has caught up, and no relay is running. */
 void check_end(struct sim *w, int c, const struct consumer_info *i);
 
 #endif

@@ -27,7 +27,7 @@ static struct sending sending(const struct sim *w, int c)
     return (struct sending){.at = w->mono, .outage = s->mood == MOOD_OUT ? s->outages : 0};
 }
 
-/* out decides the answer to a delivery by when it was sent. While the sink is out it fails, in one
+/* out decides the answer to a delivery by its send time. While the sink is out it fails, in one
  * way or another; earlier deliveries arrive. */
 static enum sink_status out(struct sim *w, const struct sending *sent, bool failstop)
 {
@@ -91,8 +91,8 @@ static size_t head_of(const struct model *m, size_t k)
     return k;
 }
 
-/* end_chain ends the deliveries chained to one at k. If that was delivered, the next one is the
- * first now. If its answer was lost, some of those behind it may have arrived, too. */
+/* end_chain ends the deliveries chained to the one at k. If that was delivered, the next one
+ * becomes the first. If its answer was lost, some of its followers may have arrived, too. */
 static void end_chain(struct model *m, size_t k, enum sink_status said, bool arrives)
 {
     enum sink_status rest = said == SINK_DOWN ? SINK_DOWN : SINK_CANCELLED;
@@ -106,7 +106,7 @@ static void end_chain(struct model *m, size_t k, enum sink_status said, bool arr
     }
 }
 
-/* A delivery that failed may have arrived all the same, if only its answer got lost. */
+/* A failed delivery may have arrived nevertheless, if only its answer was lost. */
 void model_end(struct model *m, size_t k)
 {
     bool failstop = m->base.ops->caps & SINK_FAILSTOP;
@@ -224,7 +224,7 @@ enum sink_status handler_act(struct handler_call *call, const struct delivery *d
     enum sink_status said = verdict(w, h->c, false, &sent);
     if (said == SINK_FATAL)
         said = SINK_DOWN;
-    if (said == SINK_REFUSED) /* which handlers never say */
+    if (said == SINK_REFUSED) /* which handlers never return */
         said = SINK_RETRY;
     if (said != SINK_DELIVERED)
         check_answered(w, check_claim_of(w, h->r, h->c, d), n, said, &sent);

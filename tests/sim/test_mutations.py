@@ -1,5 +1,5 @@
-"""Do the tests detect bugs? Each of tests/sim/bugs is put into a copy of the code, and the program it names must fail. Prints
-what was detected, by which seed, and how long that took."""
+"""Do the tests detect bugs? Each bug of tests/sim/bugs is applied to a copy of the code, and the program it names must fail.
+Prints each detection, its seed and its duration."""
 # build: plain
 # quick: no
 import concurrent.futures
@@ -29,7 +29,7 @@ def run(program, *args):
 
 
 def seen(bug):
-    """seen returns the complaint of the program that must detect the bug; "" if it detects nothing."""
+    """seen returns the error of the program that must detect the bug; "" if it does not detect it."""
     program, *args = bug.seen_by
     tries = [args or ["--seeds", str(SEEDS)]]
     if bug.name in SEEN_AT: tries.insert(0, ["--seed", str(SEEN_AT[bug.name]), "--seeds", "1"])

@@ -6,7 +6,7 @@
 #include "sim.h"
 
 #define SPIN_MAX 100000
-#define HEAL_MS 400000 /* more than the patience of all of them together */
+#define HEAL_MS 400000 /* longer than the `outage` of all consumers together */
 
 const char *const sim_types[3] = {"t.a", "t.b", "u.c"};
 const struct sim_filter sim_filters[4] = {
@@ -160,7 +160,7 @@ static bool begin(struct sim *w)
 
 /* ---- healing ---- */
 
-/* through tells whether relay 0 has nothing left to do for c. */
+/* through tells whether relay 0 has no work left for c. */
 static bool through(struct sim *w, int c)
 {
     const struct pipe *q = &w->relay[0].pipe[c];
@@ -212,8 +212,8 @@ static void drain_one(struct sim *w, int c)
     settle_down(w, c);
 }
 
-/* heal ends all faults. Consumers recover one after the other, and each catches up while the next
- * one is still faulty. */
+/* heal ends all faults. Consumers recover one after the other; each catches up while the next is
+ * still faulty. */
 static void heal(struct sim *w)
 {
     sim_trace(w, "heal");

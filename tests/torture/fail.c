@@ -43,7 +43,7 @@ static long now_ns(void)
     return t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* fails counts a call, and tells whether it must fail. */
+/* fails counts a call and returns whether it must fail. */
 static bool fails(unsigned kind)
 {
     if (!(atomic_load(&armed) & kind))

@@ -1,8 +1,8 @@
 /* fail.h: makes the n-th allocation, or the n-th call on a file, fail.
  *
  * The linker sends every malloc, calloc, realloc, reallocarray, strdup and free of the library and
- * of the test through fail.c (-Wl,--wrap); SQLite, which we only link to, is given an allocator of
- * its own. Any thread. */
+ * of the test through fail.c (-Wl,--wrap); SQLite, which we only link to, gets a separate
+ * allocator. Any thread. */
 #ifndef TESTS_TORTURE_FAIL_H
 #define TESTS_TORTURE_FAIL_H
 
@@ -23,7 +23,7 @@ void fail_setup(void);
 
 /* fail_arm starts counting calls; the at-th of them (from 1; 0: none) fails. */
 void fail_arm(unsigned kinds, long at, enum fail_mode mode);
-/* fail_disarm stops that, and tells whether any call has failed since fail_arm. */
+/* fail_disarm stops that, and returns whether any call has failed since fail_arm. */
 bool fail_disarm(void);
 /* fail_blocks is the number of allocations, ours and SQLite's, that have not been freed. */
 long fail_blocks(void);

@@ -18,7 +18,7 @@ extern const char *const io_fault_names[IO_FAULTS];
 /* io_arm makes the at-th call from now on fail (from 1) and, with `lasting`, the two that follow
  * it. */
 void io_arm(long at, enum io_fault fault, bool lasting);
-/* io_disarm stops that, and tells whether any call failed. */
+/* io_disarm stops that, and returns whether any call failed. */
 bool io_disarm(void);
 
 #endif

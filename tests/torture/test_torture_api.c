@@ -1,6 +1,6 @@
 /* Every allocation of a scenario fails in turn, first alone and then with all that follow it.
- * Whatever fails, the library reports it or does without; nothing leaks; exactly the emitted events
- * exist; and afterwards everything is delivered, each effect once, byte for byte. */
+ * The library reports every failure or continues without the memory; no memory leaks; exactly the
+ * emitted events exist; and afterwards all are delivered, each effect once, byte for byte. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +30,7 @@ struct deeds {
     char id[EVENTS_MAX][37];
     int n;
     atomic_int calls; /* of handlers */
-    atomic_bool torn; /* a handler saw an event that is not as it was emitted */
+    atomic_bool torn; /* a handler received a changed event */
 };
 
 static char dir[64], url[128], path[128], kept[128];
@@ -94,7 +94,7 @@ static int64_t ask(const char *sql)
 
 /* ---- what scenarios are made of ---- */
 
-/* clean tells whether a call succeeded. If it did not, it must have said why. */
+/* clean tells whether a call succeeded. A failed call must have set an error message. */
 static bool clean(int r, const outbox_error *err, const char *what)
 {
     if (r == 0)
@@ -383,8 +383,7 @@ static void what_was_not_settled_comes_again(void)
         ask("SELECT count(*) FROM outbox_claim") + ask("SELECT count(*) FROM outbox_parked"), 0);
 }
 
-/* deliver_all drains while nothing fails. It moves time past every lease until nothing is left to
- * do. */
+/* deliver_all drains without failures. It moves time past every lease until no work is left. */
 static void deliver_all(void)
 {
     outbox *ob;
@@ -433,8 +432,8 @@ static void emitted_is_what_was_said(void)
     everything_took_effect_once();
 }
 
-/* A claim whose rows could not be handed out may have committed ("when memory is lost"); none is
- * handed out twice. */
+/* A claim whose rows could not be returned may have committed ("when memory is lost"); no row is
+ * returned twice. */
 static void claimed_rows_are_taken(void)
 {
     assert_true(ask("SELECT count(*) FROM job WHERE status = 'taken'") >= did.n);
