@@ -74,7 +74,7 @@ class AdminCase(Case):
 
 
 class Tokens(AdminCase):
-    def test_without_a_token_remote_clients_reach_only_health_checks(self):
+    def test_without_a_token_remote_clients_get_only_health_checks(self):
         with self.serve(listen="0.0.0.0:0") as relay:
             self.assertIn("warning --listen 0.0.0.0:0: other machines may reach it, and no token is set", relay.output())
             for path in ("/metrics", "/", "/nothing", "/metrics?verbose", "/livez/", "//livez"):
