@@ -4,8 +4,8 @@
  * together, or the time is over (60 s). The handler takes that many microseconds, and fails for
  * some of the events, chosen by their number:
  *   once    the first attempt fails
- * parked  it is postponed for an hour; later events of its key are held back, and the program does
- * not wait for them
+ *   parked  it is postponed for an hour; later events of its key are held back, and the program
+ *           does not wait for them
  *   reject  it becomes a dead letter
  * Options are those of the consumer. Time is counted from the first call of a handler to the
  * last. */

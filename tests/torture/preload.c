@@ -2,10 +2,9 @@
  *
  *   FAIL_AT=N         the N-th allocation fails (0: none, they are only counted)
  *   FAIL_LASTING=1    and all that follow it
- * FAIL_WHOSE=ours   only allocations of the binary itself; otherwise its libraries' allocations,
- * too
- * FAIL_REPORT=FILE  receives the number of allocations at the end of the process, and whether one
- * failed
+ *   FAIL_WHOSE=ours   only allocations of the binary itself; otherwise those of its libraries, too
+ *   FAIL_REPORT=FILE  receives the number of allocations at the end of the process, and whether one
+ *                     failed
  *
  * Nothing here allocates. */
 #include <dlfcn.h>
