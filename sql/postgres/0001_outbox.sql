@@ -1,15 +1,15 @@
 -- The outbox in a PostgreSQL database: types and tables. It may share the database with the application's own.
 --
--- @schema@ stands for the schema, quoted as an identifier; right after a single quote it is quoted for a literal as well.
+-- @schema@ stands for the schema, quoted as an identifier; right after a single quote it is also quoted for a literal.
 --
--- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters what this one
--- made and ends with UPDATE @schema@.meta SET value = '2' WHERE name = 'schema_version', list it in meson.build beside this
--- one, and raise PG_SCHEMA_VERSION; never edit a migration that was released. It runs while the tables are locked, but for what
--- stands before a line `-- @locked@`. Columns stay in their order: functions build rows of these types by position. Functions
--- and views are no migrations: they are in separate files, and every `outbox init` installs them again, which also grants every
+-- To change anything here: until the first release, edit this file. After it, add a file 0002_*.sql that alters the objects of
+-- this one and ends with UPDATE @schema@.meta SET value = '2' WHERE name = 'schema_version', list it in meson.build beside this
+-- one, and raise PG_SCHEMA_VERSION; never edit a migration that was released. It runs while the tables are locked, except for
+-- the statements before a line `-- @locked@`. Keep the order of columns: functions build rows of these types by position.
+-- Functions and views are not migrations: they are in separate files, and every `outbox init` reinstalls them, and grants every
 -- role its part again (internal/rights.sql).
 
--- Events are UTF-8. In another encoding some events could not be stored, nor the error text of a failed one.
+-- Events are UTF-8. In another encoding, some events and error texts could not be stored.
 DO $outbox$
 BEGIN
     IF current_setting('server_encoding') <> 'UTF8' THEN
@@ -34,15 +34,15 @@ CREATE FUNCTION @schema@._acting_for(who name) RETURNS text LANGUAGE sql STABLE 
 CREATE FUNCTION @schema@._sees(who name) RETURNS text[] LANGUAGE sql STABLE AS 'SELECT ''{}''::text[]';
 CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE sql STABLE AS 'SELECT false';
 
--- ---- limits: what an event may be, on every way in (docs/reference.md) ----
+-- ---- limits of an event, checked on every path (docs/reference.md) ----
 
--- Domains, because what they check is prepared once per connection; a CHECK on the table is prepared for every INSERT, and
--- costs more than the row itself. Preparing takes as long as a call for each call in a check. Fields that are rarely given
--- are checked by functions: they are called only if the field is given, and a call is prepared faster than a condition. Names
--- in them are qualified, because a SET of the search_path takes longer than all the rest.
+-- The limits are domains, because the checks of a domain are prepared once per connection; a CHECK on the table is prepared for
+-- every INSERT, and costs more than the row itself. Preparing a call in a check takes as long as calling it. Functions check
+-- the fields that are rarely given: they are called only if the field is given, and a call is prepared faster than a condition.
+-- Names in them are qualified, because setting the search_path takes longer than everything else.
 CREATE FUNCTION @schema@._headers_fit(headers json) RETURNS boolean -- not jsonb, which keeps only the last of duplicate names
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
-BEGIN -- Every name has its schema.
+BEGIN -- Every name is schema-qualified.
     IF pg_catalog.json_typeof(headers) OPERATOR(pg_catalog.<>) 'object'
        OR pg_catalog.octet_length(headers::pg_catalog.text) OPERATOR(pg_catalog.>) 65536 THEN
         RETURN false;
@@ -57,7 +57,7 @@ COMMENT ON FUNCTION @schema@._headers_fit(json) IS 'whether headers are an objec
 
 CREATE FUNCTION @schema@._payload_fits(payload json) RETURNS boolean
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE AS $outbox$
-DECLARE -- Every name has its schema.
+DECLARE -- Every name is schema-qualified.
     size pg_catalog.int8 := pg_catalog.octet_length(pg_catalog.json_send(payload));
     allowed pg_catalog.text;
 BEGIN
@@ -75,7 +75,7 @@ COMMENT ON FUNCTION @schema@._payload_fits(json) IS 'whether a payload is within
 
 CREATE FUNCTION @schema@._tenant_fits(tenant text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
-BEGIN -- Every name has its schema.
+BEGIN -- Every name is schema-qualified.
     RETURN pg_catalog.octet_length(tenant) OPERATOR(pg_catalog.<=) 1024
        AND tenant OPERATOR(pg_catalog.~) '^[^\u0001-\u001f\u007f-\u009f]+$';
 END
@@ -84,7 +84,7 @@ COMMENT ON FUNCTION @schema@._tenant_fits(text) IS 'whether a text is a valid te
 
 CREATE FUNCTION @schema@._not_before_fits(not_before timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL SAFE AS $outbox$
-BEGIN -- Every name has its schema.
+BEGIN -- Every name is schema-qualified.
     RETURN not_before OPERATOR(pg_catalog.>=) pg_catalog.timestamptz 'epoch' AND not_before OPERATOR(pg_catalog.<=)
            (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) interval '87672 hours');
 END
@@ -93,15 +93,15 @@ COMMENT ON FUNCTION @schema@._not_before_fits(timestamptz) IS 'whether an event 
 
 CREATE FUNCTION @schema@._keeps_id() RETURNS boolean
 LANGUAGE plpgsql STABLE PARALLEL SAFE AS $outbox$
-BEGIN -- Every name has its schema.
+BEGIN -- Every name is schema-qualified.
     RETURN coalesce(pg_catalog.current_setting('outbox.keep_ids', true), '') OPERATOR(pg_catalog.=) 'on';
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@._keeps_id() IS 'whether an id may be any UUID: that of an adopted row';
 
--- A producer sees the constraint's name when it is refused, so the name states the column and the limit. They are NOT VALID
--- so that pg_dump puts them behind the data: rows accepted earlier, under any outbox.max_payload, can be restored. White
--- space and control characters are listed: a character class would depend on the database's locale.
+-- A producer whose event is rejected sees the constraint's name, so the name states the column and the limit. The constraints
+-- are NOT VALID so that pg_dump writes them after the data: rows accepted earlier, under any outbox.max_payload, can be
+-- restored. White space and control characters are listed: a character class would depend on the database's locale.
 CREATE DOMAIN @schema@.event_id AS uuid;
 ALTER DOMAIN @schema@.event_id ADD CONSTRAINT "id: a UUIDv7 (an adopted row keeps its UUID)"
     CHECK (get_byte(uuid_send(VALUE), 6) >> 4 = 7 AND get_byte(uuid_send(VALUE), 8) >> 6 = 2 OR @schema@._keeps_id()) NOT VALID;
@@ -121,7 +121,7 @@ ALTER DOMAIN @schema@.event_tenant ADD CONSTRAINT "tenant: 1 to 1024 bytes, no c
     CHECK (@schema@._tenant_fits(VALUE)) NOT VALID;
 -- A value stored in 4 KiB is at most 1 MiB even if compressed: LZ4 expands a byte to 255 at most, pglz to
 -- fewer.
-CREATE DOMAIN @schema@.event_payload AS json; -- not jsonb: it comes out byte for byte
+CREATE DOMAIN @schema@.event_payload AS json; -- not jsonb: it is returned byte for byte
 ALTER DOMAIN @schema@.event_payload ADD CONSTRAINT "payload: at most 1 MiB, or outbox.max_payload, or 64 MiB"
     CHECK (pg_column_size(VALUE) <= 4096 OR @schema@._payload_fits(VALUE)) NOT VALID;
 CREATE DOMAIN @schema@.event_headers AS json;
@@ -130,7 +130,7 @@ ALTER DOMAIN @schema@.event_headers ADD CONSTRAINT "headers: an object of at mos
 CREATE DOMAIN @schema@.event_not_before AS timestamptz;
 ALTER DOMAIN @schema@.event_not_before ADD CONSTRAINT "not_before: from 1970 to ten years ahead"
     CHECK (@schema@._not_before_fits(VALUE)) NOT VALID;
--- Hours, because the length of a day depends on the time zone, whose lookup takes time.
+-- Hours, because the length of a day depends on the time zone, and looking that up takes time.
 CREATE DOMAIN @schema@.event_created_at AS timestamptz;
 ALTER DOMAIN @schema@.event_created_at ADD CONSTRAINT "created_at: from 1970 to one day ahead"
     CHECK (VALUE BETWEEN 'epoch' AND clock_timestamp() + interval '24 hours') NOT VALID;
@@ -146,7 +146,7 @@ ALTER DOMAIN @schema@.event_created_at ADD CONSTRAINT "created_at: from 1970 to 
 -- the row out if it is known (internal/triggers.sql). It checks the key as well: a constraint would be prepared for every
 -- INSERT.
 CREATE TABLE @schema@.event (
-    xid             xid8 NOT NULL DEFAULT pg_current_xact_id(), -- with it a reader tells from snapshots what it has seen
+    xid             xid8 NOT NULL DEFAULT pg_current_xact_id(), -- tells a reader by its snapshots which events it has seen
     seq             bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     version         bigint,                                     -- of the aggregate, if the producer counts it
     created_at      @schema@.event_created_at NOT NULL DEFAULT @schema@._clock(),
@@ -160,19 +160,19 @@ CREATE TABLE @schema@.event (
     headers         @schema@.event_headers,
     tenant          @schema@.event_tenant DEFAULT nullif(current_setting('outbox.tenant', true), ''),
     idempotency_key text,
-    -- The only rule about two columns, which no domain can express.
+    -- A rule about two columns, which a domain cannot express.
     CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
 COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by no consumer';
 COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a known key stores no second event; NULL: none';
 
--- Keys under which events were emitted, so that emitting again gives no second event. Each tenant has its own keys.
+-- Keys under which events were emitted, so that emitting one again stores no second event. Each tenant has its own keys.
 CREATE TABLE @schema@.idempotency (
     tenant   text NOT NULL,                   -- the event's; '' for none
     key      text NOT NULL,
     event_id uuid NOT NULL,
-    hash     bigint NOT NULL,                 -- of what was emitted
+    hash     bigint NOT NULL,                 -- of the event's content
     at       timestamptz NOT NULL DEFAULT @schema@._clock(),
     PRIMARY KEY (key, tenant)
 );
@@ -181,8 +181,8 @@ COMMENT ON TABLE @schema@.idempotency IS 'idempotency keys of emitted events';
 
 -- ---- consumers and their progress ----
 
--- start_seen, start_floor: where it started; events that these show came before it, and were never its own. start_also:
--- further seqs, listed where a snapshot no longer can express them (see internal/rebase.sql).
+-- start_seen, start_floor: the start of the consumer; events that these show precede it, and never were the consumer's.
+-- start_also: further such seqs, which a snapshot can no longer express (see internal/rebase.sql).
 CREATE TABLE @schema@.consumer (
     name        text PRIMARY KEY,
     events      text NOT NULL,                 -- type patterns, '' for all
@@ -195,11 +195,11 @@ CREATE TABLE @schema@.consumer (
     created_at  timestamptz NOT NULL DEFAULT @schema@._clock(),
     report      text,                          -- the last report of its relay
     report_at   timestamptz,
-    tenant      text NOT NULL DEFAULT coalesce(current_setting('outbox.tenant', true), ''), -- whose; '': the platform's
+    tenant      text NOT NULL DEFAULT coalesce(current_setting('outbox.tenant', true), ''), -- '' is the platform
     start_seen  pg_snapshot NOT NULL,
     start_floor bigint NOT NULL,
     start_also  bigint[],
-    marks       boolean NOT NULL DEFAULT false -- rows of an adopted table are marked when it has had them (see marking)
+    marks       boolean NOT NULL DEFAULT false -- rows of adopted tables are marked for it (see marking)
 );
 COMMENT ON TABLE @schema@.consumer IS 'consumers of the outbox';
 
@@ -219,9 +219,9 @@ CREATE TABLE @schema@.setting (
 );
 COMMENT ON TABLE @schema@.setting IS 'the settings a consumer has had';
 
--- Former filters of a consumer, each with the progress of its lanes when it was replaced: events handed out by then were judged
--- by it. n grows; the first that covers an event counts. epoch: claims up to it were made under this filter. No event past head
--- was handed out under it, so trimming knows when it is no longer needed.
+-- Former filters of a consumer, each with the progress of the lanes when it was replaced: it applied to the events handed out
+-- by then. n grows; the first filter that covers an event counts. epoch: claims up to it were made under this filter. No event
+-- past head was handed out under it, so trimming knows when it is no longer needed.
 CREATE TABLE @schema@.former_filter (
     consumer  text NOT NULL,
     n         bigint NOT NULL,
@@ -242,12 +242,12 @@ CREATE TABLE @schema@.former_filter (
 COMMENT ON TABLE @schema@.former_filter IS 'former filters of consumers, and how far each was applied';
 
 -- The progress of a consumer. Events that `seen` shows are done with. If a window is open, the other events that `target` shows
--- are handed out in seq order; up to pos they have been. No event of a transaction begun after `seen` has a seq up to `floor`;
--- none that `target` shows is past window_end. Lane -1 stands for the parked events. Each change is a new row with the next
--- version, and the old one is deleted: the newest is found at the end of the index however many dead rows a long transaction
--- keeps alive. No live claim of the consumer has an epoch below claims_from. Lanes at the same position share a row (leader,
--- members; see internal/groups.sql). home: the cluster, the sequence of event numbers, and the file that is in (see
--- internal/home.sql). due_from only grows, as epochs do: index entries of completed retries lie before those that wait.
+-- are handed out in seq order; events up to pos were handed out already. No event of a transaction begun after `seen` has a seq
+-- up to `floor`; none that `target` shows is past window_end. Lane -1 stands for the parked events. Each change is a new row
+-- with the next version, and the old one is deleted: the newest is found at the end of the index however many dead rows a long
+-- transaction keeps alive. No live claim of the consumer has an epoch below claims_from. Lanes at the same position share a row
+-- (leader, members; see internal/groups.sql). home: the cluster, the sequence of event numbers, and that sequence's file (see
+-- internal/home.sql). due_from only grows, as epochs do: index entries of completed retries precede those of waiting ones.
 CREATE TABLE @schema@.lane (
     consumer    text NOT NULL,
     lane        int NOT NULL,
@@ -281,8 +281,7 @@ COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, unt
 CREATE SEQUENCE @schema@.epoch;
 
 -- A lease: the events of the window with a seq in (from_seq, to_seq] that belong to the lane, or (lane -1) parked events. Those
--- carry its epoch, which is not indexed: so claiming them is a HOT update, as long as there is room for the new row on the
--- page.
+-- carry its epoch, which is not indexed: so claiming them is a HOT update, as long as the page has room for the new row.
 CREATE TABLE @schema@.claim (
     consumer     text NOT NULL,
     epoch        bigint NOT NULL,
@@ -308,14 +307,14 @@ COMMENT ON COLUMN @schema@.claim.seqs IS
     'of lane -1: the parked events that were claimed; of others: those that wait until the claim ends. '
     'It holds those that still have its epoch';
 
--- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). Of the parked events of a
--- key, the first has a time (due_at), whether it is in a claim or not; so parked_due leads to all that are due, and to every key
--- that is held up. A failure uses up no attempt until it is known to be the event's own, because others were delivered
--- meanwhile: see src/engine/failure.h.
+-- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). The first parked event
+-- of each key has a due_at, whether it is claimed or not; so the index parked_due finds all due events and every held-up key. A
+-- failure counts as an attempt only once it is known to be the event's own, because others were delivered meanwhile: see
+-- src/engine/failure.h.
 CREATE TABLE @schema@.parked (
     consumer      text NOT NULL,
     seq           bigint NOT NULL,
-    key           bigint NOT NULL,                -- what order is kept by; 0: nothing
+    key           bigint NOT NULL,                -- the ordering key; 0: none
     attempts      int NOT NULL,
     due_at        timestamptz,
     wait          interval NOT NULL DEFAULT '0',  -- the requested wait: due_at is never further ahead
@@ -356,8 +355,8 @@ CREATE TABLE @schema@.dead (
 );
 COMMENT ON TABLE @schema@.dead IS 'dead letters, per consumer';
 
--- How single events ended for a consumer, where positions and filters do not determine it: a row per dropped dead letter, or
--- per event that a worker reported as skipped. Both are rare, and the row is deleted with its event (see trim).
+-- How single events ended for a consumer, if positions and filters do not determine it: a row per dropped dead letter, or per
+-- event that a worker reported as skipped. Both are rare, and the row is deleted with its event (see trim).
 CREATE TABLE @schema@.ended (
     seq      bigint NOT NULL,
     consumer text NOT NULL,
@@ -368,8 +367,8 @@ COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and
 
 -- Samples record when a consumer passed an event: at that time it was done with every event up to seq that `seen` shows, and
 -- with all before it. trim takes one now and then (internal/trim.sql), and deletes those no longer needed, so there are about
--- 170 for a consumer, however many events there are. Above its sample an event counts as not delivered yet: losing samples
--- keeps events longer, and never deletes one too early. The samples of the consumer '' are of all consumers.
+-- 170 for a consumer, however many events there are. An event past the samples counts as not delivered yet: a lost sample keeps
+-- events longer, and never deletes one too early. The samples of consumer '' are of all consumers.
 CREATE TABLE @schema@.passed (
     consumer text NOT NULL,
     seq      bigint NOT NULL,
@@ -392,7 +391,7 @@ CREATE INDEX receipt_at ON @schema@.receipt (at);
 COMMENT ON TABLE @schema@.receipt IS 'optional record of deliveries';
 
 -- High-water marks: the last id in each stream that a consumer has written to; Redis writes it hi-lo. Read it in the same
--- snapshot as your rows (see hwm), and those hold everything that is in the stream up to it.
+-- snapshot as your rows (see hwm): then the rows contain everything in the stream up to it.
 CREATE TABLE @schema@.mark (
     stream   text NOT NULL,
     consumer text NOT NULL,
@@ -418,9 +417,9 @@ COMMENT ON TABLE @schema@.handled IS 'the inbox: the keys that each handler has 
 
 -- ---- adopted tables whose rows are marked (C4.9) ----
 
--- A table of the application's own whose rows are marked as processed once `consumer` has had them: its column col is set. keys tell
--- rows apart. Rows and triggers refer to it by id, since its name may change, and its oid changes in a restore. error: why its rows
--- could not be marked the last time, since error_at.
+-- A table of the application whose rows are marked as processed, by setting column col, once `consumer` has received them. keys
+-- identify a row. Rows and triggers refer to the table by id, since its name may change, and its oid changes in a restore.
+-- error: why rows could not be marked at the last attempt, since error_at.
 CREATE TABLE @schema@.marking (
     id       int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tab      regclass NOT NULL UNIQUE,
@@ -432,7 +431,7 @@ CREATE TABLE @schema@.marking (
 );
 COMMENT ON TABLE @schema@.marking IS 'adopted tables whose rows are marked when a consumer has had them';
 
--- Which row of such a table became which event, until it is marked: never many more than wait for delivery.
+-- Which row of such a table became which event, until the row is marked: few more rows than events that wait for delivery.
 CREATE TABLE @schema@.adopted_row (
     marking int NOT NULL,
     seq     bigint NOT NULL,
@@ -441,7 +440,7 @@ CREATE TABLE @schema@.adopted_row (
 );
 COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became which event, until it is marked';
 
--- ---- roles and tenants: only the owner writes to the tables; workers and operators go through functions that check ----
+-- ---- roles and tenants: only the owner writes to the tables; workers and operators call functions that check them ----
 
 -- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; a name that ends in * stands for
 -- all with that prefix. Roles are recorded by name, as in a dump; whether a role has the part is determined by its rights, so a
@@ -470,7 +469,7 @@ CREATE POLICY tenant ON @schema@.event FOR SELECT USING ((SELECT @schema@._actin
 CREATE POLICY tenant ON @schema@.idempotency FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 CREATE POLICY given ON @schema@.idempotency FOR UPDATE USING ((SELECT @schema@._acting_for(current_user)) = tenant);
 CREATE POLICY tenant ON @schema@.handled USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
--- An emit queries no table: a role held to a tenant is recognized by having no right to choose ids.
+-- An emit queries no table: it recognizes a role that is limited to a tenant by its lack of the right to choose ids.
 CREATE POLICY emit ON @schema@.event FOR INSERT WITH CHECK (
     CASE WHEN has_column_privilege('@schema@.event'::regclass, 'id', 'INSERT')
          THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
@@ -480,9 +479,9 @@ CREATE POLICY emit ON @schema@.idempotency FOR INSERT WITH CHECK (
          THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
          ELSE @schema@._acting_for(current_user) = tenant END);
 
--- A consumer is seen by its tenant, and by workers that may work on it. Everything about a consumer is visible to the roles that
--- see the consumer. That goes for dead letters as well: those of the platform's consumers are the platform's alone, or a tenant
--- could mark them as sent back without sending them.
+-- A consumer is visible to its tenant, and to workers that may work on it. All records about a consumer are visible to the
+-- roles that see the consumer. That includes dead letters: those of the platform's consumers are visible to the platform alone;
+-- otherwise a tenant could mark them as sent back without sending them.
 ALTER TABLE @schema@.consumer ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.consumer USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant)
     AND ((SELECT @schema@._sees(current_user)) IS NULL OR name LIKE ANY ((SELECT @schema@._sees(current_user))::text[])));
@@ -503,7 +502,7 @@ CREATE POLICY tenant ON @schema@.passed USING (
 ALTER TABLE @schema@.adopted_row ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.adopted_row USING (marking IN (SELECT m.id FROM @schema@.marking m));
 
--- A grant is visible to its role, and to operators, which may be held to a tenant themselves.
+-- A grant is visible to its role, and to operators, which may be limited to a tenant themselves.
 ALTER TABLE @schema@.worker ENABLE ROW LEVEL SECURITY;
 ALTER TABLE @schema@.held ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON @schema@.worker USING (@schema@._inherits(current_user, role)
@@ -512,13 +511,13 @@ CREATE POLICY tenant ON @schema@.held USING ((SELECT @schema@._acting_for(curren
 
 -- ---- request and answer of a turn, see internal/turn.sql ----
 
--- What a worker asks for: which claim it settles, and what it claims next.
+-- A worker's request: which claim it settles, and what it claims next.
 CREATE TYPE @schema@._request AS (
     place        int,      -- its number in the call
     consumer     text,
     owner        text,
     -- How a claim ended. For outcomes and release_from see settle, for marks internal/settle.sql.
-    epoch        bigint,   -- the claim; 0: there is nothing to settle
+    epoch        bigint,   -- the claim; 0: nothing to settle
     tried        bigint,   -- how many of its events were not given back
     outcomes     jsonb,
     release_from bigint,
@@ -553,9 +552,9 @@ CREATE TYPE @schema@._answer AS (
     paused      boolean,
     changed     boolean,   -- the consumer has other settings now: nothing was claimed
     busy        boolean,   -- another worker has a lane
-    through     boolean,   -- there is nothing left to do
-    skipped     boolean,   -- it advanced without finding any: ask again at once
-    suspect_due boolean,   -- a suspect event is due that suspect_policy left alone
+    through     boolean,   -- nothing is left to do
+    skipped     boolean,   -- it advanced without finding events: ask again at once
+    suspect_due boolean,   -- a suspect event is due, but suspect_policy left it
     crashed     bigint,    -- events taken over from workers that vanished
     buried      bigint,    -- how many of those became dead letters
     wait_ms     bigint,    -- ask again after this time at the latest; -1: nothing is due
@@ -564,8 +563,8 @@ CREATE TYPE @schema@._answer AS (
     lane        int,       -- -1: parked events
     n           int,
     suspect     boolean,
-    held        bigint[],  -- events of it that have to wait behind others of their key
-    keys        bigint[],  -- instead of held: every event of these keys has to wait
+    held        bigint[],  -- its events that have to wait behind others of their key
+    keys        bigint[],  -- instead of held: all events of these keys have to wait
     seen        text,      -- its window
     floor       bigint,
     target      text,
@@ -582,6 +581,6 @@ DO $outbox$
 BEGIN
     INSERT INTO @schema@.meta (name, value) SELECT 'system_identifier', system_identifier FROM pg_catalog.pg_control_system();
 EXCEPTION WHEN insufficient_privilege THEN
-    NULL; -- then only transaction numbers reveal that it was moved
+    NULL; -- then only transaction numbers show that it was moved
 END
 $outbox$;

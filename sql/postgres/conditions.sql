@@ -1,5 +1,5 @@
--- Conditions that several functions ask, each written once. The build puts them in place of
--- `@include NAME(...)@` (scripts/embed). They are text and no functions, because a function is not
+-- Conditions that several functions use, each written once. The build substitutes them for
+-- `@include NAME(...)@` (scripts/embed). They are text, not functions, because a function is not
 -- planned together with the query that calls it.
 
 -- The consumer c has the settings that the request q names, and is not paused. Consumers that mark
@@ -19,14 +19,15 @@ EXISTS (SELECT 1 FROM @schema@.meta m
 EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
         WHERE r.srrelid = '@schema@.event'::regclass)
 
--- Neither the session nor the outbox needs what only _turn_full does: refuse, or serve a tenant.
+-- Neither the session nor the outbox needs the checks of _turn_full, which serves tenants and
+-- raises errors.
 @define nothing_special(knows)@
 current_setting('transaction_isolation') = 'read committed'
 AND coalesce(current_setting('outbox.tenant', true), '') = ''
 AND @include knows_version({knows})@
 AND NOT @include is_fed()@
 
--- Simple turns, made in the way that the worker asks for.
+-- Simple turns, on the path that the worker requests.
 @define make_turns(asked, path, knows)@
 CASE {path} WHEN 'single' THEN @schema@._turn_single({asked}[1], {knows})
             ELSE @schema@._turn_batch({asked}, {knows}) END
@@ -37,28 +38,28 @@ ROW({place}, false, false, false, false, {n} = 0 AND NOT {others}, false, false,
     floor(extract(epoch FROM {moment}) * 1000), {epoch}, 0, {n}, false, NULL, NULL, {seen},
     {floor}, {target}, {pos}, {upto}, NULL, {quiet}, NULL, {seqs})::@schema@._answer
 
--- The first time of a consumer's parked events, in a claim or not; NULL: none is parked. None has a
--- time before `since`. The index meant is (consumer, due_at, seq): see _parked_rows.
+-- The earliest due time of a consumer's parked events, claimed or not; NULL if none is parked. None
+-- is due before `since`. The intended index is (consumer, due_at, seq): see _parked_rows.
 @define first_due(consumer, since)@
 (SELECT p.due_at FROM @schema@.parked p
  WHERE p.consumer = {consumer} AND p.due_at >= coalesce({since}, '-infinity')
  ORDER BY p.due_at, p.seq LIMIT 1)
 
--- The seq after which a consumer was configured to start. NULL: it starts at the beginning, or
--- where the events ended.
+-- The seq after which a consumer was configured to start. NULL: it starts at the beginning, or at
+-- the end of the events as of its registration.
 @define start_of(c)@
 CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 
--- A claim is alive, and its end was not set by a clock that was ahead. Two turns may run in the
--- reverse order of their begin, by up to a second.
+-- A claim is alive, and its end was not set by a clock that was ahead. Two turns may get the lock
+-- in the reverse order of their start, by up to a second.
 @define is_alive(k, moment)@
 ({k}.locked_until > {moment} AND {k}.locked_until <= {moment} + {k}.lease + interval '1 s')
 
--- Is this still the outbox that a lane knows (see _trouble)? Each of these is a probe of an index,
--- and forces its order, because an EXISTS may be answered from the other index, by reading all of
--- it.
+-- Is this still the outbox that a lane knows (see _trouble)? Each of these conditions is an index
+-- probe that forces its order: PostgreSQL might answer an EXISTS from the other index, by reading
+-- all of it.
 
--- An event that the lane has not seen has a number up to `passed`, where none can be new.
+-- An event that the lane has not seen has a seq up to `passed`, where no event can be new.
 @define unseen_and_passed(seen, passed)@
 (((SELECT e.seq FROM @schema@.event e
    WHERE e.xid >= pg_snapshot_xmax({seen})
@@ -73,7 +74,7 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
   WHERE e.seq > {window_end} AND pg_visible_in_snapshot(e.xid, {shown})
   ORDER BY e.seq LIMIT 1) IS TRUE)
 
--- One of the events past what the lane knows appears to have been seen: it was brought in from
+-- An event past the numbers that the lane knows appears to have been seen: it was brought in from
 -- elsewhere.
 @define seen_past_known(seen, known)@
 EXISTS (SELECT 1

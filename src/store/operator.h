@@ -67,7 +67,7 @@ enum delivery_state {
     STATE_EXPIRED,      /* a dead letter */
     STATE_SKIPPED,      /* the filter in force when it was, or will be, handed out does not match */
     STATE_DROPPED,      /* it was a dead letter that an operator deleted */
-    STATE_BEFORE_START, /* it is older than the position at which the consumer was told to start */
+    STATE_BEFORE_START, /* it is older than the configured start of the consumer */
 };
 #define STATE_COUNT 8
 extern const char *const delivery_state_names[STATE_COUNT + 1]; /* "pending", ..., NULL */
@@ -115,7 +115,8 @@ struct consumer_info {
     const char *last_error;
     int64_t last_error_at;
     int64_t floor;         /* events up to here are no longer needed */
-    const char *floor_pin; /* what still needs the next one: "position", "parked" or "claim" */
+    const char *floor_pin; /* what still needs the event after it: "position", "parked" or
+                            * "claim" */
 };
 
 /* Counts are bounded, so that their cost does not grow with the backlog. */

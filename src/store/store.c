@@ -1,4 +1,4 @@
-/* store.c: the registry of stores, and what all of them share. */
+/* store.c: the registry of stores, and functions that all of them share. */
 #include "store/store.h"
 
 #include <stdio.h>
@@ -176,8 +176,8 @@ int store_replaced(const char *name, const struct consumer_settings *now,
 
     const char *by = now->by ? now->by : "an unknown user";
     err_set(err, ERR_CONFLICT,
-            "consumer \"%s\" was given other settings at %.19sZ by %.60s: %s; the ones here were "
-            "replaced, and come back only on purpose: outbox consumers revert %s --to %d",
+            "consumer \"%s\" was given other settings at %.19sZ by %.60s: %s; these settings were "
+            "replaced; to restore them: outbox consumers revert %s --to %d",
             name, at, by, b.n ? buf_cstr(&b) : "", name, old->generation);
     buf_release(&b);
     return -1;
@@ -190,7 +190,7 @@ int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live
         return 0;
     return err_set(err, ERR_CONFLICT,
                    "consumer \"%s\" has %lld dead letters, %lld parked events and %lld live "
-                   "claims, which would be lost; --force removes it all the same",
+                   "claims, which would be lost; --force removes it anyway",
                    name, (long long)dead, (long long)parked, (long long)live);
 }
 
@@ -210,9 +210,9 @@ bool store_says_down(const char *report)
 
 /* ---- trimming ---- */
 
-/* Target duration of a call. After a call that takes half as long again, the next is half as large;
- * but never below STORE_TRIM_ROWS on a server, where smaller calls would cost more than they
- * save. */
+/* Target duration of a call. After a call that takes 1.5 times as long, the next one is half as
+ * large. On a server it is never below STORE_TRIM_ROWS, because smaller calls would cost more than
+ * they save. */
 #define SERVER_NS (20 * MS_NS)
 #define WRITER_NS (2 * MS_NS)
 #define ROWS_MOST 16000

@@ -8,10 +8,11 @@
  * consumer has lanes; a lane's position is the point up to which its events have been handed out. A
  * claim is a range of events up to that position, or a set of parked events, leased to one owner.
  * Settling a claim records the exceptions and deletes the claim; all other events count as
- * delivered. When the lease of a claim runs out, its events are parked as suspects, because one of
- * them may have crashed the worker. Where an event can do that (see enum suspect_policy), suspects
- * are handed out one at a time, and if a worker vanishes again, the event it had is charged an
- * attempt. So a crash repeats only unsettled work, and a poison event affects no other events. */
+ * delivered. When the lease of a claim expires, its events are parked as suspects, because one of
+ * them may have crashed the worker. If events can crash a worker (see enum suspect_policy),
+ * suspects are handed out one at a time, and if a worker vanishes again, that counts as an attempt
+ * of its event. So a crash repeats only unsettled work, and a poison event affects no other
+ * events. */
 #ifndef STORE_STORE_H
 #define STORE_STORE_H
 
@@ -38,7 +39,7 @@ struct batch {
     size_t n;
     bool parked;      /* parked events; otherwise a fresh range */
     bool suspect;     /* one event that was in flight when a worker vanished, handed out alone */
-    bool blamed;      /* suspect, and charged an attempt if this worker vanishes too */
+    bool blamed;      /* suspect; if this worker vanishes too, that counts as an attempt */
     int lane;         /* of a fresh range; may be STORE_ALL_LANES */
     int64_t epoch;    /* fencing token: grows with every claim of the consumer */
     int64_t from, to; /* the fresh range (from, to], by seq */
@@ -57,8 +58,8 @@ enum suspect_policy {
 };
 
 /* Events that were in flight during several crashes without being blamed are handed out again at
- * random times within this interval. So even if one of them does crash its worker, through a bug of
- * ours, the others are delivered. */
+ * random times within this interval. So even if one of them crashes its worker through a bug in
+ * outbox, the others are delivered. */
 #define STORE_APART_MS 64000
 
 struct claim_request {
@@ -116,17 +117,17 @@ static inline int64_t clock_repair_left_ms(const struct clock_repair *p, int64_t
     return (p->at - now) / MS_NS + 1;
 }
 
-/* What a store remembers between the turns of one consumer. All zeros at the start. */
+/* A store's memory between the turns of one consumer. Initially all zeros. */
 struct turn_cache {
     struct clock_repair repair;
-    unsigned unread; /* claims in a row that could not be read and were given back */
+    unsigned unread; /* consecutive claims that could not be read and were released */
 };
 
 /* When to ask again, if nothing was claimed. */
 struct claim_hint {
     bool paused;
     bool busy; /* blocked by another owner's live claim, which may end at any time */
-    /* no event is left: none to claim, none claimed by any worker, none waiting for a retry */
+    /* no event is left to claim, claimed by a worker, or waiting for a retry */
     bool through;
     /* until the next due time (of a retry, a delay, the end of a lease); -1: only a commit can
      * bring work */
@@ -143,10 +144,10 @@ struct claim_hint {
     /* the registered order, lanes or filter differ from the request: nothing was claimed */
     bool changed;
     /* events may have been claimed but could not be read. Their claim was released, or its lease
-     * will run out. The settlement was recorded */
+     * will expire. The settlement was recorded */
     bool unread;
-    /* with a batch: nothing else was left to claim, and a wake-up will announce the next event, so
-     * the caller need not ask earlier */
+    /* with a batch: no event was left to claim, and a wake-up will announce the next one, so the
+     * caller need not ask earlier */
     bool quiet;
 };
 
@@ -184,7 +185,7 @@ struct claim_lease {
     bool absolve; /* the event is no longer blamed if the worker vanishes; see batch.blamed */
 };
 
-/* An existing claim, whether or not its lease has run out. */
+/* An existing claim, live or expired. */
 struct claim_info {
     int64_t epoch;
     const char *owner;
@@ -330,7 +331,7 @@ struct store_ops {
     int (*consumer_put)(struct store *st, const struct consumer_spec *spec, bool *ret_created,
                         struct error *err);
     /* consumer_history lists the settings a consumer has had, newest first; n == 0: they never
-     * changed. ERR_NOTFOUND: there is no consumer of that name. */
+     * changed. ERR_NOTFOUND: the consumer does not exist. */
     int (*consumer_history)(struct store *st, const char *name, struct arena *a,
                             struct consumer_settings **ret, size_t *ret_n, struct error *err);
     /* consumer_list lists all consumers, or the named one, in the arena. ERR_NOTFOUND: there is no
@@ -354,7 +355,7 @@ struct store_ops {
      * registered again if another outbox replaces this one. The consumer itself stays. NULL: this
      * store remembers no consumers. */
     void (*consumer_forget)(struct store *st, const char *name);
-    /* consumer_report keeps a line for operators ("sink down: ..."), or clears it with NULL. */
+    /* consumer_report stores a line for operators ("sink down: ..."); NULL clears it. */
     int (*consumer_report)(struct store *st, const char *name, const char *text, struct error *err);
 
     /* turn takes over expired claims, settles `s` (may be NULL) and then claims up to
@@ -371,7 +372,7 @@ struct store_ops {
      * no_listen. After an error the outcome is unknown, as with turn. NULL: this store makes each
      * turn separately. */
     int (*turn_many)(struct store *st, struct batched_turn *t, size_t n, struct error *err);
-    /* extend moves the end of a claim to now + lease_ms. *ret_lost: it is no longer its owner's. */
+    /* extend moves the end of a claim to now + lease_ms. *ret_lost: the owner no longer has it. */
     int (*extend)(struct store *st, const struct claim_lease *l, bool *ret_lost, struct error *err);
     /* claims lists the claims of a consumer in the arena, in the order of their epochs. */
     int (*claims)(struct store *st, const char *consumer, struct arena *a, struct claim_info **ret,
@@ -447,14 +448,15 @@ struct store_ops {
                  struct error *err);
 
     /* grant grants the rights of a part to a role, or revokes them: all or nothing, and nothing
-     * with dry_run. *ret_changed is false if there was nothing to revoke. ERR_NOTFOUND: there is no
-     * such role; ERR_CONFLICT: it is limited to another tenant. NULL: this store has no roles. */
+     * with dry_run. *ret_changed is false if there was nothing to revoke. ERR_NOTFOUND: the role
+     * does not exist; ERR_CONFLICT: it is limited to another tenant. NULL: this store has no
+     * roles. */
     int (*grant)(struct store *st, const struct grant_request *req, bool *ret_changed,
                  struct error *err);
     /* adopt turns the unprocessed rows of a table into events, and each new row in the transaction
-     * that inserts it. ERR_NOTFOUND: there is no such table or column; ERR_CONFLICT: the table was
-     * adopted before and the adoption undone, and req->existing does not say what to do with its
-     * rows. NULL: not supported. */
+     * that inserts it. ERR_NOTFOUND: the table or a column does not exist; ERR_CONFLICT: the table
+     * was adopted before and the adoption undone, and req->existing does not say what to do with
+     * its rows. NULL: not supported. */
     int (*adopt)(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
                  struct error *err);
 };
@@ -469,7 +471,8 @@ extern const struct store_ops *const store_kinds[]; /* ends with NULL */
 
 /* store_kind finds the store for a URL's scheme; NULL: unknown. */
 const struct store_ops *store_kind(const char *url);
-/* store_url_check refuses a URL of an unknown scheme, and suggests the nearest: ERR_CONFIG. */
+/* store_url_check rejects a URL with an unknown scheme, and suggests the most similar one:
+ * ERR_CONFIG. */
 int store_url_check(const char *url, struct error *err);
 /* store_open opens a store of the URL's kind, as store_ops.open does. */
 int store_open(const char *url, const struct store_options *opt, struct store **ret,
@@ -499,21 +502,21 @@ int store_trim_step(struct trimming *t, struct store *st, const struct clock *cl
 void store_trim_took(struct trimming *t, bool one_writer, int64_t now_ns, int64_t took_ns,
                      const struct trim_result *res);
 
-/* ---- what stores have in common ---- */
+/* ---- functions that stores share ---- */
 
 /* The names of enum order in tables and settings; ends with NULL. */
 extern const char *const store_order_names[];
-/* store_order_of reads a name from a table; an unknown one is ORDER_KEY. */
+/* store_order_of returns the order for a name from a table; ORDER_KEY if the name is unknown. */
 enum order store_order_of(struct str name);
 /* store_order_key returns the ordering key of an event with this key: events with the same value
  * are delivered one after the other. 0: the event waits for no other. */
 uint64_t store_order_key(enum order order, uint64_t key);
-/* store_seq_of reads an event's id given as a seq; 0: it is not a seq. */
+/* store_seq_of returns the seq if an event's id is given as a seq; 0 if it is not. */
 int64_t store_seq_of(const char *id);
 /* store_in_state returns whether a delivery is in the state that the query asks for; now_ms is the
  * database's clock. */
 bool store_in_state(const struct event_query *q, const struct delivery_info *d, int64_t now_ms);
-/* store_says_down returns whether a relay's report is that its sink is down. */
+/* store_says_down returns whether a relay's report says that its sink is down. */
 bool store_says_down(const char *report);
 
 /* store_no_consumer fails with ERR_NOTFOUND. */

@@ -32,7 +32,7 @@ struct topics {
     size_t n, room;
 };
 
-/* topics_add adds a find. The type is copied. */
+/* topics_add adds events found. The type is copied. */
 int topics_add(struct topics *t, const struct topic_find *f, struct error *err);
 
 /* topics_end gives *g its types, most frequent first. all[place] is the total where the sample

@@ -319,7 +319,7 @@ class Impatient(Faults):
             self.wait_for_all(relay)
         self.check_order()
         self.check_settled()
-        with self.assertRaisesRegex(psycopg2.Error, "works in READ COMMITTED, not in SERIALIZABLE"):
+        with self.assertRaisesRegex(psycopg2.Error, "requires READ COMMITTED, not SERIALIZABLE"):
             self.sql("SELECT * FROM outbox.claim('mail', 'me')")
 
     def test_serialization_failure_emits_nothing(self):

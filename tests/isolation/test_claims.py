@@ -113,7 +113,7 @@ class Claims(Exact):
         for odd in ["seqs"], [{"seqs": f"{{{mine[2]}}}", "kind": "retry", "attempts": 1, "delays": "{1}"}], [1]:
             with self.assertRaisesRegex(psycopg2.Error, "an outcome is an object with a seq and a kind"):
                 self.reader.settle("c", epoch, outcomes=[*odd, {"seq": mine[0], "kind": "retry"}], release_from=mine[2])
-        with self.assertRaisesRegex(psycopg2.Error, f"event {mine[2]} has an outcome, but release_from gives it back"):
+        with self.assertRaisesRegex(psycopg2.Error, f"event {mine[2]} has an outcome, but release_from releases it"):
             self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[1])
         self.assertTrue(self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[3]))
 

@@ -8,7 +8,7 @@ from sessions_postgres import Exact
 from support import wait_until
 
 FIND = "SELECT consumer, seq FROM @.find_{}(%s, %s, %s, %s)"
-PARTIAL = re.compile(r"looked only at the sequence numbers up to (\d+), not at all events")
+PARTIAL = re.compile(r"searched only up to sequence number (\d+), not all events")
 
 
 class Looks(Exact):
@@ -54,7 +54,7 @@ class Looks(Exact):
         self.assertEqual(self.find("unprocessed", 10, "rare", 0, None), ([], None))
         self.assertEqual(self.find("published", 10, "blind", 0, 1000), ([], 61))
         hint = "".join(self.reader.db.notices)
-        self.assertIn("use after_seq => 61 to go on, or look => NULL to look at everything", hint)
+        self.assertIn("pass after_seq => 61 to continue, or look => NULL to search all events", hint)
         self.assertEqual(self.find("published", 10, None, 0, 1000)[1], 61, "the other consumer has passed no event")
 
     def test_matches_are_listed_up_to_the_limit_of_the_lookup(self):

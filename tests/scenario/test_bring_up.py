@@ -106,7 +106,7 @@ class OnPostgres(KilledHalfWay, PgCase):
             init = self.spawn(BIN, "init")
             wait_until(lambda: "in use by pid" in init.output() or not init.running(), what=init.output)
             self.assertIn('("report", idle in transaction, ', init.output())
-            self.assertIn("nothing is changed yet, trying again for ", init.output())
+            self.assertIn("nothing has changed yet; retrying for ", init.output())
             tried = emitted[0]
             time.sleep(2)  # some more attempts, during which producers are at work
             wait_until(lambda: emitted[0] > tried + 50, what=lambda: f"{emitted[0] - tried} emitted, while init waits")
@@ -132,7 +132,7 @@ class OnPostgres(KilledHalfWay, PgCase):
         long = psycopg2.connect(self.store)
         long.cursor().execute("INSERT INTO outbox.event (type) VALUES ('long')")
         said = self.outbox("init", "--wait", "1s", status=AGAIN).stderr
-        self.assertIn("a long transaction has been using the outbox all the time; nothing was changed: end it", said)
+        self.assertIn("a long transaction used the outbox throughout; nothing was changed: end it", said)
         self.assertEqual(self.installed(), "other")
         long.close()
         self.outbox("init", "--wait", "1m")

@@ -64,7 +64,7 @@ class Listings:
         self.assertEqual(self.listed("--type", "a", "--look", "1"), (list(range(1, 21)), None))
         limited = self.outbox("events", "list", "--type", "a", "--look", "1", "--limit", "5")
         self.assertIn("there are more: use --after 5", limited.stderr)
-        self.assertNotIn("looked only", limited.stderr)
+        self.assertNotIn("searched only", limited.stderr)
         self.assertEqual(self.listed("--look", "1", "--limit", "3", "--newest"), ([20, 19, 18], None))
 
     def test_states_of_single_events_need_no_scan(self):

@@ -85,7 +85,7 @@ class Functions(PgCase):
         self.assertEqual(self.meta("functions"), self.ours)
         said = self.json("migrate", "validate")
         self.assertEqual([f["text"] for f in said["findings"]],
-                         ["function mine(a integer) was not made by this program"])
+                         ["function mine(a integer) was not created by this program"])
         # A role's part is complete again: the view it may read was recreated.
         self.assertEqual(self.json("migrate", "status")["functions"], "same")
         self.emit("t")
@@ -124,7 +124,7 @@ class Functions(PgCase):
         self.outbox("init")
         self.assertEqual(self.sql("SELECT a FROM public.built"), [(1,)])
         self.assertEqual([f["text"] for f in self.json("migrate", "validate")["findings"]],
-                         ["function former() was not made by this program"])
+                         ["function former() was not created by this program"])
 
     def test_non_owner_is_told_which_role_to_use(self):
         role = self.role("operator")
@@ -182,25 +182,25 @@ class Validate(PgCase):
                 ("DROP INDEX outbox.event_xid", "CREATE INDEX event_xid ON outbox.event (xid, seq)",
                  "index event.event_xid is missing"),
                 ("ALTER TABLE outbox.idempotency ALTER hash TYPE numeric",
-                 "ALTER TABLE outbox.idempotency ALTER hash TYPE bigint", "column idempotency.hash is not as"),
+                 "ALTER TABLE outbox.idempotency ALTER hash TYPE bigint", "column idempotency.hash differs from"),
                 ("ALTER TABLE outbox.event ALTER payload DROP DEFAULT",
-                 "ALTER TABLE outbox.event ALTER payload SET DEFAULT 'null'", "column event.payload is not as"),
+                 "ALTER TABLE outbox.event ALTER payload SET DEFAULT 'null'", "column event.payload differs from"),
                 ("ALTER TABLE outbox.event ADD more text NOT NULL DEFAULT ''", "ALTER TABLE outbox.event DROP more",
-                 "column event.more was not made by this program"),
+                 "column event.more was not created by this program"),
                 ("ALTER TABLE outbox.event DISABLE ROW LEVEL SECURITY",
-                 "ALTER TABLE outbox.event ENABLE ROW LEVEL SECURITY", "table event is not as"),
-                ("ALTER TABLE outbox.lane SET UNLOGGED", "ALTER TABLE outbox.lane SET LOGGED", "table lane is not as"),
+                 "ALTER TABLE outbox.event ENABLE ROW LEVEL SECURITY", "table event differs from"),
+                ("ALTER TABLE outbox.lane SET UNLOGGED", "ALTER TABLE outbox.lane SET LOGGED", "table lane differs from"),
                 ("ALTER TABLE outbox.event DISABLE TRIGGER take_key", "ALTER TABLE outbox.event ENABLE TRIGGER take_key",
-                 "trigger event.take_key is not as"),
+                 "trigger event.take_key differs from"),
                 ("ALTER SEQUENCE outbox.epoch CYCLE", "ALTER SEQUENCE outbox.epoch NO CYCLE",
-                 "sequence epoch is not as"),
+                 "sequence epoch differs from"),
                 ("ALTER TABLE outbox.handled DROP CONSTRAINT handled_pkey",
                  "ALTER TABLE outbox.handled ADD PRIMARY KEY (handler, key, tenant)",
                  "constraint handled.handled_pkey is missing"),
                 ("ALTER POLICY tenant ON outbox.event TO CURRENT_USER",
-                 "ALTER POLICY tenant ON outbox.event TO public", "policy event.tenant is not as"),
+                 "ALTER POLICY tenant ON outbox.event TO public", "policy event.tenant differs from"),
                 ("ALTER FUNCTION outbox._clock() VOLATILE", "ALTER FUNCTION outbox._clock() STABLE",
-                 "function _clock() is not as"),
+                 "function _clock() differs from"),
                 ("CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
                  "'SELECT now()'",
                  "CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE "
@@ -221,7 +221,7 @@ class Validate(PgCase):
         self.sql("CREATE TABLE outbox.mine (a int); CREATE INDEX mine_type ON outbox.event (type)")
         said = self.json("migrate", "validate")
         self.assertEqual((said["ok"], {f["level"] for f in said["findings"]}), (True, {"note"}))
-        self.assertIn("index event.mine_type was not made by this program", [f["text"] for f in said["findings"]])
+        self.assertIn("index event.mine_type was not created by this program", [f["text"] for f in said["findings"]])
 
     def test_role_that_cannot_create_schemas_is_told_why(self):
         self.outbox("init")

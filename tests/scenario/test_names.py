@@ -17,7 +17,7 @@ import servers
 from support import BIN, ROOT, PgCase, postgres_server, wait_until
 
 GUEST = pathlib.Path(BIN).parent / "tests" / "fault" / "fault_guest"
-NAMED = "-- Every name has its schema"
+NAMED = "-- Every name is schema-qualified"
 
 # Look-alikes in schema trap: of each function, operator, type and table of pg_catalog, if an ordinary role can create them.
 # trap.sprung() remembers that it was called even if everything else is rolled back.

@@ -134,5 +134,5 @@ class Pooler(Case):
         self.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND "
                  "pid <> pg_backend_pid()")
         said = self.outbox("relay", "--consumer", "mail", "--sink", "stdout:", status=CONFIG).stderr
-        self.assertIn("works in READ COMMITTED, not in SERIALIZABLE", said)
+        self.assertIn("requires READ COMMITTED, not SERIALIZABLE", said)
         self.assertIn("default_transaction_isolation", said)

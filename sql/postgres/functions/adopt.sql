@@ -23,7 +23,7 @@ DECLARE
 BEGIN
     -- Statements after the lock must see everything committed before it: that takes READ COMMITTED.
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'adopt works in READ COMMITTED, not in %',
+        RAISE EXCEPTION 'adopt requires READ COMMITTED, not %',
             upper(current_setting('transaction_isolation')) USING ERRCODE = 'OB002';
     END IF;
 
@@ -31,7 +31,7 @@ BEGIN
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', tab);
     PERFORM @schema@._adopt_refuse(tab);
 
-    -- Everything is checked before anything is done.
+    -- All checks precede the first change.
     copied := 0;
     adopted := @schema@._adopted(tab) IS NULL;
     PERFORM @schema@._adopt_decided(tab, NOT adopted, existing);
@@ -77,7 +77,7 @@ BEGIN
                        '@schema@.event', v.targets, v.expressions, rows);
         GET DIAGNOSTICS copied = ROW_COUNT;
     ELSE
-        -- Rows are to be marked. The ids are chosen here, to know which row became which event.
+        -- Rows will be marked. The ids are chosen here, to record which row became which event.
         IF v.targets !~ '^id,' THEN
             v.targets := concat('id, ', v.targets);
             v.expressions := concat('@schema@._uuid7(), ', v.expressions);

@@ -1,11 +1,11 @@
 -- claim leases up to max_events events of a consumer to a worker, and returns them in order.
 -- Deliver them, then settle the claim by its epoch. Events that are not settled within lease_ms go
--- to another worker. Where order is kept, a lane hands out its next claim only after the one before
--- is settled.
+-- to another worker. If the consumer keeps an order, a lane hands out its next claim only after the
+-- previous one is settled.
 --
 -- Call it in a transaction that has written nothing. The lease begins with the commit, and the
--- claim must be durable before the first event goes out. If another transaction that has not ended
--- yet claims or settles for the consumer, claim waits 100 ms for it, and returns nothing.
+-- claim must be durable before the first event goes out. If another open transaction claims or
+-- settles for the consumer, claim waits up to 100 ms for it, and then returns no events.
 --
 -- Some events must not be delivered now: settle an event that is `held` (its key waits for a retry)
 -- as "behind", and one that is `delayed` (its time has not come) as "delay". inbox_key is the key
@@ -29,8 +29,8 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.claim(text, text, int, bigint, int) IS 'leases events to a worker';
 
--- _check_claim raises an error for a claim that would not be durable, and for bad arguments. called
--- is the name of the public function, for the messages.
+-- _check_claim raises an error for a claim that would not be durable, and for invalid arguments.
+-- called is the name of the public function, for messages.
 CREATE OR REPLACE FUNCTION @schema@._check_claim(
     called text, worker text, max_events int, lease_ms bigint, max_attempts int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -39,7 +39,7 @@ BEGIN
         RAISE EXCEPTION '% refused: this transaction has written, so the claim would not be '
             'durable before the events go out', called
             USING ERRCODE = 'OB002',
-                  HINT = format('COMMIT first, and call %s in a transaction of its own', called);
+                  HINT = format('COMMIT first, then call %s in a new transaction', called);
     END IF;
     IF (max_events BETWEEN 1 AND 100000 AND lease_ms BETWEEN 1 AND 86400000
         AND max_attempts > 0 AND worker <> '') IS NOT TRUE THEN
@@ -73,7 +73,7 @@ BEGIN
     q.max_attempts := max_attempts;
     q.suspect_policy := suspect_policy;
     q.parked_first := true;
-    -- A turn that only skipped events has made progress, and is followed by another.
+    -- A turn that only skipped events has made progress, so another one follows.
     FOR turn IN 1 .. 10000 LOOP
         q.pull_in := random() < 0.01;
         q.lane_hint := (random() * 63)::int;
@@ -97,8 +97,8 @@ BEGIN
     WHERE c.name = _claim_some.consumer
     ORDER BY e.seq;
 
-    -- A claim without events: those that were parked were deleted by hand. The caller never learns
-    -- its epoch, so it is settled here.
+    -- A claim without events: its parked events were deleted by hand. The caller never learns the
+    -- epoch, so the claim is settled here.
     IF NOT FOUND THEN
         PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch);
     END IF;
@@ -106,16 +106,16 @@ END
 $outbox$;
 
 -- claim_batch is claim for a worker that works on several consumers. target is the consumer to
--- claim for. NULL claims up to max_events events in all, for every consumer that the caller may
--- work on and that has something to do.
+-- claim for. NULL claims up to max_events events in all, for every consumer with work that the
+-- caller may work on.
 --
 -- Each row names its consumer. The rows of a consumer stand together, in order of seq, and have one
 -- epoch; they are settled by settle(consumer, worker, epoch).
 --
 -- Without a target, consumers come in random order, so that a busy one does not starve the others.
 -- A consumer that another transaction has locked is skipped, not waited for. A suspect event, in
--- flight when its worker vanished, comes alone. A consumer that cannot be claimed for raises an
--- error only if there is nothing else to hand out.
+-- flight when its worker vanished, is returned alone. An error in the claim for a consumer is
+-- raised only if no other event can be handed out.
 CREATE OR REPLACE FUNCTION @schema@.claim_batch(
     worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
     lease_ms bigint DEFAULT 30000, max_attempts int DEFAULT 5)
@@ -142,7 +142,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Consumers that have nothing to do are left out before anything is locked.
+    -- Idle consumers are left out before any lock is taken.
     names := ARRAY(SELECT w.name FROM @schema@._workable() w
                    WHERE NOT w.paused
                      AND (SELECT i.idle
@@ -151,10 +151,9 @@ BEGIN
 
     PERFORM set_config('outbox.brief', 'on', true); -- for _try_consumer
     FOREACH name IN ARRAY names LOOP
-        -- What was claimed for one consumer stays claimed if the next one fails: each has a
-        -- savepoint.
+        -- A claim for one consumer remains if the next one fails: each has a savepoint.
         BEGIN
-            -- A suspect event comes alone, so it is taken only if nothing was claimed yet.
+            -- A suspect event is returned alone, so it is claimed only if no event was claimed yet.
             FOR r IN SELECT s.*
                      FROM @schema@._claim_some(name, worker, max_events - n, lease_ms, max_attempts,
                                                CASE WHEN n = 0 THEN 2 ELSE 0 END) s LOOP
@@ -180,7 +179,7 @@ BEGIN
             END LOOP;
         EXCEPTION
             WHEN sqlstate 'OB003' THEN
-                NULL; -- it was removed just now
+                NULL; -- the consumer was just removed
             WHEN OTHERS THEN
                 state := SQLSTATE;
                 text := format('consumer "%s": %s', name, SQLERRM);
@@ -189,7 +188,7 @@ BEGIN
     END LOOP;
     PERFORM set_config('outbox.brief', brief, true);
 
-    -- What was claimed must reach the caller, so an error counts only if nothing was.
+    -- Claimed events must reach the caller, so an error counts only if no event was claimed.
     IF n = 0 AND state IS NOT NULL THEN
         RAISE EXCEPTION '%', text USING ERRCODE = state;
     END IF;
@@ -227,9 +226,9 @@ END
 $outbox$;
 
 -- extend moves the end of a claim to lease_ms from now. Returns false if the claim is no longer the
--- worker's. A claim that has run out remains the worker's until another worker takes it over.
--- absolve: if the worker vanishes, that is not counted as an attempt of its event, because the
--- worker is being stopped, or holds other such events.
+-- worker's. An expired claim remains the worker's until another worker takes it over. absolve: if
+-- the worker vanishes, that is not counted as an attempt of its event, because the worker is being
+-- stopped, or holds other such events.
 CREATE OR REPLACE FUNCTION @schema@.extend(
     consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000,
     absolve boolean DEFAULT false) RETURNS boolean
@@ -243,7 +242,7 @@ BEGIN
     IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
         RAISE EXCEPTION 'lease_ms must be 1 to 86400000 (a day)' USING ERRCODE = 'OB004';
     END IF;
-    -- A session about to take the claim over must see this.
+    -- A session that is about to take over the claim must see this.
     PERFORM @schema@._lock_consumer(consumer);
     UPDATE @schema@.claim x
     SET locked_until = @schema@._clock() + extend.lease_ms * interval '1 millisecond',

@@ -2,7 +2,7 @@
 --
 -- The filter (events, predicate) and the retry policy may change at any time. Order and lanes may
 -- change only while the consumer has no undelivered events. Settings that were replaced before are
--- refused, see _replace_settings.
+-- an error, see _replace_settings.
 --
 --     start_at  where a new consumer starts: 'beginning', 'end', or the first seq
 --     by_whom   who registers it, informational
@@ -15,8 +15,8 @@ CREATE OR REPLACE FUNCTION @schema@.register(
     by_whom text DEFAULT NULL, how text DEFAULT 'start') RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    c @schema@.consumer; -- as it was
-    l @schema@.lane;     -- as new lanes begin
+    c @schema@.consumer; -- before the change
+    l @schema@.lane;     -- the start of new lanes
     new_lanes boolean;
     made boolean;
 BEGIN
@@ -38,7 +38,7 @@ BEGIN
         END IF;
         made := @schema@._make_consumer(consumer, events, predicate, ordering, lanes, retry,
                                         start_at);
-        IF NOT made THEN -- another session has just created it
+        IF NOT made THEN -- another session has just created the consumer
             RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at,
                                      by_whom, how);
         END IF;
@@ -57,8 +57,8 @@ BEGIN
             coalesce(left(by_whom, 1000), @schema@._caller()), how);
     END IF;
 
-    -- Another order, or another number of lanes, requires new lanes. They begin where the events
-    -- end now, which has to be read before anything is changed.
+    -- Another order, or another number of lanes, requires new lanes. They begin at the present end
+    -- of the events, which has to be read before anything is changed.
     new_lanes := (c.ordering, c.lanes) IS DISTINCT FROM (register.ordering, register.lanes);
     IF new_lanes THEN
         l := @schema@._lane_at_end();
@@ -93,7 +93,7 @@ BEGIN
     IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
         RETURN @schema@._operator_pause(consumer, paused);
     END IF;
-    -- The report of why it was paused goes with the pause.
+    -- Resuming also clears the report of why it was paused.
     UPDATE @schema@.consumer c
     SET paused = pause.paused,
         report = CASE WHEN pause.paused OR c.report NOT LIKE 'paused%' THEN c.report END
@@ -107,8 +107,8 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.pause(text, boolean) IS 'stops or resumes a consumer';
 
--- revert restores settings of a consumer that were replaced. generation selects them (see table
--- setting); NULL: the ones that the present settings replaced. Workers may not do this. Returns the
+-- revert restores replaced settings of a consumer. generation selects them (see table setting);
+-- NULL selects the settings that the present ones replaced. Workers may not do this. Returns the
 -- restored generation.
 CREATE OR REPLACE FUNCTION @schema@.revert(consumer text, generation int DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -142,8 +142,8 @@ COMMENT ON FUNCTION @schema@.revert(text, int) IS
     'restores replaced settings of a consumer';
 
 -- remove deletes a consumer with all its rows. Unless forced, it deletes nothing while the consumer
--- has dead letters, parked events or live claims. It counts these in any case. known: there is a
--- consumer of that name.
+-- has dead letters, parked events or live claims. It counts these in any case. known: the consumer
+-- exists.
 CREATE OR REPLACE FUNCTION @schema@.remove(
     consumer text, force boolean DEFAULT false,
     OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)

@@ -47,7 +47,7 @@ BEGIN
                SELECT @schema@._key(c.ordering, d.aggregate_type, d.aggregate_id) AS key) y
           WHERE d.consumer = _redrive.consumer AND NOT d.retrying
             AND (seqs IS NULL OR d.seq IN (SELECT unnest(seqs)))) w
-    LEFT JOIN LATERAL ( -- forces the index, see _parked_rows
+    LEFT JOIN LATERAL ( -- forces the index: see _parked_rows
          SELECT true AS there FROM @schema@.parked x
          WHERE x.consumer = w.consumer AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
          ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0 AND w.nth = 1

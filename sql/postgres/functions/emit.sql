@@ -21,7 +21,7 @@ CREATE OR REPLACE FUNCTION @schema@.emit(
     headers <headers>, idempotency_key text DEFAULT NULL, version bigint DEFAULT NULL,
     not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL) RETURNS uuid
 LANGUAGE plpgsql VOLATILE AS $body$
-DECLARE -- Every name has its schema.
+DECLARE -- Every name is schema-qualified.
     new_id pg_catalog.uuid := @schema@._uuid7();
 BEGIN
     IF idempotency_key IS NOT NULL THEN
@@ -83,7 +83,7 @@ CREATE OR REPLACE FUNCTION @schema@.emit_once(
     not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL,
     OUT id uuid, OUT duplicate boolean)
 LANGUAGE plpgsql VOLATILE AS $body$
-DECLARE -- Every name has its schema.
+DECLARE -- Every name is schema-qualified.
     whose pg_catalog.text :=
         coalesce(tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true)
                                    OPERATOR(pg_catalog.<>) ''

@@ -1,5 +1,5 @@
 -- find_unprocessed, find_processing, find_failed, find_abandoned and find_published list events, by
--- the names that other outboxes use. They return a row for each event and consumer, in the order of
+-- the names that other outboxes use. They return a row for each event and consumer, in order of
 -- seq, and change nothing.
 --
 --     max_events  how many rows at most
@@ -12,8 +12,8 @@
 -- delivery. The functions start from the records about single events and from the consumers'
 -- positions, so that they are quick even if millions of events are kept.
 
--- find_unprocessed returns what a worker would get: events that are pending, also those of an
--- expired claim, or failed and due again.
+-- find_unprocessed returns the events that a worker would get: pending events, including those of
+-- an expired claim, and failed events that are due again.
 CREATE OR REPLACE FUNCTION @schema@.find_unprocessed(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0,
     look bigint DEFAULT 200000)

@@ -47,7 +47,7 @@ BEGIN
             USING ERRCODE = 'OB004';
     END IF;
     IF other <> tenant THEN
-        RAISE EXCEPTION 'role "%" is held to tenant "%", and a role has only one', role, other
+        RAISE EXCEPTION 'role "%" is already limited to tenant "%"', role, other
             USING ERRCODE = 'OB001',
                   HINT = 'revoke all its parts first, or use another role';
     END IF;
@@ -81,7 +81,7 @@ BEGIN
             USING ERRCODE = 'OB003', HINT = 'create it with CREATE ROLE';
     END IF;
     IF consumer IS NOT NULL AND part <> 'consumer' THEN
-        RAISE EXCEPTION 'only the part consumer is given for single consumers, not the part %',
+        RAISE EXCEPTION 'only the part consumer can be limited to a consumer, not the part %',
             part USING ERRCODE = 'OB004';
     END IF;
     -- The rule for names is that of register. A * at the end stands for all names with that prefix.
@@ -153,7 +153,7 @@ BEGIN
         RETURN true;
     END IF;
 
-    -- That was its last part, so the role is no longer limited to a tenant.
+    -- The role has lost its last part, so it is no longer limited to a tenant.
     DELETE FROM @schema@.held h WHERE h.role = disallow.role;
     -- The application may have tables in the schema as well. The role keeps USAGE while it has
     -- rights on any table there.

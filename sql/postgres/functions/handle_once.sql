@@ -1,6 +1,6 @@
--- handle_once is the inbox. It records in the current transaction that a handler takes effect for a
--- key, which is an event's id or any other text, and returns whether this is the first time. The
--- same key with another payload is an error. Each tenant has its own inbox.
+-- handle_once is the inbox. It records in the current transaction that a handler handles a key,
+-- which is an event's id or any other text, and returns whether this is the first time. The same
+-- key with another payload is an error. Each tenant has its own inbox.
 --
 -- As with emit, the key may have any type, and there is a function for each type of payload.
 DO $outbox$
@@ -21,7 +21,7 @@ BEGIN
        OR octet_length(coalesce(the_key, '')) NOT BETWEEN 1 AND 1024 THEN
         RAISE EXCEPTION 'handler and key: 1 to 1024 bytes each' USING ERRCODE = 'check_violation';
     END IF;
-    -- The inbox records a hash of the payload: known is that of the first time.
+    -- The inbox records a hash of the payload; known is the hash of the first one.
     known := @schema@._handle(handler, the_key, content);
     IF known IS NULL THEN
         RETURN true;

@@ -1,7 +1,7 @@
 -- hwm returns the last id that was written to a stream and recorded, in Redis's form
--- (1748100000000-0), or NULL if there is none. Read it in one snapshot with your rows (REPEATABLE
--- READ): then the rows contain everything that the stream has up to this id, and you can continue
--- to read the stream from there.
+-- (1748100000000-0); NULL if none was. Read it in one snapshot with your rows (REPEATABLE READ):
+-- then the rows contain everything that the stream has up to this id, and you can continue to read
+-- the stream from there.
 --
 -- Workers report how far they wrote, and to which stream, so consumers of other tenants do not
 -- count. If your workers do not trust each other, name the consumer that writes the stream.

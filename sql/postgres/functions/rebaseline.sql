@@ -2,19 +2,19 @@
 -- started over (see _trouble). Returns whether it changed anything. Nothing is lost; some events
 -- may be delivered again.
 --
--- There are three kinds of trouble.
+-- It repairs three kinds of trouble.
 --
--- The outbox was moved. The snapshots of a lane are the old cluster's. Up to the lane's window_end
--- they still show what it has handed out: it was shown nothing past that, and numbers only grow.
--- All events past it are new, from either cluster. An event that a consumer still needs gets a
--- transaction number that has ended here and that no lane has seen. An event that no consumer needs
--- gets one that all lanes have seen.
+-- The outbox was moved. The snapshots of a lane are from the old cluster. Up to the lane's
+-- window_end they still show which events it has handed out: it was shown none past that, and
+-- numbers only grow. All events past it are new, from either cluster. An event that a consumer
+-- still needs gets a transaction number that has ended here and that no lane has seen. An event
+-- that no consumer needs gets one that all lanes have seen.
 --
--- Events are strange, in the same cluster. Their transaction number has not begun yet, or they are
--- past all that a lane was given and still appear to have been seen by the lane. They were written
--- with a number from another cluster. They get the number of this transaction.
+-- Events are strange, in the same cluster. Their transaction number was not assigned yet, or they
+-- are past everything that a lane was shown and still appear to have been seen by the lane. They
+-- were written with a number from another cluster. They get the number of this transaction.
 --
--- Event numbers started over. They continue past everything known, and new events get new numbers
+-- Event numbers started over. They continue past every known number, and new events get new numbers
 -- in their order (see _renumber_events).
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
@@ -28,7 +28,8 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- Only one runs at a time. The lock is on a table of ours, so no unrelated role can take it.
+    -- Only one rebaseline runs at a time. The lock is on one of the outbox's tables, so no
+    -- unrelated role can take it.
     LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE;
     PERFORM @schema@._lock_consumer(x.name)
     FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
@@ -125,7 +126,7 @@ COMMENT ON FUNCTION @schema@.rebaseline() IS
     'repairs the outbox after it was moved, or its numbers started over';
 
 -- _may_rebaseline returns whether the caller may repair the outbox. Only the owner may. For other
--- roles it is an error if there is something to repair.
+-- roles it raises an error if a repair is needed.
 CREATE OR REPLACE FUNCTION @schema@._may_rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -149,8 +150,8 @@ END
 $outbox$;
 
 -- _lock_events waits until no transaction has uncommitted events, and prevents new ones. It waits
--- for at most `patience`. Then it raises an error that names the blocking sessions, and why the
--- lock is needed.
+-- for at most `patience`, and then raises an error that names the blocking sessions and the reason
+-- for the lock.
 CREATE OR REPLACE FUNCTION @schema@._lock_events(why text, patience text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
@@ -176,9 +177,8 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 END
 $outbox$;
 
--- _handed_out_there returns whether a lane that comes from another cluster was past an event. It
--- was past nothing after its window_end, except for events below the floor where its consumer
--- starts.
+-- _handed_out_there returns whether a lane from another cluster was past an event. It was past no
+-- event after its window_end, except those below the floor where its consumer starts.
 CREATE OR REPLACE FUNCTION @schema@._handed_out_there(l @schema@.lane, xid xid8, seq bigint)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
@@ -198,8 +198,8 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 
 -- _may_be_again returns whether an event may have a number that was given out before: its number is
--- in the last window of a lane, and its transaction began after that. Either it took the number
--- while the window was being opened, or the number has been given out again.
+-- in the last window of a lane, and its transaction began after that. Either the transaction took
+-- the number while the window was being opened, or the number was assigned again.
 CREATE OR REPLACE FUNCTION @schema@._may_be_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1

@@ -12,7 +12,7 @@
 --     skip       the worker did not want it; it is shown as skipped
 --     delivered  it was delivered; give id and receipt to keep a receipt
 --
--- Events from release_from on were never tried, and are given back; 0: none.
+-- Events from release_from on were never tried, and are released; 0: none.
 CREATE OR REPLACE FUNCTION @schema@.settle(
     consumer text, worker text, epoch bigint, outcomes jsonb DEFAULT '[]',
     release_from bigint DEFAULT 0) RETURNS boolean
@@ -33,7 +33,7 @@ BEGIN
     FROM jsonb_to_recordset(outcomes) AS o (seq bigint)
     WHERE o.seq >= nullif(release_from, 0);
     IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'event % has an outcome, but release_from gives it back', wrong
+        RAISE EXCEPTION 'event % has an outcome, but release_from releases it', wrong
             USING ERRCODE = 'OB004';
     END IF;
 

@@ -12,10 +12,10 @@
 --
 -- Samples, which trim takes, show when a consumer was done with an event (see _note_passed). So an
 -- event is deleted no sooner than older_than, and at most half a minute later if trim is called
--- often enough. No event is deleted whose own created_at is younger than older_than. An odd
--- created_at delays no other event: an event whose created_at is ahead of the clock counts as old
--- as the next one whose created_at is not. An idempotency key is kept for older_than, and as long
--- as its event (see _key_cutoff).
+-- often enough. No event is deleted whose own created_at is younger than older_than. A wrong
+-- created_at delays no other event: if it is ahead of the clock, the event counts as old as the
+-- next event whose created_at is not. An idempotency key is kept for older_than, and as long as its
+-- event (see _key_cutoff).
 CREATE OR REPLACE FUNCTION @schema@.trim(
     older_than interval, max_rows int DEFAULT 1000, inbox interval DEFAULT NULL,
     after bigint DEFAULT 0,
@@ -44,7 +44,7 @@ BEGIN
     END IF;
     PERFORM @schema@._check_trim();
 
-    -- How far were all consumers at the cutoff?
+    -- How far had all consumers come at the cutoff?
     SELECT * INTO f FROM @schema@._floors() x ORDER BY x.floor LIMIT 1;
     every := CASE WHEN older_than > interval '0' THEN older_than / 168 ELSE interval '1 second' END;
     IF after = 0
@@ -57,8 +57,8 @@ BEGIN
         past := f.floor; -- of now
     END IF;
 
-    -- Events are deleted by their range, which has two ends: with one the planner might read the
-    -- whole table.
+    -- Events are deleted by a range with two ends: with one end the planner might read the whole
+    -- table.
     sure := @schema@._surely_done();
     first := (SELECT e.seq FROM @schema@.event e WHERE e.seq > after ORDER BY e.seq LIMIT 1);
     SELECT count(*), max(o.seq) INTO old, last

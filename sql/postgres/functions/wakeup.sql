@@ -29,10 +29,10 @@ RETURN 'outbox_' || substr(md5('@schema@'), 1, 16);
 COMMENT ON FUNCTION @schema@.wakeup_channel() IS 'the channel that wakes sleeping workers';
 
 -- _wakeup_locks lists the other sessions that have a wake-up lock. second: it is the second lock.
--- alone: the lock is exclusive, not shared. business: the session has a reason to have it. That has
--- to be checked, because any role that can connect can take these locks. The role must have USAGE
--- on the schema. For an exclusive lock it must be able to consume, not only to emit; to share the
--- first lock, its transaction must have inserted events.
+-- alone: the lock is exclusive, not shared. business: the session has a reason to hold the lock.
+-- That has to be checked, because any role that can connect can take these locks. The role must
+-- have USAGE on the schema. For an exclusive lock it must be able to consume, not only to emit; to
+-- share the first lock, its transaction must have inserted events.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_locks()
 RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -100,7 +100,7 @@ $outbox$;
 COMMENT ON FUNCTION @schema@._wakeup_lock_is_foreign() IS
     'whether an unrelated session holds the wake-up lock';
 
--- The unit of time for which _wakeup_wanted caches its result.
+-- The time for which _wakeup_wanted caches its result.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_second() RETURNS text
 LANGUAGE sql VOLATILE
 RETURN floor(extract(epoch FROM clock_timestamp()))::text;
@@ -133,7 +133,7 @@ COMMENT ON FUNCTION @schema@._wakeup_wanted() IS 'whether a worker sleeps and ne
 -- reads the cached result of _wakeup_wanted.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_notify(mine xid8) RETURNS xid8
 LANGUAGE plpgsql VOLATILE AS $outbox$
-DECLARE -- Every name has its schema.
+DECLARE -- Every name is schema-qualified.
     notified pg_catalog.bool;
 BEGIN
     IF @schema@.wakeup_works()

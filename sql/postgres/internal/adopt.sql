@@ -1,5 +1,5 @@
--- Adopting a table of the application: which tables can be adopted, the trigger of an adopted
--- table, and the rows that it had before.
+-- Adoption of an application's table: which tables can be adopted, the trigger of an adopted table,
+-- and its earlier rows.
 
 -- _adopt_source finds a table by its name, quoted as in SQL (shop."Outbox") or not. Without a
 -- schema the name must be unique: any role that may create tables in the search_path could decide
@@ -75,13 +75,13 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_trusts returns why the outbox's owner must not mark rows of a table; NULL if it may.
+-- _adopt_trusts returns why the outbox's owner must not mark rows of a table; NULL if the owner
+-- may.
 --
 -- An UPDATE runs the table's triggers, constraints and indexes, and the functions that these call,
--- with the rights of the role that updates. They could leave a trigger for the end of the
--- transaction, or change the session. So rows are marked only if every role concerned may act as
--- the outbox's owner anyway: the owners of the table, of its partitions, and of the functions that
--- its UPDATE triggers call.
+-- with the rights of the role that updates. They could queue a deferred trigger, or change the
+-- session. So rows are marked only if every role concerned may act as the outbox's owner anyway:
+-- the owners of the table, of its partitions, and of the functions that its UPDATE triggers call.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trusts(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     -- o: the outbox's owner; t: the table and its partitions; x: whose code an UPDATE runs
@@ -106,13 +106,13 @@ LANGUAGE sql STABLE AS $outbox$
             ON g.tgrelid = t.oid AND NOT g.tgisinternal AND g.tgtype & 16 <> 0 -- on UPDATE
           JOIN pg_catalog.pg_proc f ON f.oid = g.tgfoid) x
     WHERE NOT pg_has_role(x.owner, o.owner, 'MEMBER')
-    ORDER BY x.rank -- a table's owner is the better reason
+    ORDER BY x.rank -- name a table's owner in preference
     LIMIT 1
 $outbox$;
 
--- _adopt_decided raises an error if the table was adopted before, so that it is unknown which of
--- its rows have become events, and `existing` ('copy' or 'skip'; NULL: not given) does not say what
--- happens to them. adopted: the table is adopted now.
+-- _adopt_decided raises an error if the table was adopted before, and `existing` ('copy' or 'skip';
+-- NULL: not given) does not decide about its rows: it is unknown which of them have become events.
+-- adopted: the table is adopted now.
 CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, adopted boolean, existing text)
 RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -126,8 +126,8 @@ BEGIN
                         'delivered twice', tab
             USING ERRCODE = 'OB001', HINT = 'leave existing out, or undo the adoption first';
     END IF;
-    -- The adoption was undone. Earlier rows have become events, later ones have not, and the table
-    -- does not tell them apart.
+    -- The adoption was undone. Earlier rows have become events and later ones have not, and the
+    -- table does not distinguish them.
     IF NOT adopted AND existing IS NULL
        AND EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = @schema@._adopted_name(tab)) THEN
         RAISE EXCEPTION 'table % was adopted before, and which of its rows became events then '
@@ -140,7 +140,7 @@ END
 $outbox$;
 
 -- _adopted_name returns the name under which meta records that a table was adopted. It is derived
--- from the table's name, because a dump and restore would change its oid.
+-- from the table's name, because a dump and restore changes the oid.
 CREATE OR REPLACE FUNCTION @schema@._adopted_name(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT format('adopted %I.%I', c.relnamespace::regnamespace::text, c.relname)
@@ -177,9 +177,9 @@ CREATE OR REPLACE FUNCTION @schema@._adopted_mark() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'Of the row nothing is used but what output functions write';
 
--- _adopted_formerly returns the adopted tables whose function an earlier version made: it runs
--- casts of the table's owner with the rights of the outbox's. init replaces them, unless a table's
--- columns have changed since, or this role may not touch its trigger.
+-- _adopted_formerly returns the adopted tables whose function was created by an earlier version: it
+-- runs casts of the table's owner with the rights of the outbox's owner. init replaces them, unless
+-- a table's columns have changed since, or this role may not touch its trigger.
 CREATE OR REPLACE FUNCTION @schema@._adopted_formerly() RETURNS SETOF regclass
 LANGUAGE sql STABLE AS $outbox$
     SELECT a.tab
@@ -188,9 +188,8 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 
 -- _adopt_again replaces the trigger functions of adopted tables. init calls it, because a new
--- version may make an event of a row in another way. A table that can no longer be adopted in the
--- same way, because its columns have changed, keeps its function, with a warning (see
--- _adopted_formerly).
+-- version may convert a row to an event differently. A table whose columns have changed so that it
+-- cannot be adopted the same way keeps its function, with a warning (see _adopted_formerly).
 CREATE OR REPLACE FUNCTION @schema@._adopt_again() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -208,8 +207,8 @@ END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@._adopt_again() FROM PUBLIC;
 
--- _adopt_renew makes the trigger function of an adopted table again, with the same mapping of
--- columns. Returns whether that changed anything; false also for a table that is not adopted.
+-- _adopt_renew recreates the trigger function of an adopted table with the same mapping of columns.
+-- Returns whether that changed anything; false for a table that is not adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopt_renew(tab regclass) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -221,15 +220,15 @@ BEGIN
     IF mapping IS NULL THEN
         RETURN false;
     END IF;
-    -- The mapping has no optional column that the table lacked then: it is not searched for now.
+    -- The mapping omits optional columns that the table lacked then; they are not searched for now.
     mapping := '{"id": "", "created_at": "", "processed_at": ""}' || mapping;
     RETURN @schema@._adopt_trigger(tab, shape, mapping);
 END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@._adopt_renew(regclass) FROM PUBLIC;
 
--- _adopt_trigger makes or replaces the trigger of an adopted table, and the function that it calls,
--- which is specific to the table's columns. Returns whether that changed anything.
+-- _adopt_trigger creates or replaces the trigger of an adopted table, and its function, which is
+-- specific to the table's columns. Returns whether that changed anything.
 --
 -- The function runs with the rights of the outbox's owner, because the old producer has no rights
 -- on the outbox. So it only converts the columns of a row to text (see _adopt_values), even if they
@@ -249,7 +248,7 @@ DECLARE
     marking record;
     body text;
 BEGIN
-    -- The function keeps its name, or gets one that is free.
+    -- The function keeps its name, or gets an unused one.
     SELECT a.func_name, a.body INTO old FROM @schema@._adoptions() a
     WHERE a.tab = _adopt_trigger.tab;
     IF FOUND THEN
@@ -314,12 +313,12 @@ $outbox$;
 -- _adopt_rows reads the rows of a table that are to become events, as texts, into a materialized
 -- view, and returns that view; the caller drops it. Besides the texts of _adopt_values the view has
 -- row_key, which identifies a row that is to be marked, and row_nr, the order of the rows. With
--- count it has only their number, n.
+-- count, the view has only the number of rows, n.
 --
 -- Even planning a query can run code of the table's owner: in an index, a constraint or a policy.
 -- So the rows are read with the owner's rights and no others, as the server does when it refreshes
--- a materialized view of that role. That also prevents the owner's functions from leaving a
--- setting, a cursor, or a trigger for the end of the transaction.
+-- a materialized view of that role. That also prevents the owner's functions from leaving behind a
+-- setting, a cursor, or a deferred trigger.
 CREATE OR REPLACE FUNCTION @schema@._adopt_rows(
     tab regclass, shape text, columns jsonb, count boolean DEFAULT false) RETURNS regclass
 LANGUAGE plpgsql VOLATILE
@@ -358,7 +357,7 @@ BEGIN
     END IF;
 
     -- The view is created empty and given to the table's owner to be filled. The server requires
-    -- that the owner may create objects in the schema: that right is granted for the moment.
+    -- that the owner may create objects in the schema, so that right is granted temporarily.
     EXECUTE format('CREATE MATERIALIZED VIEW %s.%I AS %s WITH NO DATA',
                    '@schema@', 'rows_of_' || tab::oid, query);
     rows := to_regclass(format('%s.%I', '@schema@', 'rows_of_' || tab::oid));

@@ -9,9 +9,9 @@
 --     unprocessed  the condition for rows that are to become events
 --     sort         the order of the rows
 --
--- No cast of the row's own types is ever looked up: the table's owner could create one, even after
--- the table was adopted, and it would run with the rights of the role that reads the row. No
--- expression may fail as long as the table does not change, because they run inside the
+-- No expression casts a value of the row's own types: the table's owner could create such a cast,
+-- even after the table was adopted, and it would run with the rights of the role that reads the
+-- row. No expression may fail as long as the table does not change, because they run inside the
 -- application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._adopt_values(
     source regclass, shape text, columns jsonb, r text,
@@ -32,7 +32,8 @@ BEGIN
                          coalesce(quote_literal(c.literal), @schema@._adopt_text(v, c.typ)),
                          c.field);
         IF c.field = 'id' THEN
-            -- An id that is not a UUIDv7 is also kept in the headers. Numbers are the best order.
+            -- An id that is not a UUIDv7 is also kept in the headers. A numeric id gives the best
+            -- order.
             t := t || '{id, headers}'::text[];
             e := e || format('coalesce(%s._adopt_id(t.id), %1$s._uuid7())', '@schema@')
                    || format('CASE WHEN %s._adopt_id(t.id)::text ~ ''^.{14}7.{4}[89ab]'' THEN NULL '
@@ -138,9 +139,9 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_id returns the event id that a row with this id gets; NULL: a new one. A role that is
--- bound to a tenant may never choose ids: it could choose the id of another tenant's event, which
--- would then be mistaken for its own.
+-- _adopt_id returns the event id for a row with this id; NULL: the event gets a new id. A role that
+-- is bound to a tenant may never choose ids: it could choose the id of another tenant's event,
+-- which would then be mistaken for its own.
 CREATE OR REPLACE FUNCTION @schema@._adopt_id(id text) RETURNS uuid
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -158,12 +159,12 @@ END
 $outbox$;
 
 -- _adopt_columns maps the columns of a table to the fields of an event. It returns a row for each
--- field that has a column, in a fixed order. The shape ('processed_at', 'debezium', 'auto') gives
--- the usual names, columns ({"type": "kind", "created_at": ""}) gives others; '' means that there
--- is none. In a table without processed_at no row is processed.
+-- field that has a column, in a fixed order. The shape ('processed_at', 'debezium', 'auto')
+-- determines the usual names, and columns ({"type": "kind", "created_at": ""}) overrides them; ''
+-- means that the field has no column. In a table without processed_at, no row counts as processed.
 --
--- A text in single quotes ({"aggregate_type": "'order'"}) is not a column but a constant for every
--- row. It is returned in literal, which is NULL for a column. typ and category are those of the
+-- A string in single quotes ({"aggregate_type": "'order'"}) is a constant for every row, not a
+-- column. It is returned in literal, which is NULL for a column. typ and category are those of the
 -- column's type. It is an error if a column is missing or has the wrong type, except for usual
 -- columns that are optional.
 CREATE OR REPLACE FUNCTION @schema@._adopt_columns(source regclass, shape text, columns jsonb)
@@ -245,7 +246,7 @@ BEGIN
                                 'quotes', f.col
                     USING ERRCODE = 'OB004';
             END IF;
-            -- A value that no event may have would fail every INSERT of the application.
+            -- A value that is invalid in an event would fail every INSERT of the application.
             BEGIN
                 EXECUTE format('SELECT %L::%s.event_%s', literal, '@schema@', f.field);
             EXCEPTION WHEN check_violation THEN

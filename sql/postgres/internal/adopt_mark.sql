@@ -1,8 +1,7 @@
 -- Marking rows of adopted tables once their consumer has received them.
 
--- _adopt_mark records that the rows of a table are to be marked in column col once a consumer has
--- received their events. Returns whether that is a change; then the table's trigger has to be made
--- again.
+-- _adopt_mark records that rows of a table are marked in column col once a consumer has received
+-- their events. Returns whether that is a change; then the table's trigger has to be recreated.
 CREATE OR REPLACE FUNCTION @schema@._adopt_mark(tab regclass, col text, consumer text)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -26,7 +25,7 @@ END
 $outbox$;
 
 -- _adopt_unmark records that the rows of a table are no longer marked. Returns whether they were;
--- then the table's trigger has to be made again.
+-- then the table's trigger has to be recreated.
 CREATE OR REPLACE FUNCTION @schema@._adopt_unmark(tab regclass) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -41,8 +40,8 @@ BEGIN
 END
 $outbox$;
 
--- _marks_kept updates consumer.marks: whether rows of any table are marked for that consumer. A
--- turn checks only that flag.
+-- _marks_kept updates consumer.marks: whether rows of any table are marked for that consumer. Turns
+-- check only that flag.
 CREATE OR REPLACE FUNCTION @schema@._marks_kept() RETURNS void
 LANGUAGE sql VOLATILE AS $outbox$
     UPDATE @schema@.consumer c
@@ -94,8 +93,8 @@ BEGIN
                   HINT = format('GRANT SELECT, UPDATE ON %s TO %I', tab, owner);
     END IF;
 
-    -- The primary key first, then the shortest unique index. Only whole, valid, immediate indexes
-    -- on plain columns count, and of those only the key columns, not the included ones.
+    -- The primary key first, then the shortest unique index. Only complete, valid, immediate
+    -- indexes on plain columns count, and only their key columns, not the included ones.
     SELECT array_agg(a.attname ORDER BY k.n)
     INTO keys
     FROM (SELECT i.indkey, i.indnkeyatts
@@ -120,7 +119,7 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_stamp returns the SQL expression that marks a row in a column; NULL if there is no such
+-- _adopt_stamp returns the SQL expression that marks a row in a column; NULL if the table lacks the
 -- column. Raises an error if the column's type cannot be used as a mark.
 CREATE OR REPLACE FUNCTION @schema@._adopt_stamp(tab regclass, col text) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -184,8 +183,8 @@ $outbox$;
 -- a session has locked are left for the next turn. Most likely that session delivered them before
 -- the table was adopted, and will mark them itself.
 --
--- If a consumer has a predicate, only receipts show which events it received. A row whose event it
--- will never receive is not marked, and is forgotten.
+-- If a consumer has a predicate, only receipts show which events it received. If it will never
+-- receive an event, the row is not marked, and its record is deleted.
 CREATE OR REPLACE FUNCTION @schema@._mark_table(m @schema@.marking, c @schema@.consumer)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -196,7 +195,7 @@ DECLARE
     never bigint[];
     tab text := m.tab::text;
     open text; -- the condition that a row is not marked yet
-    same text; -- the condition that row s of the table is the one that adopted_row r stands for
+    same text; -- the condition that adopted_row r stands for row s of the table
     why text;
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM pg_catalog.pg_class x WHERE x.oid = m.tab) THEN
@@ -205,7 +204,7 @@ BEGIN
     END IF;
 
     -- Which events has the consumer received, and which will it never receive? No lane has handed
-    -- out anything past `last`.
+    -- out an event past `last`.
     SELECT max(CASE WHEN l.target IS NULL THEN greatest(l.floor, l.window_end)
                     ELSE greatest(l.floor, l.pos) END)
     INTO last
@@ -235,7 +234,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- A plain table is marked without those that inherit from it, a partitioned one with its
+    -- A plain table is marked without the tables that inherit from it, a partitioned one with its
     -- partitions. The lock prevents changes to the table after _adopt_trusts has checked it.
     IF (SELECT x.relkind = 'r' FROM pg_catalog.pg_class x WHERE x.oid = m.tab) THEN
         tab := 'ONLY ' || tab;

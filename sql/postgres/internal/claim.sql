@@ -1,16 +1,16 @@
 -- Claims: their fence, their events, and the claim of new events.
 
 -- _next_epoch returns the fence of the next claim, which grows with every call. Its lower 20 bits
--- are random. A server that lost its last commits, or a standby that was promoted, may give out the
--- same number of the sequence again, but not the same epoch.
+-- are random. A server that lost its last commits, or a standby that was promoted, may assign a
+-- sequence number again, but not an epoch.
 CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint
 LANGUAGE sql VOLATILE
 RETURN (nextval('@schema@.epoch') << 20) | (random() * 1048575)::bigint;
 
--- _refence replaces the epoch `taken` of a claim, which is too low, by one past `last`, the highest
--- that its consumer knows, and returns that. It is called when the sequence is behind, because only
--- the tables were brought here (logical replication), the sequence was set back, or sessions
--- cache its numbers. The sequence goes on past `last` as well. Under _lock_consumer.
+-- _refence replaces the epoch `taken` of a claim, which is too low, and returns the new one, which
+-- is past `last`, the highest epoch that the consumer knows. The sequence is behind if only the
+-- tables were copied here (logical replication), if it was set back, or if sessions cache its
+-- numbers; it is also advanced past `last`. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -20,11 +20,10 @@ DECLARE
     at bigint;
     k @schema@.claim;
 BEGIN
-    LOCK TABLE @schema@.parked IN SHARE UPDATE EXCLUSIVE MODE; -- one at a time; rows stay writable
+    LOCK TABLE @schema@.parked IN SHARE UPDATE EXCLUSIVE MODE; -- one caller; rows stay writable
 
-    -- A sequence that is only a little behind is advanced by nextval, without setval: other
-    -- sessions take numbers meanwhile. A number past 8796093022207 does not fit into the upper 43
-    -- bits.
+    -- A sequence that is only a little behind is advanced with nextval: setval would race with
+    -- other sessions. A number past 8796093022207 does not fit into the upper 43 bits.
     FOR i IN 1 .. 1000 LOOP
         EXIT WHEN e > last AND e < 9223372036854775807 - 1048576;
         at := nextval('@schema@.epoch');
@@ -49,15 +48,15 @@ BEGIN
 END
 $outbox$;
 
--- _claimed returns the events of a claim, each with what the worker has to know of earlier
--- attempts. A claim of a lane is a range of seq in a window, and its events are read again as they
--- were claimed. They have no attempts, because events that failed are parked. A claim of lane -1 is
--- the parked events that carry its epoch.
+-- _claimed returns the events of a claim, with the history of their attempts. A claim of a lane is
+-- a range of seq in a window, and reading it again returns the same events. They have no earlier
+-- attempts, because failed events are parked. A claim of lane -1 consists of the parked events that
+-- carry its epoch.
 --
--- attempts does not count the attempt that is about to be made. failing_ms: for how long the event
--- has been failing. proven: the event itself was proven to be at fault.
+-- attempts excludes the attempt that is about to be made. failing_ms is how long the event has been
+-- failing. proven is true if the event itself is known to be at fault.
 --
--- It is plpgsql to cache plans: an SQL function that cannot be inlined is planned at every call.
+-- plpgsql caches the plans. An SQL function that cannot be inlined is planned at every call.
 CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
 RETURNS TABLE (
     seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
@@ -94,10 +93,11 @@ BEGIN
            p.proven, e.idempotency_key::text
     FROM @schema@.claim k,
          unnest(k.seqs) AS o (seq),
-         LATERAL (SELECT x.* FROM @schema@.parked x -- by this index: see _parked_rows
+         LATERAL (SELECT x.* FROM @schema@.parked x -- forces the index: see _parked_rows
                   WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
                   ORDER BY x.seq LIMIT 1) p,
-         -- An event that was trimmed while parked is a dead letter sent back, which is kept whole.
+         -- A parked event that was trimmed is a dead letter that was sent back: dead has a full
+         -- copy.
          LATERAL (SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version,
                          i.payload, i.headers, i.tenant, i.created_at, i.not_before,
                          i.idempotency_key
@@ -114,8 +114,8 @@ BEGIN
 END
 $outbox$;
 
--- _shrink gives back the end of a claim that is more than its worker can hold: the events past
--- `last`. Returns false if the claim is no longer the worker's, or if `last` is not within it.
+-- _shrink releases the events of a claim past `last`, because its worker cannot hold them all.
+-- Returns false if the worker no longer has the claim, or if `last` is outside it.
 CREATE OR REPLACE FUNCTION @schema@._shrink(
     consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -136,19 +136,19 @@ BEGIN
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _shrink.consumer;
     SELECT * INTO k FROM @schema@.claim x
     WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch AND x.owner = _shrink.worker;
-    -- Parked events have no range to be in.
+    -- A claim of parked events has no range.
     IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN
         RETURN false;
     END IF;
 
-    -- A claim of parked events is the events that carry its epoch, not a range.
+    -- A claim of parked events consists of the events that carry its epoch.
     IF k.lane = -1 THEN
         UPDATE @schema@.parked p SET claim = NULL
         WHERE p.ctid = ANY (@schema@._claimed_rows(k)) AND p.seq > last;
         RETURN true;
     END IF;
 
-    -- A claim of a lane is a range. What is past its new end is released as in a settlement.
+    -- A claim of a lane is a range. The events past its new end are released as in a settlement.
     SELECT * INTO l FROM @schema@._places(c.name, c.lanes) x WHERE x.lane = k.lane;
     l := @schema@._release(c, l, k, last + 1, k.epoch, now);
     PERFORM @schema@._put_lane(l);
@@ -157,24 +157,23 @@ BEGIN
 END
 $outbox$;
 
--- _claim_fresh leases the next events of lane l to owner, up to max_events of them. n is how many
--- it claimed; 0: there are none. l is updated, and changed tells whether it has to be written.
--- Under _lock_consumer.
+-- _claim_fresh leases the next events of lane l to owner, at most max_events. n is the number of
+-- events claimed. It updates l, and the caller has to store it if changed is true. Under
+-- _lock_consumer.
 --
 -- A claim covers a range of seq, (from_seq, l.pos], in a window between two snapshots, so that
--- taking it over reads exactly the same events again. Finding the range reads no more rows than the
--- range holds, plus those the filter rejects, which are read in steps. skipped: the limit of such
--- rows was reached, and the caller should call again at once.
+-- taking it over reads exactly the same events again. Finding the range reads only the rows in it
+-- and, in steps, rows that the filter rejects. skipped: the lane advanced without a claim, and the
+-- caller should call again at once.
 --
--- head is the last seq given out before this transaction had a number; NULL: unknown. If ahead_to
--- is not 0, the caller has already read the n events in (ahead_from, ahead_to] of the window
--- ahead_target, and wants those. astray: event numbers restarted below what the lane knows, or
--- events came from elsewhere, and nothing was done (see _trouble).
+-- head is the last seq assigned before this transaction had an xid; NULL if unknown. If ahead_to is
+-- not 0, the caller has already read the n events in (ahead_from, ahead_to] of the window
+-- ahead_target, and claims those. astray, if not NULL, is why nothing was done: event numbers
+-- restarted below what the lane knows, or events were brought in from elsewhere (see _trouble).
 --
--- l leads a group of lanes (see groups.sql), and the claim covers them all. Groups should meet:
--- upto, if not NULL, is the position of another group in the same window, and the claim ends there;
--- other is a group further ahead in another window, whose target this group takes when it opens a
--- window.
+-- l leads a group of lanes (see groups.sql), and the claim covers all of them. To let groups meet,
+-- the claim ends at upto, the position of another group in the same window (NULL: none); a group
+-- that opens a window takes the target of other, a group further ahead in another window.
 CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
     c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
     lease interval, now timestamptz, head bigint,
@@ -185,17 +184,17 @@ CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     first bigint;          -- the first event of the window past l.pos
-    last bigint;           -- the end of the range that is looked at
+    last bigint;           -- the end of the scanned range
     known bigint;          -- the highest seq that the lane knows of
-    passed bigint;         -- up to it no event can be new
-    again boolean;         -- an unseen event has a number up to passed
+    passed bigint;         -- no event up to it can be new
+    again boolean;         -- an unseen event has a seq up to passed
     behind boolean;        -- the sequence is behind an event that exists
     strange boolean;       -- an event past what the lane knows appears to have been seen
     fed boolean;
     step record;
     opened boolean;
     named pg_snapshot;
-    most bigint := 10000;  -- rows looked at in one step
+    most bigint := 10000;  -- rows scanned in one step
     whole boolean := @schema@._members(l.members, l.lane) = @schema@._all_lanes(c.lanes);
     span bigint := max_events;
     borrowed boolean;
@@ -205,13 +204,13 @@ BEGIN
     changed := false;
     skipped := false;
 
-    -- The caller has read ahead, and the lane still stands where it read from: the range is known.
+    -- The caller has read ahead from the lane's present position: the range is known.
     IF ahead_to > ahead_from AND ahead_to <= l.window_end
        AND l.pos = ahead_from AND l.target::text = ahead_target THEN
         from_seq := l.pos;
         l.pos := ahead_to;
         changed := true;
-        IF n = 0 THEN -- the filter wants none of them
+        IF n = 0 THEN -- the filter rejects all of them
             skipped := true;
             RETURN;
         END IF;
@@ -221,7 +220,7 @@ BEGIN
             span := span * c.lanes;
         END IF;
         IF c.type_like IS NOT NULL OR NOT whole OR c.tenant <> '' THEN
-            -- Events that are passed over take time as well.
+            -- Reading rejected events takes time, too.
             span := least(span, most);
         END IF;
         LOOP
@@ -242,8 +241,9 @@ BEGIN
                 known := l.window_end;
                 passed := @schema@._reached(c, l);
 
-                -- In this order, each with its own snapshot: what the target neither shows nor
-                -- names as running has a seq past next_floor; what it shows is not past window_end.
+                -- The order matters, and each statement has its own snapshot: an event that the
+                -- target neither shows nor names as running has a seq past next_floor, and an event
+                -- that it shows is not past window_end.
                 l.next_floor := coalesce(head, passed, 0);
                 l.target := pg_current_snapshot();
                 l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
@@ -273,13 +273,14 @@ BEGIN
             step := @schema@._window_step(l.seen, l.floor, l.target, l.pos, l.window_end, most,
                                           c.tenant);
             first := step.next;
-            -- An idle consumer is not written at each poll, only if its floor can advance.
+            -- The lane of an idle consumer is stored only if its floor can advance, not at each
+            -- poll.
             EXIT WHEN first IS NULL AND step.upto IS NULL AND opened AND NOT changed
                       AND l.floor >= l.next_floor;
 
             IF opened AND NOT borrowed THEN
-                -- Not earlier, because it assigns a transaction number. If there are too many to
-                -- name, a lower floor is still correct, only slower.
+                -- Not earlier, because this assigns an xid. If too many transactions are running to
+                -- name them, the lower floor is still correct, only slower.
                 named := @schema@._name_running(l.target);
                 l.target := coalesce(named, l.target);
                 l.next_floor := CASE WHEN named IS NULL THEN coalesce(passed, 0)
@@ -288,26 +289,26 @@ BEGIN
             changed := true;
 
             IF first IS NULL AND step.upto IS NULL THEN
-                -- The window holds nothing more: close it. A lane configured to start beyond the
+                -- No event is left in the window: close it. A lane configured to start beyond the
                 -- head keeps its floor.
                 l.seen := l.target;
                 l.floor := greatest(l.floor, l.next_floor);
                 l.target := NULL;
                 l.pos := 0;
-                EXIT WHEN opened AND NOT borrowed; -- the window was new: there is nothing to do
-                skipped := borrowed; -- it may join the other one now
+                EXIT WHEN opened AND NOT borrowed; -- the window was new, and empty
+                skipped := borrowed; -- may join the other group now
                 EXIT WHEN skipped;
                 CONTINUE;
             END IF;
 
             IF upto > l.pos AND coalesce(first, step.upto) > upto THEN
-                l.pos := upto; -- nothing up to the other one: it may join it now
+                l.pos := upto; -- no event before the other group: may join it now
                 skipped := true;
                 EXIT;
             ELSIF first IS NULL THEN
-                l.pos := step.upto; -- nothing up to there
+                l.pos := step.upto; -- no event up to here
             ELSIF first <= start THEN
-                l.pos := least(start, l.window_end); -- late, and from before the start
+                l.pos := least(start, l.window_end); -- a late event from before the start
             ELSE
                 last := least(first + span - 1, l.window_end);
                 IF upto > l.pos THEN
@@ -325,14 +326,14 @@ BEGIN
                       ORDER BY w.seq
                       LIMIT max_events) x;
                 from_seq := l.pos;
-                -- A full claim ends at its last event; otherwise the whole range was looked at.
+                -- A full claim ends at its last event; otherwise the whole range was scanned.
                 l.pos := CASE WHEN n < max_events THEN last ELSE first END;
                 EXIT WHEN n > 0;
                 span := least(span * 4, most);
             END IF;
 
-            -- Progress is committed, and the caller calls again at once: no timeout can stop a
-            -- consumer whose filter rarely matches.
+            -- Return after 25 ms: progress is committed, and the caller calls again at once. So no
+            -- timeout can stop a consumer whose filter rarely matches.
             skipped := clock_timestamp() > until;
             EXIT WHEN skipped;
         END LOOP;

@@ -1,9 +1,9 @@
--- _claim_parked leases parked events that are due, each with what waits behind it; returns the
--- epoch, or NULL. suspect_policy: 0 skip suspect events, 1 claim nothing when the first one due is
--- suspect, 2 and 3 take it, alone, 4 take suspects like all others. With 2 a worker that vanishes
--- counts as an attempt. since: no parked event has an earlier time. pull_in: if nothing is due from
--- there on, check all of them, also for those whose wait was extended when the clock was set back.
--- Under _lock_consumer.
+-- _claim_parked leases parked events that are due, each with the events that wait behind it, and
+-- returns the epoch, or NULL. suspect_policy: 0 skips suspect events; 1 claims nothing if the first
+-- due event is suspect; 2 and 3 claim a suspect alone, and with 2 a vanished worker counts as an
+-- attempt; 4 treats suspects like all other events. No parked event is due before `since`. pull_in:
+-- if no event is due from there on, check all of them, including those whose wait grew when the
+-- clock was set back. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._claim_parked(
     c @schema@.consumer, owner text, max_events int, lease interval, suspect_policy int,
     pull_in boolean, since timestamptz, now timestamptz,
@@ -14,9 +14,9 @@ DECLARE
     e bigint;
     seqs bigint[] := '{}';
     keys bigint[] := '{}';
-    rows tid[] := '{}'; -- where they are; under the lock they stay there
+    rows tid[] := '{}'; -- their ctids, which do not change under the lock
     behind bigint[] := '{}';
-    followed boolean := false; -- something waits behind one of them
+    followed boolean := false; -- other events wait behind one of them
     odd boolean; -- one of them goes alone, or is not the first of its key
     apart boolean := suspect_policy < 4; -- suspect events go alone
 BEGIN
@@ -29,8 +29,8 @@ BEGIN
                                  AND p.due_at >= since AND p.due_at <= now AND p.crashes > 0);
     END IF;
     FOR turn IN 1 .. 2 LOOP
-        -- Which are due, in the order of their time, each with what waits behind it? The nested
-        -- loop (no other plan is possible) reads no more of them than are claimed.
+        -- The due events in order of their time, each with the events that wait behind it. The
+        -- nested loop (no other plan is possible) reads no more rows than are claimed.
         SELECT coalesce(array_agg(t.seq), '{}'), coalesce(array_agg(t.at), '{}'), min(t.due_at),
                coalesce(bool_or(t.odd), false)
         INTO seqs, rows, due, odd
@@ -50,18 +50,18 @@ BEGIN
                                                            OR x.claim IS NOT NULL
                                                            OR x.due_at IS NOT NULL))
                                     OVER (ORDER BY x.key, x.seq) AS stop
-                         FROM @schema@.parked x -- by this index: see _parked_rows
+                         FROM @schema@.parked x -- forces the index: see _parked_rows
                          WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key AND p.key <> 0
                          ORDER BY x.key, x.seq LIMIT max_events) r
                    WHERE NOT r.stop) f
               LIMIT max_events) t;
         EXIT WHEN due IS NOT NULL AND NOT odd;
 
-        -- `near` has the first two of the key.
+        -- `near` has the first two events of the key.
         seqs := '{}';
         rows := '{}';
         FOR h IN SELECT p.seq, p.key, p.alone, p.at, p.due_at,
-                        CASE WHEN p.key <> 0 THEN ARRAY( -- by this index: see _parked_rows
+                        CASE WHEN p.key <> 0 THEN ARRAY( -- forces the index: see _parked_rows
                             SELECT x.seq FROM @schema@.parked x
                             WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key
                             ORDER BY x.key, x.seq LIMIT 2) END AS near
@@ -88,7 +88,7 @@ BEGIN
         END LOOP;
         EXIT WHEN due IS NOT NULL;
 
-        -- When is the next one?
+        -- When is the next event due?
         SELECT p.due_at INTO due FROM @schema@.parked p
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
           AND (suspect_policy > 0 OR p.crashes = 0)
@@ -105,7 +105,7 @@ BEGIN
         since := '-infinity';
         due := NULL;
     END LOOP;
-    -- due, but another of its key was parked before it since: it goes behind that
+    -- due, but an earlier event of its key was parked since: waits behind that
     IF behind <> '{}' THEN
         UPDATE @schema@.parked p SET due_at = NULL
         WHERE p.ctid = ANY (@schema@._parked_rows(c.name, behind)) AND p.claim IS NULL;
@@ -114,8 +114,9 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Each takes along what waits behind it, up to one that is suspect, in a claim, or due on its
-    -- own. The nested loop (no other plan is possible) returns them in the order of the array.
+    -- Each event takes along those that wait behind it, up to one that is suspect, in a claim, or
+    -- has a due time. The nested loop (no other plan is possible) returns them in the order of the
+    -- array.
     IF followed AND NOT suspect THEN
         SELECT array_agg(a.seq), array_agg(a.at) INTO seqs, rows
         FROM (SELECT t.seq, t.at
@@ -150,12 +151,12 @@ $outbox$;
 -- Retries of parked events in simple cases, for _turn_next. _claim_parked and _settle_claim handle
 -- all cases. Under the consumer's lock.
 
--- _due_together finds the parked events that are due, each with what waits behind it, and where
--- their rows are. seqs is NULL if one of them needs _claim_parked: it was in flight during a crash,
--- or another of its key is in a claim, due on its own, or before it. None has a time before
--- `since`. Events of claim `was` may be parked after this query: they must come behind all of
--- these, so an event that does not is another such case. The event numbers must be those that lane
--- l knows.
+-- _due_together finds the parked events that are due, each with the events that wait behind it, and
+-- the locations of their rows. seqs is NULL if _claim_parked is needed: an event was in flight
+-- during a crash, or another event of its key is in a claim, has a due time, or precedes it. No
+-- event is due before `since`. Events of claim `was` may be parked after this query, and must be
+-- behind all of these; an event for which that fails needs _claim_parked, too. The event numbers
+-- must be those that lane l knows.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
     OUT seqs bigint[], OUT rows tid[])
@@ -172,7 +173,8 @@ BEGIN
         RETURN;
     END IF;
 
-    -- A nested loop: no other plan is possible. Both use the intended index: see _parked_rows.
+    -- A nested loop: no other plan is possible. Both sides use the intended index: see
+    -- _parked_rows.
     SELECT array_agg(f.seq), array_agg(f.at),
            bool_or(f.odd) OR max(f.seq) > was.from_seq
     INTO seqs, rows, odd
@@ -230,7 +232,7 @@ DECLARE
 BEGIN
     failed := @schema@._settle_parked(c, k, q.outcomes, 0, now);
     first_due := @include first_due(k.consumer, since)@;
-    -- The next scan need not step over those that are gone, as in _turn_full.
+    -- The next scan need not step over the settled events, as in _turn_full.
     UPDATE @schema@.lane x
     SET version = x.version + 1, delivered = x.delivered + greatest(q.tried - failed, 0),
         due_from = least(first_due, now - interval '10 milliseconds')
@@ -242,15 +244,15 @@ END
 $outbox$;
 
 -- _retried_rows returns the row locations (ctid) of the parked events that claim k holds. They are
--- close together, unless many others were parked between them: then _claimed_rows looks up each of
--- them.
+-- close together, unless many others were parked between them; then _claimed_rows looks up each
+-- one.
 CREATE OR REPLACE FUNCTION @schema@._retried_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     n int := cardinality(k.seqs);
     rows tid[] := ARRAY(
         SELECT x.at
-        FROM (SELECT p.ctid AS at, p.claim FROM @schema@.parked p -- by this index: see _parked_rows
+        FROM (SELECT p.ctid AS at, p.claim FROM @schema@.parked p -- forces it: see _parked_rows
               WHERE p.consumer = k.consumer
                 AND p.seq BETWEEN (SELECT min(o.seq) FROM unnest(k.seqs) AS o (seq))
                               AND (SELECT max(o.seq) FROM unnest(k.seqs) AS o (seq))

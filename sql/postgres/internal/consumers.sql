@@ -1,7 +1,7 @@
 -- Consumers and their settings.
 
 -- _make_consumer creates a consumer and its lanes. Returns false if another session has just
--- created one of that name. The parameters are those of register, which has checked them.
+-- created a consumer of that name. The parameters are those of register, which has checked them.
 CREATE OR REPLACE FUNCTION @schema@._make_consumer(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
     start_at text) RETURNS boolean
@@ -9,8 +9,8 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := @schema@._lane_at_end();
 BEGIN
-    -- window_end must be an assigned number, because rebaseline treats everything past it as new.
-    -- So an explicit start leaves it NULL.
+    -- window_end must be an assigned seq, because rebaseline treats every event past it as new. So
+    -- an explicit start leaves it NULL.
     IF start_at <> 'end' THEN
         l.seen := '1:1:'; -- a snapshot that has seen nothing
         l.floor := CASE start_at WHEN 'beginning' THEN 0
@@ -34,8 +34,8 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'give the consumer another name';
     END IF;
 
-    -- If an earlier consumer of this name was deleted by hand, its leftover rows would become the
-    -- position of this one.
+    -- If an earlier consumer of this name was deleted by hand, its leftover rows would determine
+    -- the position of the new one.
     DELETE FROM @schema@.lane x WHERE x.consumer = _make_consumer.consumer;
     DELETE FROM @schema@.claim x WHERE x.consumer = _make_consumer.consumer;
     DELETE FROM @schema@.parked x WHERE x.consumer = _make_consumer.consumer;
@@ -49,8 +49,8 @@ BEGIN
 END
 $outbox$;
 
--- _lane_at_end returns a lane that stands where the events end now. Only seen, floor, window_end
--- and home are set:
+-- _lane_at_end returns a lane positioned at the present end of the events. Only seen, floor,
+-- window_end and home are set:
 --
 --     seen        the snapshot: everything it shows is behind the lane
 --     floor       no transaction that begins after that snapshot takes a seq up to this one
@@ -122,15 +122,15 @@ BEGIN
 END
 $outbox$;
 
--- _keep_filter records in former_filter the positions of consumer c, whose filter is about to be
--- replaced: that filter applied to everything handed out up to there. If no lane has moved since
--- the last filter was replaced, there is nothing to record. Under _lock_consumer.
+-- _keep_filter records the filter of consumer c and its positions in former_filter before the
+-- filter is replaced: it applied to all events handed out so far. If no lane has moved since the
+-- last replacement, nothing is recorded. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._keep_filter(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     last bigint := (SELECT max(f.n) FROM @schema@.former_filter f WHERE f.consumer = c.name);
 BEGIN
-    -- Snapshots have no comparison operators, so their texts are compared.
+    -- Snapshots have no comparison operators, so they are compared as text.
     IF NOT EXISTS (SELECT 1
                    FROM @schema@._lanes(c.name, c.lanes) l
                    WHERE l.lane >= 0
@@ -162,7 +162,7 @@ $outbox$;
 --
 -- Settings that were replaced before are refused unless they are restored on purpose (how =
 -- 'purpose'). Otherwise a worker that starts with an old configuration would replace a newer filter
--- by its old one, and events that only the newer one matches would be skipped forever.
+-- with its old one, and events that only the newer one matches would be skipped forever.
 CREATE OR REPLACE FUNCTION @schema@._replace_settings(
     c @schema@.consumer, events text, predicate text, ordering text, lanes int,
     by_whom text, how text) RETURNS void
@@ -198,7 +198,7 @@ BEGIN
                       CASE WHEN last.lanes <> old.lanes
                            THEN format('lanes %s', last.lanes) END)
             USING ERRCODE = 'OB001',
-                  HINT = format('the ones here were replaced, and come back only on purpose: '
+                  HINT = format('these settings were replaced; to restore them: '
                                 'outbox consumers revert %s --to %s', c.name, old.generation);
     END IF;
 
@@ -214,9 +214,10 @@ BEGIN
 END
 $outbox$;
 
--- _replace_lanes gives consumer c, as it was before its order or lanes changed, `lanes` new lanes
--- that begin at `l` (see _lane_at_end). Raises an error unless the consumer has finished everything
--- up to there: events of one key could overtake each other. Under _lock_consumer.
+-- _replace_lanes replaces the lanes of consumer c, whose order or number of lanes has changed, with
+-- `lanes` new ones that begin at `l` (see _lane_at_end). c is the consumer before the change.
+-- Raises an error unless the consumer has finished all events up to there, because events of one
+-- key could overtake each other. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._replace_lanes(c @schema@.consumer, lanes int, l @schema@.lane)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -227,8 +228,7 @@ BEGIN
         PERFORM @schema@._lost_place(c);
     END IF;
 
-    -- Is any event claimed or parked, or still to be read: in the open window of a lane, or after
-    -- it?
+    -- Is any event claimed, parked, or unread, in the open window of a lane or after it?
     IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@._lanes(c.name, c.lanes) x
@@ -272,7 +272,7 @@ BEGIN
         PERFORM @schema@._worker_report(consumer, said);
         RETURN;
     END IF;
-    -- A report may quote the answer of a sink, which may have any length.
+    -- A report may quote a sink's response of any length.
     said := left(said, 4000);
     UPDATE @schema@.consumer c
     SET report = said,

@@ -1,8 +1,8 @@
--- Looking for events by their state.
+-- Finding events by their state.
 
--- _states returns what the view delivery says of some events, for `target` (NULL: for every
--- consumer), with their receipts, in order of seq. They are few, so each is looked up separately: a
--- plan for many would read whole tables.
+-- _states returns the rows of view delivery for a few events and consumer `target` (NULL: every
+-- consumer), with their receipts, in order of seq. Each event is looked up by index; a plan for
+-- many events would read whole tables.
 CREATE OR REPLACE FUNCTION @schema@._states(seqs bigint[], target text)
 RETURNS TABLE (seq bigint, consumer text, state text, attempts int, due_at timestamptz, error text,
                predicate text, received_at timestamptz, sink_id text)
@@ -17,16 +17,16 @@ AS $outbox$
     ORDER BY d.seq
 $outbox$;
 
--- _seq_of returns the seq of the event with an id, or NULL if there is none. There is no index by
--- id: it would cost every emit. But an id (UUIDv7) begins with the time it was made, and so roughly
--- grows with seq: a binary search finds the neighbourhood, which is then scanned. An id from
--- elsewhere, or made while a clock was wrong, may be anywhere: for such an id the newest `look`
--- events are searched; NULL: all.
+-- _seq_of returns the seq of the event with an id; NULL if it finds none. No index on id exists,
+-- because it would slow down every emit. An id (UUIDv7) begins with its creation time, so ids
+-- roughly grow with seq: a binary search finds the neighbourhood, which is then scanned. An id of
+-- another kind, or one created while a clock was wrong, may be anywhere: then the newest `look`
+-- events are searched, or all events if look is NULL.
 CREATE OR REPLACE FUNCTION @schema@._seq_of(id uuid, look bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET jit = off AS $outbox$
 DECLARE
-    low bigint;    -- ids up to here are smaller,
-    high bigint;   -- and from here on not, if they are in order
+    low bigint;    -- if ids are in order, those before low are smaller,
+    high bigint;   -- and those from high on are not
     middle bigint;
     at record;
     found bigint;
@@ -54,20 +54,21 @@ BEGIN
     IF look IS NULL THEN
         RETURN (SELECT e.seq FROM @schema@.event e WHERE e.id = _seq_of.id LIMIT 1);
     END IF;
-    -- The fence keeps the id out of the inner query, which has to end after `look` events.
+    -- The LIMIT keeps the condition on id out of the inner query, which ends after `look` events.
     RETURN (SELECT n.seq
             FROM (SELECT e.seq, e.id FROM @schema@.event e ORDER BY e.seq DESC LIMIT look) n
             WHERE n.id = _seq_of.id LIMIT 1);
 END
 $outbox$;
 
--- _exceptional returns the seqs of events that may be in a state for the consumer `whose` (NULL:
--- for any) because something is recorded about them: that they are parked, dead, ended, in a claim,
--- or late. Some may be in another state, and the events of some dead letters are gone: ask _states.
+-- _exceptional returns the seqs of events that may be in state `wanted` for consumer `whose` (NULL:
+-- any consumer) because of a record about them: they are parked, dead, ended, in a claim, or late.
+-- Some may be in another state, and the events of some dead letters no longer exist: _states
+-- decides.
 --
--- For failed, expired, dropped and in-flight the list is complete. For pending and unprocessed
--- (pending, or failed and due again) they are all up to _low. For the others they are the
--- exceptions to what positions and filters say.
+-- The list is complete for failed, expired, dropped and in-flight. For pending and unprocessed
+-- (pending, or failed and due again) it is complete up to _low. For other states it lists the
+-- exceptions to what positions and filters determine.
 CREATE OR REPLACE FUNCTION @schema@._exceptional(wanted text, whose text)
 RETURNS TABLE (seq bigint)
 LANGUAGE sql STABLE
@@ -92,8 +93,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     FROM @schema@.ended x
     WHERE (whose IS NULL OR x.consumer = whose) AND wanted IN (x.state, 'before-start')
     UNION ALL
-    -- A claim of a lane is a range: events that its consumer does not select are not listed, unless
-    -- it selected them before, or a worker recorded how they ended.
+    -- A claim of a lane is a range: events that its consumer does not select are left out, unless a
+    -- former filter may have selected them, or a worker recorded how they ended.
     SELECT e.seq
     FROM @schema@.claim k
     JOIN @schema@.consumer c ON c.name = k.consumer
@@ -118,12 +119,12 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
                         WHERE i.xid = late.xid ORDER BY i.seq OFFSET 0) e -- by the index
 $outbox$;
 
--- _found lists events in order of seq, max_events at most: what a worker would get (wanted:
--- unprocessed; pending, or failed and due again) or what was delivered (published). target: for
--- this consumer only, NULL: for all; after_seq: only events behind it.
+-- _found lists at most max_events events past after_seq, in order of seq. wanted is `unprocessed`
+-- (pending, or failed and due again: the events that a worker would get) or `published`
+-- (delivered). target is one consumer; NULL means all.
 --
--- Where few events match among many, it ends after `look` numbers without a match, and a notice
--- reports how far it came; see _look_end.
+-- If few of many events match, the scan ends after about `look` numbers, and a notice reports the
+-- last number scanned; see _look_end.
 CREATE OR REPLACE FUNCTION @schema@._found(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
 RETURNS TABLE (consumer text, seq bigint, attempts int, due_at timestamptz, error text)
@@ -135,7 +136,7 @@ DECLARE
     until bigint := @schema@._look_end(wanted, max_events, target, after_seq, look);
     n bigint;
 BEGIN
-    -- The fences (OFFSET 0) keep the view from being evaluated for more events than are shown.
+    -- OFFSET 0 prevents PostgreSQL from evaluating the view for more events than are returned.
     RETURN QUERY
     SELECT d.consumer, d.seq, d.attempts, d.due_at, d.error
     FROM @schema@._scopes(wanted, target, after_seq) s
@@ -157,7 +158,7 @@ BEGIN
                                          AND r.event_id = x.event_id)
                END
          ORDER BY y.seq LIMIT max_events)
-        UNION -- what its lanes are past, but was late, waits, or is in a claim that ran out
+        UNION -- events that lanes are past: late, parked, or in an expired claim
         (SELECT x.*
          FROM (SELECT DISTINCT i.seq
                FROM @schema@._exceptional(wanted, s.name) i
@@ -171,18 +172,18 @@ BEGIN
 
     GET DIAGNOSTICS n = ROW_COUNT;
     IF n < max_events AND until IS NOT NULL THEN
-        RAISE NOTICE 'looked only at the sequence numbers up to %, not at all events', until
-            USING HINT = format('use after_seq => %s to go on, or look => NULL to look at '
-                                'everything', until);
+        RAISE NOTICE 'searched only up to sequence number %, not all events', until
+            USING HINT = format('pass after_seq => %s to continue, or look => NULL to search '
+                                'all events', until);
     END IF;
 END
 $outbox$;
 
--- _look_end returns the last number that _found may scan; NULL: no bound. From the first number on
--- that may matter to a consumer these are `look` numbers, divided among the consumers, or fewer,
--- where many events have the right type: determining a state takes as long as scanning 20 numbers.
--- Listed events are not wasted scans, so both bounds grow by max_events. If look or max_events is
--- NULL, there is no bound.
+-- _look_end returns the last number that _found may scan; NULL if the scan is unbounded. From the
+-- first number that may concern a consumer on, _found may scan `look` numbers, divided among the
+-- consumers. If many events have a matching type, it may scan fewer, because determining the state
+-- of an event takes as long as scanning 20 numbers. Listed events are not wasted scans, so both
+-- bounds grow by max_events. If look or max_events is NULL, the scan is unbounded.
 CREATE OR REPLACE FUNCTION @schema@._look_end(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
 RETURNS bigint
@@ -191,7 +192,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $outbox$
     WITH s AS MATERIALIZED (
         SELECT * FROM @schema@._scopes(wanted, target, after_seq)),
-    -- share: of each consumer that has something to look at
+    -- share: the numbers that each consumer with events to scan may use
     r AS MATERIALIZED (
         SELECT min(f.seq) AS first,
                least(greatest(look, 0), 1000000000000000) / greatest(count(*), 1) AS share
@@ -199,7 +200,7 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
         CROSS JOIN LATERAL (SELECT i.seq FROM @schema@.event i
                             WHERE i.seq > s.low AND i.seq <= s.high
                             ORDER BY i.seq LIMIT 1) f),
-    -- until: by numbers, or by states, where a consumer has so many candidates before
+    -- until: the bound by numbers, or a lower one where a consumer has many candidates
     b AS MATERIALIZED (
         SELECT least(r.first - 1 + r.share + max_events, min(t.seq)) AS until
         FROM r
@@ -215,23 +216,23 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
       AND EXISTS (SELECT FROM s, @schema@.event i WHERE i.seq > b.until AND i.seq <= s.high)
 $outbox$;
 
--- _scopes returns for each consumer the events (low < seq <= high) among which there can be some
--- that are unprocessed or published, apart from what _exceptional finds. judged: it depends on more
--- than its patterns of now which of them it was given.
+-- _scopes returns for each consumer the range (low < seq <= high) that can hold unprocessed or
+-- published events, apart from those that _exceptional finds. judged: the consumer's present
+-- patterns alone do not determine which events it was given.
 CREATE OR REPLACE FUNCTION @schema@._scopes(wanted text, target text, after_seq bigint)
 RETURNS TABLE (name text, tenant text, type_like text[], judged boolean, low bigint, high bigint)
 LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
-    -- What its lanes are not past.
+    -- The events that some lane is not past.
     SELECT c.name, c.tenant, c.type_like, false,
            greatest(@schema@._low(c.name, c.lanes), after_seq), 9223372036854775807
     FROM @schema@.consumer c
     WHERE wanted = 'unprocessed' AND (target IS NULL OR c.name = target)
     UNION ALL
     SELECT c.name, c.tenant, c.type_like, true,
-           -- Up to its floor all came before it, if nothing was running when it started.
+           -- Events up to start_floor precede the start, if no transaction was running then.
            greatest(CASE WHEN NOT EXISTS (SELECT pg_snapshot_xip(c.start_seen))
                          THEN c.start_floor END, after_seq),
-           -- Past this none of its lanes has handed anything out, if that is known.
+           -- No lane has handed out an event past this seq, if that is known.
            coalesce((SELECT CASE WHEN bool_and(h.high IS NOT NULL) THEN max(h.high) END
                      FROM (SELECT CASE WHEN l.target IS NULL AND l.window_end IS NOT NULL
                                             THEN greatest(l.floor, l.window_end)
@@ -243,14 +244,14 @@ LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
     WHERE wanted = 'published' AND (target IS NULL OR c.name = target)
 $outbox$;
 
--- _candidates returns the events of a scope that its consumer wants; if they are judged, also those
--- that it may have been given under a former filter, or whose end is recorded. It is inlined, so
--- that nothing is read past what a caller wants.
+-- _candidates returns the events of a scope that match the consumer's patterns. If judged is true,
+-- it also returns events that a former filter may have selected, or whose end is recorded. It is
+-- inlined, so that a caller's LIMIT bounds the scan.
 CREATE OR REPLACE FUNCTION @schema@._candidates(
     consumer text, of_tenant text, patterns text[], judged boolean, low bigint, high bigint)
 RETURNS TABLE (seq bigint)
 LANGUAGE sql STABLE AS $outbox$
-    -- Every name has its schema.
+    -- Every name is schema-qualified.
     SELECT e.seq
     FROM @schema@.event e
     WHERE e.seq OPERATOR(pg_catalog.>) low AND e.seq OPERATOR(pg_catalog.<=) high

@@ -1,8 +1,8 @@
--- _turn_full makes a turn in all cases; see _turn. head: see _claim_fresh.
+-- _turn_full handles every kind of turn; see _turn. head: see _claim_fresh.
 --
 -- The steps, each under the consumer's lock: check that this is still the outbox that the consumer
--- knows (_turn_home); take over claims that have run out; settle; claim (_turn_claim); store the
--- positions of the lanes.
+-- knows (_turn_home); take over expired claims; settle; claim (_turn_claim); store the positions of
+-- the lanes.
 CREATE OR REPLACE FUNCTION @schema@._turn_full(q @schema@._request, head bigint)
 RETURNS @schema@._answer
 LANGUAGE plpgsql VOLATILE
@@ -12,9 +12,9 @@ DECLARE
     r @schema@._answer;
     c @schema@.consumer;
     k @schema@.claim;
-    -- the lanes as they are; [1] is that of the parked events, [i + 2] lane i
+    -- the lanes' rows; [1] is lane -1 (parked events), [i + 2] is lane i
     ls @schema@.lane[];
-    dirty boolean[];       -- which of them have to be written
+    dirty boolean[];       -- which of them have to be stored
     home record;
     claimed record;
     astray text;
@@ -26,14 +26,14 @@ DECLARE
     expired boolean;
     too_long boolean;
     due timestamptz;
-    first_due timestamptz; -- of the parked events; NULL: there are none
+    first_due timestamptz; -- of the parked events; NULL: none is parked
     claiming boolean;
     retried boolean := false; -- parked events were settled
     now timestamptz;
     waited interval := '0';
-    slack interval := '1 s'; -- of two turns, the one that began first may come second
+    slack interval := '1 s'; -- the turn that began first may get the lock second
 BEGIN
-    -- Usually there is nothing to do, which can be determined without a lock.
+    -- Usually a poll finds nothing to do, and needs no lock to determine that.
     IF q.epoch = 0 AND q.max_events > 0 AND head IS NOT NULL THEN
         PERFORM @schema@._check_transaction();
         now := @schema@._clock();
@@ -59,7 +59,7 @@ BEGIN
             RETURN r;
         END IF;
         q.known := coalesce(q.known, '{}');
-        -- one time for all: a claim is alive in every step, or in none
+        -- one time for all steps, so that they agree on which claims are alive
         now := @schema@._clock() + waited;
         SELECT * INTO c FROM @schema@.consumer x WHERE x.name = q.consumer;
     END IF;
@@ -82,8 +82,8 @@ BEGIN
         RETURN r;
     END IF;
 
-    -- As _places does. PostgreSQL plans this anew if a column is added to the table, which it would
-    -- not notice behind a function.
+    -- The query of _places, written out. PostgreSQL replans it if a column is added to the table,
+    -- which it would not notice behind a function.
     SELECT array_agg(x.place ORDER BY n), max((x.place).claims_from) INTO ls, claims_from
     FROM generate_series(-1, c.lanes - 1) AS n,
          LATERAL (SELECT y AS place FROM @schema@.lane y
@@ -93,7 +93,7 @@ BEGIN
         PERFORM @schema@._lost_place(c);
     END IF;
     dirty := array_fill(false, ARRAY[array_length(ls, 1)]);
-    -- No parked event is given a time before now. So due_from holds, unless the clock was set back.
+    -- No parked event gets a time before now, so due_from is valid unless the clock was set back.
     IF ls[1].due_from > now THEN
         ls[1].due_from := NULL;
         dirty[1] := true;
@@ -119,7 +119,7 @@ BEGIN
            max(x.epoch)
     INTO expired, too_long, last_epoch
     FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch >= claims_from;
-    -- a clock that was ahead when the lease was taken must not make it last for ever
+    -- A lease taken while the clock was ahead must not last forever.
     IF too_long THEN
         UPDATE @schema@.claim x SET locked_until = now + x.lease
         WHERE x.consumer = c.name AND x.epoch >= claims_from
@@ -130,7 +130,7 @@ BEGIN
         FROM @schema@._take_over(c, claims_from, q.max_attempts, now, q.known) t;
     END IF;
 
-    IF q.epoch <> 0 THEN -- however late: if the claim is still there, no worker has taken it over
+    IF q.epoch <> 0 THEN -- however late: as long as the claim exists, no worker has taken it over
         SELECT * INTO k FROM @schema@.claim x
         WHERE x.consumer = c.name AND x.epoch = q.epoch AND x.owner = q.owner;
         r.lost := NOT FOUND;
@@ -148,8 +148,8 @@ BEGIN
         first_due := @include first_due(c.name, ls[1].due_from)@;
     END IF;
     IF retried THEN
-        -- Events are gone, and the next scan need not step over them. Others that read the clock a
-        -- little sooner may come second.
+        -- The next scan need not step over the settled events. The margin is for turns that read
+        -- the clock earlier but get the lock later.
         ls[1].due_from := least(first_due, now - interval '10 milliseconds');
     END IF;
     IF claiming AND q.pull_in AND first_due IS NULL THEN
@@ -183,11 +183,11 @@ END
 $outbox$;
 
 -- _turn_repair ends a turn that found an outbox other than the one the consumer knows. It settles,
--- repairs the outbox (wrong says what is wrong; NULL: it was repaired already), and claims nothing.
--- A repair may dissolve all claims, and events that still exist are delivered again. So a claim
--- that was delivered whole is settled before. Other outcomes name events by their numbers, which
--- may belong to other events now: they are settled after, if the claim still exists. Under
--- _lock_consumer.
+-- repairs the outbox (wrong describes the problem; NULL: it was already repaired), and claims
+-- nothing. A repair may end all claims, and then existing events are delivered again. So a claim
+-- that was delivered whole is settled before the repair. Other outcomes name events by seq, which
+-- may belong to other events now: they are settled after the repair, if the claim still exists.
+-- Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_repair(
     c @schema@.consumer, q @schema@._request, wrong text, now timestamptz,
     INOUT r @schema@._answer)
@@ -209,7 +209,7 @@ BEGIN
 END
 $outbox$;
 
--- _settle_only settles a claim, and does nothing else of a turn. Returns false if the worker no
+-- _settle_only settles a claim without the other steps of a turn. Returns false if the worker no
 -- longer has the claim. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_only(
     c @schema@.consumer, q @schema@._request, now timestamptz) RETURNS boolean
@@ -232,21 +232,21 @@ BEGIN
 END
 $outbox$;
 
--- _ms_until returns the milliseconds from now to a time, rounded up; -1: there is no such time.
+-- _ms_until returns the milliseconds from now to due, rounded up; -1 if due is NULL.
 CREATE OR REPLACE FUNCTION @schema@._ms_until(due timestamptz, now timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN $1 IS NULL THEN -1
             ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
 
--- _turn_claim claims for _turn_full: parked events that are due, or the next ones of a lane that is
--- free, whichever comes first by q.parked_first. It fills in r, ls and dirty, and returns when
--- something that it skipped is due. first_due: of the parked events; NULL: there are none. astray:
--- event numbers began again, and nothing was claimed; the lanes that changed have to be written
--- before that is put right. Under _lock_consumer.
+-- _turn_claim makes the claim of _turn_full: parked events that are due, or the next events of a
+-- free lane; q.parked_first decides which are tried first. It fills in r, ls and dirty. due is when
+-- the first event or lane that it skipped is due; first_due is the first time of a parked event, or
+-- NULL if none is parked. astray: event numbers restarted, and nothing was claimed; the changed
+-- lanes have to be stored before the repair. Under _lock_consumer.
 --
 -- A worker that holds a claim joins lanes (see groups.sql). A worker without one takes a single
--- lane, and leaves the others to workers that start at the same time. But the only worker of its
--- process passes lane_hint -1, and takes all lanes of a new consumer.
+-- lane, and leaves the others to workers that start at the same time. The only worker of a process
+-- passes lane_hint -1, and takes all lanes of a new consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, q @schema@._request, head bigint, now timestamptz,
     first_due timestamptz, claims_from bigint, last_epoch bigint,
@@ -261,14 +261,14 @@ DECLARE
     parked boolean := first_due IS NOT NULL;
     try_fresh boolean := NOT (parked AND c.ordering = 'global');
     until timestamptz;
-    taken bigint := 0;     -- the lanes that claims of others cover
+    taken bigint := 0;     -- the lanes that other workers' claims cover
     at_work boolean := cardinality(q.known) > 0;
     is_new boolean := claims_from = 0 AND last_epoch IS NULL; -- nothing was claimed yet
     joins boolean := at_work OR (is_new AND q.lane_hint = -1);
     leaders int[] := '{0}';
     meets record;
     promised boolean;
-    kept boolean := false; -- some lanes were left to another worker
+    kept boolean := false; -- some lanes are kept for another worker
     live bigint;
     ahead_n int;
     ahead_to bigint;
@@ -305,7 +305,7 @@ BEGIN
             END IF;
             FOREACH i IN ARRAY leaders LOOP
                 i := i + 2;
-                CONTINUE WHEN ls[i].leader IS NOT NULL; -- it has joined one that was tried before
+                CONTINUE WHEN ls[i].leader IS NOT NULL; -- joined a lane tried before
                 IF @schema@._members(ls[i].members, i - 2) & taken <> 0 THEN
                     r.busy := true;
                     due := least(due, until);
@@ -327,7 +327,7 @@ BEGIN
                 END IF;
                 IF q.ahead_lane <> i - 2
                    OR q.ahead_members <> @schema@._members(ls[i].members, i - 2) THEN
-                    ahead_n := 0; -- another lane, or the group is another one now
+                    ahead_n := 0; -- another lane, or its group has changed
                     ahead_to := 0;
                 ELSE
                     ahead_n := q.ahead_n;
@@ -390,8 +390,8 @@ BEGIN
         END IF;
     END IF;
 
-    -- A claim of its own that the worker does not know, because the answer got lost, is waited for
-    -- like a claim of another worker.
+    -- If an answer was lost, the worker does not know its own claim, and waits for it as for a
+    -- claim of another worker.
     SELECT coalesce(min(x.locked_until) FILTER (WHERE x.locked_until > now
                         AND (x.owner <> q.owner OR x.epoch <> ALL (q.known))), due),
            count(*)
@@ -405,13 +405,13 @@ BEGIN
 END
 $outbox$;
 
--- _held returns the events of the open window of lane l, with a seq in (from_seq, to_seq], that
--- have to wait behind a parked one of their key. n is how many events there are. If not many more
--- keys are held up, all of them are read at once, by the first event of each, which has a time, and
--- none before `since`; and a worker that computes keys (sample) gets these keys, and looks up its
--- events itself. Otherwise each event's key is looked up. Where numbers are close together, events
--- of other windows may be among those returned: the caller has none of them, and distinguishing
--- them would take longer.
+-- _held returns the events of lane l's open window with a seq in (from_seq, to_seq] that have to
+-- wait behind a parked event of their key. n is the number of events in the range. If few keys are
+-- held up, _held reads all of them, by the first parked event of each, which has a due time, none
+-- before `since`. A worker that computes keys (sample) then gets these keys, and looks up its
+-- events itself. Otherwise _held looks up the key of each event. If the seqs are close together,
+-- `held` may include events of other windows: the caller has none of them, and excluding them would
+-- take longer.
 CREATE OR REPLACE FUNCTION @schema@._held(
     c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz,
     sample bigint, OUT held bigint[], OUT keys bigint[])
@@ -447,30 +447,31 @@ BEGIN
 END
 $outbox$;
 
--- _held_keys returns the keys of the parked events that have a due time, none before `since`: every
--- key that is held up is among them. It returns at most max_keys.
+-- _held_keys returns the keys of the parked events that have a due time, at most max_keys of them.
+-- Every held-up key is among these, since its first event has a due time. No due time is before
+-- `since`.
 CREATE OR REPLACE FUNCTION @schema@._held_keys(consumer text, since timestamptz, max_keys bigint)
 RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     RETURN ARRAY(SELECT x.key FROM @schema@.parked x
                  WHERE x.consumer = $1 AND x.due_at >= coalesce(since, '-infinity')
-                 ORDER BY x.due_at, x.seq LIMIT max_keys); -- by this index: see _parked_rows
+                 ORDER BY x.due_at, x.seq LIMIT max_keys); -- forces the index: see _parked_rows
 END
 $outbox$;
 
--- _knows_keys returns whether a worker computes keys as _key does. A sample proves it. It also
--- needs the bytes that are hashed here: texts come to it in UTF-8.
+-- _knows_keys returns whether a worker computes keys as _key does, which its hash of a sample key
+-- proves. The worker hashes UTF-8, so this server has to hash the same bytes.
 CREATE OR REPLACE FUNCTION @schema@._knows_keys(sample bigint) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a few bytes'), false)
        AND getdatabaseencoding() IN ('UTF8', 'SQL_ASCII');
 
--- _idle returns whether a consumer surely has nothing to do. It takes no lock, and so writes
--- nothing. idle: there is no claim, no parked event that is due, no event the consumer has not
--- seen, nothing it could forget, and the outbox is the one it knows. Otherwise _turn_full checks it
--- under the lock. due and through are what _turn_full would answer. One statement sees everything
--- at one moment.
+-- _idle returns whether a consumer certainly has nothing to do: it has no claim, no parked event
+-- that is due, no unseen event and no position to advance, and the outbox is the one it knows. It
+-- takes no lock and writes nothing. If idle is false, _turn_full checks again under the lock. due
+-- and through are the answers that _turn_full would give. A single statement reads everything at
+-- one moment.
 CREATE OR REPLACE FUNCTION @schema@._idle(
     c @schema@.consumer, pull_in boolean, now timestamptz,
     OUT idle boolean, OUT due timestamptz, OUT through boolean)
@@ -483,15 +484,15 @@ BEGIN
                               AS head),
     d AS MATERIALIZED (SELECT coalesce(max(l.due_from), '-infinity') AS since
                        FROM l WHERE l.lane = -1)
-    SELECT -- Every lane is there and at home, has no open window, and knows the last seq given out.
+    SELECT -- Every lane has a row and is at home, has no open window, and knows the last seq.
            (SELECT count(*) = c.lanes + 1
                    AND bool_and(@schema@._at_home(l.home, here))
                    AND bool_and(l.lane < 0 OR l.leader IS NOT NULL OR
                        (l.target IS NULL
                         AND l.floor >= s.head
                         AND (l.window_end <= s.head) IS NOT FALSE
-                        -- No event is new: neither by its transaction, nor by its number, nor one
-                        -- of a transaction that was running when the lane last polled.
+                        -- No event is new by its xid or its seq, and none is of a transaction that
+                        -- was running when the lane last polled.
                         AND NOT EXISTS (SELECT 1 FROM @schema@.event e
                                         WHERE e.xid >= pg_snapshot_xmax(l.seen))
                         AND NOT EXISTS (SELECT 1 FROM @schema@.event e
@@ -511,7 +512,7 @@ BEGIN
            AND NOT (pull_in AND EXISTS (SELECT 1 FROM @schema@.parked p
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))
-           -- A subscription that writes here is refused by _check_fed.
+           -- _check_fed raises an error if a subscription writes here.
            AND NOT @include is_fed()@,
            (SELECT min(p.due_at) FROM @schema@.parked p
             WHERE p.consumer = c.name AND p.claim IS NULL

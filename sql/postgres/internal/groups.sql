@@ -1,11 +1,12 @@
 -- Lanes at the same position that are worked on by the same worker form a group: one claim covers
--- them all, so that many lanes cost no more than one. One of them is the leader: its row holds
--- their position and which they are (lane.members). The rows of the others name it (lane.leader);
--- their own positions have no meaning. A claim records which lanes it covers (claim.members).
+-- them all, so that many lanes cost no more than one. One of them is the leader: its row holds the
+-- position and the members of the group (lane.members). The rows of the others name the leader
+-- (lane.leader); their own positions have no meaning. A claim records which lanes it covers
+-- (claim.members).
 --
 -- (1) Bit n is in the members of lane m exactly if m = n or lane n's leader is m. (2) A leader has
--- no leader. (3) Only _join_lanes and _split_lanes make and unmake groups; a function that writes a
--- row returned by _lanes makes it stand alone, and has to write all lanes of the consumer.
+-- no leader. (3) Only _join_lanes and _split_lanes form and split groups; a function that stores a
+-- row returned by _lanes makes that lane stand alone, and has to store all lanes of the consumer.
 
 -- _members returns the lanes of a row of lane or claim.
 CREATE OR REPLACE FUNCTION @schema@._members(members bigint, lane int) RETURNS bigint
@@ -15,7 +16,7 @@ RETURN coalesce(members, 1::bigint << lane);
 -- _is_member returns whether lane n is one of the lanes of such a row.
 CREATE OR REPLACE FUNCTION @schema@._is_member(members bigint, lane int, n int) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN (coalesce(members, 1::bigint << lane) >> n) & 1 = 1; -- each is named once, so it is inlined
+RETURN (coalesce(members, 1::bigint << lane) >> n) & 1 = 1; -- each used once: can be inlined
 
 -- _all_lanes returns the members of a group of all lanes.
 CREATE OR REPLACE FUNCTION @schema@._all_lanes(lanes int) RETURNS bigint
@@ -31,8 +32,8 @@ RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (
        AND (l).window_end IS NOT DISTINCT FROM (o).window_end
        AND (l).home IS NOT DISTINCT FROM (o).home;
 
--- _is_kept returns whether a leader is kept for another worker than `owner`. A clock that was ahead
--- must not prolong this.
+-- _is_kept returns whether a leader is kept for a worker other than `owner`. A clock that was ahead
+-- must not prolong that.
 CREATE OR REPLACE FUNCTION @schema@._is_kept(l @schema@.lane, owner text, now timestamptz)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
@@ -78,11 +79,11 @@ BEGIN
 END
 $outbox$;
 
--- _split_lanes is for a worker that finds nothing to do because another has the lanes. Half of the
--- largest group that still has something to claim gets a row of its own, which is kept for the
--- worker: it can claim there once the claims that cover these lanes are settled. A group that is
--- kept for another worker is shared as well: of several workers that start at once, each gets a
--- share. promised: some are kept for it, and it should ask again soon.
+-- _split_lanes splits a group for a worker that finds nothing to do because other workers have the
+-- lanes. Half of the largest group that still has events to claim is kept for the worker, which can
+-- claim there once the claims that cover these lanes are settled. A group kept for another worker
+-- is split as well, so that several workers that start at once each get a share. promised: lanes
+-- are kept for the worker, which should ask again soon.
 CREATE OR REPLACE FUNCTION @schema@._split_lanes(
     c @schema@.consumer, busy bigint, owner text, now timestamptz,
     INOUT ls @schema@.lane[], INOUT dirty boolean[], OUT promised boolean)
@@ -115,7 +116,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Every second one, but not the leader.
+    -- Every second lane, except the leader.
     l := ls[from_lane + 2];
     FOR n IN 0 .. c.lanes - 1 LOOP
         CONTINUE WHEN n = from_lane OR NOT @schema@._is_member(l.members, l.lane, n);
@@ -152,8 +153,8 @@ BEGIN
 END
 $outbox$;
 
--- _behind_first returns the leaders among the lanes ls, those first that are furthest behind, so
--- that groups that stand at different places meet. Of those at the same place, `hint` comes first.
+-- _behind_first returns the leaders among the lanes ls, those furthest behind first, so that groups
+-- at different positions meet. Among leaders at the same position, `hint` is first.
 CREATE OR REPLACE FUNCTION @schema@._behind_first(ls @schema@.lane[], hint int) RETURNS int[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT array_agg(x.lane ORDER BY pg_snapshot_xmax(x.seen), x.target IS NOT NULL, x.pos,

@@ -10,7 +10,7 @@ BEGIN
     IF known IS NULL THEN
         BEGIN
             SELECT s.system_identifier::text INTO known FROM pg_catalog.pg_control_system() s;
-        EXCEPTION WHEN insufficient_privilege THEN -- cached as well
+        EXCEPTION WHEN insufficient_privilege THEN -- cached, too
             known := '?';
         END;
         PERFORM set_config('outbox.cluster', known, false);
@@ -21,8 +21,8 @@ $outbox$;
 
 -- _here returns the place of the outbox, which lanes record (lane.home): cluster/sequence/file,
 -- where the sequence is that of event numbers. If a lane has recorded another place, the outbox was
--- moved, or the sequence was changed: every ALTER SEQUENCE, and TRUNCATE ... RESTART IDENTITY, give
--- a sequence a new file, and make sessions drop cached numbers.
+-- moved, or the sequence was changed: ALTER SEQUENCE and TRUNCATE ... RESTART IDENTITY always
+-- assign the sequence a new file, and make sessions drop cached numbers.
 CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text
 LANGUAGE sql VOLATILE
 RETURN concat(coalesce(@schema@._home(), '?'), '/',
@@ -36,8 +36,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(home = here
                 OR (here LIKE '?/%' AND substr(home, strpos(home, '/')) = substr(here, 2)), false);
 
--- _always_here returns whether the outbox is known to have always been in this cluster: neither a
--- lane nor meta has recorded another one.
+-- _always_here returns whether the outbox has always been in this cluster, as far as is known:
+-- neither a lane nor meta has recorded another cluster.
 CREATE OR REPLACE FUNCTION @schema@._always_here() RETURNS boolean
 LANGUAGE sql VOLATILE AS $outbox$
     SELECT NOT EXISTS (SELECT 1
@@ -48,7 +48,7 @@ LANGUAGE sql VOLATILE AS $outbox$
                    WHERE m.name = 'system_identifier' AND m.value = @schema@._home())
 $outbox$;
 
--- _trouble returns whether this is still the outbox that its lanes know. Each result is NULL, or
+-- _trouble checks whether this is still the outbox that its lanes know. Each result is NULL, or
 -- describes a problem.
 --
 -- moved: the outbox came from another cluster, so its transaction numbers mean nothing here, and
@@ -59,7 +59,8 @@ $outbox$;
 -- position would skip new events. Or events were brought in with transaction numbers from another
 -- cluster, or with their earlier ones (a restore of single tables): those would count as seen.
 --
--- sequence: event numbers may not grow in the order they are taken (CACHE), or will end.
+-- sequence: event numbers may not grow in the order they are taken (CACHE), or the sequence has a
+-- last number.
 --
 -- It probes indexes and checks samples; rebaseline, which repairs this, reads all events. Most
 -- consumers have the same position, so events are checked once for each position: a relay with a
@@ -72,11 +73,11 @@ DECLARE
     here text := @schema@._here();
     own xid8 := pg_current_xact_id_if_assigned();
     s record;   -- how the sequence of event numbers is defined
-    k record;   -- what consumers know
+    k record;   -- the positions that consumers know
     top bigint;
     head bigint;
 BEGIN
-    -- Reads the numbers that consumers know before the last number given out, which only grows.
+    -- The numbers that consumers know are read before the last number assigned, which only grows.
     WITH place AS MATERIALIZED (
         SELECT min(c.name) AS name, l.lane >= 0 AS reads, l.home, l.window_end, o.seq AS reached,
                l.seen::text AS seen, coalesce(l.target, l.seen)::text AS shown
@@ -85,7 +86,7 @@ BEGIN
         CROSS JOIN LATERAL @schema@._reached(c, l) AS o (seq)
         WHERE l.leader IS NULL -- other lanes share their leader's place
         GROUP BY 2, 3, 4, 5, 6, 7),
-    -- The consumer that knows the highest number.
+    -- Which consumer knows the highest number?
     knows AS (
         SELECT x.name, x.seq
         FROM (SELECT l.name, l.window_end AS seq FROM place l
@@ -99,8 +100,8 @@ BEGIN
               CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.receipt x
                                   WHERE x.consumer = c.name) r) x
         ORDER BY x.seq DESC NULLS LAST LIMIT 1),
-    -- Two events are checked for each position: the first that is new there, by transaction, and
-    -- the last one up to the number that was reached. None may be both new and reached.
+    -- Two events are checked for each position: the first that is new by its transaction, and the
+    -- last up to the number reached. Neither may be both new and reached.
     again AS (
         SELECT f.seq, l.name, l.window_end
         FROM place l
@@ -114,7 +115,7 @@ BEGIN
         WHERE l.reads AND f.seq <= l.reached
           AND f.xid >= pg_snapshot_xmax(l.shown::pg_snapshot)
         LIMIT 1),
-    -- An event that appears to have been seen, though it is past every number given out there.
+    -- An event that appears to have been seen, though it is past every number known there.
     strange AS (
         SELECT f.seq, l.name
         FROM place l
@@ -123,7 +124,7 @@ BEGIN
         WHERE l.reads AND pg_visible_in_snapshot(f.xid, l.shown::pg_snapshot)
         LIMIT 1)
     SELECT knows.name, knows.seq,
-           -- A home is cluster/sequence/file. If the cluster is not known, now or when the lane was
+           -- A home is cluster/sequence/file. If the cluster is unknown, now or when the lane was
            -- written, the sequence decides.
            EXISTS (SELECT 1 FROM place l
                    WHERE l.home IS NOT NULL
@@ -153,7 +154,7 @@ BEGIN
         moved := 'its consumers have seen transactions that this cluster has not begun yet';
     ELSIF (SELECT e.xid FROM @schema@.event e
            WHERE e.xid >= pg_snapshot_xmax(pg_current_snapshot()) AND e.xid IS DISTINCT FROM own
-           ORDER BY e.xid LIMIT 1) IS NOT NULL THEN -- ordered, so that it is a probe of the index
+           ORDER BY e.xid LIMIT 1) IS NOT NULL THEN -- ORDER BY makes it an index probe
         moved := 'it has events of transactions that this cluster has not begun yet';
     END IF;
 
@@ -208,9 +209,9 @@ END
 $outbox$;
 
 -- _turn_home checks whether this is still the outbox that the lanes of a consumer know. wrong: why
--- it has to be repaired first. repaired: it was repaired, and the turn has to start over. here: the
--- lanes have to record this as their place. moved: they have recorded another place, so the head
--- that was read before the lock means nothing to them. Under _lock_consumer.
+-- the outbox has to be repaired first. repaired: it was repaired, and the turn has to start over.
+-- here: the lanes have to record this as their place. moved: the lanes have recorded another place,
+-- so the head read before the lock means nothing to them. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_home(
     ls @schema@.lane[], OUT wrong text, OUT repaired boolean, OUT here text, OUT moved boolean)
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -238,8 +239,8 @@ BEGIN
     ELSIF trouble.sequence IS NULL THEN
         here := place;
     ELSIF random() < 0.02 THEN
-        -- Numbers may not grow in the order in which they are taken. The floor is not moved, which
-        -- is slower and equally correct. Repairing the sequence blocks emits, so it is tried only
+        -- Numbers may not grow in the order in which they are taken. The floor does not move, which
+        -- is slower but equally correct. Repairing the sequence blocks emits, so it is tried only
         -- in some turns.
         BEGIN
             PERFORM @schema@._repair_outbox(trouble.sequence);
@@ -253,7 +254,7 @@ $outbox$;
 
 -- _check_fed raises an error while an enabled subscription writes to table event. Events from
 -- logical replication have transaction numbers of another cluster. The lanes here would consider
--- them seen and skip them, so nothing is handed out while more may arrive.
+-- them seen and skip them, so no event is handed out while more may arrive.
 CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

@@ -1,8 +1,8 @@
--- The inbox: what each handler has taken effect for.
+-- The inbox: the keys that each handler has handled.
 
--- _handle records that a handler takes effect for a key, with the hash of what came with it.
--- Returns NULL if this is the first time, and otherwise the hash that was recorded then. It waits
--- for a transaction that is recording the same key.
+-- _handle records that a handler handles a key, with the hash of its event. It returns NULL the
+-- first time, and the recorded hash after that. If another transaction is recording the same key,
+-- _handle waits for it.
 CREATE OR REPLACE FUNCTION @schema@._handle(handler text, key text, content bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -24,9 +24,9 @@ BEGIN
 END
 $outbox$;
 
--- _handle_all is the inbox for many events at once. It records in the current transaction that each
--- handler takes effect for its key. Returns whether this was the first time for all of them; if
--- not, nothing is recorded. It avoids ON CONFLICT, which costs three times as much as the row.
+-- _handle_all records many events in the inbox, in the current transaction: each handler handles
+-- its key. It returns true if this was the first time for all of them; otherwise it records
+-- nothing. It avoids ON CONFLICT, which costs three times as much as the row.
 CREATE OR REPLACE FUNCTION @schema@._handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -40,13 +40,13 @@ BEGIN
     FROM unnest(handlers, keys) AS x (handler, key);
     RETURN true;
 EXCEPTION WHEN unique_violation THEN
-    RETURN false; -- the block's savepoint has undone the rows before it
+    RETURN false; -- the block's savepoint has undone the earlier rows
 END
 $outbox$;
 
 -- _handled_before returns which of the given pairs (handler, key) are in the inbox already, as
--- indexes into the arrays, from 1. Each is one probe of the primary key: the settings rule out
--- every plan that reads more, whatever the statistics say.
+-- indexes into the arrays, from 1. Each pair takes one probe of the primary key: the settings rule
+-- out any plan that reads more, whatever the statistics.
 CREATE OR REPLACE FUNCTION @schema@._handled_before(handlers text[], keys text[])
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE

@@ -1,8 +1,8 @@
--- The rows of lane: where a consumer stands.
+-- The rows of table lane: the positions of a consumer.
 
--- _reached returns the seq up to which lane l has seen all numbers given out, so that no event up
--- to it can be new to the lane. NULL: the lane cannot tell. Where a consumer starts (start_at) does
--- not count: it was chosen, and it may be ahead of anything the lane has seen.
+-- _reached returns the seq up to which lane l has seen all numbers, so that no event up to it can
+-- be new to the lane; NULL if that is unknown. The configured start of a consumer (start_at) does
+-- not count: it may be ahead of everything that the lane has seen.
 CREATE OR REPLACE FUNCTION @schema@._reached(c @schema@.consumer, l @schema@.lane) RETURNS bigint
 LANGUAGE sql STABLE
 RETURN CASE WHEN (l).window_end IS NULL THEN NULL
@@ -11,13 +11,13 @@ RETURN CASE WHEN (l).window_end IS NULL THEN NULL
             WHEN (l).floor <= @include start_of((c))@ THEN NULL
             ELSE least((l).floor, (l).window_end) END;
 
--- _places returns the current row of every lane of a consumer that has `lanes` of them, and before
--- them that of the parked events, lane -1, as they are: where a lane in a group stands is in the
--- row of its leader (see groups.sql). The current row is the one with the highest version: one
--- probe, backwards, of the index. It can be inlined, so that a query plans with it.
+-- _places returns the current rows of a consumer with `lanes` lanes: first lane -1 (the parked
+-- events), then each lane. The rows are as stored: the position of a lane in a group is in the row
+-- of its leader (see groups.sql). The current row has the highest version, which one backward index
+-- probe finds. The function can be inlined into queries.
 CREATE OR REPLACE FUNCTION @schema@._places(consumer text, lanes int) RETURNS SETOF @schema@.lane
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
-    -- Every name has its schema.
+    -- Every name is schema-qualified.
     SELECT l.*
     FROM pg_catalog.generate_series(-1, _places.lanes OPERATOR(pg_catalog.-) 1) AS n,
          LATERAL (SELECT * FROM @schema@.lane x
@@ -27,16 +27,16 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
                   LIMIT 1) AS l
 $outbox$;
 
--- _lanes returns how far every lane of a consumer has come, as if each stood alone: one row per
--- lane, as _places does, with the place of its leader where it has one. The columns are named, so
--- that a column added to the table by hand does no harm.
+-- _lanes returns the position of every lane of a consumer, as if no lanes were grouped: the rows of
+-- _places, with the position of the leader for a lane that has one. The columns are listed, so that
+-- a column added to the table by hand does no harm.
 CREATE OR REPLACE FUNCTION @schema@._lanes(whose text, n_lanes int) RETURNS TABLE (
     consumer text, lane int, version bigint, seen pg_snapshot, floor bigint, target pg_snapshot,
     next_floor bigint, window_end bigint, pos bigint, claims_from bigint, delivered bigint,
     home text, due_from timestamptz, leader int, members bigint, kept_for text,
     kept_until timestamptz)
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
-    -- Every name has its schema.
+    -- Every name is schema-qualified.
     SELECT l.consumer, l.lane, l.version, p.seen, p.floor, p.target, p.next_floor, p.window_end,
            p.pos, p.claims_from, l.delivered, p.home, l.due_from, NULL::pg_catalog.int4,
            NULL::pg_catalog.int8, NULL::pg_catalog.text, NULL::pg_catalog.timestamptz
@@ -53,8 +53,8 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
                   LIMIT 1) AS p
 $outbox$;
 
--- _check_whole raises an error while a restore is under way. A restore makes keys last, so as long
--- as they are missing, rows may be missing, too.
+-- _check_whole raises an error while a restore is under way. A restore creates keys last, so while
+-- they are missing, rows may be missing, too.
 CREATE OR REPLACE FUNCTION @schema@._check_whole() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -66,8 +66,8 @@ BEGIN
 END
 $outbox$;
 
--- _lost_place always raises an error. It is called for a consumer that has lost rows of lane, so
--- that it is unknown which events it has had.
+-- _lost_place always raises an error. It is called for a consumer whose rows in lane are missing,
+-- so that it is unknown which events were handed out.
 CREATE OR REPLACE FUNCTION @schema@._lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -98,14 +98,14 @@ BEGIN
 END
 $outbox$;
 
--- _put_lanes does the same for those of a consumer's lanes that have changed. ls and dirty are as
--- in _turn_full. Old rows are deleted by ctid, as in _turn_batch: one index probe for each.
+-- _put_lanes does the same for the changed lanes of a consumer. ls and dirty are as in _turn_full.
+-- Old rows are deleted by ctid, as in _turn_batch: one index probe for each.
 CREATE OR REPLACE FUNCTION @schema@._put_lanes(ls @schema@.lane[], dirty boolean[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     changed int[] := array_positions(dirty, true);
 BEGIN
-    IF cardinality(changed) <= 2 THEN -- sooner done one by one
+    IF cardinality(changed) <= 2 THEN -- faster one by one
         FOR i IN 1 .. cardinality(changed) LOOP
             PERFORM @schema@._put_lane(ls[changed[i]]);
         END LOOP;

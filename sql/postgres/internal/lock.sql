@@ -1,12 +1,12 @@
--- _lock_consumer lets one transaction at a time hand out or settle work of a consumer. The lock
--- lasts until the transaction ends. Returns how long it waited, because _clock stands still during
--- a statement. A consumer that does not exist is ignored.
+-- _lock_consumer locks a consumer, so that one transaction at a time hands out or settles its
+-- events. The lock lasts until the transaction ends. Returns how long it waited, because _clock
+-- stands still during a statement. A consumer that does not exist is ignored.
 --
--- It locks the consumer's row, which takes the right to change the row; any role that can connect
--- could take an advisory lock. Afterwards the caller must read in another statement, whose snapshot
--- is newer than the lock. That takes READ COMMITTED.
+-- It locks the consumer's row, which requires the right to change the row; any role that can
+-- connect could take an advisory lock. After the lock the caller must read in another statement,
+-- whose snapshot is newer than the lock. That requires READ COMMITTED.
 --
--- A row lock is a write, and takes a transaction number. So a turn that only polls does without it
+-- A row lock is a write, and takes a transaction number. So a turn that only polls does not lock
 -- (see _idle), and the head is read before it (see _claim_fresh).
 CREATE OR REPLACE FUNCTION @schema@._lock_consumer(consumer text) RETURNS interval
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -24,9 +24,9 @@ BEGIN
 END
 $outbox$;
 
--- _try_consumer is _lock_consumer for a claim that can be made later as well: it gives up after
--- 100 ms, long enough for the turn of another worker, or at once in a session that many consumers
--- share (outbox.brief). Returns NULL if another transaction has the consumer.
+-- _try_consumer is _lock_consumer for a claim that can wait: it gives up after 100 ms, which is
+-- long enough for the turn of another worker, or at once in a session that many consumers share
+-- (outbox.brief). Returns NULL if another transaction has the consumer.
 CREATE OR REPLACE FUNCTION @schema@._try_consumer(consumer text) RETURNS interval
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '100ms' AS $outbox$
 BEGIN
@@ -53,8 +53,8 @@ END
 $outbox$;
 
 -- _wait_for_consumer waits for the lock of a consumer for at most 5 s, or 1 s in a session that
--- many consumers share (outbox.brief); then it raises an error that names the session that holds
--- it.
+-- many consumers share (outbox.brief); then it raises an error that names the session holding the
+-- lock.
 CREATE OR REPLACE FUNCTION @schema@._wait_for_consumer(consumer text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 BEGIN
@@ -65,14 +65,14 @@ BEGIN
     WHERE c.name = _wait_for_consumer.consumer
     FOR NO KEY UPDATE;
 EXCEPTION WHEN lock_not_available THEN
-    -- xmax is the transaction that has the row locked.
+    -- xmax is the transaction that holds the row lock.
     RAISE EXCEPTION 'consumer "%" is locked by %', consumer,
         coalesce((SELECT h.who
                   FROM @schema@.consumer c, LATERAL @schema@._holder(c.xmax) h
                   WHERE c.name = _wait_for_consumer.consumer),
                  'a transaction that has just ended')
         USING ERRCODE = 'lock_not_available',
-              HINT = 'end that transaction; workers try again by themselves';
+              HINT = 'end that transaction; workers retry automatically';
 END
 $outbox$;
 
@@ -94,8 +94,8 @@ LANGUAGE sql STABLE AS $outbox$
     LIMIT 1
 $outbox$;
 
--- _session describes a session for messages. The time is left out if this role may not know it:
--- only the session's own role, and roles that may see statistics, do.
+-- _session describes a session for messages. The time is left out if this role may not see it: only
+-- the session's own role and roles that may read statistics can.
 CREATE OR REPLACE FUNCTION @schema@._session(pid int) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT concat(format('pid %s, role "%s", application "%s"',
@@ -107,20 +107,20 @@ LANGUAGE sql STABLE AS $outbox$
     WHERE a.pid = _session.pid
 $outbox$;
 
--- _check_transaction raises an error in a transaction in which nothing can be handed out. Above
--- READ COMMITTED, what is read after the lock would be as old as the transaction.
+-- _check_transaction raises an error in a transaction that cannot hand out events. Above READ
+-- COMMITTED, a read after the lock would still use the transaction's old snapshot.
 CREATE OR REPLACE FUNCTION @schema@._check_transaction() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        RAISE EXCEPTION 'the outbox works in READ COMMITTED, not in %',
+        RAISE EXCEPTION 'the outbox requires READ COMMITTED, not %',
             upper(current_setting('transaction_isolation'))
             USING ERRCODE = 'OB002',
                   HINT = 'SET default_transaction_isolation = ''read committed'' on this '
                          'connection, or for its role (ALTER ROLE)';
     END IF;
     IF current_setting('transaction_read_only') = 'on' THEN
-        RAISE EXCEPTION 'the outbox cannot be worked on in a read-only transaction'
+        RAISE EXCEPTION 'events cannot be claimed or settled in a read-only transaction'
             USING ERRCODE = 'read_only_sql_transaction',
                   HINT = 'connect to the primary; BEGIN READ WRITE, '
                          'or SET default_transaction_read_only = off on this connection, '

@@ -1,6 +1,6 @@
 -- _name_view creates a view under a name that is known from another outbox (docs/coming-from.md).
--- meaning is its comment, query its body. The schema may be the application's, so an object of that
--- name that is not ours is left alone. Our views are recognised by their comment.
+-- meaning is its comment, query its body. The schema may be the application's, so _name_view leaves
+-- any other object of that name alone. It recognises the outbox's views by their comment.
 CREATE OR REPLACE FUNCTION @schema@._name_view(name text, meaning text, query text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -29,8 +29,8 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 
 -- The views depend on other views and on functions, which are about to be replaced. So they are
--- dropped here, and views/names.sql creates them again at the end. A view that an object of the
--- application depends on cannot be dropped: it stays, and is replaced there.
+-- dropped here, and views/names.sql creates them again at the end. If an object of the application
+-- depends on a view, the view cannot be dropped: views/names.sql replaces it.
 DO $outbox$
 DECLARE
     v record;

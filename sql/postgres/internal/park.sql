@@ -1,9 +1,9 @@
 -- Parked events and dead letters.
 
 -- _parked_rows returns the row locations (ctid) of parked events, for statements that change them.
--- The choice of index is not left to the planner: the table is empty most of the time, so all
--- indexes look equally cheap to the planner, and an index chosen for all of a consumer's events
--- would be read whole for each of them.
+-- The planner does not choose the index: the table is empty most of the time, so all indexes look
+-- equally cheap, and with an index on the consumer alone, each event would read all of the
+-- consumer's entries.
 CREATE OR REPLACE FUNCTION @schema@._parked_rows(consumer text, seqs bigint[]) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -49,8 +49,8 @@ BEGIN
 END
 $outbox$;
 
--- _first_due returns the first time that a parked event has, whether it is in a claim or not; NULL:
--- none is parked. It ensures that the intended index is used: see _parked_rows.
+-- _first_due returns the earliest due time of a parked event, claimed or not; NULL if none is
+-- parked. It forces the intended index: see _parked_rows.
 CREATE OR REPLACE FUNCTION @schema@._first_due(consumer text, since timestamptz)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $outbox$
@@ -59,13 +59,13 @@ BEGIN
 END
 $outbox$;
 
--- _park makes events wait, in the order in which their worker had them. The kind of wait is named
--- as in settle: a retry waits for its delay, a delay for the event's own time, and an event that
--- was behind another one for nothing of its own. An event behind a parked one of its key, or behind
--- one that is parked earlier in this call, has no due time.
+-- _park parks events, in the order in which their worker had them. The kinds are those of settle: a
+-- retry waits for its delay, a delay for the event's not_before, and an event behind another one
+-- only for that. An event behind a parked one of its key, or behind one that is parked earlier in
+-- this call, has no due time.
 --
--- Events of a fresh claim are usually the first ones parked from there on, and then nothing can be
--- in conflict with them. Checking each of them takes longer.
+-- Usually no event is parked from the first event of a fresh claim on, and then no row can
+-- conflict. Checking each event would take longer.
 CREATE OR REPLACE FUNCTION @schema@._park(
     c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
     errors text[], proven boolean[], now timestamptz) RETURNS void
@@ -73,7 +73,7 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     IF (SELECT x.seq FROM (SELECT min(o.seq) AS first, max(o.seq) AS last
                            FROM unnest(seqs) AS o (seq)) r,
-             LATERAL (SELECT y.seq FROM @schema@.parked y -- by this index: see _parked_rows
+             LATERAL (SELECT y.seq FROM @schema@.parked y -- forces the index: see _parked_rows
                       WHERE y.consumer = c.name AND y.seq BETWEEN r.first AND r.last
                       ORDER BY y.seq LIMIT 1) x) IS NULL THEN
         INSERT INTO @schema@.parked
@@ -92,7 +92,7 @@ BEGIN
 END
 $outbox$;
 
--- _as_parked returns the rows that _park makes of its parameters. It is inlined into the calling
+-- _as_parked returns the rows that _park inserts for its parameters. It is inlined into the calling
 -- statement. The columns are named as in _lanes, for the same reason.
 CREATE OR REPLACE FUNCTION @schema@._as_parked(
     c @schema@.consumer, seqs bigint[], kinds text[], all_attempts int[], delays_ms bigint[],
@@ -128,15 +128,15 @@ BEGIN ATOMIC
                LIMIT 1) e ON true -- a trimmed event is a dead letter, which holds a full copy
           CROSS JOIN LATERAL (
                SELECT @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y) w
-    LEFT JOIN LATERAL ( -- by this index: see _parked_rows
+    LEFT JOIN LATERAL ( -- forces the index: see _parked_rows
          SELECT true AS there FROM @schema@.parked x
          WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
            AND w.key <> 0 AND (w.before < w.seq) IS NOT TRUE
          ORDER BY x.key, x.seq LIMIT 1) b ON true;
 END;
 
--- _promote makes the first parked event of each key due, if it waited behind an event that is gone.
--- An event that failed while it was behind that one has yet to wait for its own due time.
+-- _promote makes the first parked event of each key due, if it waited behind an event that is no
+-- longer parked. An event that failed while it waited there still waits for its own due time.
 CREATE OR REPLACE FUNCTION @schema@._promote(consumer text, key_list bigint[], now timestamptz)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -145,7 +145,7 @@ BEGIN
     WHERE p.claim IS NULL AND p.due_at IS NULL
       AND p.ctid = ANY (ARRAY(
           SELECT f.at
-          FROM unnest(key_list) AS k (key), LATERAL ( -- by this index: see _parked_rows
+          FROM unnest(key_list) AS k (key), LATERAL ( -- forces the index: see _parked_rows
                SELECT x.ctid AS at FROM @schema@.parked x
                WHERE x.consumer = _promote.consumer AND x.key BETWEEN k.key AND k.key
                ORDER BY x.key, x.seq LIMIT 1) f
@@ -153,7 +153,7 @@ BEGIN
 END
 $outbox$;
 
--- _bury makes dead letters of events, which are kept whole, and takes them out of the parked ones.
+-- _bury makes dead letters of events, with full copies, and deletes their rows in parked.
 CREATE OR REPLACE FUNCTION @schema@._bury(consumer text, seqs bigint[], attempts int[],
                                           errors text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -1,16 +1,16 @@
--- _wants returns whether a payload passes a predicate, exactly as a relay decides it:
--- src/event/filter.h has the grammar, and a test compares the two. NULL: SQL cannot tell, because
--- the predicate is not one, it asks for a NUL character, which no text in PostgreSQL can have, or
--- because the database is not in UTF-8 and the payload not in ASCII.
+-- _wants returns whether a payload matches a predicate, exactly as a relay decides it:
+-- src/event/filter.h has the grammar, and a test compares the two. It returns NULL if SQL cannot
+-- decide: the predicate is not valid, or asks for a NUL character, which PostgreSQL text cannot
+-- hold, or the database's encoding is not UTF8 and the predicate or payload is not ASCII.
 --
--- The predicate is read from left to right. For each open parenthesis there is an element of the
--- arrays: whether an alternative before the last "or" holds, whether all factors since then hold,
--- and whether a "not" is waiting for its factor.
+-- The predicate is read from left to right. Each level of parentheses has an element in each array:
+-- any_before (an alternative before the last "or" holds), all_since (all factors since then hold),
+-- and negated (a "not" applies to the next factor).
 CREATE OR REPLACE FUNCTION @schema@._wants(predicate text, payload json) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
-    -- [1] and, or, not; [2] a parenthesis; then the path of `exists path`, of `path exists`, and of
-    -- a comparison with its operator and its literal; [8] anything else
+    -- [1] and, or, not; [2] a parenthesis; [3] the path of `exists path`; [4] the path of `path
+    -- exists`; [5] to [7] the path, operator and literal of a comparison; [8] anything else
     tokens CONSTANT text := replace(replace(replace(
         '(and|or|not)(?!W)|([()])|exists(?!W)[ \t-\r]*(PATH)|(PATH)[ \t-\r]*exists(?!W)|'
         '(PATH)[ \t-\r]*(!?=)[ \t-\r]*(''[^'']*''|"(?:[^"\\]|\\.)*"|[A-Za-z0-9_.+-]+)|([^ \t-\r])',
@@ -22,7 +22,7 @@ DECLARE
     all_since boolean[] := '{t}';
     negated boolean[] := '{f}';
     depth int := 1;
-    factor boolean;             -- the value of the factor that was read; NULL: the token was none
+    factor boolean;             -- value of the factor just read; NULL: the token is not a factor
     after_factor boolean := false;
     found json;
 BEGIN
@@ -77,13 +77,13 @@ BEGIN
     IF depth > 1 OR NOT after_factor THEN
         RETURN NULL;
     END IF;
-    -- A relay rejects JSON that is nested too deep.
+    -- A relay rejects JSON that is nested too deeply.
     RETURN (any_before[1] OR all_since[1]) AND NOT @schema@._too_deep(payload::text);
 END
 $outbox$;
 
--- _at_path returns the value at a path of a predicate; NULL: there is none. Only a bare name of
--- digits indexes an array.
+-- _at_path returns the value at a path of a predicate; NULL if the payload has none. Only an
+-- unquoted number indexes an array.
 CREATE OR REPLACE FUNCTION @schema@._at_path(payload json, path text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -102,8 +102,9 @@ BEGIN
 END
 $outbox$;
 
--- _equals compares a value with a literal of a predicate: strings without their escapes, numbers by
--- value, and never across types. A missing value equals nothing. NULL: not a literal.
+-- _equals returns whether a value equals a literal of a predicate; NULL if the literal is not
+-- valid. Strings are compared after unescaping, numbers by value. Values of different types are
+-- never equal, and a missing value equals nothing.
 CREATE OR REPLACE FUNCTION @schema@._equals(value json, literal text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -125,9 +126,9 @@ BEGIN
 END
 $outbox$;
 
--- _normal_number writes a JSON number as digits without a zero at either end and an exponent, so
--- that equal numbers are equal texts, however large. Of an exponent 16 digits count, as in
--- src/base/decimal.c.
+-- _normal_number returns a JSON number in a normal form: digits without leading or trailing zeros,
+-- and an exponent. Equal numbers have the same form, however large they are. Only the first 16
+-- digits of an exponent count, as in src/base/decimal.c.
 CREATE OR REPLACE FUNCTION @schema@._normal_number(number text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT CASE WHEN d.digits = '' THEN '0'
@@ -140,16 +141,17 @@ LANGUAGE sql IMMUTABLE AS $outbox$
          LATERAL (SELECT ltrim(concat(n.m[2], n.m[3]), '0') AS digits) d
 $outbox$;
 
--- _plain_json makes JSON text that PostgreSQL can read escapes in: half of a surrogate pair becomes
--- U+FFFD, as for a relay, and a NUL character U+FDD0, which is in no predicate that _wants reads.
+-- _plain_json replaces the escapes in JSON text that PostgreSQL cannot decode: a lone surrogate
+-- becomes U+FFFD, as in a relay, and a NUL character becomes U+FDD0, which _wants accepts in no
+-- predicate.
 CREATE OR REPLACE FUNCTION @schema@._plain_json(text text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN
     IF text !~* '\\u(0000|d[89a-f])' THEN
         RETURN text::json;
     END IF;
-    -- A backslash that stands for itself begins no escape, and the pairs are put aside as \P, which
-    -- is no JSON.
+    -- First hide escaped backslashes, which do not begin another escape, and write surrogate pairs
+    -- as \P, which JSON does not have.
     text := replace(text, '\\', '\u005c');
     text := regexp_replace(text, '\\u(d[89ab]..)\\u(d[c-f]..)', '\\P\1\2', 'gi');
     text := regexp_replace(text, '\\ud[89a-f]..', '\\ufffd', 'gi');
@@ -158,9 +160,9 @@ BEGIN
 END
 $outbox$;
 
--- _too_deep returns whether JSON is nested more than 256 deep, which a relay does not read. Texts
--- with that many brackets are checked more closely: the strings go, then the inner pairs, level by
--- level.
+-- _too_deep returns whether JSON is nested more than 256 levels deep, which a relay rejects. Text
+-- with that many brackets is checked more closely: strings are removed first, then the innermost
+-- pairs of brackets, level by level.
 CREATE OR REPLACE FUNCTION @schema@._too_deep(document text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN

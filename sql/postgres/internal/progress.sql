@@ -1,9 +1,8 @@
--- How far consumers have come, and which events they still need.
+-- The progress of consumers, and which events they still need.
 
--- _low returns the seq up to which every lane of a consumer, which has `lanes` of them, is past
--- everything but what was late: events of transactions that were running when a lane polled. NULL:
--- its rows in lane are gone. Past what the target neither shows nor names, nothing is known by its
--- seq alone.
+-- _low returns the seq up to which every one of a consumer's `lanes` lanes is past all events but
+-- late ones, those of transactions that were running when a lane polled. NULL: rows of lane are
+-- missing. Past next_floor, the seq of an event does not determine whether a lane has passed it.
 CREATE OR REPLACE FUNCTION @schema@._low(consumer text, lanes int) RETURNS bigint
 LANGUAGE sql STABLE AS $outbox$
     SELECT min(CASE WHEN l.target IS NULL THEN l.floor
@@ -12,8 +11,8 @@ LANGUAGE sql STABLE AS $outbox$
     WHERE l.lane >= 0
 $outbox$;
 
--- _floors returns for each consumer the seq up to which it no longer needs events, and what keeps
--- it there (pin): its position, a claim, a parked event, or a lost place.
+-- _floors returns for each consumer the seq up to which it no longer needs events, and the reason
+-- (pin): its position, a claim, a parked event, or a lost place.
 CREATE OR REPLACE FUNCTION @schema@._floors()
 RETURNS TABLE (consumer text, paused boolean, floor bigint, pin text)
 LANGUAGE sql STABLE SET jit = off AS $outbox$
@@ -25,18 +24,18 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
           FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
           WHERE l.lane >= 0
           UNION ALL
-          -- The position is past what is claimed, but a claim may be taken over and read again.
+          -- The position is past claimed events, but a claim may be taken over and read again.
           SELECT c.name, c.paused, greatest(k.floor, k.from_seq), 'claim', 1
           FROM @schema@.consumer c
           JOIN @schema@.claim k ON k.consumer = c.name AND k.lane >= 0
           UNION ALL
-          -- Rows of lane are gone: it is unknown where the consumer is, so it may need everything.
+          -- Rows of lane are missing: the position is unknown, so the consumer may need all events.
           SELECT c.name, c.paused, 0, 'lost place', 0
           FROM @schema@.consumer c
           WHERE (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes
           UNION ALL
           -- A dead letter that was sent back is parked as well, but has a copy of its event. The
-          -- first of the others is found by the order of the index: an aggregate would read all.
+          -- first other parked event is found in index order; an aggregate would read all of them.
           SELECT c.name, c.paused, p.seq - 1, 'parked', 0
           FROM @schema@.consumer c,
                LATERAL (SELECT x.seq
@@ -70,10 +69,10 @@ LANGUAGE sql STABLE AS $outbox$
                                      WHERE d.consumer = p.consumer AND d.seq = p.seq))
 $outbox$;
 
--- _surely_done returns a transaction number. Events of earlier transactions have been seen by every
--- lane of every consumer, and are in no claim. So no consumer needs those below the floor, and
--- _needed does not have to be asked for each of them. Claims count because a claim of late events
--- holds some that are below its own floor.
+-- _surely_done returns an xid. Every lane of every consumer has seen the events of earlier
+-- transactions, and no claim holds one. So no consumer needs such an event below the floor, and
+-- _needed is not called for it. Claims count because a claim of late events holds some that are
+-- below its own floor.
 CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8
 LANGUAGE sql STABLE AS $outbox$
     SELECT coalesce(min(pg_snapshot_xmin(s.seen)::text::bigint), 0)::text::xid8
@@ -84,10 +83,10 @@ LANGUAGE sql STABLE AS $outbox$
           SELECT k.seen FROM @schema@.claim k WHERE k.lane >= 0) s
 $outbox$;
 
--- _progress returns where a consumer with `lanes` lanes is, by the lane that is furthest behind,
--- and how many events it has been delivered. Lane -1, of the parked events, has no place. It is not
--- inlined: for a statement over all consumers the planner would expect 1,000 lanes of each, and use
--- JIT.
+-- _progress returns the position of the lane that is furthest behind, for a consumer with `lanes`
+-- lanes, and how many events were delivered to the consumer. Lane -1, of the parked events, has no
+-- position. The function is not inlined: in a statement over all consumers the planner would expect
+-- 1,000 lanes of each, and use JIT.
 CREATE OR REPLACE FUNCTION @schema@._progress(
     consumer text, lanes int, OUT place bigint, OUT delivered bigint)
 LANGUAGE sql STABLE SET jit = off AS $outbox$
@@ -98,9 +97,9 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
     FROM @schema@._lanes(_progress.consumer, _progress.lanes) x
 $outbox$;
 
--- _parked_events returns the first max_rows parked events of a consumer, in or out of a claim, in
--- order of seq, which is that of the primary key: the rest is not touched. Neither function leaves
--- the index to the planner: see _parked_rows.
+-- _parked_events returns the first max_rows parked events of a consumer, claimed or not, in order
+-- of seq. That is the order of the primary key, so no other row is read. This function and
+-- _parked_summary do not leave the index to the planner: see _parked_rows.
 CREATE OR REPLACE FUNCTION @schema@._parked_events(consumer text, max_rows int)
 RETURNS TABLE (seq bigint, type text, created_at timestamptz, error text, failed_at timestamptz)
 LANGUAGE sql STABLE
@@ -109,7 +108,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
     FROM (SELECT x.seq, x.error, x.failed_at FROM @schema@.parked x
           WHERE x.consumer = _parked_events.consumer
           ORDER BY x.seq LIMIT _parked_events.max_rows) p,
-         -- An event that was trimmed while parked is a dead letter sent back, which is kept whole.
+         -- A parked event that was trimmed is a dead letter that was sent back: dead has a full
+         -- copy.
          LATERAL (SELECT i.type, i.created_at FROM @schema@.event i WHERE i.seq = p.seq
                   UNION ALL
                   SELECT d.type, d.created_at FROM @schema@.dead d
@@ -117,15 +117,15 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
                   LIMIT 1) e
 $outbox$;
 
--- _parked_summary returns how many events of a consumer are parked, in or out of a claim, and which
--- has waited longest, at a cost that does not grow with their number.
+-- _parked_summary returns how many events of a consumer are parked, claimed or not, and which has
+-- waited longest, at a cost that does not grow with their number.
 --
--- n is exact below 10,000. Beyond that it is extrapolated: the share that those counted have of the
--- sequence numbers between them stands for the rest, up to the last parked event. Of the first
--- 1,000, oldest_at is when the oldest was emitted, and error that of the one that failed last. Of
--- the 1,000 whose time comes first, first_seq is the oldest that is not just waiting for its
+-- n is exact below 10,000. Above, it is extrapolated up to the last parked event, from the share of
+-- the sequence numbers that the counted events have. Among the first 1,000 events, oldest_at is
+-- when the oldest was emitted, and error is the error of the one that failed last. Among the 1,000
+-- with the earliest due times, first_seq is the oldest event that waits for more than its
 -- not_before, and overdue_at is when it could first have been delivered. Only the first event of a
--- key has a time.
+-- key has a due time.
 CREATE OR REPLACE FUNCTION @schema@._parked_summary(
     consumer text, OUT n bigint, OUT exact boolean, OUT oldest_at timestamptz, OUT error text,
     OUT failed_at timestamptz, OUT first_seq bigint, OUT first_attempts int,
@@ -145,7 +145,7 @@ BEGIN
           WHERE p.consumer = $1 ORDER BY p.seq LIMIT 10000) s;
     exact := n < 10000;
     IF n = 0 THEN
-        RETURN; -- as it is most of the time
+        RETURN; -- the usual case
     END IF;
     IF NOT exact THEN
         SELECT p.seq INTO last FROM @schema@.parked p
@@ -174,15 +174,14 @@ BEGIN
 END
 $outbox$;
 
--- _waiting returns the first max_rows events past the point up to which the consumer has had
--- everything, in order of seq. waits: the event waits to be claimed: its lane is not past it, and
--- the type patterns match. The payload predicate is not evaluated.
+-- _waiting returns the first max_rows events past the point up to which everything was handed out,
+-- in order of seq. waits: the event waits to be claimed, because its lane is not past it and the
+-- type patterns match. The payload predicate is not evaluated.
 --
--- In addition (fresh = false) it returns events further back: those of transactions that committed
--- late, and those of claims of lanes. What a claim holds waits again if the claim ran out, and is
--- in flight (held) while it is live. Parked events are not among them: see _parked_summary. The
--- work is bounded whatever the backlog, except for the events of claims, which workers hold in
--- memory.
+-- It also returns earlier events (fresh = false): those of transactions that committed late, and
+-- those in claims of lanes. The events of a claim are in flight (held) while the claim is live, and
+-- wait again once it has expired. Parked events are not included: see _parked_summary. The work is
+-- bounded whatever the backlog, except for claimed events, which workers hold in memory.
 --
 -- due is when an event could first have been delivered: created_at, or not_before if that is later.
 CREATE OR REPLACE FUNCTION @schema@._waiting(consumer text, max_rows int)
@@ -196,7 +195,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
         SELECT x.* FROM c, LATERAL @schema@._lanes(c.name, c.lanes) x WHERE x.lane >= 0),
     p AS MATERIALIZED (
         SELECT @schema@._low(c.name, c.lanes) AS low FROM c),
-    -- What to scan: the next events, and those of transactions that were late to some lane.
+    -- The events to scan: the next ones, and those of transactions that were late for some lane.
     s AS (
         (SELECT e.seq, e.xid, e.type, e.created_at, greatest(e.created_at, e.not_before) AS due,
                 e.aggregate_type, e.aggregate_id, e.tenant, true AS fresh
@@ -222,25 +221,26 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
            false
     FROM s CROSS JOIN c
     JOIN l ON l.lane = @schema@._lane_of(c.lanes, s.seq, s.aggregate_type, s.aggregate_id)
-    UNION ALL -- a lane is past what it has in a claim, but one that ran out is handed out again
+    UNION ALL -- a lane is past its claimed events, but an expired claim is handed out again
     SELECT e.seq, e.type, e.created_at, greatest(e.created_at, e.not_before), false,
            k.locked_until <= @schema@._clock(), k.locked_until > @schema@._clock()
     FROM @schema@.claim k, LATERAL @schema@._claimed(_waiting.consumer, k.epoch) e
     WHERE k.consumer = _waiting.consumer AND k.lane >= 0
 $outbox$;
 
--- _backlog counts the events of a consumer that are neither parked nor over (see _waiting): n wait
--- to be claimed, counted among at most max_rows of them, and held are in live claims of lanes. If
--- exact is true, all events were counted. Otherwise n is extrapolated: the share found among the
--- events scanned stands for the rest, up to the last seq given out. oldest_at and held_at are when
--- the oldest of either was emitted, overdue_at when the first of all could have been delivered.
+-- _backlog counts the events of a consumer that are neither parked nor finished (see _waiting). n
+-- of them wait to be claimed, and held are in live claims of lanes. At most max_rows events are
+-- scanned. If exact is true, those were all events; otherwise n is extrapolated from their share
+-- among the events scanned, up to the last seq assigned. oldest_at and held_at are when the oldest
+-- waiting and the oldest held event were emitted, overdue_at when the first of all could have been
+-- delivered.
 CREATE OR REPLACE FUNCTION @schema@._backlog(
     consumer text, max_rows int,
     OUT n bigint, OUT exact boolean, OUT scanned bigint, OUT oldest_at timestamptz,
     OUT held bigint, OUT held_at timestamptz, OUT overdue_at timestamptz)
 LANGUAGE sql STABLE AS $outbox$
-    -- first and last are the ends of what was scanned, found the number of waiting events in it.
-    -- rest is the number of those further back, which is not extrapolated.
+    -- first and last are the ends of the scanned range, and found is the number of waiting events
+    -- in it. rest is the number of earlier waiting events, which is not extrapolated.
     SELECT CASE WHEN b.scanned < max_rows THEN b.found + b.rest
                 ELSE b.rest + ceil(b.found::numeric
                                    * greatest(b.head - b.first + 1, b.last - b.first + 1)

@@ -5,7 +5,7 @@
 --
 -- If the outbox was moved, each lane moves back to the first event that it may not have handed out,
 -- and events get transaction numbers that are valid in this cluster. If events were renumbered,
--- lanes may have seen them.
+-- lanes may already have seen them.
 CREATE OR REPLACE FUNCTION @schema@._rebase_lanes(moved boolean, renumbered boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -30,7 +30,7 @@ BEGIN
             l.seen := concat(late, ':', late, ':');
             l.target := NULL;
             l.pos := 0;
-            l.window_end := NULL; -- events up to the floor may be needed by other consumers only
+            l.window_end := NULL; -- only other consumers may need events up to the floor
         ELSIF renumbered AND l.window_end IS NOT NULL THEN
             -- An event with a new number may be in the window, or have been seen.
             l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
@@ -40,8 +40,8 @@ BEGIN
         PERFORM @schema@._put_lane(l);
     END LOOP;
 
-    -- The lanes as they were decide which transaction numbers moved events get. 3 is the first
-    -- number that any cluster assigns: every lane has seen it.
+    -- The former lanes decide which transaction numbers moved events get. 3 is the first number
+    -- that any cluster assigns: every lane has seen it.
     IF moved THEN
         PERFORM @schema@._rebase_shown(n, '1:1:') FROM @schema@.consumer n;
         PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
@@ -74,9 +74,8 @@ END
 $outbox$;
 
 -- _rebase_shown updates where a consumer started, and which events its former filters covered.
--- Snapshots of the old cluster mean nothing here, so they are replaced by `snap`, a floor, and a
--- list of the covered events past the floor. Events that will be handed out again are no longer
--- covered.
+-- Snapshots of the old cluster are meaningless here, so `snap`, a floor, and a list of the covered
+-- events past the floor replace them. Events that will be handed out again are no longer covered.
 --
 -- It is called after the lanes have moved, and before events get their new transaction numbers.
 CREATE OR REPLACE FUNCTION @schema@._rebase_shown(c @schema@.consumer, snap pg_snapshot)
@@ -85,9 +84,9 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     f @schema@.former_filter;
     first bigint;  -- the first event that was not covered
-    also bigint[]; -- those past it that were
+    also bigint[]; -- the events past it that were
 BEGIN
-    -- Where the consumer started.
+    -- The start of the consumer.
     SELECT min(e.seq) INTO first FROM @schema@.event e
     WHERE NOT @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
     first := coalesce(first,
@@ -107,7 +106,7 @@ BEGIN
         start_also = also
     WHERE x.name = c.name;
 
-    -- What each former filter covered, lane by lane.
+    -- The events that each former filter covered, lane by lane.
     FOR f IN SELECT * FROM @schema@.former_filter x WHERE x.consumer = c.name LOOP
         SELECT min(e.seq) INTO first FROM @schema@.event e
         WHERE @schema@._lane_of(f.lanes, e.seq, e.aggregate_type, e.aggregate_id) = f.lane
@@ -130,19 +129,19 @@ BEGIN
         WHERE x.consumer = f.consumer AND x.n = f.n AND x.lane = f.lane;
     END LOOP;
 
-    -- How single events ended: those past the floor of their lane are handed out again.
+    -- The recorded ends of single events: events past the floor of their lane are handed out again.
     DELETE FROM @schema@.ended x USING @schema@.event e, @schema@._lanes(c.name, c.lanes) l
     WHERE x.consumer = c.name AND e.seq = x.seq AND e.seq > l.floor
       AND l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id);
 END
 $outbox$;
 
--- _renumber_events gives new numbers to the events whose numbers were given out before, and to
--- those written after them, in their order. The records of consumers about an event are updated.
+-- _renumber_events assigns new numbers to the events whose numbers were used before, and to the
+-- events written after them, in their order. The records of consumers about an event are updated.
 -- Returns how many events got a new number.
 --
 -- moved and numbers are as _trouble returns them. If numbers is not NULL, the events are locked
--- already, and the sequence goes on past everything known.
+-- already, and the sequence continues past every known number.
 CREATE OR REPLACE FUNCTION @schema@._renumber_events(moved text, numbers text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -152,7 +151,7 @@ DECLARE
     fresh bigint;             -- a new number
     born timestamptz;         -- when this cluster was made
     files boolean;            -- the rows were not rewritten on their way here
-    began timestamptz;        -- when the first event with a number given again was written
+    began timestamptz;        -- when the first event with a reused number was written
     renumbered bigint := 0;
 BEGIN
     -- The highest number known. next_floor is left out, because any role may have chosen the start
@@ -181,8 +180,8 @@ BEGIN
                ELSE @schema@._written_here(x.xmin, x.xid, x.created_at < born,
                                            x.seq <= head AND head < known) END;
 
-    -- Events written after them must stay behind them: those past the known numbers, and those
-    -- whose numbers alone do not decide.
+    -- Events written later must stay behind them: those past the known numbers, and those whose
+    -- order the numbers alone do not determine.
     FOR e IN SELECT x.seq, x.xid, x.id FROM @schema@.event x
              WHERE began IS NOT NULL
                AND CASE WHEN x.seq > known THEN x.created_at >= began
@@ -193,7 +192,8 @@ BEGIN
                                                     x.seq <= head AND head < known) END
              ORDER BY x.seq LOOP
         IF numbers IS NULL AND renumbered = 0 THEN
-            -- Numbers started over, and are past the known ones already: not locked so far.
+            -- Numbers started over, and are past the known ones already: the events are not locked
+            -- yet.
             PERFORM @schema@._lock_events(moved, '5s');
         END IF;
         PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
@@ -222,7 +222,7 @@ $outbox$;
 -- _written_here returns, for an outbox that was moved, whether an event was written after the move.
 --
 --     older  the event is from before this cluster was made
---     given  its number was given out here, below one that is known
+--     given its number was assigned here, below one that is known
 --
 -- In the same cluster _began_again is exact, because a transaction begun after a lane's snapshot
 -- has no number that the lane had reached; for the rest of its window see _may_be_again. In another

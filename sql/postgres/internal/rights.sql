@@ -50,8 +50,8 @@ LANGUAGE sql IMMUTABLE AS $outbox$
 $outbox$;
 
 -- _open_to_all returns the functions that every role with USAGE on the schema may call. They run
--- with the rights of the caller, and read, compute, or call a function that checks the caller. All
--- others are for the owner, and for the roles that _rights names.
+-- with the rights of the caller, and only read, compute, or call a function that checks the caller.
+-- All other functions are for the owner and for the roles that _rights names.
 CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, _uuid7, _clock,

@@ -1,8 +1,8 @@
--- The caller: its role, its tenant and its rights.
+-- The caller's role, tenant and rights.
 
 -- _caller returns the role whose rights count. In a SECURITY DEFINER function current_user is the
--- function's owner, so _caller returns the role that is logged in, or that was chosen by SET ROLE.
--- No such function can change either.
+-- function's owner, so _caller returns the role that is logged in, or the one set by SET ROLE. A
+-- SECURITY DEFINER function can change neither.
 --
 -- The server runs some functions as their owner, such as those of an index. The session that runs
 -- one may be a superuser's, and its role is returned: see _admit.
@@ -17,14 +17,15 @@ LANGUAGE sql STABLE
 RETURN (SELECT pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
         WHERE c.oid = '@schema@.event'::regclass);
 
--- _inherits returns whether the role `who` has the rights of `role`; false if that does not exist.
+-- _inherits returns whether the role `who` has the rights of `role`; false if `role` does not
+-- exist.
 CREATE OR REPLACE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(pg_has_role(who, to_regrole(quote_ident(role))::oid, 'USAGE'), false);
 
--- _name_like returns the consumers that a name in a grant stands for, as patterns for LIKE ANY:
--- mail stands for itself and for mail.anything, mail* for all names with that prefix. The
--- underscore is the only character of a name that LIKE treats specially.
+-- _name_like returns patterns for LIKE ANY that match the consumers of a name in a grant: mail
+-- stands for itself and for mail.anything, mail* for all names with that prefix. The underscore is
+-- the only character of a name that LIKE treats specially.
 CREATE OR REPLACE FUNCTION @schema@._name_like(granted text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_'), -1) || '%']
@@ -35,7 +36,7 @@ RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_')
 -- function runs with the rights of its caller, and answers only about the caller (works_here).
 CREATE OR REPLACE FUNCTION @schema@._sees(who name) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $outbox$
-DECLARE -- Every name has its schema.
+DECLARE -- Every name is schema-qualified.
     names pg_catalog.text[];
 BEGIN
     IF who OPERATOR(pg_catalog.<>) current_user THEN
@@ -56,18 +57,18 @@ $outbox$;
 -- _acting_for returns the tenant that a role acts for on this connection; '' is the platform, which
 -- has access to every tenant. A role that is bound to one tenant acts for it, regardless of the
 -- connection's setting outbox.tenant. A role that is bound to several acts for the one that the
--- connection names; NULL if it names none of them.
+-- connection names; NULL if the connection names none of them.
 --
 -- The function runs with the rights of its caller. About itself, a role learns from the view
 -- held_here. Only a role that may read table held can ask about others.
 CREATE OR REPLACE FUNCTION @schema@._acting_for(who name) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
-DECLARE -- Every name has its schema.
+DECLARE -- Every name is schema-qualified.
     said pg_catalog.text := coalesce(pg_catalog.current_setting('outbox.tenant', true), '');
     tenants pg_catalog.text[];
 BEGIN
-    -- A table without a page never had a row. Every emit calls this, and most installations bind no
-    -- role, so they save the query.
+    -- A table without a page never had a row. Every emit calls this function, and most
+    -- installations bind no role, so the query is saved there.
     IF pg_catalog.pg_relation_size('@schema@.held'::pg_catalog.regclass)
            OPERATOR(pg_catalog.=) 0 THEN
         RETURN said;
@@ -82,7 +83,7 @@ BEGIN
         WHERE @schema@._inherits(who, h.role);
     END IF;
 
-    -- A superuser inherits all bindings, and is bound by none of them.
+    -- A superuser inherits all bindings, but none of them applies.
     IF tenants IS NULL
        OR (SELECT r.rolsuper FROM pg_catalog.pg_roles r
            WHERE r.rolname OPERATOR(pg_catalog.=) who) THEN
@@ -124,7 +125,7 @@ $outbox$;
 
 -- _admit checks the caller of a wrapper (internal/wrappers.sql). The server decides which roles may
 -- call the wrapper (EXECUTE, see _rights); _admit decides for which consumer and tenant. part is
--- the part that the caller must have: 'consumer' for this consumer, or 'operator'. It is an error
+-- the part that the caller must have: 'consumer' for this consumer, or 'operator'. Raises an error
 -- if the caller does not have it.
 --
 -- Returns whether the consumer belongs to the caller's tenant, or does not exist yet. A consumer of
@@ -184,7 +185,7 @@ BEGIN
         PERFORM set_config('outbox.tenant', acting, true);
     END IF;
 
-    -- A consumer that does not exist yet may be created by the caller.
+    -- The caller may create a consumer that does not exist yet.
     RETURN acting = '' OR coalesce(whose = acting, true);
 END
 $outbox$;

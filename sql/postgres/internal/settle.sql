@@ -23,8 +23,8 @@ BEGIN
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(q.tried - failed, 0);
-    -- Over all lanes: an unused lane would hold it back, and every scan would step over the dead
-    -- claims of the others.
+    -- Over all lanes: the epoch of an unused lane would be low, and every scan would step over the
+    -- dead claims of the others.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
                                AND x.epoch >= l.claims_from), k.epoch + 1);
 END
@@ -50,7 +50,7 @@ BEGIN
         UPDATE @schema@.parked p SET claim = NULL
         WHERE p.ctid = ANY (rows) AND p.claim = k.epoch AND p.seq >= release_from;
     END IF;
-    -- What is still in the claim was delivered, or skipped.
+    -- Events still in the claim were delivered or skipped.
     WITH gone AS (
         DELETE FROM @schema@.parked p WHERE p.ctid = ANY (rows) AND p.claim = k.epoch
         RETURNING p.seq, p.key)
@@ -61,11 +61,11 @@ BEGIN
 END
 $outbox$;
 
--- _settle_outcomes parks, buries and writes receipts: a statement or two for all the outcomes that
--- ask for the same. Returns how many of the events were not delivered.
+-- _settle_outcomes parks and buries events and writes receipts, with one or two statements for all
+-- outcomes of a kind. Returns how many of the events were not delivered.
 --
--- A second outcome for the same event is handled in a separate round. For a claim of parked events
--- it is refused if the first one took the event out of the claim.
+-- A second outcome for the same event is handled in a separate round. For a claim of parked events,
+-- it is an error if the first outcome took the event out of the claim.
 --
 -- A relay sends the outcomes of new events as sets, if they failed or wait behind others:
 --     [{"kind": "retry", "attempts": 1, "error": "...", "sample": -6823459,
@@ -135,7 +135,7 @@ BEGIN
                          AS attempts,
                      CASE WHEN (CASE WHEN k.lane = -1 THEN p.used IS NOT NULL AND o.gone IS NOT TRUE
                                      WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
-                                     THEN c.tenant = '' -- or the range has others' events in it
+                                     THEN c.tenant = '' -- or other tenants' events are in it
                                           OR EXISTS (SELECT 1 FROM @schema@.event y
                                                      WHERE y.seq = o.seq AND y.tenant = c.tenant)
                                      END) IS NOT TRUE THEN 'refuse'
@@ -158,10 +158,10 @@ BEGIN
                    SELECT CASE WHEN y.claim = k.epoch THEN y.attempts END AS used
                    FROM @schema@.parked y
                    WHERE y.consumer = c.name AND y.seq BETWEEN o.seq AND o.seq AND k.lane = -1
-                   ORDER BY y.seq LIMIT 1) p ON true -- by this index: see _parked_rows
+                   ORDER BY y.seq LIMIT 1) p ON true -- forces the index: see _parked_rows
               ORDER BY act, o.round, o.nth OFFSET 0) x
         GROUP BY x.act, x.round
-        -- Buried events no longer hold up those that are parked.
+        -- Buried events no longer hold up parked ones.
         ORDER BY x.act IN ('refuse', 'unknown') DESC, x.round, x.act = 'bury' DESC, min(x.nth)
     LOOP
         IF g.act = 'receive' THEN
@@ -172,7 +172,7 @@ BEGIN
             CONTINUE;
         END IF;
         failed := failed + g.n;
-        IF g.act = 'skip' THEN -- a parked one goes with the claim's others
+        IF g.act = 'skip' THEN -- a parked event goes with the others of the claim
             INSERT INTO @schema@.ended (seq, consumer, state)
             SELECT y.seq, c.name, 'skipped' FROM @schema@.event y WHERE y.seq = ANY (g.seqs)
             ON CONFLICT ON CONSTRAINT ended_pkey DO UPDATE SET state = excluded.state;
@@ -196,7 +196,7 @@ BEGIN
 END
 $outbox$;
 
--- _one_by_one expands sets of outcomes into the single ones that settle takes.
+-- _one_by_one expands sets of outcomes into single outcomes, as settle takes them.
 CREATE OR REPLACE FUNCTION @schema@._one_by_one(outcomes jsonb) RETURNS jsonb
 LANGUAGE sql STABLE
 RETURN (SELECT jsonb_agg(g.alike - '{sample,seqs,keys,delays}'::text[]
@@ -220,12 +220,13 @@ BEGIN
 END
 $outbox$;
 
--- _release gives back the events of claim k from release_from on, which were never tried. If
--- nothing was handed out after them, lane l goes back to where they begin; otherwise they are
--- parked. Returns the lane, which the caller stores.
+-- _release releases the events of claim k from release_from on, which were never tried. If no later
+-- event was handed out, lane l moves back to the first of them; otherwise they are parked. Returns
+-- the lane, which the caller stores.
 --
--- The claim `holder` remains, and may have an earlier event of their keys in flight. So it holds
--- the parked events until it ends, or they would overtake it. NULL: there is no such claim.
+-- The claim `holder` remains, and may have an earlier event of the same keys in flight. So it holds
+-- the parked events until it ends; otherwise they would overtake that event. NULL: no such claim
+-- exists.
 CREATE OR REPLACE FUNCTION @schema@._release(
     c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, release_from bigint,
     holder bigint, now timestamptz)
@@ -233,17 +234,17 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     untried bigint[];
     n int;
-    -- Whether nothing was handed out after the claim: the lane still stands at its end.
+    -- No event was handed out after the claim if the lane still stands at its end.
     last boolean := l.pos = k.to_seq AND l.target::text = k.target::text;
 BEGIN
-    -- Where order is kept, the lane may also be further on over events that were only skipped.
+    -- With an order, the lane may also be further on, past events that were only skipped.
     IF NOT coalesce(last, false) AND c.ordering <> 'none' THEN
         last := NOT EXISTS (SELECT 1 FROM @schema@.claim x
                             WHERE x.consumer = c.name AND x.epoch > k.epoch AND x.lane >= 0
                               AND @schema@._members(x.members, x.lane)
                                   & @schema@._members(k.members, k.lane) <> 0);
     END IF;
-    -- Lanes that have joined others since, or were split off, cannot be moved back alone.
+    -- Lanes that have since joined others, or were split off, cannot move back alone.
     last := last AND l.leader IS NULL
             AND @schema@._members(l.members, l.lane) = @schema@._members(k.members, k.lane);
 
@@ -257,7 +258,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Parked as "behind": they wait, with no attempt used.
+    -- Parked as "behind": they wait, and no attempt is counted.
     SELECT array_agg(w.seq ORDER BY w.seq) INTO untried
     FROM @schema@._window_events(k.seen, k.floor, k.target, greatest(k.from_seq, release_from - 1),
                                  k.to_seq, c.tenant) w
@@ -268,8 +269,8 @@ BEGIN
     PERFORM @schema@._park(c, untried, array_fill('behind'::text, ARRAY[n]),
                            array_fill(0, ARRAY[n]), NULL, NULL, NULL, now)
     WHERE n > 0;
-    -- A predicate, which only the relay can apply, may exclude some of them: they come one by one,
-    -- and it is applied then.
+    -- Only the relay can apply a predicate, which may exclude some of them: they are handed out one
+    -- by one, and the relay applies it then.
     UPDATE @schema@.parked p SET crashes = 1
     WHERE coalesce(c.predicate, '') <> '' AND p.consumer = c.name AND p.seq = ANY (untried);
 
@@ -282,7 +283,7 @@ BEGIN
 END
 $outbox$;
 
--- _claim_before returns the last claim before k that shares a lane with it; NULL: there is none.
+-- _claim_before returns the last claim before k that shares a lane with k; NULL if none does.
 CREATE OR REPLACE FUNCTION @schema@._claim_before(k @schema@.claim) RETURNS bigint
 LANGUAGE sql STABLE
 BEGIN ATOMIC

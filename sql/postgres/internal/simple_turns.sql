@@ -4,20 +4,20 @@
 -- A turn is simple if the claim that it settles was delivered whole, the consumer has one lane and
 -- nothing parked, and everything handed out before is settled or held by this worker.
 --
--- Every statement is prepared again in each transaction. So _turn_single has as few and as simple
--- ones as possible, and _turn_batch runs as many for a thousand consumers as for two.
+-- Statements are prepared again in each transaction. So _turn_single has few and simple ones, and
+-- _turn_batch runs as many for a thousand consumers as for two.
 --
--- The order of steps is that of _claim_fresh, which explains it: head; the locks; the window
--- (snapshot, last number); the reading, in a statement that sees at least as much. It waits for no
--- lock: a consumer that another session has locked is not simple.
+-- The steps are in the order of _claim_fresh, which explains it: head; the locks; the window
+-- (snapshot, last number); the read, in a statement that sees at least as much. A simple turn never
+-- waits for a lock: if another session has locked the consumer, the turn is not simple.
 
--- _turns makes the simple ones of the turns that are asked for. path is `single`, for one turn of a
--- consumer that has no other claim, or `batch`. A turn that is not simple has no answer: nothing
--- was done, and the worker calls _turn.
+-- _turns makes those of the requested turns that are simple. path is `single`, for one turn of a
+-- consumer without another claim, or `batch`. A turn that is not simple changes nothing and has no
+-- answer: the worker calls _turn instead.
 --
--- A single turn that claims a few events returns them as well, a row for each, without large
--- payloads; the worker reads all others. These events are read with the rights of the caller, in a
--- statement that begins after the claim was made, and so sees all that the claim covers.
+-- A single turn that claims a few events also returns them, one row each, without large payloads;
+-- the worker reads all other events. They are read with the rights of the caller, in a statement
+-- that begins after the claim was made, and so sees all events of the claim.
 CREATE OR REPLACE FUNCTION @schema@._turns(asked @schema@._request[], path text, knows int)
 RETURNS TABLE (seq bigint, id uuid, type text, aggregate_type text, aggregate_id text,
                version bigint, payload json, headers json, tenant text, created_at timestamptz,
@@ -50,7 +50,7 @@ BEGIN
                e.not_before::timestamptz, e.idempotency_key::text, a.*
         FROM unnest(answers) a
         LEFT JOIN @schema@.event e ON e.seq = ANY (a.wanted) AND a.n <= 8
-        ORDER BY e.seq; -- only a single turn has any
+        ORDER BY e.seq; -- only a single turn returns events
     END IF;
 END
 $outbox$;
@@ -66,19 +66,19 @@ DECLARE
     head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
     begun boolean := pg_current_xact_id_if_assigned() IS NOT NULL;
     answers @schema@._answer[];
-    few int := 256;           -- events that a simple turn hands out to a consumer at most
+    few int := 256;           -- the most events that a simple turn hands out to a consumer
     moment timestamptz;
     here text;
     wanted @schema@._request[];
-    showing pg_snapshot;      -- what the window ends with
-    ending bigint;            -- no event that it shows is past this
-    marked boolean;           -- some of them have marks to put down
-    mode text;                -- assigned, since PERFORM would be a statement
-    fenced boolean;           -- every new epoch is past those that its consumer knows
+    showing pg_snapshot;      -- the snapshot that ends the window
+    ending bigint;            -- no event that showing shows is past this
+    marked boolean;           -- some requests have marks to store
+    mode text;                -- assigned: PERFORM would be another statement
+    fenced boolean;           -- every new epoch is past those its consumer knows
     q @schema@._request;
 BEGIN
-    -- Separately for each: a join may compare each turn with each consumer, because the planner
-    -- does not know how many there are.
+    -- One lookup per turn: the planner does not know the number of turns, and a join might compare
+    -- each turn with each consumer.
     wanted := ARRAY(SELECT x
                     FROM unnest(asked) x
                     CROSS JOIN LATERAL (
@@ -102,8 +102,8 @@ BEGIN
     END IF;
 
     WITH
-    -- Where each consumer stands, if that is simple: in a window that is open, or where the next
-    -- one begins (target NULL). A window that was handed out to its end counts as closed.
+    -- The position of each consumer, if it is simple: in an open window, or where the next one
+    -- begins (target NULL). A window that was handed out to its end counts as closed.
     stand AS MATERIALIZED (
         SELECT w.place, w.consumer, w.owner, w.epoch, w.tried, w.marks, w.max_events, w.lease_ms,
                c.type_like, @schema@._starts_after(c.start_seen, c.start_floor) AS start,
@@ -148,7 +148,7 @@ BEGIN
           AND @include first_due(w.consumer, CASE WHEN w.pull_in IS NOT TRUE
                                                   THEN parked.due_from END)@ IS NULL),
 
-    -- The places where they stand, most of them at the same, and what comes next there.
+    -- The distinct positions, since most consumers share one, and the next events there.
     place AS MATERIALIZED (
         SELECT s.*, new.seqs, new.types, new.more
         FROM (SELECT DISTINCT x.at, x.floor, x.upto, x.pos, x.shown::text AS shown, x.window_end,
@@ -158,10 +158,10 @@ BEGIN
                                           s.shown::pg_snapshot, s.window_end, few) AS new
         WHERE new.plain),
 
-    -- What each of them gets: the first events that it wants, and how far that is. A lane that gets
-    -- nothing is written only if its position can advance. A turn that would have to scan on is not
-    -- simple, unless it only settles (max_events 0). Nor is a turn that has to skip late events
-    -- from before its start.
+    -- What each consumer gets: the first events that match, and the new position. A lane without
+    -- new events is stored only if its position can advance. A turn that would have to scan further
+    -- is not simple, unless it only settles (max_events 0). Neither is a turn that has to skip late
+    -- events from before the consumer's start.
     turn AS MATERIALIZED (
         SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
                x.epoch <> 0 OR x.news OR x.floor < head AS writes,
@@ -182,8 +182,8 @@ BEGIN
               WHERE (p.seqs[1] <= s.start) IS NOT TRUE) x
         WHERE x.n > 0 OR x.max_events = 0 OR NOT (x.more OR x.target IS NOT NULL)),
 
-    -- Old rows are deleted by ctid. A join by key may take a comparison of each turn with each row,
-    -- because the planner does not know how many turns there are.
+    -- Old rows are deleted by ctid. The planner does not know the number of turns, and a join by
+    -- key might compare each turn with each row.
     settled AS (
         DELETE FROM @schema@.claim k
         WHERE k.ctid = ANY (ARRAY(SELECT t.own_row FROM turn t WHERE t.epoch <> 0))),
@@ -193,7 +193,7 @@ BEGIN
                t.to_seq, t.owner, moment + t.lease_ms * interval '1 millisecond',
                t.lease_ms * interval '1 millisecond'
         FROM turn t WHERE t.n > 0),
-    moved AS ( -- as in _put_lane; without news the window is closed at once
+    moved AS ( -- as in _put_lane; a window without new events is closed at once
         INSERT INTO @schema@.lane
         SELECT t.consumer, 0, t.version + 1,
                CASE WHEN t.news THEN t.seen ELSE t.shown END,
@@ -232,27 +232,26 @@ BEGIN
 END
 $outbox$;
 
--- _refuse_epoch raises the error for an epoch that is no fence, because it is not past those that
--- its consumer knows.
+-- _refuse_epoch raises the error for a new epoch that is not past those its consumer knows, and so
+-- would not fence off earlier claims.
 CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RAISE EXCEPTION 'the sequence @schema@.epoch is behind' USING ERRCODE = 'OB006',
-        HINT = 'a turn of each consumer by itself puts that right';
+        HINT = 'a separate turn of each consumer repairs it';
 END
 $outbox$;
 
--- _news returns the first events, at most `most`, that are new at a given position: what `showing`
--- shows, with a number in (pos, ending], and `seen` did not. more: there are others. upto is the
--- highest number known there. opens: the window is a new one. plain: this is still the outbox that
--- was known there.
+-- _news returns at most `most` events that are new at a position: those with a seq in (pos, ending]
+-- that `showing` shows and `seen` did not. more: further events follow. upto is the highest number
+-- known at the position. opens: the window is new. plain: the outbox is still the one known there.
 CREATE OR REPLACE FUNCTION @schema@._news(
     seen pg_snapshot, floor bigint, upto bigint, pos bigint, opens boolean, showing pg_snapshot,
     ending bigint, most int,
     OUT plain boolean, OUT seqs bigint[], OUT types text[], OUT more boolean)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
-    passed bigint := least(floor, upto); -- up to it no event can be new
+    passed bigint := least(floor, upto); -- no event up to it can be new
 BEGIN
     plain := NOT @include unseen_and_passed(seen, passed)@
              AND NOT @include seen_past_known(seen, upto)@
@@ -271,8 +270,8 @@ BEGIN
 END
 $outbox$;
 
--- _turn_single makes the turn of one consumer that has no other claim and has been handed all of
--- its last window. It returns the seqs of the events that were claimed, in `wanted`.
+-- _turn_single makes the turn of a consumer that has no other claim and whose last window was
+-- handed out to its end. It returns the seqs of the claimed events in `wanted`.
 --
 -- The query for the lane finds new events with the snapshot that becomes the end of the window: the
 -- snapshot shows exactly the events that the query sees.
@@ -295,13 +294,13 @@ DECLARE
     window_end bigint;
     wanted bigint[];
     news bigint;         -- events that are new, wanted or not
-    all_named boolean;   -- all that are running are named in the snapshot
-    had_running boolean; -- some were when the last window ended
+    all_named boolean;   -- the snapshot names all running transactions
+    had_running boolean; -- some were running when the last window ended
     lowest bigint;       -- the first of their events
     last bigint;
     epoch bigint;
     n int;               -- cardinality of wanted
-    mode text;           -- assigned, since PERFORM would be a statement
+    mode text;           -- assigned: PERFORM would be another statement
 BEGIN
     SELECT c.type_like, @include start_of(c)@ INTO likes, start
     FROM @schema@.consumer c
@@ -313,7 +312,7 @@ BEGIN
         RETURN '{}';
     END IF;
 
-    -- Where the consumer stands, and what is new there, if both are simple.
+    -- The consumer's position and the new events there, if both are simple.
     SELECT l.version, l.claims_from, p.seen, p.floor, l.window_end, pg_current_snapshot(),
            fresh.n, fresh.wanted, fresh.last,
            pg_current_xact_id() = pg_snapshot_xmax(pg_current_snapshot()),
@@ -337,13 +336,13 @@ BEGIN
                array_agg(e.seq) FILTER (WHERE e.new AND (likes IS NULL OR e.type LIKE ANY (likes)))
                    AS wanted,
                bool_or(e.seq > l.window_end AND pg_visible_in_snapshot(e.xid, p.seen))
-                   AS strange -- as seen_past_known in conditions.sql asks
+                   AS strange -- as in seen_past_known (conditions.sql)
         FROM (SELECT x.seq, x.type, x.xid,
                      x.seq > p.floor AND x.xid >= pg_snapshot_xmax(p.seen) AS new
               FROM @schema@.event x
               WHERE x.seq > least(p.floor, l.window_end) ORDER BY x.seq LIMIT 257) e) fresh
     WHERE (l.target IS NULL OR l.pos >= l.window_end)
-      -- as _here returns it; calling it takes longer than the rest of this statement
+      -- the value of _here, whose call takes longer than the rest of this statement
       AND @schema@._at_home(l.home, concat(current_setting('outbox.cluster', true), '/',
                                            '@schema@.event_seq_seq'::regclass::oid, '/',
                                            pg_relation_filenode('@schema@.event_seq_seq')))
@@ -363,7 +362,7 @@ BEGIN
     IF NOT all_named THEN
         target := @schema@._name_running(target);
     END IF;
-    IF had_running THEN -- their events come late
+    IF had_running THEN -- their events will be late
         SELECT news + count(*),
                wanted || array_agg(e.seq) FILTER (WHERE likes IS NULL OR e.type LIKE ANY (likes)),
                greatest(turn.window_end, max(e.seq)), min(e.seq)
@@ -413,8 +412,8 @@ BEGIN
         PERFORM @schema@._refuse_epoch();
     END IF;
 
-    -- Without news the window is closed at once. As in _put_lane, the newest row has the highest
-    -- version.
+    -- A window without new events is closed at once. As in _put_lane, the newest row has the
+    -- highest version.
     IF q.epoch <> 0 OR news > 0 OR floor < head THEN
         UPDATE @schema@.lane x
         SET version = was_at + 1,
@@ -435,18 +434,18 @@ BEGIN
 END
 $outbox$;
 
--- What is handed out must be on disk first, whatever its producer set synchronous_commit to. A
--- commit that waits for the disk takes along everything that was committed before it, so usually a
--- turn waits. It need not if all of that is on disk already, as it is where one event comes after
--- the other: the producer has just waited for it. The turn itself then reaches the disk with the
--- next commit, or within a moment. A server that crashes before that has lost this one turn of the
--- consumer and no earlier one, because those were on disk: the claim it settled is not settled, the
--- one that it made was never made, and the events of both come again.
+-- An event must be on disk before it is handed out, whatever its producer's synchronous_commit. A
+-- commit that waits for the disk flushes everything committed before it, so usually a turn waits.
+-- It need not wait if all events are on disk already, as they are when events arrive one by one:
+-- the producer has just waited for the flush. The turn then reaches the disk with the next commit,
+-- or within a moment. If the server crashes before that, it loses only this turn of the consumer,
+-- because earlier turns were on disk: neither its settlement nor its claim happened, and the events
+-- of both claims are delivered again.
 
--- _on_disk returns the snapshot of this moment, as text, if all that it shows is on disk; NULL if
--- something may not be. The snapshot is taken before the end of the log is read, and the flush
--- position after that. It has to be called before the transaction writes anything, which would be
--- in the log and not be flushed. A standby writes no log: there the turn fails anyway.
+-- _on_disk returns the current snapshot, as text, if everything that it shows is on disk; NULL if
+-- that is not certain. It takes the snapshot, then reads the end of the WAL, then the flush
+-- position. It has to be called before the transaction writes anything, because those writes are
+-- not flushed. A standby writes no WAL: there the turn fails anyway.
 CREATE OR REPLACE FUNCTION @schema@._on_disk() RETURNS text
 LANGUAGE sql VOLATILE
 RETURN CASE WHEN pg_is_in_recovery() THEN NULL
@@ -454,9 +453,9 @@ RETURN CASE WHEN pg_is_in_recovery() THEN NULL
             THEN pg_current_snapshot()::text END;
 
 -- _commit_mode decides whether the commit of a turn waits for the disk, and returns the setting.
--- on_disk is what _on_disk has returned, showing the snapshot by which events are handed out. If
--- these are not the same, a transaction has ended in between. A standby that has to confirm commits
--- may not have what is on the disk of this server.
+-- on_disk is the result of _on_disk; showing is the snapshot by which events are handed out. If
+-- they differ, a transaction has ended in between. A synchronous standby may lack data that is on
+-- this server's disk.
 CREATE OR REPLACE FUNCTION @schema@._commit_mode(on_disk text, showing pg_snapshot) RETURNS text
 LANGUAGE sql VOLATILE
 RETURN CASE WHEN on_disk = showing::text AND current_setting('synchronous_standby_names') = ''

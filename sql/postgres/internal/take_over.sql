@@ -1,10 +1,10 @@
--- _take_over dissolves every claim of a consumer whose lease ran out. Its events are parked, marked
--- with a crash. A worker that an event can kill gets them one at a time, so that the event that
--- kills is found: if the claim was blamed, that was an attempt of its event. If it is unknown which
--- event it was, then from the fourth crash on each is retried at a separate time, within 2 s at
--- first and a minute in the end: sooner or later the event that kills is alone. Where there is an
--- order to keep, a claim waits for the earlier ones of its lane. Claims the caller is known to hold
--- it may still settle or extend, however late. Under _lock_consumer.
+-- _take_over ends every claim of consumer c whose lease has expired, and parks the claim's events,
+-- each with one more crash. If the claim was blamed, its only event was delivered alone, and the
+-- crash counts as an attempt. Otherwise it is unknown which event killed the worker: from the
+-- fourth crash on, each event is retried after a random delay of up to 2 s at first and about a
+-- minute at last, until the event that kills is delivered alone. If the consumer keeps an order, an
+-- expired claim waits for earlier live claims of its lanes. Claims in `known` are not taken over:
+-- the caller holds them, and may settle or extend them however late. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._take_over(c @schema@.consumer, claims_from bigint,
     max_attempts int, now timestamptz,
                                               known bigint[], OUT crashed bigint, OUT buried bigint)
@@ -68,11 +68,11 @@ BEGIN
                   WHERE (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
                     AND @schema@._is_member(k.members, k.lane, @schema@._lane_of(c.lanes, e.seq,
                         e.aggregate_type, e.aggregate_id))) w
-            LEFT JOIN LATERAL ( -- by this index: see _parked_rows
+            LEFT JOIN LATERAL ( -- forces the index: see _parked_rows
                  SELECT true AS there FROM @schema@.parked x
                  WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
                  ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0
-            ON CONFLICT DO NOTHING; -- parked by mistake already: it would block its key for ever
+            ON CONFLICT DO NOTHING; -- already parked by mistake: must not block its key forever
         END IF;
         GET DIAGNOSTICS n = ROW_COUNT;
         IF k.lane >= 0 THEN
@@ -86,10 +86,9 @@ BEGIN
 END
 $outbox$;
 
--- _note_take_over records what becomes of the events of claim k, whose worker vanished, if the
--- claim was made under a filter that has been replaced since. Events that the present filter wants
--- will be delivered, and the others never. The former filter, which answers this for all other
--- events, would be wrong about these. Usually there is no such filter.
+-- _note_take_over records how the events of claim k end if the consumer's filter was replaced after
+-- the claim was made: the present filter decides which of them are delivered and which are skipped.
+-- For all other events up to that point the former filter decides. Usually no filter was replaced.
 CREATE OR REPLACE FUNCTION @schema@._note_take_over(c @schema@.consumer, k @schema@.claim)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -104,7 +103,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- What neither filter wants is skipped by both, and needs no note.
+    -- An event that neither filter matches is skipped either way, and needs no row.
     INSERT INTO @schema@.ended (seq, consumer, state)
     SELECT w.seq, c.name, CASE WHEN m.wanted THEN 'delivered' ELSE 'skipped' END
     FROM @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq, c.tenant) w,

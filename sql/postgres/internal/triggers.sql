@@ -5,11 +5,11 @@
 -- with another type, aggregate or payload, an error is raised. If another open transaction uses the
 -- same key, this one waits for it, and uses the key if the other is rolled back.
 --
--- A key is kept until trim deletes it: for retention at least, and as long as its event. Each
+-- trim deletes a key after the retention period at the earliest, and not before its event. Each
 -- tenant has its own keys.
 CREATE OR REPLACE FUNCTION @schema@._take_key() RETURNS trigger
 LANGUAGE plpgsql VOLATILE AS $outbox$
-DECLARE -- Every name has its schema.
+DECLARE -- Every name is schema-qualified.
     content bigint := pg_catalog.hashtextextended(
         pg_catalog.concat_ws(pg_catalog.chr(1),
                              NEW.type::pg_catalog.text,
@@ -31,7 +31,8 @@ BEGIN
         RETURN NEW;
     END IF;
 
-    -- If the caller may not read the conflicting key, its content is unknown: an error as well.
+    -- If the caller may not read the conflicting key, its content is unknown, which is an error,
+    -- too.
     SELECT i.event_id, i.hash INTO known FROM @schema@.idempotency i
     WHERE i.key OPERATOR(pg_catalog.=) NEW.idempotency_key
       AND i.tenant OPERATOR(pg_catalog.=) whose;
@@ -53,7 +54,7 @@ CREATE OR REPLACE TRIGGER take_key BEFORE INSERT ON @schema@.event
 -- It runs once for a statement. It does not run for replicated or restored rows.
 CREATE OR REPLACE FUNCTION @schema@._insert_only() RETURNS trigger
 LANGUAGE plpgsql VOLATILE AS $outbox$
-BEGIN -- Every name has its schema.
+BEGIN -- Every name is schema-qualified.
     IF pg_catalog.current_setting('outbox.change_events', true) OPERATOR(pg_catalog.=) 'on' THEN
         RETURN NULL;
     END IF;
@@ -68,9 +69,9 @@ $outbox$;
 CREATE OR REPLACE TRIGGER insert_only BEFORE UPDATE OR DELETE OR TRUNCATE ON @schema@.event
     FOR EACH STATEMENT EXECUTE FUNCTION @schema@._insert_only();
 
--- _note_drop records that a dead letter was deleted, so that its event was never delivered. The
--- record is kept as long as the event. The trigger calls it for each deleted dead letter, unless it
--- had been sent back and is being settled.
+-- _note_drop records that a dead letter was deleted, and its event never delivered. The record is
+-- kept as long as the event. The trigger calls it for each deleted dead letter, except one that was
+-- sent back and is being settled.
 CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN

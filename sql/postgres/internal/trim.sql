@@ -1,11 +1,11 @@
--- Retention: samples of progress, and what a trim would delete.
+-- Retention: samples of progress, and the rows that a trim would delete.
 
 -- _check_trim raises an error for a connection that works for a tenant.
 CREATE OR REPLACE FUNCTION @schema@._check_trim() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
-        RAISE EXCEPTION 'trimming is the platform''s: a tenant does not see who else needs its '
+        RAISE EXCEPTION 'a tenant cannot trim: it does not see which other consumers need its '
                         'events'
             USING ERRCODE = 'OB004',
                   HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
@@ -25,27 +25,27 @@ RETURN CASE WHEN kept = 0 THEN ''
 
 -- _key_cutoff returns the time before which idempotency keys without an event may be deleted: it is
 -- not after `cutoff`, and the events of older keys are gone. Events are created in the order of
--- their numbers, except in long statements: hence the thousand events, and the hour.
+-- their numbers, except in long statements: hence the margins of a thousand events and an hour.
 CREATE OR REPLACE FUNCTION @schema@._key_cutoff(cutoff timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT least($1, (SELECT min(x.created_at) - interval '1 hour'
                       FROM (SELECT e.created_at FROM @schema@.event e ORDER BY e.seq LIMIT 1000) x))
 $outbox$;
 
--- _note_passed takes samples of the consumers' progress: of each, unless its last sample is younger
--- than `every`, and of all together, unless that was done in the last half minute. A sample records
--- that at that time a consumer, or '' for all existing ones, was done with the events up to seq
--- that `seen` shows. By these samples trim keeps events for some time after all consumers are done
--- with them.
+-- _note_passed takes samples of progress: one of each consumer whose last sample is at least as old
+-- as `every`, and one of all consumers together if none was taken in the last half minute. A sample
+-- records that at that time a consumer, or '' for all existing ones, was done with the events up to
+-- seq that `seen` shows. By these samples trim keeps events for some time after all consumers are
+-- done with them.
 --
 -- Trimming depends on the samples of all consumers together, so those are taken often, and their
 -- number does not grow with the number of consumers. The samples of single consumers are used when
 -- a consumer has been added or removed.
 --
--- Samples that are no longer true are deleted: those ahead of a consumer's present position,
--- because it moved back, and those of removed consumers. Of the samples at or before `cutoff`, only
--- the last one of each consumer is needed; the others are deleted, too. From one sample to the next
--- neither seq nor time decreases.
+-- Samples that are no longer true are deleted: those ahead of a consumer's present position, after
+-- the consumer moved back, and those of removed consumers. Of the samples at or before `cutoff`,
+-- only the last one of each consumer is needed; the others are deleted, too. From one sample to the
+-- next neither seq nor time decreases.
 CREATE OR REPLACE FUNCTION @schema@._note_passed(
     now timestamptz, cutoff timestamptz, every interval) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -55,7 +55,7 @@ DECLARE
     lowest bigint;
     f record;
 BEGIN
-    -- A sample from the future was taken while the clock was wrong. It only proves that the
+    -- A sample from the future was taken while the clock was wrong. It proves only that the
     -- consumer has reached that seq by now.
     UPDATE @schema@.passed x SET at = now WHERE x.at > now;
 
@@ -87,8 +87,8 @@ BEGIN
 END
 $outbox$;
 
--- _sample_due returns whether a sample may add information: there is none since `since`, and none
--- with the same seq that was taken while no earlier transaction was running.
+-- _sample_due returns whether a sample may add information: no sample was taken since `since`, and
+-- none with the same seq was taken while no earlier transaction was running.
 CREATE OR REPLACE FUNCTION @schema@._sample_due(consumer text, floor bigint, since timestamptz)
 RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
@@ -116,9 +116,10 @@ LANGUAGE sql VOLATILE AS $outbox$
     ON CONFLICT DO NOTHING
 $outbox$;
 
--- _passed_snapshot returns a snapshot: the consumer is done with the events up to its floor that it
--- shows. For a lane between windows those are all but the ones of transactions that were running
--- when the lane polled; for a lane past the floor in its window, all that the window shows.
+-- _passed_snapshot returns a snapshot: the consumer is done with every event up to its floor that
+-- the snapshot shows. Between windows, a lane is done with all events except those of transactions
+-- that were running when it polled; past the floor in its window, it is done with all events that
+-- the window shows.
 CREATE OR REPLACE FUNCTION @schema@._passed_snapshot(consumer text, floor bigint)
 RETURNS pg_snapshot
 LANGUAGE sql STABLE AS $outbox$
@@ -145,7 +146,8 @@ LANGUAGE sql STABLE AS $outbox$
     GROUP BY m.xmax
 $outbox$;
 
--- _common_snapshot returns a snapshot that shows what all of `seen` show; NULL if there are none.
+-- _common_snapshot returns a snapshot that shows the transactions that every snapshot in `seen`
+-- shows; NULL if `seen` is empty.
 CREATE OR REPLACE FUNCTION @schema@._common_snapshot(seen pg_snapshot[]) RETURNS pg_snapshot
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT concat(coalesce(min(r.xid), m.xmax), ':', m.xmax, ':',
@@ -159,14 +161,14 @@ LANGUAGE sql IMMUTABLE AS $outbox$
     GROUP BY m.xmax
 $outbox$;
 
--- _passed_by returns what every consumer was done with at time `cutoff`: the events up to seq that
--- `seen` shows. seq 0: nothing. Events before a consumer's start never concerned it, so they count
--- as passed. A sample of all consumers counts as one of each that had a sample by then.
+-- _passed_by returns which events every consumer was done with at time `cutoff`: those up to seq
+-- that `seen` shows. seq 0: none. Events before a consumer's start never concerned it, so they
+-- count as passed. A sample of all consumers counts as one of each that had a sample by then.
 CREATE OR REPLACE FUNCTION @schema@._passed_by(
     cutoff timestamptz, OUT seq bigint, OUT seen pg_snapshot)
 LANGUAGE sql STABLE AS $outbox$
     WITH of_all AS MATERIALIZED (
-        -- The samples before the cutoff are few, those after it may be thousands.
+        -- Few samples precede the cutoff; thousands may follow it.
         SELECT y.seq, y.seen, y.at FROM @schema@.passed y
         WHERE y.consumer = '' AND y.at <= cutoff
           AND y.seq <= coalesce((SELECT z.seq FROM @schema@.passed z
@@ -204,10 +206,10 @@ LANGUAGE sql STABLE AS $outbox$
           FROM @schema@.consumer c) x
 $outbox$;
 
--- _trim_dry_run returns what repeated calls of trim would delete and keep. It reads at most `most`
--- rows of each kind, so that it takes about a second however many are kept. If more events would be
--- deleted, `events` is the size of their range of numbers (events_exact is false), some of which
--- may belong to no event. The other counts are lower bounds if *_more is true.
+-- _trim_dry_run returns how many rows repeated calls of trim would delete and keep. It reads at
+-- most `most` rows of each kind, so that it takes about a second however many are kept. If more
+-- events would be deleted, events_exact is false, and `events` is the size of their range of
+-- numbers, which may have gaps. The other counts are lower bounds if *_more is true.
 CREATE OR REPLACE FUNCTION @schema@._trim_dry_run(
     older_than interval, inbox interval DEFAULT NULL, most int DEFAULT 100000,
     OUT events bigint, OUT events_exact boolean, OUT keys bigint, OUT keys_more boolean,
@@ -235,8 +237,8 @@ BEGIN
     END IF;
     sure := @schema@._surely_done();
 
-    -- The last event to delete is among the last that all consumers are done with. If those are all
-    -- too young by their own created_at, it is among the first events, where trim looks.
+    -- The last event to delete is among the last that all consumers are done with. If these are all
+    -- too young by their own created_at, it is among the first events, where trim looks, too.
     first := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq LIMIT 1);
     SELECT count(*), max(x.seq) FILTER (WHERE x.created_at < cutoff AND (shown IS NULL
                OR pg_visible_in_snapshot(x.xid, shown)))
@@ -278,7 +280,7 @@ BEGIN
     keys_more := looked >= most OR keys < looked AND NOT events_exact;
 
     -- Up to the floor, only events of transactions that a lane has not seen may be needed. Checking
-    -- costs more than counting, so a tenth as many are checked.
+    -- an event costs more than counting it, so a tenth as many are checked.
     SELECT count(*), count(*) FILTER (WHERE x.created_at < cutoff) INTO looked, kept
     FROM (SELECT e.created_at FROM @schema@.event e
           WHERE e.seq > coalesce(f.floor, 0) ORDER BY e.seq LIMIT most) x;

@@ -1,35 +1,35 @@
--- A turn is all that a worker does in one transaction and one round trip: it takes over what has
--- expired, settles a claim, and claims the next one. The order matters: what an expired claim held
--- must be parked before anything that waits behind it is handed out. 0001_outbox.sql describes
--- _request and _answer. There are four ways to make a turn:
+-- A turn is the work of a worker in one transaction and one round trip: it takes over expired
+-- claims, settles a claim, and claims the next events. The order matters: the events of an expired
+-- claim must be parked before any event that waits behind them is handed out. 0001_outbox.sql
+-- describes _request and _answer. Four functions make turns:
 --
 --     _turn_next     the worker has read ahead, and takes the next chunk: a few statements
 --     _turn_full     all cases
 --     _turn_single   a simple turn while single events arrive; returns them as well
 --     _turn_batch    simple turns of several consumers, in one transaction
 --
--- _turn uses the first two, and always answers; claim and settle are its simple faces. _turns uses
--- the other two, and leaves turns that are not simple to _turn (see simple_turns.sql). They are two
--- functions because a function that returns rows takes longer than one that returns a value, which
--- would slow down the turns of a backlog.
+-- _turn uses the first two, and always answers; claim and settle are simple interfaces to it.
+-- _turns uses the other two, and leaves turns that are not simple to _turn (see simple_turns.sql).
+-- They are two functions because a function that returns rows takes longer than one that returns a
+-- value, which would slow down the turns of a backlog.
 --
--- The worker passes the settings it works with (ordering, lanes, events, predicate). If those are
--- not the registered ones, `changed` is set and nothing is claimed: what another filter passes over
--- would be lost.
+-- The worker passes the settings it works with (ordering, lanes, events, predicate). If they differ
+-- from the registered ones, `changed` is set and nothing is claimed: events that another filter
+-- rejects would be lost.
 --
--- The worker also passes the claims it holds (known). A fresh claim of its own that it does not
--- know, because the answer got lost, keeps its lane busy until the lease has run out. NULL: the
--- caller is no relay, and a claim for it does not wait for a consumer that is locked.
+-- The worker also passes the claims it holds (known). If an answer was lost, the worker does not
+-- know its own claim, and the lane stays busy until that claim's lease expires. NULL: the caller is
+-- not a relay, and a claim for it does not wait for a locked consumer.
 --
 -- knows is the version of the outbox that the worker was written for. A worker of another version
--- may settle what it has, so that nothing it delivered is delivered again; it is refused when it
--- asks for more, and stops. So the functions of the next version must understand a settlement of
--- this one. NULL: the caller claims nothing.
+-- may settle its claim, so that delivered events are not delivered again; when it asks for more, it
+-- gets an error and stops. So the functions of the next version must understand a settlement from
+-- this version. NULL: the caller claims nothing.
 --
 -- Only the owner of the tables may write to them. Other roles go through _worker_turn and
 -- _worker_turns.
 
--- _turn makes the turn of one consumer: the next chunk of what the worker has read ahead, or all
+-- _turn makes the turn of one consumer: the next chunk that the worker has read ahead, or all
 -- steps.
 CREATE OR REPLACE FUNCTION @schema@._turn(q @schema@._request, knows int)
 RETURNS @schema@._answer
@@ -43,12 +43,12 @@ BEGIN
         RETURN @schema@._worker_turn(q, knows);
     END IF;
     IF pg_current_xact_id_if_assigned() IS NULL THEN
-        -- For _claim_fresh, which needs it from before anything is written.
+        -- For _claim_fresh, which needs the head as of before any write.
         head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
     END IF;
     IF current_setting('synchronous_commit') = 'off' THEN
-        -- What is handed out must be on disk first: this commit takes along everything that was
-        -- committed before it. The effects of a handler, which share its transaction, must be, too.
+        -- Events must be on disk before they are handed out: this commit also flushes everything
+        -- committed before it. So must the effects of a handler that share this transaction.
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 
@@ -70,20 +70,20 @@ BEGIN
 END
 $outbox$;
 
--- _no_request returns a request that settles nothing and claims nothing. The functions for SQL set
--- what they want.
+-- _no_request returns a request that settles nothing and claims nothing. The SQL functions then set
+-- the fields they need.
 CREATE OR REPLACE FUNCTION @schema@._no_request(consumer text, owner text)
 RETURNS @schema@._request
 LANGUAGE sql IMMUTABLE
 RETURN ROW(0, consumer, owner, 0, 0, '[]', 0, NULL, 0, 0, 0, 0, false, false, 0, NULL, NULL, NULL,
            NULL, NULL, -1, NULL, 0, 0, 0, NULL, NULL)::@schema@._request;
 
--- _turn_next is the turn during a backlog: what comes next was read ahead, no row of an adopted
--- table is to be marked, no other worker is at work, and no parked event has to come first. Then
--- the claim becomes the next claim and the lane moves on: a few statements, and some more for
--- events that failed, have to wait or are tried again (_turn_exceptions). If parked events are due
--- and come first, the claim becomes one of those, and the lane stays where it is. Returns NULL,
--- having changed nothing, if the turn is another one.
+-- _turn_next is the turn during a backlog: the worker has read the next events ahead, no row of an
+-- adopted table has to be marked, no other worker is active, and no parked event has to come first.
+-- Then the claim becomes the next claim and the lane advances, in a few statements;
+-- _turn_exceptions adds some for events that failed, have to wait, or are retried. If parked events
+-- are due and come first, the claim becomes a claim of those, and the lane keeps its position.
+-- Returns NULL, without any change, if these conditions do not hold.
 CREATE OR REPLACE FUNCTION @schema@._turn_next(q @schema@._request, knows int)
 RETURNS @schema@._answer
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -92,8 +92,8 @@ DECLARE
     l @schema@.lane;
     now timestamptz;
     last bigint;
-    first_due timestamptz;  -- of the parked events; NULL: there are none
-    again boolean;          -- they come first
+    first_due timestamptz;  -- of the parked events; NULL: none is parked
+    again boolean;          -- parked events come first
     failed boolean := q.outcomes <> '[]';
     due_seqs bigint[];
     due_rows tid[];
@@ -103,7 +103,7 @@ DECLARE
 BEGIN
     IF (q.ahead_n BETWEEN 1 AND q.max_events AND q.ahead_lane >= 0
         AND (q.ahead_members = @schema@._all_lanes(q.lanes)
-             OR random() < 0.9) -- see if others are free
+             OR random() < 0.9) -- test whether other lanes are free
         AND (q.ordering <> 'global' OR NOT failed) AND q.release_from = 0
         AND current_setting('transaction_isolation') = 'read committed') IS NOT TRUE THEN
         RETURN NULL;
@@ -130,11 +130,11 @@ BEGIN
     WHERE c.name = q.consumer AND c.lanes = q.lanes
       AND @include same_settings(c, q)@
       AND @include knows_version(knows)@
-      -- what _check_tenant would refuse
+      -- what _check_tenant would reject
       AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
       AND (c.tenant = '' OR row_security_active('@schema@.event')
            OR current_user <> @schema@._caller())
-      -- the lane stands where the worker read on
+      -- the lane stands where the worker read ahead from
       AND x.pos = q.ahead_from AND x.target::text = q.ahead_target
       AND x.leader IS NULL AND @schema@._members(x.members, x.lane) = q.ahead_members
       AND q.ahead_to BETWEEN q.ahead_from + 1 AND x.window_end
@@ -171,7 +171,7 @@ BEGIN
                    new.locked_until, new.lease, NULL, due_seqs);
     END IF;
 
-    -- The claim is still the worker's, and every other claim is alive and known to it.
+    -- The worker still has the claim, and every other claim is alive and known to the worker.
     UPDATE @schema@.claim k
     SET epoch = @schema@._next_epoch(), lane = new.lane, members = new.members,
         seen = new.seen, floor = new.floor, target = new.target,
@@ -187,7 +187,7 @@ BEGIN
                               OR o.lane >= 0 AND q.ahead_members
                                  & @schema@._members(o.members, o.lane) = 0)
                              AND @include is_alive(o, now)@) IS NOT TRUE)
-      -- A worker that is alone has to bring its lanes together.
+      -- The only worker has to join its lanes.
       AND (q.ahead_members = @schema@._all_lanes(q.lanes)
            OR EXISTS (SELECT 1 FROM @schema@.claim o
                       WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
@@ -238,7 +238,7 @@ BEGIN
 END
 $outbox$;
 
--- _no_answer returns the answer of a turn that claimed nothing. The paths add what they did.
+-- _no_answer returns the answer of a turn that claimed nothing. Each path adds its results.
 CREATE OR REPLACE FUNCTION @schema@._no_answer(place int, moment timestamptz)
 RETURNS @schema@._answer
 LANGUAGE sql IMMUTABLE
@@ -246,11 +246,11 @@ RETURN ROW(place, false, false, false, false, false, false, false, 0, 0, -1,
            floor(extract(epoch FROM moment) * 1000), NULL, NULL, 0, false, NULL, NULL, NULL, NULL,
            NULL, NULL, NULL, NULL, false, NULL, NULL)::@schema@._answer;
 
--- _turn_exceptions handles exceptions for _turn_next. It records how claim `was` ended. Then, if
--- the next claim k is one of parked events, it takes those, which are at `rows`, and returns their
--- history (see _take_due). Otherwise it finds the events of k that have to wait behind parked ones
--- of their key (see _held); the worker has read them ahead, in lane l. delivered: how many events
--- lane l has delivered. l.due_from: no parked event has an earlier time. Under the consumer's lock.
+-- _turn_exceptions handles exceptions for _turn_next. It records how claim `was` ended. If the next
+-- claim k is one of parked events, it takes those at `rows`, and returns their history (see
+-- _take_due). Otherwise it finds the events of k, which the worker has read ahead in lane l, that
+-- have to wait behind parked events of their key (see _held). delivered is how many events lane l
+-- has delivered. No parked event is due before l.due_from. Under the consumer's lock.
 CREATE OR REPLACE FUNCTION @schema@._turn_exceptions(
     was @schema@.claim, k @schema@.claim, l @schema@.lane, q @schema@._request, rows tid[],
     now timestamptz, OUT delivered bigint, OUT held bigint[], OUT keys bigint[])
@@ -266,7 +266,7 @@ BEGIN
     END IF;
     IF was.lane = -1 THEN
         PERFORM @schema@._settle_retried(c, was, q, l.due_from, now);
-        delivered := 0; -- by this lane
+        delivered := 0; -- by lane l
     ELSIF q.outcomes <> '[]' THEN
         delivered := greatest(q.tried - @schema@._settle_outcomes(c, was, q.outcomes, now), 0);
     ELSE
@@ -288,14 +288,14 @@ BEGIN
 END
 $outbox$;
 
--- _refuse_version raises the error that tells a worker of another version why it gets nothing more.
--- knows is the version that the worker was written for.
+-- _refuse_version raises the error that tells a worker of another version why it gets no more
+-- events. knows is the version that the worker was written for.
 CREATE OR REPLACE FUNCTION @schema@._refuse_version(knows int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     there int := (SELECT m.value::int FROM @schema@.meta m WHERE m.name = 'schema_version');
 BEGIN
-    -- What to do depends on which of the two is behind.
+    -- The advice depends on which of the two is older.
     IF there > knows THEN
         RAISE EXCEPTION 'this outbox was brought up to version %; this program knows %: update it',
             there, knows USING ERRCODE = 'OB005';

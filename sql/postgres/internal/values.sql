@@ -1,20 +1,20 @@
--- Values: the clock, keys, ids, and what an application puts into them. Tables depend on some of
--- these.
+-- Values: the clock, keys, ids, and the conversion of an application's values. Tables depend on
+-- some of these functions.
 
--- _clock returns the time by the only clock that counts here, the database's. It stands still
--- during a statement. For a procedure that commits, the statement is the whole CALL, however long
--- that takes; there the beginning of the current transaction is later, and counts.
--- (CURRENT_TIMESTAMP is no function call, so each emit has one less to prepare.)
+-- _clock returns the database's time, the only clock that counts here. It stands still during a
+-- statement. For a procedure that commits, the statement is the whole CALL, however long it takes;
+-- there the start of the current transaction is later, and is returned. (CURRENT_TIMESTAMP is not a
+-- function call, so each emit has one call less to prepare.)
 CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP);
 
--- _uuid7 returns a new event id, made as the default of event.id makes one. It is for callers that
--- have to know the id and may not read events.
+-- _uuid7 returns a new event id, like the default of event.id, for callers that have to know the id
+-- but may not read events.
 --
 -- It is a random UUID (version 4) whose first 16 digits are replaced by the time and the version:
 -- 48 bits of milliseconds since 1970, then 12 bits of their fraction, so that ids grow within a
--- millisecond, too. To make one and insert a row takes longer than a microsecond.
+-- millisecond, too. Generating an id and inserting a row takes longer than a microsecond.
 CREATE OR REPLACE FUNCTION @schema@._uuid7() RETURNS uuid
 LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN overlay(gen_random_uuid()::text,
@@ -22,8 +22,8 @@ RETURN overlay(gen_random_uuid()::text,
                             15, '0'), '7', 13, 0),
                1, 18)::uuid;
 
--- _as_type makes an event type of what an adopted table calls it: without white space or control
--- characters, not empty, not too long.
+-- _as_type converts a type name of an adopted table to an event type: without white space or
+-- control characters, not empty, not too long.
 CREATE OR REPLACE FUNCTION @schema@._as_type(value text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(nullif(left(regexp_replace(value, '[[:space:][:cntrl:]]+', '_', 'g'), 255), ''),
@@ -36,18 +36,20 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN value ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
             THEN value::uuid END;
 
--- _as_json makes a payload of a value of an adopted table. Text that is JSON stays as it is; other
--- text becomes a JSON string. It never fails, because it runs inside the application's INSERT.
+-- _as_json converts a value of an adopted table to a payload. Text that is JSON stays as it is;
+-- other text becomes a JSON string. It never fails, because it runs inside the application's
+-- INSERT.
 CREATE OR REPLACE FUNCTION @schema@._as_json(value text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
 BEGIN
     RETURN value::json;
-EXCEPTION WHEN data_exception OR statement_too_complex THEN -- the latter: nested too deeply
+EXCEPTION WHEN data_exception OR statement_too_complex THEN -- nested too deeply
     RETURN to_json(value);
 END
 $outbox$;
 
--- _as_json of bytes takes them as text if they are UTF-8, and else makes a string of their base64.
+-- _as_json of bytes treats them as text if they are UTF-8, and otherwise returns their base64 as a
+-- string.
 CREATE OR REPLACE FUNCTION @schema@._as_json(value bytea) RETURNS json
 LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
 BEGIN
@@ -57,12 +59,12 @@ EXCEPTION WHEN data_exception THEN
 END
 $outbox$;
 
--- _type_like turns type patterns as they are written ('order.*, user.*') into patterns for LIKE
--- ANY. NULL: every type.
+-- _type_like converts type patterns ('order.*, user.*') to patterns for LIKE ANY; NULL stands for
+-- every type.
 CREATE OR REPLACE FUNCTION @schema@._type_like(events text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
-    -- What LIKE treats specially is escaped first; only then * becomes %.
+    -- The special characters of LIKE are escaped before * becomes %.
     SELECT CASE WHEN NOT bool_or(p = '*')
                 THEN array_agg(replace(replace(replace(replace(
                          p, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')) END
@@ -70,9 +72,10 @@ BEGIN ATOMIC
     WHERE p <> '';
 END;
 
--- _key returns the number that order goes by. Events with the same number are delivered one after
--- the other; 0 means that order does not matter for the event. The hash must never change, because
--- it is stored in parked.key. hashtextextended does not, since hash partitions depend on it.
+-- _key returns the ordering key of an event, as a number. Events with the same number are delivered
+-- one after the other; 0 means that order does not matter for the event. The hash must never
+-- change, because it is stored in parked.key. hashtextextended does not, since hash partitions
+-- depend on it.
 CREATE OR REPLACE FUNCTION @schema@._key(ordering text, aggregate_type text, aggregate_id text)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -96,8 +99,8 @@ RETURN CASE
                   & 9223372036854775807) % lanes)::int
        END;
 
--- _normal_events brings type patterns into one form for all that mean the same: sorted, each once,
--- and '' for every type. src/event/filter_normal.c does the same for the program.
+-- _normal_events returns the normal form of type patterns: sorted, without duplicates, and '' for
+-- every type. src/event/filter_normal.c does the same in the program.
 CREATE OR REPLACE FUNCTION @schema@._normal_events(events text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE WHEN bool_or(p = '*') THEN ''

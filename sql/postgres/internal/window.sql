@@ -7,14 +7,14 @@ CREATE OR REPLACE FUNCTION @schema@._handed_out(
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN pg_visible_in_snapshot(xid, seen)
-       -- Of transactions that began after seen, a lane reads only what is past its floor.
+       -- Of transactions that began after seen, a lane reads only events past its floor.
        OR (xid >= pg_snapshot_xmax(seen) AND seq <= floor)
-       -- In an open window everything up to pos is out.
+       -- In an open window every event up to pos was handed out.
        OR (target IS NOT NULL AND seq <= pos AND pg_visible_in_snapshot(xid, target));
 
--- _before_start returns whether an event (xid, seq) is from before the point where a consumer was
--- told to start, and so was never the consumer's. start_also lists such events that the snapshot
--- can no longer show (see _rebase_shown).
+-- _before_start returns whether an event (xid, seq) is from before the configured start of a
+-- consumer, and so was never the consumer's. start_also lists such events that the snapshot can no
+-- longer show (see _rebase_shown).
 CREATE OR REPLACE FUNCTION @schema@._before_start(
     start_seen pg_snapshot, start_floor bigint, start_also bigint[], xid xid8, seq bigint)
 RETURNS boolean
@@ -22,36 +22,37 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(@schema@._handed_out(start_seen, start_floor, NULL, 0, xid, seq), false)
        OR coalesce(seq = ANY (start_also), false);
 
--- _starts_after returns the seq up to which no event is a consumer's, whenever it commits, because
--- the consumer was told to start past it. 0: it starts at the beginning, or where the events ended,
--- and then it gets what was still running, whatever its seq.
+-- _starts_after returns the seq after which a consumer was configured to start: it gets no event up
+-- to that seq, whenever the event commits. 0: the consumer starts at the beginning, or at the end
+-- of the events as of its registration. In the latter case it gets the events of transactions that
+-- were still running, whatever their seq.
 CREATE OR REPLACE FUNCTION @schema@._starts_after(start_seen pg_snapshot, start_floor bigint)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(@include start_of(_starts_after)@, 0);
 
--- _name_running returns snapshot s with every transaction named in it that is running now, or NULL
--- if they are too many to name.
+-- _name_running returns snapshot s extended to name every transaction that is running now; NULL if
+-- they are too many to name.
 --
 -- A snapshot names only the running transactions below the last one that ended. A transaction that
 -- began later appears not to have begun, though it may have taken its seq long ago. Once all are
 -- named, every transaction at or past xmax begins after this call. The caller's own transaction is
--- among those named, or at xmax, so what it emits after this is not lost.
+-- among those named, or at xmax, so events that it emits later are not lost.
 CREATE OR REPLACE FUNCTION @schema@._name_running(s pg_snapshot) RETURNS pg_snapshot
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
-    own bigint := pg_current_xact_id()::text::bigint; -- any later transaction gets a higher one
+    own bigint := pg_current_xact_id()::text::bigint; -- any later transaction gets a higher xid
     xmin bigint := pg_snapshot_xmin(s)::text::bigint;
     xmax bigint := pg_snapshot_xmax(s)::text::bigint;
 BEGIN
     IF own = xmax THEN
         RETURN s;
-    ELSIF own > xmax + 1000 THEN -- a transaction of many savepoints can take that many numbers
+    ELSIF own > xmax + 1000 THEN -- a transaction with many savepoints can use that many xids
         RETURN NULL;
     END IF;
 
-    -- Everything from xmax up to our own number is named as running. Some of it may have ended
-    -- since. Those are then treated as late, which costs a probe and loses nothing.
+    -- Everything from xmax up to our own number is named as running. Some of these transactions may
+    -- have ended: they are treated as late, which costs a probe and loses nothing.
     RETURN concat(least(xmin, own), ':', greatest(xmax, own), ':',
                   (SELECT string_agg(r.x::text, ',' ORDER BY r.x)
                    FROM (SELECT p::text::bigint FROM pg_snapshot_xip(s) AS p
@@ -61,20 +62,20 @@ END
 $outbox$;
 
 -- _window_events returns the events that `target` shows and `seen` did not, with a seq in
--- (from_seq, to_seq]. whose is the tenant whose events alone are meant; '' means those of all.
+-- (from_seq, to_seq]. whose is the tenant whose events are returned; '' means every tenant.
 --
--- It has two branches, because an OR of them becomes a sequential scan. The first is for fresh
--- events, of transactions that had not begun when `seen` was taken: each had its xid before its
--- first seq, so their events are all past `floor`, the last seq given out just before `seen`. The
--- second is for late events, of transactions that were running then, however low the seq they took.
--- Each branch is ordered, so that a caller who wants all in order has them merged and not sorted.
+-- It has two branches, because a single query with OR would become a sequential scan. The first is
+-- for fresh events, of transactions that had not begun when `seen` was taken: each had its xid
+-- before its first seq, so their events are all past `floor`, the last seq assigned just before
+-- `seen`. The second is for late events, of transactions that were running then, however low their
+-- seqs. Each branch is ordered, so that the planner merges them instead of sorting.
 --
--- It is inlined, and every claim calls it.
+-- Every claim calls it, so it is written to be inlined.
 CREATE OR REPLACE FUNCTION @schema@._window_events(
     seen pg_snapshot, floor bigint, target pg_snapshot, from_seq bigint, to_seq bigint, whose text)
 RETURNS SETOF @schema@.event
 LANGUAGE sql STABLE AS $outbox$
-    -- Every name has its schema.
+    -- Every name is schema-qualified.
     (SELECT e.* FROM @schema@.event e
      WHERE e.seq OPERATOR(pg_catalog.>) greatest(from_seq, floor)
        AND e.seq OPERATOR(pg_catalog.<=) to_seq
@@ -89,17 +90,17 @@ LANGUAGE sql STABLE AS $outbox$
                    WHERE i.xid OPERATOR(pg_catalog.=) late.xid
                      AND i.seq OPERATOR(pg_catalog.>) from_seq
                      AND i.seq OPERATOR(pg_catalog.<=) to_seq
-                   ORDER BY i.seq OFFSET 0) AS e -- the fence keeps it on the index by xid
+                   ORDER BY i.seq OFFSET 0) AS e -- OFFSET 0 keeps this on the index by xid
      WHERE pg_catalog.pg_visible_in_snapshot(late.xid, target)
        AND (whose OPERATOR(pg_catalog.=) '' OR e.tenant OPERATOR(pg_catalog.=) whose)
      ORDER BY e.seq)
 $outbox$;
 
--- _window_next returns the lowest seq past `pos` in a window, or NULL if there is none. That takes
--- a probe or two of an index, whatever the backlog. The window is given as to _window_events.
+-- _window_next returns the lowest seq past `pos` in a window, or NULL if there is none. It takes
+-- one or two index probes, whatever the backlog. The parameters are those of _window_events.
 --
--- The late events are probed first, and bound the search for a fresh one: a late transaction of a
--- million events is not walked over for each chunk.
+-- The late events are probed first, and bound the search for a fresh one, so that a late
+-- transaction of a million events is not scanned again for each chunk.
 CREATE OR REPLACE FUNCTION @schema@._window_next(
     seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, window_end bigint, whose text)
 RETURNS bigint
@@ -114,7 +115,7 @@ BEGIN
                   WHERE i.xid = x.xid AND i.seq > pos AND (whose = '' OR i.tenant = whose)
                   ORDER BY i.seq LIMIT 1) AS n
     WHERE pg_visible_in_snapshot(x.xid, target);
-    -- A fresh event is past the floor, and is wanted only if it comes before the late one.
+    -- A fresh event is past the floor, and counts only if it precedes the late one.
     SELECT e.seq INTO fresh FROM @schema@.event e
     WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
       AND e.seq < coalesce(late, 9223372036854775807)
@@ -125,9 +126,9 @@ BEGIN
 END
 $outbox$;
 
--- _window_step is _window_next in a step of at most `most` rows, for a window that may be full of
--- events of others. next is the seq that was found. upto: nothing was found up to there, and there
--- is more behind it. Both NULL: there is none.
+-- _window_step is _window_next limited to `most` rows, for a window that may be full of other
+-- tenants' events. next is the seq that was found. upto, if not NULL, is the seq up to which no
+-- event was found; more rows follow. Both are NULL at the end of the window.
 CREATE OR REPLACE FUNCTION @schema@._window_step(
     seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, window_end bigint, most bigint,
     whose text, OUT next bigint, OUT upto bigint)
@@ -141,7 +142,7 @@ BEGIN
                   WHERE i.xid = x.xid AND i.seq > pos AND (whose = '' OR i.tenant = whose)
                   ORDER BY i.seq LIMIT 1) AS n
     WHERE pg_visible_in_snapshot(x.xid, target);
-    -- The bound is on the rows that are read, of any tenant.
+    -- The limit counts rows of every tenant.
     SELECT f.seq INTO next
     FROM (SELECT e.seq, e.xid, e.tenant FROM @schema@.event e
           WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
@@ -151,13 +152,13 @@ BEGIN
       AND (whose = '' OR f.tenant = whose)
     ORDER BY f.seq LIMIT 1;
 
-    -- Nothing among these rows: was that all, or only as many as one step reads?
+    -- No event among these rows: did the scan reach the end, or the limit of the step?
     IF next IS NULL THEN
         SELECT e.seq INTO upto FROM @schema@.event e
         WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
           AND e.seq < coalesce(late, 9223372036854775807)
         ORDER BY e.seq OFFSET most - 1 LIMIT 1;
-        -- That was all of the fresh ones: the late one is the next, if there is one.
+        -- No fresh event is left: the late one is next, if any.
         IF upto IS NULL THEN
             next := late;
         END IF;

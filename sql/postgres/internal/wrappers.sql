@@ -1,4 +1,4 @@
--- SECURITY DEFINER wrappers. A role that may not write to the tables works through them, with the
+-- SECURITY DEFINER wrappers. Through them, a role without write access to the tables works with the
 -- rights of the tables' owner: a worker on its own consumers (_worker_*), an operator on any
 -- (_operator_*). Each wrapper checks the caller with _admit, and then calls the function that it is
 -- named after. That function calls its wrapper if its caller may not write. A consumer of another
@@ -71,7 +71,7 @@ CREATE OR REPLACE FUNCTION @schema@._worker_turns(
     asked @schema@._request[], path text, knows int) RETURNS @schema@._answer[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    -- The cluster that a worker reports could be anything: the server is asked, as in _turn_home.
+    -- A worker could report any cluster: ask the server, as in _turn_home.
     PERFORM set_config('outbox.cluster', '', true);
     PERFORM @schema@._home();
     asked := ARRAY(SELECT x FROM unnest(asked) x WHERE @schema@._admit('consumer', x.consumer));
@@ -79,8 +79,8 @@ BEGIN
 END
 $outbox$;
 
--- The inbox. A handler's name is granted like a consumer's: a role that could record for a handler
--- that is not its own could keep it from ever taking effect.
+-- The inbox. A handler's name is granted like a consumer's: otherwise a role could record keys for
+-- another role's handler, and prevent it from ever handling them.
 
 CREATE OR REPLACE FUNCTION @schema@._worker_handle(handler text, key text, content bigint)
 RETURNS bigint
@@ -141,7 +141,7 @@ BEGIN
 END
 $outbox$;
 
--- The counts are NULL if there is no such consumer.
+-- The counts are NULL if the consumer does not exist.
 CREATE OR REPLACE FUNCTION @schema@._operator_remove(
     consumer text, force boolean,
     OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
@@ -154,7 +154,7 @@ BEGIN
 END
 $outbox$;
 
--- A trim concerns no consumer in particular.
+-- A trim does not concern a particular consumer.
 CREATE OR REPLACE FUNCTION @schema@._operator_trim(
     older_than interval, max_rows int, inbox interval, after bigint,
     OUT events bigint, OUT keys bigint, OUT inbox_rows bigint, OUT receipts bigint,

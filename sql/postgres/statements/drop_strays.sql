@@ -23,8 +23,8 @@ BEGIN
         END;
     END LOOP;
 
-    -- New functions, and those that were dropped and created again, have no grants. So every role
-    -- is given its whole part again.
+    -- New functions, and those that were dropped and created again, have no grants. So all parts
+    -- are granted again in full.
     PERFORM @schema@._give(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;
     PERFORM @schema@._adopt_again();
 END

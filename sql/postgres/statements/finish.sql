@@ -1,13 +1,13 @@
 -- finish runs after all functions and views are installed. It sets the functions' search_paths,
 -- grants and revokes their use, and records what is installed.
 
--- Without a search_path of its own, a function looks names up with that of its caller. A role that
--- may create objects there could have them run in place of those that the function means, with the
--- caller's rights.
+-- A function without its own search_path looks up names in that of its caller. A role that may
+-- create objects there could have them run, with the caller's rights, in place of the objects that
+-- the function means.
 --
 -- Two kinds of functions need no path, and can be inlined: those whose names were bound when they
 -- were created (RETURN, BEGIN ATOMIC), and those that qualify every name, and are marked as such.
--- pg_temp is named last, because it comes first if it is not named.
+-- pg_temp is listed last, because it is searched first if it is not listed.
 DO $outbox$
 DECLARE
     f record;
@@ -56,7 +56,7 @@ BEGIN
 END
 $outbox$;
 
--- The replaced fingerprint is added to the former ones, and the oldest of those are forgotten.
+-- The replaced fingerprint is added to the former ones, and the oldest ones are deleted.
 INSERT INTO @schema@.meta (name, value)
 SELECT 'functions_former', value
 FROM @schema@.meta

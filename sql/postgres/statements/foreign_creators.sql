@@ -1,7 +1,7 @@
 -- foreign_creators lists the roles that may create objects in schema $1, other than the owner of
--- the outbox there, or of the one to be created. Their objects could be called in place of ours.
--- No row: there is no such schema. NULL: no role. Superusers are left out, because they have all
--- rights anyway.
+-- the existing or future outbox. Their objects could be called in place of ours. No row: the schema
+-- does not exist. NULL: no such role exists. Superusers are left out, because they have all rights
+-- anyway.
 SELECT CASE
            WHEN EXISTS (
                SELECT 1

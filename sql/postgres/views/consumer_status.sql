@@ -27,7 +27,7 @@ FROM @schema@.consumer c
 CROSS JOIN LATERAL @schema@._progress(c.name, c.lanes) l
 CROSS JOIN LATERAL @schema@._backlog(c.name, 10000) b
 CROSS JOIN LATERAL @schema@._parked_summary(c.name) p
--- k: its live claims, how many parked events they hold, and the owner of the newest
+-- k: the live claims, the number of parked events in them, and the owner of the newest
 LEFT JOIN LATERAL (SELECT count(*) AS claims,
                           (array_agg(x.owner ORDER BY x.epoch DESC))[1] AS owner,
                           sum(CASE WHEN x.lane < 0

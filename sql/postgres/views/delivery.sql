@@ -24,8 +24,7 @@ CROSS JOIN LATERAL (
                   WHERE x.consumer = c.name AND x.lane = coalesce(y.leader, y.lane)
                   ORDER BY x.version DESC
                   LIMIT 1) p) l
--- h: whether the lane is past the event, or never gets it, and whether the present filter matches
--- it
+-- h: whether the lane is past the event or never gets it, and whether the present filter matches
 CROSS JOIN LATERAL (
     SELECT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq)
            OR e.seq <= @schema@._starts_after(c.start_seen, c.start_floor) AS out,
@@ -33,7 +32,7 @@ CROSS JOIN LATERAL (
 LEFT JOIN @schema@.parked p ON p.consumer = c.name AND p.seq = e.seq
 LEFT JOIN @schema@.dead d ON d.consumer = c.name AND d.seq = e.seq
 LEFT JOIN @schema@.ended x ON x.consumer = c.name AND x.seq = e.seq
--- f: the filter it was handed out under: the first that was replaced after that, or the present one
+-- f: the filter in force at the handout: the first that was replaced after it, or the present one
 CROSS JOIN LATERAL (
     SELECT y.type_like IS NULL OR e.type LIKE ANY (y.type_like) AS wanted, y.predicate
     FROM ((SELECT b.type_like, b.predicate
@@ -47,7 +46,7 @@ CROSS JOIN LATERAL (
           UNION ALL
           SELECT c.type_like, c.predicate
           LIMIT 1) y) f
--- k: whether the claim that has it is live; NULL if no claim has it
+-- k: whether the claim of the event is live; NULL if no claim has the event
 LEFT JOIN LATERAL (
     SELECT max(k.locked_until) > @schema@._clock() AS live
     FROM @schema@.claim k
@@ -58,7 +57,7 @@ LEFT JOIN LATERAL (
           AND e.seq > k.from_seq AND e.seq <= k.to_seq
           AND NOT pg_visible_in_snapshot(e.xid, k.seen)
           AND pg_visible_in_snapshot(e.xid, k.target)) k ON true
--- s: its state, apart from the predicate
+-- s: the state, apart from the predicate
 CROSS JOIN LATERAL (
     SELECT CASE
                WHEN NOT d.retrying THEN 'expired'
@@ -75,7 +74,7 @@ CROSS JOIN LATERAL (
                ELSE 'delivered'
            END AS state
     OFFSET 0) s
--- a: the predicate that applies to it, and its result
+-- a: the predicate that applies, and its result
 CROSS JOIN LATERAL (
     SELECT x.predicate,
            CASE WHEN x.predicate <> '' THEN @schema@._wants(x.predicate, e.payload) END AS wants

@@ -30,9 +30,9 @@ SELECT @schema@._name_view('outbox_dead_letters', 'dead letters, by consumer and
     WHERE NOT d.retrying
 $view$);
 
--- The next two have the name of the schema: in the schema <service>_outbox of a service they are
--- <service>_outbox and <service>_outbox_dlq, in the schema outbox they are outbox and outbox_dlq.
--- If an event has several receipts, dispatched_at is that of the first.
+-- The next two views are named after the schema: <service>_outbox and <service>_outbox_dlq in the
+-- schema <service>_outbox, outbox and outbox_dlq in the schema outbox. If an event has several
+-- receipts, dispatched_at is the time of the first.
 SELECT @schema@._name_view(n.nspname,
                            'events, and when they were dispatched where receipts are kept', $view$
     SELECT e.seq AS id, e.id::uuid AS event_id, e.type AS event_type, e.type AS topic,

@@ -1,6 +1,6 @@
 /* ahead.c: reading ahead of the claims. The server sends the events of a window as one stream, on a
- * separate connection, and each claim takes a chunk off it. The rest waits in the socket: nothing
- * is requested twice, cancelled or thrown away, however large events are. */
+ * separate connection, and each claim takes a chunk off it. The rest waits in the socket: no event
+ * is requested twice or discarded, and no query is cancelled, however large events are. */
 #include <stdlib.h>
 
 #include "base/num.h"
@@ -16,7 +16,7 @@
 #define STREAM_QUICK (100 * MS_NS)
 #define STREAM_SLOW (1000 * MS_NS)
 
-/* How many events, bytes of payloads and numbers to read for a chunk, if the filter wants few of
+/* How many events, bytes of payloads and numbers to read for a chunk, if the filter matches few of
  * them. */
 #define LOOK_EVENTS 4096
 #define LOOK_BYTES ((size_t)8 * 1024 * 1024)
@@ -67,8 +67,8 @@ static struct pg_window window_of(const struct pg_ahead *h, int64_t from, int64_
 
 /* ---- the stream ---- */
 
-/* Requests the events after h->to, if enough is left of the window. It may fail: then they are read
- * later. */
+/* Requests the events after h->to, if enough is left of the window. A failure is harmless: the
+ * events are read later. */
 static bool open_stream(struct pg_store *st, const struct claim_request *req)
 {
     struct pg_ahead *h = &st->ahead;

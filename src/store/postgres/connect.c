@@ -293,7 +293,7 @@ static int check_moved(struct pg_store *st, struct error *err)
     if (!moved)
         return 0;
 
-    /* rebaseline goes through all events. If it timed out half-way, it would have to start over. */
+    /* rebaseline reads all events. If it timed out half-way, it would have to start over. */
     bool was_patient = st->patient;
     st->patient = true;
     int result = pg_exec(st, err, NULL, "SELECT @schema@.rebaseline()", "");
@@ -323,8 +323,8 @@ static int check_outbox(struct pg_store *st, struct error *err)
     return check_moved(st, err);
 }
 
-/* An outbox that worked before, and is now missing or incomplete, may be being restored: worth a
- * retry. */
+/* An outbox that worked before and is now missing or incomplete may be being restored, so a retry
+ * is worthwhile. */
 int pg_check(struct pg_store *st, struct error *err)
 {
     struct error why;

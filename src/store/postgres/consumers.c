@@ -200,7 +200,7 @@ struct probe {
     int64_t overdue_at;  /* as in consumer_info, but may be in the future */
 };
 
-/* Returns the earlier of two times; 0 is no time. */
+/* Returns the earlier of two times; 0 means no time. */
 static int64_t earlier(int64_t a, int64_t b)
 {
     if (!a || !b)

@@ -311,7 +311,7 @@ static int grants(const struct look *l, struct error *err)
     }
     if (!fine)
         return 0;
-    return say(l, FINDING_OK, NULL, "this role may do all that relays and operators do");
+    return say(l, FINDING_OK, NULL, "this role has all rights that relays and operators need");
 }
 
 /* Reports other roles that may create functions in the schema. Such functions could be called in
@@ -376,7 +376,7 @@ static int wakeup(const struct look *l, const PGresult *r)
         return say(l, FINDING_WARNING, "end the oldest transaction of a session that listens",
                    "the queue of notifications is %lld %% full; once it is, emits fail",
                    (long long)used);
-    return say(l, FINDING_OK, NULL, "works: a commit wakes relays that sleep");
+    return say(l, FINDING_OK, NULL, "a commit wakes sleeping relays");
 }
 
 /* Transactions that lock a consumer, and (name NULL) unrelated sessions that hold a wake-up
@@ -402,7 +402,7 @@ static int locks(const struct look *l, const PGresult *r)
         const char *consumer = pg_str(r, i, 0);
         int64_t ms = pg_int(r, i, 2);
         if (!consumer)
-            say(l, FINDING_WARNING, "end that session, and ask its role why",
+            say(l, FINDING_WARNING, "end that session, and find out why its role took the lock",
                 "an unrelated session holds a wake-up lock, so relays poll every second instead "
                 "of being woken: %s",
                 PQgetvalue(r, i, 1));
@@ -611,7 +611,7 @@ static int restored(const struct look *l, const PGresult *r)
         return say(l, FINDING_NOTE, NULL,
                    "the outbox was restored elsewhere, and its positions were corrected, at %s",
                    rebaselined_at);
-    return say(l, FINDING_OK, NULL, "this outbox is in the cluster it was made in");
+    return say(l, FINDING_OK, NULL, "this outbox is in the cluster where it was created");
 }
 
 /* ---- adopted tables ---- */

@@ -27,7 +27,7 @@ int pg_expose_settings(struct pg_store *st, struct error *err)
 
 /* Resets what set_up in connect.c set for our own statements. Nothing is prepared from here on,
  * because a handler's DISCARD ALL would drop it. If the connection was exposed before, the session
- * is reset: handlers must not find what those of another consumer have left.
+ * is reset: handlers must not find state left by those of another consumer.
  */
 int pg_expose(struct store *base, int64_t idle_ms, struct error *err)
 {
@@ -49,8 +49,7 @@ int pg_speak_utf8(struct pg_store *st, struct error *err)
     if (PQsetClientEncoding(st->db, "UTF8") == 0)
         return 0;
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                     "%s: a handler has set another client_encoding, and it cannot be set back",
-                     st->shown);
+                     "%s: a handler changed client_encoding, and it cannot be restored", st->shown);
 }
 
 enum tx_state pg_tx_state(struct store *base)

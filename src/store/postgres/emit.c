@@ -11,7 +11,7 @@
 
 /* ---- the statements ---- */
 
-/* They also run in the application's transactions, so every name has its schema. */
+/* They also run in the application's transactions, so every name is schema-qualified. */
 /* clang-format off */
 #define NOT_BEFORE(n) \
     "pg_catalog.timestamptz 'epoch' OPERATOR(pg_catalog.+) " \
@@ -78,8 +78,8 @@ static int check_transaction(PGconn *db, struct error *err)
     return err_set(err, ERR_MISUSE, "this connection is busy with another command, or was lost");
 }
 
-/* Refuses texts that the caller's connection would garble. Ours are UTF-8, and the server assumes
- * that they are in the connection's encoding. */
+/* Rejects text that the caller's connection would garble: ours is UTF-8, but the server assumes the
+ * connection's encoding. */
 static int check_encoding(PGconn *db, const struct str *s, size_t n, struct error *err)
 {
     const char *name = "";

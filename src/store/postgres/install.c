@@ -107,7 +107,7 @@ static void add_filled(struct buf *b, const char *sql, const struct mark *marks)
     }
 }
 
-/* Runs a text that was put together in a buffer. */
+/* Runs the SQL in a buffer. */
 static int run_built(struct pg_store *st, struct buf *sql, struct error *err)
 {
     const char *text = buf_cstr(sql);

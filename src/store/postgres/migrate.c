@@ -1,9 +1,9 @@
-/* migrate.c: the tables, in numbered steps.
+/* migrate.c: creating and upgrading tables, in numbered steps.
  *
  * Producers and workers may be active while an outbox is migrated. ALTER TABLE needs an exclusive
- * lock, and every session that arrives meanwhile queues behind it: one long transaction would stop
- * all of them. So the migration waits for each lock no longer than LOCK_WAIT, and locks table event
- * last. If it cannot get a lock, it rolls back and tries again later. */
+ * lock, and every later session queues behind that request: one long transaction would block all of
+ * them. So the migration waits for each lock no longer than LOCK_WAIT, and locks table event last.
+ * If it cannot get a lock, it rolls back and tries again later. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -85,7 +85,7 @@ PGresult *pg_foreign_creators(struct pg_store *st, struct error *err)
 
 /* ---- migrating ---- */
 
-/* Creates the schema unless it exists. One that exists can be used unless other roles may create
+/* Creates the schema unless it exists. An existing schema can be used unless other roles may create
  * functions in it. */
 static int make_schema(struct pg_store *st, struct error *err)
 {
@@ -302,12 +302,12 @@ static void report_users(const struct migrating *m, int64_t left_ms)
     if (known)
         snprintf(text, sizeof text,
                  "the outbox is in use by pid %s (\"%.60s\", %s, its transaction is %s s old); "
-                 "nothing is changed yet, trying again for %s",
+                 "nothing has changed yet; retrying for %s",
                  PQgetvalue(r, 0, 0), PQgetvalue(r, 0, 1), PQgetvalue(r, 0, 2), PQgetvalue(r, 0, 3),
                  left);
     else
         snprintf(text, sizeof text,
-                 "the outbox is in use; nothing is changed yet, trying again for %s", left);
+                 "the outbox is in use; nothing has changed yet; retrying for %s", left);
     PQclear(r);
     st->opt.progress(st->opt.progress_ctx, text);
 }
@@ -346,8 +346,8 @@ static int upgrade_patiently(struct migrating *m, struct error *err)
         if (spent + pause > patience)
             return err_class(
                 err, ERR_BUSY, CLASS_RETRY, 0,
-                "%s: a long transaction has been using the outbox all the time; nothing was "
-                "changed: end it (see `outbox doctor`), and try again",
+                "%s: a long transaction used the outbox throughout; nothing was changed: end it "
+                "(see `outbox doctor`), and try again",
                 m->st->shown);
         if (spent - told >= TELL_EVERY_MS) {
             report_users(m, patience - spent);

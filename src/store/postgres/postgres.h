@@ -1,5 +1,5 @@
 /* postgres.h: shared by the files of the PostgreSQL store, and by no others. The protocol is in
- * sql/postgres; this is a thin, fast caller of it.
+ * sql/postgres; this is a thin, fast client of it.
  *
  *   url.c        parsing URLs
  *   connect.c    connecting and reconnecting, and whether the outbox there is usable
@@ -45,9 +45,9 @@
 /* The search_path of our own statements: names without a schema are the server's own. */
 #define PG_PATH "pg_catalog, pg_temp"
 
-/* Begins a statement that writes every name with its schema, so that it needs no search_path
- * (statement.c). A function whose body has the mark is given none (install.c). */
-#define PG_NAMED_MARK "-- Every name has its schema"
+/* Begins a statement in which every name is schema-qualified, so that it needs no search_path
+ * (statement.c). A function whose body contains the mark gets none (install.c). */
+#define PG_NAMED_MARK "-- Every name is schema-qualified"
 #define PG_NAMED PG_NAMED_MARK ".\n"
 
 /* Our two connections. The second exists during a backlog: it reads ahead while the first one
@@ -61,14 +61,14 @@ struct pg_window {
     int64_t floor, from, to, end;
 };
 
-/* A chunk is events that were read. */
+/* Events that were read. */
 struct pg_chunk {
     struct event *ev;
     size_t n, cap;
     size_t scanned, bytes;
-    size_t passed_bytes; /* of payloads that the filter did not want */
+    size_t passed_bytes; /* of payloads that the filter rejected */
     int64_t last;        /* seq of the last row read */
-    bool cut;            /* there are more */
+    bool cut;            /* more rows follow */
 };
 
 /* A chunk is full if it has reached one of these. */
@@ -143,7 +143,7 @@ struct pg_wakeup {
     int readable_fd;           /* always readable; -1: not opened yet */
 
     /* For poll_new. */
-    char *snapshot;       /* of the last poll; NULL: there was none */
+    char *snapshot;       /* of the last poll; NULL: no poll yet */
     unsigned generation;  /* of the snapshot's connection; see pg_store */
     bool unchanged;       /* nothing was written between the last two polls */
     int64_t counted_from; /* since when notifications are counted together, monotonic */
@@ -157,14 +157,14 @@ struct pg_store {
     struct store base;
     struct store_options opt;
 
-    /* What the URL says (url.c). */
+    /* From the URL (url.c). */
     char *conninfo;    /* for libpq: the URL without our own parameters */
     char *shown;       /* for messages: no password */
     char *schema;      /* its name */
     char *quoted;      /* its name as an identifier */
     char *literal;     /* the quoted identifier inside a literal, without the outer quotes */
     char *tenant;      /* NULL: the platform */
-    char *answer;      /* answer_timeout as the URL has it; NULL: the default */
+    char *answer;      /* answer_timeout as written in the URL; NULL: the default */
     int64_t answer_ms; /* 0: no limit */
 
     /* The connections (connect.c, statement.c, result.c). */
@@ -172,7 +172,7 @@ struct pg_store {
     PGconn *reader;                /* PG_READER */
     unsigned generation[PG_LINKS]; /* grows with each connection */
     bool pooled;       /* connected through a pooler: session state cannot be relied on */
-    bool worked;       /* an outbox was seen: if it is gone now, it may come back */
+    bool worked;       /* an outbox was seen: if it is missing now, a restore may be under way */
     unsigned brief_at; /* the generation that pg_be_brief was set on */
     bool stale;        /* prepared statements of this connection are outdated: reconnect */
     bool patient;      /* the statement may take long: no answer timeout */
@@ -226,8 +226,8 @@ void pg_reader_close(struct pg_store *st);
 /* pg_be_brief tells the session that others wait for it, so that it does not wait long for a
  * consumer locked by another session. */
 int pg_be_brief(struct pg_store *st, struct error *err);
-/* pg_check checks that the outbox is usable, and repairs it after a restore. ERR_NOTOURS: there is
- * none, or an older one; ERR_NEWER; ERR_CONFIG: the tenant does not fit the role. */
+/* pg_check checks that the outbox is usable, and repairs it after a restore. ERR_NOTOURS: no
+ * outbox, or one of an older version; ERR_NEWER; ERR_CONFIG: the tenant does not fit the role. */
 int pg_check(struct pg_store *st, struct error *err);
 
 /* ---- open.c ---- */
@@ -241,7 +241,7 @@ void pg_close(struct store *st);
  * application uses too. ERR_MISUSE: one is open already. */
 int pg_begin(struct store *st, struct error *err);
 int pg_begin_shared(struct store *st, struct error *err);
-/* pg_commit fails with ERR_MISUSE, having rolled back, if a statement of the transaction failed. */
+/* pg_commit rolls back and fails with ERR_MISUSE if a statement of the transaction failed. */
 int pg_commit(struct store *st, struct error *err);
 void pg_rollback(struct store *st);
 
@@ -321,11 +321,11 @@ int pg_fail(struct pg_store *st, PGconn *db, const PGresult *r, struct error *er
 
 /* pg_init creates or upgrades an outbox. *ret_created: something was changed. */
 int pg_init(struct store *st, bool *ret_created, struct error *err);
-/* pg_version reads the version of the outbox; 0: there is none. ERR_NEWER: this program does not
+/* pg_version reads the version of the outbox; 0: no outbox exists. ERR_NEWER: this program does not
  * know it. ERR_NOTOURS: the schema has a table event that is not ours. */
 int pg_version(struct pg_store *st, int64_t *ret, struct error *err);
-/* pg_foreign_creators queries which other roles may create functions in the schema. No row: there
- * is no such schema. A row with NULL: no others. */
+/* pg_foreign_creators queries which other roles may create functions in the schema. No row: the
+ * schema does not exist. A row with NULL: no other role may. */
 PGresult *pg_foreign_creators(struct pg_store *st, struct error *err);
 /* pg_install creates tables, functions and views newer than version `from`, inside the open
  * transaction. */
@@ -448,11 +448,11 @@ void pg_wakeup_release(struct pg_wakeup *w);
 /* pg_wakeup_disconnected notes that the main connection is gone, and its lock with it. */
 void pg_wakeup_disconnected(struct pg_wakeup *w);
 
-/* pg_wakeup_sleep is called when nothing was found. *ret_again: poll once more before waiting.
+/* pg_wakeup_sleep is called when no event was found. *ret_again: poll once more before waiting.
  * Otherwise *poll_in_ms says how soon to poll in any case; 0: wait for a notification. It is left
  * unchanged where producers do not notify. */
 int pg_wakeup_sleep(struct pg_store *st, bool *ret_again, int64_t *poll_in_ms, struct error *err);
-/* pg_wakeup_found notes that n events were found; `all`: nothing else is left. It releases the
+/* pg_wakeup_found notes that n events were found; `all`: no other event is left. It releases the
  * lock, so that producers need not notify. If the events are few, it keeps the lock and sets
  * *ret_quiet: producers continue to notify. */
 int pg_wakeup_found(struct pg_store *st, size_t n, bool all, bool *ret_quiet, struct error *err);
@@ -497,7 +497,8 @@ int64_t pg_binary_int8(const PGresult *r, int row, int col); /* 0 for NULL */
 /* pg_expose permanently resets our session settings for the statements of handlers, and stops the
  * use of prepared statements. */
 int pg_expose(struct store *st, int64_t idle_ms, struct error *err);
-/* pg_expose_settings does so on a new connection. pg_renew resets a session to a new one's state.
+/* pg_expose_settings does so on a new connection. pg_renew resets a session to the state of a new
+ * one.
  */
 int pg_expose_settings(struct pg_store *st, struct error *err);
 int pg_renew(struct pg_store *st, struct error *err);

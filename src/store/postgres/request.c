@@ -1,7 +1,7 @@
 /* request.c: what a turn asks of the server, as the parameter of a statement: an array of the type
  * _request (sql/postgres/0001_outbox.sql) in PostgreSQL's text format. For outcomes see
- * sql/postgres/functions/settle.sql. Fresh events that failed in the same way, or wait behind
- * those, are sent as a set with their keys: then the server can park them without a lookup
+ * sql/postgres/functions/settle.sql. Fresh events that failed in the same way, or wait behind such
+ * events, are sent as a set with their keys, so that the server can park them without a lookup
  * (sql/postgres/internal/settle.sql). */
 #include "base/json.h"
 #include "base/text.h"
@@ -11,7 +11,7 @@
 #define JSON_BYTES (16 << 20) /* of outcomes, or of marks */
 #define KNOWN_BYTES (1 << 12)
 
-/* Adds a text from a sink. It may be invalid UTF-8, and long; the stored text must be neither. */
+/* Adds text from a sink, which may be long and invalid UTF-8; the stored text must be neither. */
 static void add_text(struct buf *b, const char *name, const char *text)
 {
     char kept[TEXT_KEPT_MAX];
@@ -180,7 +180,7 @@ static void add_flag(struct buf *b, bool on)
     buf_adds(b, on ? ",t" : ",f");
 }
 
-/* Adds a text. It is quoted twice: as a field of the row, and with the row as an element of the
+/* Adds a string. It is quoted twice: as a field of the row, and with the row as an element of the
  * array. NULL is an empty field. */
 static void add_quoted(struct buf *b, const char *text)
 {
@@ -283,8 +283,8 @@ int pg_request_add(struct buf *list, struct pg_store *st, size_t place, const st
     if (add_settlement(list, q, err) != 0)
         return -1;
 
-    /* -1 says that no other worker of this process will come for the rest, so the lanes of a new
-     * consumer are taken together. */
+    /* -1 means that this process has no other worker to claim the rest, so the claim covers all
+     * lanes of a new consumer. */
     bool takes_all = req->sole && req->n_known == 0;
     add_int(list, (int64_t)q->max_events);
     add_int(list, req->lease_ms);

@@ -91,9 +91,9 @@ int pg_script(struct pg_store *st, const char *sql, struct error *err)
 
 /* ---- the search_path ---- */
 
-/* Our statements write most names without a schema, and mean the server's own. With another
- * search_path, a role that may create objects in its schemas could have them run in place of the
- * server's, with our rights. There are three cases:
+/* Most names in our statements have no schema, and mean the server's own objects. With another
+ * search_path, a role that may create objects in its schemas could have them run, with our rights,
+ * in place of the server's. There are three cases:
  *
  *   PATH_IS_OURS     on our own connection, where set_up in connect.c has set the path, and for a
  *                    statement that begins with PG_NAMED, which needs no path

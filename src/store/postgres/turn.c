@@ -6,7 +6,7 @@
 #include "store/postgres/turn.h"
 
 #define UNREAD_MAX 5
-#define UNREAD_WAIT 1000  /* ms, before the next look after events could not be read */
+#define UNREAD_WAIT 1000  /* ms to the next attempt after events could not be read */
 #define STANDBY_WAIT 1000 /* ms; another worker has the lane, and nothing tells when it leaves */
 #define REQUEST_BYTES (64 << 20)
 #define PAYLOAD_COLUMN 6 /* of PG_EVENT_COLUMNS */
@@ -68,8 +68,8 @@ enum {
     A_COLUMNS
 };
 
-/* When effects of the application are settled, its search_path is in force, so every name has its
- * schema. */
+/* When effects of the application are settled, its search_path is in force, so every name is
+ * schema-qualified. */
 #define ANSWER \
     "e.place::bigint, e.lost, e.paused, e.changed, e.busy, e.through, e.skipped, e.suspect_due, " \
     "e.crashed, e.buried, e.wait_ms, e.now_ms, e.epoch, e.lane::bigint, e.n::bigint, e.suspect, " \
@@ -140,8 +140,8 @@ struct pg_answer pg_answer_at(const PGresult *r, int row)
     return a;
 }
 
-/* Makes the turn of one consumer, which is always answered. While the server works on it, reads on
- * ahead. The answer's texts belong to the result. */
+/* Makes the turn of one consumer, which is always answered. Reads ahead while the server makes it.
+ * The answer's strings belong to the result. */
 static PGresult *make_turn(struct turning *t, const struct settlement *s,
                            const struct claim_request *req, struct pg_answer *ret,
                            struct error *err)
@@ -353,13 +353,13 @@ static int take_batch(struct turning *t, const struct pg_answer *an, struct erro
         return -1;
     }
     if (t->req->no_listen)
-        t->hint->quiet = an->quiet; /* the caller is woken for whatever comes next */
+        t->hint->quiet = an->quiet; /* a wake-up announces the next event */
     else if (pg_wakeup_found(t->st, b->n, an->quiet, &t->hint->quiet, err) != 0)
         return -1;
     return 0;
 }
 
-/* Goes to sleep when nothing was found. *ret_again: look once more, now that producers will
+/* Prepares to sleep when no event was found. *ret_again: poll once more, now that producers will
  * notify. */
 static int go_to_rest(struct turning *t, bool *ret_again, struct error *err)
 {
@@ -453,7 +453,7 @@ int pg_turn(struct store *base, const struct settlement *s, bool *ret_lost,
             if (s)
                 lost = an.lost;
             settled = settled || s;
-            s = NULL; /* settled already, should the call be repeated */
+            s = NULL; /* already settled, in case the call is repeated */
             result = take_answer(&t, &an, claiming, &again, err);
             PQclear(r);
         }

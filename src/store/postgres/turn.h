@@ -19,8 +19,8 @@ struct pg_request {
     size_t n_ahead;
 };
 
-/* The answer to one turn. The claim has those events in (from, to] of its window that its consumer
- * wants. The texts belong to the result. */
+/* The answer to one turn. The claim has the events in (from, to] of its window that match the
+ * consumer's filter. The strings belong to the result. */
 struct pg_answer {
     size_t place; /* of the request in the call */
     bool lost, paused, changed, busy, through, skipped, suspect_due;
@@ -32,7 +32,7 @@ struct pg_answer {
     const char *held, *keys; /* of a claim of parked events: their seqs, and the history of each */
     const char *seen, *target;
     int64_t floor, from, to, window_end;
-    bool quiet; /* there is nothing new besides these */
+    bool quiet; /* no other event is new */
     int64_t members;
     int row, rows;   /* its rows in the result */
     bool has_events; /* the events are in these rows */
@@ -68,10 +68,11 @@ int pg_drop_claim(struct pg_store *st, const struct claim_request *req, struct b
 /* pg_put_back releases a claim whose events could not be read, for example for lack of memory: no
  * worker has tried them, and an expired lease would count as an attempt. */
 void pg_put_back(struct pg_store *st, const struct claim_request *req, struct batch *b);
-/* pg_unread sets the result to: settlement recorded, claim not readable. An error would mean that
- * nothing was done. */
+/* pg_unread reports that the settlement was recorded and the claim could not be read. An error
+ * would mean that nothing was done. */
 void pg_unread(struct batch *b, struct claim_hint *hint);
-/* pg_shrink ends a claim after `last`: the rest did not fit into memory, and is claimed again. */
+/* pg_shrink ends a claim after `last`: later events did not fit into memory, and are claimed
+ * again. */
 int pg_shrink(struct pg_store *st, const struct claim_request *req, int64_t epoch, int64_t last,
               struct error *err);
 

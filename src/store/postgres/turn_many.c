@@ -39,7 +39,7 @@ struct reading {
 
 /* ---- the call ---- */
 
-/* Whether the server needs to be asked at all. */
+/* Whether a request to the server is necessary. */
 static bool may_be_simple(const struct batched_turn *t)
 {
     const struct settlement *s = t->s;
@@ -78,7 +78,7 @@ static bool is_single(const struct batched_turn *t, size_t n)
     return n == 1 && may_be_simple(t) && t->req->max_events > 0 && t->req->n_known <= own;
 }
 
-/* Asks for those of n turns that may be simple. NULL without an error: there are none. */
+/* Requests those of n turns that may be simple. NULL without an error: none may be. */
 static PGresult *ask(struct pg_store *st, enum pg_path path, const struct batched_turn *t, size_t n,
                      struct error *err)
 {
@@ -138,8 +138,8 @@ static bool has_claim_here(const struct reading *g, const struct part *p)
     return p->answer.n > 0 && same_place(p, g->first);
 }
 
-/* Adds the event in a row to a consumer's chunk, if it wants it. ev is the same event, for the
- * filter. */
+/* Adds the event in a row to a consumer's chunk if the filter matches. ev is the same event, for
+ * the filter. */
 static int offer_event(struct part *p, const PGresult *r, int row, const struct event *ev,
                        struct error *err)
 {
@@ -226,7 +226,7 @@ static bool read_before(const struct reading *g, size_t i)
     return false;
 }
 
-/* Gets the events of all claims, from the result or by a query. */
+/* Reads the events of all claims, from the result or by a query. */
 static int read_events(struct reading *g, struct error *err)
 {
     for (size_t i = 0; i < g->n; i++) {
@@ -301,8 +301,8 @@ static int finish_claim(struct pg_store *st, struct part *p, struct error *err)
     return b->n > 0 ? 0 : pg_drop_claim(st, t->req, b, 0, err);
 }
 
-/* Hands out the events of all claims. The settlements are recorded whatever happens, so there is no
- * error here: see claim_hint.unread. */
+/* Hands out the events of all claims. The settlements are recorded in any case, so this never
+ * fails: see claim_hint.unread. */
 static void hand_out(struct pg_store *st, struct part *part, size_t n, const PGresult *r)
 {
     struct error ignored;

@@ -45,9 +45,9 @@ enum difference { EXTRA, MISSING, CHANGED };
 static const struct {
     const char *name, *text, *advice;
 } differences[] = {
-    [EXTRA] = {"extra", "was not made by this program", "drop it, unless you need it"},
+    [EXTRA] = {"extra", "was not created by this program", "drop it, unless you need it"},
     [MISSING] = {"missing", "is missing", "create it as in the output of `outbox migrate gen`"},
-    [CHANGED] = {"changed", "is not as this program makes it",
+    [CHANGED] = {"changed", "differs from the one this program creates",
                  "create it as in the output of `outbox migrate gen`"},
 };
 
@@ -82,7 +82,7 @@ static void report_shadow(const PGresult *r, int row, finding_visit *visit, void
         .level = FINDING_PROBLEM,
         .name = differences[EXTRA].name,
         .text = text,
-        .advice = "drop it: it is of an earlier version, or belongs in a schema of your own"};
+        .advice = "drop it if it is of an earlier version; otherwise move it to another schema"};
     visit(ctx, &f);
 }
 

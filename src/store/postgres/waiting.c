@@ -7,9 +7,9 @@
 
 /* ---- keys as hashed by the server ---- */
 
-/* hashtextextended is what sql/postgres/internal/values.sql hashes a key with: Bob Jenkins's
- * lookup3, with a length of its own mixed in, on three words. It can never change, because hash
- * partitions depend on it; the server still checks a sample. */
+/* sql/postgres/internal/values.sql hashes keys with hashtextextended: Bob Jenkins's lookup3 on
+ * three words, with PostgreSQL's own start value. It can never change, because hash partitions
+ * depend on it; the server still checks a sample. */
 struct words {
     uint32_t a, b, c;
 };
@@ -40,7 +40,7 @@ static uint64_t finish(struct words *w)
     return (uint64_t)w->a << 32 | w->b;
 }
 
-/* A text that arrives in pieces, hashed twelve bytes at a time. */
+/* A string that is hashed in pieces, twelve bytes at a time. */
 struct hashing {
     struct words w;
     unsigned char held[12];
