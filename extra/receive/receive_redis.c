@@ -1,5 +1,5 @@
 /* receive_redis.c: reads Redis streams from a given position, without a consumer group. Unlike the
- * sink it may block, so it follows Sentinels and clusters in its own, simpler way. */
+ * sink, it may block; it therefore follows Sentinels and clusters with simpler code. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,14 +10,14 @@
 #include "sink/redis_impl.h"
 
 #define PATTERN_MAX ((size_t)1 << 20)
-#define COUNT_TEXT "200"         /* entries per read */
+#define COUNT_TEXT "200"         /* entries per XREAD */
 #define PAUSE_MS 20              /* between polls of streams without new entries */
 #define SEARCH_NS (1000 * MS_NS) /* between searches for new streams */
-#define AGAIN_MS 200             /* before a retry, if the server is unavailable */
+#define AGAIN_MS 200             /* before a retry after a failure */
 #define OUT_MAX ((size_t)1 << 20)
 #define IN_MAX ((size_t)256 << 20)
-#define ANSWER_MS 10000 /* of one command */
-#define LOCATE_MS 2000  /* of one query for addresses */
+#define ANSWER_MS 10000 /* time limit of a command */
+#define LOCATE_MS 2000  /* time limit of a query for addresses */
 #define HOPS_MAX 5
 #define NAME "outbox:receive"
 
@@ -25,18 +25,18 @@
 struct redis_peer {
     struct redis_url url;
     struct redis_conn conn;
-    bool owns; /* it is the only server, or a master of the cluster */
+    bool owns; /* the only server, or a master of the cluster */
 };
 
-/* (1) peer[0..n) are the known servers. (2) If `located`, masters are marked with `owns`, and
- * owner[slot] - 1 is the index of the slot's server; 0: unknown. */
+/* (1) peer[0..n) are the known servers. (2) If `located`, `owns` marks the masters, and owner[slot]
+ * - 1 is the index of the slot's server; 0 if unknown. */
 struct redis_peers {
     const struct redis_settings *set; /* borrowed */
     struct redis_peer **peer;
     size_t n;
     uint16_t owner[REDIS_SLOTS];
     bool located;
-    int wake; /* a descriptor that is readable when it is time to stop; -1: none */
+    int wake; /* a descriptor that becomes readable when the receiver must stop; -1 if unused */
 };
 
 /* Servers */
@@ -51,7 +51,7 @@ static void peers_release(struct redis_peers *p)
     free(p->peer);
 }
 
-/* Takes ownership of the URL, also on failure. */
+/* Takes ownership of the URL, even on failure. */
 static int add_peer(struct redis_peers *p, struct redis_url *url, struct error *err)
 {
     struct redis_peer **more = reallocarray(p->peer, p->n + 1, sizeof *more);
@@ -68,7 +68,8 @@ static int add_peer(struct redis_peers *p, struct redis_url *url, struct error *
     return 0;
 }
 
-/* Returns the index plus one of the peer with that address, adding it if new; 0 on error. */
+/* Returns the index plus one of the peer with this address, and adds an unknown peer; 0 on
+ * error. */
 static size_t peer_at(struct redis_peers *p, const char *host, const char *port, struct error *err)
 {
     struct redis_url url;
@@ -156,7 +157,7 @@ static int take_range(void *ctx, unsigned first, unsigned last, const struct red
     return 0;
 }
 
-/* Asks one server of the cluster for the slots. */
+/* Asks one server of the cluster for the owners of the slots. */
 static int ask_slots(struct redis_peers *p, size_t i, struct error *err)
 {
     redisReply *r = NULL;
@@ -184,7 +185,7 @@ static int locate_cluster(struct redis_peers *p, struct error *err)
     return -1;
 }
 
-/* Locates the servers, unless they are known. */
+/* Locates the servers unless they are already located. */
 static int peers_locate(struct redis_peers *p, struct error *err)
 {
     int rc = -1;
@@ -199,8 +200,8 @@ static int peers_locate(struct redis_peers *p, struct error *err)
     return rc;
 }
 
-/* Sends a command to one server and waits for the reply. An error reply is an error,
- * ERR_UNAVAILABLE; ERR_BUSY: asked to stop. The caller frees *ret. */
+/* Sends a command to one server and waits for the reply. An error reply fails with ERR_UNAVAILABLE,
+ * a request to stop with ERR_BUSY. The caller frees *ret. */
 static int peers_ask_at(struct redis_peers *p, size_t i, int argc, const char **argv,
                         redisReply **ret, struct error *err)
 {
@@ -251,14 +252,14 @@ static int peers_ask(struct redis_peers *p, const char *key, int argc, const cha
     return -1;
 }
 
-/* A stream, and the id of the last entry returned. */
+/* A stream and the id of the last entry returned from it. */
 struct source {
     char *name;
     char last[REDIS_ID];
 };
 
-/* (1) `entries` points into `reply`, and entries->element[at..) of source[turn] are still to be
- * returned. (2) `fixed`: there is only one source, and no others are searched for. */
+/* (1) `entries` points into `reply`; entries->element[at..) of source[turn] are not returned yet.
+ * (2) `fixed`: source[0] is the only source, and the receiver does not search for others. */
 struct redis_receiver {
     struct receiver base;
     struct redis_settings set;
@@ -286,7 +287,7 @@ static bool is_pair(const redisReply *r)
 
 /* Streams */
 
-/* Reads the id of a stream's last entry, behind which "end" begins. */
+/* Reads the id of a stream's last entry. Reading from "end" starts after it. */
 static int last_of(struct redis_receiver *rc, const char *stream, char id[REDIS_ID],
                    struct error *err)
 {
@@ -301,7 +302,7 @@ static int last_of(struct redis_receiver *rc, const char *stream, char id[REDIS_
     return 0;
 }
 
-/* Starts reading a stream. One that is created after the start is read from its beginning. */
+/* Starts reading a stream. A stream created after the start is read from its beginning. */
 static int add_source(struct redis_receiver *rc, const char *name, const char *from,
                       struct error *err)
 {
@@ -324,7 +325,7 @@ static int add_source(struct redis_receiver *rc, const char *name, const char *f
     return 0;
 }
 
-/* Adds the new names of a SCAN reply. */
+/* Adds a source for each unknown stream in a SCAN reply. */
 static int add_found(struct redis_receiver *rc, const redisReply *names, const char *from,
                      struct error *err)
 {
@@ -439,7 +440,7 @@ static bool take_entry(struct redis_receiver *rc, struct received *ret)
     return true;
 }
 
-/* Polls each stream once, starting after the last one polled, until one has entries. */
+/* Polls each stream once, starting after the last polled stream, until a stream has entries. */
 static int read_next(struct redis_receiver *rc, struct error *err)
 {
     bool due = !rc->fixed && clock_mono(&clock_system) >= rc->search_at;

@@ -23,7 +23,7 @@
 #include "base/num.h"
 
 #define REASON_SIZE 160
-#define SEND_BUFFER (4 << 20) /* or as much as the system allows */
+#define SEND_BUFFER (4 << 20) /* requested size; the system may allow less */
 
 /* ---- TLS ---- */
 
@@ -34,11 +34,11 @@ struct tls {
     SSL_CTX *ctx;
     SSL *ssl;
     int fd;       /* borrowed */
-    short events; /* the events that the last call that returned 0 waits for */
+    short events; /* events to poll for before repeating the last call */
 };
 
-/* We need our own BIO: OpenSSL's writes without MSG_NOSIGNAL, and a library may not change the
- * signal handling of its host. */
+/* OpenSSL's own BIO writes without MSG_NOSIGNAL, and a library must not change the signal handling
+ * of its host. */
 
 static int socket_write(BIO *b, const char *p, int n)
 {
@@ -82,7 +82,7 @@ static BIO *socket_bio(struct tls *t)
     return b;
 }
 
-/* Removes OpenSSL's reason for the last failure from its queue. A reason never contains key
+/* Removes OpenSSL's reason for the last failure from its queue. Reasons never contain key
  * material. */
 static const char *take_reason(char text[REASON_SIZE])
 {
@@ -163,8 +163,8 @@ static void tls_free(struct tls *t)
     free(t);
 }
 
-/* Prepares TLS over fd, which must outlive *ret. Certificates are read from their files each time,
- * as they may have been renewed. The peer's certificate must be valid for host. */
+/* Prepares TLS over fd, which must outlive *ret. Certificates are reread each time, because they
+ * may have been renewed. The peer's certificate must be valid for `host`. */
 static int tls_new(const struct tls_files *files, const char *host, int fd, struct tls **ret,
                    struct error *err)
 {
@@ -186,8 +186,8 @@ static int tls_new(const struct tls_files *files, const char *host, int fd, stru
     return 0;
 }
 
-/* Interprets rc, returned by a failed OpenSSL call: 0 if the call is to be repeated once t->events
- * are ready, else -1. */
+/* Interprets rc, the result of a failed OpenSSL call. Returns 0 if the call must be repeated once
+ * the socket is ready for t->events; otherwise -1. */
 static int call_failed(struct tls *t, int rc, struct error *err)
 {
     int saved = errno;
@@ -217,9 +217,9 @@ static void forget_errors(void)
     errno = 0;
 }
 
-/* tls_handshake, tls_read and tls_write return 1 or the number of bytes; 0 to be called again once
- * the socket is ready for t->events; -1 with err if the connection is no longer usable, which
- * includes the end of the stream. */
+/* tls_handshake, tls_read and tls_write return 1 or the number of bytes; 0 if they must be called
+ * again once the socket is ready for t->events; -1 with err if the connection is no longer usable,
+ * which includes the end of the stream. */
 static int tls_handshake(struct tls *t, struct error *err)
 {
     forget_errors();
@@ -291,7 +291,7 @@ static void set_socket_options(int fd, int family)
     int on = 1, send_buffer = SEND_BUFFER;
     if (family == AF_UNIX) {
         /* A large buffer keeps the server busy while we do other work. For TCP the kernel tunes the
-         * size itself. */
+         * size automatically. */
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
         return;
     }
@@ -299,7 +299,7 @@ static void set_socket_options(int fd, int family)
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
 }
 
-/* Starts connecting to an address; -1 with errno. */
+/* Starts connecting to an address; returns -1 with errno on failure. */
 static int start_socket(struct wire *w, const struct sockaddr *sa, socklen_t n)
 {
     int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
@@ -326,7 +326,7 @@ static int unreachable(const struct wire *w, int error, struct error *err)
     return -1;
 }
 
-/* Starts connecting to the next address of the host, after `error` at the previous one. */
+/* Starts connecting to the next address of the host, after `error` for the previous one. */
 static int try_next(struct wire *w, int error, struct error *err)
 {
     close_socket(w);
@@ -346,8 +346,7 @@ static int open_network(struct wire *w, struct error *err)
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
     int rc = getaddrinfo(w->peer.host, w->peer.port, &hints, &w->addrs);
     if (rc != 0) {
-        /* Without any network, AI_ADDRCONFIG leaves out even loopback addresses. Retry without
-         * it. */
+        /* Without a network, AI_ADDRCONFIG excludes even loopback addresses. Retry without it. */
         hints.ai_flags = 0;
         rc = getaddrinfo(w->peer.host, w->peer.port, &hints, &w->addrs);
     }
@@ -463,7 +462,7 @@ int wire_flush(struct wire *w, struct buf *b, size_t *sent, struct error *err)
                 k = socket_failed(err);
         }
         if (k <= 0)
-            return (int)k; /* 0: it would block */
+            return (int)k; /* 0: the call would block */
         *sent += (size_t)k;
     }
     buf_clear(b);
@@ -471,7 +470,8 @@ int wire_flush(struct wire *w, struct buf *b, size_t *sent, struct error *err)
     return 0;
 }
 
-/* Unknown with TLS: records that OpenSSL has read stay inside it, invisible to poll. */
+/* With TLS the answer is unknown: records that OpenSSL has read stay inside it, invisible to
+ * poll. */
 bool wire_drained(const struct wire *w, size_t n, size_t max)
 {
     return n < max && !w->tls;

@@ -21,8 +21,8 @@ enum wire_state {
 
 /* Trusted certificates and our identity: PEM files, NULL if none. */
 struct tls_files {
-    const char *ca;         /* NULL: the system's */
-    const char *cert, *key; /* both, or neither */
+    const char *ca;         /* NULL: the system's certificates */
+    const char *cert, *key; /* both or neither */
 };
 
 /* A peer. (1) Either path is set, for a Unix socket, or host and port are. */
@@ -47,27 +47,28 @@ struct wire {
 void wire_init(struct wire *w);
 
 /* wire_open starts connecting, after closing any open connection. The peer's strings are borrowed
- * until the connection is closed. It blocks only while the host's name is resolved. On failure the
- * connection is closed: ERR_UNAVAILABLE with CLASS_DOWN. */
+ * until the connection is closed. The call blocks only while the host name is resolved. On failure
+ * the connection is closed: ERR_UNAVAILABLE with CLASS_DOWN. */
 int wire_open(struct wire *w, const struct wire_peer *peer, struct error *err);
-/* wire_close drops the connection. Closing a closed one is fine. */
+/* wire_close drops the connection. A closed connection is valid. */
 void wire_close(struct wire *w);
 
 /* wire_advance continues connecting and the TLS handshake as far as possible without blocking; at
- * WIRE_OPEN it does nothing. Returns -1 with CLASS_DOWN if the peer cannot be reached; the caller
- * then closes the connection. */
+ * WIRE_OPEN it does nothing. Returns -1 with CLASS_DOWN if the peer is unreachable; the caller then
+ * closes the connection. */
 int wire_advance(struct wire *w, struct error *err);
 
 /* wire_read returns the number of bytes read, 0 if it would block, -1 if the connection is lost,
- * which includes the end of the stream. The connection must be WIRE_OPEN, here and below. The error
- * lacks the peer's label: see wire_lost. */
+ * which includes the end of the stream. For this and the following functions, the connection must
+ * be WIRE_OPEN. The error lacks the peer's label: see wire_lost. */
 ssize_t wire_read(struct wire *w, char *p, size_t n, struct error *err);
-/* wire_flush writes as much as possible of b, of which *sent bytes are already written, and clears
- * it once all are. */
+/* wire_flush writes as much as possible of b, whose first *sent bytes are already written, and
+ * clears b once all bytes are written. */
 int wire_flush(struct wire *w, struct buf *b, size_t *sent, struct error *err);
-/* wire_drained returns whether a wire_read of n bytes into room for max has emptied the socket. */
+/* wire_drained returns whether a wire_read that returned n of at most `max` bytes has emptied the
+ * socket. */
 bool wire_drained(const struct wire *w, size_t n, size_t max);
-/* wire_lost adds the peer's label to the error of a lost connection: CLASS_DOWN. Returns -1. */
+/* wire_lost adds the peer's label and CLASS_DOWN to the error of a lost connection. Returns -1. */
 int wire_lost(const struct wire *w, struct error *err);
 
 /* wire_poll returns the events to poll for before the next call. `unsent`: the caller still has

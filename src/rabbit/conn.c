@@ -1,4 +1,5 @@
-/* conn.c: the connection: connecting, the login and everything else on channel 0, heartbeats. */
+/* conn.c: the connection: connecting, the login and all other traffic on channel 0, and
+ * heartbeats. */
 #include "rabbit/conn.h"
 
 #include <assert.h>
@@ -11,11 +12,11 @@
 
 #define LOGIN_MAX 16384              /* bytes of the login */
 #define READ_SIZE 65536              /* of one read */
-#define READS_MAX 64                 /* per call of rabbit_conn_drive */
-#define IN_MAX ((size_t)1 << 20)     /* an incomplete frame, and what was read after it */
-#define LOGIN_NS (10 * 1000 * MS_NS) /* to log in, per node */
+#define READS_MAX 64                 /* reads per call of rabbit_conn_drive */
+#define IN_MAX ((size_t)1 << 20)     /* an incomplete frame and the data read after it */
+#define LOGIN_NS (10 * 1000 * MS_NS) /* time limit of the login, per node */
 #define POOL_PAGE 4096
-#define FRAME_MAX 131072 /* RabbitMQ's default; used if a broker has no limit */
+#define FRAME_MAX 131072 /* RabbitMQ's default; used if the broker sets no limit */
 #define CHANNEL_MAX 8
 
 void rabbit_conn_init(struct rabbit_conn *c, const struct rabbit_config *cfg)
@@ -51,7 +52,7 @@ static void change_state(struct rabbit_conn *c, enum rabbit_state to)
     c->state = to;
 }
 
-/* Wipes the login: it contained the password. */
+/* Wipes the login, which contained the password. */
 static void wipe_login(struct rabbit_conn *c)
 {
     if (c->login.p)
@@ -60,7 +61,7 @@ static void wipe_login(struct rabbit_conn *c)
     c->login_sent = 0;
 }
 
-/* Drops the connection to this node, but keeps the queued frames for the next one. */
+/* Drops the connection to this node, but keeps the queued frames for the next node. */
 static void disconnect(struct rabbit_conn *c)
 {
     wire_close(&c->wire);
@@ -75,8 +76,8 @@ static void disconnect(struct rabbit_conn *c)
 
 void rabbit_conn_close(struct rabbit_conn *c)
 {
-    /* Without connection.close, the broker logs that the client vanished. It cannot be sent behind
-     * a frame that is half written. */
+    /* Without connection.close, the broker logs that the client vanished. It cannot follow a
+     * partially written frame. */
     struct error err;
     if (c->state == RABBIT_READY && c->sent == 0) {
         amqp_connection_close_t bye = {.reply_code = AMQP_REPLY_SUCCESS,
@@ -114,7 +115,7 @@ static int connect_node(struct rabbit_conn *c, struct error *err)
     return 0;
 }
 
-/* Moves on to the next node, until all have been tried; err is then that of the last one. */
+/* Moves on to the next node until all have been tried; err is then the error of the last node. */
 static int connect_next(struct rabbit_conn *c, struct error *err)
 {
     disconnect(c);
@@ -197,8 +198,8 @@ static struct str property(const amqp_table_t *t, const char *name)
     return STR("");
 }
 
-/* Announces our capabilities. Without these, the broker drops a refused login without a reason, and
- * does not notify us of alarms. */
+/* Announces our capabilities. Without these, the broker closes the connection on a refused login
+ * without a reason, and does not notify us of alarms. */
 static int start_ok(struct rabbit_conn *c, const char *mechanism, struct str response,
                     struct error *err)
 {
@@ -277,11 +278,13 @@ static int handle_start(struct rabbit_conn *c, const amqp_connection_start_t *m,
     return login_plain(c, err);
 }
 
-/* Accepts the smaller of two limits; 0 is no limit. */
+/* Accepts the smaller of two limits; 0 means no limit. */
 static int handle_tune(struct rabbit_conn *c, const amqp_connection_tune_t *m, struct error *err)
 {
     if (m->frame_max > 0 && m->frame_max < RABBIT_FRAME_MIN)
-        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s wants frames of %u bytes",
+        return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
+                         "%s demands frames of at most %u "
+                         "bytes, which is too small",
                          rabbit_conn_label(c), m->frame_max);
     c->frame_max = FRAME_MAX;
     if (m->frame_max > 0 && m->frame_max < FRAME_MAX)
@@ -316,7 +319,8 @@ static int connection_closed(struct rabbit_conn *c, const amqp_connection_close_
 }
 
 /* Handles a method on channel 0, and sets *ret_ready once the login is complete. Until then,
- * replies go into c->login. Fails when the broker refuses or closes: CLASS_DOWN, with its code. */
+ * replies go into c->login. If the broker refuses or closes, fails with CLASS_DOWN and the broker's
+ * code. */
 static int handle_method(struct rabbit_conn *c, const amqp_method_t *m, bool *ret_ready,
                          struct error *err)
 {
@@ -464,7 +468,7 @@ static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
                      rabbit_conn_label(c), (int)(LOGIN_NS / MS_NS / 1000));
 }
 
-/* Sends a heartbeat if nothing else was written for a while, and gives up on a peer that has been
+/* Sends a heartbeat if no other data was written for a while, and gives up on a peer that has been
  * silent for two intervals. */
 static int keep_heartbeat(struct rabbit_conn *c, struct error *err)
 {
@@ -492,8 +496,7 @@ static int write_out(struct rabbit_conn *c, struct error *err)
     return 0;
 }
 
-/* Reads even after a failed write: confirms that the broker sent before it went away still
- * count. */
+/* Reads even after a failed write: confirms that the broker sent before the failure still count. */
 static int drive_ready(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
     struct error cut;
@@ -502,7 +505,7 @@ static int drive_ready(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
         return -1;
     if (written == 0 && keep_heartbeat(c, err) != 0)
         return -1;
-    /* Write what was queued in response, and a heartbeat. */
+    /* Write the frames queued in response, and a heartbeat. */
     if (written == 0)
         written = write_out(c, &cut);
     if (written == 0)
@@ -516,8 +519,8 @@ int rabbit_conn_drive(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, 
     if (c->state == RABBIT_CLOSED)
         return 0;
     if (c->state != RABBIT_READY && drive_login(c, frame, ctx, err) != 0) {
-        /* If a node cannot be reached, or fails before it has answered the login, try the next one;
-         * a refusal would be the same everywhere. */
+        /* If a node is unreachable, or fails before answering the login, try the next one. A
+         * refusal would be the same everywhere. */
         bool refused = err->native == AMQP_ACCESS_REFUSED || c->state == RABBIT_READY;
         if (refused)
             return -1;

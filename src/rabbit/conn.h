@@ -7,26 +7,27 @@
 #include "net/wire.h"
 #include "rabbit/frame.h"
 
-#define RABBIT_TEXT 200 /* length of a broker's text, including the NUL */
+#define RABBIT_TEXT 200 /* length of a text from the broker, including the NUL */
 
 /* Connection states, in order. */
 enum rabbit_state {
     RABBIT_CLOSED,
-    RABBIT_CONNECTING, /* the socket, and TLS */
+    RABBIT_CONNECTING, /* connecting the socket, and TLS */
     RABBIT_LOGIN,      /* login, limits and virtual host are being negotiated */
     RABBIT_READY,
 };
 
-/* Where to connect and the login. Everything is borrowed while the connection exists. */
+/* The address and the login. All fields are borrowed while the connection exists. */
 struct rabbit_config {
-    const struct wire_peer *peers; /* the nodes of one broker; tried in turn */
+    const struct wire_peer *peers; /* nodes of one broker, tried in turn */
     size_t n_peers;
     const char *vhost;
-    const char *name; /* shown by the broker */
+    const char *name; /* client name shown by the broker */
     const char *user;
-    bool external; /* authenticate by the client certificate: SASL EXTERNAL instead of PLAIN */
-    /* password returns a copy, which is wiped and freed here; NULL with err->code 0: none, NULL
-     * with an error: it could not be read. Called at each login. */
+    bool external; /* authenticate with the client certificate: SASL EXTERNAL instead of PLAIN */
+    /* password returns a copy, which the connection wipes and frees. NULL with err->code 0 means
+     * that no password is set; NULL with an error, that it could not be read. Called for each
+     * login. */
     char *(*password)(void *ctx, struct error *err);
     void *password_ctx;
     int heartbeat_s; /* 0: none */
@@ -60,42 +61,43 @@ void rabbit_conn_init(struct rabbit_conn *c, const struct rabbit_config *cfg);
 void rabbit_conn_release(struct rabbit_conn *c);
 
 /* rabbit_conn_open starts connecting to one of the nodes. Frames may be queued at once; they are
- * sent after the login. It blocks only while a host's name is resolved. On failure the connection
- * is closed: ERR_UNAVAILABLE or ERR_NOMEM, with CLASS_DOWN. */
+ * sent after the login. The call blocks only while a host name is resolved. On failure the
+ * connection is closed: ERR_UNAVAILABLE or ERR_NOMEM, with CLASS_DOWN. */
 int rabbit_conn_open(struct rabbit_conn *c, struct error *err);
-/* rabbit_conn_close drops the connection and everything queued. A broker that is listening is
- * notified, without waiting for it. */
+/* rabbit_conn_close drops the connection and all queued frames. It notifies a broker that is
+ * listening, without waiting for a reply. */
 void rabbit_conn_close(struct rabbit_conn *c);
 
 /* rabbit_conn_label returns the name of the current node, for messages. */
 const char *rabbit_conn_label(const struct rabbit_conn *c);
 
-/* rabbit_conn_send queues a method on a channel; -1 if out of memory or at the limit. A caller may
- * instead append whole frames to c->out. */
+/* rabbit_conn_send queues a method on a channel; returns -1 if out of memory or at the limit. A
+ * caller may instead append whole frames to c->out. */
 int rabbit_conn_send(struct rabbit_conn *c, uint16_t channel, amqp_method_number_t id, void *m);
 static inline size_t rabbit_conn_queued(const struct rabbit_conn *c)
 {
     return c->out.n - c->sent;
 }
 
-/* A rabbit_frame_fn receives a frame on a channel; m is its method, NULL if it is not a method
- * frame. Both are borrowed for the call. It may queue frames but must not close the connection.
- * Returning -1 with err fails the connection. */
+/* A rabbit_frame_fn receives a frame on a channel; m is its method, or NULL if it is not a method
+ * frame. Both are borrowed for the call. The function may queue frames but must not close the
+ * connection. Returning -1 with err fails the connection. */
 typedef int rabbit_frame_fn(void *ctx, const struct rabbit_frame *f, const amqp_method_t *m,
                             struct error *err);
 
 /* rabbit_conn_drive writes and reads as much as it can without blocking, passes every frame of a
- * channel to `frame`, and keeps the heartbeat. It returns -1 when the connection is lost or the
+ * channel to `frame`, and maintains the heartbeat. Returns -1 if the connection is lost or the
  * login was refused, with a retry class and the broker's reply code as the native code; the caller
  * closes the connection. */
 int rabbit_conn_drive(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err);
 
-/* rabbit_conn_poll returns what to poll for before the next drive; rabbit_conn_deadline the
- * monotonic time at which drive must be called anyway, CLOCK_NEVER if none. */
+/* rabbit_conn_poll returns the events to poll for before the next drive. rabbit_conn_deadline
+ * returns the monotonic time at which drive must be called even without an event; CLOCK_NEVER if
+ * none. */
 struct pollfd rabbit_conn_poll(const struct rabbit_conn *c);
 int64_t rabbit_conn_deadline(const struct rabbit_conn *c);
 
-/* rabbit_conn_text cleans a broker's text for messages. Returns out. */
+/* rabbit_conn_text cleans a text from the broker for messages. Returns out. */
 const char *rabbit_conn_text(amqp_bytes_t said, char out[RABBIT_TEXT]);
 
 #endif

@@ -14,8 +14,8 @@
 
 /* Reading */
 
-/* The unread rest of a frame. After reading past the end, `bad` stays set, and everything read is
- * zero or empty. */
+/* The unread rest of a frame. After a read past the end, `bad` stays set, and all further values
+ * are zero or empty. */
 struct cursor {
     struct str rest;
     bool bad;
@@ -44,7 +44,7 @@ static uint64_t number(struct cursor *c, size_t bytes)
     return v;
 }
 
-/* Reads a string preceded by its length in `bytes` bytes. */
+/* Reads a string preceded by its length, a number of `bytes` bytes. */
 static struct str text(struct cursor *c, size_t bytes)
 {
     return take(c, (size_t)number(c, bytes));
@@ -57,7 +57,7 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
         return 0;
     uint64_t type = (unsigned char)in.p[0];
     if (type == 'A')
-        return err_set(err, ERR_INVALID, "it speaks another version of AMQP than 0-9-1");
+        return err_set(err, ERR_INVALID, "it speaks a version of AMQP other than 0-9-1");
     bool known = type == RABBIT_METHOD || type == RABBIT_HEADER || type == RABBIT_BODY ||
                  type == RABBIT_HEARTBEAT;
     if (!known)
@@ -69,19 +69,21 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
     uint16_t channel = (uint16_t)number(&c, 2);
     size_t size = (size_t)number(&c, 4);
     if (size + AROUND > max)
-        return err_set(err, ERR_INVALID, "it sent a frame of %zu bytes, and %zu were agreed on",
+        return err_set(err, ERR_INVALID,
+                       "it sent a frame of %zu bytes; the negotiated limit is "
+                       "%zu",
                        size + AROUND, max);
     if (in.n < size + AROUND)
         return 0;
     if ((unsigned char)in.p[HEAD + size] != FRAME_END)
-        return err_set(err, ERR_INVALID, "it sent a frame without an end");
+        return err_set(err, ERR_INVALID, "it sent a frame without an end marker");
     *ret = (struct rabbit_frame){(enum rabbit_frame_type)type, channel, {in.p + HEAD, size}};
     return (ssize_t)(size + AROUND);
 }
 
-/* Returns whether a server sends this method to a client that publishes or consumes. Only
- * connection.start contains a table, and its frame is small: no nesting is deep enough to hurt the
- * decoder. */
+/* Returns whether a server may send this method to a client that publishes or consumes. Only
+ * connection.start contains a table, in a small frame, so nesting cannot become deep enough to harm
+ * the decoder. */
 static bool is_expected(amqp_method_number_t id)
 {
     static const amqp_method_number_t expected[] = {
@@ -115,7 +117,7 @@ int rabbit_frame_method(const struct rabbit_frame *f, amqp_pool_t *pool, amqp_me
 
     void *decoded = NULL;
     if (amqp_decode_method(id, pool, rabbit_bytes(c.rest), &decoded) < 0 || !decoded)
-        return err_set(err, ERR_INVALID, "it sent a method that cannot be read");
+        return err_set(err, ERR_INVALID, "it sent an invalid method");
     *ret = (amqp_method_t){.id = id, .decoded = decoded};
     return 0;
 }
@@ -155,12 +157,12 @@ int rabbit_frame_header(const struct rabbit_frame *f, struct rabbit_header *ret,
         h.type = text(&c, 1);
 
     if (c.bad || class != BASIC_CLASS || more_flags)
-        return err_set(err, ERR_INVALID, "it sent the header of a message that cannot be read");
+        return err_set(err, ERR_INVALID, "it sent a message with an invalid header frame");
     *ret = h;
     return 0;
 }
 
-/* Returns the size of a value of this kind; 0: preceded by its length; -1: unknown kind. */
+/* Returns the size of a value of this kind; 0 if its length precedes it; -1 for an unknown kind. */
 static int fixed_size(char kind)
 {
     static const struct {
@@ -180,7 +182,7 @@ static int fixed_size(char kind)
     return -1;
 }
 
-/* Formats a value of fixed size; false if it has no text. */
+/* Formats a value of fixed size; returns false if it has no textual form. */
 static bool show_number(struct cursor *c, char kind, int size, char out[32])
 {
     if (kind == 'D') {
@@ -232,7 +234,7 @@ int rabbit_frame_fields(struct str table, rabbit_field_fn *field, void *ctx, str
     while (c.rest.n > 0 && !c.bad)
         read_field(&c, field, ctx);
     if (c.bad)
-        return err_set(err, ERR_INVALID, "it sent headers that cannot be read");
+        return err_set(err, ERR_INVALID, "it sent invalid headers");
     return 0;
 }
 
@@ -244,8 +246,8 @@ static void put_number(char *to, uint64_t v, size_t bytes)
         to[i] = (char)(v >> 8 * (bytes - 1 - i));
 }
 
-/* Writes a frame's head before a payload of n bytes that is already in place, and its end marker
- * after it. */
+/* Writes the head of a frame before its payload of n bytes, which is already in place, and the end
+ * marker after it. */
 static void put_frame(struct buf *b, enum rabbit_frame_type type, uint16_t channel, size_t n)
 {
     char *to = b->p + b->n;
@@ -277,7 +279,7 @@ void rabbit_frame_put_heartbeat(struct buf *b)
         put_frame(b, RABBIT_HEARTBEAT, 0, 0);
 }
 
-/* Returns an upper bound of the size of the properties. */
+/* Returns an upper bound on the size of the properties. */
 static size_t properties_room(const amqp_basic_properties_t *p)
 {
     size_t n = 64 + 8 * RABBIT_SHORT_MAX;
@@ -317,7 +319,7 @@ int rabbit_frame_put_content(struct buf *b, uint16_t channel, amqp_basic_propert
     size_t whole = (size_t)n + CONTENT_HEAD + AROUND;
     if (n < 0 || whole > frame_max)
         return err_set(err, ERR_INVALID,
-                       "its headers take %zu bytes, and the broker takes %zu in one frame",
+                       "its headers take %zu bytes; the broker's limit for a frame is %zu",
                        n < 0 ? room : whole, frame_max);
 
     put_number(to + HEAD, BASIC_CLASS, 2);

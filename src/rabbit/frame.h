@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-#define RABBIT_FRAME_MIN 4096 /* what every peer accepts, and the most that one method takes */
+#define RABBIT_FRAME_MIN 4096 /* accepted by every peer, and the maximum for one method */
 #define RABBIT_SHORT_MAX 255  /* maximum of a short string: names, routing keys, header names */
 
 enum rabbit_frame_type {
@@ -34,32 +34,32 @@ struct rabbit_header {
     struct str table; /* the headers, still encoded */
 };
 
-/* rabbit_frame_next parses the first frame of `in`, at most max bytes including its head and end.
- * Returns its size; 0 if it is incomplete; -1 with ERR_INVALID if it is malformed. */
+/* rabbit_frame_next parses the first frame of `in`, of at most `max` bytes including its head and
+ * end. Returns its size; 0 if it is incomplete; -1 with ERR_INVALID if it is malformed. */
 ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, struct error *err);
 
-/* rabbit_frame_method decodes the method in a frame. What it points to lives in the pool.
- * ERR_INVALID for methods that a client does not expect, or that do not decode. */
+/* rabbit_frame_method decodes the method in a frame; data that it points to lives in the pool.
+ * Fails with ERR_INVALID for methods that a client does not expect, or that do not decode. */
 int rabbit_frame_method(const struct rabbit_frame *f, amqp_pool_t *pool, amqp_method_t *ret,
                         struct error *err);
 
-/* rabbit_frame_header parses a header frame. ERR_INVALID. */
+/* rabbit_frame_header parses a header frame. Errors: ERR_INVALID. */
 int rabbit_frame_header(const struct rabbit_frame *f, struct rabbit_header *ret, struct error *err);
 
 /* A rabbit_field_fn receives one header of a message. The value is a string as received, or the
  * text of a number or boolean. */
 typedef void rabbit_field_fn(void *ctx, struct str name, struct str value);
 
-/* rabbit_frame_fields iterates over an encoded table. Values without a plain text, such as tables
- * and arrays, are skipped. ERR_INVALID. */
+/* rabbit_frame_fields iterates over an encoded table. It skips values without a simple text, such
+ * as tables and arrays. Errors: ERR_INVALID. */
 int rabbit_frame_fields(struct str table, rabbit_field_fn *field, void *ctx, struct error *err);
 
-/* rabbit_frame_put_* append one or more frames. Failure shows in b->failed. */
+/* rabbit_frame_put_* append one or more frames. A failure sets b->failed. */
 void rabbit_frame_put_method(struct buf *b, uint16_t channel, amqp_method_number_t id, void *m);
 void rabbit_frame_put_heartbeat(struct buf *b);
 /* rabbit_frame_put_content appends the header of a message and its body, in frames of at most
- * frame_max bytes. It returns -1 with ERR_INVALID, appending nothing, if the properties do not fit
- * into one frame. */
+ * frame_max bytes. If the properties do not fit into one frame, it appends nothing and returns -1
+ * with ERR_INVALID. */
 int rabbit_frame_put_content(struct buf *b, uint16_t channel, amqp_basic_properties_t *p,
                              struct str body, size_t frame_max, struct error *err);
 

@@ -8,7 +8,7 @@
 static const uint16_t crc_of[16] = {0x0000, 0x1021, 0x2042, 0x3063, 0x4084, 0x50a5, 0x60c6, 0x70e7,
                                     0x8108, 0x9129, 0xa14a, 0xb16b, 0xc18c, 0xd1ad, 0xe1ce, 0xf1ef};
 
-/* Processes four bits at a time: this runs for every event. */
+/* Processes four bits at a time, because it runs for every event. */
 static unsigned crc16(struct str s)
 {
     unsigned crc = 0;
@@ -38,7 +38,7 @@ unsigned redis_cluster_slot(struct str key)
     return crc16(redis_cluster_tag(key)) % REDIS_SLOTS;
 }
 
-/* The address is HOST:PORT, in which an IPv6 address has no brackets; @BUS-PORT may follow. */
+/* The address is HOST:PORT. An IPv6 address has no brackets; @BUS-PORT may follow. */
 bool redis_cluster_redirect(const char *text, const char *asked_host, struct redis_redirect *ret)
 {
     bool moved = strncmp(text, "MOVED ", 6) == 0;

@@ -12,10 +12,10 @@
 #include "redis/reply.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
-/* A text that contains this many leading bytes of the password counts as repeating it. */
+/* A text with this many leading bytes of the password counts as repeating it. */
 #define SECRET_TOLD 16
 #define READ_SIZE 65536
-#define READS_MAX 64           /* per call of redis_conn_drive */
+#define READS_MAX 64           /* reads per call of redis_conn_drive */
 #define ELEMENTS_MAX (1 << 20) /* elements of an array in a reply */
 #define WAIT_MAX_MS 60000      /* of one poll */
 
@@ -48,7 +48,7 @@ void redis_conn_close(struct redis_conn *c)
     c->reader = NULL;
     buf_clear(&c->out);
     if (c->greet.p)
-        explicit_bzero(c->greet.p, c->greet.cap); /* it contained the password */
+        explicit_bzero(c->greet.p, c->greet.cap); /* the buffer contained the password */
     buf_clear(&c->greet);
     c->sent = c->greet_sent = c->n_asked = c->greeted = c->coming = 0;
 }
@@ -60,7 +60,7 @@ void redis_conn_release(struct redis_conn *c)
     buf_release(&c->greet);
 }
 
-/* Appends a command, leaving no other copy in memory. */
+/* Appends a command, and leaves no other copy in memory. */
 static int add_command(struct buf *b, int argc, const char **argv)
 {
     char *text = NULL;
@@ -82,7 +82,7 @@ int redis_conn_add(struct redis_conn *c, int argc, const char **argv)
 
 /* ---- the greeting: AUTH, SELECT, CLIENT SETNAME and ROLE ---- */
 
-/* Appends one command of the greeting. A failure shows in c->greet.failed. */
+/* Appends one command of the greeting. A failure sets c->greet.failed. */
 static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
 {
     c->asked[c->n_asked++] = what;
@@ -115,9 +115,9 @@ static int make_greeting(struct redis_conn *c, struct error *err)
     return 0;
 }
 
-/* Whether a command of the greeting may fail: a connection works without a name, unless the server
- * would refuse everything in the same way. NOPERM concerns only CLIENT or ROLE, which no delivery
- * needs: a replica shows itself at the first write. */
+/* Returns whether a command of the greeting may fail: a connection works without a name, unless the
+ * server would refuse every command in the same way. NOPERM concerns only CLIENT or ROLE, which no
+ * delivery needs: a replica reveals itself on the first write. */
 static bool is_harmless(enum redis_greeting what, const char *said)
 {
     bool needed = what == GREET_AUTH || what == GREET_SELECT;
@@ -129,8 +129,8 @@ static bool is_harmless(enum redis_greeting what, const char *said)
     return fault != REDIS_FAULT_AWAY && fault != REDIS_FAULT_LOGIN;
 }
 
-/* Handles the reply to the next command of the greeting. It fails if the server refuses a
- * required one, with CLASS_FATAL for a database that does not exist; and if the server must be a
+/* Handles the reply to the next command of the greeting. Fails if the server refuses a required
+ * command, with CLASS_FATAL for a database that does not exist. Also fails if the server must be a
  * master but is not: a Sentinel's information may be outdated. */
 static int take_greeting(struct redis_conn *c, const redisReply *r, struct error *err)
 {
@@ -157,8 +157,8 @@ static int take_greeting(struct redis_conn *c, const redisReply *r, struct error
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is not a master now", c->url->label);
 }
 
-/* hiredis' own function with a limit added, because it allocates room for all the elements that a
- * reply announces before any of them has arrived. */
+/* hiredis' own function with a limit, because it allocates all announced elements of a reply before
+ * any of them has arrived. */
 #if HIREDIS_MAJOR >= 1
 static void *make_array(const redisReadTask *task, size_t n)
 #else
@@ -233,8 +233,8 @@ void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[R
         text_clean(out, REDIS_TEXT, said.p, said.n);
 }
 
-/* Dispatches the complete replies. The connection is ready only once all commands of the greeting
- * are accepted, because a sink may blame its event when a ready connection ends. */
+/* Dispatches the complete replies. The connection becomes ready only after the server has accepted
+ * all commands of the greeting, because a sink may blame its event when a ready connection ends. */
 static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     for (;;) {
@@ -245,10 +245,10 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
                              c->reader->errstr);
         bool greeting = c->state == REDIS_GREETING;
         if (!r) {
-            /* The reply is longer than any that we could have requested. */
+            /* The reply is longer than any reply to our commands. */
             if (c->coming > (greeting ? GREET_MAX : c->in_max))
                 return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                                 "%s sent a reply that does not end", c->url->label);
+                                 "%s sent a reply that is too long", c->url->label);
             return 0;
         }
         c->coming = 0;
@@ -287,7 +287,7 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
 }
 
 /* Goes through the states in order, because each step may leave the connection ready for the next
- * one: with a fast peer one call does it all. */
+ * one: with a fast peer, a single call completes them all. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
     if (c->state == REDIS_CONNECTING) {
@@ -305,8 +305,7 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
     if (c->state != REDIS_READY)
         return 0;
 
-    /* Read even after a failed write: replies that the server sent before it went away still
-     * count. */
+    /* Read even after a failed write: replies sent before the failure still count. */
     struct error cut;
     int written = wire_flush(&c->wire, &c->out, &c->sent, &cut);
     if (read_replies(c, reply, ctx, err) != 0)
@@ -348,7 +347,7 @@ static void keep_first(void *ctx, redisReply *r)
         *answer = r;
 }
 
-/* Waits until the connection can be driven again; -1 past the deadline, or when `wake` is
+/* Waits until the connection can be driven again; returns -1 past the deadline, or if `wake` is
  * readable. */
 static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct error *err)
 {

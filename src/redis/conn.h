@@ -1,6 +1,6 @@
 /* conn.h: one non-blocking connection to a Redis server. Commands are queued, and replies arrive in
- * the same order. hiredis encodes and parses the protocol; the socket and TLS are those of
- * net/wire.h. */
+ * the same order. hiredis encodes and parses the protocol; net/wire.h provides the socket and
+ * TLS. */
 #ifndef REDIS_CONN_H
 #define REDIS_CONN_H
 
@@ -17,7 +17,7 @@
 enum redis_state {
     REDIS_CLOSED,
     REDIS_HELD,       /* the address is not known yet */
-    REDIS_CONNECTING, /* the socket, and TLS */
+    REDIS_CONNECTING, /* connecting the socket, and TLS */
     REDIS_GREETING,   /* awaiting replies to AUTH, SELECT, CLIENT SETNAME, ROLE */
     REDIS_READY,
 };
@@ -27,7 +27,7 @@ enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREET_ROLE, GREETING
 
 /* (1) The wire is closed if and only if state <= REDIS_HELD. (2) out[sent..n) is not written yet,
  * and is held back until REDIS_READY. (3) greet[greet_sent..n) is the unwritten part of the
- * greeting. (4) asked[greeted..n_asked) of the greeting has not been answered yet. */
+ * greeting. (4) asked[greeted..n_asked) of the greeting are not answered yet. */
 struct redis_conn {
     const struct redis_url *url;
     const char *name; /* for CLIENT SETNAME */
@@ -51,17 +51,18 @@ void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const ch
                      size_t out_max, size_t in_max);
 void redis_conn_release(struct redis_conn *c);
 
-/* redis_conn_hold allows queueing commands on a closed connection, for a later redis_conn_open. */
+/* redis_conn_hold lets commands be queued on a closed connection, for a later redis_conn_open. */
 void redis_conn_hold(struct redis_conn *c);
-/* redis_conn_open starts connecting; commands that were queued while it was held stay queued.
- * Commands may be queued at once; they are sent after the greeting. It blocks only while the host's
- * name is resolved. On failure the connection is closed: ERR_UNAVAILABLE, ERR_NOMEM. */
+/* redis_conn_open starts connecting. Commands queued while the connection was held stay queued;
+ * further commands may be queued at once. All of them are sent after the greeting. The call blocks
+ * only while the host name is resolved. On failure the connection is closed: ERR_UNAVAILABLE,
+ * ERR_NOMEM. */
 int redis_conn_open(struct redis_conn *c, struct error *err);
-/* redis_conn_close drops the connection and everything queued. */
+/* redis_conn_close drops the connection and all queued commands. */
 void redis_conn_close(struct redis_conn *c);
 
-/* redis_conn_add queues a command whose arguments contain no NUL; -1 if out of memory or at the
- * limit. A caller may instead append whole commands to c->out. */
+/* redis_conn_add queues a command whose arguments contain no NUL; returns -1 if out of memory or at
+ * the limit. A caller may instead append whole commands to c->out. */
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv);
 /* redis_conn_queued returns the number of unwritten bytes. */
 static inline size_t redis_conn_queued(const struct redis_conn *c)
@@ -70,16 +71,16 @@ static inline size_t redis_conn_queued(const struct redis_conn *c)
 }
 
 /* redis_conn_text copies the text of an error reply, cleaned for printing. It hides a text that
- * contains our password: a server where AUTH was renamed repeats the arguments of the unknown
+ * contains our password: a server with a renamed AUTH repeats the arguments of the unknown
  * command. */
 void redis_conn_text(const struct redis_conn *c, const redisReply *r, char out[REDIS_TEXT]);
 
-/* A redis_reply_fn receives a reply, and frees it with freeReplyObject. */
+/* A redis_reply_fn receives a reply and frees it with freeReplyObject. */
 typedef void redis_reply_fn(void *ctx, redisReply *r);
 
 /* redis_conn_drive writes and reads as much as it can without blocking, and passes every reply to
- * `reply`. It returns -1 when the connection is lost or the greeting was refused, with CLASS_DOWN,
- * or CLASS_FATAL if waiting cannot help; the caller closes the connection. */
+ * `reply`. Returns -1 if the connection is lost or the greeting was refused, with CLASS_DOWN, or
+ * CLASS_FATAL if waiting cannot help; the caller closes the connection. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err);
 
 /* redis_conn_flush writes as many queued bytes as it can, and reads nothing. The next drive reports
@@ -87,7 +88,7 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
 void redis_conn_flush(struct redis_conn *c);
 
 /* redis_conn_idle_gone returns whether the server has closed a connection without outstanding
- * commands, or sent unsolicited data on it. */
+ * commands, or has sent unsolicited data on it. */
 bool redis_conn_idle_gone(const struct redis_conn *c);
 
 /* redis_conn_poll returns the events to poll for before the next drive. */
@@ -95,9 +96,9 @@ struct pollfd redis_conn_poll(const struct redis_conn *c);
 
 /* redis_conn_call sends a command and waits up to timeout_ms for its reply, connecting first if
  * necessary. Only for callers that may block. The caller frees *ret with freeReplyObject; an error
- * reply counts as a reply. If wake >= 0 becomes readable it stops waiting, with ERR_BUSY. After any
- * failure the connection is closed, because a late reply would be taken for that to the next
- * command. */
+ * reply counts as a reply. If wake >= 0 becomes readable, the wait ends with ERR_BUSY. After any
+ * failure the connection is closed, because a late reply would be mistaken for the reply to the
+ * next command. */
 int redis_conn_call(struct redis_conn *c, int argc, const char **argv, int64_t timeout_ms, int wake,
                     redisReply **ret, struct error *err);
 

@@ -43,8 +43,8 @@ static void failed(struct redis_sentinel *s, int64_t now)
         ask_next(s, now);
 }
 
-/* Queries url[at]. A change of master between the two commands is caught by the greeting, which
- * asks the server for its role. */
+/* Queries url[at]. If the master changes between the two commands, the greeting detects it, because
+ * it asks the server for its role. */
 static void ask_next(struct redis_sentinel *s, int64_t now)
 {
     const char *subscribe[] = {"SUBSCRIBE", "+switch-master"};
@@ -88,7 +88,7 @@ static bool is_text(const redisReply *r)
     return r->type == REDIS_REPLY_STRING;
 }
 
-/* Handles the reply about the master: a host and a port, or nothing. */
+/* Handles the reply about the master: a host and a port, or nil. */
 static void take_address(struct redis_sentinel *s, const redisReply *r)
 {
     const struct redis_url *u = s->conn.url;
@@ -103,7 +103,7 @@ static void take_address(struct redis_sentinel *s, const redisReply *r)
         err_class(&s->why, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s: %s", u->label, said);
     } else {
         err_class(&s->why, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                  "%s does not know a master \"%.100s\": is that the name that it monitors?",
+                  "%s does not know a master \"%.100s\": is this the name that it monitors?",
                   u->label, s->master);
     }
 }
@@ -146,14 +146,14 @@ void redis_sentinel_drive(struct redis_sentinel *s, int64_t now)
         return;
     bool lost = redis_conn_drive(&s->conn, take_reply, s, &s->why) != 0;
     if (s->state == SENTINEL_TOLD) {
-        /* Without the subscription, changes are missed from now on, but the last known address
-         * still stands. */
+        /* Without the subscription, later changes are missed, but the last known address still
+         * stands. */
         if (lost)
             redis_sentinel_doubt(s);
         return;
     }
 
-    bool unknown = s->answered; /* it does not know the master */
+    bool unknown = s->answered; /* the Sentinel does not know the master */
     bool late = now - s->since >= ASK_NS;
     if (!lost && !unknown && late)
         err_class(&s->why, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not answered",

@@ -11,23 +11,23 @@
 #define DB_MAX 1000000
 
 const struct option_def redis_url_options[] = {
-    {"user", "NAME", NULL, "user to authenticate as; if not given, the default user", option_copy,
+    {"user", "NAME", NULL, "user name to log in with; default: the default user", option_copy,
      .at = offsetof(struct redis_url, user)},
     {"password-file", "FILE", NULL,
-     "file with the password, read at each connection; else " REDIS_PASSWORD_ENV, option_copy,
-     .at = offsetof(struct redis_url, password_file)},
-    {"db", "N", "0", "number of the database", option_long, .at = offsetof(struct redis_url, db),
+     "file with the password, reread for each connection; otherwise " REDIS_PASSWORD_ENV,
+     option_copy, .at = offsetof(struct redis_url, password_file)},
+    {"db", "N", "0", "database number", option_long, .at = offsetof(struct redis_url, db),
      .max = DB_MAX},
-    {"ca", "FILE", NULL, "certificates to trust; if not given, the system's", option_copy,
+    {"ca", "FILE", NULL, "trusted CA certificates; default: the system's", option_copy,
      .at = offsetof(struct redis_url, ca)},
-    {"cert", "FILE", NULL, "our own certificate, for a server that asks for one", option_copy,
+    {"cert", "FILE", NULL, "client certificate, for a server that requires one", option_copy,
      .at = offsetof(struct redis_url, cert)},
-    {"key", "FILE", NULL, "the key of our certificate", option_copy,
+    {"key", "FILE", NULL, "private key of the client certificate", option_copy,
      .at = offsetof(struct redis_url, key)},
     {NULL},
 };
 
-/* Where the parts of a URL go: those about the connection into `url`, all other parameters into
+/* The targets of a URL's parameters: those about the connection go into `url`, all others into
  * `target` through `table`, which may be NULL. */
 struct destination {
     struct redis_url *url;
@@ -40,8 +40,8 @@ static bool begins_with(const char *s, const char *prefix)
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Passes one name=value to our own table if that knows the name, else to the caller's. Without a
- * caller's table, an unknown name goes to our own, because option_set then suggests the nearest
+/* Passes one name=value to our table if it has the name, otherwise to the caller's table. Without a
+ * caller's table, an unknown name goes to our table, because option_set then suggests the nearest
  * name. */
 static int set_parameter(void *ctx, const char *name, const char *value, struct error *err)
 {
@@ -135,7 +135,7 @@ int redis_url_parse(const char *text, const struct option_def *table, void *targ
     bool has_files = ret->ca || ret->cert || ret->key;
     if (has_files && !ret->tls)
         return err_set(err, ERR_CONFIG,
-                       "ca, cert and key are for rediss://, which is redis:// with TLS");
+                       "ca, cert and key require rediss://, which is redis:// with TLS");
     if ((ret->cert != NULL) != (ret->key != NULL))
         return err_set(err, ERR_CONFIG, "cert and key go together");
     return url_password_env(REDIS_PASSWORD_ENV, &ret->password, err);

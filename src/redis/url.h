@@ -18,24 +18,24 @@ struct redis_url {
     bool tls;
     char *host, *port, *path;
     char *user;
-    char *password_file; /* read again at each connection, so that it can be rotated */
-    char *password;      /* from the environment; password_file takes precedence */
+    char *password_file; /* reread for each connection, so that it can be rotated */
+    char *password;      /* from the environment; password_file overrides it */
     int64_t db;
     char *ca, *cert, *key; /* TLS: PEM files */
     char label[300];       /* "redis at host:port", for messages */
 };
 
-/* redis_url_parse parses a URL. Parameters that are not about the connection go into `target`
- * through `table`; table may be NULL. A password in the URL is refused: it would show up in ps, in
- * the configuration and in its copies. Fails with ERR_CONFIG or ERR_NOMEM, and never repeats the
- * URL. The caller releases *ret, also after an error. */
+/* redis_url_parse parses a URL. Parameters that do not concern the connection go into `target`
+ * through `table`, which may be NULL. A password in the URL is refused, because it would show up in
+ * ps, in the configuration and in copies of it. Errors: ERR_CONFIG, ERR_NOMEM. No error repeats the
+ * URL. The caller releases *ret, even after an error. */
 int redis_url_parse(const char *text, const struct option_def *table, void *target,
                     struct redis_url *ret, struct error *err);
 void redis_url_release(struct redis_url *u);
 
-/* redis_url_at makes the URL of another server with the same login: one named by a cluster or a
- * Sentinel. `kind` is for the label: "redis" or "sentinel". ERR_NOMEM. The caller releases *ret,
- * also after an error. */
+/* redis_url_at builds the URL of another server with the same login, such as one named by a cluster
+ * or a Sentinel. `kind` is for the label: "redis" or "sentinel". Errors: ERR_NOMEM. The caller
+ * releases *ret, even after an error. */
 int redis_url_at(const struct redis_url *like, const char *kind, const char *host, const char *port,
                  struct redis_url *ret, struct error *err);
 
@@ -46,11 +46,11 @@ struct redis_address {
     char host[REDIS_HOST_MAX], port[8];
 };
 
-/* redis_address_set validates an address before anything connects to it; false leaves *a as it
- * was. */
+/* redis_address_set stores a valid address. For an invalid one it returns false and leaves *a
+ * unchanged. */
 bool redis_address_set(struct redis_address *a, struct str host, const char *port);
 
-/* redis_url_options lists the parameters that are about the connection. */
+/* redis_url_options lists the parameters about the connection. */
 extern const struct option_def redis_url_options[];
 
 #endif

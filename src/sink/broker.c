@@ -107,20 +107,20 @@ void broker_marks_recorded(struct sink *sk)
 /* The URL */
 
 const struct option_def broker_url_options[] = {
-    {"user", "NAME", NULL, "user to log in as", option_copy,
+    {"user", "NAME", NULL, "user name to log in with", option_copy,
      .at = offsetof(struct broker_url, user)},
-    {"password-file", "FILE", NULL, "file with the password, read at each connection", option_file,
-     .at = offsetof(struct broker_url, password_file)},
-    {"ca", "FILE", NULL, "certificates to trust; the system's if not given", option_file,
+    {"password-file", "FILE", NULL, "file with the password, reread for each connection",
+     option_file, .at = offsetof(struct broker_url, password_file)},
+    {"ca", "FILE", NULL, "trusted CA certificates; default: the system's", option_file,
      .at = offsetof(struct broker_url, ca)},
-    {"cert", "FILE", NULL, "our own certificate, for a broker that asks for one", option_file,
+    {"cert", "FILE", NULL, "client certificate, for a broker that requires one", option_file,
      .at = offsetof(struct broker_url, cert)},
-    {"key", "FILE", NULL, "the key of our certificate", option_file,
+    {"key", "FILE", NULL, "private key of the client certificate", option_file,
      .at = offsetof(struct broker_url, key)},
     {NULL},
 };
 
-/* Where the parts of a URL go, and how to parse them. */
+/* The targets of a URL's parts, and how to parse them. */
 struct reading {
     struct broker_url *url;
     const char *default_port, *password_env;
@@ -128,8 +128,8 @@ struct reading {
     void *target;
 };
 
-/* Returns the row of a table whose name ends with a star and matches this name, as "rdkafka.*"
- * matches "rdkafka.linger.ms"; NULL: there is none. */
+/* Returns the row whose name ends with a star and matches `name`, as "rdkafka.*" matches
+ * "rdkafka.linger.ms"; NULL if none does. */
 static const struct option_def *pattern_of(const struct option_def *table, const char *name)
 {
     for (; table && table->name; table++) {
@@ -141,7 +141,7 @@ static const struct option_def *pattern_of(const struct option_def *table, const
     return NULL;
 }
 
-/* Passes the rest of the name and the value, as in "linger.ms=5", to such a row. */
+/* Passes the rest of the name and the value to such a row, as in "linger.ms=5". */
 static int set_pattern(const struct option_def *o, void *target, const char *name,
                        const char *value, struct error *err)
 {
@@ -160,7 +160,7 @@ static int set_pattern(const struct option_def *o, void *target, const char *nam
     return 0;
 }
 
-/* Passes one name=value to our own table if that knows the name, else to the caller's. Without a
+/* Passes one name=value to our table if it has the name, otherwise to the caller's table. Without a
  * caller's table, ours suggests the nearest name. */
 static int set_parameter(void *ctx, const char *name, const char *value, struct error *err)
 {
@@ -191,7 +191,7 @@ static int add_host(const struct reading *r, struct str s, struct error *err)
 }
 
 /* Parses host[:port][,host[:port]...]. An empty list means the local host; an empty entry in a
- * longer list is a mistake. */
+ * longer list is an error. */
 static int read_hosts(const struct reading *r, struct str s, struct error *err)
 {
     const char *comma;

@@ -23,10 +23,10 @@
 
 #define WORD_MAX 256                      /* bytes of a command's first word that are compared */
 #define BUFFER_MAX ((size_t)2 << 30)      /* limit on one line */
-#define READS_MAX 16                      /* per visit, of 4 KiB: a full pipe */
+#define READS_MAX 16                      /* reads of 4 KiB per visit: a full pipe */
 #define GRACE_NS (INT64_C(2000) * MS_NS)  /* from SIGTERM to SIGKILL at the time limit */
 #define CANCEL_NS (INT64_C(1000) * MS_NS) /* the same on cancel */
-/* Upper bound for the environment of an event within its limits. */
+/* Upper bound on an event's environment, given the limits of an event. */
 #define FACTS_MAX 8192
 
 #define TAIL_MAX 512 /* bytes kept of a command's stderr */
@@ -50,13 +50,13 @@ struct run {
     int pidfd, errfd;
     bool exited;
     enum told told;
-    int64_t due; /* when to send the next signal */
+    int64_t due; /* when the next signal is due */
     char tail[TAIL_MAX];
     size_t tail_n;
 };
 
 /* (1) runs has `slots` entries, `running` of them in use. (2) epfd watches pidfd and errfd of every
- * run; the data of an event is slot * 2, plus 1 for errfd. */
+ * run; its event data is slot * 2, plus 1 for errfd. */
 struct exec {
     struct sink base;
     const char *command;
@@ -70,7 +70,7 @@ struct exec {
 
 /* ---- results ---- */
 
-/* Results by exit status; all others are SINK_RETRY. */
+/* Results by exit status; any other status is SINK_RETRY. */
 static const struct {
     int code;
     enum sink_status status;
@@ -92,10 +92,10 @@ static void last_words(const struct run *r, char out[TAIL_MAX + 1])
     text_clean(out, TAIL_MAX + 1, line, (size_t)(end - line));
 }
 
-/* Whether the shell reported, with exit status 126 or 127, that the command does not exist or may
- * not be run. A program may exit with these statuses as well, for one event, and so may a part of
- * the command that only some events reach. So the message must come from the shell itself, and be
- * about the first word of the command, which is the same for every event. */
+/* Returns whether the shell reported, with exit status 126 or 127, that the command is missing or
+ * not executable. A program may exit with these statuses too, for a single event, and so may a
+ * later part of the command that only some events reach. The message must therefore originate from
+ * the shell and name the first word of the command, which is the same for every event. */
 static bool is_missing(const struct exec *x, const char *words)
 {
     static const char *const complaints[] = {"not found", "Permission denied",
@@ -122,9 +122,9 @@ static bool is_missing(const struct exec *x, const char *words)
     return false;
 }
 
-/* Returns the result of a command, and writes the reason, without its last words. A command that
- * got SIGTERM has not delivered, even with exit status 0: many programs exit with that status on
- * SIGTERM without finishing their work. Delivering again is safe; trusting that status is not. */
+/* Returns the result of a command and writes the reason, without the command's last line. A command
+ * that received SIGTERM has not delivered, even with exit status 0: many programs exit with 0 on
+ * SIGTERM without finishing their work. A second delivery is safe; trusting that status is not. */
 static struct sink_result judge(const struct exec *x, const struct run *r, const siginfo_t *si,
                                 const char *words, char why[WHY_MAX])
 {
@@ -133,9 +133,9 @@ static struct sink_result judge(const struct exec *x, const struct run *r, const
     bool succeeded = exited && si->si_status == 0 && r->told == TOLD_NOTHING;
 
     if (si->si_code == 0) {
-        /* Retrying would deliver the event repeatedly without ever knowing. */
+        /* Retries would deliver the event repeatedly, without a known result. */
         res.status = SINK_FATAL;
-        snprintf(why, WHY_MAX, "exit statuses are lost: this process ignores SIGCHLD");
+        snprintf(why, WHY_MAX, "exit statuses are lost because this process ignores SIGCHLD");
     } else if (succeeded) {
         res.status = SINK_DELIVERED;
     } else if (x->cancelling) {
@@ -159,8 +159,8 @@ static struct sink_result judge(const struct exec *x, const struct run *r, const
     return res;
 }
 
-/* Returns the result of a command, given the siginfo of waitid. The result borrows the reason,
- * which is written to text. */
+/* Returns the result of a command from the siginfo of waitid. The result borrows the reason, which
+ * is written to text. */
 static struct sink_result judge_exit(const struct exec *x, const struct run *r, const siginfo_t *si,
                                      char text[TEXT_MAX])
 {
@@ -176,15 +176,15 @@ static struct sink_result judge_exit(const struct exec *x, const struct run *r, 
 
 /* ---- starting ---- */
 
-/* Reports why a command could not start, with errno. The event is not to blame. */
+/* Reports, with errno, why a command could not start. The event is not at fault. */
 static int not_started(struct error *err, const char *what)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, errno, "could not start the command: %s: %s",
                      what, strerror(errno));
 }
 
-/* Writes the line to fd and rewinds it. The file size limit applies even to an unnamed file: a line
- * beyond that limit can never be delivered. */
+/* Writes the line to fd and rewinds it. The file size limit applies even to an unnamed file: a
+ * longer line can never be delivered. */
 static int write_line(const struct exec *x, int fd, struct error *err)
 {
     struct str rest = {x->line.p, x->line.n};
@@ -202,8 +202,8 @@ static int write_line(const struct exec *x, int fd, struct error *err)
         bool limited = errno == EFBIG && getrlimit(RLIMIT_FSIZE, &limit) == 0;
         if (limited && x->line.n > limit.rlim_cur)
             return err_class(err, ERR_INVALID, CLASS_REJECT, EFBIG,
-                             "its line of %zu bytes is more than this process may write to a "
-                             "file: %llu (ulimit -f)",
+                             "its line of %zu bytes exceeds the file size limit of this process: "
+                             "%llu (ulimit -f)",
                              x->line.n, (unsigned long long)limit.rlim_cur);
         return not_started(err, "could not write its input");
     }
@@ -212,8 +212,8 @@ static int write_line(const struct exec *x, int fd, struct error *err)
     return 0;
 }
 
-/* Writes the line to an unnamed file. Unlike a pipe it never blocks us, and the command need not
- * read it. */
+/* Writes the line to an unnamed file. Unlike a pipe, the file never blocks us, and the command may
+ * leave it unread. */
 static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct error *err)
 {
     buf_clear(&x->line);
@@ -223,7 +223,7 @@ static int make_stdin(struct exec *x, const struct delivery *d, int *ret, struct
 
     int fd = fd_above_stdio(memfd_create("outbox-event", MFD_CLOEXEC));
     if (fd < 0)
-        return not_started(err, "no descriptor for its input");
+        return not_started(err, "no file descriptor left for its input");
     if (write_line(x, fd, err) != 0) {
         close(fd);
         return -1;
@@ -238,8 +238,8 @@ static void close_if_open(int fd)
         close(fd);
 }
 
-/* Creates a pipe. Our end, the first, does not block; the command's end does. Returns -1 with errno
- * on failure. */
+/* Creates a pipe. Our end, ends[0], is non-blocking; the command's end is blocking. Returns -1 with
+ * errno on failure. */
 static int make_pipe(int ends[2])
 {
     if (pipe2(ends, O_CLOEXEC) != 0)
@@ -265,7 +265,7 @@ static int watch_run(struct exec *x, const struct run *r)
 }
 
 /* Starts the shell and watches it. A shell that cannot be watched is killed. If the environment is
- * too large, the reason may be the event, or the variables that this process passes on. */
+ * too large, the cause is either the event or the variables passed on from this process. */
 static int start_shell(struct exec *x, struct run *r, struct exec_start *s, struct error *err)
 {
     s->command = x->command;
@@ -277,10 +277,10 @@ static int start_shell(struct exec *x, struct run *r, struct exec_start *s, stru
     size_t facts = exec_env_bytes(x->env);
     if (errno == E2BIG && facts > FACTS_MAX)
         return err_class(err, ERR_INVALID, CLASS_REJECT, E2BIG,
-                         "it takes %zu bytes of environment, more than the system allows", facts);
+                         "its environment takes %zu bytes, more than the system allows", facts);
     if (errno == E2BIG)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, E2BIG,
-                         "could not start the command: the environment of this process takes all "
+                         "could not start the command: the environment of this process uses all "
                          "the space that the system allows");
     if (errno != 0)
         return not_started(err, "/bin/sh");
@@ -288,14 +288,14 @@ static int start_shell(struct exec *x, struct run *r, struct exec_start *s, stru
     r->pidfd = pidfd_open(r->pid, 0);
     if (r->pidfd >= 0 && watch_run(x, r) == 0)
         return 0;
-    not_started(err, "could not watch it");
+    not_started(err, "could not watch its process");
     kill(-r->pid, SIGKILL);
     while (waitpid(r->pid, NULL, 0) < 0 && errno == EINTR) {}
     close_if_open(r->pidfd);
     return -1;
 }
 
-/* Runs the command for an event; there must be a free slot. ERR_INVALID with CLASS_REJECT if no
+/* Runs the command for an event. A slot must be free. Fails with ERR_INVALID and CLASS_REJECT if no
  * command can receive this event. */
 static int start_run(struct exec *x, struct delivery *d, struct error *err)
 {
@@ -309,7 +309,7 @@ static int start_run(struct exec *x, struct delivery *d, struct error *err)
     if (make_stdin(x, d, &in, err) != 0)
         return -1;
     if (make_pipe(ends) != 0) {
-        not_started(err, "no pipe for its errors");
+        not_started(err, "no pipe for its standard error");
         close(in);
         return -1;
     }
@@ -342,7 +342,7 @@ static size_t exec_submit(struct sink *sk, struct delivery *const *d, size_t n)
             continue;
 
         bool event_to_blame = err.retry_class == CLASS_REJECT;
-        /* Running commands may have caused the shortage: wait until one ends. */
+        /* Running commands may have caused the shortage: wait until one of them ends. */
         if (!event_to_blame && x->running)
             return i;
         struct sink_result res = {.status = SINK_DOWN, .native = err.native, .text = err.text};
@@ -383,8 +383,8 @@ static void close_stderr(struct exec *x, struct run *r)
     r->errfd = -1;
 }
 
-/* Reads what is available, but no more than a full pipe: a command that never stops writing must
- * not block us. */
+/* Reads the available data, but at most a full pipe: a command that never stops writing must not
+ * block us. */
 static void read_stderr(struct exec *x, struct run *r)
 {
     char chunk[4096];
@@ -401,14 +401,14 @@ static void read_stderr(struct exec *x, struct run *r)
     }
 }
 
-/* Reaps the shell, frees the slot and reports the result. The shell must have exited or been
- * killed, since this waits for it. */
+/* Reaps the shell, frees the slot and reports the result. Blocks unless the shell has exited or
+ * been killed. */
 static void finish_run(struct exec *x, struct run *r)
 {
     char text[TEXT_MAX];
     siginfo_t si = {0};
     struct delivery *d = r->d;
-    /* What remains of a group that was told to end must be gone before the event is retried. */
+    /* The processes left in a signalled group must end before the event is retried. */
     if (r->told != TOLD_NOTHING)
         kill(-r->pid, SIGKILL);
     while (waitid(P_PIDFD, (id_t)r->pidfd, &si, WEXITED) != 0 && errno == EINTR) {}
@@ -424,9 +424,9 @@ static void finish_run(struct exec *x, struct run *r)
     sink_done(&x->base, d, &res);
 }
 
-/* Finishes a run that is over. A group that got SIGTERM is over once none of its processes holds
- * its stderr: until SIGKILL they may clean up, even if the shell has already exited. Otherwise only
- * the end of the shell counts; background processes that it started are ignored. */
+/* Finishes a run that is over. A group that received SIGTERM is over once none of its processes
+ * holds its stderr: until SIGKILL they may clean up, even if the shell has already exited.
+ * Otherwise only the shell's exit counts; background processes that it started are ignored. */
 static void finish_if_over(struct exec *x, struct run *r)
 {
     bool tidying_up = r->told == TOLD_TO_END && r->errfd >= 0;
@@ -434,7 +434,7 @@ static void finish_if_over(struct exec *x, struct run *r)
         finish_run(x, r);
 }
 
-/* Handles epoll events, waiting at most wait_ms for them. Returns whether there were any. */
+/* Handles epoll events after waiting at most wait_ms. Returns whether any occurred. */
 static bool collect_runs(struct exec *x, int wait_ms)
 {
     struct epoll_event evs[64];
@@ -445,7 +445,7 @@ static bool collect_runs(struct exec *x, int wait_ms)
         struct run *r = &x->runs[evs[i].data.u64 / 2];
         bool about_stderr = evs[i].data.u64 % 2 == 1;
         if (!r->d)
-            continue; /* just ended by its other descriptor */
+            continue; /* the run's other descriptor just ended it */
         if (!about_stderr) {
             r->exited = true;
             epoll_ctl(x->epfd, EPOLL_CTL_DEL, r->pidfd, NULL);
@@ -552,19 +552,18 @@ static int check_command(const char *command, struct error *err)
 {
     size_t n = strlen(command), max = exec_env_string_max() - 1;
     bool empty = command[strspn(command, BLANKS)] == '\0';
-    /* If SIGCHLD is ignored, the kernel reaps children and their exit statuses are lost. */
+    /* If SIGCHLD is ignored, the kernel reaps children and discards their exit statuses. */
     struct sigaction child;
     bool asked = sigaction(SIGCHLD, NULL, &child) == 0;
     if (asked && (child.sa_handler == SIG_IGN || (child.sa_flags & SA_NOCLDWAIT)))
         return err_set(err, ERR_CONFIG,
-                       "exec: this process ignores SIGCHLD, so exit statuses would be lost");
+                       "exec: this process ignores SIGCHLD, which would lose exit statuses");
     if (empty)
-        return err_set(err, ERR_CONFIG, "exec: needs a command: exec:COMMAND");
+        return err_set(err, ERR_CONFIG, "exec: the command is missing: write exec:COMMAND");
     if (n > max)
-        return err_set(
-            err, ERR_CONFIG,
-            "exec: a command of %zu bytes is too long: the limit is %zu; put it into a file", n,
-            max);
+        return err_set(err, ERR_CONFIG,
+                       "exec: the command has %zu bytes; the limit is %zu: move it into a file", n,
+                       max);
     return 0;
 }
 
@@ -585,7 +584,7 @@ static int exec_open(const struct sink_config *cfg, struct sink **ret, struct er
     x->runs = calloc(x->slots, sizeof *x->runs);
     int rc = 0;
     if (x->epfd < 0)
-        rc = err_errno(err, ERR_UNAVAILABLE, errno, "could not get ready to run commands");
+        rc = err_errno(err, ERR_UNAVAILABLE, errno, "could not prepare to run commands");
     else if (!x->runs)
         rc = err_nomem(err);
     else if (exec_env_new(cfg->exec_env, &x->env, err) != 0)

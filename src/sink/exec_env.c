@@ -12,18 +12,18 @@
 #include "base/clock.h"
 #include "base/text.h"
 
-/* Linux limits one string of an environment to this many pages, including its NUL. */
+/* Linux limits each string of an environment to this many pages, including its NUL. */
 #define STRING_PAGES 32
 #define TEXT_MAX ((size_t)2 << 30)
 
 extern char **environ;
 
-/* Variables that nearly every program needs, and that hold no secrets. */
+/* Variables that nearly every program needs. They hold no secrets. */
 static const char *const usual[] = {
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", NULL,
 };
 
-/* Variables that we set ourselves, describing an event or a stream. */
+/* Variables that we set: they describe an event or a stream. */
 static const char *const said_by_us[] = {
     "OUTBOX_ID",
     "OUTBOX_SEQ",
@@ -40,8 +40,8 @@ static const char *const said_by_us[] = {
     NULL,
 };
 
-/* (1) list[0..n_kept) is owned; the entries after it, one for each of starts[0..n_facts), point
- * into text. (2) Each fact is NAME=VALUE and a NUL, which occurs nowhere else in it. (3) list has
+/* (1) list[0..n_kept) is owned; the following entries, one for each of starts[0..n_facts), point
+ * into text. (2) Each fact is NAME=VALUE and a NUL; the fact contains no other NUL. (3) list has
  * room for n_kept + EXEC_ENV_FACTS_MAX + 1 entries, and n_facts <= EXEC_ENV_FACTS_MAX. */
 struct exec_env {
     char **list;
@@ -63,7 +63,7 @@ static bool among(const char *const *names, struct str name)
     return false;
 }
 
-/* Returns the next name of a list; false after the last. */
+/* Reads the next name of a list. Returns false after the last one. */
 static bool next_name(const char **p, struct str *ret)
 {
     static const char between[] = ", \t";
@@ -77,19 +77,19 @@ int exec_env_check(const char *names, struct error *err)
 {
     struct str one;
     while (names && next_name(&names, &one)) {
-        /* A string that is not a name may be a value, perhaps a secret: do not repeat it. */
+        /* A string that is not a valid name may be a value, perhaps a secret: do not repeat it. */
         if (!text_is_variable(one))
             return err_set(err, ERR_CONFIG,
-                           "this must be names of environment variables, separated by commas: "
-                           "AWS_REGION, SHOP_URL");
+                           "expected names of environment variables, separated by commas, such "
+                           "as AWS_REGION, SHOP_URL");
         if (among(said_by_us, one))
-            return err_set(err, ERR_CONFIG, "%.*s is set for each event, and cannot be passed on",
+            return err_set(err, ERR_CONFIG, "%.*s is set for each event and cannot be passed on",
                            (int)one.n, one.p);
     }
     return 0;
 }
 
-/* Whether to pass on an entry of our environment, NAME=VALUE. */
+/* Returns whether to pass on an entry of our environment, NAME=VALUE. */
 static bool is_kept(const char *entry, const char *names)
 {
     const char *equals = strchr(entry, '=');
@@ -163,13 +163,15 @@ int exec_env_text(struct exec_env *e, const char *name, struct str value, struct
     size_t rest = strlen(name) + 2; /* including the equals sign and the NUL */
     if (value.n && memchr(value.p, '\0', value.n))
         return err_class(err, ERR_INVALID, CLASS_REJECT, 0,
-                         "%s has a NUL, which no environment can hold", name);
+                         "%s contains a NUL, which an environment cannot hold", name);
     if (value.n > e->string_max - rest)
         return err_class(err, ERR_INVALID, CLASS_REJECT, E2BIG,
-                         "%s takes %zu bytes; one variable may take %zu", name, value.n + rest,
-                         e->string_max);
+                         "%s takes %zu bytes; the limit for one variable is %zu", name,
+                         value.n + rest, e->string_max);
     if (e->n_facts == EXEC_ENV_FACTS_MAX)
-        return err_class(err, ERR_INVALID, CLASS_REJECT, E2BIG, "%s is one variable too many",
+        return err_class(err, ERR_INVALID, CLASS_REJECT, E2BIG,
+                         "%s exceeds the limit on the "
+                         "number of variables",
                          name);
 
     e->starts[e->n_facts++] = e->text.n;

@@ -1,6 +1,6 @@
 /* exec_env.h: the environment of a command: selected variables of this process, and facts about the
- * event; default signals, and none of our descriptors. Nothing else is passed on, because a relay's
- * environment holds passwords. */
+ * event; default signals, and none of our descriptors. No other variable is passed on, because a
+ * relay's environment holds passwords. */
 #ifndef SINK_EXEC_ENV_H
 #define SINK_EXEC_ENV_H
 
@@ -13,27 +13,28 @@
 #include "event/event.h"
 
 /* The maximum number of facts about an event or a stream. Variables of this process with the same
- * names are never passed on: they would describe something else. */
+ * names are never passed on, because they would not describe the event. */
 #define EXEC_ENV_FACTS_MAX 16
 
-/* (1) Regardless of the values, the list has exactly one entry per variable, and ends with a NULL.
- * (2) A value containing a NUL is refused: it would end its variable and start another. */
+/* (1) Whatever the values contain, the list has exactly one entry per variable and ends with a
+ * NULL.
+ * (2) A value containing a NUL is refused: it would end its variable and start another one. */
 struct exec_env;
 
-/* exec_env_check checks a list of names, such as "AWS_REGION, SHOP_URL"; NULL and "" are fine.
- * Fails with ERR_CONFIG. */
+/* exec_env_check checks a list of names, such as "AWS_REGION, SHOP_URL"; NULL and "" are valid.
+ * Errors: ERR_CONFIG. */
 int exec_env_check(const char *names, struct error *err);
-/* exec_env_new copies the variables to pass on, once, because the host may later change its
- * environment from another thread. They are PATH, HOME, USER, LOGNAME, SHELL, LANG, LANGUAGE, LC_*,
- * TZ, TMPDIR and those listed in `names`; NULL for none. The caller frees *ret. Errors: ERR_CONFIG,
- * ERR_NOMEM. */
+/* exec_env_new copies the variables to pass on. It copies them only once, because the host may
+ * later change its environment from another thread. They are PATH, HOME, USER, LOGNAME, SHELL,
+ * LANG, LANGUAGE, LC_*, TZ, TMPDIR and those listed in `names`, which may be NULL. The caller frees
+ * *ret. Errors: ERR_CONFIG, ERR_NOMEM. */
 int exec_env_new(const char *names, struct exec_env **ret, struct error *err);
 void exec_env_free(struct exec_env *e);
 
 /* exec_env_clear removes all facts. */
 void exec_env_clear(struct exec_env *e);
 /* exec_env_text adds a fact, unless its value is absent. Fails with ERR_NOMEM, or with ERR_INVALID
- * and CLASS_REJECT if no environment can hold the value: a truncated value would mislead the
+ * and CLASS_REJECT if an environment cannot hold the value: a truncated value would mislead the
  * command. */
 int exec_env_text(struct exec_env *e, const char *name, struct str value, struct error *err);
 int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct error *err);
@@ -42,8 +43,8 @@ int exec_env_number(struct exec_env *e, const char *name, int64_t value, struct 
 int exec_env_event(struct exec_env *e, const struct event *ev, int attempt, const char *consumer,
                    struct error *err);
 
-/* exec_env_list returns the environment in the form that execve expects, valid until the next call;
- * NULL if memory ran out for a fact. */
+/* exec_env_list returns the environment in execve's format, valid until the next call; NULL if a
+ * fact was lost because memory ran out. */
 char **exec_env_list(struct exec_env *e);
 /* exec_env_bytes returns the size of all facts. */
 size_t exec_env_bytes(const struct exec_env *e);
@@ -51,16 +52,16 @@ size_t exec_env_bytes(const struct exec_env *e);
  * including its NUL. */
 size_t exec_env_string_max(void);
 
-/* How to start a shell with a command. Its standard input and error are `in` and `err`, or ours
- * where they are -1; it inherits our standard output, and no other descriptor. */
+/* How to start a shell with a command. Its standard input and error are `in` and `err`; -1 means
+ * ours. It inherits our standard output, but no other descriptor. */
 struct exec_start {
     const char *command;
     char **env;
     int in, err;
-    bool group; /* it leads its own process group */
+    bool group; /* becomes the leader of its own process group */
 };
 
-/* exec_start starts it, and returns 0 or an errno. */
+/* exec_start starts the shell. Returns 0 or an errno. */
 int exec_start(const struct exec_start *s, pid_t *ret);
 
 #endif

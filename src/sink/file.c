@@ -16,26 +16,27 @@
 #include "sink/line_queue.h"
 
 #define TRIES_MAX 8
-#define MODE 0640 /* for a file that we create, unless file-mode is set */
-/* A relay holds the lock for less while appending; a process that holds it longer is keeping it. */
+#define MODE 0640 /* of a file that we create, unless file-mode is set */
+/* A relay holds the lock for less than this while appending; any longer holder is another
+ * program. */
 #define LOCK_WAIT_NS (INT64_C(1000) * MS_NS)
 #define LOCK_PAUSE_MIN_NS (1 * MS_NS)
 #define LOCK_PAUSE_MAX_NS (20 * MS_NS)
 
-/* State of waiting for a lock that another process holds. */
+/* The wait for a lock that another process holds. */
 struct lock_wait {
     int64_t since; /* 0: not waiting */
     int64_t again; /* time of the next try */
-    int64_t pause; /* pause before it */
+    int64_t pause; /* pause before that try */
 };
 
-/* (1) fd < 0: not open. (2) size is the file's size after our last append; -1: unknown. */
+/* (1) fd < 0: not open. (2) `size` is the file's size after our last append; -1: unknown. */
 struct file {
     struct sink base;
     struct line_queue lines;
     const char *path;
     int fd;
-    bool regular; /* a regular file, not a device, which can be neither truncated nor synced */
+    bool regular; /* a regular file, not a device: a device cannot be truncated or synced */
     off_t size;
     struct lock_wait lock;
     char caution[400];
@@ -48,7 +49,7 @@ static int failed(const struct file *f, const char *what, struct error *err)
 
 /* ---- opening the file ---- */
 
-/* Whether lines can be appended to it. */
+/* Returns whether lines can be appended to the file. */
 static bool is_usable(const struct stat *st)
 {
     return S_ISREG(st->st_mode) || S_ISCHR(st->st_mode);
@@ -66,7 +67,7 @@ static void drop_fd(struct file *f)
 static int sync_directory(const struct place *at)
 {
     int fd = openat(at->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* A directory that may be written but not read cannot be synced. */
+    /* A directory that is writable but not readable cannot be synced. */
     if (fd < 0 && errno == EACCES)
         return 0;
     if (fd < 0)
@@ -78,12 +79,12 @@ static int sync_directory(const struct place *at)
     return rc;
 }
 
-/* Opens the file, or creates it with the permissions of file-mode; by default with MODE less the
+/* Opens the file, or creates it with the permissions of file-mode; by default, MODE less the
  * umask. */
 static int open_at(struct file *f, const struct place *at, struct error *err)
 {
-    /* O_NONBLOCK has no effect on a file; it keeps us from hanging on a FIFO that has taken its
-     * place. */
+    /* O_NONBLOCK has no effect on a regular file; on a FIFO in its place it prevents us from
+     * hanging. */
     int flags = O_RDWR | O_APPEND | O_NOCTTY | O_NONBLOCK;
     mode_t wanted = (mode_t)f->base.cfg.file_mode;
     bool made;
@@ -106,11 +107,11 @@ static int open_at(struct file *f, const struct place *at, struct error *err)
 
 /* ---- locking the file ---- */
 
-/* Result of opening and locking the file: done, locked by another process, or failed. */
+/* The result of opening and locking the file: locked, locked by another process, or failed. */
 enum entry { ENTRY_IN, ENTRY_BUSY, ENTRY_FAILED };
 
-/* Never blocks: a process may keep the lock for hours, and we must notice when asked to stop.
- * Devices are not locked. */
+/* Locks the file without ever blocking: a process may keep the lock for hours, and we must notice a
+ * request to stop. Devices are not locked. */
 static enum entry lock_fd(const struct file *f, struct error *err)
 {
     int rc;
@@ -128,8 +129,8 @@ static enum entry lock_fd(const struct file *f, struct error *err)
 }
 
 /* Opens the file if necessary and locks it. Checks the path while holding the lock, because log
- * rotation may have moved the file since the last drive, or while we waited. *ret_st is set unless
- * it failed. */
+ * rotation may have moved the file since the last drive, or during our wait. Sets *ret_st unless it
+ * failed. */
 static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
 {
     for (int i = 0; i < TRIES_MAX; i++) {
@@ -156,13 +157,13 @@ static enum entry enter(struct file *f, struct stat *ret_st, struct error *err)
             return entry;
         drop_fd(f);
     }
-    err_set(err, ERR_UNAVAILABLE, "%s keeps being replaced", f->path);
+    err_set(err, ERR_UNAVAILABLE, "%s is replaced again and again", f->path);
     return ENTRY_FAILED;
 }
 
-/* Schedules the next try for the lock. Another relay needs it only briefly, so we retry soon,
- * without blocking our thread. If a process keeps it longer, it returns false, and the sink is
- * down. */
+/* Schedules the next try for the lock. Another relay needs the lock only briefly, so we retry soon,
+ * without blocking our thread. Returns false if another process keeps the lock longer; the sink is
+ * then down. */
 static bool still_busy(struct file *f, struct error *err)
 {
     struct lock_wait *w = &f->lock;
@@ -171,7 +172,7 @@ static bool still_busy(struct file *f, struct error *err)
         *w = (struct lock_wait){.since = now, .pause = LOCK_PAUSE_MIN_NS};
     if (now - w->since >= LOCK_WAIT_NS) {
         err_class(err, ERR_BUSY, CLASS_DOWN, EWOULDBLOCK,
-                  "another process has locked %s (flock); lslocks shows which", f->path);
+                  "another process has locked %s (flock); lslocks shows which one", f->path);
         return false;
     }
     w->again = now + w->pause;
@@ -182,7 +183,7 @@ static bool still_busy(struct file *f, struct error *err)
 
 /* ---- appending ---- */
 
-/* Finds the start of the last line: after the last line feed before `size`. */
+/* Finds the start of the last line, which follows the last line feed before `size`. */
 static int last_line(int fd, off_t size, off_t *ret)
 {
     char chunk[4096];
@@ -203,10 +204,11 @@ static int last_line(int fd, off_t size, off_t *ret)
     return 0;
 }
 
-/* Makes the file end with a line feed, so that our first line is not appended to another. A torn
- * line, which begins like one of ours or with the zeros that some filesystems leave after a power
- * failure, is truncated: its writer died before reporting it as delivered, so it will be delivered
- * again. Any other is the last line of a program that does not terminate lines. */
+/* Ensures that the file ends with a line feed, so that our first line does not continue another
+ * line. Truncates a torn line, which begins like one of ours or with the zeros that some
+ * filesystems leave after a power failure: its writer died before reporting it as delivered, so it
+ * will be delivered again. Terminates any other unterminated line, which belongs to another
+ * program. */
 static int repair_end(const struct file *f, off_t *size)
 {
     static const char head[] = "{\"id\":\"";
@@ -250,17 +252,17 @@ static int write_lines(const struct file *f, struct error *err)
     return 0;
 }
 
-/* Appends the lines to a file of this size, and unlocks it before the sync, which other relays need
- * not wait for. */
+/* Appends the lines to a file of this size. Unlocks the file before the sync, because other relays
+ * need not wait for the sync. */
 static int append(struct file *f, off_t size, struct error *err)
 {
     line_queue_leave_out_too_long(&f->lines);
-    /* Another relay may have died in the middle of a line, so check whenever the file is not as we
-     * left it. */
+    /* Another relay may have died in the middle of a line: check whenever the size is not what we
+     * left. */
     if (size != f->size && repair_end(f, &size) != 0)
         return failed(f, "repair the end of", err);
     if (write_lines(f, err) != 0) {
-        /* If truncating fails as well, the next append repairs it. */
+        /* If truncation fails too, the next append repairs the file. */
         if (ftruncate(f->fd, size) != 0)
             f->size = -1;
         return -1;
@@ -310,8 +312,8 @@ static void file_drive(struct sink *sk)
         end_all(f, SINK_DELIVERED, NULL);
         return;
     }
-    /* Closing releases the lock. After a failed fsync it is also the only safe thing: the kernel
-     * has dropped the dirty pages, and the next fsync on this descriptor would succeed. */
+    /* Closing releases the lock. After a failed fsync, closing is also the only safe action: the
+     * kernel has dropped the dirty pages, and the next fsync on this descriptor would succeed. */
     drop_fd(f);
     end_all(f, SINK_DOWN, &err);
 }
@@ -347,17 +349,18 @@ static void file_close(struct sink *sk)
     free(f);
 }
 
-/* Refuses a path that can never work. */
+/* Rejects a path that can never work. */
 static int check_path(const char *path, struct error *err)
 {
     struct stat st;
     size_t n = strlen(path);
     if (!n)
-        return err_set(err, ERR_CONFIG, "file: needs a path: file:PATH");
+        return err_set(err, ERR_CONFIG, "file: the path is missing: write file:PATH");
     bool host = strncmp(path, "//", 2) == 0 && path[2] != '/';
     if (host)
         return err_set(err, ERR_CONFIG,
-                       "file: needs a path, not a host: write file:PATH or file:///PATH");
+                       "file: this names a host instead of a path: write file:PATH or "
+                       "file:///PATH");
     if (path[n - 1] == '/')
         return err_set(err, ERR_CONFIG, "%s names a directory, not a file", path);
 
@@ -368,11 +371,14 @@ static int check_path(const char *path, struct error *err)
     }
     if (S_ISLNK(st.st_mode))
         return err_set(err, ERR_CONFIG,
-                       "%s is a symbolic link, which is not followed: name the file itself", path);
+                       "%s is a symbolic link, which this sink does not follow: name the file "
+                       "itself",
+                       path);
     if (S_ISDIR(st.st_mode))
         return err_set(err, ERR_CONFIG, "%s is a directory, not a file", path);
     if (!is_usable(&st))
-        return err_set(err, ERR_CONFIG, "%s is not a file; for a pipe, redirect stdout:", path);
+        return err_set(err, ERR_CONFIG,
+                       "%s is not a regular file; for a pipe, redirect stdout:", path);
     return 0;
 }
 
@@ -392,7 +398,7 @@ static int file_open(const struct sink_config *cfg, struct sink **ret, struct er
         file_close(&f->base);
         return err_nomem(err);
     }
-    /* Risks of the folder. One that does not exist yet is checked when it is used. */
+    /* Cautions about the directory. A directory that does not exist yet is checked on first use. */
     struct place at;
     char why[160];
     if (place_find(f->path, &at, NULL) == 0) {
@@ -412,7 +418,7 @@ static const char *file_caution(struct sink *sk)
     return f->caution;
 }
 
-/* Neither writes to the file nor creates it. */
+/* Checks the file without writing to it or creating it. */
 static int file_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     const char *path = ((struct file *)sk)->path;

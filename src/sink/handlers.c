@@ -8,10 +8,10 @@
 #include "event/filter.h"
 
 #define HANDLERS_MAX 64
-/* Not every database can add a longer delay to a timestamp: settling would fail. */
+/* Not every database can add a longer delay to a timestamp; settling would fail. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 
-/* (1) h[0..n) are the handlers, in calling order. */
+/* (1) h[0..n) are the handlers in calling order. */
 struct handlers {
     struct sink base;
     struct handler_guard guard;
@@ -49,14 +49,14 @@ static enum sink_status call_one(struct handlers *hs, size_t i, struct delivery 
     bool allowed = said == SINK_DELIVERED || said == SINK_REJECT || said == SINK_DOWN ||
                    said == SINK_NOT_MINE;
     if (!allowed)
-        said = SINK_RETRY; /* it must neither lose the event nor stop the consumer */
+        said = SINK_RETRY; /* an invalid status must neither lose the event nor stop the consumer */
     if (!hs->guarded)
         return said;
     return hs->guard.leave(hs->guard.ctx, i, d, said, call);
 }
 
-/* Calls the handlers of an event. Of several failures, the event gets the most hopeful, so that
- * every handler gets another chance. */
+/* Calls the handlers of an event. After several failures, the event gets the most hopeful status,
+ * so that every handler is called again. */
 static enum sink_status call_all(struct handlers *hs, struct delivery *d, struct handler_call *call)
 {
     static const int hope[] = {[SINK_DELIVERED] = 0,
@@ -92,7 +92,7 @@ static enum sink_status handle(struct handlers *hs, struct delivery *d)
     r.unasked = !hs->called;
     r.retry_after_ms = max_i64(0, min_i64(call.delay_ms, DELAY_MAX_MS));
     if (r.status != SINK_DELIVERED) {
-        /* The handler's text may lack a NUL, and must be fit for printing. */
+        /* The handler's text may lack a NUL or contain control characters. */
         size_t n = strnlen(call.text, sizeof call.text);
         text_clean(call.text, sizeof call.text, call.text, n);
         r.text = call.text[0] ? call.text : "the handler gave no reason";
@@ -119,7 +119,7 @@ static void handlers_close(struct sink *sk)
     free(hs);
 }
 
-/* Used for drive and cancel: handlers run within submit, so nothing is ever in flight. */
+/* Implements drive and cancel: handlers run within submit, so no delivery is ever in flight. */
 static void handlers_nothing(struct sink *sk)
 {
     (void)sk;
@@ -154,8 +154,7 @@ int handlers_open(const struct sink_config *cfg, const struct handler *h, size_t
                   const struct handler_guard *guard, struct sink **ret, struct error *err)
 {
     if (n > HANDLERS_MAX)
-        return err_set(err, ERR_CONFIG, "%zu handlers are too many: the limit is %d", n,
-                       HANDLERS_MAX);
+        return err_set(err, ERR_CONFIG, "%zu handlers exceed the limit of %d", n, HANDLERS_MAX);
     struct handlers *hs = calloc(1, sizeof *hs + n * sizeof *h);
     if (!hs)
         return err_nomem(err);

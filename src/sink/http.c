@@ -23,13 +23,13 @@ static struct request *first_request(const struct http *h)
     return (struct request *)h->window.first;
 }
 
-/* Whether a request is delayed by the rate limit and not known to curl yet. */
+/* Returns whether a request is delayed by the rate limit and not passed to curl yet. */
 static bool is_waiting(const struct http *h)
 {
     return h->window.first && first_request(h)->start_at != 0;
 }
 
-/* Reports the result of a request that curl does not have, or no longer has. */
+/* Reports the result of a request that curl does not hold. */
 static void end_request(struct request *r, const struct sink_result *res)
 {
     r->start_at = 0;
@@ -69,8 +69,8 @@ static void start_request(struct http *h, struct request *r)
     h->timer = 0;
 }
 
-/* Removes a request from curl and reports its result. If the endpoint asked for a pause, nothing is
- * sent until it is over. */
+/* Removes a request from curl and reports its result. If the endpoint asked for a pause, the sink
+ * sends nothing until the pause ends. */
 static void take_back(struct http *h, struct request *r, const struct sink_result *res)
 {
     curl_multi_remove_handle(h->multi, r->easy);
@@ -83,8 +83,8 @@ static void take_back(struct http *h, struct request *r, const struct sink_resul
 
 /* ---- submitting ---- */
 
-/* Reports a result for the first delivery instead of sending it, if nothing is in flight: an idle
- * sink must accept one. Returns how many it accepted. */
+/* Reports a result for the first delivery without sending it, provided that none is in flight: an
+ * idle sink must accept one. Returns how many deliveries it accepted. */
 static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
                          const struct sink_result *res)
 {
@@ -94,9 +94,9 @@ static size_t answer_one(struct http *h, struct delivery *const *d, size_t n,
     return 1;
 }
 
-/* Starts a request. If the rate limit does not allow it yet, it waits if it is the only one, since
- * an idle sink must accept it; otherwise it is not accepted: false. Requests are spaced evenly,
- * except for bursts of up to a tenth of a second's worth. */
+/* Starts a request. If the rate limit does not allow it yet, an idle sink accepts the event and
+ * delays the request; any other returns false. Requests are spaced evenly, except for bursts of up
+ * to a tenth of a second's worth. */
 static bool take_event(struct http *h, struct delivery *d, int64_t now)
 {
     int64_t turn = now;
@@ -131,10 +131,12 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
         return answer_one(h, d, n, &res);
     }
     if (now < h->hold_until) {
-        /* The pause holds even if other requests in flight have closed the engine's circuit
+        /* The pause applies even if other requests in flight have closed the engine's circuit
          * again. */
         int64_t left_ms = (h->hold_until - now) / MS_NS + 1;
-        snprintf(text, sizeof text, "%s: HTTP %d; it asked for a pause, for another %lld s",
+        snprintf(text, sizeof text,
+                 "%s: HTTP %d; the endpoint asked for a pause, which lasts "
+                 "another %lld s",
                  h->where, h->hold_status, (long long)((left_ms + 999) / 1000));
         struct sink_result res = {
             .status = SINK_DOWN, .native = h->hold_status, .text = text, .retry_after_ms = left_ms};
@@ -149,9 +151,9 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* ---- driving ---- */
 
-/* Whether a request failed because of a connection that it may have shared with others. An endpoint
- * that shuts down (GOAWAY) refuses requests that it has not processed. curl resends most of these,
- * but not all, and gives up if one is refused repeatedly. */
+/* Returns whether a request failed because of a connection that it may have shared with others. An
+ * endpoint that shuts down (GOAWAY) refuses requests that it has not processed. curl resends most
+ * of these, but not all, and gives up on one that is refused repeatedly. */
 static bool ended_with_others(const struct request *r, CURLcode rc)
 {
     static const CURLcode codes[] = {CURLE_HTTP2, CURLE_HTTP2_STREAM, CURLE_PARTIAL_FILE,
@@ -165,7 +167,7 @@ static bool ended_with_others(const struct request *r, CURLcode rc)
     return false;
 }
 
-/* Reports the results of the requests that curl has finished. */
+/* Reports the results of the requests that curl has completed. */
 static void collect_answers(struct http *h)
 {
     char text[HTTP_TEXT];
@@ -178,8 +180,8 @@ static void collect_answers(struct http *h)
         CURLcode rc = m->data.result; /* m is invalid after the next call */
         curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&r);
         if (ended_with_others(r, rc) && !r->resent) {
-            /* Resend it once over a new connection. This needs a new handle: curl counts resends
-             * over the lifetime of a handle, and gives up from the sixth on. */
+            /* Resend it once over a new connection. This requires a new handle: curl counts resends
+             * over the lifetime of a handle, and gives up at the sixth. */
             curl_multi_remove_handle(h->multi, r->easy);
             curl_easy_cleanup(r->easy);
             r->easy = NULL;
@@ -225,7 +227,7 @@ static void http_drive(struct sink *sk)
     if (is_waiting(h)) {
         if (now < first_request(h)->start_at)
             return;
-        h->window.first->since = now; /* its timeout starts with its turn */
+        h->window.first->since = now; /* its timeout starts when its delay ends */
         start_request(h, first_request(h));
     }
     if (!h->window.first)
@@ -250,7 +252,8 @@ static void http_cancel(struct sink *sk)
     if (is_waiting(h))
         end_request(first_request(h), &cancelled);
     if (h->window.first)
-        work_on_sockets(h, clock_mono(sk->cfg.clock)); /* for results that have already arrived */
+        work_on_sockets(h,
+                        clock_mono(sk->cfg.clock)); /* collects results that have already arrived */
     while (h->window.first)
         take_back(h, first_request(h), &cancelled);
 }
@@ -314,7 +317,7 @@ static int http_open(const struct sink_config *cfg, struct sink **ret, struct er
 
     h->epfd = fd_above_stdio(epoll_create1(EPOLL_CLOEXEC));
     if (h->epfd < 0) {
-        err_errno(err, ERR_UNAVAILABLE, errno, "could not create an epoll for webhooks");
+        err_errno(err, ERR_UNAVAILABLE, errno, "could not create an epoll instance for webhooks");
         goto fail;
     }
     if (http_setup(h, err) != 0)
@@ -359,4 +362,4 @@ static int http_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 HTTP_OPS(https_ops, "https", "https://HOST/PATH",
          "POSTs each event as a CloudEvent, signed with webhook-secret-file; 2xx means delivered");
 HTTP_OPS(http_ops, "http", "http://HOST/PATH",
-         "the same without encryption, for this machine and for networks you trust");
+         "the same without encryption, for this machine and trusted networks");

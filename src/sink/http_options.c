@@ -36,7 +36,7 @@ int http_options_copy(const struct http_options *from, struct http_options *ret,
     const size_t n = sizeof fields / sizeof fields[0];
     *ret = *from;
     for (size_t i = 0; i < n; i++)
-        *fields[i] = NULL; /* it belongs to from */
+        *fields[i] = NULL; /* owned by `from` */
 
     for (size_t i = 0; i < n; i++) {
         if (option_copy_maybe(fields[i], texts[i], err) != 0)
@@ -54,14 +54,14 @@ static bool begins_with_any(const char *s, const char *const *prefixes)
     return false;
 }
 
-/* Does not repeat the value: it may be the secret itself instead of the name of its variable. */
+/* Does not repeat the value, which may be the secret itself instead of a variable's name. */
 int http_options_secret_env(void *field, const char *value, const struct option_def *o,
                             struct error *err)
 {
     static const char *const keys[] = {"whsec_", "whsk_", "whpk_", NULL};
     if (!text_is_variable(str_of(value)) || begins_with_any(value, keys))
         return err_set(err, ERR_CONFIG,
-                       "this must be the name of an environment variable, not a secret");
+                       "expected the name of an environment variable, not a secret");
     return option_copy(field, value, o, err);
 }
 
@@ -72,7 +72,7 @@ int http_options_proxy(void *field, const char *value, const struct option_def *
     bool known = strcmp(value, "env") == 0 || begins_with_any(value, schemes);
     if (!known)
         return err_set(err, ERR_CONFIG,
-                       "write http://HOST:PORT, https://, socks5:// or socks5h://, or env");
+                       "expected http://HOST:PORT, https://, socks5:// or socks5h://, or env");
     return option_copy(field, value, o, err);
 }
 

@@ -1,5 +1,5 @@
 /* http_options.h: the settings of a webhook besides its URL. They are options of a consumer rather
- * than parameters of the URL, because every byte in the query of an https URL belongs to the
+ * than parameters of the URL, because the query of an https URL belongs entirely to the
  * endpoint. */
 #ifndef SINK_HTTP_OPTIONS_H
 #define SINK_HTTP_OPTIONS_H
@@ -20,7 +20,7 @@ enum http_version { HTTP_AUTO, HTTP_1_1, HTTP_2 };
 /* (1) Strings are owned; NULL if not given. (2) All zero is a valid default, except for
  * connect_ms. */
 struct http_options {
-    char *secret_file, *secret_env; /* for signatures */
+    char *secret_file, *secret_env; /* the secret for signatures */
     char *header_file;              /* extra "Name: value" lines */
     char *ca_file;
     char *proxy;  /* a URL, or "env" */
@@ -29,13 +29,13 @@ struct http_options {
     enum http_version version;
     bool reject_4xx;
     int rate;                    /* requests a second; 0: no limit */
-    int64_t connect_ms, idle_ms; /* 0: only the limit of the whole delivery */
+    int64_t connect_ms, idle_ms; /* 0: only the time limit of the delivery */
     struct ipnet allow[HTTP_ALLOW_MAX];
     size_t n_allow;
 };
 
 void http_options_release(struct http_options *o);
-/* http_options_copy makes a deep copy, which the caller releases, also after a failure:
+/* http_options_copy makes a deep copy, which the caller releases even after a failure. Errors:
  * ERR_NOMEM. */
 int http_options_copy(const struct http_options *from, struct http_options *ret, struct error *err);
 
@@ -45,11 +45,11 @@ extern const char *const http_mode_names[];          /* by enum http_mode; ends 
 extern const char *const http_client_errors_names[]; /* by reject_4xx; ends with NULL */
 extern const char *const http_version_names[];       /* by enum http_version; ends with NULL */
 
-/* Setters that base/option.h lacks, each with the field it sets. */
+/* Setters missing from base/option.h, each with the field it sets. */
 option_setter http_options_secret_env; /* secret_env */
 option_setter http_options_proxy;      /* proxy */
 option_setter http_options_source;     /* source */
-/* the whole struct http_options; it sets allow and n_allow */
+/* takes the whole struct http_options; sets allow and n_allow */
 option_setter http_options_allow;
 
 #endif

@@ -1,5 +1,5 @@
-/* http_request.c: a request from its event to its result: header lines, signature and body, and the
- * interpretation of the response, or the lack of one. */
+/* http_request.c: builds a request from its event (header lines, signature and body), and
+ * interprets the response, or the lack of one. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,14 +11,14 @@
 #include "sink/http_impl.h"
 
 #define ID_MAX 255   /* bytes; a UUID has 36 */
-#define PATH_PART 12 /* from this length on, a part of the path may be a token */
+#define PATH_PART 12 /* a part of the path of at least this length may be a token */
 #define QUERY_PART 4 /* the same for a part of the query */
-/* No endpoint may pause us for longer with one header. */
+/* An endpoint's header cannot pause us for longer. */
 #define RETRY_AFTER_MAX_S 3600
 
 /* ---- building the request ---- */
 
-/* Refuses, with ERR_INVALID, events that no request can express. Header values are limited to the
+/* Rejects, with ERR_INVALID, events that no request can express. Header values are limited to the
  * sizes allowed in events; values in JSON must be UTF-8 instead. */
 static int check_event(const struct http *h, const struct event *ev, struct error *err)
 {
@@ -45,7 +45,7 @@ static int check_event(const struct http *h, const struct event *ev, struct erro
         struct str text = texts[i].text;
         if (binary && text.n > texts[i].max)
             return err_set(err, ERR_INVALID,
-                           "its %s has %zu bytes; a header line may have %zu of it", texts[i].name,
+                           "its %s has %zu bytes; the limit in a header line is %zu", texts[i].name,
                            text.n, texts[i].max);
         if (!binary && text.n > 0 && !utf8_valid(text, NULL))
             return err_set(err, ERR_INVALID, "its %s is not UTF-8", texts[i].name);
@@ -53,8 +53,8 @@ static int check_event(const struct http *h, const struct event *ev, struct erro
     return 0;
 }
 
-/* Writes the header lines into r->head, each ending with a NUL, and links them into the list that
- * curl takes: r->lines. Fails with ERR_INVALID if they are too many or too long. */
+/* Writes the header lines into r->head, each ending with a NUL, and links them into r->lines, the
+ * list for curl. Fails with ERR_INVALID if the lines are too many or too long. */
 static int make_lines(struct request *r, const struct cloudevents_headers *more, struct str body,
                       struct error *err)
 {
@@ -77,7 +77,7 @@ static int make_lines(struct request *r, const struct cloudevents_headers *more,
         buf_addc(b, '\0');
     }
     buf_addf(b, "outbox-attempt: %d%c", r->f.d->attempt, 0);
-    buf_addf(b, "Expect:%c", 0); /* send large bodies without asking first */
+    buf_addf(b, "Expect:%c", 0); /* send large bodies without waiting for 100 Continue */
     if (!structured)
         cloudevents_binary(b, ev, h->source, more);
     cloudevents_trace(b, more);
@@ -108,7 +108,7 @@ int http_request_make(struct request *r, struct error *err)
     if (cloudevents_headers(r->f.d->ev, &more, err) != 0)
         return -1;
 
-    /* The body is the event as JSON, or its payload alone. */
+    /* The body is the event as JSON, or only its payload. */
     const struct event *ev = r->f.d->ev;
     struct str body = ev->payload.p ? ev->payload : STR("null");
     buf_clear(&r->body);
@@ -131,24 +131,24 @@ int http_request_make(struct request *r, struct error *err)
 
 /* ---- the result ---- */
 
-/* Results by status; the first matching row counts. SINK_REJECT marks a status that is about the
- * request itself, and is a retry unless webhook-client-errors is set. All other 4xx are about the
- * endpoint or our setup: they never make an event a dead letter at once, regardless of that option.
- * docs/webhooks.md has the same table. */
+/* Results by status; the first matching row applies. SINK_REJECT marks a status that concerns the
+ * request itself; such a status is a retry unless webhook-client-errors is set. All other 4xx
+ * concern the endpoint or our setup, so regardless of that option they never turn an event into a
+ * dead letter at once. docs/webhooks.md has the same table. */
 static const struct {
     long from, to;
     enum sink_status status;
     const char *more;
 } meanings[] = {
     {200, 299, SINK_DELIVERED, ""},
-    {300, 399, SINK_RETRY, "; redirects are not followed, so use the URL it leads to"},
+    {300, 399, SINK_RETRY, "; redirects are not followed: use the URL it redirects to"},
     {400, 400, SINK_REJECT, ""},
     {401, 401, SINK_RETRY,
-     "; it wants credentials: see webhook-header-file and webhook-secret-file"},
+     "; it requires credentials: see webhook-header-file and webhook-secret-file"},
     {406, 406, SINK_REJECT, ""},
-    {407, 407, SINK_RETRY, "; the proxy wants credentials"},
+    {407, 407, SINK_RETRY, "; the proxy requires credentials"},
     {409, 409, SINK_REJECT, ""},
-    {410, 410, SINK_PAUSE, "; the endpoint wants no more"},
+    {410, 410, SINK_PAUSE, "; the endpoint no longer accepts events"},
     {411, 412, SINK_REJECT, ""},
     {413, 413, SINK_REJECT, "; the event is too large for it"},
     {414, 416, SINK_REJECT, ""},
@@ -159,7 +159,7 @@ static const struct {
     {0, 999, SINK_RETRY, ""},
 };
 
-/* Whether any part of the request was sent, so that the other side may have seen it. */
+/* Returns whether any part of the request was sent, so that the endpoint may have seen it. */
 static bool was_sent(const struct request *r)
 {
     curl_off_t us = 0;
@@ -167,9 +167,9 @@ static bool was_sent(const struct request *r)
     return us > 0;
 }
 
-/* Whether a response repeats a secret: the value of a header from webhook-header-file, or the part
- * of the URL after the host, where many endpoints have their tokens: the path, a long part of it,
- * or a value of the query. */
+/* Returns whether a response repeats a secret: the value of a header from webhook-header-file, or
+ * the part of the URL after the host, where many endpoints have their tokens: the path, a long part
+ * of it, or a value of the query. */
 static bool repeats_secret(const struct http *h, const char *text)
 {
     for (size_t at = 0; at < h->extra.n; at += strlen(h->extra.p + at) + 1) {
@@ -194,8 +194,8 @@ static bool repeats_secret(const struct http *h, const char *text)
     return false;
 }
 
-/* Makes one clean line of the beginning of a response; empty if it must not be shown. More is
- * searched than shown, because half of a secret might be at the end of what is shown. */
+/* Copies the beginning of a response as one clean line; empty if it must not be shown. Searches
+ * more than it shows, because an excerpt may end in the middle of a secret. */
 static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
 {
     char heard[HTTP_HEARD + 1];
@@ -206,7 +206,7 @@ static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
     text_clean(out, HTTP_EXCERPT, heard, n);
 }
 
-/* Returns the result for the status of a response. */
+/* Returns the result for a response's status. */
 static struct sink_result judge_status(const struct request *r, long code, char text[HTTP_TEXT])
 {
     size_t i = 0;
@@ -230,7 +230,8 @@ static struct sink_result judge_status(const struct request *r, long code, char 
     return res;
 }
 
-/* Writes why there is no response. curl's text is the last resort, because ours say what to do. */
+/* Writes why no response arrived. curl's text is the last resort: unlike ours, it gives no
+ * advice. */
 static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     const char *said = curl_easy_strerror(rc);
@@ -239,29 +240,32 @@ static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP
     char why[CURL_ERROR_SIZE];
     text_clean(why, sizeof why, said, strlen(said));
 
-    /* curl also reports out of memory if a header line is too long for it. */
+    /* curl reports out of memory also if a header line is too long. */
     bool long_header = rc == CURLE_OUT_OF_MEMORY && was_sent(r);
     if (r->refused)
         snprintf(text, HTTP_TEXT,
-                 "%s: will not connect to %s, a %s address; webhook-allow can permit it",
+                 "%s: will not connect to %s, a %s address; to allow it, set webhook-allow",
                  r->h->where, r->address, r->refused);
     else if (r->no_socket)
         snprintf(text, HTTP_TEXT,
-                 "%s: no socket: %s; this process may have too many files open for its concurrency",
+                 "%s: could not create a socket: %s; the concurrency may exceed this process's "
+                 "limit on open files",
                  r->h->where, strerror(r->no_socket));
     else if (r->got_headers > HTTP_HEADERS_MAX)
         snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in a response", r->h->where,
                  HTTP_HEADERS_MAX / 1024);
     else if (long_header)
-        snprintf(text, HTTP_TEXT, "%s: out of memory, or a header of its answer is too long",
+        snprintf(text, HTTP_TEXT,
+                 "%s: out of memory, or a header line of the response is too "
+                 "long",
                  r->h->where);
     else
         snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);
 }
 
 /* Returns the result of a request without a response. If the request was never sent, the event is
- * not to blame. If it was, the event may have crashed the other side, so it counts as an attempt;
- * otherwise one event could block all others forever. */
+ * not at fault. Otherwise the event may have crashed the endpoint, so the failure counts as an
+ * attempt; otherwise one event could block all others forever. */
 static struct sink_result judge_failure(const struct request *r, CURLcode rc, char text[HTTP_TEXT])
 {
     struct sink_result res = {.status = SINK_RETRY, .native = (int)rc, .text = text};
@@ -279,7 +283,7 @@ struct sink_result http_request_result(const struct request *r, CURLcode rc, cha
 {
     long code = 0;
     curl_easy_getinfo(r->easy, CURLINFO_RESPONSE_CODE, &code);
-    /* A response that is longer than we read is still a response. */
+    /* A response longer than our limit is still a response. */
     bool cut = rc == CURLE_WRITE_ERROR && r->got >= HTTP_ANSWER_MAX;
     bool complete = rc == CURLE_OK || cut;
     bool understood = code >= 200 && code == r->said;

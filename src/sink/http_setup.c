@@ -15,17 +15,17 @@
 #include "sink/http_impl.h"
 
 #define EXTRA_MAX 16384
-#define EXTRA_LINES 32 /* of webhook-header-file */
+#define EXTRA_LINES 32 /* lines of webhook-header-file */
 #define LOOK_NS (INT64_C(1000) * MS_NS)
 #define CONNECT_MS 10000
-/* How long an idle connection is reused; after that, a firewall may have dropped its state. */
+/* How long an idle connection may be reused; later, a firewall may have dropped its state. */
 #define KEEP_S 60L
 #define SOURCE "/outbox"
 
 /* ---- extra headers ---- */
 
-/* Whether a header is reserved: we write it ourselves, or it decides where a request ends. A name
- * with a dash at its end stands for all names with that prefix. */
+/* Returns whether a header is reserved: we write it ourselves, or it decides where a request ends.
+ * A name that ends with a dash stands for all names with that prefix. */
 static bool is_ours(struct str name)
 {
     static const char *const names[] = {
@@ -42,7 +42,7 @@ static bool is_ours(struct str name)
     return false;
 }
 
-/* Adds one line, "Name: value". Its errors repeat at most the name, never the value. */
+/* Adds one line, "Name: value". Errors repeat at most the name, never the value. */
 static int add_header(struct buf *b, struct str line, struct error *err)
 {
     const char *colon = memchr(line.p, ':', line.n);
@@ -54,7 +54,7 @@ static int add_header(struct buf *b, struct str line, struct error *err)
             is_token = false;
     }
     if (!is_token)
-        return err_set(err, ERR_CONFIG, "this is not Name: value");
+        return err_set(err, ERR_CONFIG, "expected Name: value");
     if (is_ours(name))
         return err_set(err, ERR_CONFIG, "%.*s cannot be set here", (int)name.n, name.p);
 
@@ -69,7 +69,7 @@ static int add_header(struct buf *b, struct str line, struct error *err)
         return err_set(err, ERR_CONFIG, "%.*s has no value", (int)name.n, name.p);
     for (size_t i = 0; i < value.n; i++) {
         if (char_is_control(value.p[i]))
-            return err_set(err, ERR_CONFIG, "the value has a control character in it");
+            return err_set(err, ERR_CONFIG, "the value contains a control character");
     }
     buf_addstr(b, name);
     buf_adds(b, ": ");
@@ -124,7 +124,7 @@ static void wipe(struct buf *b)
 
 /* ---- files that may change ---- */
 
-/* Whether a file has changed since it was last checked, and records its state. A missing file
+/* Returns whether a file has changed since the last check, and records its state. A missing file
  * always counts as changed. */
 static bool has_changed(struct http_watch *w, const char *path)
 {
@@ -152,7 +152,7 @@ static int refresh_secrets(struct http *h, struct error *err)
         return 0;
 
     if (signature_keys_load(&from, &keys, err) != 0) {
-        h->secrets.inode = 0; /* check it again the next time */
+        h->secrets.inode = 0; /* check it again next time */
         return -1;
     }
     signature_keys_free(h->keys);
@@ -169,7 +169,7 @@ static int refresh_headers(struct http *h, struct error *err)
 
     buf_init(&b, EXTRA_MAX);
     if (read_headers(&b, path, err) != 0) {
-        h->headers.inode = 0; /* check it again the next time */
+        h->headers.inode = 0; /* check it again next time */
         wipe(&b);
         return -1;
     }
@@ -195,13 +195,13 @@ static const struct http_options defaults = {.connect_ms = CONNECT_MS};
 
 /* ---- access control ---- */
 
-/* Returns the kind of an address that h may not connect to; NULL if it may. */
+/* Returns the kind of address, if h may not connect to it; otherwise NULL. */
 static const char *refused_as(const struct http *h, const struct sockaddr *sa)
 {
     const char *what = ipnet_special(sa);
     if (!what)
         return NULL;
-    /* With a proxy, we connect only to the proxy, and the proxy chooses. */
+    /* With a proxy, we connect only to the proxy, which chooses the address. */
     if (h->proxy)
         return NULL;
     if (h->loopback && strcmp(what, IPNET_LOOPBACK) == 0)
@@ -220,8 +220,8 @@ static void show_address(const struct sockaddr *sa, char out[INET6_ADDRSTRLEN])
     inet_ntop(sa->sa_family, address, out, INET6_ADDRSTRLEN);
 }
 
-/* Checks the address that curl is about to connect to: the name may have resolved to another one
- * earlier. */
+/* Checks the address that curl is about to connect to: earlier, the name may have resolved to
+ * another address. */
 static curl_socket_t open_socket(void *request, curlsocktype purpose, struct curl_sockaddr *a)
 {
     struct request *r = request;
@@ -242,8 +242,9 @@ static curl_socket_t open_socket(void *request, curlsocktype purpose, struct cur
 
 /* ---- the URL ---- */
 
-/* Refuses an address that could never be connected to, and records whether the host is this
- * machine. What a name resolves to is checked at each connection, also by refused_as. */
+/* Rejects an address that no request could connect to, and records whether the host is this
+ * machine. The addresses that a name resolves to are checked for each connection, also by
+ * refused_as. */
 static int check_host(struct http *h, const char *host, struct error *err)
 {
     char address[INET6_ADDRSTRLEN];
@@ -266,15 +267,16 @@ static int check_host(struct http *h, const char *host, struct error *err)
         return err_set(err, ERR_CONFIG,
                        "%s: this is a %s address; to allow it, set webhook-allow = %s", h->where,
                        refused, address);
-    if (host[strlen(host) - 1] == '.') /* resolvers treat it as a name */
-        return err_set(err, ERR_CONFIG, "%s: write the address without a dot behind it: %s",
-                       h->where, address);
+    if (host[strlen(host) - 1] ==
+        '.') /* resolvers treat an address with a trailing dot as a name */
+        return err_set(err, ERR_CONFIG, "%s: remove the dot after the address: %s", h->where,
+                       address);
     return 0;
 }
 
-/* Returns the host of a URL in ASCII, as curl will resolve it, which the caller frees with
- * curl_free; NULL if there is none. International names are converted by rules that also turn wide
- * or circled digits into 10.0.0.1. */
+/* Returns the host of a URL in ASCII, as curl will resolve it; NULL if the URL has none. The caller
+ * frees it with curl_free. The rules for international names also convert wide or circled digits,
+ * possibly into 10.0.0.1. */
 static char *host_of(CURLU *u)
 {
     char *host;
@@ -293,22 +295,22 @@ static char *host_of(CURLU *u)
     return host;
 }
 
-/* Never repeats more than scheme, host and port: paths and queries hold tokens. */
+/* Reads the URL. Errors repeat no more than scheme, host and port, because paths and queries may
+ * hold tokens. */
 static int read_url(struct http *h, CURLU *u, struct error *err)
 {
     CURLUcode rc = curl_url_set(u, CURLUPART_URL, h->base.cfg.url, CURLU_DISALLOW_USER);
     if (rc == CURLUE_USER_NOT_ALLOWED)
         return err_set(err, ERR_CONFIG,
-                       "a webhook's URL must not contain a user or password, which anyone who can "
-                       "see our arguments could read; put an Authorization header into "
-                       "webhook-header-file");
+                       "a webhook's URL must not contain a user or password, because the "
+                       "arguments of a process are visible to others; put an Authorization "
+                       "header into webhook-header-file");
     if (rc != CURLUE_OK)
         return err_set(err, ERR_CONFIG, "this is not a URL: %s", curl_url_strerror(rc));
     char *host = host_of(u);
     if (!host)
         return err_set(err, ERR_CONFIG,
-                       "the URL has no host, or one that is not a valid international name: write "
-                       "it in ASCII");
+                       "the URL has no host, or an invalid international name: write it in ASCII");
 
     char *port = NULL;
     const char *scheme = h->base.ops->scheme;
@@ -322,7 +324,7 @@ static int read_url(struct http *h, CURLU *u, struct error *err)
 
 /* ---- the whole sink ---- */
 
-/* Reads the proxy variables that curl would, but ignores no_proxy. */
+/* Reads the same proxy variables as curl, but ignores no_proxy. */
 static const char *proxy_from_environment(bool tls)
 {
     static const char *const for_http[] = {"http_proxy", "all_proxy", "ALL_PROXY", NULL};
@@ -336,7 +338,7 @@ static const char *proxy_from_environment(bool tls)
     return NULL;
 }
 
-/* curl's callback for the events it needs on a socket. */
+/* curl's callback for the socket events that it waits for. */
 static int set_socket(CURL *easy, curl_socket_t fd, int what, void *http, void *unused)
 {
     struct http *h = http;
@@ -377,7 +379,7 @@ int http_setup(struct http *h, struct error *err)
     if (!h->o)
         h->o = &defaults;
     /* libcurl 7.88, as in Debian 12, cannot send a second request over an HTTP/2 connection without
-     * TLS, but keeps trying to while the connection lasts (its pull request 10643). */
+     * TLS, but keeps trying until the connection closes (its pull request 10643). */
     unsigned version = curl_version_info(CURLVERSION_NOW)->version_num;
     bool affected = version >= 0x075800 && version < 0x080000;
     h->no_reuse = affected && h->o->version == HTTP_2 && !h->tls;
@@ -422,7 +424,7 @@ void http_teardown(struct http *h)
 
 /* ---- a request's handle ---- */
 
-/* Counts the bytes of a response and keeps its beginning, from which the reason is taken. Aborts a
+/* Counts the bytes of a response and keeps its beginning, the source of the reason. Aborts a
  * response that is too long. */
 static size_t keep(char *p, size_t size, size_t n, void *request)
 {
@@ -439,7 +441,7 @@ static size_t keep(char *p, size_t size, size_t n, void *request)
 }
 
 /* Parses the status in a line such as HTTP/1.1 200 or HTTP/2 200, with any number of blanks in
- * between; 0 if there is none. */
+ * between; returns 0 if it has none. */
 static long status_of(const char *p, size_t n)
 {
     static const char digits[] = "0123456789";
@@ -466,8 +468,8 @@ static long status_of(const char *p, size_t n)
     return strtol(at, NULL, 10);
 }
 
-/* Parses status lines itself, because curl treats an unreadable status as 200. Trailers arrive here
- * as well. curl keeps all header lines in memory, so their total size is limited. */
+/* Parses status lines, because curl treats an unreadable status as 200. Also receives trailers.
+ * Limits the total size of header lines, because curl keeps them all in memory. */
 static size_t see_line(char *p, size_t size, size_t n, void *request)
 {
     struct request *r = request;
@@ -480,11 +482,11 @@ static size_t see_line(char *p, size_t size, size_t n, void *request)
     return n;
 }
 
-/* Sets the options that may fail for lack of memory, because their texts are copied. */
+/* Sets the options whose strings curl copies, which fails if memory runs out. */
 static CURLcode set_peer(CURL *e, const struct http *h)
 {
     CURLcode rc = curl_easy_setopt(e, CURLOPT_URL, h->base.cfg.url);
-    /* "" keeps curl from using the environment. */
+    /* "" prevents curl from reading the environment. */
     if (rc == CURLE_OK)
         rc = curl_easy_setopt(e, CURLOPT_PROXY, h->proxy ? h->proxy : "");
     if (rc == CURLE_OK)

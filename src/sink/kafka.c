@@ -1,8 +1,8 @@
 /* kafka.c: the sink that writes to Kafka topics: an idempotent producer that never leaves a gap,
  * thousands of messages in flight, one delivery report per event.
  *
- * The library's own threads do the work, and nothing here waits for them: reports are consumed
- * when its descriptor is readable, and every delivery has its own time limit. */
+ * The library's threads do the work, and the sink never waits for them: it consumes reports when
+ * the producer's descriptor is readable, and every delivery has its own time limit. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,24 +14,24 @@
 #include "sink/kafka_impl.h"
 #include "sink/kinds.h"
 
-#define TEXT_MAX ((size_t)1 << 30)       /* limit on one message */
-#define ENOUGH_BYTES ((size_t)8 << 20)   /* back-pressure until some of it is confirmed */
-#define NAME_MAX_BYTES ((size_t)4 << 10) /* for a topic's name, before the length check */
+#define TEXT_MAX ((size_t)1 << 30)       /* limit on the size of a message */
+#define ENOUGH_BYTES ((size_t)8 << 20)   /* in flight; above this, submit applies back-pressure */
+#define NAME_MAX_BYTES ((size_t)4 << 10) /* for a topic's name, before its length is checked */
 #define AWAY_NS (1000 * MS_NS) /* how long all brokers may be unreachable before the sink is down */
 
-#define SCRAM_MENDED 0x020601ff /* the version of the library that fixed it */
+#define SCRAM_MENDED 0x020601ff /* the first version of the library with the fix */
 #define PROBE_SLICE_MS 200
-#define CLOSING_NS (50 * MS_NS) /* between checks whether retired producers are gone */
+#define CLOSING_NS (50 * MS_NS) /* between checks for destroyed producers */
 
-/* With dedupe=on, looking up an event that may already be in the topic: one that is retried because
- * its relay vanished or its result is unknown. */
+/* With dedupe=on, looks up an event that may already be in the topic: a retried event whose relay
+ * vanished or whose result is unknown. */
 
 static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct error *err)
 {
     if (k->tail_fd < 0)
         k->tail_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (k->tail_fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "kafka sink: out of file descriptors");
+        return err_set(err, ERR_UNAVAILABLE, "kafka sink: no file descriptors left");
     if (!k->tail) {
         rd_kafka_conf_t *conf = rd_kafka_conf_new();
         if (kafka_producer_conf(k, conf, err) != 0) {
@@ -70,15 +70,15 @@ static void end_lookups(struct kafka_sink *k)
         return;
     k->partial_reported = true;
     broker_set_caution(&k->b,
-                       "topic %s has too many new messages to search all of them for an event: "
-                       "one already written by a vanished relay may be repeated",
+                       "topic %s has too many new messages to search them all for an event: an "
+                       "event already written by a vanished relay may be repeated",
                        k->topic);
 }
 
 /* Messages */
 
-/* Copies a name, with bytes that Kafka does not allow in a topic as _XX. Returns false if it is too
- * long. */
+/* Copies a name, and replaces bytes that Kafka forbids in a topic by _XX. Returns false if the
+ * result is too long. */
 static bool escape_name(struct str from, char to[KAFKA_TOPIC_MAX + 1])
 {
     size_t n = 0;
@@ -114,13 +114,14 @@ const char *kafka_topic_name(struct kafka_sink *k, const struct event *ev, struc
     if (reserved)
         err_set(err, ERR_INVALID, "its topic would be called %s", k->topic);
     else
-        err_set(err, ERR_INVALID, "the name of its topic would have more than %d characters",
+        err_set(err, ERR_INVALID, "the name of its topic would exceed %d characters",
                 KAFKA_TOPIC_MAX);
     k->topic[0] = '\0';
     return NULL;
 }
 
-/* Copies the headers of a message; NULL if out of memory. The producer takes ownership. */
+/* Copies the headers of a message; NULL if out of memory. The caller passes them to the
+ * producer. */
 static rd_kafka_headers_t *make_headers(const struct kafka_sink *k, const struct message *m,
                                         struct str id)
 {
@@ -133,7 +134,7 @@ static rd_kafka_headers_t *make_headers(const struct kafka_sink *k, const struct
     }
     if (m->content_type.p)
         rd_kafka_header_add(all, "content-type", -1, m->content_type.p, (ssize_t)m->content_type.n);
-    if (k->set.dedupe) { /* used by kafka_tail.c to find the event again */
+    if (k->set.dedupe) { /* kafka_tail.c finds the event again by this header */
         char name[512];
         int n = snprintf(name, sizeof name, "%s/%.*s", k->b.base.cfg.consumer, (int)id.n, id.p);
         rd_kafka_header_add(all, KAFKA_TAIL_HEADER, -1, name, n);
@@ -141,9 +142,8 @@ static rd_kafka_headers_t *make_headers(const struct kafka_sink *k, const struct
     return all;
 }
 
-/* The library copies key and value: they belong to the event, which may be freed before the
- * producer. A message without a key has none at all: an empty key would put all of them into one
- * partition. */
+/* The library copies key and value, because the event may be freed before the producer. A message
+ * without a key has a null key: an empty key would put all such messages into one partition. */
 static int produce_message(struct kafka_sink *k, struct kafka_item *it, struct error *err)
 {
     struct message m;
@@ -181,7 +181,7 @@ static int produce_message(struct kafka_sink *k, struct kafka_item *it, struct e
 
 /* Sending */
 
-/* Creates a producer if there is none. While too many retired ones are still closing, deliveries
+/* Creates a producer if necessary. While too many retired producers are still closing, deliveries
  * wait. */
 static int ensure_producer(struct kafka_sink *k, struct error *err)
 {
@@ -190,7 +190,7 @@ static int ensure_producer(struct kafka_sink *k, struct error *err)
     return kafka_producer_new(k, &k->p, err);
 }
 
-/* Hands one event to the producer. Returns whether to continue with the next. */
+/* Passes one event to the producer. Returns whether to continue with the next event. */
 static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
 {
     struct error err;
@@ -204,7 +204,7 @@ static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
         code = RD_KAFKA_RESP_ERR__CRIT_SYS_RESOURCE;
     bool full = code == RD_KAFKA_RESP_ERR__QUEUE_FULL;
     if (full && k->n_sent > 0)
-        return false; /* retried when reports have made room */
+        return false; /* the queue is full: retry after the next reports */
     bool unfit = err.code == ERR_INVALID || code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
     if (unfit) {
         kafka_answer_reject(k, it, err.text);
@@ -214,7 +214,7 @@ static bool hand_over(struct kafka_sink *k, struct kafka_item *it)
     return !k->breaking;
 }
 
-/* Hands over waiting events, one at a time while searching for a faulty one. */
+/* Passes waiting events to the producer, one at a time during the search for a faulty event. */
 static void send_waiting(struct kafka_sink *k)
 {
     struct error err;
@@ -237,7 +237,7 @@ static void send_waiting(struct kafka_sink *k)
         if (k->set.dedupe && it->may_be_stored) {
             if (begin_lookup(k, it, &err) != 0)
                 kafka_answer_all(k, SINK_DOWN, err.text);
-            return; /* nothing may overtake it */
+            return; /* no event may overtake it */
         }
         if (ensure_producer(k, &err) != 0) {
             enum sink_status status = err.code == ERR_CONFIG ? SINK_FATAL : SINK_DOWN;
@@ -259,8 +259,8 @@ static bool has_room(const struct kafka_sink *k)
     return k->window.count < KAFKA_WINDOW - 2 && k->window.bytes < ENOUGH_BYTES;
 }
 
-/* Adds a delivery to the window; `before` is the one that it is chained to, NULL: none. NULL with
- * ERR_NOMEM. */
+/* Adds a delivery to the window. `before` is its predecessor in a chain; NULL if none. Returns NULL
+ * with ERR_NOMEM on failure. */
 static struct kafka_item *take_event(struct kafka_sink *k, struct delivery *d, const char *topic,
                                      const struct kafka_item *before, struct error *err)
 {
@@ -290,13 +290,14 @@ static struct kafka_item *take_event(struct kafka_sink *k, struct delivery *d, c
 static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
-    struct kafka_item *last = NULL; /* the delivery before; NULL if it was not accepted */
+    struct kafka_item *last = NULL; /* the previous delivery; NULL if it was not accepted */
     size_t i = 0;
     for (; i < n && has_room(k); i++) {
         struct error err = {0};
         const char *topic = kafka_topic_name(k, d[i]->ev, &err);
-        /* A chained event must go to the same partition as the one before it, which keeps their
-         * order. If it does not, its chain ends before it, and it is offered again on its own. */
+        /* A chained event must have the same topic and partition as its predecessor, so that their
+         * order is kept. If it has not, the chain ends before it, and the engine offers it again as
+         * the start of another chain. */
         bool same = topic && last && (k->fixed || strcmp(last->topic, topic) == 0);
         bool behind = d[i]->chained && i > 0;
         if (behind && !same)
@@ -315,7 +316,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 
 /* Time */
 
-/* Returns when the oldest undecided delivery was accepted; CLOCK_NEVER if there is none. */
+/* Returns when the oldest undecided delivery was accepted; CLOCK_NEVER if none is undecided. */
 static int64_t oldest_since(const struct kafka_sink *k)
 {
     for (const struct in_flight *f = k->window.first; f; f = f->next)
@@ -333,9 +334,10 @@ static int64_t late_at(const struct kafka_sink *k)
     return since + limit * MS_NS;
 }
 
-/* Returns when brokers have been unreachable for too long. If the connection was lost because a
- * request timed out, that may have been one of the library's own, sent before the oldest delivery
- * was accepted: the broker counts as silent only once that delivery has waited for as long. */
+/* Returns when the brokers have been unreachable for too long. If the connection was lost because a
+ * request timed out, that request may be one of the library's own, sent before the oldest delivery
+ * was accepted. The broker therefore counts as silent only after this delivery has waited as
+ * long. */
 static int64_t away_at(const struct kafka_sink *k)
 {
     int64_t since = oldest_since(k);
@@ -346,7 +348,7 @@ static int64_t away_at(const struct kafka_sink *k)
     return max_i64(k->unreachable_since, since) + AWAY_NS;
 }
 
-/* Explains why a login is refused although the password is correct. */
+/* Explains why a login fails although the password is correct. */
 static const char *scram_hint(const struct kafka_sink *k)
 {
     bool tls = strcmp(k->url.scheme, "kafka+ssl") == 0;
@@ -358,8 +360,8 @@ static const char *scram_hint(const struct kafka_sink *k)
     return " (this librdkafka cannot log in to Kafka 4 with SCRAM: see docs/brokers.md)";
 }
 
-/* Ends everything once one of the two time limits has expired. The reason is the limit that expired
- * first: on a busy machine both may have expired by now. */
+/* Ends all deliveries once one of the two time limits has expired. The reason is the limit that
+ * expired first: on a busy machine both may have expired by now. */
 static void check_time(struct kafka_sink *k)
 {
     char text[2 * KAFKA_TEXT + 300];
@@ -369,9 +371,11 @@ static void check_time(struct kafka_sink *k)
     bool has_trouble = k->last_error[0] != '\0';
     if (away < late)
         snprintf(text, sizeof text, "%s: %s%s", k->url.label,
-                 has_trouble ? k->last_error : "no broker can be reached", scram_hint(k));
+                 has_trouble ? k->last_error : "no broker is reachable", scram_hint(k));
     else
-        snprintf(text, sizeof text, "%s has not confirmed for %lld ms; %zu events were waiting%s%s",
+        snprintf(text, sizeof text,
+                 "%s has not confirmed for %lld ms; %zu events were "
+                 "waiting%s%s",
                  k->url.label, (long long)k->b.base.cfg.timeout_ms, k->window.count,
                  has_trouble ? ": " : "", k->last_error);
     kafka_answer_all(k, SINK_DOWN, text);
@@ -411,7 +415,7 @@ static int64_t kafka_deadline(struct sink *sk)
     return due;
 }
 
-/* Checks for reports once more: an event known to be stored need not be retried. */
+/* Polls for reports once more: an event known to be stored need not be retried. */
 static void kafka_cancel(struct sink *sk)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
@@ -421,7 +425,8 @@ static void kafka_cancel(struct sink *sk)
         kafka_answer_all(k, SINK_CANCELLED, "cancelled");
 }
 
-/* Returns whether the topic check, which started with the first event, has not been reported. */
+/* Returns whether the result of the topic check, which started with the first event, is still
+ * pending. */
 static bool kafka_attended(struct sink *sk)
 {
     const struct kafka_sink *k = (const struct kafka_sink *)sk;
@@ -459,7 +464,7 @@ static void kafka_close(struct sink *sk)
     broker_close(sk);
 }
 
-/* Compiles the template of the topic's name, and checks it as far as possible. */
+/* Compiles the template of the topic's name, and checks it as far as possible without an event. */
 static int set_topic(struct kafka_sink *k, struct error *err)
 {
     const char *text = k->url.path;
@@ -468,7 +473,8 @@ static int set_topic(struct kafka_sink *k, struct error *err)
     k->fixed = template_fixed(k->name);
     if (!k->fixed && k->set.dedupe)
         return err_set(err, ERR_CONFIG,
-                       "kafka sink: dedupe looks into one topic; the name of this one has fields");
+                       "kafka sink: dedupe requires a single topic, but this topic's name "
+                       "contains fields");
     if (!k->fixed)
         return 0;
     if (!kafka_topic_name(k, &(struct event){0}, err)) {
@@ -477,7 +483,7 @@ static int set_topic(struct kafka_sink *k, struct error *err)
     }
     if (strcmp(k->topic, text) != 0)
         return err_set(err, ERR_CONFIG,
-                       "kafka sink: a topic is made of letters, digits, '.', '_' and '-'");
+                       "kafka sink: a topic's name consists of letters, digits, '.', '_' and '-'");
     return 0;
 }
 
@@ -494,8 +500,8 @@ static int kafka_set_up(struct sink *sk, struct error *err)
         return -1;
     k->style = (struct message_style){
         .format = k->set.format, .source = str_of(k->set.source), .ce_prefix = "ce_"};
-    /* With several topics, one that accepts nothing must not block the others, so the sink is not
-     * fail-stop as a whole, only within a key. */
+    /* With several topics, a topic that accepts nothing must not block the others: the sink is
+     * fail-stop only within a key. */
     sk->caps = k->fixed ? SINK_FAILSTOP : SINK_CHAINS;
     return window_init(&k->window, sk, KAFKA_WINDOW, sizeof(struct kafka_item), err);
 }
@@ -505,7 +511,7 @@ static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct e
     return broker_open(cfg, sizeof(struct kafka_sink), kafka_set_up, ret, err);
 }
 
-/* Queries the topic until there is a reply, the time is over, or no broker can be reached. */
+/* Queries the topic until a reply arrives, the time is over, or no broker is reachable. */
 static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
 {
     const rd_kafka_metadata_t *md;

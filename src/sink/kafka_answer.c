@@ -1,10 +1,11 @@
-/* kafka_answer.c: what the producer's reports, or the lack of them, mean for the events.
+/* kafka_answer.c: maps delivery reports, and missing reports, to the results of events.
  *
- * The producer is fail-stop: once a message of a partition has failed, it sends none behind it.
- * So any failure breaks it: everything it still holds is returned, and it is replaced. If a
- * broker refused a batch, possibly only one event in it is at fault: the returned events are
- * sent again one by one, until the faulty one has been refused on its own. For any other reason
- * the events go back to the engine, which waits. */
+ * The producer is fail-stop: after a message of a partition fails, the producer sends no later
+ * message of that partition. Any failure therefore breaks the producer: the sink waits until the
+ * producer has returned all its events, and then replaces it. If a broker refused a batch, a single
+ * event may be at fault: the sink resends the returned events one by one until the broker refuses
+ * the faulty one individually. After any other failure, the events return to the engine, which
+ * waits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -13,24 +14,24 @@
 #include "base/text.h"
 #include "sink/kafka_impl.h"
 
-#define BREAK_NS (2000 * MS_NS) /* how long to wait for a broken producer to return its events */
+#define BREAK_NS (2000 * MS_NS) /* maximum wait for a broken producer to return its events */
 #define BATCH_MIN 4096
-#define REPORTS_MAX 20000 /* at a time, for fairness */
+#define REPORTS_MAX 20000 /* per poll, for fairness */
 
-/* The table of error codes. docs/brokers.md documents it, and a test compares them. */
+/* The table of error codes, documented in docs/brokers.md; a test compares the two. */
 
-/* The name of a code, its meaning, and advice. */
+/* An error code, its meaning, and advice for the operator. */
 #define ROW(name, meaning, advice) \
     { \
         RD_KAFKA_RESP_ERR_##name, meaning, advice \
     }
 
-#define LOG_IN "look at USER@, password-file and sasl"
-#define RIGHTS "the user needs the rights WRITE and DESCRIBE on the topic"
-#define REPLICAS_AWAY "too few replicas are in sync: see min.insync.replicas"
+#define LOG_IN "check USER@, password-file and sasl"
+#define RIGHTS "the user needs WRITE and DESCRIBE on the topic"
+#define REPLICAS_AWAY "too few replicas are in sync; see min.insync.replicas"
 
 const struct kafka_answer kafka_answers[] = {
-    /* Server: the brokers, the network, or the state of a partition; temporary. */
+    /* The brokers, the network, or a partition is unavailable; temporary. */
     ROW(_TRANSPORT, KAFKA_UNAVAILABLE, NULL),
     ROW(_ALL_BROKERS_DOWN, KAFKA_UNAVAILABLE, NULL),
     ROW(_RESOLVE, KAFKA_UNAVAILABLE, NULL),
@@ -52,37 +53,40 @@ const struct kafka_answer kafka_answers[] = {
     ROW(NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_UNAVAILABLE, REPLICAS_AWAY),
     ROW(_ISR_INSUFF, KAFKA_UNAVAILABLE, REPLICAS_AWAY),
 
-    /* Login. As with a password that is being rotated, waiting may help. */
+    /* Authentication and authorization. These may be temporary too, for instance while a password
+     * is being rotated. */
     ROW(_AUTHENTICATION, KAFKA_UNAVAILABLE, LOG_IN),
     ROW(SASL_AUTHENTICATION_FAILED, KAFKA_UNAVAILABLE, LOG_IN),
     ROW(UNSUPPORTED_SASL_MECHANISM, KAFKA_UNAVAILABLE, LOG_IN),
     ROW(ILLEGAL_SASL_STATE, KAFKA_UNAVAILABLE, LOG_IN),
-    ROW(_SSL, KAFKA_UNAVAILABLE, "look at ca, cert and key"),
+    ROW(_SSL, KAFKA_UNAVAILABLE, "check ca, cert and key"),
     ROW(CLUSTER_AUTHORIZATION_FAILED, KAFKA_UNAVAILABLE,
-        "the user needs the right IDEMPOTENT_WRITE on the cluster, or WRITE on a topic"),
+        "the user needs IDEMPOTENT_WRITE on the cluster, or WRITE on a topic"),
     ROW(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KAFKA_UNAVAILABLE,
-        "the user needs the rights WRITE and DESCRIBE on the transactional id"),
+        "the user needs WRITE and DESCRIBE on the transactional id"),
     ROW(GROUP_AUTHORIZATION_FAILED, KAFKA_UNAVAILABLE, NULL),
 
-    /* Topic. A missing permission on it is one of these. */
+    /* The topic. This includes missing permissions on it. */
     ROW(TOPIC_AUTHORIZATION_FAILED, KAFKA_TOPIC, RIGHTS),
-    ROW(UNKNOWN_TOPIC_OR_PART, KAFKA_TOPIC, "make the topic, or set create=on"),
-    ROW(_UNKNOWN_TOPIC, KAFKA_TOPIC, "make the topic, or set create=on"),
+    ROW(UNKNOWN_TOPIC_OR_PART, KAFKA_TOPIC, "create the topic, or set create=on"),
+    ROW(_UNKNOWN_TOPIC, KAFKA_TOPIC, "create the topic, or set create=on"),
     ROW(_UNKNOWN_PARTITION, KAFKA_TOPIC, "the topic has lost partitions"),
-    ROW(TOPIC_EXCEPTION, KAFKA_TOPIC, "the topic's name is not valid, or it is internal"),
-    ROW(POLICY_VIOLATION, KAFKA_TOPIC, "a policy of the cluster forbids it"),
+    ROW(TOPIC_EXCEPTION, KAFKA_TOPIC,
+        "the topic's name is invalid, or reserved for an internal "
+        "topic"),
+    ROW(POLICY_VIOLATION, KAFKA_TOPIC, "a cluster policy forbids it"),
     ROW(UNSUPPORTED_FOR_MESSAGE_FORMAT, KAFKA_TOPIC,
-        "the topic keeps messages in a format older than 0.11, which has no headers"),
+        "the topic stores messages in a format older than 0.11, which lacks headers"),
     ROW(INVALID_REQUIRED_ACKS, KAFKA_TOPIC, NULL),
 
-    /* The event, or another in its batch. */
+    /* The event, or another event in its batch. */
     ROW(MSG_SIZE_TOO_LARGE, KAFKA_REFUSED, "see max.message.bytes of the topic"),
     ROW(INVALID_MSG_SIZE, KAFKA_REFUSED, NULL),
     ROW(RECORD_LIST_TOO_LARGE, KAFKA_REFUSED, "see segment.bytes of the topic"),
-    ROW(INVALID_RECORD, KAFKA_REFUSED, "a compacted topic takes only events with a key"),
+    ROW(INVALID_RECORD, KAFKA_REFUSED, "a compacted topic accepts only events with a key"),
     ROW(INVALID_TIMESTAMP, KAFKA_REFUSED, "see message.timestamp.after.max.ms of the topic"),
 
-    /* Consequences of another event's failure, or of the end of a producer. */
+    /* Consequences of another event's failure, or of the producer's shutdown. */
     ROW(_GAPLESS_GUARANTEE, KAFKA_CONSEQUENCE, NULL),
     ROW(_FATAL, KAFKA_CONSEQUENCE, NULL),
     ROW(_PURGE_QUEUE, KAFKA_CONSEQUENCE, NULL),
@@ -97,14 +101,14 @@ const struct kafka_answer kafka_answers[] = {
     ROW(INVALID_PRODUCER_ID_MAPPING, KAFKA_CONSEQUENCE, NULL),
     ROW(INVALID_TXN_STATE, KAFKA_CONSEQUENCE, NULL),
     ROW(CONCURRENT_TRANSACTIONS, KAFKA_CONSEQUENCE, NULL),
-    ROW(_FENCED, KAFKA_CONSEQUENCE, "another relay has taken over"),
-    ROW(PRODUCER_FENCED, KAFKA_CONSEQUENCE, "another relay has taken over"),
+    ROW(_FENCED, KAFKA_CONSEQUENCE, "another relay has replaced this producer"),
+    ROW(PRODUCER_FENCED, KAFKA_CONSEQUENCE, "another relay has replaced this producer"),
     ROW(TRANSACTION_COORDINATOR_FENCED, KAFKA_CONSEQUENCE, NULL),
 
     /* Setup. */
     ROW(_UNSUPPORTED_FEATURE, KAFKA_SETUP, "the brokers must be Kafka 0.11 or newer"),
     ROW(UNSUPPORTED_VERSION, KAFKA_SETUP, "the brokers must be Kafka 0.11 or newer"),
-    ROW(UNSUPPORTED_COMPRESSION_TYPE, KAFKA_SETUP, "the brokers do not know this compression"),
+    ROW(UNSUPPORTED_COMPRESSION_TYPE, KAFKA_SETUP, "the brokers do not support this compression"),
     ROW(SECURITY_DISABLED, KAFKA_SETUP, NULL),
 };
 
@@ -158,8 +162,8 @@ static void end_item(struct kafka_sink *k, struct kafka_item *it, const struct s
     free(topic);
 }
 
-/* Reports a stored event. The high-water mark of its partition is the offset after the last
- * message, where a reader would continue, as is usual in Kafka. */
+/* Reports a stored event. The partition's high-water mark is the offset after its last message,
+ * where a reader would continue: the usual meaning in Kafka. */
 static void end_stored(struct kafka_sink *k, struct kafka_item *it, const char *topic)
 {
     char name[KAFKA_TOPIC_MAX + 16], receipt[KAFKA_TOPIC_MAX + 48];
@@ -191,14 +195,14 @@ static void end_known(struct kafka_sink *k, struct kafka_item *it)
     } else if (it->state == ITEM_NO_TOPIC && !kafka_chained(it)) {
         res.status = SINK_REFUSED; /* in a chain, only the first is refused */
     } else if (it->state == ITEM_CUT) {
-        snprintf(text, sizeof text, "an earlier event of its key was not delivered");
+        snprintf(text, sizeof text, "an earlier event with the same key was not delivered");
     }
     end_item(k, it, &res);
 }
 
-/* Reports results: in order if the sink is fail-stop, as long as everything before is known as
- * well; otherwise in any order, because the engine has only one event or chain of a key in flight,
- * and chains are returned in order. */
+/* Reports known results. A fail-stop sink reports in order, and stops at the first event whose
+ * result is unknown. Any other sink reports in any order: the engine has only one event or chain
+ * per key in flight, and the events of a chain are returned in order. */
 void kafka_answer_known(struct kafka_sink *k)
 {
     struct in_flight *next;
@@ -214,7 +218,7 @@ void kafka_answer_known(struct kafka_sink *k)
 
 /* Reports */
 
-/* Stops sending: the producer has to return everything behind the failed event first. */
+/* Stops sending: the producer must first return every event after the failed one. */
 static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
 {
     bool has_reason = k->breaking && meaning_of(k->break_code) != KAFKA_CONSEQUENCE;
@@ -224,15 +228,15 @@ static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
         return;
     k->breaking = true;
     k->break_by = broker_now(&k->b) + BREAK_NS;
-    /* Events waiting for a topic that accepts nothing would not be returned in time. */
+    /* A topic that accepts nothing would return its queued events too late: purge them. */
     bool nothing_goes_out = k->fixed && k->p && meaning_of(code) == KAFKA_TOPIC;
     if (nothing_goes_out)
         rd_kafka_purge(k->p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
 }
 
-/* Ends the rest of a chain after event `it` failed. Events that the producer already has must not
- * be sent any more. Behind them in the window may be the rest of another chain, whose beginning
- * already has its result. */
+/* Ends the rest of a chain after event `it` failed. The producer must not send the events it
+ * already has. The events that follow in the window may belong to another chain, whose first events
+ * are already reported. */
 static void cut_chain(struct kafka_sink *k, const struct kafka_item *it)
 {
     if (k->fixed)
@@ -262,7 +266,7 @@ void kafka_answer_failed(struct kafka_sink *k, struct kafka_item *it, rd_kafka_r
     case KAFKA_REFUSED: it->state = ITEM_REFUSED; break;
     case KAFKA_TOPIC:
         it->state = ITEM_NO_TOPIC;
-        breaks = k->fixed; /* nothing behind it may be stored */
+        breaks = k->fixed; /* later events must not be stored */
         break;
     case KAFKA_STORED:
     case KAFKA_UNAVAILABLE:
@@ -293,7 +297,7 @@ static void handle_report(struct kafka_sink *k, const rd_kafka_message_t *m)
         kafka_producer_set_leader(&k->leaders, m->partition, rd_kafka_message_broker_id(m));
 }
 
-/* Records the library's connection errors, and whether any broker is connected. */
+/* Records connection errors of the library, and whether any broker is reachable. */
 static void handle_error(struct kafka_sink *k, rd_kafka_event_t *ev)
 {
     char said[KAFKA_TEXT];
@@ -307,25 +311,25 @@ static void handle_error(struct kafka_sink *k, rd_kafka_event_t *ev)
         k->unreachable_since = broker_now(&k->b);
 }
 
-/* Writes which facts about the topic may lose events; "": none. */
+/* Writes which setting of the topic may lose events; "" if none does. */
 static void write_caution(const char *topic, const struct kafka_topic_facts *f,
                           char out[BROKER_CAUTION])
 {
     out[0] = '\0';
     if (f->replicas == 1 && f->brokers > 1)
         snprintf(out, BROKER_CAUTION,
-                 "topic %s has one replica of a partition: with its broker's disk its events are "
-                 "lost (raise the replication factor)",
+                 "topic %s has a partition with a single replica: if the broker's disk fails, "
+                 "its events are lost (raise the replication factor)",
                  topic);
     else if (f->replicas > 1 && f->min_insync == 1)
         snprintf(out, BROKER_CAUTION,
-                 "topic %s has min.insync.replicas=1: an event that only the leader has counts as "
-                 "delivered, and is lost with it (set 2)",
+                 "topic %s has min.insync.replicas=1: an event stored only by the leader counts "
+                 "as delivered, and is lost if the leader fails (set 2)",
                  topic);
     else if (f->unclean)
         snprintf(out, BROKER_CAUTION,
-                 "topic %s has unclean.leader.election.enable=true: a replica that is behind may "
-                 "become the leader, and delivered events are lost (set false)",
+                 "topic %s has unclean.leader.election.enable=true: a lagging replica may become "
+                 "the leader, which loses delivered events (set false)",
                  topic);
 }
 
@@ -376,7 +380,7 @@ void kafka_answer_poll(struct kafka_sink *k)
     handle_facts(k);
 }
 
-/* The end of a producer */
+/* Ending a producer */
 
 void kafka_answer_all(struct kafka_sink *k, enum sink_status status, const char *why)
 {
@@ -398,9 +402,9 @@ void kafka_answer_all(struct kafka_sink *k, enum sink_status status, const char 
     }
 }
 
-/* Decides about `n` refused events of `bytes` bytes. A single event is at fault. Several are sent
- * again one by one, to find the faulty one; if the request as a whole was too large, the next will
- * be smaller. Undecided events are sent again, by another producer. */
+/* Decides about `n` refused events of `bytes` bytes in total. A single refused event is at fault.
+ * Several events are resent one by one to find the faulty one; if the request as a whole was too
+ * large, the next request is smaller. Undecided events are resent by another producer. */
 static void blame_refused(struct kafka_sink *k, size_t n, struct kafka_item *last, size_t bytes)
 {
     bool alone = n == 1 && last->number < k->one_by_one_to;
@@ -422,7 +426,8 @@ static void blame_refused(struct kafka_sink *k, size_t n, struct kafka_item *las
             it->state = ITEM_WAITING;
 }
 
-/* Ends the returned events: as refused if the only topic accepts nothing, else as not tried. */
+/* Ends the returned events: as refused if the only topic accepts nothing, otherwise as
+ * cancelled. */
 static void give_up(struct kafka_sink *k)
 {
     char said[KAFKA_TEXT], text[2 * KAFKA_TEXT + 300];

@@ -1,4 +1,4 @@
-/* kafka_producer.c: a librdkafka producer and its threads: creation, the check of its topic, and
+/* kafka_producer.c: a librdkafka producer: its creation, the check of its topic, and its
  * destruction in the background. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +13,11 @@
 #define RECONNECT_MAX_MS "1000" /* between attempts to connect */
 #define ASK_MIN_MS 1000
 #define ASK_MAX_MS 15000
-#define NO_TOPIC_MS "3000"      /* how long a topic may be unknown: it may be in creation */
-#define MESSAGE_MAX "200000000" /* bytes; only the brokers' limits count */
+#define NO_TOPIC_MS "3000" /* grace period for an unknown topic, which may still be in creation */
+#define MESSAGE_MAX "200000000" /* bytes: no limit besides those of the brokers */
 #define SLICE_MS 100            /* polling interval, to check whether to stop */
 
-/* A property of the library; without a value it is left at its default. */
+/* A property of the library. Without a value, the library's default applies. */
 struct property {
     const char *name, *value;
 };
@@ -133,9 +133,9 @@ static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct e
     };
     char batch[24];
     snprintf(batch, sizeof batch, "%lld", (long long)k->batch_bytes);
-    /* The settings that the guarantees depend on come last, so that nothing can override them. The
-     * sink enforces time limits: a message that times out inside the library would leave a gap, and
-     * those behind it would overtake it. */
+    /* The settings that the guarantees depend on come last, so that no other setting can override
+     * them. The sink enforces time limits itself: a message that times out inside the library would
+     * leave a gap, and later messages would overtake it. */
     const struct property last[] = {
         {"batch.size", k->batch_bytes ? batch : NULL},
         {"linger.ms", kafka_one_by_one(k) ? "0" : NULL},
@@ -164,7 +164,7 @@ static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct e
     return 0;
 }
 
-/* Frees a producer. Waits for its threads. */
+/* Frees a producer after waiting for its threads. */
 static void destroy_producer(struct kafka_producer *p)
 {
     atomic_store(&p->quit, true);
@@ -189,14 +189,15 @@ void kafka_producer_wake(const struct kafka_producer *p)
 
 /* The topic */
 
-/* Returns whether the check must end: its producer is being destroyed, or it took too long. */
+/* Returns whether the check must end: its producer is being destroyed, or the check took too
+ * long. */
 static bool check_is_over(const struct kafka_producer *p, int64_t began)
 {
     int64_t ms = (clock_mono(&clock_system) - began) / MS_NS;
     return atomic_load(&p->quit) || ms >= p->patience_ms;
 }
 
-/* Sends an admin request through `send` and waits for the reply; NULL if there is none. */
+/* Sends an admin request through `send` and returns the reply; NULL if none arrives. */
 typedef void send_fn(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
                      rd_kafka_queue_t *queue);
 
@@ -229,7 +230,7 @@ static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t 
     rd_kafka_NewTopic_destroy(t);
 }
 
-/* Creates the topic. One just created by another relay is fine. */
+/* Creates the topic. Succeeds if another relay has just created it. */
 static rd_kafka_resp_err_t create_topic(struct kafka_producer *p)
 {
     rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, send_create);
@@ -285,8 +286,8 @@ static void send_describe(struct kafka_producer *p, const rd_kafka_AdminOptions_
     rd_kafka_ConfigResource_destroy(c);
 }
 
-/* Records the topic's settings that decide whether a confirmed event can be lost. If the user may
- * not read them, nothing is reported about them. */
+/* Records the topic settings that decide whether a confirmed event can be lost. Without permission
+ * to read them, the check skips them. */
 static void read_config(struct kafka_producer *p, struct kafka_topic_facts *f)
 {
     rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, send_describe);
@@ -387,7 +388,7 @@ void kafka_producer_list_leaders(const struct kafka_leaders *l, char out[SINK_PE
             add_leader(l, l->leader[i], out);
 }
 
-/* The beginning of a producer */
+/* Starting a producer */
 
 static int open_producer(struct kafka_sink *k, struct kafka_producer *p, struct error *err)
 {
@@ -396,7 +397,7 @@ static int open_producer(struct kafka_sink *k, struct kafka_producer *p, struct 
     rd_kafka_conf_t *conf = NULL;
     p->fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (p->fd < 0)
-        return err_set(err, ERR_UNAVAILABLE, "kafka sink: out of file descriptors");
+        return err_set(err, ERR_UNAVAILABLE, "kafka sink: no file descriptors left");
     if (make_conf(k, &conf, err) != 0)
         return -1;
     p->rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, said, sizeof said);
@@ -428,8 +429,8 @@ int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct
     k->facts_reported = false;
     k->answered = false;
     if (k->fixed) {
-        /* The topic is checked in parallel with the first deliveries. If no thread can be started,
-         * it is not checked, which costs advice and cautions but no event. */
+        /* The topic check runs in parallel with the first deliveries. If its thread cannot start,
+         * the sink lacks advice and cautions, but loses no event. */
         p->set = &k->set;
         p->patience_ms = ASK_MAX_MS;
         snprintf(p->topic_name, sizeof p->topic_name, "%s", k->topic);
@@ -439,7 +440,7 @@ int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct
     return 0;
 }
 
-/* The end of a producer */
+/* Ending a producer */
 
 static void *destroy_retired(void *retired)
 {
@@ -489,7 +490,7 @@ void kafka_producer_retire(struct kafka_sink *k)
             return;
         *r = (struct kafka_retired){0};
     }
-    destroy_producer(p); /* no thread available: block here */
+    destroy_producer(p); /* no thread available: block */
 }
 
 void kafka_producer_join(struct kafka_sink *k)

@@ -12,35 +12,36 @@
 static const char *const mechanisms[] = {"default", "plain", "scram-sha-256", "scram-sha-512",
                                          NULL};
 
-/* Properties that are not passed on, by prefix, and the reason. */
+/* Properties that cannot be set, by prefix, and the reason. */
 static const struct {
     const char *begins, *why;
 } refused[] = {
     {"acks", "every event is confirmed by all replicas in sync"},
     {"request.required.acks", "every event is confirmed by all replicas in sync"},
-    {"enable.idempotence", "without it events would be repeated and change places"},
-    {"enable.gapless.guarantee", "without it events would overtake one that failed"},
-    {"message.timeout.ms", "the consumer's timeout is what counts"},
-    {"delivery.timeout.ms", "the consumer's timeout is what counts"},
-    {"max.in.flight", "more in flight would change the order of events"},
+    {"enable.idempotence", "without it, events would be repeated and reordered"},
+    {"enable.gapless.guarantee", "without it, events would overtake a failed event"},
+    {"message.timeout.ms", "the consumer's timeout applies instead"},
+    {"delivery.timeout.ms", "the consumer's timeout applies instead"},
+    {"max.in.flight", "more requests in flight would change the order of events"},
     {"retries", "fewer retries would break up batches"},
     {"message.send.max.retries", "fewer retries would break up batches"},
     {"queuing.strategy", "it would change the order of events"},
     {"delivery.report.only.error", "no event would ever count as delivered"},
-    {"transactional.id", "a producer of that name elsewhere would end ours"},
-    {"bootstrap.servers", "the hosts of the URL are what counts"},
-    {"metadata.broker.list", "the hosts of the URL are what counts"},
-    {"security.protocol", "write kafka+ssl:// for TLS, and USER@ to log in"},
+    {"transactional.id", "a producer with the same name elsewhere would end ours"},
+    {"bootstrap.servers", "the hosts of the URL apply instead"},
+    {"metadata.broker.list", "the hosts of the URL apply instead"},
+    {"security.protocol", "use kafka+ssl:// for TLS, and USER@ to log in"},
     {"sasl.username", "write USER@ before the host"},
     {"sasl.password", "a password belongs in password-file=FILE or " PASSWORD_ENV},
     {"sasl.mechanism", "write sasl=MECHANISM"},
-    {"enable.ssl.certificate.verification", "certificates are always verified; ca=FILE names ours"},
-    {"ssl.endpoint.identification.algorithm", "the names in certificates are always verified"},
+    {"enable.ssl.certificate.verification", "certificates are always verified; ca=FILE names our "
+                                            "CA"},
+    {"ssl.endpoint.identification.algorithm", "the host names in certificates are always verified"},
     {"ssl.key.p", "a secret does not belong in a URL; use cert=FILE and key=FILE"},
     {"ssl.keystore.password", "a secret does not belong in a URL; use cert=FILE and key=FILE"},
     {"sasl.oauthbearer.client.secret", "a secret does not belong in a URL"},
-    {"plugin.library.paths", "it would run code from elsewhere"},
-    {"test.", "it would deliver to nobody"},
+    {"plugin.library.paths", "it would load and run other code"},
+    {"test.", "it would simulate brokers and deliver nothing"},
     {"log", "the relay does the logging"},
     {"opaque", "it is internal"},
     {"enabled_events", "it is internal"},
@@ -55,7 +56,8 @@ static int check_property(const char *name, const char *value, struct error *err
     bool random = strcmp(name, "partitioner") == 0 && strcmp(value, "random") == 0;
     if (random)
         return err_set(err, ERR_CONFIG,
-                       "partitioner=random would put events of one key into several partitions");
+                       "partitioner=random would put events with the same key into several "
+                       "partitions");
     return 0;
 }
 
@@ -73,7 +75,7 @@ static int set_property(void *field, const char *value, const struct option_def 
 
     if (check_property(name, equals + 1, err) != 0)
         return -1;
-    char said[KAFKA_TEXT]; /* let the library validate name and value */
+    char said[KAFKA_TEXT]; /* the library validates name and value */
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     rd_kafka_conf_res_t known = rd_kafka_conf_set(conf, name, equals + 1, said, sizeof said);
     rd_kafka_conf_destroy(conf);
@@ -97,21 +99,20 @@ static int set_property(void *field, const char *value, const struct option_def 
 static const struct option_def options[] = {
     BROKER_OPTIONS(kafka_settings, "plain"),
     {"sasl", "MECHANISM", "default",
-     "how to log in: plain, scram-sha-256 or scram-sha-512; with TLS plain if not given, without "
-     "it scram-sha-512",
+     "login mechanism: plain, scram-sha-256 or scram-sha-512; default: plain with TLS, "
+     "scram-sha-512 without",
      option_choice, .at = offsetof(struct kafka_settings, sasl), .names = mechanisms},
-    {"create", "on|off", "off", "make a topic that is not there", option_bool,
+    {"create", "on|off", "off", "create a missing topic", option_bool,
      .at = offsetof(struct kafka_settings, create)},
     {"dedupe", "on|off", "off",
-     "look for an event that a vanished relay may have written, and do not write it again",
+     "look up an event that a vanished relay may have written, and do not write it twice",
      option_bool, .at = offsetof(struct kafka_settings, dedupe)},
-    {"partitions", "N", "1", "how many partitions a topic is made with", option_int,
+    {"partitions", "N", "1", "number of partitions of a created topic", option_int,
      .at = offsetof(struct kafka_settings, partitions), .min = 1, .max = PARTITIONS_MAX},
-    {"replicas", "N", "0", "how many replicas it is made with; 0: the brokers' default", option_int,
-     .at = offsetof(struct kafka_settings, replicas), .max = REPLICAS_MAX},
-    {"rdkafka.*", "VALUE", NULL,
-     "any property of librdkafka that takes nothing from the guarantees", set_property,
-     .at = offsetof(struct kafka_settings, properties)},
+    {"replicas", "N", "0", "number of replicas of a created topic; 0: the brokers' default",
+     option_int, .at = offsetof(struct kafka_settings, replicas), .max = REPLICAS_MAX},
+    {"rdkafka.*", "VALUE", NULL, "any librdkafka property that does not weaken the guarantees",
+     set_property, .at = offsetof(struct kafka_settings, properties)},
     {NULL},
 };
 
@@ -121,18 +122,18 @@ static int check_settings(const struct kafka_settings *s, struct broker_url *u, 
     bool has_files = u->ca || u->cert || u->key;
     if (has_files && !tls)
         return err_set(err, ERR_CONFIG,
-                       "ca, cert and key are for kafka+ssl://, which is kafka:// with TLS");
+                       "ca, cert and key require kafka+ssl://, which is kafka:// with TLS");
     bool routed = s->format == MESSAGE_DEBEZIUM && u->path[0] == '\0';
     if (routed && option_copy(&u->path, BROKER_DEBEZIUM_ROUTE, NULL, err) != 0)
         return -1;
     if (u->path[0] == '\0')
         return err_set(err, ERR_CONFIG,
-                       "which topic? write kafka://HOST:PORT/TOPIC, where TOPIC may "
+                       "the URL names no topic: write kafka://HOST:PORT/TOPIC, where TOPIC may "
                        "have " TEMPLATE_FIELDS ": kafka://HOST/events.{aggregate_type}");
     bool has_password = u->password_file || u->password;
     if (u->user && !has_password)
         return err_set(err, ERR_CONFIG,
-                       "a user needs a password, from password-file=FILE or " PASSWORD_ENV);
+                       "a user requires a password, from password-file=FILE or " PASSWORD_ENV);
     return broker_url_check_files(u, err);
 }
 

@@ -1,4 +1,4 @@
-/* kafka_tail.c: finds events that are already in a topic. */
+/* kafka_tail.c: finds events that a topic already contains. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 
 #define SLICE_MS 100
 #define PARTITIONS_MAX 1024
-#define IDS_MAX ((size_t)1 << 18) /* of events: 14 MiB; older ones are unknown */
+#define IDS_MAX ((size_t)1 << 18) /* number of events: 14 MiB; older events are forgotten */
 #define SKEW_MS 300000            /* maximum clock difference between database, relay and broker */
 
 /* An event found in the topic. An empty entry has no id. */
@@ -22,8 +22,8 @@ struct entry {
     struct kafka_place at;
 };
 
-/* (1) The lock guards asked, answered, since_ms, quit and the entries. (2) The rest belongs to the
- * thread. (3) answered <= asked. (4) pos[i] is how far partition i was read. */
+/* (1) The lock guards asked, answered, since_ms, quit and the entries. (2) All other fields belong
+ * to the thread. (3) answered <= asked. (4) Partition i was read up to pos[i]. */
 struct kafka_tail {
     pthread_t thread;
     pthread_mutex_t lock;
@@ -39,11 +39,12 @@ struct kafka_tail {
     rd_kafka_t *rk;
     char *topic, *prefix; /* "CONSUMER/" */
     int partitions;
-    int64_t from_ms; /* assigned partitions are read from here on; INT64_MAX: none are assigned */
+    int64_t
+        from_ms; /* assigned partitions are read from this time on; INT64_MAX: none are assigned */
     int64_t pos[PARTITIONS_MAX];
 };
 
-/* What was read */
+/* The events read */
 
 static struct entry *slot_of(struct entry *all, size_t cap, const char id[UUID_TEXT])
 {
@@ -59,7 +60,7 @@ static struct entry *slot_of(struct entry *all, size_t cap, const char id[UUID_T
 static void keep_id(struct kafka_tail *t, struct str id, const rd_kafka_message_t *m)
 {
     pthread_mutex_lock(&t->lock);
-    if (t->n * 2 >= t->cap) { /* grow to twice the capacity */
+    if (t->n * 2 >= t->cap) { /* double the capacity */
         size_t cap = t->cap ? t->cap * 2 : 1024;
         struct entry *more = t->n < IDS_MAX ? calloc(cap, sizeof *more) : NULL;
         for (size_t i = 0; more && i < t->cap; i++)
@@ -82,7 +83,7 @@ static void keep_id(struct kafka_tail *t, struct str id, const rd_kafka_message_
     pthread_mutex_unlock(&t->lock);
 }
 
-/* Records the id of a message of our consumer. */
+/* Records the id of a message written for our consumer. */
 static void note_message(struct kafka_tail *t, const rd_kafka_message_t *m)
 {
     rd_kafka_headers_t *headers;
@@ -98,9 +99,9 @@ static void note_message(struct kafka_tail *t, const rd_kafka_message_t *m)
         keep_id(t, (struct str){(const char *)value + skip, UUID_TEXT}, m);
 }
 
-/* Reading, in the thread */
+/* Reading, in the lookup thread */
 
-/* Returns the number of partitions; 0: no broker responds. */
+/* Returns the number of partitions; 0 if no broker responds. */
 static int count_partitions(struct kafka_tail *t)
 {
     const rd_kafka_metadata_t *md;
@@ -158,7 +159,8 @@ static void take_message(struct kafka_tail *t, const rd_kafka_message_t *m)
         note_message(t, m);
 }
 
-/* Reads a partition up to its current end, recording messages of others that arrive meanwhile. */
+/* Reads a partition up to its current end. Also records messages of other partitions that arrive
+ * meanwhile. */
 static bool read_to(struct kafka_tail *t, int partition)
 {
     int64_t low, high;
@@ -177,7 +179,7 @@ static bool read_to(struct kafka_tail *t, int partition)
     return true;
 }
 
-/* Reads everything written since then up to the current end. */
+/* Reads all messages written between `since` and now. */
 static bool catch_up(struct kafka_tail *t, int64_t since)
 {
     int n = count_partitions(t);

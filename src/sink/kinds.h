@@ -1,5 +1,5 @@
-/* kinds.h: the sinks of this build, and the library that has those for brokers. Only they and
- * sink.c include it: everything else uses sink_find. */
+/* kinds.h: the sinks of this build, and the library with the broker sinks. Only the sinks and
+ * sink.c include it; all other code uses sink_find. */
 #ifndef SINK_KINDS_H
 #define SINK_KINDS_H
 
@@ -32,15 +32,15 @@ extern const struct sink_ops rabbitmq_ops, rabbitmq_tls_ops;
 extern const struct sink_ops http_ops, https_ops;
 
 /* The broker sinks as a separate library, liboutbox-sinks, which liboutbox loads when a program
- * first uses one of them. So a program that only emits, or runs handlers, never loads a broker's
- * client library. The outbox binary has everything built in. */
+ * first uses a broker sink. A program that only emits events, or runs handlers, thus never loads a
+ * broker's client library. The outbox binary contains all sinks. */
 #define SINK_MODULE_SYMBOL "outbox_sink_module"
 
 struct stream_reader_config;
 struct stream_reader_stats;
 
-/* The module's only symbol. Its layout, and the layout of everything it points to, is private: a
- * module of any other version is refused. */
+/* The module's only symbol. Its layout, including all data it points to, is private: a module of
+ * any other version is refused. */
 struct sink_module {
     const char *version; /* first in every layout */
     const struct sink_ops *const *sinks;
@@ -48,8 +48,9 @@ struct sink_module {
                         struct error *err);
 };
 
-/* sink_module_load returns the module, loading it at the first call; it stays loaded. NULL, with
- * ERR_CONFIG and what to install, if it is missing or of another version. Thread-safe. */
+/* sink_module_load returns the module. The first call loads it; it is never unloaded. Returns NULL,
+ * with ERR_CONFIG and installation advice, if the module is missing or has another version.
+ * Thread-safe. */
 const struct sink_module *sink_module_load(struct error *err);
 
 #endif

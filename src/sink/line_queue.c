@@ -8,9 +8,9 @@
 #include "base/text.h"
 #include "event/ndjson.h"
 
-#define GATHER_MAX ((size_t)1 << 20) /* bytes gathered; a longer line goes alone */
-#define TEXT_MAX ((size_t)2 << 30)   /* limit of the buffer, that is, of one line */
-/* Allocated from the start, so that an idle sink can always accept one. */
+#define GATHER_MAX ((size_t)1 << 20) /* bytes gathered; a longer line is written alone */
+#define TEXT_MAX ((size_t)2 << 30)   /* limit on the buffer, and thereby on a line */
+/* Allocated at the start, so that an idle sink can always accept one delivery. */
 #define COUNT_MIN 1024
 
 int line_queue_init(struct line_queue *q, struct sink *sk)
@@ -43,7 +43,7 @@ static bool make_room(struct line_queue *q)
     return true;
 }
 
-/* Replaces the line at `start` by one that is safe for a terminal. */
+/* Replaces the line at `start` by a form that is safe for a terminal. */
 static void make_showable(struct buf *text, size_t start)
 {
     struct buf line;
@@ -83,8 +83,8 @@ size_t line_queue_submit(struct line_queue *q, struct delivery *const *d, size_t
     if (!stuck)
         return taken;
 
-    /* Not enough memory even for one. An idle sink must accept one anyway, and reports why it
-     * failed. */
+    /* Memory is too short even for one line. An idle sink must accept a delivery anyway, and
+     * reports the failure. */
     struct error err;
     err_nomem(&err);
     sink_done(q->sk, d[0], &(struct sink_result){.status = SINK_DOWN, .text = err.text});
@@ -119,7 +119,7 @@ static void answer_too_long(const struct line_queue *q, struct delivery *d)
     struct error err;
     getrlimit(RLIMIT_FSIZE, &limit);
     err_set(&err, ERR_INVALID,
-            "its line is longer than a file of this process may be: %llu bytes (ulimit -f)",
+            "its line exceeds the file size limit of this process: %llu bytes (ulimit -f)",
             (unsigned long long)limit.rlim_cur);
     struct sink_result res = {
         .status = SINK_REJECT, .native = EFBIG, .text = err.text, .unasked = true};

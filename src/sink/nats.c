@@ -1,5 +1,5 @@
 /* nats.c: the sink that publishes to a NATS JetStream stream: many messages in flight, each with
- * our own deadline; replies are matched by the subject they arrive on. */
+ * our own deadline; the subject of a reply identifies its message. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -11,11 +11,11 @@
 
 #define TEXT_MAX_BYTES ((size_t)256 << 20) /* one event may be large */
 #define HEADER_MAX_BYTES ((size_t)1 << 20) /* one header, encoded */
-#define BYTES_MAX ((size_t)6 << 20)        /* in flight; a single event may be larger */
-#define CLOSE_MS 300                       /* close waits this long for the thread */
-#define SILENCE_NS (5000 * MS_NS)          /* of an exclusive stream */
-#define RESEND_NS (2000 * MS_NS)           /* when a reply is missing */
-#define RESEND_AFTER_MS 60000      /* circuit, lease and drain, in addition to the time limit */
+#define BYTES_MAX ((size_t)6 << 20)        /* of events in flight; a single event may be larger */
+#define CLOSE_MS 300                       /* maximum wait of close for the thread */
+#define SILENCE_NS (5000 * MS_NS)          /* maximum silence of an exclusive stream */
+#define RESEND_NS (2000 * MS_NS)           /* before an event without a reply is resent */
+#define RESEND_AFTER_MS 60000      /* for circuit, lease and drain, besides the time limit */
 #define NO_LIMIT_MS INT64_C(30000) /* for deliveries without a time limit */
 
 static struct nats_item *first_item(const struct nats_sink *n)
@@ -34,9 +34,9 @@ static uint64_t new_token(struct nats_sink *n)
     return n->token;
 }
 
-/* Hands an event to the link. It may be sent again with the same token: a reply to either will do.
- * Reports the result of an event that could not be sent. Returns whether the events behind it may
- * be sent. */
+/* Passes an event to the link. An event may be resent with the same token; a reply to either
+ * message suffices. Reports the result of an event that could not be sent. Returns whether later
+ * events may be sent. */
 static bool send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
 {
     natsMsg *msg;
@@ -53,7 +53,7 @@ static bool send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
         return true;
     }
 
-    /* If memory runs out in the middle of a chain, the next message would miss its predecessor. */
+    /* If memory runs out in the middle of a chain, the next message would lack its predecessor. */
     bool breaks_chain = n->plan->set.exclusive && err.code != ERR_INVALID;
     if (breaks_chain) {
         nats_answer_lost(n, &err);
@@ -65,8 +65,8 @@ static bool send_item(struct nats_sink *n, struct nats_item *it, uint64_t token)
 }
 
 /* Returns the sequence of an event among the stream's last messages from before we connected; 0 if
- * it is not there. Only a limited number of events can be: those that were in flight, here or with
- * a relay that is gone. */
+ * it is not among them. Only a limited number of events can be: those that were in flight, in this
+ * relay or in one that vanished. */
 static uint64_t find_stored(struct nats_sink *n, const struct event *ev)
 {
     if (n->lookups_left == 0)
@@ -75,8 +75,8 @@ static uint64_t find_stored(struct nats_sink *n, const struct event *ev)
     return nats_tail_find(&n->stream->tail, nats_message_id(n, ev));
 }
 
-/* Returns whether one more event can be accepted. While disconnected one is enough: the others stay
- * with the engine. */
+/* Returns whether one more event can be accepted. A disconnected sink accepts a single event: the
+ * others stay with the engine. */
 static bool has_room(const struct nats_sink *n, const struct event *ev)
 {
     if (n->window.count == 0)
@@ -86,8 +86,8 @@ static bool has_room(const struct nats_sink *n, const struct event *ev)
     return n->window.bytes + event_bytes(ev) <= BYTES_MAX;
 }
 
-/* Accepts an event, and sends it if the link is ready; otherwise drive does. Returns whether the
- * events behind it may be accepted. */
+/* Accepts an event, and sends it if the link is ready; otherwise drive sends it. Returns whether
+ * later events may be accepted. */
 static bool submit_one(struct nats_sink *n, struct delivery *d)
 {
     struct error err;
@@ -113,7 +113,7 @@ static bool submit_one(struct nats_sink *n, struct delivery *d)
 
 /* Driving */
 
-/* Starts using a link that has become ready: sends the event accepted meanwhile. */
+/* Starts using a link that has become ready: sends the events accepted before that. */
 static void use_link(struct nats_sink *n, const struct nats_update *up)
 {
     int64_t limit = n->b.base.cfg.timeout_ms ? n->b.base.cfg.timeout_ms : NO_LIMIT_MS;
@@ -140,7 +140,7 @@ static void use_link(struct nats_sink *n, const struct nats_update *up)
         nats_link_flush(n->link);
 }
 
-/* Handles what has happened on the link. */
+/* Handles the link's updates. */
 static void poll_link(struct nats_sink *n)
 {
     struct nats_update up;
@@ -162,7 +162,7 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
     size_t i = 0;
     bool idle = n->link && n->window.count == 0;
     if (idle)
-        poll_link(n); /* an idle connection that was closed is replaced, which is no failure */
+        poll_link(n); /* an idle connection that was closed is replaced, which is not a failure */
     bool more = true;
     while (more && i < count && has_room(n, d[i]->ev))
         more = submit_one(n, d[i++]);
@@ -171,9 +171,9 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
     return i;
 }
 
-/* Returns when to resend an event without a reply. JetStream may never reply, for example because
- * the leader was killed. If other events got replies since, this one's is missing. If none did,
- * only the oldest event is resent, as a test. */
+/* Returns when to resend an event without a reply. JetStream may never reply, for example if the
+ * leader was killed. If later events got replies, this event's reply is lost. Otherwise only the
+ * oldest event is resent, as a probe. */
 static int64_t resend_at(const struct nats_sink *n, const struct nats_item *it)
 {
     bool missing = it->sent_at < n->replied_at;
@@ -201,7 +201,7 @@ static void resend_missing(struct nats_sink *n, int64_t now)
 }
 
 /* Returns when an exclusive stream has been silent for too long: the chain in flight may be lost
- * with its leader, and is resent only after checking which of it was stored. */
+ * with its leader, and is resent only after checking which of its events were stored. */
 static int64_t silence_due(const struct nats_sink *n)
 {
     if (!n->plan->set.exclusive || !n->ready || !n->window.first)
@@ -253,7 +253,7 @@ static int64_t nats_deadline(struct sink *sk)
     return due;
 }
 
-/* Checks for replies once more. The link is dropped, and with it the messages not sent yet. */
+/* Checks for replies once more, and drops the link with its unsent messages. */
 static void nats_cancel(struct sink *sk)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
@@ -263,7 +263,8 @@ static void nats_cancel(struct sink *sk)
         nats_answer_all(n, &(struct sink_result){.status = SINK_CANCELLED, .text = "cancelled"});
 }
 
-/* Reports the server that we are connected to, and the stream's leader when the link was made. */
+/* Reports the server that we are connected to, and the stream's leader when the link became
+ * ready. */
 static void nats_broker(struct sink *sk, struct sink_broker *ret)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
@@ -309,8 +310,8 @@ static int nats_set_up(struct sink *sk, struct error *err)
         .format = n->plan->set.format, .source = str_of(n->plan->set.source), .ce_prefix = "ce-"};
     if (n->plan->set.exclusive && sk->cfg.lanes > 1)
         return err_set(err, ERR_CONFIG,
-                       "nats sink: exclusive=on takes one lane: several would break each other's "
-                       "chain");
+                       "nats sink: exclusive=on requires one lane: several lanes would break "
+                       "each other's chains");
     if (n->plan->set.exclusive)
         sk->caps = SINK_FAILSTOP;
     n->by_token = calloc(NATS_WINDOW_MAX, sizeof *n->by_token);
@@ -324,7 +325,7 @@ static int nats_open(const struct sink_config *cfg, struct sink **ret, struct er
     return broker_open(cfg, sizeof(struct nats_sink), nats_set_up, ret, err);
 }
 
-/* Connects and queries the stream, as before the first event. */
+/* Connects and queries the stream, as the sink does before its first event. */
 static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     struct nats_sink *n = (struct nats_sink *)sk;

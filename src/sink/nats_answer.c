@@ -1,4 +1,4 @@
-/* nats_answer.c: what JetStream's replies, or the lack of them, mean for the events. */
+/* nats_answer.c: maps JetStream's replies, and missing replies, to the results of events. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,9 +8,9 @@
 #define REFUSED_NS (100 * MS_NS) /* before a stream that accepts nothing is queried again */
 #define RECEIPT 64
 
-/* The table of replies. docs/brokers.md documents it, and a test compares them. */
+/* The table of replies, documented in docs/brokers.md; a test compares the two. */
 static const struct nats_meaning meanings[] = {
-    /* Server: unavailable, out of space, or access denied. */
+    /* The server is unavailable, out of space, or denies access. */
     {10002, NULL, SINK_DOWN, "the account has used up its storage"},
     {10008, NULL, SINK_DOWN, "JetStream is temporarily unavailable"},
     {10009, NULL, SINK_DOWN, "the cluster has no leader at the moment"},
@@ -21,7 +21,7 @@ static const struct nats_meaning meanings[] = {
     {10076, NULL, SINK_DOWN, "JetStream is not enabled"},
     {10120, NULL, SINK_DOWN, "the account has no limits for this kind of stream"},
 
-    /* State of a stream; temporary. */
+    /* The stream is unavailable; temporary. */
     {10063, NULL, SINK_DOWN, "the stream is catching up with its leader"},
     {10070, NULL, SINK_DOWN, "another client has written to the stream, with exclusive=on"},
     {10071, NULL, SINK_DOWN, "another client has written to the stream, with exclusive=on"},
@@ -29,9 +29,9 @@ static const struct nats_meaning meanings[] = {
     {10077, NULL, SINK_DOWN, "the stream is full, with discard=new, or could not write"},
     {10118, NULL, SINK_DOWN, "the stream is offline"},
 
-    /* Stream or subject. */
+    /* The stream or the subject. */
     {10059, NULL, SINK_REFUSED, "the stream does not exist"},
-    {10060, NULL, SINK_REFUSED, "the subject belongs to another stream than the one in the URL"},
+    {10060, NULL, SINK_REFUSED, "the subject belongs to a stream other than the one in the URL"},
     {10065, NULL, SINK_REFUSED, "with create=on: another stream has its subjects"},
     {10109, NULL, SINK_REFUSED, "the stream is sealed"},
 
@@ -112,9 +112,9 @@ void nats_answer_stored(struct nats_sink *n, struct nats_item *it, uint64_t seq)
     nats_answer_end(n, it, &r);
 }
 
-/* Ends an event that was not stored. In a chain, nothing behind it was stored either, and a new
- * link looks up the events before it. One that the server refused is blamed only once it is the
- * first in the chain: before that, the outcome of its predecessors is unknown. */
+/* Ends an event that was not stored. In a chain, no later event was stored either, and the next
+ * link looks up the earlier ones. An event that the server refused counts as faulty only once it is
+ * the first of the chain: before that, the outcome of its predecessors is unknown. */
 static void refused(struct nats_sink *n, struct nats_item *it, const struct sink_result *r)
 {
     if (!n->plan->set.exclusive) {
@@ -140,8 +140,8 @@ static const char *subject_of(struct nats_sink *n, const struct event *ev)
     return subject ? subject : "";
 }
 
-/* Reports an event that no stream accepted. The event is refused if the stream does not include its
- * subject. Otherwise the stream has no leader or is gone, which the next link finds out. */
+/* Reports an event that no stream accepted. If the stream does not include its subject, the event
+ * is refused. Otherwise the stream has no leader or was deleted; the next link finds out which. */
 static void no_stream(struct nats_sink *n, struct nats_item *it)
 {
     char text[600], subject[200];
@@ -151,11 +151,11 @@ static void no_stream(struct nats_sink *n, struct nats_item *it)
     bool accepted = n->fixed || nats_stream_accepts(n->stream, str_of(name));
     if (accepted) {
         snprintf(text, sizeof text,
-                 "%s: no stream takes %s at the moment: stream %s has no leader, or is gone",
+                 "%s: no stream accepts %s at the moment: stream %s has no leader, or was deleted",
                  n->plan->url.label, subject, n->plan->set.stream);
     } else {
         r.status = SINK_REFUSED;
-        snprintf(text, sizeof text, "%s: stream %s does not take the subject %s",
+        snprintf(text, sizeof text, "%s: stream %s does not include the subject %s",
                  n->plan->url.label, n->plan->set.stream, subject);
     }
     refused(n, it, &r);
@@ -187,7 +187,7 @@ void nats_answer_handle(struct nats_sink *n, const struct nats_answer *a)
     }
     struct nats_item *it = n->by_token[a->token & (NATS_WINDOW_MAX - 1)];
     bool awaited = it && it->token == a->token;
-    if (!awaited) /* the event was given up */
+    if (!awaited) /* the event was cancelled */
         return;
     n->replied_at = broker_now(&n->b);
 
@@ -213,7 +213,7 @@ void nats_answer_handle(struct nats_sink *n, const struct nats_answer *a)
         snprintf(
             text, sizeof text,
             "%s: the reply for stream %s is not from JetStream: does another service subscribe "
-            "to its subjects, and reply?",
+            "to its subjects and reply?",
             n->plan->url.label, n->plan->set.stream);
         break;
     }

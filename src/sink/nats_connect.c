@@ -1,4 +1,5 @@
-/* nats_connect.c: connecting a link to a server, with a time limit for TLS, and logging in. */
+/* nats_connect.c: connects a link to a server, with a time limit for the TLS handshake, and logs
+ * in. */
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/ssl.h>
@@ -16,7 +17,7 @@
 
 /* TLS handshake */
 
-/* Set only in the connecting thread, so that connections of other threads are not affected. */
+/* Thread-local, so that connections of other threads are not affected. */
 static _Thread_local int64_t handshake_ms;
 static _Thread_local struct nats_link *handshake_link;
 
@@ -27,8 +28,8 @@ static void set_limit(int fd, int64_t ms)
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
-/* Replaces the link's duplicate of the socket descriptor; -1: none any more. A link that was
- * dropped meanwhile is stopped here. */
+/* Replaces the link's duplicate of the socket descriptor; -1 removes it. If the link was dropped in
+ * the meantime, shuts the socket down. */
 static void set_handshake_fd(struct nats_link *l, int fd)
 {
     pthread_mutex_lock(&l->lock);
@@ -52,7 +53,7 @@ static void on_info(const SSL *ssl, int where, int value)
         set_handshake_fd(handshake_link, fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }
 
-/* Called for every SSL object of the process, including those of other code. */
+/* OpenSSL calls this for every SSL object of the process, including those of other code. */
 static void on_new(void *ssl, void *data, CRYPTO_EX_DATA *all, int index, long number, void *arg)
 {
     (void)data;
@@ -87,7 +88,7 @@ void nats_tls_end(void)
 
 /* Connecting */
 
-/* Called by libnats when it starts and stops using the socket, and waiting to write. */
+/* libnats calls these when it starts using the socket, stops using it, or waits to write. */
 
 static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock fd)
 {
@@ -103,7 +104,7 @@ static natsStatus attached(void **user, void *loop, natsConnection *nc, natsSock
     return NATS_OK;
 }
 
-/* Called before the socket is closed, after which its number may be reused. */
+/* Called before the socket is closed; its number may be reused afterwards. */
 static natsStatus stops_reading(void *user, bool add)
 {
     struct nats_link *l = user;
@@ -130,8 +131,8 @@ static natsStatus detached(void *user)
     return NATS_OK;
 }
 
-/* Called by a thread of libnats. Permission errors are reported only here; all other errors also
- * end the connection. */
+/* Called by a thread of libnats. Permission errors are reported only here; every other error also
+ * ends the connection. */
 static void on_error(natsConnection *nc, natsSubscription *sub, natsStatus s, void *closure)
 {
     struct nats_link *l = closure;
@@ -150,7 +151,7 @@ static void on_closed(natsConnection *nc, void *closure)
     nats_link_unref(closure);
 }
 
-/* Reads the first line of a file; the caller wipes it. */
+/* Reads the first line of a secret file. The caller wipes it. */
 static int read_secret(const char *path, char out[SECRET_MAX], struct error *err)
 {
     ssize_t n = fd_read_file(path, out, SECRET_MAX);
@@ -163,7 +164,7 @@ static int read_secret(const char *path, char out[SECRET_MAX], struct error *err
     return 0;
 }
 
-/* Sets the login. The files are reread for each connection. */
+/* Sets the login. Files are reread for each connection. */
 static int set_login(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
     natsStatus s = NATS_OK;
@@ -198,8 +199,8 @@ static int set_login(const struct nats_plan *p, natsOptions *o, struct error *er
     return 0;
 }
 
-/* Requires a certificate that is valid for this host name, which libnats checks only if told the
- * name. */
+/* Requires a certificate valid for this host name. libnats checks the name only if it is set
+ * explicitly. */
 static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, struct error *err)
 {
     const struct broker_url *u = &p->url;
@@ -217,7 +218,7 @@ static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, 
     return 0;
 }
 
-/* Checks the results of setting options; reports the first failure. */
+/* Checks the results of several option setters and reports the first failure. */
 static int set_all(const struct nats_plan *p, const natsStatus *all, size_t n, struct error *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -253,10 +254,10 @@ int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, 
     const char *advice = "";
     nats_link_text(s, said, sizeof said);
     bool wants_tls = s == NATS_SECURE_CONNECTION_REQUIRED || s == NATS_SSL_ERROR;
-    if (wants_tls && !p->tls) /* libnats then tries TLS, with the system's certificates */
-        advice = "; write nats+tls://";
+    if (wants_tls && !p->tls) /* libnats then tries TLS with the system's certificates */
+        advice = "; use nats+tls://";
     if (s == NATS_SECURE_CONNECTION_WANTED)
-        advice = "; the server has no TLS: write nats://, or set it up";
+        advice = "; the server has no TLS: use nats://, or enable TLS on the server";
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, (int)s, "nats at %.200s:%.10s: %s%s",
                      h->host, h->port, said, advice);
 }
@@ -270,7 +271,7 @@ int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct e
         return nats_link_failed(l->plan, s, "options", err);
     int rc = nats_connect_options(l->plan, h, o, err);
     if (rc == 0) {
-        /* Disable what libnats would do on its own: reconnecting, timers, a thread that flushes. */
+        /* Disable automatic reconnection, ping timers and the flusher thread of libnats. */
         const natsStatus all[] = {
             natsOptions_SetAllowReconnect(o, false),
             natsOptions_SetPingInterval(o, 0),
@@ -282,7 +283,8 @@ int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct e
         rc = set_all(l->plan, all, sizeof all / sizeof all[0], err);
     }
     if (rc == 0) {
-        /* The close callback has a reference, and is called if there was a connection. */
+        /* The close callback owns a reference. libnats calls it only if the connection was
+         * established. */
         nats_link_ref(l);
         nats_tls_begin(l, l->plan->timeout_ms);
         s = natsConnection_Connect(&l->nc, o);

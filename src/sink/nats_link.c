@@ -1,4 +1,4 @@
-/* nats_link.c: the thread of a link, and the queues between it and the sink. */
+/* nats_link.c: a link's thread, and the queues between this thread and the sink. */
 #include <errno.h>
 #include <openssl/crypto.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "sink/nats_link_impl.h"
 
-#define BUFFERED_ENOUGH (1 << 20) /* bytes buffered by libnats before it is given more */
+#define BUFFERED_ENOUGH (1 << 20) /* bytes; above it, libnats receives no more messages */
 
 /* Lifetime */
 
@@ -98,7 +98,7 @@ int nats_link_failed(const struct nats_plan *p, natsStatus s, const char *what, 
                      said);
 }
 
-/* The thread's side */
+/* For the link's thread */
 
 void nats_link_push(struct nats_link *l, struct nats_answer a)
 {
@@ -107,7 +107,7 @@ void nats_link_push(struct nats_link *l, struct nats_answer a)
     if (all->n == all->cap) {
         size_t cap = all->cap ? all->cap * 2 : 256;
         struct nats_answer *more = reallocarray(all->at, cap, sizeof *more);
-        if (!more) { /* the sink's own deadline covers the event */
+        if (!more) { /* without a reply, the event times out in the sink */
             pthread_mutex_unlock(&l->lock);
             free(a.text);
             return;
@@ -132,7 +132,7 @@ static void set_state(struct nats_link *l, enum nats_link_state state, const str
     wake(l->update_fd);
 }
 
-/* Reports why the connection is gone. */
+/* Reports why the connection was lost. */
 static int connection_gone(struct nats_link *l, struct error *err)
 {
     const char *said = NULL;
@@ -175,8 +175,8 @@ int nats_link_process(struct nats_link *l, int timeout_ms, struct error *err)
     return 0;
 }
 
-/* Takes the sink's queue, once everything taken before is sent. Returns whether there is anything
- * to send. */
+/* Takes over the sink's queue once all earlier messages are sent. Returns whether a message remains
+ * to be sent. */
 static bool take_queue(struct nats_link *l)
 {
     struct nats_queue *q = &l->sending;
@@ -198,18 +198,18 @@ static void publish_one(struct nats_link *l, struct nats_outgoing *o)
     natsMsg_Destroy(o->msg);
     if (s == NATS_MAX_PAYLOAD)
         nats_link_push(l, (struct nats_answer){.token = o->token, .kind = NATS_TOO_LARGE});
-    /* Any other failure is the connection's, reported by the next nats_link_process. */
+    /* The next nats_link_process reports any other failure, which concerns the connection. */
 }
 
-/* Passes messages to libnats, which copies them into its buffer: no more than can soon be
- * written. */
+/* Passes messages to libnats, which copies them into its buffer. Stops once the buffer holds
+ * BUFFERED_ENOUGH bytes. */
 static void send_some(struct nats_link *l)
 {
     while (natsConnection_Buffered(l->nc) < BUFFERED_ENOUGH && take_queue(l))
         publish_one(l, &l->sending.at[l->sending.first++]);
 }
 
-/* Tries the hosts in turn, starting with the one after the last that failed. */
+/* Tries the hosts in turn, starting after the last host that failed. */
 static int connect_any(struct nats_link *l, struct error *err)
 {
     const struct broker_url *u = &l->plan->url;
@@ -224,8 +224,8 @@ static int connect_any(struct nats_link *l, struct error *err)
     return -1;
 }
 
-/* Closes the connection without sending what libnats still buffers. The library's own close would
- * first try to send that, for half a second. */
+/* Closes the connection without sending libnats' buffer. The library's own close would first try to
+ * send the buffer for half a second. */
 static void disconnect(struct nats_link *l)
 {
     if (!l->nc)
@@ -250,18 +250,18 @@ static void *link_thread(void *arg)
     bool ready = connect_any(l, &err) == 0 && nats_prepare(l, &err) == 0;
     if (ready) {
         set_state(l, NATS_READY, NULL);
-        /* If messages are left, libnats has a full buffer, and the socket becomes writable when
-         * there is room again. */
+        /* If messages remain, libnats' buffer is full, and the loop continues when the socket
+         * becomes writable. */
         do
             send_some(l);
         while (nats_link_process(l, -1, &err) == 0);
     }
-    if (l->nc) /* another server may do better */
+    if (l->nc) /* the next attempt uses another server */
         atomic_fetch_add(&l->plan->host, 1);
     set_state(l, NATS_LOST, &err);
     disconnect(l);
     nats_ReleaseThreadMemory();
-    /* otherwise it would run after the thread has ended, possibly after the program has */
+    /* otherwise OpenSSL would clean up later, possibly after the end of the program */
     OPENSSL_thread_stop();
 
     pthread_mutex_lock(&l->lock);
@@ -273,10 +273,10 @@ static void *link_thread(void *arg)
     return NULL;
 }
 
-/* The sink's side */
+/* For the sink */
 
-/* Starts the thread with all signals blocked, which is inherited by the threads that libnats starts
- * from it: signals belong to the host program. */
+/* Starts the thread with all signals blocked, because signals belong to the host program. Threads
+ * that libnats starts from it inherit the mask. */
 static int start_thread(struct nats_link *l)
 {
     sigset_t all, old;
@@ -296,8 +296,8 @@ int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error
 {
     if (atomic_load(&plan->threads) >= NATS_LINKS_MAX)
         return err_set(err, ERR_UNAVAILABLE,
-                       "%s: %d attempts to connect are still waiting for an answer",
-                       plan->url.label, NATS_LINKS_MAX);
+                       "%s: %d connection attempts are still waiting for a reply", plan->url.label,
+                       NATS_LINKS_MAX);
     struct nats_link *l = calloc(1, sizeof *l);
     if (!l)
         return err_nomem(err);
@@ -337,7 +337,7 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
         return;
     pthread_mutex_lock(&l->lock);
     l->dropped = true;
-    if (l->fd >= 0) /* ends whatever libnats is waiting for */
+    if (l->fd >= 0) /* interrupts any blocking call of libnats */
         shutdown(l->fd, SHUT_RDWR);
     if (l->handshake_fd >= 0)
         shutdown(l->handshake_fd, SHUT_RDWR);

@@ -7,11 +7,11 @@
 
 #define HEADERS_MAX 65535 /* bytes, as counted by the server */
 #define LINE_EXTRA 4      /* ": " and the line's end */
-#define HEAD_EXTRA 12     /* "NATS/1.0", its line's end, and that of the last line */
+#define HEAD_EXTRA 12     /* "NATS/1.0", its line end, and that of the last line */
 
 /* The subject */
 
-/* Consumes a part of a well-formed template: a field, a doubled brace, or plain text. */
+/* Consumes one part of a well-formed template: a field, a doubled brace, or literal text. */
 static struct str next_part(const char **p)
 {
     const char *from = *p;
@@ -31,7 +31,7 @@ static bool is_field(struct str part)
 
 int nats_subject_check(const char *text, struct error *err)
 {
-    char room[NATS_SUBJECT_MAX + 1]; /* the subject with an x for each field */
+    char room[NATS_SUBJECT_MAX + 1]; /* the subject with an x in place of each field */
     struct buf b;
     buf_init(&b, NATS_SUBJECT_MAX);
     while (*text) {
@@ -51,23 +51,24 @@ int nats_subject_check(const char *text, struct error *err)
         return err_set(err, ERR_CONFIG, "the subject is too long");
     if (room[0] == '\0')
         return err_set(err, ERR_CONFIG,
-                       "which subject? write nats://HOST/SUBJECT?stream=NAME, where SUBJECT may "
-                       "have " TEMPLATE_FIELDS);
+                       "the URL names no subject: write nats://HOST/SUBJECT?stream=NAME, where "
+                       "SUBJECT may have " TEMPLATE_FIELDS);
     if (strpbrk(room, " \t*>"))
         return err_set(err, ERR_CONFIG,
-                       "the subject \"%s\" has a blank, * or >; events go to one subject each",
+                       "the subject \"%s\" contains a blank, * or >; an event needs a single "
+                       "literal subject",
                        room);
     bool empty_token = room[0] == '.' || room[strlen(room) - 1] == '.' || strstr(room, "..");
     if (empty_token)
-        return err_set(err, ERR_CONFIG, "the subject \"%s\" has an empty part between its dots",
+        return err_set(err, ERR_CONFIG, "the subject \"%s\" has an empty token between its dots",
                        room);
     if (room[0] == '$')
-        return err_set(err, ERR_CONFIG, "subjects with a $ in front are the server's own");
+        return err_set(err, ERR_CONFIG, "subjects that begin with $ are reserved for the server");
     return 0;
 }
 
-/* Token by token: one that contains a field becomes *, and one that contains a whole type, which
- * has any number of levels, ends the pattern. */
+/* Works token by token: a token that contains a field becomes *. A token that contains a whole
+ * type, which may have any number of levels, becomes > and ends the pattern. */
 void nats_subject_pattern(const char *text, struct buf *b)
 {
     size_t token = b->n; /* start of the current token */
@@ -141,8 +142,8 @@ struct builder {
     size_t bytes;
 };
 
-/* Appends a header's name. Characters that are not allowed in a name are percent-encoded, and so is
- * the N of Nats-: an event must not be able to control the server. */
+/* Appends a header's name. Percent-encodes characters that are not allowed in a name, and the N of
+ * Nats-, because an event must not be able to control the server. */
 static void add_name(struct buf *b, struct str name)
 {
     bool is_servers = name.n >= 5 && strncasecmp(name.p, "nats-", 5) == 0;
@@ -156,8 +157,8 @@ static void add_name(struct buf *b, struct str name)
     }
 }
 
-/* Appends a header's value. A CloudEvents attribute is percent-encoded as its binding requires;
- * other values only where a character would end the line or be trimmed. */
+/* Appends a header's value. A CloudEvents attribute is percent-encoded as its binding requires; in
+ * any other value, only characters that would end the line or be trimmed. */
 static void add_value(struct buf *b, struct str v, bool attribute)
 {
     for (size_t i = 0; i < v.n; i++) {
@@ -181,7 +182,7 @@ static int set_header(struct builder *m, const char *name, const char *value, st
     return 0;
 }
 
-/* Adds a header of the event. One without a value is left out: libnats would parse the next header
+/* Adds a header of the event. Omits a header without a value: libnats would parse the next header
  * as its value. */
 static int add_header(struct builder *m, const struct message_header *h, struct error *err)
 {
@@ -214,9 +215,9 @@ struct str nats_message_id(struct nats_sink *n, const struct event *ev)
     return (struct str){text ? text : "", text ? b->n : 0};
 }
 
-/* Adds the header that names the message which must be the stream's last for this one to be stored.
- * The size counts the longer of the two possible headers, so that whether an event fits does not
- * depend on the message before it. */
+/* Adds the header with the message that must be the stream's last when this one is stored. The size
+ * counts the longer of the two possible headers, so that whether an event fits does not depend on
+ * its predecessor. */
 static int add_chain(struct builder *m, size_t id_length, struct error *err)
 {
     static const char by_id[] = "Nats-Expected-Last-Msg-Id";
@@ -234,7 +235,7 @@ static int add_chain(struct builder *m, size_t id_length, struct error *err)
     return s == NATS_OK ? 0 : err_nomem(err);
 }
 
-/* Leaves the event's id in n->header, for nats_message_sent. */
+/* Adds all headers, and leaves the event's id in n->header for nats_message_sent. */
 static int add_headers(struct builder *m, const struct event *ev, const struct message *msg,
                        struct error *err)
 {
@@ -261,8 +262,8 @@ static int add_headers(struct builder *m, const struct event *ev, const struct m
     return set_header(m, "Nats-Msg-Id", id.p, err);
 }
 
-/* Refuses a message that the server would refuse: after its refusal, a chain would have to be sent
- * again. */
+/* Rejects a message that the server would refuse: after a refusal by the server, a chain would have
+ * to be resent. */
 static int check_size(const struct builder *m, size_t payload, struct error *err)
 {
     const struct nats_sink *n = m->n;
@@ -302,8 +303,7 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
     if (!subject)
         return -1;
     if (!nats_subject_whole(str_of(subject)))
-        return err_set(err, ERR_INVALID,
-                       "a value that its subject is made of is empty, which leaves \"%.200s\"",
+        return err_set(err, ERR_INVALID, "an empty value leaves its subject incomplete: \"%.200s\"",
                        subject);
     if (message_make(&n->style, d->ev, str_of(subject), str_of(n->b.base.cfg.consumer), d->attempt,
                      &n->text, &msg, err) != 0)

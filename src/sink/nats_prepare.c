@@ -9,11 +9,11 @@
 #include "sink/nats_link_impl.h"
 
 #define NO_STREAM 10059
-#define REPEAT_NS (500 * MS_NS) /* of a request without a reply */
+#define REPEAT_NS (500 * MS_NS) /* before a request without a reply is repeated */
 
 /* Receiving. These functions run in a thread of libnats. */
 
-/* Keeps the reply to our last request, and drops one to an earlier request. */
+/* Keeps the reply to our last request and drops replies to earlier requests. */
 static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
 {
     pthread_mutex_lock(&l->lock);
@@ -31,8 +31,7 @@ static void keep_reply(struct nats_link *l, const char *number, natsMsg *msg)
     nats_link_flush(l);
 }
 
-/* Records the id of one of the stream's last messages, which has the subject that it was published
- * to. */
+/* Records the id of one of the stream's last messages. The message has its original subject. */
 static void on_tail(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
     struct nats_link *l = closure;
@@ -70,7 +69,7 @@ static void push_ack(struct nats_link *l, const char *token, natsMsg *msg)
         free(a.text);
 }
 
-/* Dispatches replies: INBOX.q1 is for a request, INBOX.17 for an event. */
+/* Dispatches replies: INBOX.q1 is the reply to a request, INBOX.17 to an event. */
 static void on_reply(natsConnection *nc, natsSubscription *sub, natsMsg *msg, void *closure)
 {
     struct nats_link *l = closure;
@@ -120,7 +119,7 @@ static int subscribe_inbox(struct nats_link *l, struct error *err)
 
 /* Requests */
 
-/* Waits until a flag of the link is set, or until a deadline. *ret is whether the flag is set. */
+/* Waits until a flag of the link is set, or until a deadline. Sets *ret to the flag. */
 static int wait_until(struct nats_link *l, const bool *flag, int64_t until, bool *ret,
                       struct error *err)
 {
@@ -145,9 +144,9 @@ static int unanswered(const struct nats_link *l, const char *what, struct error 
                    l->plan->url.label, what, (long long)l->plan->timeout_ms);
 }
 
-/* Sends a request to JetStream, with `what` such as STREAM.INFO.orders, and waits. *ret is the
- * reply, which lives until the next request. A request sent while there is no leader is never
- * answered, so it is repeated; a reply to any will do. */
+/* Sends a request to JetStream and waits for the reply. `what` is its subject, such as
+ * STREAM.INFO.orders. *ret is the reply, which lives until the next request. A request sent while
+ * no leader exists is never answered, so it is repeated; a reply to any copy suffices. */
 static int send_request(struct nats_link *l, const char *what, struct str body, struct json *ret,
                         struct error *err)
 {
@@ -175,7 +174,7 @@ static int send_request(struct nats_link *l, const char *what, struct str body, 
         return unanswered(l, subject, err);
     if (l->no_responders)
         return err_set(err, ERR_UNAVAILABLE,
-                       "%s: JetStream does not answer: it is switched off, or has no leader yet",
+                       "%s: JetStream does not answer: it is disabled, or has no leader yet",
                        l->plan->url.label);
 
     struct str text = {natsMsg_GetData(l->reply), (size_t)natsMsg_GetDataLength(l->reply)};
@@ -185,7 +184,7 @@ static int send_request(struct nats_link *l, const char *what, struct str body, 
     return 0;
 }
 
-/* Sends a request with this body, and releases it. */
+/* Sends a request with this body, and releases the body. */
 static int send_body(struct nats_link *l, const char *what, struct buf *body, struct json *ret,
                      struct error *err)
 {
@@ -208,7 +207,7 @@ static int refused(struct nats_link *l, const char *what, int code, const char *
                      l->plan->url.label, l->plan->stream.name, what, said, code);
 }
 
-/* Creates the stream; *ret is the reply, which describes the stream as STREAM.INFO does. */
+/* Creates the stream. *ret is the reply, which describes the stream as STREAM.INFO does. */
 static int create_stream(struct nats_link *l, struct json *ret, struct error *err)
 {
     char what[300], said[200];
@@ -237,7 +236,7 @@ static int read_stream(struct nats_link *l, struct error *err)
             return refused(l, "no information", code, said, err);
         if (!l->plan->stream.create)
             return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, NO_STREAM,
-                             "%s has no stream %s; make one for %s, or write create=on",
+                             "%s has no stream %s; create one for %s, or set create=on",
                              l->plan->url.label, l->plan->stream.name, l->plan->stream.subject);
         if (create_stream(l, &o, err) != 0)
             return -1;
@@ -249,8 +248,8 @@ static int read_stream(struct nats_link *l, struct error *err)
 
 /* The tail */
 
-/* Creates a consumer that sends us the stream's last messages. *ret_name is its name, "" if there
- * are none. */
+/* Creates a consumer that sends us the stream's last messages. *ret_name is its name; "" if the
+ * stream has no messages in that range. */
 static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100], struct error *err)
 {
     char what[300], said[200];
@@ -277,13 +276,13 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     int64_t n;
     bool nothing = json_get(o, STR("num_pending"), &v) && json_int(v, &n) && n == 0;
     bool named = json_get(o, STR("name"), &name) && name.type == JSON_STRING && name.raw.n < 100;
-    if (named && !nothing) /* they may have been deleted since STREAM.INFO */
+    if (named && !nothing) /* the messages may have been deleted since STREAM.INFO */
         snprintf(ret_name, 100, "%.*s", (int)name.raw.n - 2, name.raw.p + 1);
     return 0;
 }
 
-/* Reads the headers of the last messages through a temporary consumer. The subject is not one of
- * INBOX.*: the server sends only if there is a subscription to exactly that subject. */
+/* Reads the headers of the last messages through a temporary consumer. Its subject is outside
+ * INBOX.*, because the server delivers only if a subscription for exactly this subject exists. */
 static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
 {
     char subject[sizeof l->inbox + 4], name[100], what[600];
@@ -315,9 +314,9 @@ static void set_tail(struct nats_link *l, struct nats_tail *tail)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Reads the ids of the stream's last messages: a relay that is gone, or a connection that was cut,
- * may have stored events there without our knowing. If this is not permitted, events may be
- * repeated; an exclusive stream requires it. */
+/* Reads the ids of the stream's last messages: a relay that vanished, or a connection that was
+ * lost, may have stored events without a confirmation. Without permission to read them, events may
+ * be repeated; an exclusive stream requires it. */
 static int look_back(struct nats_link *l, struct error *err)
 {
     const struct nats_stream *st = &l->stream;

@@ -1,4 +1,4 @@
-/* nats_settings.c: the URL of a NATS sink, and the plan shared by all its connections. */
+/* nats_settings.c: the URL of a NATS sink, and the plan shared by all its links. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -6,7 +6,7 @@
 #include "sink/nats_impl.h"
 
 #define TAIL_MAX 100000
-#define CONNECT_MS 5000 /* for one host, and for one request */
+#define CONNECT_MS 5000 /* time limit for one host, and for one request */
 
 static const char *const msg_ids[] = {
     [NATS_ID_CONSUMER] = "consumer", [NATS_ID_EVENT] = "event", NULL};
@@ -15,35 +15,35 @@ static const struct option_def options[] = {
     {"stream", "NAME", NULL, "the JetStream stream that stores the events", option_copy,
      .at = offsetof(struct nats_settings, stream)},
     BROKER_OPTIONS(nats_settings, "plain"),
-    {"create", "on|off", "off", "make the stream if it does not exist", option_bool,
+    {"create", "on|off", "off", "create the stream if it does not exist", option_bool,
      .at = offsetof(struct nats_settings, create)},
-    {"replicas", "N", "1", "copies that a stream we make has", option_long,
+    {"replicas", "N", "1", "number of replicas of a created stream", option_long,
      .at = offsetof(struct nats_settings, replicas), .min = 1, .max = 5},
     {"exclusive", "on|off", "off",
-     "no other client writes to the stream: many events of a key in flight, none stored twice",
+     "no other client writes to the stream: many events per key in flight, none stored twice",
      option_bool, .at = offsetof(struct nats_settings, exclusive)},
     {"msg-id", "consumer|event", "consumer",
-     "Nats-Msg-Id is the event's id and the consumer's name, or the event's id alone",
-     option_choice, .at = offsetof(struct nats_settings, msg_id), .names = msg_ids},
-    {"lookback", "N", "8192", "how many of the stream's last messages to look for events in",
+     "Nats-Msg-Id: the event's id and the consumer's name, or only the event's id", option_choice,
+     .at = offsetof(struct nats_settings, msg_id), .names = msg_ids},
+    {"lookback", "N", "8192", "number of the stream's last messages in which to look up events",
      option_long, .at = offsetof(struct nats_settings, lookback), .max = TAIL_MAX},
-    {"window", "N", "1024", "events in flight at most", option_long,
+    {"window", "N", "1024", "maximum number of events in flight", option_long,
      .at = offsetof(struct nats_settings, window), .min = 1, .max = NATS_WINDOW_MAX},
-    {"domain", "NAME", NULL, "domain of JetStream", option_copy,
+    {"domain", "NAME", NULL, "JetStream domain", option_copy,
      .at = offsetof(struct nats_settings, domain)},
-    {"creds-file", "FILE", NULL, "credentials: a JWT and its key, read at each connection",
+    {"creds-file", "FILE", NULL, "credentials: a JWT and its key, reread for each connection",
      option_file, .at = offsetof(struct nats_settings, creds_file)},
-    {"nkey", "KEY", NULL, "the public key of a user, with nkey-file", option_copy,
+    {"nkey", "KEY", NULL, "public key of a user; requires nkey-file", option_copy,
      .at = offsetof(struct nats_settings, nkey)},
-    {"nkey-file", "FILE", NULL, "the seed of that key, read at each connection", option_file,
-     .at = offsetof(struct nats_settings, nkey_file)},
+    {"nkey-file", "FILE", NULL, "file with the seed of that key, reread for each connection",
+     option_file, .at = offsetof(struct nats_settings, nkey_file)},
     {"token-file", "FILE", NULL,
-     "token to log in with, read at each connection; else " NATS_TOKEN_ENV, option_file,
-     .at = offsetof(struct nats_settings, token_file)},
+     "file with the login token, reread for each connection; otherwise " NATS_TOKEN_ENV,
+     option_file, .at = offsetof(struct nats_settings, token_file)},
     {NULL},
 };
 
-/* Refuses names that cannot be a stream or domain: they become a token of a subject. */
+/* Rejects names that cannot be a stream or domain: the name becomes a token of a subject. */
 static int check_name(const char *what, const char *name, struct error *err)
 {
     size_t n = strlen(name);
@@ -54,24 +54,24 @@ static int check_name(const char *what, const char *name, struct error *err)
     return 0;
 }
 
-/* Refuses two ways to log in at once, and TLS files without TLS. */
+/* Rejects two login methods at once, and TLS files without TLS. */
 static int check_login(const struct nats_settings *s, const struct broker_url *u, struct error *err)
 {
     int ways = (u->user != NULL) + (s->creds_file != NULL) + (s->nkey != NULL) +
                (s->token_file != NULL);
     if (ways > 1)
-        return err_set(err, ERR_CONFIG, "use one of a user, creds-file, nkey and token-file");
+        return err_set(err, ERR_CONFIG, "use only one of USER@, creds-file, nkey and token-file");
     if (!s->nkey != !s->nkey_file)
         return err_set(err, ERR_CONFIG, "nkey and nkey-file go together");
     bool needs_user = u->password_file && !u->user;
     if (needs_user)
         return err_set(err, ERR_CONFIG,
-                       "password-file takes a user: write nats://USER@HOST, or token-file for a "
-                       "token");
+                       "password-file requires a user: write nats://USER@HOST, or use token-file "
+                       "for a token");
     bool tls = strcmp(u->scheme, "nats") != 0;
     bool has_files = u->ca || u->cert;
     if (has_files && !tls)
-        return err_set(err, ERR_CONFIG, "ca, cert and key are for nats+tls://");
+        return err_set(err, ERR_CONFIG, "ca, cert and key require nats+tls://");
 
     const char *const files[] = {s->creds_file, s->nkey_file, s->token_file};
     if (broker_url_check_files(u, err) != 0)
@@ -84,19 +84,21 @@ static int check_settings(const struct nats_settings *s, const struct broker_url
 {
     if (!s->stream)
         return err_set(err, ERR_CONFIG,
-                       "which stream? add ?stream=NAME; without one, NATS drops messages without "
-                       "a subscriber");
+                       "the URL names no stream: add ?stream=NAME; without one, NATS drops "
+                       "messages without a subscriber");
     if (check_name("stream", s->stream, err) != 0)
         return -1;
     if (s->domain && check_name("domain", s->domain, err) != 0)
         return -1;
     if (s->exclusive && s->lookback < s->window)
-        return err_set(err, ERR_CONFIG, "exclusive=on needs a lookback of at least window, %lld",
+        return err_set(err, ERR_CONFIG,
+                       "exclusive=on requires a lookback of at least window, "
+                       "%lld",
                        (long long)s->window);
     return check_login(s, u, err);
 }
 
-/* Reads the template of the subject, and derives the pattern that all subjects match. */
+/* Reads the template of the subject, and derives the pattern that matches all its subjects. */
 static int read_subject(struct nats_plan *p, struct error *err)
 {
     struct template *t = NULL;

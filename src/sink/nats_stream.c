@@ -1,4 +1,4 @@
-/* nats_stream.c: parses what JetStream says: the description of a stream, and replies. */
+/* nats_stream.c: parses JetStream's description of a stream, and its replies. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,7 +14,7 @@
 
 /* The stream */
 
-/* Returns the number with that name, or 0. */
+/* Returns the number with this name; 0 if it is absent. */
 static int64_t number_of(struct json o, struct str name)
 {
     struct json v;
@@ -23,7 +23,7 @@ static int64_t number_of(struct json o, struct str name)
     return is_number ? n : 0;
 }
 
-/* Returns a limit; 0 if there is none, which the server writes as -1. */
+/* Returns a limit; 0 for no limit, which the server writes as -1. */
 static int64_t limit_of(struct json o, struct str name)
 {
     int64_t n = number_of(o, name);
@@ -88,13 +88,14 @@ bool nats_stream_accepts(const struct nats_stream *st, struct str subject)
         if (nats_stream_covers(pattern, subject))
             return true;
         p += pattern.n;
-        if (*p) /* after a NUL from the server there is no blank */
+        if (*p) /* after a NUL from the server no blank follows */
             p++;
     }
     return false;
 }
 
-/* Stores the subject patterns of a stream. They contain no blanks: a subject cannot. */
+/* Stores the subject patterns of a stream. A subject cannot contain a blank, so blanks separate
+ * them. */
 static int read_subjects(struct json config, struct nats_stream *st, struct error *err)
 {
     struct json list, v;
@@ -150,7 +151,7 @@ int nats_stream_read(struct str text, const struct nats_stream_spec *spec, struc
     bool understood = json_parse(text, &o, NULL, NULL) == 0 &&
                       json_get(o, STR("config"), &config) && config.type == JSON_OBJECT;
     if (!understood)
-        return err_set(err, ERR_UNAVAILABLE, "the server gives no information about it");
+        return err_set(err, ERR_UNAVAILABLE, "the server returns no information about it");
     read_config(config, ret);
     read_state(o, ret);
     if (read_subjects(config, ret, err) != 0)
@@ -158,15 +159,15 @@ int nats_stream_read(struct str text, const struct nats_stream_spec *spec, struc
 
     if (ret->no_ack)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "it has no_ack set, so it never confirms that it has stored an event");
+                         "it has no_ack set, so it never confirms a stored event");
     if (ret->sealed)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-                         "it is sealed, and accepts no more messages");
+                         "it is sealed and accepts no more messages");
     if (!spec->fixed || nats_stream_accepts(ret, str_of(spec->subject)))
         return 0;
     char accepts[200];
     text_clean(accepts, sizeof accepts, ret->subjects, strlen(ret->subjects));
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it takes %s; the events go to %s",
+    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it accepts %s; the events go to %s",
                      accepts[0] ? accepts : "no subjects", spec->subject);
 }
 
@@ -196,7 +197,7 @@ static void add_risk(struct buf *b, const char *risk)
     buf_adds(b, risk);
 }
 
-/* Returns the limit by which the stream drops old messages; NULL if there is none. */
+/* Returns the limit by which the stream drops old messages; NULL if it has no limit. */
 static const char *drop_limit(const struct nats_stream *st)
 {
     if (st->max_age_ms)
@@ -219,17 +220,18 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_
     const char *limit = drop_limit(st);
     buf_init(&b, 4096);
     if (st->in_memory)
-        add_risk(&b, "storage=memory: a restart of the server loses what is in it");
+        add_risk(&b, "storage=memory: a restart of the server loses its messages");
     if (st->replicas == 1)
-        add_risk(&b, "one replica: the loss of a server's disk loses what is in it");
+        add_risk(&b, "one replica: a failed disk loses its messages");
     if (limit) {
         add_risk(&b, limit);
-        buf_adds(&b, " drops events whether they were read or not");
+        buf_adds(&b, " drops events, read or unread");
     }
     if (strcmp(st->retention, "interest") == 0)
-        add_risk(&b, "retention=interest drops an event if there is no consumer for it");
+        add_risk(&b, "retention=interest drops an event that no consumer of the stream is "
+                     "interested in");
     if (strcmp(st->retention, "workqueue") == 0)
-        add_risk(&b, "retention=workqueue drops an event once it is read, so one that was settled "
+        add_risk(&b, "retention=workqueue drops an event once it is read, so an event settled "
                      "late cannot be found again");
     if (!spec->exclusive && st->duplicate_ms < resend_ms) {
         char window[32], resend[32];
@@ -237,7 +239,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_
         text_duration_show(resend_ms, resend);
         add_risk(&b, "");
         buf_addf(&b,
-                 "duplicate_window is %s, but an event may be resent after %s, and is then stored "
+                 "duplicate_window is %s, but an event may be resent after %s; it is then stored "
                  "twice unless it is among the last messages checked",
                  window, resend);
     }
@@ -266,7 +268,7 @@ int nats_tail_init(struct nats_tail *t, size_t n)
     return 0;
 }
 
-/* Returns the slot of an id, or a free one for it. There is always a free slot. */
+/* Returns the slot of an id, or a free slot for it. A free slot always exists. */
 static struct nats_tail_entry *place_of(const struct nats_tail *t, struct str id, uint64_t hash[2])
 {
     hash[0] = hash_end(hash_add(HASH_INIT, id));

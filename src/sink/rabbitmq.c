@@ -1,5 +1,5 @@
-/* rabbitmq.c: the sink that publishes to RabbitMQ: one message per event, hundreds in flight, each
- * delivered once the broker has confirmed it. */
+/* rabbitmq.c: the sink that publishes to RabbitMQ: one message per event, hundreds in flight. An
+ * event is delivered once the broker has confirmed its message. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,11 +7,11 @@
 #include "sink/kinds.h"
 #include "sink/rabbitmq_impl.h"
 
-#define OUT_ENOUGH ((size_t)4 << 20) /* back-pressure until some of it is written */
+#define OUT_ENOUGH ((size_t)4 << 20) /* queued bytes; above this, submit applies back-pressure */
 #define NACKED_NS (2000 * MS_NS)     /* a channel with nacks for this long is replaced */
-#define REPLACED_NS (20000 * MS_NS)  /* between replacements */
-#define KEY_MAX ((size_t)16 << 10)   /* for a routing key, before the length check */
-#define TEXT_MAX ((size_t)512 << 20) /* for the output of message_make */
+#define REPLACED_NS (20000 * MS_NS)  /* minimum time between replacements */
+#define KEY_MAX ((size_t)16 << 10)   /* limit on a routing key before its length is checked */
+#define TEXT_MAX ((size_t)512 << 20) /* limit on the output of message_make */
 
 /* Messages */
 
@@ -23,13 +23,13 @@ static int write_key(struct rabbitmq_sink *r, const struct event *ev, struct err
     if (template_write(r->key, ev, &r->name, err) != 0)
         return -1;
     if (r->name.n > RABBIT_SHORT_MAX)
-        return err_set(err, ERR_INVALID, "its routing key would have %zu bytes, and AMQP allows %d",
+        return err_set(err, ERR_INVALID, "its routing key has %zu bytes; the limit of AMQP is %d",
                        r->name.n, RABBIT_SHORT_MAX);
     return 0;
 }
 
-/* One mark per exchange. The default exchange routes to the queue named by the key, so there it is
- * one per queue. */
+/* Returns the high-water mark of an exchange. The default exchange routes to the queue named by the
+ * key, so it has one mark per queue. */
 static struct stream *find_mark(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
     struct str name = str_of(r->set.exchange);
@@ -52,10 +52,10 @@ static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *re
         struct str name = m->headers[i].name;
         if (name.n > RABBIT_SHORT_MAX)
             return err_set(err, ERR_INVALID,
-                           "the name of a header has %zu bytes, and AMQP allows %d", name.n,
+                           "the name of a header has %zu bytes; the limit of AMQP is %d", name.n,
                            RABBIT_SHORT_MAX);
-        /* RabbitMQ interprets these two: they name more queues to route to, and must be arrays. No
-         * event may choose its destination, or close our channel. */
+        /* RabbitMQ interprets these two headers: they name more queues to route to, and must be
+         * arrays. An event must not be able to choose its destination or to close our channel. */
         if (str_is(name, "CC") || str_is(name, "BCC"))
             continue;
         to[n++] = (amqp_table_entry_t){
@@ -68,7 +68,7 @@ static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *re
     return 0;
 }
 
-/* Writes the method, the header and the body. The header contains the id in every format: it
+/* Writes the method, the header and the body. In every format the header contains the id, which
  * identifies the event in basic.return. */
 static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
@@ -127,8 +127,8 @@ static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, stru
 /* Publishing */
 
 /* Returns whether the channel must be replaced. RabbitMQ 3.10 caches the leader of a quorum queue
- * in the channel: if that node dies, the channel gets a nack for every message to the queue from
- * then on. A queue that is full looks the same, so this is not done often. */
+ * in the channel: if that node dies, the channel gets a nack for every later message to the queue.
+ * A full queue looks the same, so replacements are rare. */
 static bool must_replace_channel(const struct rabbitmq_sink *r)
 {
     int64_t now = broker_now(&r->b);
@@ -166,8 +166,8 @@ static void publish_waiting(struct rabbitmq_sink *r)
     }
 }
 
-/* Connects and opens the channel if there is none. A channel that must be replaced is closed once
- * nothing is in flight on it. */
+/* Connects and opens the channel if necessary. A channel due for replacement is closed once no
+ * message is in flight on it. */
 static int ensure_channel(struct rabbitmq_sink *r, struct error *err)
 {
     r->has_connected = true;
@@ -201,11 +201,11 @@ static bool has_room(const struct rabbitmq_sink *r)
 /* Fails because the broker blocks publishers. */
 static int fail_blocked(const struct rabbitmq_sink *r, struct error *err)
 {
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s takes no messages: %s",
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is blocking publishers: %s",
                      rabbit_conn_label(&r->conn), r->conn.reason);
 }
 
-/* Accepts one delivery. Returns whether submit may take the events behind it. */
+/* Accepts one delivery. Returns whether submit may accept the deliveries after it. */
 static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
 {
     struct error err;
@@ -221,7 +221,7 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
     if (rc != 0) {
         broker_unsent(&r->b, d, &err);
         if (r->conn.state == RABBIT_CLOSED)
-            rabbitmq_answer_lost(r, &err); /* events that waited for a connection that failed */
+            rabbitmq_answer_lost(r, &err); /* the events that waited for the failed connection */
         return false;
     }
     struct rabbitmq_item *it = (struct rabbitmq_item *)window_add(&r->window, d, mark);
@@ -235,7 +235,7 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
 
 static void rabbitmq_drive(struct sink *sk);
 
-/* With nothing in flight, pending input is read first: an idle connection closed by the broker must
+/* If no event is in flight, reads pending input first: an idle connection closed by the broker must
  * not count against an event. */
 static size_t rabbitmq_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
@@ -251,7 +251,7 @@ static size_t rabbitmq_submit(struct sink *sk, struct delivery *const *d, size_t
     return n;
 }
 
-/* The first call connects, so that a missing exchange is noticed before the first event. */
+/* The first call connects, so that a missing exchange is reported before the first event. */
 static void rabbitmq_drive(struct sink *sk)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
@@ -276,8 +276,7 @@ static void rabbitmq_drive(struct sink *sk)
     if (broker_now(&r->b) < window_due(&r->window))
         return;
     if (r->conn.blocked) {
-        /* Keep the connection: over another one, messages already written would be published
-         * twice. */
+        /* Keep the connection: a new one would publish messages already written twice. */
         fail_blocked(r, &err);
         rabbitmq_answer_all(r, &(struct sink_result){.status = SINK_DOWN, .text = err.text});
         return;
@@ -317,14 +316,14 @@ static void rabbitmq_cancel(struct sink *sk)
     rabbitmq_answer_all(r, &(struct sink_result){.status = SINK_CANCELLED, .text = why});
 }
 
-/* Heartbeats are due at any time, and the broker may block publishers. */
+/* Heartbeats may become due at any time, and the broker may block publishers. */
 static bool rabbitmq_attended(struct sink *sk)
 {
     (void)sk;
     return true;
 }
 
-/* Reports the node that we are connected to. AMQP does not reveal the leader of a queue. */
+/* Reports the node that we are connected to. AMQP does not reveal a queue's leader. */
 static void rabbitmq_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
@@ -366,11 +365,12 @@ static int rabbitmq_set_up(struct sink *sk, struct error *err)
 
     bool classic = r->set.create && r->set.queue && strcmp(r->set.queue_type, "classic") == 0;
     if (r->set.unroutable == UNROUTABLE_IGNORE)
-        broker_set_caution(&r->b, "unroutable=ignore counts an event as delivered although no "
-                                  "queue was bound for it: the broker drops it");
+        broker_set_caution(&r->b, "unroutable=ignore counts an event as delivered even if no "
+                                  "queue is bound for it and the broker drops it");
     else if (classic)
-        broker_set_caution(&r->b, "queue-type=classic keeps a queue on one node: if that is lost, "
-                                  "so are its events; quorum keeps them on several");
+        broker_set_caution(&r->b, "queue-type=classic keeps a queue on a single node: if the "
+                                  "node is lost, so are the queue's events; quorum replicates "
+                                  "them");
 
     if (window_init(&r->window, sk, RABBITMQ_WINDOW, sizeof(struct rabbitmq_item), err) != 0)
         return -1;
@@ -391,7 +391,7 @@ static int rabbitmq_open(const struct sink_config *cfg, struct sink **ret, struc
     return broker_open(cfg, sizeof(struct rabbitmq_sink), rabbitmq_set_up, ret, err);
 }
 
-/* Waits until the channel is ready: logged in, exchange and queue verified. */
+/* Waits until the channel is ready: logged in, with exchange and queue verified. */
 static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;

@@ -1,5 +1,5 @@
-/* rabbitmq_answer.c: the setup of the channel, and what the broker's replies, or the lack of them,
- * mean for events. */
+/* rabbitmq_answer.c: sets up the channel, and maps the broker's replies, and missing replies, to
+ * the results of events. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,22 +11,22 @@
 #define ABSENT "NOT_FOUND - no " /* "... exchange 'orders' in vhost '/'" */
 
 /* The meaning of every reply. docs/brokers.md has the same table, and a test compares them. The
- * first matching row counts. "Refused" is about the event's routing key, the exchange or the queue;
- * the broker works. "Down" is about the broker: it is unavailable, or refuses the login, or a queue
- * has no leader or no room, which the broker does not distinguish. */
+ * first matching row applies. "Refused" concerns the event's routing key, the exchange or the
+ * queue; the broker works. "Down" concerns the broker: it is unavailable, or refuses the login, or
+ * a queue has no leader or no room, which the broker does not distinguish. */
 static const struct rabbitmq_meaning meanings[] = {
     {REPLY_ACK, 0, NULL, SINK_DELIVERED, true,
-     "every queue it was routed to has it: on disk, or in most nodes of a quorum queue"},
-    {REPLY_NACK, 0, NULL, SINK_DOWN, true, "a queue is full, or could not take it"},
+     "stored by every queue it was routed to: on disk, or by most nodes of a quorum queue"},
+    {REPLY_NACK, 0, NULL, SINK_DOWN, true, "a queue is full, or could not store it"},
     {REPLY_RETURN, 0, NULL, SINK_REFUSED, true, "no queue is bound for its routing key"},
     {REPLY_SETUP, AMQP_ACCESS_REFUSED, NULL, SINK_FATAL, false,
-     "the user may not do what the sink is set up to do"},
+     "the user lacks a permission that the sink's setup requires"},
     {REPLY_SETUP, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false,
      "the exchange or the queue does not exist"},
     {REPLY_SETUP, AMQP_RESOURCE_LOCKED, NULL, SINK_REFUSED, false,
-     "another connection has the queue for itself"},
+     "another connection has exclusive access to the queue"},
     {REPLY_SETUP, AMQP_PRECONDITION_FAILED, NULL, SINK_FATAL, false,
-     "what exists differs from what is asked for"},
+     "the existing exchange or queue differs from the requested one"},
     {REPLY_SETUP, 0, NULL, SINK_DOWN, false, "the channel could not be set up"},
     {REPLY_PUBLISH, AMQP_ACCESS_REFUSED, "access to topic", SINK_REFUSED, true,
      "the user may not write to its topic"},
@@ -34,13 +34,13 @@ static const struct rabbitmq_meaning meanings[] = {
      "the user may not write to the exchange"},
     {REPLY_PUBLISH, AMQP_NOT_FOUND, ABSENT, SINK_REFUSED, false, "the exchange was deleted"},
     {REPLY_PUBLISH, AMQP_PRECONDITION_FAILED, NULL, SINK_REJECT, true,
-     "the broker can never take this message: it is too large, for one"},
+     "the broker can never accept this message, for example because it is too large"},
     {REPLY_PUBLISH, 0, NULL, SINK_DOWN, false, "the channel was closed"},
     {REPLY_CONNECTION, AMQP_CONNECTION_FORCED, NULL, SINK_DOWN, false,
      "the broker is shutting down"},
     {REPLY_CONNECTION, AMQP_ACCESS_REFUSED, NULL, SINK_DOWN, false, "the login was refused"},
     {REPLY_CONNECTION, AMQP_NOT_ALLOWED, NULL, SINK_DOWN, false,
-     "there is no such virtual host, or the user may not enter it"},
+     "the virtual host does not exist, or the user has no access to it"},
     {REPLY_CONNECTION, 0, NULL, SINK_DOWN, false, "the broker closed the connection"},
 };
 
@@ -66,7 +66,7 @@ void rabbitmq_answer_waiting(struct rabbitmq_sink *r, const struct sink_result *
     }
 }
 
-/* Starts the channel's tag window at its next message. */
+/* Restarts the channel's tag window at its next message. */
 static void forget_tags(struct rabbitmq_sink *r)
 {
     memset(r->by_tag, 0, RABBITMQ_WINDOW * sizeof *r->by_tag);
@@ -95,7 +95,7 @@ static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, cha
     return out;
 }
 
-/* Handles the confirm of one message. The event may have been given up while the broker blocked
+/* Handles the confirm of one message. The event may have been cancelled while the broker blocked
  * publishers. */
 static void end_confirmed(struct rabbitmq_sink *r, uint64_t tag, bool stored)
 {
@@ -140,8 +140,8 @@ static void end_confirmed(struct rabbitmq_sink *r, uint64_t tag, bool stored)
     window_end(&r->window, &it->f, &res);
 }
 
-/* Handles an ack or a nack: for one tag or, if multiple, for all up to that tag, where 0 means all
- * outstanding. They arrive in any order. */
+/* Handles an ack or a nack: for one tag or, with `multiple`, for all tags up to this one, where 0
+ * means all outstanding. Tags arrive in any order. */
 static int handle_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, bool stored,
                           struct error *err)
 {
@@ -151,7 +151,7 @@ static int handle_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, 
     bool sent = all || (tag > 0 && tag < r->next_tag);
     if (!sent)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s confirms message %llu, which was never sent",
+                         "%s confirmed message %llu, which was never sent",
                          rabbit_conn_label(&r->conn), (unsigned long long)tag);
 
     uint64_t from = multiple ? r->first_tag : tag;
@@ -164,8 +164,8 @@ static int handle_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, 
     return 0;
 }
 
-/* Handles the content after basic.return: the header and the body of the message. The confirm
- * follows. */
+/* Handles the content after basic.return: the header and the body of the message. The message's
+ * confirm follows. */
 static int handle_content(struct rabbitmq_sink *r, const struct rabbit_frame *f, struct error *err)
 {
     struct rabbitmq_returning *ret = &r->returning;
@@ -194,11 +194,11 @@ static int handle_content(struct rabbitmq_sink *r, const struct rabbit_frame *f,
     return 0;
 }
 
-/* The setup of the channel: confirms, an exchange, perhaps a queue. They are checked whenever a
- * channel is opened, and created only if the URL says so. */
+/* The setup of the channel: confirms, an exchange, perhaps a queue. Every new channel checks them;
+ * it creates them only if the URL says so. */
 
-/* A step of the setup: `send` queues the request, unless it can be skipped, and `reply` is the
- * method of a positive reply. */
+/* A step of the setup: `send` queues the request, unless the step can be skipped, and `reply` is
+ * the method of a positive reply. */
 struct step {
     int (*send)(struct rabbitmq_sink *r, bool *ret_sent);
     amqp_method_number_t reply;
@@ -223,13 +223,14 @@ static int select_confirms(struct rabbitmq_sink *r, bool *ret_sent)
     return send_request(r, AMQP_CONFIRM_SELECT_METHOD, &m, ret_sent);
 }
 
-/* Returns whether the setup creates the exchange and the queue, rather than only checking them. */
+/* Returns whether the setup creates the exchange and the queue instead of only checking them. */
 static bool creates(const struct rabbitmq_sink *r)
 {
     return r->set.create && !r->passive;
 }
 
-/* Skips the default exchange, which always exists and must not be declared. */
+/* Declares the exchange. Skips the default exchange, which always exists and must not be
+ * declared. */
 static int declare_exchange(struct rabbitmq_sink *r, bool *ret_sent)
 {
     amqp_exchange_declare_t m = {
@@ -243,7 +244,7 @@ static int declare_exchange(struct rabbitmq_sink *r, bool *ret_sent)
     return send_request(r, AMQP_EXCHANGE_DECLARE_METHOD, &m, ret_sent);
 }
 
-/* Returns the queue that must exist; NULL: none that we know of. */
+/* Returns the queue that must exist; NULL if none is known. */
 static const char *queue_of(const struct rabbitmq_sink *r)
 {
     bool names_queue = r->set.exchange[0] == '\0' && r->fixed;
@@ -291,7 +292,7 @@ static const struct step steps[] = {
 
 #define STEPS (sizeof steps / sizeof steps[0])
 
-/* Continues until a step awaits a reply; after the last one the channel is ready. */
+/* Runs steps until one awaits a reply. After the last step the channel is ready. */
 static int run_steps(struct rabbitmq_sink *r, struct error *err)
 {
     while (r->step < STEPS) {
@@ -332,12 +333,12 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
     const char *what = steps[r->step].what, *advice = "";
     rabbit_conn_text(m->reply_text, said);
     if (code == AMQP_PRECONDITION_FAILED && creates(r)) {
-        /* It exists with other properties, perhaps not durable, or as a classic queue. Use it as it
-         * is: repeat the setup without creating. */
+        /* The exchange or queue exists with other properties; it may be transient, or a classic
+         * queue. Use it unchanged: repeat the setup without creating. */
         r->passive = true;
         broker_set_caution(&r->b,
-                           "%s has %s in another form than create=on would give it, and it is "
-                           "used as it is: %s",
+                           "%s has %s with properties other than those of create=on, and uses it "
+                           "unchanged: %s",
                            rabbit_conn_label(&r->conn), what, said);
         return rabbitmq_answer_setup(r, err);
     }
@@ -345,7 +346,7 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
     if (code == AMQP_NOT_FOUND && !r->set.create)
         advice = "; declare it, or add create=on to the URL";
     if (code == AMQP_ACCESS_REFUSED && creates(r))
-        advice = "; give the user the right to configure, or declare it and drop create=on";
+        advice = "; grant the user the configure permission, or declare it and drop create=on";
     enum retry_class class = CLASS_DOWN;
     enum sink_status status = rabbitmq_answer_meaning(REPLY_SETUP, code, said)->status;
     if (status == SINK_FATAL)
@@ -356,10 +357,11 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
                      what, said, advice);
 }
 
-/* The end of the channel */
+/* Closing the channel */
 
-/* Handles the close of a channel because of a message. The broker does not say which one: if
- * several are in flight, they are resent one by one. Those that it had stored arrive twice. */
+/* Handles the close of a channel because of a message. The broker does not identify the message: if
+ * several are in flight, they are resent one by one. Messages that the broker had already stored
+ * arrive twice. */
 static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
                            struct error *err)
 {

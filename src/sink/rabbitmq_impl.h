@@ -1,4 +1,4 @@
-/* rabbitmq_impl.h: private to the RabbitMQ sink: rabbitmq.c (what is in flight and what is sent),
+/* rabbitmq_impl.h: private to the RabbitMQ sink: rabbitmq.c (deliveries in flight),
  * rabbitmq_settings.c (the URL and the login) and rabbitmq_answer.c (the setup of the channel, and
  * the meaning of replies). */
 #ifndef SINK_RABBITMQ_IMPL_H
@@ -11,9 +11,9 @@
 #define RABBITMQ_PASSWORD_ENV "OUTBOX_RABBITMQ_PASSWORD"
 #define RABBITMQ_WINDOW 2048 /* events in the sink; a power of two */
 #define RABBITMQ_CHANNEL 1   /* we use only one */
-#define RABBITMQ_TEXT 512    /* of a text about the broker's reply, including the NUL */
+#define RABBITMQ_TEXT 512    /* length of a text about the broker's reply, including the NUL */
 
-/* What happens to an event that no queue is bound for, in the order of the option's names. */
+/* The treatment of an event for which no queue is bound, in the order of the option's names. */
 enum rabbitmq_unroutable { UNROUTABLE_RETRY, UNROUTABLE_REJECT, UNROUTABLE_IGNORE };
 
 enum rabbitmq_auth { AUTH_AUTO, AUTH_PLAIN, AUTH_EXTERNAL };
@@ -34,27 +34,27 @@ struct rabbitmq_settings {
     char *binding; /* of that queue */
 };
 
-/* rabbitmq_settings_read parses a URL into *s, which is zeroed, and *u. The caller releases both,
- * also after an error. ERR_CONFIG, ERR_NOMEM. */
+/* rabbitmq_settings_read parses a URL into *s, which the caller has zeroed, and *u. The caller
+ * releases both, even after an error. Errors: ERR_CONFIG, ERR_NOMEM. */
 int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct broker_url *u,
                            struct error *err);
 void rabbitmq_settings_release(struct rabbitmq_settings *s);
 
-/* Data that a connection borrows. */
+/* The data that a connection borrows. */
 struct rabbitmq_login {
     struct wire_peer *peers;
     char (*labels)[300];
     char client[80]; /* our client name */
 };
 
-/* rabbitmq_login_make fills in the address and the login. *ret borrows from the others, and uses
- * the system's clock. ERR_NOMEM. The caller releases *l, also after an error. */
+/* rabbitmq_login_make fills in the address and the login. *ret borrows from the other arguments,
+ * and uses the system's clock. Errors: ERR_NOMEM. The caller releases *l, even after an error. */
 int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s,
                         struct broker_url *u, const char *who, struct rabbit_config *ret,
                         struct error *err);
 void rabbitmq_login_release(struct rabbitmq_login *l);
 
-/* What a broker's reply is about. */
+/* The subject of a broker's reply. */
 enum rabbitmq_reply {
     REPLY_ACK,
     REPLY_NACK,
@@ -67,14 +67,14 @@ enum rabbitmq_reply {
 /* A row of the table of replies. */
 struct rabbitmq_meaning {
     enum rabbitmq_reply reply;
-    int code;         /* 0: any other */
-    const char *says; /* the text contains this; NULL: any */
+    int code;         /* 0: any code without its own row */
+    const char *says; /* text contained in the reply; NULL: any */
     enum sink_status status;
     bool about_one; /* the broker refuses a single message, whatever else is in flight */
     const char *meaning;
 };
 
-/* rabbitmq_answer_meaning returns what the broker's reply with this text means for events. */
+/* rabbitmq_answer_meaning returns the meaning of the broker's reply for events. */
 const struct rabbitmq_meaning *rabbitmq_answer_meaning(enum rabbitmq_reply reply, int code,
                                                        const char *words);
 
@@ -82,28 +82,28 @@ const struct rabbitmq_meaning *rabbitmq_answer_meaning(enum rabbitmq_reply reply
 struct rabbitmq_item {
     struct in_flight f;
     uint64_t tag; /* its delivery tag; 0: not published yet */
-    int returned; /* reply code of basic.return; 0: it was not returned */
+    int returned; /* reply code of basic.return; 0 if it was not returned */
 };
 
 /* Channel states, in order. */
 enum rabbitmq_channel {
     CHANNEL_NONE,
-    CHANNEL_SETUP, /* being opened; exchange and queue are being checked */
+    CHANNEL_SETUP, /* being opened, with exchange and queue being checked */
     CHANNEL_READY,
 };
 
-/* The message being returned: a header and a body follow basic.return. */
+/* The message being returned: its header and body follow basic.return. */
 struct rabbitmq_returning {
     enum { RETURNING_NOTHING, RETURNING_HEADER, RETURNING_BODY } what;
     int code;
-    uint64_t rest; /* bytes of the body */
+    uint64_t rest; /* bytes missing from the body */
 };
 
-/* (1) In the window, published events come before waiting ones; `waiting` is the first waiting,
+/* (1) In the window, published events precede waiting ones; `waiting` is the first waiting event,
  * `published` the number of published ones. (2) by_tag[tag % RABBITMQ_WINDOW] is the published
- * event with that tag, first_tag <= tag < next_tag; NULL: its result was reported. (3) Nothing is
- * published unless the channel is CHANNEL_READY. (4) While one_by_one > 0, events are
- * published one at a time, so that the broker's refusal can be attributed to one of them. */
+ * event with that tag, first_tag <= tag < next_tag; NULL: its result was reported. (3) Events are
+ * published only while the channel is CHANNEL_READY. (4) While one_by_one > 0, events are published
+ * one at a time, so that the broker's refusal can be attributed to one of them. */
 struct rabbitmq_sink {
     struct broker b;
     struct rabbitmq_settings set;
@@ -113,19 +113,20 @@ struct rabbitmq_sink {
     bool fixed; /* every event has the same routing key */
     struct rabbit_conn conn;
     enum rabbitmq_channel channel;
-    size_t step;        /* of the setup */
-    bool passive;       /* only check: the exchange or queue differs from ours */
-    bool has_connected; /* or has tried to */
+    size_t step;        /* current step of the setup */
+    bool passive;       /* only check: the existing exchange or queue differs from ours */
+    bool has_connected; /* has connected, or tried to */
     struct window window;
     struct rabbitmq_item *waiting, **by_tag;
     uint64_t first_tag, next_tag;
     size_t published, one_by_one;
     struct rabbitmq_returning returning;
-    int64_t nacked;        /* time of the first nack on this channel; 0: none */
+    int64_t nacked;        /* time of the first nack on this channel; 0 if none */
     int64_t renewed;       /* when a channel was last replaced because of nacks */
     struct buf name, text; /* the routing key, and the output of message_make */
     struct message message;
-    struct error refused; /* why the last attempt at a channel or connection failed; for probe */
+    struct error
+        refused; /* why the last attempt to open a channel or connection failed; for probe */
 };
 
 static inline struct rabbitmq_item **rabbitmq_tag(const struct rabbitmq_sink *r, uint64_t tag)
@@ -139,12 +140,12 @@ int rabbitmq_answer_setup(struct rabbitmq_sink *r, struct error *err);
 /* rabbitmq_answer_frame handles a frame on our channel. It is a rabbit_frame_fn. */
 int rabbitmq_answer_frame(void *sink, const struct rabbit_frame *f, const amqp_method_t *m,
                           struct error *err);
-/* rabbitmq_answer_all ends everything in the sink. Published messages may have been stored anyway:
- * they will be sent again with the same id. */
+/* rabbitmq_answer_all ends all events in the sink. The broker may have stored published messages
+ * anyway: they will be resent with the same id. */
 void rabbitmq_answer_all(struct rabbitmq_sink *r, const struct sink_result *res);
-/* rabbitmq_answer_waiting ends the events not published yet. */
+/* rabbitmq_answer_waiting ends the events that were not published yet. */
 void rabbitmq_answer_waiting(struct rabbitmq_sink *r, const struct sink_result *res);
-/* rabbitmq_answer_lost ends everything because the connection failed, and closes it. */
+/* rabbitmq_answer_lost ends all events because the connection failed, and closes the connection. */
 void rabbitmq_answer_lost(struct rabbitmq_sink *r, const struct error *err);
 
 #endif

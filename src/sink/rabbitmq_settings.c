@@ -16,39 +16,40 @@ static const char *const queue_types[] = {"quorum", "classic", "stream", NULL};
 
 static const struct option_def options[] = {
     {"routing-key", "TEMPLATE", NULL,
-     "routing key of an event, made of " TEMPLATE_FIELDS "; {type} if not given", option_copy,
+     "routing key of an event, a template of " TEMPLATE_FIELDS "; default: {type}", option_copy,
      .at = offsetof(struct rabbitmq_settings, routing_key)},
     BROKER_OPTIONS(rabbitmq_settings, "plain"),
-    {"ce-prefix", "TEXT", "cloudEvents:", "prefix of a CloudEvent's headers", option_copy,
+    {"ce-prefix", "TEXT", "cloudEvents:", "prefix of CloudEvents headers", option_copy,
      .at = offsetof(struct rabbitmq_settings, ce_prefix)},
-    {"unroutable", "WHAT", "retry", "what becomes of an event that no queue is bound for",
+    {"unroutable", "WHAT", "retry", "treatment of an event for which no queue is bound",
      option_choice, .at = offsetof(struct rabbitmq_settings, unroutable),
      .names = unroutable_names},
-    {"auth", "HOW", "auto", "SASL: plain, or external by the client certificate", option_choice,
-     .at = offsetof(struct rabbitmq_settings, auth), .names = auth_names},
+    {"auth", "HOW", "auto", "SASL mechanism: plain, or external for the client certificate",
+     option_choice, .at = offsetof(struct rabbitmq_settings, auth), .names = auth_names},
     {"heartbeat", "DURATION", "30s", "heartbeat interval of both sides; 0s: none", option_span,
      .at = offsetof(struct rabbitmq_settings, heartbeat_ms), .max = BEAT_MAX_MS},
     {"create", "on|off", "off", "declare the exchange, and the queue if one is named", option_bool,
      .at = offsetof(struct rabbitmq_settings, create)},
-    {"exchange-type", "TYPE", "topic", "of the exchange that create declares", option_word,
+    {"exchange-type", "TYPE", "topic", "type of the exchange that create declares", option_word,
      .at = offsetof(struct rabbitmq_settings, exchange_type), .names = exchange_types},
     {"queue", "NAME", NULL, "a queue that must exist, or that create declares and binds",
      option_file, .at = offsetof(struct rabbitmq_settings, queue)},
-    {"queue-type", "TYPE", "quorum", "of the queue that create declares", option_word,
+    {"queue-type", "TYPE", "quorum", "type of the queue that create declares", option_word,
      .at = offsetof(struct rabbitmq_settings, queue_type), .names = queue_types},
     {"binding", "KEY", "#", "binding key of that queue", option_copy,
      .at = offsetof(struct rabbitmq_settings, binding)},
     {NULL},
 };
 
-/* Splits VHOST/EXCHANGE at the last slash, since the usual virtual host is itself a slash, which an
- * empty VHOST stands for. */
+/* Splits VHOST/EXCHANGE at the last slash. An empty VHOST means the usual virtual host, which is
+ * itself named by a slash. */
 static int split_path(const char *path, struct rabbitmq_settings *s, struct error *err)
 {
     const char *slash = strrchr(path, '/');
     if (!slash)
         return err_set(err, ERR_CONFIG,
-                       "write amqp://USER@HOST/VHOST/EXCHANGE; the virtual host / is written %%2F");
+                       "write amqp://USER@HOST/VHOST/EXCHANGE, with the virtual host / written "
+                       "as %%2F");
     if (slash == path)
         s->vhost = strdup("/");
     else
@@ -58,12 +59,12 @@ static int split_path(const char *path, struct rabbitmq_settings *s, struct erro
         return err_nomem(err);
     bool too_long = strlen(s->vhost) > RABBIT_SHORT_MAX || strlen(s->exchange) > RABBIT_SHORT_MAX;
     if (too_long)
-        return err_set(err, ERR_CONFIG, "names in AMQP have at most %d bytes", RABBIT_SHORT_MAX);
+        return err_set(err, ERR_CONFIG, "a name in AMQP has at most %d bytes", RABBIT_SHORT_MAX);
     return 0;
 }
 
-/* Fills in defaults that depend on the rest of the URL: the routing key, and SASL EXTERNAL if we
- * have only a certificate. */
+/* Fills in defaults that depend on the rest of the URL: the routing key, and SASL EXTERNAL if only
+ * a certificate is given. */
 static int choose_defaults(struct rabbitmq_settings *s, const struct broker_url *u,
                            struct error *err)
 {
@@ -75,8 +76,8 @@ static int choose_defaults(struct rabbitmq_settings *s, const struct broker_url 
     bool names_queue = s->exchange[0] == '\0';
     if (names_queue)
         return err_set(err, ERR_CONFIG,
-                       "which queue? without an exchange, add ?routing-key=QUEUE, or name an "
-                       "exchange: amqp://USER@HOST/VHOST/EXCHANGE");
+                       "the URL names no queue: without an exchange, add ?routing-key=QUEUE, or "
+                       "name an exchange: amqp://USER@HOST/VHOST/EXCHANGE");
     const char *usual = s->format == MESSAGE_DEBEZIUM ? BROKER_DEBEZIUM_ROUTE : "{type}";
     return option_copy(&s->routing_key, usual, NULL, err);
 }
@@ -88,18 +89,18 @@ static int check_settings(const struct rabbitmq_settings *s, const struct broker
     bool external = s->auth == AUTH_EXTERNAL;
     bool needs_tls = u->ca || u->cert || external;
     if (needs_tls && !tls)
-        return err_set(err, ERR_CONFIG, "ca, cert, key and auth=external take amqps://");
+        return err_set(err, ERR_CONFIG, "ca, cert, key and auth=external require amqps://");
     if (external && !u->cert)
-        return err_set(err, ERR_CONFIG, "auth=external takes cert=FILE and key=FILE");
+        return err_set(err, ERR_CONFIG, "auth=external requires cert=FILE and key=FILE");
     if (s->heartbeat_ms > 0 && s->heartbeat_ms < BEAT_MIN_MS)
-        return err_set(err, ERR_CONFIG, "heartbeat is 0s or at least 1s");
+        return err_set(err, ERR_CONFIG, "heartbeat must be 0s or at least 1s");
 
     bool long_queue = s->queue && strlen(s->queue) > RABBIT_SHORT_MAX;
     bool long_binding = strlen(s->binding) > RABBIT_SHORT_MAX;
     if (long_queue || long_binding)
-        return err_set(err, ERR_CONFIG, "names in AMQP have at most %d bytes", RABBIT_SHORT_MAX);
+        return err_set(err, ERR_CONFIG, "a name in AMQP has at most %d bytes", RABBIT_SHORT_MAX);
     if (s->queue && s->exchange[0] == '\0')
-        return err_set(err, ERR_CONFIG, "queue takes an exchange to bind it to");
+        return err_set(err, ERR_CONFIG, "queue requires an exchange to bind it to");
     return broker_url_check_files(u, err);
 }
 

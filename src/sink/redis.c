@@ -1,5 +1,5 @@
 /* redis.c: the sink that appends to Redis Streams: one XADD per event, or one script for a run of
- * events of one key, hundreds in flight, replies matched one by one. */
+ * events of one key; hundreds in flight, with replies matched one by one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,58 +18,61 @@
 #define LEASE_MIN_MS 1000
 #define TIME_MAX_MS (INT64_C(10) * 365 * 24 * 3600000)
 #define NAME_MAX_BYTES ((size_t)16 << 10) /* of a stream */
-#define MESSAGE_MAX ((size_t)2 << 30)     /* for an entry: one event may be large */
+#define MESSAGE_MAX ((size_t)2 << 30)     /* limit on an entry: one event may be large */
 
 /* ---- the parameters of the URL ---- */
 
 static int set_lease(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (!*value)
-        return err_set(err, ERR_CONFIG, "this must be the name of a key, such as lock:outbox:shop");
+        return err_set(err, ERR_CONFIG, "expected the name of a key, such as lock:outbox:shop");
     return option_copy(field, value, o, err);
 }
 
 /* clang-format off */
 #define OPTIONS \
-    {"stream", "TEMPLATE", NULL, "name of the stream, with fields " TEMPLATE_FIELDS, \
+    {"stream", "TEMPLATE", NULL, "name of the stream, a template of " TEMPLATE_FIELDS, \
      option_copy, .at = offsetof(struct redis_settings, stream)}, \
     BROKER_OPTIONS(redis_settings, "contract"), \
     {"maxlen", "N", NULL, \
-     "let Redis drop entries of a stream beyond about this many, read or not", option_long, \
+     "let Redis drop entries, read or unread, beyond about this many per stream", option_long, \
      .at = offsetof(struct redis_settings, maxlen), .min = 1}, \
     {"maxage", "DURATION", NULL, \
-     "let Redis drop entries of a stream that are older than this, read or not", option_span, \
+     "let Redis drop entries, read or unread, older than this", option_span, \
      .at = offsetof(struct redis_settings, maxage_ms), .min = 1000, .max = TIME_MAX_MS}, \
-    {"replicas", "N", "0", "an event is delivered once this many replicas have it", option_long, \
+    {"replicas", "N", "0", "number of replicas that must confirm an event before it counts as "
+                           "delivered", option_long, \
      .at = offsetof(struct redis_settings, replicas), .max = REPLICAS_MAX}, \
-    {"replicas-wait", "DURATION", "1s", "how long to wait for them", option_span, \
+    {"replicas-wait", "DURATION", "1s", "how long to wait for the replicas", option_span, \
      .at = offsetof(struct redis_settings, replicas_wait_ms), .min = 1, .max = TIME_MAX_MS}, \
     {"dedupe", "on|off", "off", \
-     "append no event again that may be there after a crash, or a lost answer", option_bool, \
+     "do not append an event again that may already be in the stream after a crash or a lost "
+     "reply", option_bool, \
      .at = offsetof(struct redis_settings, dedupe)}, \
-    {"dedupe-keep", "DURATION", "168h", "how long an event's id is remembered at most", \
+    {"dedupe-keep", "DURATION", "168h", "maximum time that an event's id is remembered", \
      option_span, .at = offsetof(struct redis_settings, dedupe_ms), .min = 1000, \
      .max = TIME_MAX_MS}, \
     {"lease", "KEY", NULL, \
-     "deliver only while this key in Redis is ours; saves work, but safety does not depend on it", \
+     "deliver only while holding this key in Redis; saves work, but safety does not depend on it", \
      set_lease, .at = offsetof(struct redis_settings, lease)}, \
-    {"lease-ttl", "DURATION", "30s", "how long that key lives; it is renewed after half of that", \
+    {"lease-ttl", "DURATION", "30s", "time to live of that key; it is renewed after half of that "
+                                     "time", \
      option_span, .at = offsetof(struct redis_settings, lease_ms), .min = LEASE_MIN_MS, \
      .max = TIME_MAX_MS}
 /* clang-format on */
 
 static const struct option_def options[] = {OPTIONS, {NULL}};
 
-/* For a server named by Sentinels. */
+/* Options for a server named by Sentinels. */
 static const struct option_def sentinel_options[] = {
     OPTIONS,
-    {"db", "N", "0", "number of the database", option_long,
-     .at = offsetof(struct redis_settings, db), .max = DB_MAX},
-    {"sentinel-user", "NAME", NULL, "user to authenticate as at the Sentinels", option_copy,
+    {"db", "N", "0", "database number", option_long, .at = offsetof(struct redis_settings, db),
+     .max = DB_MAX},
+    {"sentinel-user", "NAME", NULL, "user name to log in to the Sentinels with", option_copy,
      .at = offsetof(struct redis_settings, sentinel_user)},
     {"sentinel-password-file", "FILE", NULL,
-     "file with the password of the Sentinels; else " REDIS_SENTINEL_PASSWORD_ENV, option_copy,
-     .at = offsetof(struct redis_settings, sentinel_password_file)},
+     "file with the password for the Sentinels; otherwise " REDIS_SENTINEL_PASSWORD_ENV,
+     option_copy, .at = offsetof(struct redis_settings, sentinel_password_file)},
     {NULL},
 };
 
@@ -100,12 +103,12 @@ static int take_login(struct redis_settings *s, const struct broker_url *b, stru
                              .key = b->key};
     bool has_files = b->ca || b->cert;
     if (has_files && !like.tls)
-        return err_set(err, ERR_CONFIG, "ca, cert and key are for %.20s, which has TLS",
+        return err_set(err, ERR_CONFIG, "ca, cert and key require %.20s, which has TLS",
                        s->kind == REDIS_CLUSTER ? "rediss-cluster://" : "rediss-sentinel://");
     return redis_url_at(&like, "redis", b->hosts[0].host, b->hosts[0].port, &s->url, err);
 }
 
-/* Adds one of the hosts: a server of the cluster, or a Sentinel, which has its own login. */
+/* Adds one of the hosts: a server of the cluster, or a Sentinel, which has a separate login. */
 static int add_seed(struct redis_settings *s, const struct broker_host *h, struct error *err)
 {
     struct redis_url like = s->url;
@@ -127,17 +130,19 @@ static int add_seed(struct redis_settings *s, const struct broker_host *h, struc
     return rc;
 }
 
-/* Uses the path as the name of the master; a cluster has only one database. */
+/* Uses the path as the master's name. A cluster has only one database, so its path is empty or
+ * 0. */
 static int check_path(struct redis_settings *s, const struct broker_url *b, struct error *err)
 {
     bool named = b->path[0] != '\0' && !strchr(b->path, '/');
     if (s->kind == REDIS_SENTINEL && !named)
         return err_set(err, ERR_CONFIG,
-                       "which master? write redis-sentinel://HOST:PORT,.../MASTER?stream=NAME with "
-                       "the name that the Sentinels monitor");
+                       "the URL names no master: write "
+                       "redis-sentinel://HOST:PORT,.../MASTER?stream=NAME with the name that the "
+                       "Sentinels monitor");
     bool empty = b->path[0] == '\0' || strcmp(b->path, "0") == 0;
     if (s->kind == REDIS_CLUSTER && !empty)
-        return err_set(err, ERR_CONFIG, "a cluster has database 0 only");
+        return err_set(err, ERR_CONFIG, "a cluster has only database 0");
     return option_copy_maybe(&s->master, b->path, err);
 }
 
@@ -179,13 +184,12 @@ int redis_settings_read(const char *url, struct redis_settings *s, struct error 
     if (rc != 0)
         return err_prefix(err, "redis sink");
     if (!s->stream)
-        return err_set(
-            err, ERR_CONFIG,
-            "redis sink: which stream? add ?stream=NAME, where NAME may have " TEMPLATE_FIELDS
-            ": ?stream=tenant.{type[1]}");
+        return err_set(err, ERR_CONFIG,
+                       "redis sink: the URL names no stream: add ?stream=NAME, "
+                       "where NAME may have " TEMPLATE_FIELDS ": ?stream=tenant.{type[1]}");
     if (s->maxlen && s->maxage_ms)
         return err_set(err, ERR_CONFIG,
-                       "redis sink: use maxlen or maxage, not both; XADD accepts only one of them");
+                       "redis sink: use maxlen or maxage, not both: XADD accepts only one of them");
     return 0;
 }
 
@@ -204,7 +208,7 @@ void redis_settings_release(struct redis_settings *s)
 
 /* Sending */
 
-/* Returns the stream of an event; NULL with ERR_INVALID if no valid name results. */
+/* Returns the stream of an event; NULL with ERR_INVALID if the name is not valid. */
 static struct stream *find_stream(struct redis_sink *r, const struct event *ev, struct error *err)
 {
     buf_clear(&r->stream_name);
@@ -218,12 +222,12 @@ static struct stream *find_stream(struct redis_sink *r, const struct event *ev, 
 }
 
 /* Queues the first delivery, with as much of its chain as fits into one script. *ret is the number
- * queued; 0 if the server has no room now. */
+ * of queued deliveries; 0 if the server has no room now. */
 static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t n, size_t *ret,
                         struct error *err)
 {
     if (!redis_lease_held(r))
-        return err_set(err, ERR_LOST, "the lease %s is not ours", r->set.lease);
+        return err_set(err, ERR_LOST, "this relay does not hold the lease %s", r->set.lease);
     struct stream *st = find_stream(r, d[0]->ev, err);
     if (!st)
         return -1;
@@ -251,7 +255,7 @@ static size_t redis_submit(struct sink *sk, struct delivery *const *d, size_t n)
         struct error err = {0};
         size_t took = 0;
         if (d[i]->chained)
-            return i; /* the rest of a chain waits for its beginning to end */
+            return i; /* the rest of a chain waits until its beginning has ended */
         if (queue_events(r, d + i, n - i, &took, &err) != 0) {
             struct sink_result res = sink_unsent(&err);
             if (err.code == ERR_LOST)
@@ -304,7 +308,7 @@ static const struct sink_lease *redis_lease(struct sink *sk)
     return &r->lease.counts;
 }
 
-/* Makes Redis forget the ids of events that will not be sent again, one command per stream. */
+/* Makes Redis forget the ids of events that will not be resent, with one command per stream. */
 static void redis_settled(struct sink *sk, const struct event *const *ev, size_t n)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
@@ -366,12 +370,13 @@ static int redis_set_up(struct sink *sk, struct error *err)
     bool fails_over = set->kind != REDIS_SINGLE;
     if (redis_limited(r))
         broker_set_caution(&r->b,
-                           "%s lets Redis drop entries whether they were read or not: a reader "
-                           "that falls behind loses events",
+                           "%s lets Redis drop unread entries: a reader that falls behind loses "
+                           "events",
                            set->maxlen ? "maxlen" : "maxage");
     else if (fails_over && set->replicas == 0)
-        broker_set_caution(&r->b, "an event counts as delivered before any replica has it, and may "
-                                  "be lost with the master; replicas=1 waits for a replica");
+        broker_set_caution(&r->b, "an event counts as delivered before any replica has it, and "
+                                  "may be lost with the master; set replicas=1 to wait for a "
+                                  "replica");
     if (redis_lease_init(r, err) != 0)
         return -1;
     return redis_route_init(r, err);
@@ -420,7 +425,7 @@ REDIS_OPS(redis_tls_ops, "rediss", "rediss://HOST:PORT/DB?stream=NAME", "the sam
 REDIS_OPS(redis_unix_ops, "unix", "unix:SOCKET?stream=NAME", "the same through a unix socket");
 REDIS_OPS(redis_plus_unix_ops, "redis+unix", "redis+unix:SOCKET?stream=NAME", "the same as unix:");
 REDIS_OPS(redis_sentinel_ops, "redis-sentinel", "redis-sentinel://HOST,.../MASTER?stream=NAME",
-          "the same, to the master named by Redis Sentinels");
+          "the same, for the master named by Redis Sentinels");
 REDIS_OPS(redis_sentinel_tls_ops, "rediss-sentinel",
           "rediss-sentinel://HOST,.../MASTER?stream=NAME", "the same with TLS");
 REDIS_OPS(redis_cluster_ops, "redis-cluster", "redis-cluster://HOST,.../?stream=NAME",

@@ -1,14 +1,14 @@
-/* redis_command.c: writes the commands that append events, directly into the connection's buffer:
- * hiredis would copy every payload once more. */
+/* redis_command.c: writes the commands that append events directly into the connection's buffer,
+ * because hiredis would copy every payload once more. */
 #include <stdio.h>
 
 #include "event/envelope.h"
 #include "sink/redis_impl.h"
 
-/* A run is appended by a script, which stops at the first entry that Redis refuses: no later event
- * of the key may overtake it. It returns the ids, followed by the error if there was one. EVAL
- * sends the text each time. That costs Redis about a microsecond for the hash, and saves us
- * handling EVALSHA's NOSCRIPT after a restart or a failover. */
+/* A script appends a run, and stops at the first entry that Redis refuses: no later event of the
+ * key may overtake it. It returns the ids, followed by the error if one occurred. EVAL sends the
+ * text each time. Hashing it costs Redis about a microsecond, and spares us handling EVALSHA's
+ * NOSCRIPT after a restart or a failover. */
 #define APPEND(before, limit) \
     "local call,key,args,ids=redis.pcall,KEYS[1],ARGV,{} " \
     "for i=1,#args-" before " do " \
@@ -17,7 +17,7 @@
     "if type(id)~='string' then break end " \
     "end " \
     "return ids"
-/* The same for entries with several fields: each is preceded by its number of arguments. */
+/* The same for entries with several fields. The number of its arguments precedes each entry. */
 #define APPEND_FIELDS(before, limit) \
     "local call,key,args,ids=redis.pcall,KEYS[1],ARGV,{} " \
     "local at=1+" before " " \
@@ -30,11 +30,11 @@
     "end " \
     "return ids"
 #define LIMIT "args[1],'~',args[2],"
-/* The same with dedupe, where ids are remembered. KEYS[2] is a hash from event ids to entry ids; an
- * event found there is not appended again, and gets its existing entry id. The entries are preceded
- * by the hash's time to live and a time: ids older than that are deleted, two at a time, because a
- * relay that crashed cannot report that they are settled. Each entry has its event's id before its
- * number of arguments. */
+/* The same with dedupe, which remembers ids. KEYS[2] is a hash from event ids to entry ids. An
+ * event found in this hash is not appended again, and gets its existing entry id. Before the
+ * entries, the arguments have the hash's time to live and a time; ids older than that time are
+ * deleted, two per call, because a relay that crashed cannot report that they are settled. The
+ * event's id precedes each entry's number of arguments. */
 #define APPEND_ONCE(before, limit) \
     "local call,key,seen,args,ids=redis.pcall,KEYS[1],KEYS[2],ARGV,{} " \
     "local at=3+" before " " \
@@ -57,10 +57,11 @@
     "call('PEXPIRE',seen,args[1+" before "]) " \
     "return ids"
 
-/* What a script appends: envelopes, entries with several fields, or the latter with dedupe. */
+/* The entries that a script appends: envelopes, entries with several fields, or the latter with
+ * dedupe. */
 enum script { SCRIPT_ENVELOPES, SCRIPT_FIELDS, SCRIPT_ONCE };
 
-/* The scripts, by kind and by whether the stream is limited. */
+/* The scripts, by kind and by whether the length of the stream is limited. */
 static const char *const append[3][2] = {
     [SCRIPT_ENVELOPES] = {APPEND("0", ""), APPEND("2", LIMIT)},
     [SCRIPT_FIELDS] = {APPEND_FIELDS("0", ""), APPEND_FIELDS("2", LIMIT)},
@@ -78,7 +79,7 @@ static enum script script_of(const struct redis_sink *r)
 
 #define ADD(b, literal) buf_add(b, literal, sizeof(literal) - 1)
 
-/* Begins a command of that many arguments. */
+/* Begins a command with this number of arguments. */
 static void add_head(struct buf *b, size_t args)
 {
     ADD(b, "*");
@@ -95,7 +96,7 @@ static void add_bulk(struct buf *b, struct str s)
     ADD(b, "\r\n");
 }
 
-/* The argument of MAXLEN or MINID, always with ~, which lets Redis keep a little more and is much
+/* The argument of MAXLEN or MINID. It always has ~, which lets Redis keep a little more and is much
  * faster. */
 struct limit {
     struct str how;
@@ -119,17 +120,17 @@ static struct limit limit_of(const struct redis_sink *r)
 /* A stream entry under construction. (1) n is the number of arguments for its fields. */
 struct entry {
     struct str stream;
-    struct message m; /* for every format but the contract's */
+    struct message m; /* in every format but the contract's */
     size_t n;
 };
 
-/* Whether a header has the name of a reserved field. Such a header is left out. */
+/* Returns whether a header has the name of a reserved field. Such a header is omitted. */
 static bool is_taken(struct str name)
 {
     return str_is(name, "value") || str_is(name, "content-type");
 }
 
-/* Builds the message of an entry; the contract's envelope is written by add_entry. */
+/* Builds the message of an entry; add_entry writes the contract's envelope. */
 static int prepare(struct redis_sink *r, const struct delivery *d, struct str stream,
                    struct entry *ret, struct error *err)
 {
@@ -148,7 +149,7 @@ static int prepare(struct redis_sink *r, const struct delivery *d, struct str st
     return 0;
 }
 
-/* Writes the event as an argument. If out of memory, nothing is written and the buffer counts as
+/* Writes the event as an argument. If out of memory, writes nothing and marks the buffer as
  * failed. */
 static void add_envelope(struct redis_sink *r, const struct event *ev, struct str stream,
                          struct buf *b)
@@ -193,7 +194,7 @@ static void add_number(struct buf *b, int64_t n)
     add_bulk(b, str_of(text));
 }
 
-/* Undoes a partially written command if memory ran out. */
+/* Removes a partially written command if memory ran out. */
 static int whole(struct buf *b, size_t before, struct error *err)
 {
     if (!b->failed)
@@ -228,9 +229,9 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
     return whole(b, before, err);
 }
 
-/* Writes the entries of a run as arguments of the script into r->args, and returns the number of
- * arguments; 0 with an error if the first cannot be expressed, or if out of memory. *count is
- * reduced to those before the first that cannot be expressed. */
+/* Writes the entries of a run as arguments of the script into r->args and returns the number of
+ * arguments. Returns 0 with an error if the first event cannot be expressed, or if out of memory.
+ * Reduces *count to the events before the first one that cannot be expressed. */
 static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_t *count,
                           struct str stream, struct error *err)
 {
@@ -264,16 +265,16 @@ static size_t add_entries(struct redis_sink *r, struct delivery *const *d, size_
     return 0;
 }
 
-/* Builds the name of the key that remembers a stream's event ids. It has the same hash tag, because
- * a script's keys must be in one slot of a cluster. */
+/* Builds the name of the key that remembers a stream's event ids. It has the stream's hash tag,
+ * because all keys of a script must be in one slot of a cluster. */
 static int make_seen(struct redis_sink *r, struct str stream, struct error *err)
 {
     struct str tag = redis_cluster_tag(stream);
     bool braces = memchr(tag.p, '}', tag.n) || memchr(tag.p, '{', tag.n);
     if (braces && r->map)
         return err_set(err, ERR_INVALID,
-                       "the name of its stream has a brace that is not part of a hash tag, and "
-                       "dedupe=on needs one");
+                       "the name of its stream has a brace outside a hash tag, which dedupe=on "
+                       "does not support");
     buf_clear(&r->seen);
     buf_addf(&r->seen, "outbox:seen:{");
     buf_addstr(&r->seen, tag);

@@ -1,6 +1,6 @@
-/* redis_impl.h: private to the Redis sink: redis.c (settings, and the whole), redis_route.c and
- * redis_map.c (which server), redis_node.c (sending to one, and its replies), redis_command.c (what
- * is sent), redis_lease.c. */
+/* redis_impl.h: private to the Redis sink: redis.c (settings and sink methods), redis_route.c and
+ * redis_map.c (the choice of a server), redis_node.c (a server: sending and replies),
+ * redis_command.c (the commands) and redis_lease.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
@@ -14,23 +14,24 @@
 #define REDIS_WINDOW 4096 /* requests in flight at a server */
 #define REDIS_RUN 256     /* events of one script */
 
-/* How the server is found: by the URL, by Sentinels, or by the slot of the stream. */
+/* How the server is located: by the URL, by Sentinels, or by the slot of the stream. */
 enum redis_kind { REDIS_SINGLE, REDIS_SENTINEL, REDIS_CLUSTER };
 
 /* The URL's settings. Strings are owned. (1) seed[0..n_seeds) are the Sentinels, or servers of the
- * cluster; none for a single server. (2) url has the login, and the address of a single server. */
+ * cluster; none for a single server. (2) `url` has the login, and the address of a single
+ * server. */
 struct redis_settings {
     enum redis_kind kind;
     struct redis_url url;
     struct redis_url *seed;
     size_t n_seeds;
-    char *master; /* the master's name at the Sentinels */
+    char *master; /* the name by which Sentinels know the master */
     int64_t db;
     char *sentinel_user, *sentinel_password_file;
     char *stream;              /* template of the stream's name */
-    int64_t maxlen, maxage_ms; /* 0: no limit; at most one of them is set */
+    int64_t maxlen, maxage_ms; /* 0: no limit; at most one of the two is set */
     int64_t replicas, replicas_wait_ms;
-    char *lease; /* key; NULL: no lease */
+    char *lease; /* key of the lease; NULL: no lease */
     int64_t lease_ms;
     bool dedupe;
     int64_t dedupe_ms; /* maximum time that an id is remembered */
@@ -38,12 +39,12 @@ struct redis_settings {
     char *source; /* of CloudEvents; NULL: the default */
 };
 
-/* redis_settings_read parses a URL into *s, which the caller releases, also after an error. Errors:
+/* redis_settings_read parses a URL into *s, which the caller releases, even after an error. Errors:
  * ERR_CONFIG, ERR_NOMEM. */
 int redis_settings_read(const char *url, struct redis_settings *s, struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
-/* Kinds of requests: for an event, replicas, the lease, or a slot being migrated. */
+/* The subject of a request: an event, replicas, the lease, or a slot being migrated. */
 enum request_kind {
     REQUEST_XADD,
     REQUEST_WAIT,
@@ -54,14 +55,13 @@ enum request_kind {
 };
 
 /* A request in flight. (1) With replicas, an XADD that succeeded is `added`, and stays until the
- * WAIT after it has a reply. (2) The events of one script are adjacent and share one reply. The
- * first of them has their number in `run`, the others have 0. (3) f.mark is the stream of an
- * XADD. */
+ * following WAIT has a reply. (2) The events of one script are adjacent and share one reply. `run`
+ * of the first one is their number, and 0 for the others. (3) f.mark is the stream of an XADD. */
 struct redis_request {
     struct in_flight f;
     enum request_kind kind;
     bool added;
-    size_t run;    /* number of events that the reply is for; 1 without a script */
+    size_t run;    /* number of events that share the reply; 1 without a script */
     unsigned hops; /* number of redirections so far */
     char id[REDIS_ID];
 };
@@ -70,10 +70,10 @@ struct redis_request {
 enum lease_asking {
     LEASE_NOTHING,
     LEASE_EXTEND, /* an extension */
-    LEASE_TAKE,   /* an extension, followed by a SET if the key is free */
+    LEASE_TAKE,   /* an extension, followed by a SET in case the key is free */
 };
 
-/* (1) The lease is held until `until`, counted from before it was requested. (2) `next` is when to
+/* (1) The lease is held until `until`, counted from before its request. (2) `next` is when to
  * request it again; valid only while asking == LEASE_NOTHING. Times are monotonic. */
 struct redis_lease {
     char token[33]; /* the value of the key while the lease is ours */
@@ -83,9 +83,9 @@ struct redis_lease {
     struct sink_lease counts;
 };
 
-/* One server: its connection, and what is in flight there. (1) `awaited` is the first request in
- * the window without a reply; NULL: none. Those before it wait for a WAIT. (2) Nothing is in flight
- * while the connection is closed. */
+/* One server: its connection, and its requests in flight. (1) `awaited` is the first request in the
+ * window without a reply; NULL: none. Requests before it wait for a WAIT. (2) While the connection
+ * is closed, no request is in flight. */
 struct redis_node {
     struct redis_sink *sink;
     struct redis_url url;
@@ -93,24 +93,24 @@ struct redis_node {
     struct window window;
     struct redis_request *awaited;
     bool unwaited; /* an XADD was queued since the last WAIT */
-    bool stale;    /* reconnect once nothing is in flight */
+    bool stale;    /* reconnect once no request is in flight */
     bool alone;    /* the last event sent is large: no other is sent while it is in flight */
-    /* For a cluster. */
+    /* Cluster only. */
     int64_t good_at;  /* when it last worked; 0: never */
-    int64_t retry_at; /* no reconnect before then */
+    int64_t retry_at; /* earliest time of the next reconnect */
     int64_t retry_ms; /* the last backoff; 0: the last connection worked */
-    bool owns;        /* it has slots, as far as we know */
+    bool owns;        /* known to have slots */
     char why[300];    /* why it is unavailable */
 };
 
-/* The slots of a cluster, and the query for them. (1) owner[slot] - 1 is an index of a node; 0:
+/* The slots of a cluster, and the query for them. (1) owner[slot] - 1 is the index of a node; 0:
  * unknown. */
 struct redis_map {
     uint16_t owner[REDIS_SLOTS];
     struct redis_conn conn; /* open while a server is being queried: node[at] */
     size_t at;
     bool wanted, asking, known;
-    int64_t since, next; /* when it was queried, and when to query again */
+    int64_t since, next; /* when the server was queried, and when to query again */
 };
 
 struct redis_sink {
@@ -118,17 +118,17 @@ struct redis_sink {
     struct redis_settings set;
     struct template *name;
     bool fixed;               /* all events have the same stream */
-    struct redis_node **node; /* one, except for a cluster */
+    struct redis_node **node; /* a single node, except for a cluster */
     size_t n_nodes;
     struct redis_sentinel sentinel; /* REDIS_SENTINEL only */
-    int64_t watch_at;               /* when to subscribe to a Sentinel again */
+    int64_t watch_at;               /* when to resubscribe to a Sentinel */
     struct redis_map *map;          /* REDIS_CLUSTER only */
     char client[80];
     struct message_style style;
     struct buf stream_name, envelope;
     struct buf args;      /* of a script */
     struct buf seen;      /* name of the key that remembers event ids */
-    int64_t scripts_from; /* no scripts before then, because the server refused them */
+    int64_t scripts_from; /* no scripts before this time, because the server refused them */
     struct redis_lease lease;
 };
 
@@ -148,41 +148,42 @@ static inline bool redis_limited(const struct redis_sink *r)
     return r->set.maxlen || r->set.maxage_ms;
 }
 
-/* redis_node_new makes a node for a server; it takes ownership of the URL, also on failure:
- * ERR_NOMEM. */
+/* redis_node_new creates a node for a server. It takes ownership of the URL, even on failure.
+ * Errors: ERR_NOMEM. */
 int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_node **ret,
                    struct error *err);
 void redis_node_free(struct redis_node *n);
 
-/* redis_node_goes_to returns whether an event belongs in a stream. */
+/* redis_node_goes_to returns whether this stream is the destination of an event. */
 bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st);
 
-/* redis_node_connect connects if there is no connection, or the server has closed an idle one. */
+/* redis_node_connect connects if the connection is closed, or replaces an idle one closed by the
+ * server. */
 int redis_node_connect(struct redis_node *n, struct error *err);
 /* redis_node_has_room returns whether an event may be sent now. */
 bool redis_node_has_room(const struct redis_node *n, const struct event *ev);
 /* redis_node_send queues the first of `count` deliveries, with as much of its chain as fits into
- * one script. *ret is the number queued. On failure nothing is queued: ERR_UNAVAILABLE, ERR_NOMEM,
- * or ERR_INVALID if the first cannot be expressed. */
+ * one script. *ret is the number of queued deliveries. On failure it queues nothing:
+ * ERR_UNAVAILABLE, ERR_NOMEM, or ERR_INVALID if the first one cannot be expressed. */
 int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t count,
                     struct stream *st, size_t *ret, struct error *err);
-/* redis_node_forget makes a server forget event ids, if it can be reached now; otherwise they
- * expire. */
+/* redis_node_forget makes a server forget event ids. If the server is unreachable now, the ids
+ * expire later. */
 void redis_node_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                        struct str stream);
-/* redis_node_drive writes, reads, and ends requests that have timed out. */
+/* redis_node_drive writes and reads, and ends requests that have timed out. */
 void redis_node_drive(struct redis_node *n);
 /* redis_node_deadline returns when redis_node_drive must be called. */
 int64_t redis_node_deadline(const struct redis_node *n);
-/* redis_node_cancel ends everything in flight. */
+/* redis_node_cancel ends all requests in flight. */
 void redis_node_cancel(struct redis_node *n);
 
-/* redis_route_add adds a node with that address and our login. */
+/* redis_route_add adds a node with this address and our login. */
 int redis_route_add(struct redis_sink *r, const char *host, const char *port, struct error *err);
 /* redis_route_init adds the nodes known from the URL. */
 int redis_route_init(struct redis_sink *r, struct error *err);
 void redis_route_release(struct redis_sink *r);
-/* redis_route_of returns the node that owns a key, as far as we know. */
+/* redis_route_of returns the node that, as far as known, owns a key. */
 struct redis_node *redis_route_of(struct redis_sink *r, struct str key);
 /* redis_route_open opens the connection of a node, or holds it until a Sentinel has named the
  * address. */
@@ -195,19 +196,20 @@ int64_t redis_route_deadline(const struct redis_sink *r);
 void redis_route_lost(struct redis_node *n, const struct error *err);
 /* redis_route_broker reports the servers, and which of them accept our events. */
 void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret);
-/* redis_route_probe queries the servers that locate ours before the first event, and waits for the
- * replies. */
+/* redis_route_probe sends the queries that locate the servers, as before the first event, and waits
+ * for the replies. */
 int redis_route_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err);
 
 #define REDIS_AWAY_MS 250 /* delay for an event whose server is unavailable while others work */
 
-/* The counterparts for a cluster; redis_map_init adds the nodes of the URL. */
+/* The counterparts for a cluster. redis_map_init adds the nodes of the URL. */
 int redis_map_init(struct redis_sink *r, struct error *err);
 void redis_map_release(struct redis_sink *r);
 struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot);
 int redis_map_open(struct redis_node *n, struct error *err);
 void redis_map_lost(struct redis_node *n, const struct error *err);
-/* redis_map_good records that a node works. It and the next two may be called without a cluster. */
+/* redis_map_good records that a node works. This and the next two functions may be called without a
+ * cluster. */
 void redis_map_good(struct redis_node *n);
 void redis_map_drive(struct redis_sink *r);
 int64_t redis_map_deadline(const struct redis_sink *r);
@@ -217,14 +219,14 @@ int redis_map_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err)
 enum sink_status redis_map_away(const struct redis_node *n);
 /* redis_map_is_probed returns whether a server that was unavailable is being retried. */
 bool redis_map_is_probed(const struct redis_node *n);
-/* redis_map_redirect sends the `count` events from `first` on to the server named by an error;
- * false if it names none. */
+/* redis_map_redirect resends the `count` events from `first` on to the server named by an error;
+ * returns false if the error names none. */
 bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_t count,
                         const char *said);
 
-/* redis_command_xadd queues the XADD of one event; redis_command_run a script that appends the
- * first *count events to one stream, and reduces *count if it meets one that cannot be expressed.
- * On failure they queue nothing: ERR_NOMEM, or ERR_INVALID if the first cannot be expressed. */
+/* redis_command_xadd queues the XADD of one event. redis_command_run queues a script that appends
+ * the first *count events to one stream, and reduces *count if one of them cannot be expressed. On
+ * failure they queue nothing: ERR_NOMEM, or ERR_INVALID if the first event cannot be expressed. */
 int redis_command_xadd(struct redis_node *n, const struct delivery *d, const struct stream *st,
                        struct error *err);
 int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *count,
@@ -234,21 +236,24 @@ int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *c
 void redis_command_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                           struct str stream);
 
-/* redis_node_lost ends everything in flight because the connection failed, and closes it. */
+/* redis_node_lost ends all requests in flight because the connection failed, and closes the
+ * connection. */
 void redis_node_lost(struct redis_node *n, const struct error *err);
-/* redis_node_push adds a request to the window, which must have room. d and st are those of an
- * XADD, else NULL. */
+/* redis_node_push adds a request to the window, which must have room. d and st belong to an XADD,
+ * and are otherwise NULL. */
 struct redis_request *redis_node_push(struct redis_node *n, enum request_kind kind,
                                       struct delivery *d, struct stream *st);
 
-/* redis_lease_init generates the token. Without a lease in the settings all of these do nothing,
- * and the lease counts as held. */
+/* redis_lease_init generates the token. Without a lease in the settings, all these functions do
+ * nothing, and the lease counts as held. */
 int redis_lease_init(struct redis_sink *r, struct error *err);
 /* redis_lease_drive requests the lease, or its extension, when due. */
 void redis_lease_drive(struct redis_sink *r);
-/* redis_lease_answer handles the reply to such a request; NULL if the connection was lost first. */
+/* redis_lease_answer handles the reply to such a request; NULL means that the connection was lost
+ * first. */
 void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redisReply *reply);
-/* redis_lease_held returns whether we hold the lease now. It counts a lease that has expired. */
+/* redis_lease_held returns whether we hold the lease now. It counts a lease that has expired as
+ * lost. */
 bool redis_lease_held(struct redis_sink *r);
 /* redis_lease_deadline returns when redis_lease_drive must be called. */
 int64_t redis_lease_deadline(const struct redis_sink *r);

@@ -1,17 +1,17 @@
-/* redis_lease.c: a lease on a key in Redis, by which relays take turns. It only saves work: safety
- * does not depend on it, because every settlement is fenced by an epoch in the database. The lease
- * is acquired with SET NX, and extended and released by scripts that compare the token. */
+/* redis_lease.c: a lease on a key in Redis, by which relays take turns. The lease only saves work:
+ * safety does not depend on it, because every settlement is fenced by an epoch in the database. SET
+ * NX acquires the lease; scripts that compare the token extend and release it. */
 #include <stdio.h>
 #include <sys/random.h>
 
 #include "redis/reply.h"
 #include "sink/redis_impl.h"
 
-#define AGAIN_NS (500 * MS_NS) /* between attempts to get the lease */
+#define AGAIN_NS (500 * MS_NS) /* between attempts to acquire the lease */
 #define RELEASE_MS 1000
 
-/* The scripts compare the token first: a relay whose lease has expired must not touch the lease of
- * another. */
+/* The scripts compare the token first: a relay whose lease has expired must not change another
+ * relay's lease. */
 #define EXTEND \
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('pexpire',KEYS[1],ARGV[2]) " \
     "else return 0 end"
@@ -20,7 +20,7 @@
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 " \
     "end"
 
-/* Returns the server that owns the key, as far as we know. */
+/* Returns the server that, as far as known, owns the key. */
 static struct redis_node *lease_node(struct redis_sink *r)
 {
     return redis_route_of(r, str_of(r->set.lease));
@@ -57,8 +57,8 @@ static void queue(struct redis_node *n, enum request_kind kind, int argc, const 
         redis_node_push(n, kind, NULL, NULL);
 }
 
-/* Queues an extension even if, as far as we know, we do not hold the lease: the key may be ours if
- * the reply to an earlier request was lost. Then a SET follows, in case the key is free. */
+/* Queues an extension even if we do not appear to hold the lease: the key may be ours if the reply
+ * to an earlier request was lost. A SET follows in that case, since the key may be free. */
 void redis_lease_drive(struct redis_sink *r)
 {
     struct redis_lease *lease = &r->lease;
@@ -77,7 +77,7 @@ void redis_lease_drive(struct redis_sink *r)
     }
 
     /* The hash of the script, or its text if the server does not know the hash. */
-    char ms[24], seconds[24]; /* EX takes whole seconds, hence rounded up */
+    char ms[24], seconds[24]; /* EX requires whole seconds, hence rounded up */
     snprintf(ms, sizeof ms, "%lld", (long long)r->set.lease_ms);
     const char *extend[] = {"EVALSHA", EXTEND_SHA, "1", key, lease->token, ms};
     if (lease->no_script) {
@@ -94,7 +94,7 @@ void redis_lease_drive(struct redis_sink *r)
     queue(n, REQUEST_TAKE, 6, (const char *[]){"SET", key, lease->token, "NX", "EX", seconds});
 }
 
-/* Records that no reply is awaited, and when to ask again. */
+/* Records that no reply is awaited, and when to request the lease again. */
 static void answered(struct redis_sink *r, int64_t next)
 {
     r->lease.asking = LEASE_NOTHING;
@@ -126,7 +126,7 @@ void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redi
 {
     bool failed = reply && reply->type == REDIS_REPLY_ERROR;
     if (!reply || (failed && redis_fault_of(reply->str) != REDIS_FAULT_SCRIPT)) {
-        /* Only sets the time to ask again: a lease that we hold stays ours until it expires. */
+        /* Only schedules the next request: a lease that we hold stays ours until it expires. */
         if (r->lease.asking != LEASE_NOTHING && redis_lease_held(r))
             r->lease.counts.unanswered++;
         answered(r, redis_now(r) + AGAIN_NS);
@@ -134,7 +134,7 @@ void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redi
     }
     bool alone = r->lease.asking == LEASE_EXTEND; /* otherwise the reply to the SET decides */
     if (r->lease.asking == LEASE_NOTHING)
-        return; /* the reply to a SET sent with an extension, which was granted */
+        return; /* the reply to a SET whose preceding extension was granted */
 
     if (kind == REQUEST_TAKE) {
         if (reply->type == REDIS_REPLY_STATUS)
@@ -142,7 +142,7 @@ void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redi
         else
             denied(r);
     } else if (failed) {
-        r->lease.no_script = true; /* the next extension sends the script's text, at once */
+        r->lease.no_script = true; /* the next extension, due now, sends the script's text */
         if (alone)
             answered(r, 0);
     } else {

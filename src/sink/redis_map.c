@@ -1,8 +1,9 @@
-/* redis_map.c: the servers of a Redis Cluster: which of them has which slot, when and where to
- * query the slots, and the fate of events whose server is unavailable or redirects them.  An event
- * is sent to the server that has its slot as far as we know. A server that does not have it names
- * the one that does (MOVED, ASK), and the event is sent there: no other event of its key is in
- * flight meanwhile, so the order is kept. */
+/* redis_map.c: the servers of a Redis Cluster: which server has which slot, when and where to query
+ * the slots, and the fate of events whose server is unavailable or redirects them.
+ *
+ * An event goes to the server that, as far as known, has its slot. A server without the slot names
+ * the one that has it (MOVED, ASK), and the event is resent to that server. No other event of its
+ * key is in flight meanwhile, so the order is kept. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,12 +15,12 @@
 #define NODES_MAX 1000
 #define HOPS_MAX 8
 #define ASK_NS (1000 * MS_NS)    /* time limit for a server's list of slots */
-#define AGAIN_NS (200 * MS_NS)   /* between two such queries */
-#define SILENT_NS (1000 * MS_NS) /* a server silent for this long may be gone */
+#define AGAIN_NS (200 * MS_NS)   /* between two queries */
+#define SILENT_NS (1000 * MS_NS) /* a server silent for this long may be down */
 #define GREET_NS (1000 * MS_NS)  /* time limit for connecting, while other servers work */
-#define STILL_NS (5000 * MS_NS)  /* the same for a reply */
-#define GOOD_NS (10000 * MS_NS)  /* how long a server that worked counts as working */
-#define RETRY_MIN_MS 50          /* between connections to an unavailable server */
+#define STILL_NS (5000 * MS_NS)  /* time limit for a reply, while other servers work */
+#define GOOD_NS (10000 * MS_NS)  /* how long a server counts as working after a success */
+#define RETRY_MIN_MS 50          /* between connection attempts to an unavailable server */
 #define RETRY_MAX_MS 1000
 
 int redis_map_init(struct redis_sink *r, struct error *err)
@@ -42,7 +43,8 @@ void redis_map_release(struct redis_sink *r)
     free(r->map);
 }
 
-/* Returns the index plus one of the node with that address, adding it if new; 0 on error. */
+/* Returns the index plus one of the node with this address, and adds an unknown node; 0 on
+ * error. */
 static size_t node_at(struct redis_sink *r, const struct redis_address *a, struct error *err)
 {
     for (size_t i = 0; i < r->n_nodes; i++) {
@@ -60,7 +62,7 @@ static size_t node_at(struct redis_sink *r, const struct redis_address *a, struc
     return r->n_nodes;
 }
 
-/* Returns any server while the owner of the slot is unknown: it will redirect. */
+/* If the owner of the slot is unknown, returns any server, which will redirect. */
 struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot)
 {
     size_t owner = r->map->owner[slot];
@@ -80,7 +82,7 @@ int redis_map_open(struct redis_node *n, struct error *err)
     return -1;
 }
 
-/* Exponential backoff for a server that cannot be reached. */
+/* Exponential backoff for an unreachable server. */
 static void back_off(struct redis_node *n)
 {
     n->retry_ms *= 2;
@@ -110,7 +112,7 @@ void redis_map_good(struct redis_node *n)
     n->retry_ms = n->retry_at = 0;
 }
 
-/* Only the events of this server wait if another server works and there are several streams. */
+/* If another server works and the sink has several streams, only this server's events wait. */
 enum sink_status redis_map_away(const struct redis_node *n)
 {
     const struct redis_sink *r = n->sink;
@@ -126,7 +128,7 @@ enum sink_status redis_map_away(const struct redis_node *n)
     return SINK_DOWN;
 }
 
-/* Whether a server that was unavailable is being retried: one event is enough for that. */
+/* Returns whether a server that was unavailable is being retried: one event suffices for that. */
 bool redis_map_is_probed(const struct redis_node *n)
 {
     bool unsure = n->retry_ms > 0 && n->conn.state != REDIS_READY;
@@ -135,7 +137,7 @@ bool redis_map_is_probed(const struct redis_node *n)
 
 /* ---- querying the slots ---- */
 
-/* The result of one query, and the slots of its reply. */
+/* The result of one query, with the slots in its reply. */
 struct answer {
     struct redis_sink *r;
     bool replied, good;
@@ -154,7 +156,7 @@ static int take_range(void *ctx, unsigned first, unsigned last, const struct red
     return 0;
 }
 
-/* Adopts a server's list of slots if it is complete. */
+/* Adopts a server's list of slots if the list is complete. */
 static void take_reply(void *ctx, redisReply *reply)
 {
     struct answer *a = ctx;
@@ -176,7 +178,7 @@ static void take_reply(void *ctx, redisReply *reply)
     r->map->known = true;
 }
 
-/* Gives up on a server: its events are returned. */
+/* Gives up on a server and returns its events. */
 static void drop_node(struct redis_node *n, const char *why)
 {
     struct error err;
@@ -195,14 +197,14 @@ static void end_query(struct redis_sink *r, bool good)
         return;
     }
     map->wanted = false;
-    /* Give up on servers that have lost their slots and do not respond, as a master that was
+    /* Give up on servers that have lost their slots and do not respond, such as a master that was
      * stopped and replaced. */
     for (size_t i = 0; i < r->n_nodes; i++)
         if (!r->node[i]->owns && redis_waited(r->node[i]) >= SILENT_NS)
-            drop_node(r->node[i], "has lost its slots, and does not answer");
+            drop_node(r->node[i], "has lost its slots and does not respond");
 }
 
-/* Starts a query, or continues the one that is outstanding. */
+/* Starts a query, or continues the outstanding one. */
 static void query_slots(struct redis_sink *r)
 {
     struct redis_map *map = r->map;
@@ -234,8 +236,8 @@ void redis_map_drive(struct redis_sink *r)
         int64_t waited = redis_waited(n);
         ask = ask || waited >= SILENT_NS;
 
-        /* Give up on a server that has been silent for a while, if others work: its events would
-         * delay everything for the whole timeout. */
+        /* Give up on a server that has been silent for a while if others work: its events would
+         * delay all others until the timeout. */
         int64_t patience = n->conn.state == REDIS_READY ? STILL_NS : GREET_NS;
         if (waited >= patience && redis_map_away(n) == SINK_LATER) {
             char why[64];
@@ -248,7 +250,7 @@ void redis_map_drive(struct redis_sink *r)
         query_slots(r);
 }
 
-/* Called while something is in flight. */
+/* Called while a request is in flight. */
 int64_t redis_map_deadline(const struct redis_sink *r)
 {
     const struct redis_map *map = r->map;
@@ -261,8 +263,8 @@ int64_t redis_map_deadline(const struct redis_sink *r)
 
 /* ---- redirections ---- */
 
-/* Reports events that could not be sent on: the first with the reason, the others of its chain as
- * not tried. */
+/* Reports events that could not be redirected: the first one with the reason, the rest of its chain
+ * as cancelled. */
 static void return_events(struct redis_sink *r, struct delivery *const *d, size_t count,
                           enum sink_status status, const char *why)
 {
@@ -274,7 +276,7 @@ static void return_events(struct redis_sink *r, struct delivery *const *d, size_
     }
 }
 
-/* Sends events on to the server named by another. */
+/* Resends events to the server named by another server. */
 static void send_on(struct redis_node *to, struct delivery *const *d, size_t count,
                     struct stream *st, const struct redis_redirect *how, unsigned hops)
 {
@@ -329,7 +331,7 @@ bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_
     struct stream *st = first->f.mark;
     unsigned hops = first->hops + 1;
     struct in_flight *f = &first->f;
-    st->in_flight++; /* counted until it is sent on */
+    st->in_flight++; /* counted until it is resent */
     for (size_t i = 0; i < count; i++) {
         struct in_flight *next = f->next;
         d[i] = f->d;

@@ -1,5 +1,5 @@
-/* redis_node.c: sends events to one server, tracks what is in flight there, and interprets its
- * replies, or the lack of them. */
+/* redis_node.c: sends events to one server, tracks its requests in flight, and interprets its
+ * replies and missing replies. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,19 +9,18 @@
 #include "sink/redis_impl.h"
 
 #define OUT_MAX ((size_t)2 << 30)    /* limit on queued bytes: one event may be large */
-#define IN_MAX ((size_t)1 << 20)     /* ids, numbers, errors */
-#define OUT_ENOUGH ((size_t)4 << 20) /* back-pressure until some of it is written */
-/* larger events are sent alone: limits of a server are at least 1 MiB */
+#define IN_MAX ((size_t)1 << 20)     /* limit on a reply: ids, numbers, errors */
+#define OUT_ENOUGH ((size_t)4 << 20) /* queued bytes; above this, the node applies back-pressure */
+/* larger events are sent alone, because the limits of a server are at least 1 MiB */
 #define ALONE_BYTES ((size_t)960 << 10)
-#define RESERVED 4 /* slots in the window for a WAIT and the lease */
-/* A run is one script, and Redis does nothing else meanwhile: about half a millisecond for a full
- * one. */
+#define RESERVED 4 /* slots of the window reserved for a WAIT and the lease */
+/* A run is one script, which blocks Redis meanwhile: about half a millisecond for a full run. */
 #define RUN_BYTES ((size_t)256 << 10)
-/* A script costs Redis twice as much per event as XADD, but saves us round trips. It does not pay
- * for very short chains if other keys use the time. */
+/* A script costs Redis twice as much per event as XADD, but saves us round trips. For very short
+ * chains it does not pay if other keys use the time. */
 #define RUN_MIN 4
-#define PLAIN_EVENTS 32               /* appended one by one after a script stopped */
-#define NO_SCRIPTS_NS (60000 * MS_NS) /* how long not to use scripts if the server refuses them */
+#define PLAIN_EVENTS 32               /* events appended one by one after a script stopped */
+#define NO_SCRIPTS_NS (60000 * MS_NS) /* how long to avoid scripts after the server refused them */
 
 int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_node **ret,
                    struct error *err)
@@ -68,7 +67,7 @@ struct redis_request *redis_node_push(struct redis_node *n, enum request_kind ki
 
 /* ---- replies ---- */
 
-/* What an error reply means for the event. docs/brokers.md has the same table. */
+/* The meaning of an error reply for the event. docs/brokers.md has the same table. */
 static const enum sink_status statuses[] = {
     [REDIS_FAULT_UNKNOWN] = SINK_RETRY, [REDIS_FAULT_STREAM] = SINK_REFUSED,
     [REDIS_FAULT_AWAY] = SINK_DOWN,     [REDIS_FAULT_LOGIN] = SINK_DOWN,
@@ -82,7 +81,7 @@ static bool has_id(const redisReply *reply)
 }
 
 /* Reports an event that is in its stream, and records the high-water mark. An id that no clock can
- * produce, because it was set by hand, is a receipt, but not a mark that a store can keep. */
+ * produce, because it was set manually, is a receipt, but a store cannot keep it as a mark. */
 static void report_added(struct redis_node *n, struct redis_request *q, const char *id)
 {
     int64_t hi, lo;
@@ -129,8 +128,8 @@ static void report_error(struct redis_node *n, struct redis_request *q, const re
     window_end(&n->window, &q->f, &res);
 }
 
-/* Handles the reply to the command that appended a single event. With dedupe, even that goes
- * through a script, whose reply is a list. */
+/* Handles the reply to the command that appended a single event. With dedupe, even a single event
+ * is appended by a script, whose reply is a list. */
 static void xadd_replied(struct redis_node *n, struct redis_request *q, const redisReply *reply)
 {
     bool in_array = reply->type == REDIS_REPLY_ARRAY && reply->elements == 1;
@@ -153,9 +152,9 @@ static void xadd_replied(struct redis_node *n, struct redis_request *q, const re
     window_end(&n->window, &q->f, &(struct sink_result){.status = SINK_RETRY, .text = text});
 }
 
-/* Ends the `count` events from q on, which a script did not append. They are not blamed: the plain
- * XADD that follows will show which of them fails, and why. After an unexpected reply they may have
- * been appended after all; then they arrive twice. */
+/* Ends the `count` events from q on, which a script did not append. They do not count as faulty:
+ * the plain XADD that follows will show which of them fails, and why. After an unexpected reply
+ * they may have been appended after all; they then arrive twice. */
 static void run_stopped(struct redis_node *n, struct redis_request *q, size_t count,
                         const redisReply *why)
 {
@@ -165,16 +164,16 @@ static void run_stopped(struct redis_node *n, struct redis_request *q, size_t co
         redis_conn_text(&n->conn, why, said);
     bool refused = why->type == REDIS_REPLY_ERROR && redis_refuses_command(why->str);
     if (refused && !r->set.dedupe) {
-        /* Scripts are retried after a while; the caution stays even if they work then. */
+        /* Scripts are retried after a while; the caution stays even if they work again. */
         r->scripts_from = redis_now(r) + NO_SCRIPTS_NS;
         broker_set_caution(&r->b,
-                           "%s refuses scripts, so events of one key are sent one after the other, "
-                           "a round trip each: %s (allow EVAL)",
+                           "%s refuses scripts, so events of one key are sent one after the "
+                           "other, with a round trip each: %s (allow EVAL)",
                            n->url.label, said);
     }
 
     q->f.mark->plain = PLAIN_EVENTS;
-    snprintf(text, sizeof text, "%s: a script has stopped: %s", n->url.label, said);
+    snprintf(text, sizeof text, "%s: a script stopped: %s", n->url.label, said);
     struct in_flight *next = &q->f;
     while (count-- > 0) {
         struct in_flight *f = next;
@@ -183,7 +182,7 @@ static void run_stopped(struct redis_node *n, struct redis_request *q, size_t co
     }
 }
 
-/* Handles the reply to a script for `count` events from q on: an id for each, or fewer and the
+/* Handles the reply to a script for `count` events from q on: one id each, or fewer ids and the
  * error that stopped it, or only an error. */
 static void run_replied(struct redis_node *n, struct redis_request *q, size_t count,
                         const redisReply *reply)
@@ -229,13 +228,13 @@ static void wait_replied(struct redis_node *n, const redisReply *reply)
 }
 
 /* Handles the next reply, and calls done for the events whose results it decides. It is a
- * redis_reply_fn, which owns the reply. */
+ * redis_reply_fn, so it owns the reply. */
 static void take_reply(void *node, redisReply *reply)
 {
     struct redis_node *n = node;
     struct redis_request *q = n->awaited;
     if (!q) {
-        /* Unsolicited: an error that precedes closing, or the peer is not Redis. */
+        /* Unsolicited: an error that precedes a close, or the peer is not Redis. */
         n->stale = true;
         freeReplyObject(reply);
         return;
@@ -261,7 +260,7 @@ static void take_reply(void *node, redisReply *reply)
     case REQUEST_WAIT: wait_replied(n, reply); break;
     case REQUEST_EXTEND:
     case REQUEST_TAKE: redis_lease_answer(n->sink, kind, reply); break;
-    case REQUEST_ASKING: /* the reply to the next command shows whether it took effect */
+    case REQUEST_ASKING: /* the reply to the next command shows whether ASKING took effect */
     case REQUEST_FORGET: break;
     }
     freeReplyObject(reply);
@@ -269,8 +268,8 @@ static void take_reply(void *node, redisReply *reply)
 
 /* ---- failures ---- */
 
-/* Ends everything in flight, and closes the connection. What was sent may have been added; it will
- * be sent again, with the same event id. */
+/* Ends all requests in flight, and closes the connection. Entries that were sent may have been
+ * added; they will be resent with the same event ids. */
 static void end_all(struct redis_node *n, enum sink_status status, const char *why)
 {
     int cuts = n->window.suspect.cuts;
@@ -281,7 +280,7 @@ static void end_all(struct redis_node *n, enum sink_status status, const char *w
         struct redis_request *q = (struct redis_request *)n->window.first;
         struct sink_result res = {.status = status, .text = why};
         if (status == SINK_LATER && q->run == 0)
-            res.status = SINK_CANCELLED; /* in a chain, only the first may wait on its own */
+            res.status = SINK_CANCELLED; /* in a chain, only the first event may be delayed */
         if (res.status == SINK_LATER)
             res.retry_after_ms = REDIS_AWAY_MS;
         enum request_kind kind = q->kind;
@@ -292,16 +291,16 @@ static void end_all(struct redis_node *n, enum sink_status status, const char *w
         if (kind == REQUEST_EXTEND || kind == REQUEST_TAKE)
             redis_lease_answer(n->sink, kind, NULL);
     }
-    /* An event that was not blamed remains suspect. */
+    /* An event that did not count as faulty remains suspect. */
     bool blamed = status == SINK_RETRY || status == SINK_CANCELLED;
     if (!blamed)
         n->window.suspect.cuts = cuts;
 }
 
-/* An event is the likely reason that connections end, because some limits of a server close the
- * connection without an error, if it was alone in flight, several times in a row, when a server
- * that was ready closed the connection or fell silent. It does get to be alone: after a failure the
- * circuit lets single events through, and large ones always go alone. */
+/* Some limits of a server close the connection without an error. An event counts as the reason if
+ * it was alone in flight, several times in a row, when a ready server closed the connection or fell
+ * silent. Every suspect is eventually alone: after a failure the circuit lets single events
+ * through, and large events are always sent alone. */
 void redis_node_lost(struct redis_node *n, const struct error *err)
 {
     enum sink_status status = redis_map_away(n);
@@ -317,7 +316,7 @@ void redis_node_lost(struct redis_node *n, const struct error *err)
 
 /* ---- sending ---- */
 
-/* Closes a connection due for replacement, once nothing is in flight. */
+/* Closes a connection due for replacement once no request is in flight. */
 static void drop_stale(struct redis_node *n)
 {
     if (!n->stale || n->window.count > 0)
@@ -326,7 +325,7 @@ static void drop_stale(struct redis_node *n)
     n->stale = false;
 }
 
-/* An idle connection that the server has closed does not count as a failure. */
+/* An idle connection closed by the server does not count as a failure. */
 int redis_node_connect(struct redis_node *n, struct error *err)
 {
     bool forgetting = n->window.events == 0 && n->window.count > 0;
@@ -365,9 +364,9 @@ bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const stru
     return str_eq((struct str){r->stream_name.p, r->stream_name.n}, (struct str){st->name, st->n});
 }
 
-/* Returns how many of the deliveries, the first of which starts a chain, to send as one script:
- * those for the same stream, within limits. A single event needs no script. With dedupe every event
- * does, so the script may include others that are not of its chain. */
+/* Returns how many of the deliveries to send as one script. The first one starts a chain; the
+ * script takes the deliveries for the same stream, within limits. A single event needs no script,
+ * except with dedupe, where the script may include events of other chains. */
 static size_t run_length(const struct redis_node *n, struct delivery *const *d, size_t count,
                          const struct stream *st)
 {
@@ -434,8 +433,8 @@ void redis_node_drive(struct redis_node *n)
     if (n->conn.state == REDIS_CLOSED)
         return;
     if (n->unwaited) {
-        /* No event before the WAIT counts as delivered until it has a reply. If memory runs out,
-         * the next drive tries again. */
+        /* No event before the WAIT counts as delivered until the WAIT has a reply. If memory runs
+         * out, the next drive retries. */
         const struct redis_settings *set = &n->sink->set;
         char replicas[24], ms[24];
         snprintf(replicas, sizeof replicas, "%lld", (long long)set->replicas);

@@ -1,4 +1,4 @@
-/* redis_route.c: selects the server for an event: the one named by the URL, the master named by
+/* redis_route.c: selects the server for an event: the server of the URL, the master named by
  * Sentinels, or the cluster's server for the slot of the stream. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ int redis_route_init(struct redis_sink *r, struct error *err)
     struct redis_url url = r->set.url;
     switch (r->set.kind) {
     case REDIS_SINGLE:
-        r->set.url = (struct redis_url){0}; /* owned by the node; it may be a Unix socket's */
+        r->set.url = (struct redis_url){0}; /* owned by the node, as it may have a socket's path */
         return add_node(r, &url, err);
     case REDIS_SENTINEL: /* the Sentinels will name the master's address */
         redis_sentinel_init(&r->sentinel, r->set.seed, r->set.n_seeds, r->set.master, r->client);
@@ -71,7 +71,7 @@ struct redis_node *redis_route_of(struct redis_sink *r, struct str key)
 
 /* ---- Sentinels ---- */
 
-/* Sets the address of the master's node, whose connection is closed or held. */
+/* Sets the address of the master's node. The node's connection must be closed or held. */
 static int set_master(struct redis_node *n, const char *host, const char *port, struct error *err)
 {
     struct redis_url url;
@@ -103,7 +103,7 @@ static void drive_sentinel(struct redis_sink *r)
     if (n->conn.state == REDIS_CLOSED)
         return;
     if (n->conn.state == REDIS_HELD) {
-        /* Held commands are sent once the address is known, or returned. */
+        /* Held commands are sent once the address is known, or else returned. */
         if (s->state == SENTINEL_NOBODY)
             redis_node_lost(n, &s->why);
         else if (s->state == SENTINEL_TOLD && open_told(n, &err) != 0)
@@ -114,14 +114,14 @@ static void drive_sentinel(struct redis_sink *r)
     bool elsewhere = strcmp(n->url.host, s->told.host) != 0 ||
                      strcmp(n->url.port, s->told.port) != 0;
     if (s->state == SENTINEL_TOLD && elsewhere) {
-        /* What is in flight may be lost with a master that was replaced: it is sent again. */
+        /* The master was replaced, so requests in flight may be lost with it: they are resent. */
         err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                  "%s is no longer the master; that is %.200s:%s", n->url.label, s->told.host,
-                  s->told.port);
+                  "%s is no longer the master; the new master is %.200s:%s", n->url.label,
+                  s->told.host, s->told.port);
         redis_node_lost(n, &err);
         return;
     }
-    /* If the Sentinel that we subscribed to is gone, query another. */
+    /* If the connection to our Sentinel is lost, query another one. */
     bool unsubscribed = s->state == SENTINEL_SILENT || s->state == SENTINEL_NOBODY;
     if (unsubscribed && now >= r->watch_at) {
         r->watch_at = now + WATCH_NS;
@@ -220,8 +220,8 @@ static void add_peer(char list[SINK_PEERS], const struct redis_url *u)
         sink_peer_add(list, u->host, u->port);
 }
 
-/* Reports the server; the master, and the Sentinels until they have named one; or the servers of a
- * cluster that we are connected to, and those that have slots. */
+/* Reports the server; the master, or the Sentinels until they have named one; or the servers of a
+ * cluster that we are connected to or that have slots. */
 void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret)
 {
     static const char *const kinds[] = {[REDIS_SINGLE] = "redis",

@@ -28,14 +28,14 @@
 /* A secret shared by both sides, or one half of a key pair. */
 enum key_kind { KEY_SECRET, KEY_PRIVATE, KEY_PUBLIC };
 
-/* (1) A secret has mac, the other kinds have pair; no other form of a key stays in memory. */
+/* (1) A secret has `mac`, the other kinds have `pair`; memory holds no other form of a key. */
 struct key {
     enum key_kind kind;
     EVP_MAC_CTX *mac;
     EVP_PKEY *pair;
 };
 
-/* The keys, in the order they were given. */
+/* The keys in their configured order. */
 struct signature_keys {
     enum signature_use use;
     struct key key[SIGNATURE_KEYS_MAX];
@@ -48,8 +48,9 @@ static const struct {
     const char *what;
 } kinds[] = {
     [KEY_SECRET] = {STR("whsec_"), "base64 of 24 to 64 bytes"},
-    [KEY_PRIVATE] = {STR("whsk_"), "base64 of an ed25519 key, alone or followed by the public one"},
-    [KEY_PUBLIC] = {STR("whpk_"), "base64 of an ed25519 key"},
+    [KEY_PRIVATE] = {STR("whsk_"), "base64 of an ed25519 private key, alone or followed by the "
+                                   "public key"},
+    [KEY_PUBLIC] = {STR("whpk_"), "base64 of an ed25519 public key"},
 };
 
 #define KINDS (sizeof kinds / sizeof kinds[0])
@@ -87,7 +88,7 @@ static bool public_half(const EVP_PKEY *pair, unsigned char out[ED25519_KEY])
     return EVP_PKEY_get_raw_public_key(pair, out, &n) == 1 && n == ED25519_KEY;
 }
 
-/* Makes a private key. If a public key follows it, the two must match. */
+/* Creates a private key. If a public key follows in the input, the two must match. */
 static EVP_PKEY *new_private(const unsigned char *bytes, size_t n)
 {
     unsigned char public[ED25519_KEY];
@@ -99,7 +100,7 @@ static EVP_PKEY *new_private(const unsigned char *bytes, size_t n)
     return NULL;
 }
 
-/* Makes a key of k->kind from its bytes; false if they are not valid. */
+/* Creates a key of k->kind from its bytes; returns false if they are invalid. */
 static bool make_key(struct key *k, const unsigned char *bytes, size_t n)
 {
     switch (k->kind) {
@@ -121,7 +122,7 @@ static bool make_key(struct key *k, const unsigned char *bytes, size_t n)
 
 /* ---- reading keys ---- */
 
-/* Makes a key from its base64; false if it is not valid. */
+/* Creates a key from its base64; returns false if it is invalid. */
 static bool decode_key(struct key *k, struct str text)
 {
     char bytes[SECRET_MAX + 4];
@@ -133,7 +134,7 @@ static bool decode_key(struct key *k, struct str text)
     return good;
 }
 
-/* Parses one word. Errors contain the number of the secret, and no part of it. */
+/* Parses one word. Errors contain the number of the secret, but no part of it. */
 static int add_key(struct signature_keys *keys, struct str word, struct error *err)
 {
     size_t number = keys->n + 1, i = 0;
@@ -145,13 +146,13 @@ static int add_key(struct signature_keys *keys, struct str word, struct error *e
     if (i == KINDS)
         return err_set(
             err, ERR_CONFIG,
-            "secret %zu does not start with whsec_ or whsk_; outbox webhook secret makes one",
+            "secret %zu does not start with whsec_ or whsk_; outbox webhook secret creates one",
             number);
     struct key k = {.kind = (enum key_kind)i};
     if (k.kind == KEY_PUBLIC && keys->use == SIGNATURE_SIGN)
         return err_set(
             err, ERR_CONFIG,
-            "secret %zu is a public key, which cannot sign; the private one begins with whsk_",
+            "secret %zu is a public key, which cannot sign; a private key starts with whsk_",
             number);
 
     struct str prefix = kinds[k.kind].prefix;
@@ -179,7 +180,7 @@ static int add_words(struct signature_keys *keys, struct str text, struct error 
         if (word.n > 0 && add_key(keys, word, err) != 0)
             return -1;
         if (p < end)
-            p++; /* past the blank */
+            p++; /* skip the blank */
     }
     return 0;
 }
@@ -220,7 +221,7 @@ int signature_keys_load(const struct signature_source *from, struct signature_ke
             rc = err_prefix(err, "%s", from->variable);
     }
     if (rc == 0 && keys->n == 0)
-        rc = err_set(err, ERR_CONFIG, "%s: no secret in it",
+        rc = err_set(err, ERR_CONFIG, "%s: contains no secret",
                      from->file ? from->file : from->variable);
     if (rc != 0) {
         signature_keys_free(keys);
@@ -292,7 +293,7 @@ int signature_public(struct buf *b, const struct signature_keys *keys, struct er
     }
     if (n == 0)
         return err_set(err, ERR_CONFIG,
-                       "there is no whsk_ key; outbox webhook secret --asymmetric makes one");
+                       "no whsk_ key found; outbox webhook secret --asymmetric creates one");
     if (b->failed)
         return err_nomem(err);
     return 0;
@@ -300,7 +301,7 @@ int signature_public(struct buf *b, const struct signature_keys *keys, struct er
 
 /* ---- signing ---- */
 
-/* Formats the part between the id and the body: the timestamp and two dots. */
+/* Formats the text between the id and the body: the timestamp and two dots. */
 static struct str stamp_of(const struct signature_message *m, char out[STAMP])
 {
     int n = snprintf(out, STAMP, ".%lld.", (long long)m->timestamp);
@@ -321,7 +322,7 @@ static bool mac_of(EVP_MAC_CTX *ctx, const struct signature_message *m, unsigned
     return good && n == MAC_SIZE;
 }
 
-/* Joins the signed text at the first call: ed25519 makes two passes over it, so it cannot be
+/* Joins the signed text on the first call: ed25519 makes two passes over the text, so it cannot be
  * streamed. p == NULL: out of memory. */
 static struct str whole(struct buf *b, const struct signature_message *m)
 {
@@ -393,13 +394,13 @@ struct given {
     char bytes[ED25519_SIGNATURE + 4];
 };
 
-/* The signatures in a header that one of our keys can have made. */
+/* The signatures in a header that one of our keys may have created. */
 struct given_list {
     struct given given[SIGNATURES_MAX];
     size_t n;
 };
 
-/* Parses the signatures of a header, which are separated by blanks, and keeps those of a known
+/* Parses the signatures of a header, which are separated by blanks, and keeps those with a known
  * version and the right size. */
 static void read_signatures(struct str header, struct given_list *ret)
 {
@@ -428,8 +429,8 @@ static void read_signatures(struct str header, struct given_list *ret)
     }
 }
 
-/* Whether one of the signatures was made with one of the keys. MACs are compared in constant time.
- * */
+/* Returns whether one of the signatures was created with one of the keys. MACs are compared in
+ * constant time. */
 static bool made_by_any(const struct signature_keys *keys, const struct signature_message *m,
                         const struct given_list *l)
 {
@@ -465,21 +466,21 @@ const char *signature_check(struct signature_keys *keys, const struct signature_
 {
     if (!m->id.n)
         return "no webhook-id";
-    /* Signed text such as x.1700000000.1700000001.5 is ambiguous: it could be the body 1700000001.5
-     * with the id x, or the body 5 with the id x.1700000000. */
+    /* A signed text such as x.1700000000.1700000001.5 is ambiguous: it could be the body
+     * 1700000001.5 with the id x, or the body 5 with the id x.1700000000. */
     if (memchr(m->id.p, '.', m->id.n))
         return "webhook-id contains a dot";
     if (!header.n)
         return "no webhook-signature";
     if (now_s && m->timestamp < now_s - SIGNATURE_TOLERANCE_S)
-        return "too old: webhook-timestamp is over 5 minutes ago";
+        return "webhook-timestamp is more than 5 minutes old";
     if (now_s && m->timestamp > now_s + SIGNATURE_TOLERANCE_S)
-        return "webhook-timestamp is over 5 minutes ahead";
+        return "webhook-timestamp is more than 5 minutes in the future";
 
     struct given_list given;
     read_signatures(header, &given);
     if (!made_by_any(keys, m, &given))
-        return "no signature in it was made with one of our secrets";
+        return "no signature in it was created with one of our secrets";
     return NULL;
 }
 

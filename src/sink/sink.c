@@ -44,7 +44,7 @@ const struct sink_ops *const sink_kinds[] = {
 
 #define KINDS (sizeof sink_kinds / sizeof sink_kinds[0])
 
-/* Known schemes, which are not typos even if this build lacks their sink. */
+/* Known schemes: these are not typos, even if this build lacks their sink. */
 static const struct {
     const char *scheme, *sink;
     const char *package; /* packages needed to build it */
@@ -91,7 +91,7 @@ static int unknown(const char *scheme, const char *list, struct error *err)
     for (size_t i = 0; sink_kinds[i]; i++)
         names[i] = sink_kinds[i]->scheme;
     char hint[TEXT_HINT], all[TEXT_HINT];
-    snprintf(all, sizeof all, "there are %s", list);
+    snprintf(all, sizeof all, "known sinks are %s", list);
     text_hint(scheme, names, (struct text_hint){"'", ":'", all}, hint);
     return err_set(err, ERR_CONFIG, "unknown sink '%s:'%s", scheme, hint);
 }
@@ -105,10 +105,10 @@ static const struct sink_ops *find_in(const struct sink_ops *const *kinds, const
 }
 
 #ifdef OUTBOX_SINKS_ON_DEMAND
-/* The module is loaded from the folder of liboutbox, regardless of the environment. */
+/* The module is loaded from the directory of liboutbox, regardless of the environment. */
 
 #define MODULE_FILE "liboutbox-sinks.so.0"
-#define INSTALL_IT "install it beside liboutbox, from the same package"
+#define INSTALL_IT "install it next to liboutbox, from the same package"
 
 static struct {
     pthread_once_t once;
@@ -116,7 +116,8 @@ static struct {
     struct error why; /* why the module is missing */
 } loaded = {.once = PTHREAD_ONCE_INIT};
 
-/* Writes the path of the module in the folder of the library that contains this code. */
+/* Writes the path of the module, which is in the directory of the library that contains this
+ * code. */
 static bool module_path(char *path, size_t size)
 {
     static const char here; /* an address in the library */
@@ -133,19 +134,21 @@ static void load(void)
 {
     char path[PATH_MAX];
     if (!module_path(path, sizeof path)) {
-        err_set(&loaded.why, ERR_CONFIG, "the folder of liboutbox cannot be found");
+        err_set(&loaded.why, ERR_CONFIG, "could not find the directory of liboutbox");
         return;
     }
 
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-        err_set(&loaded.why, ERR_CONFIG, "broker sinks are in %s, which cannot be loaded: %s; %s",
+        err_set(&loaded.why, ERR_CONFIG,
+                "broker sinks are in %s, which could not be loaded: %s; "
+                "%s",
                 MODULE_FILE, dlerror(), INSTALL_IT);
         return;
     }
     const struct sink_module *m = dlsym(library, SINK_MODULE_SYMBOL);
     if (!m || strcmp(m->version, OUTBOX_VERSION) != 0) {
-        err_set(&loaded.why, ERR_CONFIG, "%s is of version %s, liboutbox of %s; %s", path,
+        err_set(&loaded.why, ERR_CONFIG, "%s has version %s, liboutbox has version %s; %s", path,
                 m ? m->version : "unknown", OUTBOX_VERSION, INSTALL_IT);
         dlclose(library);
         return;
@@ -174,7 +177,7 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
 {
     char scheme[32], list[400];
     list_kinds(list, sizeof list);
-    /* Never repeat more than the scheme: the rest of a URL may contain a password. */
+    /* Repeat no more than the scheme: the rest of a URL may contain a password. */
     const char *colon = strchr(url, ':');
     if (!colon || colon == url)
         return err_set(err, ERR_CONFIG, "a sink starts with its kind: %s", list);
@@ -213,7 +216,7 @@ struct sink_broker sink_broker_of(struct sink *sk)
     return b;
 }
 
-/* Whether a comma-separated list contains an entry. */
+/* Returns whether a comma-separated list contains an entry. */
 static bool is_listed(const char *list, const char *name)
 {
     size_t n = strlen(name);

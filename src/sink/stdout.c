@@ -16,20 +16,20 @@
 
 #define REST_MAX ((size_t)2 << 30) /* limit on one line */
 
-/* (1) off bytes of lines.text are written. (2) rest is the unwritten part of a line whose result
- * was already reported; it is written before anything else. */
+/* (1) `off` bytes of lines.text are written. (2) `rest` is the unwritten part of a line whose
+ * result was already reported; it is written before any other data. */
 struct stdout_sink {
     struct sink base;
     struct line_queue lines;
     size_t off;
     struct buf rest;
     bool regular;     /* a file, not a pipe or a terminal */
-    bool blocked;     /* nothing can be written until the reader reads */
+    bool blocked;     /* standard output is full until its reader reads */
     int64_t moved_at; /* when standard output last accepted data, or should have */
 };
 
-/* Writes as much as it can of b from *off on. It returns -1 with errno if writing failed; blocked
- * is set if the reader is not reading. */
+/* Writes as much as it can of b from *off on. Returns -1 with errno if a write failed. Sets
+ * `blocked` if the reader is not reading. */
 static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
 {
     while (*off < b->n) {
@@ -43,7 +43,7 @@ static int write_some(struct stdout_sink *s, const struct buf *b, size_t *off)
             return 0;
 
         /* Write at most PIPE_BUF bytes, which a pipe that polls as writable accepts without
-         * blocking. So a stalled reader delays the deliveries, but not the relay's shutdown. */
+         * blocking. A stalled reader thus delays the deliveries, but not the relay's shutdown. */
         size_t n = s->regular ? b->n - *off : min_size(b->n - *off, PIPE_BUF);
         ssize_t k = fd_write(STDOUT_FILENO, b->p + *off, n);
         if (k > 0) {
@@ -85,14 +85,14 @@ static void answer_all(struct stdout_sink *s, enum sink_status status, const str
     forget(s);
 }
 
-/* Ends everything in flight: complete lines are delivered, the others are not. The rest of a
- * partially written line is kept, and written before anything else. Its event is delivered again,
- * so a reader sees it twice, but never a torn line. If memory runs out for it, the sink fails
- * permanently. */
+/* Ends all deliveries in flight: complete lines as delivered, the others with `status`. Keeps the
+ * rest of a partially written line, which is written before any other data. Its event is delivered
+ * again, so a reader sees it twice, but never a torn line. If memory for the rest runs out, the
+ * sink fails permanently. */
 static void stop_here(struct stdout_sink *s, enum sink_status status, const struct error *err)
 {
     const struct line_queue *q = &s->lines;
-    size_t whole = 0, at = 0; /* complete lines, and their bytes */
+    size_t whole = 0, at = 0; /* complete lines and their bytes */
     while (whole < q->count && at + q->line[whole].n <= s->off)
         at += q->line[whole++].n;
     size_t half = s->off - at;
@@ -111,7 +111,7 @@ static void write_failed(struct stdout_sink *s)
     struct error err;
     bool gone = errno == EPIPE || errno == EBADF || errno == ECONNRESET;
     if (gone) {
-        /* What was in the pipe is lost with its reader, so nothing counts as delivered. */
+        /* The content of the pipe is lost with its reader, so no line counts as delivered. */
         err_class(&err, ERR_UNAVAILABLE, CLASS_FATAL, errno, "standard output was closed");
         answer_all(s, SINK_FATAL, &err);
         return;
@@ -120,7 +120,7 @@ static void write_failed(struct stdout_sink *s)
     stop_here(s, SINK_DOWN, &err);
 }
 
-/* Returns the deadline for the reader to read something. */
+/* Returns the time by which the reader must read something. */
 static int64_t reader_due(const struct stdout_sink *s)
 {
     int64_t limit = s->base.cfg.timeout_ms;
@@ -189,7 +189,7 @@ static int64_t stdout_deadline(struct sink *sk)
 static void stdout_cancel(struct sink *sk)
 {
     struct error err;
-    err_set(&err, ERR_UNAVAILABLE, "cancelled before standard output took it");
+    err_set(&err, ERR_UNAVAILABLE, "cancelled before standard output accepted it");
     stop_here((struct stdout_sink *)sk, SINK_CANCELLED, &err);
 }
 
@@ -208,7 +208,9 @@ static int stdout_open(const struct sink_config *cfg, struct sink **ret, struct 
 {
     struct stat st;
     if (strcmp(cfg->url, "stdout:") != 0)
-        return err_set(err, ERR_CONFIG, "stdout: has no parameters; file:PATH writes to a file");
+        return err_set(err, ERR_CONFIG,
+                       "stdout: accepts no parameters; file:PATH writes to a "
+                       "file");
     struct stdout_sink *s = calloc(1, sizeof *s);
     if (!s)
         return err_nomem(err);

@@ -6,8 +6,8 @@
 #include "base/hash.h"
 
 #define BUCKETS 4096
-#define STREAMS_MANY 8192 /* from this many streams on, idle ones are dropped */
-#define CUTS_MAX 3        /* connections that an event may cost before it is blamed */
+#define STREAMS_MANY 8192 /* from this number of streams on, idle ones are dropped */
+#define CUTS_MAX 3        /* connections that an event may end before it counts as the reason */
 
 int window_marks_init(struct window_marks *s)
 {
@@ -15,7 +15,7 @@ int window_marks_init(struct window_marks *s)
     return s->bucket ? 0 : -1;
 }
 
-/* Drops the idle streams, or all of them. */
+/* Drops the idle streams; with `all`, every stream. */
 static void drop_idle(struct window_marks *s, bool all)
 {
     for (size_t i = 0; i < BUCKETS; i++) {
@@ -90,7 +90,7 @@ size_t window_marks_list(struct window_marks *s, const struct hwm **ret)
     if (s->n_dirty > s->list_cap) {
         struct hwm *list = realloc(s->list, s->n_dirty * 2 * sizeof *list);
         if (!list)
-            return 0; /* they stay dirty and are listed next time */
+            return 0; /* the marks stay dirty and are listed next time */
         s->list = list;
         s->list_cap = s->n_dirty * 2;
     }
@@ -181,7 +181,7 @@ void window_end(struct window *w, struct in_flight *f, const struct sink_result 
 {
     struct delivery *d = f->d;
     assert(d);
-    window_remove(w, f); /* before the result is reported: done may inspect the window */
+    window_remove(w, f); /* before reporting the result: done may inspect the window */
     if (d->ev->seq == w->suspect.seq)
         w->suspect.cuts = 0;
     sink_done(w->sk, d, r);
@@ -196,7 +196,7 @@ void window_end_all(struct window *w, const struct sink_result *r)
         else
             window_remove(w, w->first);
     }
-    /* An event that was not blamed remains suspect. */
+    /* An event that did not count as faulty remains suspect. */
     bool blamed = r->status == SINK_RETRY || r->status == SINK_CANCELLED;
     if (!blamed)
         w->suspect.cuts = cuts;

@@ -52,7 +52,7 @@ static void deleted_stream_refuses_until_recreated(void **state)
     js_DeleteStream(server.js, "S", NULL, NULL);
     struct sink_item *it = run_one(p, "1");
     assert_int_equal(it->status, SINK_DOWN);
-    sink_assert_says(it, "no leader, or is gone");
+    sink_assert_says(it, "no leader, or was deleted");
     sink_rig_again(&p->rig);
     sink_rig_run(&p->rig);
     assert_int_equal(it->status, SINK_REFUSED);
@@ -183,7 +183,7 @@ static void subject_without_a_stream_is_refused_alone(void **state)
     open_with(p, "{aggregate_type}", "stream=S");
     struct sink_item *it = run_one(p, "1");
     assert_int_equal(it->status, SINK_REFUSED);
-    sink_assert_says(it, "stream S does not take the subject order");
+    sink_assert_says(it, "stream S does not include the subject order");
     it = sink_rig_add(&p->rig, "2", 0);
     it->ev.aggregate_type = STR("s");
     sink_rig_run(&p->rig);

@@ -71,7 +71,7 @@ static void refused_event_stops_everything_behind_it(void **state)
         drive_until_answered(p, p->rig.accepted);
     }
     assert_int_equal(p->rig.items[7]->status, SINK_REFUSED);
-    sink_assert_says(p->rig.items[7], "does not take the subject s.none");
+    sink_assert_says(p->rig.items[7], "does not include the subject s.none");
     for (size_t i = 0; i < 7; i++)
         assert_int_equal(p->rig.items[i]->status, SINK_DELIVERED);
     for (size_t i = 8; i < p->rig.accepted; i++)

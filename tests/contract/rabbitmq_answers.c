@@ -197,7 +197,7 @@ static void alarm_is_down_with_the_brokers_reason_and_blocks_no_call(void **stat
     }
     assert_true(slowest < 1000);
     assert_int_equal(last->status, SINK_DOWN);
-    sink_assert_says(last, "takes no messages: low on memory");
+    sink_assert_says(last, "is blocking publishers: low on memory");
 
     alarm_ends(p);
     sink_rig_run(&p->rig);

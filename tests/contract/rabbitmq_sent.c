@@ -133,7 +133,7 @@ static void body_is_split_into_frames_of_the_negotiated_size(void **state)
     }
     assert_int_equal(wide->status, SINK_REJECT);
     assert_true(wide->unasked);
-    sink_assert_says(wide, "the broker takes 4096 in one frame");
+    sink_assert_says(wide, "the broker's limit for a frame is 4096");
     free(headers);
 }
 
@@ -148,7 +148,7 @@ static void overlong_routing_key_is_rejected(void **state)
     it->ev.aggregate_id = str_of(id);
     sink_rig_run(&p->rig);
     assert_int_equal(it->status, SINK_REJECT);
-    sink_assert_says(it, "routing key would have 299 bytes, and AMQP allows 255");
+    sink_assert_says(it, "routing key has 299 bytes; the limit of AMQP is 255");
 }
 
 static void mark_is_the_last_confirmed_event(void **state)

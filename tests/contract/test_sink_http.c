@@ -107,8 +107,8 @@ static void invalid_host_name_is_refused_at_once(void **state)
         snprintf(url, sizeof url, "http://%s/", neither[i]);
         refuses(&f->o, url, "neither an address nor a name", NULL);
     }
-    refuses(&f->o, "http://127.0.0.1./", "without a dot behind it: 127.0.0.1", NULL);
-    refuses(&f->o, "https://1.1.1.1./", "without a dot behind it: 1.1.1.1", NULL);
+    refuses(&f->o, "http://127.0.0.1./", "remove the dot after the address: 127.0.0.1", NULL);
+    refuses(&f->o, "https://1.1.1.1./", "remove the dot after the address: 1.1.1.1", NULL);
 }
 
 static void bad_urls_are_refused_without_their_secrets(void **state)

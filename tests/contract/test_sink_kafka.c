@@ -13,8 +13,8 @@ static void refuses(const char *url, const char *words)
 static void bad_settings_are_refused_with_advice(void **state)
 {
     (void)state;
-    refuses("kafka://localhost", "which topic?");
-    refuses("kafka://localhost/", "which topic?");
+    refuses("kafka://localhost", "names no topic");
+    refuses("kafka://localhost/", "names no topic");
     refuses("kafka:localhost/t", "://");
     refuses("kafka://u:s3cret@localhost/t", "password-file=FILE");
     refuses("kafka://localhost/t?password=s3cret", "password-file=FILE");
@@ -30,7 +30,7 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("kafka+ssl://localhost/t?cert=/x", "go together");
     refuses("kafka://localhost/t?sasl=gssapi", "scram-sha-256");
     refuses("kafka://localhost/t?partitions=0", "partitions");
-    refuses("kafka://localhost/{type}?dedupe=on", "one topic");
+    refuses("kafka://localhost/{type}?dedupe=on", "a single topic");
 }
 
 static void properties_that_break_guarantees_are_refused(void **state)
@@ -51,8 +51,8 @@ static void properties_that_break_guarantees_are_refused(void **state)
     refuses("kafka://localhost/t?rdkafka.sasl.password=s3cret", "password-file=FILE");
     refuses("kafka://localhost/t?rdkafka.ssl.key.password=s3cret", "secret");
     refuses("kafka://localhost/t?rdkafka.ssl.key.pem=s3cret", "secret");
-    refuses("kafka://localhost/t?rdkafka.plugin.library.paths=/x.so", "code from elsewhere");
-    refuses("kafka://localhost/t?rdkafka.test.mock.num.brokers=3", "nobody");
+    refuses("kafka://localhost/t?rdkafka.plugin.library.paths=/x.so", "load and run other code");
+    refuses("kafka://localhost/t?rdkafka.test.mock.num.brokers=3", "deliver nothing");
     refuses("kafka://localhost/t?rdkafka.enable.ssl.certificate.verification=false", "verified");
     refuses("kafka://localhost/t?rdkafka.ssl.endpoint.identification.algorithm=none", "verified");
     refuses("kafka://localhost/t?rdkafka.linger=1", "No such configuration property");

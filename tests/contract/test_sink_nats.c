@@ -13,21 +13,21 @@ static void refuses(const char *url, const char *words)
 static void bad_settings_are_refused_with_advice(void **state)
 {
     (void)state;
-    refuses("nats://localhost/s", "which stream?");
-    refuses("nats://localhost?stream=S", "which subject?");
+    refuses("nats://localhost/s", "names no stream");
+    refuses("nats://localhost?stream=S", "names no subject");
     refuses("nats://u:s3cret@localhost/s?stream=S", "password-file=FILE");
     refuses("nats://localhost/s?stream=S&password=s3cret", "password-file=FILE");
     refuses("nats://localhost/s?steam=S", "stream");
     refuses("nats://localhost/s?stream=a.b", "stream must be a name");
-    refuses("nats://localhost/a..b?stream=S", "empty part");
-    refuses("nats://localhost/a.*?stream=S", "has a blank, * or >");
-    refuses("nats://localhost/$JS.x?stream=S", "the server's own");
+    refuses("nats://localhost/a..b?stream=S", "empty token");
+    refuses("nats://localhost/a.*?stream=S", "contains a blank, * or >");
+    refuses("nats://localhost/$JS.x?stream=S", "reserved for the server");
     refuses("nats://localhost/s.{typ}?stream=S", "did you mean {type}?");
     refuses("nats://localhost/s?stream=S&ca=/etc/hosts", "nats+tls://");
     refuses("nats://localhost/s?stream=S&exclusive=on&lookback=5", "at least window");
     refuses("nats://localhost/s?stream=S&exclusive=perhaps", "exclusive");
     refuses("nats://localhost/s?stream=S&nkey=U", "go together");
-    refuses("nats://u@localhost/s?stream=S&token-file=/etc/hosts", "use one of");
+    refuses("nats://u@localhost/s?stream=S&token-file=/etc/hosts", "use only one of");
     refuses("nats://localhost/s?stream=S&creds-file=/nonexistent", "could not read");
     refuses("nats://localhost/s?stream=S&window=5000", "window");
 }
@@ -102,7 +102,7 @@ static void invalid_certificate_is_refused(void **state)
     snprintf(p->url, sizeof p->url, "nats://127.0.0.1:%d/s?stream=S", server.port);
     sink_rig_open(&p->rig, (struct sink_config){.url = p->url, .timeout_ms = 10000});
     assert_int_equal(run_one(p, "1")->status, SINK_DOWN);
-    sink_assert_says(p->rig.items[0], "write nats+tls://");
+    sink_assert_says(p->rig.items[0], "use nats+tls://");
     assert_int_equal(nats_server_count(&server, "S"), 0);
 }
 

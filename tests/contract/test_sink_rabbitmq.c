@@ -11,7 +11,7 @@ static void bad_settings_are_refused_with_advice(void **state)
     (void)state;
     refuses("amqp://localhost/orders", "VHOST/EXCHANGE");
     refuses("amqp://localhost", "VHOST/EXCHANGE");
-    refuses("amqp://localhost/%2F/", "which queue?");
+    refuses("amqp://localhost/%2F/", "names no queue");
     refuses("amqp://u:s3cret@localhost/%2F/orders", "password-file=FILE");
     refuses("amqp://localhost/%2F/orders?password=s3cret", "password-file=FILE");
     refuses("amqp://localhost/%2F/orders?rooting-key=x", "routing-key");
@@ -21,7 +21,7 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("amqps://localhost/%2F/orders?auth=external", "cert=FILE");
     refuses("amqp://localhost/%2F/orders?unroutable=drop", "retry, reject");
     refuses("amqp://localhost/%2F/orders?heartbeat=10ms", "heartbeat");
-    refuses("amqp://localhost/%2F/?routing-key=q&queue=q", "queue takes an exchange");
+    refuses("amqp://localhost/%2F/?routing-key=q&queue=q", "queue requires an exchange");
     refuses("amqps://localhost/%2F/orders?ca=/nonexistent", "could not read /nonexistent");
 }
 

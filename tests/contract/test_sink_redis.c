@@ -12,7 +12,7 @@ static void refuses(const char *url, const char *words)
 static void bad_settings_are_refused_with_advice(void **state)
 {
     (void)state;
-    refuses("redis://localhost", "which stream?");
+    refuses("redis://localhost", "names no stream");
     refuses("redis://u:s3cret@localhost?stream=s", "password-file=FILE");
     refuses("redis://:s3cret@localhost?stream=s", "password-file=FILE");
     refuses("redis://localhost?stream=s&password=s3cret", "password-file=FILE");
@@ -26,13 +26,13 @@ static void bad_settings_are_refused_with_advice(void **state)
     refuses("redis://localhost?stream=s&maxlen=1&maxage=1h", "not both");
     refuses("redis://localhost?stream=%0d%0a", "control character");
     refuses("unix:sock?stream=s", "unix:/PATH");
-    refuses("redis-sentinel://a,b?stream=s", "which master?");
+    refuses("redis-sentinel://a,b?stream=s", "names no master");
     refuses("redis-sentinel://a,,b/m?stream=s", "a host is missing");
     refuses("redis-sentinel://u:s3cret@a/m?stream=s", "password-file=FILE");
     refuses("redis-sentinel://a/m?stream=s&sentinel-user=x&ca=y", "rediss-sentinel://");
-    refuses("redis-cluster://a/1?stream=s", "database 0 only");
+    refuses("redis-cluster://a/1?stream=s", "only database 0");
     refuses("redis-cluster://a/?stream=s&db=0", "db");
-    refuses("redis-cluster://a", "which stream?");
+    refuses("redis-cluster://a", "names no stream");
     refuses("redis-sentinel://a/m?stream=s&sentinel-password-file=/nonexistent", "/nonexistent");
 }
 

@@ -105,7 +105,7 @@ class NatsBroker(Broker):
 
     AWAY, SILENT, TIMEOUT = "nats at", "has not answered for {}", "500ms"
     FULL, TOO_LARGE = "maximum messages exceeded (10077)", "max_payload is 1048576"
-    LOGGED_OUT, GONE = "Authorization Violation", ("sink is down", "no leader, or is gone")
+    LOGGED_OUT, GONE = "Authorization Violation", ("sink is down", "no leader, or was deleted")
     FUSES = (0, 1, 7, 40, 100, 350, 900, 2000)
     ZOMBIE, LOSES_ANSWERS, LARGE_WINDOW = 0, False, "window=4096&"
     SECOND = 1_000_000_000

@@ -49,7 +49,7 @@ class Outages(KafkaCase, Case):
             self.wait_all(relay)
             self.kafka.deny(self.name)
             self.send(200)
-            self.refused(relay, "the user needs the rights WRITE and DESCRIBE on the topic")
+            self.refused(relay, "the user needs WRITE and DESCRIBE on the topic")
             self.kafka.permit(self.name)
             self.fault("right withdrawn")
             self.heal(relay)

@@ -149,7 +149,7 @@ class Brokers(Numbers, Case):
         topic = kafka.create(next(names), 1, 1)
         self.send(1)
         with self.relay("--consumer", "out", "--sink", f"kafka://{kafka.hosts}/{topic}") as relay:
-            wait_until(lambda: "has one replica" in relay.output() or self.send(1), what=relay.output)
+            wait_until(lambda: "a single replica" in relay.output() or self.send(1), what=relay.output)
 
     def test_leader_killed_while_relays_restart_loses_nothing(self):
         """Four relays with 16 lanes, brokers and relays killed in turn: all keys in order, nothing lost."""

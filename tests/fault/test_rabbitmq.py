@@ -60,11 +60,11 @@ class Outages(OnQuorumQueues, Case):
 
     def test_memory_alarm_is_reported_and_loses_nothing(self):
         """A broker that is low on memory gets everything, in order, once it has memory again; the relay says why it waits."""
-        self.alarmed(self.rabbit.alarm, "takes no messages: low on memory")
+        self.alarmed(self.rabbit.alarm, "is blocking publishers: low on memory")
 
     def test_disk_alarm_is_reported_and_loses_nothing(self):
         """The same with a broker whose disk is almost full."""
-        self.alarmed(self.rabbit.disk_alarm, "takes no messages: low on disk")
+        self.alarmed(self.rabbit.disk_alarm, "is blocking publishers: low on disk")
 
     def test_recreated_exchange_gets_every_event(self):
         """A missing exchange uses up attempts of its events only; once it is back, everything arrives."""

@@ -57,7 +57,7 @@ webhook-header-file = nor-this
 webhook-ca-file = neither
 """)
         expected = [(1, "is in no section"), (3, "did you mean store"), (4, "no unit"), (5, "name = value"),
-                    (6, "a section is"), (8, "unknown section"), (12, "lanes"), (22, '"a" is already'), (11, "which stream"),
+                    (6, "a section is"), (8, "unknown section"), (12, "lanes"), (22, '"a" is already'), (11, "names no stream"),
                     (14, "password"), (16, "private address"), (17, "could not read"), (18, "could not read"),
                     (21, "one lane"), (19, "has no sink"), (26, "could not read"), (27, "could not read")]
         got = self.problems("-c", "o.conf")
@@ -96,7 +96,7 @@ webhook-ca-file = neither
         for sink, expected in (
                 ("redis://u:pw@127.0.0.1:70000/x?maxlen=0&replicas=99&bogus=1&stream={nonsense}",
                  ("password", "port", "database number", "maxlen", "replicas", "bogus", "nonsense")),
-                ("redis://127.0.0.1/0?maxlen=1&maxage=1s&lease=", ("lease", "which stream", "maxlen or maxage")),
+                ("redis://127.0.0.1/0?maxlen=1&maxage=1s&lease=", ("lease", "names no stream", "maxlen or maxage")),
                 ("rediss://127.0.0.1/0?stream=s&cert=none&lease-ttl=0s", ("lease-ttl", "cert and key")),
                 ("unix:/tmp/r?stream={&replicas=x", ("replicas", "{")),
                 ("https://u:p@10.0.0.1/", ("password", "private address"))):

@@ -80,7 +80,7 @@ class Refused(Own, Refusals):
     def check_subject(self, query):
         self.nats.delete("S")
         self.nats.stream("S", subjects=["s.good"])
-        self.check_refused_among_others(self.to("s.{type}", query), lambda: len(self.nats.messages("S")), "does not take the subject s.bad")
+        self.check_refused_among_others(self.to("s.{type}", query), lambda: len(self.nats.messages("S")), "does not include the subject s.bad")
 
     def test_events_the_only_stream_refuses_are_buried(self):
         self.nats.delete("S")

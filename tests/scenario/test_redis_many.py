@@ -112,7 +112,7 @@ class InACluster(Many):
     def test_plain_url_error_shows_the_cluster_url(self):
         self.fill(20)
         with self.relay("--consumer", "out", "--sink", f"redis://{self.cluster.nodes[0].address}?stream=k.{{aggregate_id}}") as relay:
-            wait_until(lambda: "write redis-cluster://" in relay.output(), what=relay.output)
+            wait_until(lambda: "use redis-cluster://" in relay.output(), what=relay.output)
 
 
 class BySentinels(Many):
@@ -161,7 +161,7 @@ class BySentinels(Many):
         self.fill(1)
         with self.relay("--consumer", "out", "--sink", self.group.url("stream=s").replace("/shop", "/stop")) as relay:
             wait_until(lambda: 'does not know a master "stop"' in relay.output(), what=relay.output)
-        self.assertIn("which master?", self.outbox("relay", "--drain", "--consumer", "out", "--sink",
+        self.assertIn("names no master", self.outbox("relay", "--drain", "--consumer", "out", "--sink",
                                                    "redis-sentinel://127.0.0.1?stream=s", status=78).stderr)
 
 

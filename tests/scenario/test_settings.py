@@ -180,7 +180,7 @@ class Rolling:
                                                 "n=1 and (m exists)", status=DATA).stderr)
 
     def test_relay_that_fails_to_start_leaves_no_consumer_behind(self):
-        for sink, why in (("exec:", "needs a command"), ("redis://127.0.0.1/0", "which stream"),
+        for sink, why in (("exec:", "the command is missing"), ("redis://127.0.0.1/0", "names no stream"),
                           ("http://10.1.2.3/x", "private address")):
             with self.subTest(sink):
                 said = self.outbox("relay", "--consumer", "good", "--sink", f"file:{self.path('out')}", "--consumer", "bad",

@@ -199,7 +199,7 @@ class Asymmetric(WebhookCase):
 
     def test_unusable_keys_are_refused_and_not_echoed(self):
         bad = "whsk_" + base64.b64encode(SEED + SEED).decode()
-        for key, why in ((PUBLIC, "is a public key, which cannot sign"), (bad, "is not whsk_ and base64 of an ed25519 key")):
+        for key, why in ((PUBLIC, "is a public key, which cannot sign"), (bad, "is not whsk_ and base64 of an ed25519 private key")):
             self.secrets.write_text(f"{SECRET}\n{key}\n")
             done = self.outbox("relay", "--consumer", "h", "--sink", "https://example.com/", "--webhook-secret-file", self.secrets,
                                status=None)
@@ -334,7 +334,7 @@ class Listening(WebhookCase):
         self.path("other").write_text(OTHER)
         self.drain("--consumer", "forged", "--sink", url, "--retry", "base=1ms,attempts=1,outage=0s", "--webhook-secret-file",
                    self.path("other"))
-        wait_until(lambda: "-> 401, no signature in it was made with one of our secrets" in child.output(), what=child.output)
+        wait_until(lambda: "-> 401, no signature in it was created with one of our secrets" in child.output(), what=child.output)
         child.stop()
 
     def test_listen_answers_as_configured(self):
@@ -492,7 +492,7 @@ class Listening(WebhookCase):
         self.assertEqual(said.splitlines(), ["webhook-id: msg_p5jXN8AQM9LWM0D4loKWxJek", "webhook-timestamp: 1614265330",
                                              f"webhook-signature: {signature}"])
         verify = ["webhook", "verify", *common, "--signature", signature]
-        self.assertIn("too old", self.outbox(*verify, input=body, status=1).stdout)
+        self.assertIn("more than 5 minutes old", self.outbox(*verify, input=body, status=1).stdout)
         self.assertEqual(self.outbox(*verify, "--any-time", input=body).stdout, "genuine\n")
         self.assertIn("not genuine", self.outbox(*verify, "--any-time", input=body + b" ", status=1).stdout)
         secret = self.outbox("webhook", "secret").stdout
