@@ -3,23 +3,23 @@
 #include "base/char.h"
 #include "base/clock.h"
 
-#define TRACESTATE_MAX 512 /* the length that W3C requires to be passed on */
+#define TRACESTATE_MAX 512 /* the minimum length that W3C requires to be passed on */
 #define VALUE_MAX EVENT_HEADERS_MAX
 
-/* How attributes are written: as headers, as JSON members, or by the caller. */
+/* The form of attributes: headers, JSON members, or calls of the caller's function. */
 struct writer {
     cloudevents_fn *put;
     void *ctx;
     bool failed; /* out of memory */
 };
 
-/* Names that an event's header may not have, because we set these attributes ourselves. */
+/* Names that an event's header may not have, because these attributes are ours. */
 static const char *const ours[] = {
     "specversion",     "id",         "source", "type",       "subject", "time",
     "datacontenttype", "dataschema", "data",   "database64", "tenant",  "aggregateversion",
 };
 
-/* Appends s, with bytes that a header cannot hold as %XX. */
+/* Appends s. Bytes that a header cannot hold become %XX. */
 static void add_percent(struct buf *b, struct str s)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -80,8 +80,8 @@ static void add_subject(struct writer *w, const struct event *ev)
 
 /* ---- the event's headers ---- */
 
-/* Whether a header can become an attribute under its name: CloudEvents allows only lower-case
- * letters and digits, and some attributes we set ourselves. */
+/* Returns whether a header can become an attribute under its name: CloudEvents allows only
+ * lower-case letters and digits, and some attributes are ours. */
 static bool is_extension(struct str name)
 {
     if (name.n == 0)
@@ -127,14 +127,14 @@ int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret,
             ret->list[i].name[name.n] = '\0';
             ret->n++;
         }
-        ret->list[i].value = value; /* of duplicates, the last wins */
+        ret->list[i].value = value; /* of duplicates, the last one applies */
     }
     return 0;
 }
 
-/* Whether a value has the form that W3C defines for headers of that name. In a form, x stands for a
- * lower-case hexadecimal digit. Of a tracestate only the length is checked, and that a header line
- * can hold it. */
+/* Returns whether a value has the form that W3C defines for headers with this name. In a form, x
+ * stands for a lower-case hexadecimal digit. For a tracestate, checks only its length, and that a
+ * header line can hold it. */
 static bool is_fit(const char *name, struct str v)
 {
     static const char traceparent[] = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";

@@ -6,10 +6,11 @@
 #include "base/json.h"
 #include "event/event.h"
 
-#define CLOUDEVENTS_NAME_MAX 20 /* of an extension attribute */
+#define CLOUDEVENTS_NAME_MAX 20 /* length of an extension attribute's name */
 
-/* The headers of an event that are sent: extension attributes, and W3C's for traces. (1) Names are
- * lower-case letters and digits, and unique. (2) Values are as in the event's headers, escaped. */
+/* The headers of an event that are sent: extension attributes, and the W3C trace headers. (1) Names
+ * are lower-case letters and digits, and unique. (2) Values are as in the event's headers,
+ * escaped. */
 struct cloudevents_headers {
     struct {
         char name[CLOUDEVENTS_NAME_MAX + 1];
@@ -18,13 +19,13 @@ struct cloudevents_headers {
     size_t n;
 };
 
-/* cloudevents_headers collects them in one pass; of duplicates the last wins. ERR_INVALID if there
- * are too many. *ret borrows from the event. */
+/* cloudevents_headers collects the headers in one pass; of duplicates the last one applies. Fails
+ * with ERR_INVALID if they are too many. *ret borrows from the event. */
 int cloudevents_headers(const struct event *ev, struct cloudevents_headers *ret, struct error *err);
 
 /* cloudevents_binary appends the attributes as header lines, "ce-id: ...", each ending with a NUL.
- * Anything but printable ASCII is percent-encoded, as the HTTP binding demands, so no value can end
- * its line. */
+ * All bytes but printable ASCII are percent-encoded, as the HTTP binding demands, so no value can
+ * end its line. */
 void cloudevents_binary(struct buf *b, const struct event *ev, struct str source,
                         const struct cloudevents_headers *more);
 
@@ -36,7 +37,7 @@ void cloudevents_structured(struct buf *b, const struct event *ev, struct str so
 typedef void cloudevents_fn(void *ctx, struct str name, struct str value);
 
 /* cloudevents_each passes all attributes unencoded to fn, for bindings whose headers hold any text,
- * as brokers' do. ERR_NOMEM. */
+ * as brokers' headers do. Errors: ERR_NOMEM. */
 int cloudevents_each(const struct event *ev, struct str source,
                      const struct cloudevents_headers *more, cloudevents_fn *fn, void *ctx,
                      struct error *err);

@@ -20,8 +20,8 @@ static void add_string(struct buf *b, struct str s)
         ADD(b, "null");
 }
 
-/* Whether the payload may have a member of that name. This needs parsing, which is done only if the
- * text contains the word, or an escape that may hide it. */
+/* Returns whether the payload may have a member with this name. Parses the payload only if its text
+ * contains the word, or an escape that may hide it. */
 static bool has_telemetry(struct str payload)
 {
     struct json object, found;
@@ -34,8 +34,8 @@ static bool has_telemetry(struct str payload)
     return json_get(object, STR("_telemetry"), &found);
 }
 
-/* Embeds the payload. If it is an object without a member of that name, the headers become its last
- * member, before the closing brace, which only white space can follow. */
+/* Embeds the payload. If the payload is an object without a member of that name, the headers become
+ * its last member, before the closing brace, which only white space can follow. */
 static void add_payload(struct buf *b, const struct event *ev)
 {
     struct str payload = ev->payload;
@@ -107,8 +107,8 @@ static const struct {
     {"aggregate_id", offsetof(struct event, aggregate_id), false},
 };
 
-/* Appends the unescaped string and a NUL. The buffer has room for all strings, so it does not
- * move. */
+/* Appends the unescaped string and a NUL. The buffer has room for all strings, so it is never
+ * reallocated. */
 static struct str unescape(struct str raw, struct buf *text)
 {
     size_t at = text->n;
@@ -127,7 +127,7 @@ static struct str copy(struct str raw, struct buf *text)
     return (struct str){text->p + at, raw.n};
 }
 
-/* Parses the output of clock_rfc3339; 0 for anything else. */
+/* Parses the output of clock_rfc3339; returns 0 for any other text. */
 static int64_t time_of(struct json v)
 {
     struct tm tm = {0};
@@ -147,8 +147,8 @@ static int64_t time_of(struct json v)
     return (int64_t)timegm(&tm) * 1000 + ms;
 }
 
-/* Copies the payload, and uses its "_telemetry" as the headers, unless that is not an object: then
- * it belongs to the producer. */
+/* Copies the payload, and uses its "_telemetry" as the headers. A "_telemetry" that is not an
+ * object belongs to the producer and stays in the payload. */
 static int read_payload(struct json o, struct buf *text, struct event *ret, struct error *err)
 {
     struct json payload, telemetry;
@@ -162,7 +162,7 @@ static int read_payload(struct json o, struct buf *text, struct event *ret, stru
     return 0;
 }
 
-/* Checks the event at the end: any client may write to a stream. */
+/* Checks the event at the end, because any client may write to a stream. */
 int envelope_read(struct str envelope, struct buf *text, struct event *ret, struct error *err)
 {
     struct json o, v;

@@ -10,9 +10,9 @@
 #include "base/json.h"
 #include "base/num.h"
 
-#define NO_ESCAPE 0x10000ul /* more than four hex digits can express */
+#define NO_ESCAPE 0x10000ul /* outside the range of four hex digits */
 
-/* Whether the character at p (valid UTF-8) is white space, including Unicode's. */
+/* Returns whether the character at p (valid UTF-8) is white space, including Unicode's. */
 static bool is_space(const unsigned char *p, size_t n)
 {
     static const unsigned wide[] = {0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
@@ -41,7 +41,7 @@ struct rule {
     bool no_slash;
 };
 
-/* Refuses characters that would break a reader: a terminal, a log, or the notation type/id. */
+/* Rejects characters that would break a reader: a terminal, a log, or the notation type/id. */
 static int check_characters(const struct rule *rule, struct str s, struct error *err)
 {
     size_t at;
@@ -74,8 +74,8 @@ static int check_text(const struct rule *rule, struct str s, struct error *err)
     return check_characters(rule, s, err);
 }
 
-/* Requires both parts of the key, or neither. A slash in the type would make type/id ambiguous; in
- * the id it does not. */
+/* Requires both parts of the key, or neither. A slash in the type would make type/id ambiguous; a
+ * slash in the id does not. */
 static int check_aggregate(const struct new_event *ev, struct error *err)
 {
     static const struct rule type = {
@@ -106,7 +106,7 @@ static int check_json(const char *what, struct str text, size_t max, struct json
     return 0;
 }
 
-/* Returns the code unit of the escape \\uXXXX at i; NO_ESCAPE if there is none. */
+/* Returns the code unit of the escape \\uXXXX at i; NO_ESCAPE if i has no escape. */
 static unsigned long escape_at(struct str raw, size_t i)
 {
     bool escape = i + 6 <= raw.n && raw.p[i] == '\\' && raw.p[i + 1] == 'u';
@@ -117,7 +117,7 @@ static unsigned long escape_at(struct str raw, size_t i)
     return strtoul(digits, NULL, 16);
 }
 
-/* Refuses a NUL and half a surrogate pair, which JSON can express but text cannot hold. */
+/* Rejects a NUL and half a surrogate pair, which JSON can express but text cannot hold. */
 static int check_header_text(struct str raw, size_t at, struct error *err)
 {
     for (size_t i = 0; i < raw.n; i++) {
@@ -127,18 +127,18 @@ static int check_header_text(struct str raw, size_t at, struct error *err)
         if (c == 0)
             return err_set(err, ERR_INVALID, "headers has a NUL at byte %zu", at + i);
 
-        /* The upper six bits tell the halves apart. */
+        /* The upper six bits distinguish the two halves. */
         bool high = c >> 10 == 0xD800 >> 10, low = c >> 10 == 0xDC00 >> 10;
         bool pair = high && escape_at(raw, i + 6) >> 10 == 0xDC00 >> 10;
         if (!pair && (high || low))
             return err_set(err, ERR_INVALID, "headers has half a surrogate pair at byte %zu",
                            at + i);
-        i += pair ? 11 : 1; /* past the escape */
+        i += pair ? 11 : 1; /* skip the escape */
     }
     return 0;
 }
 
-/* Checks the unescaped name, as receivers see it. */
+/* Checks the unescaped name, which is what receivers see. */
 static int check_header_name(struct str raw, struct error *err)
 {
     static const struct rule rule = {.what = "header name", .max = EVENT_HEADERS_MAX};
@@ -157,7 +157,7 @@ static int check_header_name(struct str raw, struct error *err)
     return r;
 }
 
-/* Counts entries, not names: a repeated name counts each time, since each entry uses memory. */
+/* Counts entries, not names: a repeated name counts each time, because each entry uses memory. */
 static int check_headers(struct str headers, struct error *err)
 {
     struct json object, value;
@@ -225,7 +225,7 @@ int event_check(const struct new_event *ev, const struct event_limits *limits, s
     return check_json("payload", ev->payload, (size_t)most, NULL, err);
 }
 
-/* Refuses text that is not UTF-8 or contains a NUL. */
+/* Rejects text that is not UTF-8 or contains a NUL. */
 static int check_bytes(const char *what, struct str s, struct error *err)
 {
     size_t at;
@@ -242,7 +242,7 @@ static int check_bytes(const char *what, struct str s, struct error *err)
 int event_check_stored(const struct event *ev, struct error *err)
 {
     const struct {
-        struct rule rule; /* no limit: any length is fine */
+        struct rule rule; /* no limit on the length */
         struct str text;
     } texts[] = {
         {{.what = "type"}, ev->type},
@@ -283,7 +283,7 @@ int event_check_inbox(struct str handler, struct str key, struct error *err)
     return 0;
 }
 
-/* The hash is stored with events, so changing it requires a migration that recomputes every stored
+/* The hash is stored with events, so a change requires a migration that recomputes every stored
  * key. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id)
 {

@@ -11,21 +11,21 @@
 
 /* The limits of an event, in bytes unless noted otherwise. docs/reference.md documents them,
  * sql/<store>/0001_outbox.sql enforces them in the databases, and tests/scenario/test_limits.py
- * tries them on every way in: change all of them together. */
+ * tries them on every interface: change all of them together. */
 #define EVENT_TYPE_MAX 255
-#define EVENT_KEY_MAX 1024 /* aggregate type, aggregate id, idempotency key, tenant: each */
+#define EVENT_KEY_MAX 1024 /* of each: aggregate type, aggregate id, idempotency key, tenant */
 #define EVENT_HEADERS_MAX 65536
 #define EVENT_HEADERS_COUNT 64                            /* entries; repeated names count */
 #define EVENT_PAYLOAD_MAX (1024 * 1024)                   /* the default */
-#define EVENT_PAYLOAD_CEILING ((int64_t)64 * 1024 * 1024) /* the highest limit allowed */
-#define EVENT_AHEAD_MAX_MS ((int64_t)3653 * 24 * 3600000) /* for not_before: ten years */
+#define EVENT_PAYLOAD_CEILING ((int64_t)64 * 1024 * 1024) /* the highest limit that can be set */
+#define EVENT_AHEAD_MAX_MS ((int64_t)3653 * 24 * 3600000) /* limit on not_before: ten years */
 
-/* An event to emit. Everything is borrowed for the call. Absent strings have p == NULL. */
+/* An event to emit. All fields are borrowed for the call. Absent strings have p == NULL. */
 struct new_event {
     struct str type;
     struct str aggregate_type, aggregate_id; /* both or neither; together the ordering key */
     struct str payload;                      /* JSON text; absent: null */
-    struct str headers;                      /* a JSON object of strings; absent: none */
+    struct str headers;                      /* a JSON object of strings; absent: no headers */
     struct str idempotency_key;
     struct str tenant;
     bool has_version;
@@ -33,7 +33,7 @@ struct new_event {
     int64_t not_before; /* wall ms; 0: deliver at once */
 };
 
-/* A committed event. (1) key == 0 if and only if there is no aggregate. (2) Its strings live in the
+/* A committed event. (1) key == 0 if and only if it has no aggregate. (2) Its strings live in the
  * batch's arena and are NUL-terminated. (3) id is UUID_TEXT characters. */
 struct event {
     int64_t seq;
@@ -43,7 +43,8 @@ struct event {
     struct str payload;
     struct str headers; /* absent: none */
     struct str tenant;
-    struct str idempotency_key; /* see event_inbox_key; absent: none, or not used by the inbox */
+    struct str idempotency_key; /* see event_inbox_key; absent if none, or if the inbox does not use
+                                 * it */
     int64_t version;
     bool has_version;
     int64_t created_at; /* wall ms */
@@ -52,11 +53,11 @@ struct event {
 
     /* Delivery state, set by the claim. */
     int attempts;       /* attempts before this one */
-    int64_t failing_ms; /* time since its first failure; 0: it has not failed */
-    bool proven;        /* it failed while other events were delivered, so the fault is its own */
-    bool crashed;       /* it was in flight when its worker vanished: it may have been delivered */
-    bool behind;        /* its key is blocked: do not deliver, settle as OUTCOME_BEHIND */
-    bool delayed;       /* not_before is in the future: do not deliver, settle as OUTCOME_DELAY */
+    int64_t failing_ms; /* time since its first failure; 0 if it has not failed */
+    bool proven;        /* it failed while other events were delivered, so it is at fault */
+    bool crashed; /* it was in flight when its worker vanished, so it may have been delivered */
+    bool behind;  /* its key is blocked: do not deliver, settle as OUTCOME_BEHIND */
+    bool delayed; /* not_before is in the future: do not deliver, settle as OUTCOME_DELAY */
 };
 
 /* A high-water mark: the last id written to a stream of a sink, as two growing numbers; Redis
@@ -66,29 +67,30 @@ struct hwm {
     int64_t hi, lo;
 };
 
-/* Parameters of event_check. */
+/* A high-water mark: the last id written to a stream of a sink, as two growing numbers; Redis
+ * writes it as hi-lo. */
 struct event_limits {
     int64_t payload_max; /* bytes */
     int64_t now;         /* wall ms */
 };
 
-/* event_check refuses an event that must not be emitted: ERR_INVALID; the message names the part,
- * the problem and the position. */
+/* event_check rejects an event that must not be emitted. Fails with ERR_INVALID; the message names
+ * the part, the problem and the position. */
 int event_check(const struct new_event *ev, const struct event_limits *limits, struct error *err);
 
-/* event_check_stored refuses a stored event that no sink may receive: its producer bypassed the
- * checks, or SQLite stored text that is not UTF-8. ERR_INVALID as for event_check. Sinks check
- * sizes themselves, and databases guarantee that a payload is JSON, so neither is checked here:
- * this runs for every delivery. */
+/* event_check_stored rejects a stored event that no sink may receive: its producer bypassed the
+ * checks, or SQLite stored text that is not UTF-8. Fails with ERR_INVALID, as event_check does. It
+ * checks neither sizes, which sinks check, nor whether the payload is JSON, which databases
+ * guarantee, because it runs for every delivery. */
 int event_check_stored(const struct event *ev, struct error *err);
 
-/* event_check_inbox refuses a handler name or key that the inbox cannot store: empty, too long, not
+/* event_check_inbox rejects a handler name or key that the inbox cannot store: empty, too long, not
  * UTF-8, or with a NUL. */
 int event_check_inbox(struct str handler, struct str key, struct error *err);
 
 /* event_key hashes an aggregate to the number that determines lane and order; 0 if and only if the
- * aggregate id is absent. Databases store it: equal aggregates have equal keys in every version and
- * on every store. */
+ * aggregate id is absent. Databases store the number: equal aggregates have equal keys in every
+ * version and on every store. */
 uint64_t event_key(struct str aggregate_type, struct str aggregate_id);
 
 /* event_inbox_key returns the key under which a handler records that it took effect. */
@@ -104,8 +106,8 @@ static inline size_t event_bytes(const struct event *ev)
            sizeof *ev;
 }
 
-/* event_lane returns which of `lanes` lanes an event belongs to, by its key, or by seq without
- * one. */
+/* event_lane returns the lane, of `lanes` lanes, of an event: by its key, or by seq without a
+ * key. */
 static inline int event_lane(uint64_t key, int64_t seq, int lanes)
 {
     if (lanes <= 1)
