@@ -1,5 +1,5 @@
 /* cmd_consume.c: outbox consume, which reads a Redis stream and runs a command for each event. With
- * a store it remembers handled events, so that a redelivered event is not handled twice. */
+ * a store, it remembers handled events, so that a redelivered event is not handled twice. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static struct {
     volatile sig_atomic_t signal;
 } stopping = {.wake = -1};
 
-/* Refuses a list with which the command could not be started. */
+/* Rejects a list with which the command could not be started. */
 static int set_exec_env(void *field, const char *value, const struct option_def *o,
                         struct error *err)
 {
@@ -34,7 +34,7 @@ static int set_exec_env(void *field, const char *value, const struct option_def 
     return option_text(field, value, o, err);
 }
 
-/* Stores a stream id; Redis writes the beginning as 0 and the end as $. */
+/* Stores a stream id. In Redis, the beginning is 0 and the end is $. */
 static int set_start(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     if (strcmp(value, "beginning") == 0)
@@ -60,18 +60,18 @@ static const struct option_def options[] = {
      "environment variables to pass to the command, besides PATH, HOME, LANG and the like",
      set_exec_env, ARG(consume.exec_env)},
     {"name", "NAME", NULL,
-     "name of this group member, stable across restarts; if not given, the host name", option_text,
+     "name of this group member, stable across restarts; default: the host name", option_text,
      ARG(consume.name)},
     {"start", "beginning|end|ID", "beginning", "where a new group starts", set_start,
      ARG(consume.start)},
     {"snapshot", "COMMAND", NULL,
-     "run this before creating the group, to copy existing data; OUTBOX_STREAM and OUTBOX_HWM tell "
-     "it where the stream continues",
+     "command to run before creating the group, to copy existing data; OUTBOX_STREAM and "
+     "OUTBOX_HWM tell it where the stream continues",
      option_text, ARG(consume.snapshot)},
     {"claim-after", "DURATION", "1m",
      "take over entries that another member has not finished for this long", option_span,
      ARG(consume.claim_ms)},
-    {"drain", NULL, "no", "exit once nothing is left to read", option_bool, ARG(consume.drain)},
+    {"drain", NULL, "no", "exit once no entries are left to read", option_bool, ARG(consume.drain)},
     OPTION_END,
 };
 
@@ -106,14 +106,14 @@ static int catch_signals(struct error *err)
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
-    /* Exceeding the file size limit is an error, and must not kill the process. */
+    /* A write beyond the file size limit must fail, not kill the process. */
     sigaction(SIGXFSZ, &ignore, NULL);
-    /* If the parent left SIGCHLD ignored, exit statuses would be lost. */
+    /* If the parent ignored SIGCHLD, exit statuses would be lost. */
     signal(SIGCHLD, SIG_DFL);
     return 0;
 }
 
-/* One event at a time goes through the exec sink. (1) status and text are valid once ended is
+/* One event at a time goes through the exec sink. (1) `status` and `text` are valid once `ended` is
  * true. */
 struct reader {
     const struct consume_args *args;
@@ -194,7 +194,7 @@ static int handle_event(void *ctx, const struct event *ev, struct error *err)
 }
 
 /* Runs the snapshot, with the stream and its starting position in the environment, and waits for
- * it. If it fails, no group is created, and the next start tries again. */
+ * it. If it fails, no group is created, and the next start retries. */
 static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct error *err)
 {
     const struct consume_args *a = ((const struct reader *)ctx)->args;
@@ -227,8 +227,8 @@ static int take_snapshot(void *ctx, const char *stream, const char *hwm, struct 
                    stream, WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
-/* Reads the stream until told to stop, or with --drain until nothing is left, and logs a summary.
- */
+/* Reads the stream until told to stop, or with --drain until no entries are left, and logs a
+ * summary. */
 static int read_stream(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct consume_args *a = r->args;
@@ -262,8 +262,8 @@ static int read_stream(struct cli *cli, struct reader *r, struct error *err)
     return rc;
 }
 
-/* Opens the sink that a relay would use for exec:COMMAND and, if one is given, the store. Whether
- * or not it succeeds, the caller calls close_all. */
+/* Opens the sink that a relay would use for exec:COMMAND and, if given, the store. Either way, the
+ * caller calls close_all. */
 static int open_all(struct cli *cli, struct reader *r, struct error *err)
 {
     const struct sink_ops *ops;
@@ -302,9 +302,9 @@ static int consume_run(struct cli *cli, struct error *err)
 {
     struct reader r = {.args = &cli->args.consume, .url = cli->args.pos[0]};
     if (!r.args->group)
-        return options_usage(err, "consume needs --group NAME, the consumer group");
+        return options_usage(err, "consume requires --group NAME, the consumer group");
     if (!r.args->exec)
-        return options_usage(err, "consume needs --exec COMMAND, to run for each event");
+        return options_usage(err, "consume requires --exec COMMAND, to run for each event");
     if (strlen(r.args->group) > STORE_NAME_MAX)
         return options_usage(err, "--group: the name is longer than %d bytes", STORE_NAME_MAX);
     if (catch_signals(err) != 0)

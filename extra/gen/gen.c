@@ -1,5 +1,5 @@
-/* gen.c: `migrate gen`, which prints the SQL of the outbox in the form of a migration tool, with
- * the files a new service needs. A tool can run the output as it is: anything that is not SQL is in
+/* gen.c: `migrate gen`, which prints the SQL of the outbox in the format of a migration tool, with
+ * the files for a new service. A tool can run the output unchanged: all text that is not SQL is in
  * comments. */
 #include <ctype.h>
 #include <stdio.h>
@@ -44,14 +44,14 @@ static void python_text(struct buf *b, const struct buf *sql)
 static const char *const gen_tools[] = {"plain",   "flyway", "golang-migrate",
                                         "alembic", "rails",  NULL};
 
-/* The tools, in the order of gen_tools. In the text, @version@ stands for the version of outbox,
- * @up@ and @down@ for the SQL, @UP@ and @DOWN@ for the SQL as a Python string. */
+/* The tools, in the order of gen_tools. In the templates, @version@ stands for the version of
+ * outbox, @up@ and @down@ for the SQL, @UP@ and @DOWN@ for the SQL as a Python string. */
 static const struct tool {
     const char *text;
     const char *comment;
     bool one_statement; /* its driver for SQLite runs only one statement at a time */
-    const char *file;   /* name with --out-dir */
-    const char *down;   /* name of the file that undoes it; NULL if there is none */
+    const char *file;   /* file name with --out-dir */
+    const char *down;   /* name of the file that reverts it; NULL if none */
 } tools[] = {
     {"-- The tables and functions of outbox @version@.\n"
      "BEGIN;\n"
@@ -138,14 +138,14 @@ static const struct tool *tool_of(const struct cli *cli)
 
 /* ---- the files of a service ---- */
 
-/* A URL that may be written to a file. */
+/* A URL that is safe to write to a file. */
 struct shown_url {
     struct buf text;
-    bool removed; /* it had a password */
+    bool removed; /* the URL had a password */
 };
 
-/* Copies the URL up to its query, without the password before the host. It returns the query with
- * its question mark, or "". */
+/* Copies the URL up to its query, without the password before the host. Returns the query with its
+ * question mark, or "". */
 static const char *add_authority(struct shown_url *u, const char *url)
 {
     const char *scheme_end = strstr(url, "://");
@@ -186,7 +186,7 @@ static void add_query(struct shown_url *u, const char *query)
     }
 }
 
-/* Appends the schema of the service, unless the URL names one. Our names need no encoding. */
+/* Appends the schema of the service, unless the URL names a schema. Our names need no encoding. */
 static void add_schema(struct shown_url *u, const char *service)
 {
     const char *url = buf_cstr(&u->text);
@@ -213,7 +213,7 @@ static void show_url(struct shown_url *u, const struct cli *cli, const struct te
         add_schema(u, cli->args.gen.service);
 }
 
-/* Returns the text of a URL; "" if there was no memory, which the caller checks. */
+/* Returns the text of a URL; "" if out of memory, which the caller checks. */
 static const char *shown_text(struct shown_url *u)
 {
     const char *text = buf_cstr(&u->text);
@@ -248,7 +248,7 @@ static void add_ini(struct buf *b, const struct cli *cli, const struct texts *t)
     buf_release(&url.text);
 }
 
-/* Appends the lines of a text as comments; an empty one without a trailing blank. */
+/* Appends the lines of a text as comments; an empty line gets no trailing blank. */
 static void add_commented(struct buf *b, const char *text, const char *comment)
 {
     while (*text) {
@@ -298,7 +298,7 @@ struct files {
     size_t n;
 };
 
-/* Returns the text of one more file, for the caller to fill. */
+/* Adds a file and returns its text, which the caller fills in. */
 static struct buf *files_add(struct files *f, const char *name)
 {
     struct skeleton_file *one = &f->file[f->n++];
@@ -306,7 +306,7 @@ static struct buf *files_add(struct files *f, const char *name)
     return &one->text;
 }
 
-/* Splits the output for a tool into the files it consists of. */
+/* Splits the output for a tool into its files. */
 static void add_sql(struct files *f, const struct cli *cli, const struct texts *t)
 {
     const struct tool *tool = tool_of(cli);
@@ -340,7 +340,9 @@ static const void *written_file(const void *row, size_t i)
 
 static const struct listing_field fields_file[] = {
     {"name", LISTING_TEXT, .at = offsetof(struct skeleton_file, name), "name of the file"},
-    {"written", LISTING_BOOL, .get = file_written, .help = "false: it existed with this content"},
+    {"written", LISTING_BOOL, .get = file_written,
+     .help = "false: it already existed with this "
+             "content"},
     {NULL},
 };
 
@@ -392,8 +394,8 @@ static int write_files(const struct cli *cli, const struct texts *t, struct erro
 
 /* ---- options ---- */
 
-/* The longest name of a service, with its NUL: with "_outbox_dlq" after it, the name must still fit
- * into an identifier of PostgreSQL. */
+/* The maximum length of a service's name, with its NUL: followed by "_outbox_dlq", the name must
+ * still fit into a PostgreSQL identifier. */
 #define SERVICE_SIZE (STORE_NAME_MAX + 1 - (sizeof "_outbox_dlq" - 1))
 
 /* Suggests a valid name: each run of invalid characters becomes a dash, except at either end. */
@@ -412,7 +414,8 @@ static void suggest_service(const char *value, char out[SERVICE_SIZE])
     out[n] = '\0';
 }
 
-/* Accepts a name that can be part of a schema's name, which is quoted, and of a consumer's name. */
+/* Accepts a name that is valid inside a schema's name, which is quoted, and inside a consumer's
+ * name. */
 static int set_service(void *field, const char *value, const struct option_def *o,
                        struct error *err)
 {
@@ -437,8 +440,8 @@ const struct option_def gen_options[] = {
      "generate for this service: schema NAME_outbox, and a program to start from", set_service,
      ARG(gen.service)},
     {"out-dir", "DIR", NULL,
-     "write files to DIR: the SQL and, for a service, outbox.ini, boot.c and a Makefile; existing "
-     "files stay",
+     "write files to DIR: the SQL and, for a service, outbox.ini, boot.c and a Makefile; "
+     "existing files are never overwritten",
      option_name, ARG(gen.out_dir)},
     {"json", NULL, "no", "with --out-dir: print the names of the files as JSON", option_bool,
      ARG(json), .env = true},
@@ -466,7 +469,7 @@ static int check_service(const char *service, struct error *err)
     return 0;
 }
 
-/* Gets the SQL from the store, after checking that store and tool support the request. */
+/* Reads the SQL from the store, after checking that store and tool support the request. */
 static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
 {
     char schema[STORE_NAME_MAX + 16];
@@ -482,7 +485,7 @@ static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
     if (!kind || !kind->ddl)
         return err_set(err, ERR_CONFIG, "migrate gen has no SQL for this store");
     if (cli->args.json && !cli->args.gen.out_dir)
-        return options_usage(err, "--json needs --out-dir");
+        return options_usage(err, "--json requires --out-dir");
     bool has_schemas = kind->caps & STORE_REMOTE;
     if (has_schemas && service && check_service(service, err) != 0)
         return -1;

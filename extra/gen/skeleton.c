@@ -1,4 +1,4 @@
-/* skeleton.c: `migrate gen --out-dir`: a starter program for a service, and writing the files. */
+/* skeleton.c: `migrate gen --out-dir`: a starter program for a service, and writing its files. */
 #include "extra/gen/skeleton.h"
 
 #include <errno.h>
@@ -119,8 +119,8 @@ static const char makefile[] =
     "\n"
     ".PHONY: clean\n";
 
-/* Appends a C string literal. Anything but printable ASCII is written as three octal digits. Two
- * question marks could start a trigraph, so the first is escaped. */
+/* Appends a C string literal. Every character but printable ASCII is written as three octal digits.
+ * Two question marks could start a trigraph, so the first one is escaped. */
 static void add_literal(struct buf *b, const char *text)
 {
     buf_addc(b, '"');
@@ -202,7 +202,7 @@ static bool same_text(const struct buf *a, const struct buf *b)
     return a->n == 0 || memcmp(a->p, b->p, a->n) == 0;
 }
 
-/* Finds out whether a file exists, and fails if it has another content. */
+/* Checks whether a file exists, and fails if its content differs. */
 static int compare_file(const char *dir, struct skeleton_file *f, struct error *err)
 {
     char path[SKELETON_PATH];
@@ -218,8 +218,8 @@ static int compare_file(const char *dir, struct skeleton_file *f, struct error *
     if (e == ENOENT || f->there)
         return 0;
     return err_set(err, ERR_CONFIG,
-                   "%s already exists and differs from what would be written; nothing was written: "
-                   "move it away, or use another --out-dir",
+                   "%s already exists with different content; nothing was written: move it away, "
+                   "or use another --out-dir",
                    path);
 }
 
@@ -236,7 +236,7 @@ static int write_all(int fd, const struct buf *text)
     return 0;
 }
 
-/* Writes a new file. It neither replaces a file created in the meantime nor follows a link. */
+/* Writes a new file. Neither replaces a file created in the meantime nor follows a link. */
 static int write_new(const char *dir, const struct skeleton_file *f, struct error *err)
 {
     char path[SKELETON_PATH];

@@ -13,8 +13,8 @@
 #include "event/message.h"
 #include "extra/receive/receive.h"
 
-#define STEP_MS 200        /* how long one call of next may wait */
-#define CHECK_IDLE_MS 2000 /* of --check, unless --idle says otherwise */
+#define STEP_MS 200        /* maximum wait of one call of receive_next */
+#define CHECK_IDLE_MS 2000 /* idle time of --check, unless --idle overrides it */
 #define TEXT_MAX ((size_t)1 << 30)
 
 /* For the signal handler. */
@@ -22,17 +22,17 @@ static int wake_fd = -1;
 
 static const struct option_def options[] = {
     {"from", "beginning|end|POSITION", "beginning",
-     "where to begin; a position as the broker writes it: an id, an offset", option_name,
-     ARG(receive.from)},
+     "where to begin: beginning, end, or a position as the broker writes it: an id, an offset",
+     option_name, ARG(receive.from)},
     {"count", "N", NULL, "end after this many messages", option_long, ARG(receive.count), .min = 1},
     {"idle", "DURATION", NULL,
-     "end once nothing has arrived for this long; if not given, 2s with --check, else never",
+     "end after this long without a message; default: 2s with --check, otherwise never",
      option_span, ARG(receive.idle_ms), .min = 1},
     {"check", NULL, "no",
      "only print whether all events of the store have arrived, once, and in order per key",
      option_bool, ARG(receive.check)},
     {"consumer", "NAME", NULL,
-     "with --check: expect the events this consumer has delivered; if not given, all events",
+     "with --check: expect the events that this consumer has delivered; default: all events",
      options_consumer_name, ARG(receive.consumer)},
     OPTION_JSON,
     OPTION_END,
@@ -73,7 +73,7 @@ static int catch_signals(struct error *err)
 
 /* Printing */
 
-/* A message; without facts if it holds no event of ours. */
+/* A message; it has no facts if it contains no event of ours. */
 struct shown_message {
     const struct received *got;
     struct message_facts facts;
@@ -114,7 +114,7 @@ static const void *message_received(const void *row, size_t i)
 
 #define AT(member) .at = offsetof(struct received, member)
 static const struct listing_field fields_place[] = {
-    {"place", LISTING_STR, AT(place), "where it is: a stream, a topic and its partition"},
+    {"place", LISTING_STR, AT(place), "its location: a stream, or a topic and its partition"},
     {"position", LISTING_STR, AT(position), "its position there, as the broker writes it"},
     {NULL},
 };
@@ -130,7 +130,9 @@ static const struct listing_field fields_content[] = {
 #define AT(member) .at = offsetof(struct shown_message, member)
 static const struct listing_field fields_message[] = {
     {"at", LISTING_PART, .sub = fields_place, .nth = message_received},
-    {"format", LISTING_TEXT, .get = message_format, .help = "its format; null: it is no event"},
+    {"format", LISTING_TEXT, .get = message_format,
+     .help = "its format; null if it contains no "
+             "event"},
     {"id", LISTING_STR, AT(facts.id), "id of the event, or null"},
     {"type", LISTING_STR, AT(facts.type), "type of the event, or null"},
     {"key", LISTING_STR, AT(facts.key), "key of the event, or null"},
@@ -180,7 +182,8 @@ static int take_message(struct receiving *r, const struct received *got, struct 
     return 0;
 }
 
-/* Receives messages until there are enough, none arrives for long enough, or a signal arrives. */
+/* Receives messages until enough have arrived, none arrives for the idle time, or a signal
+ * arrives. */
 static int receive_all(struct receiving *r, struct error *err)
 {
     int64_t count = r->cli->args.receive.count;
@@ -221,12 +224,12 @@ static bool first_misordered(const void *row, struct listing_value *ret)
 static const struct listing_field fields_verdict[] = {
     {"received", LISTING_INT, AT(received), "messages received"},
     {"events", LISTING_INT, AT(events), "different events among them"},
-    {"repeats", LISTING_INT, AT(repeats), "messages with an event received before"},
-    {"strange", LISTING_INT, AT(strange), "messages that hold no event"},
+    {"repeats", LISTING_INT, AT(repeats), "messages with an event that was received before"},
+    {"strange", LISTING_INT, AT(strange), "messages that contain no event"},
     {"expected", LISTING_INT, AT(expected), "events that should have been received"},
     {"lost", LISTING_INT, AT(lost), "expected events not received"},
     {"misordered", LISTING_INT, AT(misordered),
-     "events received before an earlier one of their key"},
+     "events received before an earlier event of their key"},
     {"unknown", LISTING_INT, AT(unknown), "events that the store does not have"},
     {"first_lost", LISTING_TEXT, .get = first_lost, .help = "id of the first lost event, or null"},
     {"first_misordered", LISTING_TEXT, .get = first_misordered,
@@ -251,8 +254,8 @@ static void verdict_text(struct buf *b, const void *row)
         buf_addf(b, "not an event: %lld\n", (long long)n->strange);
 }
 
-/* Compares with the store and prints the result. Repeats are no error: delivery is at least
- * once. */
+/* Compares the messages with the store and prints the result. Repeats are not errors: delivery is
+ * at least once. */
 static int print_verdict(struct receiving *r, struct error *err)
 {
     struct store *st = commands_look(r->cli, err);
@@ -292,7 +295,7 @@ static int receive_run(struct cli *cli, struct error *err)
     const struct receive_args *a = &cli->args.receive;
     struct receiving r = {.cli = cli, .idle_ms = a->idle_ms};
     if (a->consumer && !a->check)
-        return options_usage(err, "--consumer goes with --check");
+        return options_usage(err, "--consumer requires --check");
     if (a->check && r.idle_ms == 0)
         r.idle_ms = CHECK_IDLE_MS;
     if (catch_signals(err) != 0)
@@ -311,7 +314,7 @@ static int receive_run(struct cli *cli, struct error *err)
 }
 
 static const struct command_json receive_json[] = {
-    {fields_message, "an object a line", NULL},
+    {fields_message, "an object per line", NULL},
     {fields_verdict, "an object", "with --check"},
     {NULL},
 };

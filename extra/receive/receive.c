@@ -1,4 +1,4 @@
-/* receive.c: opening a receiver, and waiting for its next message. */
+/* receive.c: opens a receiver, and waits for its next message. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,8 +41,8 @@ int receive_find(const char *url, const struct receiver_ops **ret, struct error 
                 n += (size_t)snprintf(list + n, sizeof list - n, "%s%s:", n ? ", " : "", *scheme);
         }
     }
-    /* Never repeat more than the scheme: the rest of a URL may contain a password. */
-    return err_set(err, ERR_CONFIG, "\"%.*s:\" cannot be received from; there are %s",
+    /* Repeat no more than the scheme: the rest of a URL may contain a password. */
+    return err_set(err, ERR_CONFIG, "\"%.*s:\" cannot be received from; supported are %s",
                    url[length] ? (int)min_size(length, 30) : 0, url,
                    n ? list : "none in this build");
 }

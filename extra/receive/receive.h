@@ -1,5 +1,5 @@
 /* receive.h: reads back the messages that sinks write, for outbox receive and for tests. A receiver
- * is not a consumer: it stores no position, acknowledges nothing, and so changes nothing. */
+ * is not a consumer: it stores no position, acknowledges no message, and so changes no state. */
 #ifndef RECEIVE_RECEIVE_H
 #define RECEIVE_RECEIVE_H
 
@@ -10,34 +10,35 @@ struct receiver;
 
 /* Settings of a receiver. Strings live as long as the receiver. */
 struct receiver_config {
-    const char *url; /* the sink's URL; a destination with fields matches all that fit it */
+    const char *url; /* the sink's URL; a destination with fields matches all its names */
     /* where to start: "beginning", "end", or a position as the broker writes it */
     const char *from;
-    int wake; /* a descriptor that is readable when it is time to stop; -1: none */
+    int wake; /* a descriptor that becomes readable when the receiver must stop; -1 if unused */
 };
 
 /* One message. Its strings are borrowed until the next call on the receiver. */
 struct received {
     struct message m;
-    struct str place;    /* the stream, subject or queue; "topic/3" with a partition */
-    struct str position; /* position in that place: an id, an offset; absent: the broker has none */
+    struct str place; /* the stream, subject or queue; "topic/3" with a partition */
+    struct str
+        position; /* position in that place: an id, an offset; absent if the broker has none */
 };
 
 /* A backend. */
 struct receiver_ops {
-    const char *const *schemes; /* of the sink's URLs; ends with NULL */
-    size_t size;                /* of its own struct, which begins with struct receiver */
+    const char *const *schemes; /* schemes of the sink's URLs; ends with NULL */
+    size_t size; /* size of the backend's struct, which begins with struct receiver */
 
     /* begin connects and starts reading; *rc is zeroed except for its base. Errors: ERR_CONFIG if
-     * it can never work, ERR_UNAVAILABLE, ERR_NOMEM. */
+     * the receiver can never work, ERR_UNAVAILABLE, ERR_NOMEM. */
     int (*begin)(struct receiver *rc, struct error *err);
-    /* step returns a message that has arrived, or makes progress for about wait_ms. *ret_got is set
-     * only for a message. */
+    /* step returns the next message, or makes progress for about wait_ms. It sets *ret_got only for
+     * a message. */
     int (*step)(struct receiver *rc, int64_t wait_ms, struct received *ret, bool *ret_got,
                 struct error *err);
-    /* end releases the contents of *rc, also after begin has failed. */
+    /* end releases the contents of *rc, even after begin has failed. */
     void (*end)(struct receiver *rc);
-    bool patient; /* retry a failed step until the timeout */
+    bool patient; /* a failed step is retried until the timeout */
 };
 
 /* The base of every receiver; it comes first in the backend's own struct. */
@@ -46,36 +47,36 @@ struct receiver {
     struct receiver_config cfg;
 };
 
-/* receive_find finds the backend for a sink's URL. ERR_CONFIG for a sink that cannot be read from;
- * the error lists those that can. */
+/* receive_find finds the backend for a sink's URL. Fails with ERR_CONFIG, and lists the supported
+ * sinks, if the sink cannot be read from. */
 int receive_find(const char *url, const struct receiver_ops **ret, struct error *err);
 
-/* receive_open connects and starts reading. The caller closes *ret. Errors as those of begin. */
+/* receive_open connects and starts reading. The caller closes *ret. Errors are those of begin. */
 int receive_open(const struct receiver_config *cfg, struct receiver **ret, struct error *err);
 
-/* receive_next waits up to timeout_ms for the next message. *ret_got is whether there is one; it is
+/* receive_next waits up to timeout_ms for the next message. *ret_got is whether one arrived; it is
  * false after the timeout, or if cfg.wake is readable. Messages of one place arrive in its order. A
- * broker that is unavailable for a while is not an error as long as no message is missed. */
+ * temporarily unavailable broker is not an error as long as no message is missed. */
 int receive_next(struct receiver *rc, int64_t timeout_ms, struct received *ret, bool *ret_got,
                  struct error *err);
-/* receive_close frees everything; NULL is fine. */
+/* receive_close frees the receiver; accepts NULL. */
 void receive_close(struct receiver *rc);
 
-/* receive_stop waits up to wait_ms, and returns whether cfg.wake became readable. */
+/* receive_stop waits up to wait_ms and returns whether cfg.wake became readable. */
 bool receive_stop(const struct receiver *rc, int64_t wait_ms);
 
 /* The result of comparing received messages with the events in the store. */
 struct receive_counts {
     int64_t received; /* messages */
-    int64_t events;   /* different ones among them */
-    int64_t repeats;  /* messages with an event received before */
-    int64_t strange;  /* messages that hold no event in one of our formats */
+    int64_t events;   /* different events among them */
+    int64_t repeats;  /* messages with an event that was received before */
+    int64_t strange;  /* messages that contain no event in one of our formats */
     /* Of the store. */
     int64_t expected;   /* events that should have been received */
     int64_t lost;       /* expected events not received */
-    int64_t misordered; /* events received after a later one of their key, at the same place */
+    int64_t misordered; /* events received after a later event of their key, at the same place */
     int64_t unknown;    /* received events that the store does not have */
-    char lost_id[UUID_TEXT + 1], misordered_id[UUID_TEXT + 1]; /* the first of each; "": none */
+    char lost_id[UUID_TEXT + 1], misordered_id[UUID_TEXT + 1]; /* the first of each; "" if none */
 };
 
 struct receive_check;
@@ -84,15 +85,15 @@ struct receive_check;
 struct receive_check *receive_check_new(void);
 void receive_check_free(struct receive_check *c);
 
-/* receive_check_add notes a received event, with its id (36 characters) and its place. Returns -1
+/* receive_check_add records a received event, with its id (36 characters) and its place. Returns -1
  * if out of memory. */
 int receive_check_add(struct receive_check *c, struct str id, struct str place);
-/* receive_check_strange notes a message that holds no event. */
+/* receive_check_strange records a message that contains no event. */
 void receive_check_strange(struct receive_check *c);
 
-/* receive_check_store goes through all events that the store keeps. With a consumer, the events it
- * has delivered are expected; without one, all are. Order is checked only among events of one key
- * at one place, by their sequence numbers. */
+/* receive_check_store iterates over all events that the store keeps. With a consumer, it expects
+ * the events that this consumer has delivered; without one, all events. It checks the order only
+ * among events of one key at one place, by their sequence numbers. */
 int receive_check_store(struct receive_check *c, struct store *st, const char *consumer,
                         struct error *err);
 

@@ -6,23 +6,23 @@
 #include "base/hash.h"
 #include "extra/receive/receive.h"
 
-#define FIRST_SIZE 1024 /* of a table; a power of two */
+#define FIRST_SIZE 1024 /* initial size of a table; a power of two */
 
 /* An entry of a table: a received event, or a key at a place. */
 struct slot {
-    uint64_t high, low; /* the id; of a key, its hash and 0 */
+    uint64_t high, low; /* the id; for a key, its hash and 0 */
     uint64_t place;     /* the hash of where it was received */
-    int64_t arrival;    /* position of the event among all; of a key, that of its last event */
+    int64_t arrival;    /* position of the event among all, or of the last event of the key */
     bool used, seen;    /* seen: the store has it */
 };
 
-/* An open table that doubles when it is three quarters full. */
+/* An open-addressing table that doubles when it is three quarters full. */
 struct table {
     struct slot *slot;
     size_t size, n;
 };
 
-/* `events` has every received event, `keys` every key at a place found in the store. */
+/* `events` has every received event, `keys` every key and place found in the store. */
 struct receive_check {
     struct table events, keys;
     struct receive_counts counts;
@@ -35,7 +35,7 @@ static int table_init(struct table *t)
     return t->slot ? 0 : -1;
 }
 
-/* Returns the slot of these numbers, or the empty one where it would be. */
+/* Returns the slot of these numbers, or the empty slot where they belong. */
 static struct slot *find_slot(const struct table *t, uint64_t high, uint64_t low)
 {
     size_t i = (size_t)hash_end(high ^ (low * UINT64_C(0x9e3779b97f4a7c15))) & (t->size - 1);
@@ -58,7 +58,7 @@ static int grow_table(struct table *t)
     return 0;
 }
 
-/* Finds a slot or adds one; NULL if out of memory. */
+/* Finds or adds a slot; returns NULL if out of memory. */
 static struct slot *put_slot(struct table *t, uint64_t high, uint64_t low, bool *ret_new)
 {
     if (t->n >= t->size / 4 * 3 && grow_table(t) != 0)
@@ -138,7 +138,7 @@ void receive_check_strange(struct receive_check *c)
 
 /* The store */
 
-/* Compares an event with the previous one of its key. Called in the order of sequence numbers. */
+/* Compares an event with the previous event of its key. Called in the order of sequence numbers. */
 static void check_order(struct receive_check *c, const struct event *ev, const struct slot *came)
 {
     bool is_new;
@@ -157,7 +157,7 @@ static void check_order(struct receive_check *c, const struct event *ev, const s
         snprintf(c->counts.misordered_id, sizeof c->counts.misordered_id, "%s", ev->id.p);
 }
 
-/* Returns whether the consumer has delivered the event; without a consumer, every event counts. */
+/* Returns whether the consumer has delivered the event; without a consumer, always true. */
 static bool is_expected(const struct delivery_info *d, size_t n, const char *consumer)
 {
     if (!consumer)

@@ -8,12 +8,12 @@
 #include "sink/kafka_impl.h"
 
 #define PATTERN_MAX ((size_t)4 << 10)
-#define SEARCH_MS 50             /* longest interruption of reading by a search for topics */
+#define SEARCH_MS 50             /* maximum interruption of reading by a search for topics */
 #define FIRST_MS 10000           /* the same for the first search */
 #define SEARCH_NS (1000 * MS_NS) /* between searches for new topics and partitions */
 
-/* (1) `list` is what is being read; sink.set and sink.url say where. (2) message is the one
- * returned last. */
+/* (1) `list` has the partitions being read; sink.set and sink.url identify their topics. (2)
+ * message is the last one returned. */
 struct kafka_receiver {
     struct receiver base;
     struct kafka_sink sink; /* only the fields that kafka_producer_conf uses */
@@ -27,7 +27,7 @@ struct kafka_receiver {
 };
 
 /* Adds the partitions of matching topics, starting at this offset. Partitions already being read
- * continue where they are. */
+ * keep their position. */
 static int search_topics(struct kafka_receiver *rc, int64_t offset, int64_t patience_ms,
                          struct error *err)
 {
@@ -90,7 +90,7 @@ static void take_message(struct kafka_receiver *rc, struct received *ret)
     }
 }
 
-/* An unavailable broker is not an error: the library resumes where it was. */
+/* An unavailable broker is not an error: the library resumes at its last position. */
 static int kafka_step(struct receiver *base, int64_t wait_ms, struct received *ret, bool *ret_got,
                       struct error *err)
 {
@@ -129,7 +129,7 @@ static int read_offset(const char *from, int64_t *ret, struct error *err)
     if (strcmp(from, "end") == 0)
         return 0;
     if (text_int(from, 0, INT64_MAX, ret, err) != 0)
-        return err_set(err, ERR_CONFIG, "\"%.60s\" is not beginning, end or an offset, a number",
+        return err_set(err, ERR_CONFIG, "\"%.60s\" is not beginning, end or a numeric offset",
                        from);
     return 0;
 }

@@ -1,5 +1,5 @@
 /* receive_nats.c: reads a JetStream stream from a given sequence number. An ordered consumer of
- * libnats acknowledges nothing, and resumes after a disconnect. */
+ * libnats acknowledges no message, and resumes after a disconnect. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
@@ -13,7 +13,7 @@
 #define RECONNECT_MS 200
 #define TEXT_MAX_BYTES ((size_t)4 << 20) /* all headers of a message, decoded */
 
-/* `msg` is the message returned last; it owns `names`. */
+/* `msg` is the last message returned; it owns `names`. */
 struct nats_receiver {
     struct receiver base;
     struct nats_plan *plan;
@@ -56,7 +56,7 @@ static int stream_failed(const struct nats_receiver *rc, natsStatus s, struct er
                    rc->plan->set.stream, said);
 }
 
-/* Parses where to start: at the beginning, after the end, or at a sequence number. */
+/* Parses the starting position: the beginning, the end, or a sequence number. */
 static int set_start(const char *from, jsSubOptions *so, struct error *err)
 {
     int64_t seq;
@@ -66,7 +66,7 @@ static int set_start(const char *from, jsSubOptions *so, struct error *err)
         so->Config.DeliverPolicy = js_DeliverNew;
     } else {
         if (text_int(from, 1, INT64_MAX, &seq, err) != 0)
-            return err_prefix(err, "--from: beginning, end, or a sequence number");
+            return err_prefix(err, "--from: expected beginning, end, or a sequence number");
         so->Config.DeliverPolicy = js_DeliverByStartSequence;
         so->Config.OptStartSeq = (uint64_t)seq;
     }
@@ -124,8 +124,8 @@ static int nats_receive_begin(struct receiver *base, struct error *err)
     return subscribe(rc, err);
 }
 
-/* Returns a header's value. Attributes of CloudEvents have every character as %XX decoded into the
- * text, which has room for all values, so that it does not move. */
+/* Returns a header's value. Decodes %XX in CloudEvents attributes into the text, which has room for
+ * all values, so that it is never reallocated. */
 static struct str header_value(struct nats_receiver *rc, const char *name, const char *value)
 {
     if (strncasecmp(name, "ce-", 3) != 0)
@@ -147,7 +147,7 @@ static struct str header_value(struct nats_receiver *rc, const char *name, const
     return (struct str){b->p + at, b->n - at};
 }
 
-/* Skips headers that are for the server. */
+/* Skips headers that are addressed to the server. */
 static void take_headers(struct nats_receiver *rc, struct message *m)
 {
     int n = 0;

@@ -1,6 +1,6 @@
 /* receive_rabbitmq.c: reads a queue without removing messages, or the messages that an exchange
- * routes from now on. Messages read from a queue are unavailable to other consumers meanwhile, and
- * are requeued in their place when reading ends. */
+ * routes from now on. While a queue is being read, its messages are unavailable to other consumers;
+ * they are requeued in their place afterwards. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #define WAIT_MS 60000    /* of one poll */
 #define STREAM_AHEAD 200 /* prefetch of a stream */
 
-/* A message: its header frame, followed by its body. It is complete once rest == 0. */
+/* A message: its header frame, followed by its body. It is complete once `rest` is 0. */
 struct arrival {
     struct arrival *next;
     uint64_t tag, rest;
@@ -27,7 +27,7 @@ struct arrival {
 enum reading { READ_OPEN, READ_QOS, READ_DECLARE, READ_BIND, READ_CONSUME, READ_RUNS };
 
 /* (1) first..last are complete, in order; `partial` is the message whose body is arriving.
- * (2) `returned` is the message returned last; it lives until the next call. */
+ * (2) `returned` is the last message returned; it lives until the next call. */
 struct rabbitmq_receiver {
     struct receiver base;
     struct rabbitmq_settings set;
@@ -39,7 +39,7 @@ struct rabbitmq_receiver {
     bool stream;
     char queue[RABBIT_SHORT_MAX + 1];
     struct arrival *first, *last, *partial, *returned;
-    uint64_t tag; /* of the message whose header is arriving; 0: none */
+    uint64_t tag; /* delivery tag of the message whose header is arriving; 0: none */
     struct arena text;
 };
 
@@ -51,7 +51,7 @@ static int send_method(struct rabbitmq_receiver *rc, amqp_method_number_t id, vo
     return 0;
 }
 
-/* The x-stream-offset to read a stream from. */
+/* Returns the x-stream-offset from which to read a stream. */
 static amqp_field_value_t offset_of(const char *from)
 {
     if (strcmp(from, "beginning") == 0)
@@ -79,7 +79,7 @@ static int send_step(struct rabbitmq_receiver *rc, struct error *err)
     amqp_bytes_t queue = rabbit_bytes(str_of(rc->queue));
     amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
     amqp_basic_qos_t qos = {.prefetch_count = rc->stream ? STREAM_AHEAD : 0};
-    /* Declare our own queue, or check that the named one exists. */
+    /* Declare our own queue, or check that the named queue exists. */
     amqp_queue_declare_t declare = {
         .queue = queue,
         .passive = !rc->temporary,
@@ -208,7 +208,7 @@ static int take_frame(void *ctx, const struct rabbit_frame *f, const amqp_method
 
 /* Returning messages */
 
-/* Target of a message's headers. */
+/* The target of a message's headers. */
 struct filling {
     struct rabbitmq_receiver *rc;
     struct received *to;
@@ -248,8 +248,8 @@ static int fill_received(struct rabbitmq_receiver *rc, const struct arrival *p,
     return 0;
 }
 
-/* Returns the next message. A stream's message is acknowledged, which gives credit for another and
- * removes nothing. */
+/* Returns the next message. A stream's message is acknowledged, which grants credit for another one
+ * and removes no message. */
 static int next_arrival(struct rabbitmq_receiver *rc, struct received *ret, struct error *err)
 {
     free(rc->returned);
@@ -306,7 +306,7 @@ static void rabbitmq_end(struct receiver *base)
     broker_url_release(&rc->url);
 }
 
-/* Decides what to read. Only queues store messages: an exchange alone has those published from now
+/* Decides what to read. Only queues store messages: an exchange has only those published from now
  * on. */
 static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
 {
@@ -330,7 +330,7 @@ static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
     return 0;
 }
 
-/* Waits until consuming has started, so that nothing published after this is missed. */
+/* Waits until consumption has started, so that no message published later is missed. */
 static int rabbitmq_begin(struct receiver *base, struct error *err)
 {
     struct rabbitmq_receiver *rc = (struct rabbitmq_receiver *)base;

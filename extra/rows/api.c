@@ -4,7 +4,7 @@
 #include "extra/rows/rows.h"
 #include "outbox_rows.h"
 
-/* Leaves the fields that a caller's older header does not have at their defaults. */
+/* Leaves fields missing from a caller's older header at their defaults. */
 static int claim_rows(const struct rows_dialect *d, void *conn, const outbox_row_claim *given,
                       outbox_rows **ret, struct error *err)
 {
@@ -47,7 +47,7 @@ OUTBOX_API size_t outbox_rows_count(const outbox_rows *rows)
     return rows->n;
 }
 
-/* Returns NULL for a row or a column that does not exist. */
+/* Returns NULL if the row or the column does not exist. */
 static const struct rows_value *cell(const outbox_rows *rows, size_t row, size_t column)
 {
     bool exists = row < rows->n && column < rows->n_columns;

@@ -4,9 +4,9 @@
  *     UPDATE jobs SET fields WHERE key IN (those)
  *     SELECT columns FROM jobs WHERE key IN (those) ORDER BY FIELD(key, those)
  *
- * The candidates are locked as they are found, and rows locked by other sessions are skipped. From
- * then on only keys are used, so there are never more rows than wanted. MariaDB has no UPDATE ...
- * RETURNING. READ COMMITTED locks those rows and no gaps between them. */
+ * The first query locks the candidates and skips rows locked by other sessions. The other
+ * statements use only keys, so a claim never has more rows than wanted. MariaDB has no UPDATE ...
+ * RETURNING. READ COMMITTED locks these rows and no gaps between them. */
 #include <errmsg.h>
 #include <mysql.h>
 #include <mysqld_error.h>
@@ -17,7 +17,7 @@
 
 #define MARK '\1'
 #define KEYS_AT_ONCE 1000
-#define TRIES 5   /* of a claim chosen as a deadlock victim */
+#define TRIES 5   /* attempts of a claim chosen as a deadlock victim */
 #define BINARY 63 /* number of the character set "binary" */
 
 static const char read_committed[] = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED";
@@ -85,7 +85,7 @@ static void add_literal(struct buf *b, const struct rows_value *v)
     case ROWS_BLOB: add_text(b, v); break;
     case ROWS_INT:
         if (v->text.p)
-            buf_add(b, v->text.p, v->text.n); /* as the server wrote it: it may be unsigned */
+            buf_add(b, v->text.p, v->text.n); /* the server's text: it may be unsigned */
         else
             buf_addi64(b, v->number);
         break;
@@ -195,7 +195,7 @@ const struct rows_dialect rows_mariadb = {
 
 /* ---- the claim ---- */
 
-/* A part of the picked keys: from `from` on, n of them. */
+/* n of the picked keys, from index `from` on. */
 struct part {
     const struct outbox_rows *keys;
     size_t from, n;
@@ -222,7 +222,7 @@ static int change(const struct rows_dialect *d, void *conn, const outbox_row_cla
     return rows_run(conn, &sql, NULL, NULL, err);
 }
 
-/* Reads the rows as they are now, in the order in which they were picked. */
+/* Reads the current rows in the order in which they were picked. */
 static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                      const struct part *p, struct outbox_rows *ret, struct error *err)
 {

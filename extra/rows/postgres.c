@@ -32,7 +32,7 @@ static enum err_code code_of(const char *state)
         {"40", ERR_BUSY},        /* serialization failure, deadlock */
         {"55P03", ERR_BUSY},     /* lock_timeout */
         {"57014", ERR_BUSY},     /* statement_timeout, or cancelled */
-        {"42501", ERR_READONLY}, /* no permission */
+        {"42501", ERR_READONLY}, /* insufficient privilege */
         {"25006", ERR_READONLY}, /* a replica, or default_transaction_read_only */
         {"53100", ERR_FULL},     {"53200", ERR_NOMEM},
         {"08", ERR_UNAVAILABLE}, {"53", ERR_UNAVAILABLE},
@@ -82,7 +82,7 @@ static int ready(void *conn, struct error *err)
 #define NUMBER_MAX 32
 
 /* Returns a value as text, written into `number` if necessary. Parameters are sent untyped, so each
- * takes the type of its column. */
+ * gets the type of its column. */
 static const char *param_text(const struct rows_value *v, char number[NUMBER_MAX])
 {
     switch (v->kind) {

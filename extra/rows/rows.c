@@ -1,5 +1,5 @@
-/* rows.c: claims of rows of any table: checks a claim, writes it as SQL, in which values are always
- * parameters and names are quoted, and has the portable path and the result. */
+/* rows.c: claims of rows of any table: checks a claim, builds its SQL, in which values are always
+ * parameters and names are quoted, and implements the portable path and the result. */
 #include "extra/rows/rows.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #define TEXT_MAX (1 << 20)
 /* How often the portable path searches again after losing all of its candidates to other sessions.
  * Without a limit, rows that are visible but not updatable (row-level security, a trigger) would
- * make it loop forever. */
+ * cause an endless loop. */
 #define ROUNDS_MAX 10
 
 static const char *const operators[] = {" = ",  " <> ",  " < ",      " <= ",        " > ",
@@ -20,7 +20,7 @@ static int check_name(const char *what, const char *name, struct error *err)
 {
     size_t n = str_of(name).n;
     if (n == 0)
-        return err_set(err, ERR_MISUSE, "a claim of rows needs the name of its %s", what);
+        return err_set(err, ERR_MISUSE, "a claim of rows requires the name of its %s", what);
     if (n > ROWS_NAME_MAX)
         return err_set(err, ERR_MISUSE, "%s \"%s\" has a name of more than %d bytes", what, name,
                        ROWS_NAME_MAX);
@@ -47,7 +47,7 @@ static int check_criterion(const outbox_criterion *k, struct error *err)
         return err_set(err, ERR_MISUSE, "criterion on \"%s\": %d is not an operator", k->column,
                        k->op);
     if (k->op > OUTBOX_IN)
-        return 0; /* it compares no value */
+        return 0; /* the operator compares no value */
     if (k->op == OUTBOX_IN && k->n_values == 0)
         return err_set(err, ERR_MISUSE, "criterion on \"%s\": IN without values", k->column);
 
@@ -92,7 +92,7 @@ static int check_lists(const outbox_row_claim *c, struct error *err)
     return 0;
 }
 
-/* Refuses an invalid request: ERR_MISUSE. */
+/* Rejects an invalid request with ERR_MISUSE. */
 static int check_claim(const struct rows_dialect *d, const outbox_row_claim *c, struct error *err)
 {
     if (check_name("table", c->table, err) != 0)
@@ -104,7 +104,7 @@ static int check_claim(const struct rows_dialect *d, const outbox_row_claim *c, 
         return -1;
     if (c->n_criteria == 0 || c->n_fields == 0)
         return err_set(err, ERR_MISUSE,
-                       "a claim of rows of \"%s\" needs criteria, and fields that end them: "
+                       "a claim of rows of \"%s\" requires criteria, and fields that end them: "
                        "without both, the next caller would get the same rows",
                        c->table);
     if (c->limit < 1 || c->limit > ROWS_LIMIT_MAX)
@@ -273,7 +273,7 @@ void rows_sql_where(struct rows_sql *sql, const outbox_row_claim *c)
         while (c->criteria[first].alternative != alternative)
             first++;
         if (first < i)
-            continue; /* written with the first of its alternative */
+            continue; /* written with the first criterion of its alternative */
 
         rows_sql_add(sql, i == 0 ? "(" : " OR (");
         add_criterion(sql, c, &c->criteria[i]);
@@ -325,7 +325,7 @@ void rows_sql_candidates(struct rows_sql *sql, const outbox_row_claim *c)
     add_number(sql, (int64_t)c->limit);
 }
 
-/* The dialects with a path of their own. All others use the portable one. */
+/* The dialects with a specific path. All others use the portable path. */
 static const struct {
     const char *dialect;
     rows_path path;
@@ -345,15 +345,15 @@ rows_path rows_path_of(const struct rows_dialect *d)
     return rows_portable_claim;
 }
 
-/* Checks everything before it touches the database, and returns rows only once they are claimed:
- * the dialect's path has committed. */
+/* Checks the whole request before accessing the database, and returns rows only once they are
+ * claimed: the dialect's path has committed. */
 int rows_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                struct outbox_rows **ret, struct error *err)
 {
     if (check_claim(d, c, err) != 0)
         return -1;
     if (!conn)
-        return err_set(err, ERR_MISUSE, "a claim of rows needs a connection");
+        return err_set(err, ERR_MISUSE, "a claim of rows requires a connection");
     if (d->ready(conn, err) != 0)
         return -1;
     struct outbox_rows *rows = malloc(sizeof *rows);
@@ -405,8 +405,8 @@ int rows_pick(const struct rows_dialect *d, void *conn, const outbox_row_claim *
 int rows_in_transaction(struct error *err)
 {
     return err_set(err, ERR_MISUSE,
-                   "a claim of rows inside an open transaction has no effect until that commits; "
-                   "commit first, or use another connection");
+                   "a claim of rows inside an open transaction has no effect until the "
+                   "transaction commits; commit first, or use another connection");
 }
 
 /* Changes the row if it still meets the criteria. */
@@ -434,8 +434,8 @@ static int read_back(const struct rows_dialect *d, void *conn, const outbox_row_
     return rows_run(conn, &sql, ret, NULL, err);
 }
 
-/* Claims one candidate in a separate transaction: claimers that hold one row at a time cannot
- * deadlock. The row is ours only once that has committed. */
+/* Claims one candidate in a separate transaction: sessions that hold one row at a time cannot
+ * deadlock. The row is ours only once the transaction has committed. */
 static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                      const struct rows_value *key, struct outbox_rows *ret, struct error *err)
 {
@@ -457,7 +457,7 @@ static int claim_one(const struct rows_dialect *d, void *conn, const outbox_row_
     return -1;
 }
 
-/* Claims as many of the first candidates as it can; *ret_found is how many there were. */
+/* Claims as many of the first candidates as possible; *ret_found is the number of candidates. */
 static int claim_round(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                        struct outbox_rows *ret, size_t *ret_found, struct error *err)
 {
@@ -478,7 +478,7 @@ int rows_portable_claim(const struct rows_dialect *d, void *conn, const outbox_r
         size_t found;
         int r = claim_round(d, conn, c, ret, &found, err);
         if (ret->n > 0)
-            return 0; /* even after a failure: these are committed, and must be returned */
+            return 0; /* even after a failure: these rows are committed and must be returned */
         if (r != 0)
             return -1;
         if (found == 0)

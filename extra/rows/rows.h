@@ -18,14 +18,15 @@
 
 #define ROWS_LIMIT_MAX 100000
 #define ROWS_PARAMS_MAX 256
-#define ROWS_NAME_MAX 63 /* PostgreSQL cuts longer names, and would then hit another table */
+#define ROWS_NAME_MAX \
+    63 /* PostgreSQL truncates longer names, which could then match another table */
 
 /* The kinds of value that a database can return or accept. */
 enum rows_kind { ROWS_NULL, ROWS_TEXT, ROWS_BLOB, ROWS_INT, ROWS_REAL };
 
-/* A value for a database or from one. (1) One from a database has its text set, unless kind is
- * ROWS_NULL, followed by a NUL, in the arena of its outbox_rows. (2) One for a database has the
- * member of its kind set. */
+/* A value for a database or from one. (1) A value from a database has its text set, unless kind is
+ * ROWS_NULL. The text is followed by a NUL and lives in the arena of its outbox_rows. (2) A value
+ * for a database has the member of its kind set. */
 struct rows_value {
     enum rows_kind kind;
     struct str text;
@@ -60,23 +61,24 @@ struct rows_sql {
 /* Properties of a database for the portable path. */
 struct rows_dialect {
     const char *name;
-    char mark;         /* a placeholder is this followed by a number */
-    char quote;        /* around names; 0: a double quote */
+    char mark;         /* a placeholder consists of this mark and a number */
+    char quote;        /* quotes names; 0: a double quote */
     const char *begin; /* opens a transaction whose UPDATE sees the latest committed rows */
-    const char *rowid; /* the key of a table without one; or NULL */
+    const char *rowid; /* the key of a table without a primary key; or NULL */
 
-    /* The database's time plus an offset in milliseconds: the text around the placeholder for the
-     * offset. See enum outbox_value_kind. */
+    /* The database's time plus an offset in milliseconds, as the text before and after the
+     * placeholder for the offset. See enum outbox_value_kind. */
     struct {
         const char *before, *after;
     } now, now_ms;
 
-    /* ready refuses a connection on which a claim could not commit: one that is broken, busy, or
+    /* ready refuses a connection on which a claim could not commit because it is broken, busy, or
      * inside a transaction. */
     int (*ready)(void *conn, struct error *err);
 
-    /* run runs one statement and adds its rows to *ret, which may be NULL if it has none;
-     * *ret_changed (may be NULL) is how many rows an UPDATE has changed. */
+    /* run runs one statement and adds its rows to *ret, which may be NULL if the statement has
+     * none;
+     * *ret_changed (may be NULL) is the number of rows that an UPDATE has changed. */
     int (*run)(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t *ret_changed,
                struct error *err);
 };
@@ -115,13 +117,13 @@ int rows_run(void *conn, struct rows_sql *sql, struct outbox_rows *ret, int64_t 
 int rows_pick(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
               const char *locking, struct outbox_rows *ret, struct error *err);
 
-/* rows_in_transaction refuses a connection that is inside a transaction. Returns -1. */
+/* rows_in_transaction reports a connection that is inside a transaction. Returns -1. */
 int rows_in_transaction(struct error *err);
 
 void rows_sql_init(struct rows_sql *sql, const struct rows_dialect *d);
 void rows_sql_release(struct rows_sql *sql);
 
-/* rows_sql_text returns the finished statement; NULL, with the error set, if building it failed. */
+/* rows_sql_text returns the finished statement; NULL with an error if an append failed. */
 const char *rows_sql_text(struct rows_sql *sql, struct error *err);
 
 /* rows_sql_add appends SQL. */
@@ -130,8 +132,8 @@ void rows_sql_add(struct rows_sql *sql, const char *text);
 /* rows_sql_param appends a placeholder and its value, borrowed until the statement has run. */
 void rows_sql_param(struct rows_sql *sql, const struct rows_value *v);
 
-/* rows_sql_table and those below append parts of statements. Columns are qualified by the table's
- * name: SQLite takes an unknown quoted name for a string, unless it is qualified. */
+/* rows_sql_table and the functions below append parts of statements. Columns are qualified by the
+ * table's name: SQLite takes an unknown quoted name for a string, unless it is qualified. */
 void rows_sql_table(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_key(struct rows_sql *sql, const outbox_row_claim *c);
 void rows_sql_columns(struct rows_sql *sql, const outbox_row_claim *c);

@@ -1,5 +1,6 @@
-/* sqlite.c: claims of rows in SQLite. There is one writer at a time, so one BEGIN IMMEDIATE
- * transaction is enough: nothing can change between the candidates and their updates. */
+/* sqlite.c: claims of rows in SQLite. SQLite has one writer at a time, so one BEGIN IMMEDIATE
+ * transaction suffices: no other session can change rows between the query for candidates and their
+ * updates. */
 #include <sqlite3.h>
 
 #include "extra/rows/rows.h"
@@ -69,7 +70,7 @@ static bool take_cell(sqlite3_stmt *q, int col, struct rows_value *v, struct are
     if (v->kind == ROWS_REAL)
         v->real = sqlite3_column_double(q, col);
 
-    const void *p; /* an empty blob has none */
+    const void *p; /* an empty blob has no pointer */
     if (v->kind == ROWS_BLOB)
         p = sqlite3_column_blob(q, col);
     else
@@ -130,8 +131,8 @@ const struct rows_dialect rows_sqlite = {
 
 /* ---- the claim ---- */
 
-/* Updates row by row to keep the order, since that of RETURNING is not defined. The key is the last
- * parameter, bound again for each row. */
+/* Updates row by row to keep the order, because the order of RETURNING is undefined. The key is the
+ * last parameter, bound again for each row. */
 static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outbox_rows *keys,
                        struct outbox_rows *ret, struct error *err)
 {
@@ -158,7 +159,7 @@ static int update_keys(sqlite3 *db, const outbox_row_claim *c, const struct outb
     return r;
 }
 
-/* Returns the rows only after the commit. Before it, they would not be claimed. */
+/* Returns the rows only after the commit; before it, they are not claimed. */
 int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row_claim *c,
                       struct outbox_rows *ret, struct error *err)
 {
@@ -173,8 +174,8 @@ int rows_sqlite_claim(const struct rows_dialect *d, void *conn, const outbox_row
     if (r == 0)
         r = rows_run_text(d, db, "COMMIT", err);
 
-    /* A full disk rolls back automatically; after a commit refused because of a reader's lock we
-     * must. */
+    /* A full disk rolls back automatically. After a commit refused because of a reader's lock, we
+     * must roll back. */
     if (r != 0 && !sqlite3_get_autocommit(db))
         rows_run_text(d, db, "ROLLBACK", NULL);
     rows_release(&keys);

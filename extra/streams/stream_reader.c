@@ -12,9 +12,9 @@
 
 #define STREAMS_MAX 64
 #define ID_TEXT 48
-#define COUNT_TEXT "100"  /* entries to read at once */
-#define BLOCK_MS 1000     /* how long to wait for new entries */
-#define BLOCK_SHORT_MS 50 /* the same, if it ends with the last entry */
+#define COUNT_TEXT "100"  /* entries per read */
+#define BLOCK_MS 1000     /* maximum wait for new entries */
+#define BLOCK_SHORT_MS 50 /* the same, if reading ends with the last entry */
 #define ANSWER_MS 10000   /* longer than any BLOCK */
 #define OUT_MAX ((size_t)1 << 20)
 #define IN_MAX \
@@ -26,8 +26,8 @@
 #define CLAIM_MS 60000
 
 /* (1) stream[0..n) point into names. (2) cursor[i] is the progress through our own pending entries
- * of stream[i], which were read before and never acknowledged; "": all are handled, so new ones are
- * read. */
+ * of stream[i], which this member has read but not acknowledged; "": all are handled, so new
+ * entries are read. */
 struct member {
     const struct stream_reader_config *cfg;
     struct stream_reader_stats *stats;
@@ -39,9 +39,9 @@ struct member {
     char cursor[STREAMS_MAX][ID_TEXT];
     size_t n;
     int64_t claim_ms; /* see the config */
-    int64_t claim_at; /* when to look for idle entries of others again, monotonic */
-    int64_t wait_ms;  /* the pause after the last failure; 0: it has not failed since */
-    bool failing;     /* the last event failed, which is logged once */
+    int64_t claim_at; /* when to look for idle entries of other members again, monotonic */
+    int64_t wait_ms;  /* the pause after the last failure; 0 after a success */
+    bool failing;     /* the last event failed; a repeated failure is logged only once */
     struct buf text;
 };
 
@@ -55,7 +55,7 @@ static bool told_to_stop(const struct member *m)
     return poll(&fd, 1, 0) == 1;
 }
 
-/* Waits longer with each failure in a row. */
+/* Doubles the pause with each consecutive failure. */
 static void back_off(struct member *m)
 {
     struct pollfd fd = {.fd = m->cfg->wake, .events = POLLIN};
@@ -69,7 +69,7 @@ static void back_off(struct member *m)
 
 /* ---- commands ---- */
 
-/* Runs a command, and returns the reply, which the caller frees. An error reply is an error:
+/* Runs a command and returns the reply, which the caller frees. An error reply is an error:
  * CLASS_FATAL if waiting does not help. */
 static int call(struct member *m, int argc, const char **argv, redisReply **ret, struct error *err)
 {
@@ -92,14 +92,14 @@ static int call(struct member *m, int argc, const char **argv, redisReply **ret,
     return -1;
 }
 
-/* Reports a reply that Redis never sends: we may be connected to another server. */
+/* Reports a reply that Redis never sends: the peer may be another server. */
 static int unknown_answer(const struct member *m, const char *command, struct error *err)
 {
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s answered %s unlike Redis",
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an invalid reply to %s",
                      m->url.label, command);
 }
 
-/* Returns how many elements a list has; 0 for anything but a list. */
+/* Returns the number of elements of a list; 0 for any other reply. */
 static size_t count_of(const redisReply *r)
 {
     if (r->type != REDIS_REPLY_ARRAY)
@@ -107,7 +107,8 @@ static size_t count_of(const redisReply *r)
     return r->elements;
 }
 
-/* Whether r is a string followed by a list: an id and its fields, or a stream and its entries. */
+/* Returns whether r is a string followed by a list: an id and its fields, or a stream and its
+ * entries. */
 static bool is_pair(const redisReply *r)
 {
     if (count_of(r) != 2)
@@ -115,7 +116,8 @@ static bool is_pair(const redisReply *r)
     return r->element[0]->type == REDIS_REPLY_STRING;
 }
 
-/* Returns the text that follows a name in a list of names and values; NULL: there is none. */
+/* Returns the text that follows a name in a list of names and values; NULL if the list lacks the
+ * name. */
 static const redisReply *find_text(const redisReply *list, const char *name)
 {
     for (size_t i = 0; i + 1 < count_of(list); i += 2) {
@@ -132,14 +134,14 @@ static const redisReply *find_text(const redisReply *list, const char *name)
 
 /* ---- the group ---- */
 
-/* Whether the stream has our group. A missing stream has none. */
+/* Returns whether the stream has our group. A missing stream has no group. */
 static int has_group(struct member *m, const char *stream, bool *ret, struct error *err)
 {
     redisReply *r = NULL;
     bool there = false;
     const char *argv[] = {"XINFO", "GROUPS", stream};
     if (redis_conn_call(&m->conn, 3, argv, ANSWER_MS, m->cfg->wake, &r, err) != 0)
-        return -1; /* with an error reply, the stream is missing */
+        return -1; /* an error reply means that the stream is missing */
     for (size_t i = 0; i < count_of(r); i++) {
         const redisReply *name = find_text(r->element[i], "name");
         if (name && strcmp(name->str, m->cfg->group) == 0)
@@ -171,8 +173,8 @@ static int last_id(struct member *m, const char *stream, char id[ID_TEXT], struc
     return rc;
 }
 
-/* Creates the group of a stream, unless it exists; another member may create it concurrently. With
- * a snapshot, the group starts where that ends. */
+/* Creates the group of a stream unless it exists; another member may create it concurrently. With a
+ * snapshot, the group starts where the snapshot ends. */
 static int make_group(struct member *m, const char *stream, struct error *err)
 {
     char from[ID_TEXT];
@@ -217,7 +219,7 @@ static int acknowledge(struct member *m, const char *stream, const char *id, str
     return 0;
 }
 
-/* Handles one entry, and retries until that succeeds or it is time to stop. Later entries wait, so
+/* Handles one entry, and retries until it succeeds or the reader must stop. Later entries wait, so
  * that none overtakes it. */
 static int handle_entry(struct member *m, const char *stream, const redisReply *entry,
                         struct error *err)
@@ -268,7 +270,7 @@ static int handle_entries(struct member *m, const char *stream, const redisReply
         if (deleted)
             continue;
         if (!is_pair(entry))
-            return unknown_answer(m, "a question for entries", err);
+            return unknown_answer(m, "a request for entries", err);
         if (handle_entry(m, stream, entry, err) != 0)
             return -1;
     }
@@ -294,7 +296,7 @@ static int claim_stranded(struct member *m, const char *stream, struct error *er
             rc = handle_entries(m, stream, r->element[1], err);
         } else {
             rc = err_class(err, ERR_UNAVAILABLE, CLASS_FATAL, 0,
-                           "%s: XAUTOCLAIM needs Redis 6.2 or later", m->url.label);
+                           "%s: XAUTOCLAIM requires Redis 6.2 or later", m->url.label);
         }
         freeReplyObject(r);
         if (rc != 0)
@@ -304,7 +306,7 @@ static int claim_stranded(struct member *m, const char *stream, struct error *er
 }
 
 /* Handles the entries that this member had read but not acknowledged when it last stopped, and
- * moves the cursor behind them. */
+ * moves the cursor past them. */
 static int read_own(struct member *m, size_t i, struct error *err)
 {
     char *cursor = m->cursor[i];
@@ -337,7 +339,7 @@ static int read_own(struct member *m, size_t i, struct error *err)
     return rc;
 }
 
-/* Waits a little for new entries of all streams. *ret_any: there were some. */
+/* Waits briefly for new entries of all streams. *ret_any: some have arrived. */
 static int read_new(struct member *m, bool *ret_any, struct error *err)
 {
     char block[24];
@@ -367,14 +369,14 @@ static int read_new(struct member *m, bool *ret_any, struct error *err)
 
 /* ---- the loop ---- */
 
-/* Reads everything once: our own pending entries first, periodically idle ones of other members,
- * then new ones. *ret_any: there were new entries. */
+/* Reads every stream once: our own pending entries first, periodically idle entries of other
+ * members, then new entries. *ret_any: new entries have arrived. */
 static int read_round(struct member *m, bool *ret_any, struct error *err)
 {
     int64_t now = clock_mono(&clock_system);
 
-    /* Entries read over a connection that was lost may not have been handled, so our own entries
-     * are read again from the start. */
+    /* Entries read over a lost connection may not have been handled, so our own entries are read
+     * again from the start. */
     bool connected = m->conn.state != REDIS_CLOSED;
     for (size_t i = 0; !connected && i < m->n; i++) {
         strcpy(m->cursor[i], "0");
@@ -444,7 +446,7 @@ static int set_streams(void *target, const char *value, const struct option_def 
         m->stream[m->n++] = p;
     }
     if (m->n == 0)
-        return err_set(err, ERR_CONFIG, "the name of a stream, or several with commas between");
+        return err_set(err, ERR_CONFIG, "a stream's name, or several, separated by commas");
     return 0;
 }
 
@@ -459,7 +461,7 @@ static int set_up_member(struct member *m, const struct stream_reader_config *cf
     if (redis_url_parse(cfg->url, options, m, &m->url, err) != 0)
         return -1;
     if (m->n == 0)
-        return err_set(err, ERR_CONFIG, "which stream? add ?stream=NAME");
+        return err_set(err, ERR_CONFIG, "the URL names no stream: add ?stream=NAME");
     bool has_group_name = cfg->group && *cfg->group;
     if (!has_group_name)
         return err_set(err, ERR_CONFIG, "which group?");

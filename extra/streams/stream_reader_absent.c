@@ -8,6 +8,6 @@ int stream_reader_run(const struct stream_reader_config *cfg, struct stream_read
     if (stats)
         *stats = (struct stream_reader_stats){0};
     return err_set(err, ERR_CONFIG,
-                   "reading Redis streams is not part of this build, which needs Debian's packages "
-                   "libhiredis-dev and libssl-dev");
+                   "reading Redis streams is not part of this build, which lacks Debian's "
+                   "packages libhiredis-dev and libssl-dev");
 }

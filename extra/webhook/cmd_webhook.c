@@ -1,5 +1,5 @@
-/* cmd_webhook.c: outbox webhook, which creates and verifies signatures. For the receiver of
- * `webhook listen` see listen.c. */
+/* cmd_webhook.c: outbox webhook, which creates and verifies signatures. listen.c has the receiver
+ * of `webhook listen`. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #define LISTEN_BODY_MAX ((int64_t)1 << 30)
 #define TIMESTAMP_MAX INT64_C(999999999999999)
 
-/* Checks the name like the consumer option webhook-secret-env, and borrows it. */
+/* Checks the name in the same way as the consumer option webhook-secret-env, and borrows it. */
 static int set_secret_env(void *field, const char *value, const struct option_def *o,
                           struct error *err)
 {
@@ -73,10 +73,10 @@ static const struct option_def listen_options[] = {
     {"retry-after", "SECONDS", NULL, "send this Retry-After header", set_retry_after,
      ARG(webhook.retry_after)},
     {"max-body", "SIZE", "65MiB",
-     "maximum size of a body; all bodies in progress may take twice that", option_size,
+     "maximum size of a body; all bodies in progress may take twice this size", option_size,
      ARG(webhook.body_max), .min = 1, .max = LISTEN_BODY_MAX},
-    {"request-timeout", "DURATION", "60s", "how long a request's body may take to arrive",
-     option_span, ARG(webhook.request_ms), .min = 1},
+    {"request-timeout", "DURATION", "60s", "time limit for receiving a request's body", option_span,
+     ARG(webhook.request_ms), .min = 1},
     {"count", "N", NULL, "exit after this many requests", option_long, ARG(webhook.count),
      .min = 1},
     {"quiet", NULL, "no", "print nothing", option_bool, ARG(webhook.quiet)},
@@ -88,7 +88,7 @@ static const struct option_def sign_options[] = {
     OPTION_SECRET_FILE("secrets (whsec_...) or private keys (whsk_...), one per line"),
     OPTION_SECRET_ENV("environment variable with secrets"),
     OPTION_ID,
-    OPTION_TIMESTAMP("webhook-timestamp, seconds since 1970; now if not given"),
+    OPTION_TIMESTAMP("webhook-timestamp, seconds since 1970; default: now"),
     OPTION_END,
 };
 
@@ -105,8 +105,8 @@ static const struct option_def verify_options[] = {
 
 static const struct option_def secret_options[] = {
     {"asymmetric", NULL, "no",
-     "a pair of ed25519 keys: the sender signs with the private one, receivers verify with the "
-     "public one",
+     "a pair of ed25519 keys: the sender signs with the private key, receivers verify with the "
+     "public key",
      option_bool, ARG(webhook.asymmetric)},
     OPTION_END,
 };
@@ -117,7 +117,7 @@ static const struct option_def public_options[] = {
     OPTION_END,
 };
 
-/* Reads the secrets or keys for one use; the caller frees them. */
+/* Reads the secrets or keys for one purpose; the caller frees them. */
 static int load_keys(const struct webhook_args *w, enum signature_use use,
                      struct signature_keys **ret, struct error *err)
 {
@@ -129,7 +129,7 @@ static int load_keys(const struct webhook_args *w, enum signature_use use,
 }
 
 /* Reads the keys, and the body from a file or, with "-", stdin. On success the caller frees *keys;
- * it releases the body in any case. */
+ * it always releases the body. */
 static int load_message(const struct cli *cli, enum signature_use use, struct signature_keys **keys,
                         struct buf *body, struct error *err)
 {
@@ -154,7 +154,7 @@ static int load_message(const struct cli *cli, enum signature_use use, struct si
     return err_set(err, ERR_INVALID, "%s: the body is over 64 MiB", path);
 }
 
-/* Prints the headers that a sender would send with the body. */
+/* Prints the headers that a sender would send with this body. */
 static int webhook_sign(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
@@ -180,12 +180,12 @@ static int webhook_sign(struct cli *cli, struct error *err)
     return r;
 }
 
-/* Prints the verdict on a signature. A forged one is CLI_FOUND. */
+/* Prints the verdict on a signature. A forged signature is CLI_FOUND. */
 static int webhook_verify(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = &cli->args.webhook;
     if (!w->signature || !w->timestamp)
-        return options_usage(err, "verify needs --timestamp SECONDS and --signature TEXT");
+        return options_usage(err, "verify requires --timestamp SECONDS and --signature TEXT");
 
     struct signature_keys *keys = NULL;
     struct buf body, out;
@@ -217,11 +217,12 @@ static int webhook_secret(struct cli *cli, struct error *err)
 {
     struct buf b, public;
     struct stat st;
-    /* With `webhook secret > file` the shell creates the file, perhaps readable by every user. */
+    /* With `webhook secret > file`, the shell creates the file, which every user may be able to
+     * read. */
     bool is_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
     if (is_file && st.st_mode & (S_IROTH | S_IWOTH))
-        output_error("warning: any user of this machine can read the file this is written to; run "
-                     "chmod o-rwx on it, and create such files with umask 077");
+        output_error("warning: any user of this machine can read the output file; run chmod "
+                     "o-rwx on it, and create such files with umask 077");
     buf_init(&b, 512);
     buf_init(&public, 256);
 
@@ -260,7 +261,7 @@ static int webhook_public(struct cli *cli, struct error *err)
 }
 
 const struct command cmd_webhook[] = {
-    {"webhook", "listen", NULL, "receive, verify and print webhooks, and answer as told",
+    {"webhook", "listen", NULL, "receive, verify and print webhooks, and answer as configured",
      .options = listen_options, .bare = true, .json = JSON_LINES(fields_webhook),
      .run = listen_run},
     {"webhook", "sign", "[FILE]", "sign a body from a file or stdin, and print the headers",

@@ -1,6 +1,6 @@
 /* listen.c: the receiver of `webhook listen`, for experiments and for simulating a misbehaving
- * endpoint. It runs one loop in one thread; delayed answers wait in a queue. Clients cannot exhaust
- * it: connections, the total bytes of all uploads, and the time of each connection are limited. */
+ * endpoint. One thread runs one loop; delayed answers wait in a queue. Clients cannot exhaust it:
+ * connections, the total bytes of all uploads, and the time of each connection are limited. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +17,7 @@
 #include "extra/webhook/replay.h"
 #include "sink/signature.h"
 
-#define IDLE_S 75 /* without a byte; a relay reuses a connection for 60 s */
+#define IDLE_S 75 /* time limit without a byte; a relay reuses a connection for 60 s */
 
 static volatile sig_atomic_t stopped;
 
@@ -29,8 +29,8 @@ static void on_signal(int number)
 
 /* ---- clients ---- */
 
-/* The daemon's own timeout restarts with every byte, so it does not bound a client that sends one
- * byte a minute; and the daemon may miss that a client has closed its half. */
+/* The daemon's own timeout restarts with every byte, so it does not limit a client that sends one
+ * byte a minute. The daemon may also miss that a client has closed its half. */
 
 void listen_give_time(struct listener *l, struct client *c, int64_t ms)
 {
@@ -41,7 +41,7 @@ void listen_give_time(struct listener *l, struct client *c, int64_t ms)
         l->look_at = c->deadline;
 }
 
-/* Notes which clients have closed their half. Call before the daemon runs. */
+/* Records which clients have closed their half. Call it before the daemon runs. */
 static void see_halves(struct listener *l)
 {
     struct epoll_event evs[64];
@@ -53,7 +53,7 @@ static void see_halves(struct listener *l)
     }
 }
 
-/* Disconnects a client. The daemon notices, and cleans up. */
+/* Disconnects a client. The daemon notices and cleans up. */
 static void disconnect(struct client *c)
 {
     shutdown(c->fd, SHUT_RDWR);
@@ -62,7 +62,7 @@ static void disconnect(struct client *c)
 }
 
 /* Disconnects clients that have closed their half, once the daemon has read all their data, unless
- * we owe them an answer. Call after the daemon ran. */
+ * we owe them an answer. Call it after the daemon has run. */
 static void drop_halves(struct listener *l)
 {
     MHD_UNSIGNED_LONG_LONG mhd;
@@ -84,7 +84,7 @@ static void drop_halves(struct listener *l)
     }
 }
 
-/* Always finds a free slot: there are as many as connections that the daemon allows. */
+/* Always finds a free slot, because the daemon allows only as many connections as slots exist. */
 static void on_connection(void *ctx, struct MHD_Connection *conn, void **client,
                           enum MHD_ConnectionNotificationCode what)
 {
@@ -108,8 +108,8 @@ static void on_connection(void *ctx, struct MHD_Connection *conn, void **client,
     listen_give_time(l, c, l->w->request_ms + LISTEN_BETWEEN_MS);
 
     /* epoll reports once when the client closes its half. If the last bytes and the end arrive
-     * together, the daemon reads the bytes and misses the end: the connection would stay until its
-     * time is up. */
+     * together, the daemon reads the bytes and misses the end: without this event, the connection
+     * would stay until its time is up. */
     struct epoll_event ev = {.events = EPOLLRDHUP | EPOLLONESHOT, .data.ptr = c};
     epoll_ctl(l->halves, EPOLL_CTL_ADD, c->fd, &ev);
     *client = c;
@@ -123,7 +123,7 @@ static void drop_late(struct listener *l, int64_t now)
     l->look_at = CLOCK_NEVER;
     for (size_t i = 0; i < LISTEN_CLIENTS; i++) {
         struct client *c = &l->client[i];
-        bool timed = c->deadline != 0 && c->deadline != CLOCK_NEVER; /* it is the client's turn */
+        bool timed = c->deadline != 0 && c->deadline != CLOCK_NEVER; /* waiting for the client */
         if (!timed)
             continue;
         if (now >= c->deadline)
@@ -159,7 +159,7 @@ static struct MHD_Daemon *start_daemon(struct listener *l, struct sockaddr_stora
                             MHD_OPTION_END);
 }
 
-/* Prints the address with the port in use, which --port 0 leaves to the kernel. */
+/* Prints the address and the actual port, which the kernel chooses with --port 0. */
 static int start_listening(struct listener *l, struct error *err)
 {
     const char *address = l->w->address;
@@ -183,7 +183,7 @@ static int start_listening(struct listener *l, struct error *err)
     return output_end(err);
 }
 
-/* Returns how long the loop may sleep, in ms; -1: until something happens. */
+/* Returns how long the loop may sleep, in ms; -1: until an event. */
 static int loop_timeout(const struct listener *l)
 {
     MHD_UNSIGNED_LONG_LONG mhd;
@@ -197,7 +197,8 @@ static int loop_timeout(const struct listener *l)
     return at <= now ? 0 : (int)((at - now + MS_NS - 1) / MS_NS);
 }
 
-/* Serves until told to stop. Signals are unblocked only while it waits, so none is missed. */
+/* Serves requests until told to stop. Signals are unblocked only during a wait, so none is
+ * missed. */
 static void run_loop(struct listener *l, const sigset_t *waiting)
 {
     struct pollfd fds[] = {
@@ -221,7 +222,7 @@ static void run_loop(struct listener *l, const sigset_t *waiting)
         drop_halves(l);
     }
 
-    /* Send the last answers. */
+    /* Send the remaining answers. */
     for (int i = 0; i < 3; i++) {
         listen_resume(l, true);
         MHD_run(l->daemon);
@@ -242,15 +243,15 @@ static void catch_signals(sigset_t *before)
     sigprocmask(SIG_BLOCK, &block, before);
 }
 
-/* Loads the keys for signatures, if there are any, and creates the response that all requests
- * share, apart from the status. */
+/* Loads the signature keys, if any, and creates the response shared by all requests, apart from the
+ * status. */
 static int prepare_listener(struct listener *l, struct error *err)
 {
     const struct webhook_args *w = l->w;
     struct signature_source from = {w->secret_file, w->secret_env, SIGNATURE_VERIFY};
     l->halves = epoll_create1(EPOLL_CLOEXEC);
     if (l->halves < 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an epoll");
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an epoll instance");
     if (from.file || from.variable) {
         if (signature_keys_load(&from, &l->keys, err) != 0)
             return -1;
@@ -269,7 +270,7 @@ static int prepare_listener(struct listener *l, struct error *err)
     return start_listening(l, err);
 }
 
-/* Stops the daemon first: it may still call back for open requests. */
+/* Stops the daemon first, because it may still call back for open requests. */
 static void release_listener(struct listener *l)
 {
     if (l->daemon)

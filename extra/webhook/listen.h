@@ -10,7 +10,8 @@
 
 #define LISTEN_HEAD_MAX ((size_t)32 * 1024)
 #define LISTEN_CLIENTS 2048 /* connections */
-/* Added to a client's time for the head of a request, which counts from the previous request. */
+/* Added to a client's time limit for the head of a request, which starts at the previous
+ * request. */
 #define LISTEN_BETWEEN_MS 30000
 
 /* The client at the other end of a connection. (1) deadline == 0: the slot is free; CLOCK_NEVER: we
@@ -21,8 +22,8 @@ struct client {
     bool half_closed;
 };
 
-/* A request, from its head until it is answered. (1) A suspended one is in the listener's queue.
- * (2) refused is the status of a refusal, in which case the body is dropped; 0: not refused. */
+/* A request, from its head to its answer. (1) A suspended request is in the listener's queue.
+ * (2) `refused` is the status of a refusal, whose body is dropped; 0: not refused. */
 struct visit {
     struct visit *next;
     struct MHD_Connection *conn;
@@ -33,8 +34,8 @@ struct visit {
     bool complete, answered;
 };
 
-/* The receiver. (1) All answers are delayed by the same time, so first..last are in the order they
- * are due. (2) held is the size of the bodies of all visits. */
+/* The receiver. (1) All answers are delayed by the same time, so first..last are in the order in
+ * which they are due. (2) `held` is the total size of all bodies. */
 struct listener {
     const struct cli *cli;
     const struct webhook_args *w;
@@ -44,8 +45,8 @@ struct listener {
     struct MHD_Response *answer;
     struct visit *first, *last;
     struct client client[LISTEN_CLIENTS];
-    int64_t look_at; /* no client's deadline is earlier */
-    int halves;      /* epoll of all clients: which of them have closed their half */
+    int64_t look_at; /* no client's deadline is earlier than this */
+    int halves;      /* epoll of all clients: reports those that have closed their half */
     bool any_half;   /* a client may be half_closed */
     size_t body_max, bodies_max, held;
     struct buf line;

@@ -1,6 +1,6 @@
 /* listen_request.c: a request to `webhook listen`, from its head to its answer: checks that it is
  * signed, fresh and not a replay, and prints it. The daemon calls listen_take and listen_forget.
- * Everything in a request is untrusted and is sanitised before it reaches the terminal. */
+ * All data in a request is untrusted and is sanitized before it reaches the terminal. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,20 +16,20 @@
 
 #define ID_MAX 1024
 
-/* The status to answer a request with, and the text to print about it. */
+/* The status of the answer and the text to print about the request. */
 struct verdict {
     unsigned status;
     const char *text;
 };
 
-/* The headers that a signature is checked with. p == NULL: the header is missing. */
+/* The headers needed to check a signature. p == NULL: the header is missing. */
 struct claims {
     struct str id, timestamp;
-    struct buf signatures; /* of all signature headers, separated by blanks */
-    bool twice;            /* there was a second id or timestamp */
+    struct buf signatures; /* values of all signature headers, separated by blanks */
+    bool twice;            /* the request had a second id or timestamp */
 };
 
-/* Collects the headers of a signature. Names of headers ignore case. */
+/* Collects the headers of a signature. Header names are case-insensitive. */
 static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const char *name,
                                   const char *value)
 {
@@ -53,7 +53,7 @@ static enum MHD_Result note_claim(void *claims, enum MHD_ValueKind kind, const c
     return MHD_YES;
 }
 
-/* Returns why a request is not authentic; NULL if it is. Fills in the message of its signature. */
+/* Returns why a request is not authentic; NULL if it is. Fills in the signed message. */
 static const char *check_claims(struct listener *l, const struct claims *c,
                                 struct signature_message *m, int64_t now)
 {
@@ -72,14 +72,14 @@ static const char *check_claims(struct listener *l, const struct claims *c,
     return signature_check(l->keys, m, signatures, now);
 }
 
-/* Decides how to answer a complete request: refuses one that is not authentic, and a replay of an
- * accepted message. A sender whose first attempt was lost retries with a new timestamp, so that is
- * not a replay. Without keys there is nothing to check. */
+/* Decides how to answer a complete request. Refuses a request that is not authentic, and a replay
+ * of an accepted message. A sender whose first attempt was lost retries with a new timestamp, which
+ * is not a replay. Without keys, accepts every request. */
 static struct verdict judge_request(struct listener *l, struct visit *v)
 {
     unsigned status = (unsigned)l->w->status;
     if (v->refused)
-        return (struct verdict){v->refused, "too large, or too much at once"};
+        return (struct verdict){v->refused, "too large, or too many bodies at once"};
     if (!l->keys)
         return (struct verdict){status, ""};
 
@@ -132,7 +132,7 @@ static void print_text(struct listener *l, struct visit *v, const char *what, co
         buf_addf(&l->line, ", %s", verdict);
     buf_adds(&l->line, "\n  ");
 
-    /* The body is cleaned in place and in one pass, since a hostile one may have 64 MiB. */
+    /* The body is cleaned in place and in one pass, because a hostile body may have 64 MiB. */
     struct buf *b = &l->line;
     size_t start = b->n;
     buf_add(b, v->body.p, v->body.n);
@@ -195,14 +195,14 @@ const struct listing_field fields_webhook[] = {
     {"request", LISTING_TEXT, .at = offsetof(struct shown_request, what), "method and path"},
     {"status", LISTING_INT, .get = request_status, .help = "status of the answer"},
     {"verdict", LISTING_TEXT, .get = request_verdict,
-     .help = "whether it is genuine; null if nothing was verified"},
+     .help = "whether it is genuine; null if it was not verified"},
     {"headers", LISTING_OWN, .json = add_headers, .kind = "object", .help = "its headers"},
     {"body", LISTING_STR, .get = request_body, .help = "its body; null if it is not UTF-8"},
     {NULL},
 };
 
-/* Prints a complete request, unless --quiet was given. An error of the output stays in l->err and
- * ends the loop. */
+/* Prints a complete request, unless --quiet was given. An output error is stored in l->err and ends
+ * the loop. */
 static void print_request(struct listener *l, struct visit *v, const char *what,
                           const char *verdict)
 {
@@ -215,7 +215,7 @@ static void print_request(struct listener *l, struct visit *v, const char *what,
     } else {
         print_text(l, v, what, verdict);
     }
-    if (l->line.failed) { /* too large to print: half of it would mislead */
+    if (l->line.failed) { /* too large to print: a truncated line would mislead */
         buf_clear(&l->line);
         buf_addf(&l->line, "(%zu bytes)\n", v->body.n);
     }
@@ -268,8 +268,8 @@ static enum MHD_Result complete_request(struct listener *l, struct visit *v, con
     return MHD_YES;
 }
 
-/* Adds a piece to the body, unless the body, or all bodies together, would become too large. Then
- * it drops the body received so far, and the rest is ignored. */
+/* Adds a piece to the body, unless the body, or all bodies together, would become too large. In
+ * that case it drops the body received so far and ignores the rest. */
 static void keep_body(struct listener *l, struct visit *v, const char *data, size_t n)
 {
     if (v->refused)
@@ -289,8 +289,8 @@ static void keep_body(struct listener *l, struct visit *v, const char *data, siz
         drop_body(l, v);
 }
 
-/* Starts a visit when the head of a request has arrived. If the announced body is too large, it
- * answers before the client sends it. */
+/* Starts a visit when the head of a request has arrived. If the announced body is too large,
+ * answers before the client sends the body. */
 static enum MHD_Result start_visit(struct listener *l, struct MHD_Connection *conn, void **state)
 {
     struct visit *v = calloc(1, sizeof(*v));

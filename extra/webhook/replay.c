@@ -9,10 +9,10 @@
 #define SETS (REPLAY_MAX / WAYS)
 #define DIGEST 16 /* bytes of a digest that are kept */
 
-/* A message that was accepted. (1) until == 0: the place is free. */
+/* An accepted message. (1) until == 0: the slot is free. */
 struct note {
     unsigned char digest[DIGEST];
-    int64_t until; /* seconds since 1970; after that, it is refused for its timestamp */
+    int64_t until; /* seconds since 1970; from then on, its timestamp is too old */
 };
 
 /* Set-associative: a lookup needs WAYS steps, regardless of the number of notes. */
@@ -30,8 +30,8 @@ void replay_free(struct replay_memory *r)
     free(r);
 }
 
-/* Identifies a message by its time and id or, without the time, by its id alone. The time is first
- * and ends with a dot, and is -1 if absent, so that the two forms cannot collide. */
+/* Identifies a message by its time and id or, without the time, only by its id. The time comes
+ * first and ends with a dot, and is -1 if absent, so that the two forms cannot collide. */
 static bool digest_of(const struct signature_message *m, bool with_time, unsigned char out[DIGEST])
 {
     unsigned char whole[EVP_MAX_MD_SIZE];
@@ -58,7 +58,7 @@ static size_t set_of(const unsigned char digest[DIGEST])
     return n % SETS;
 }
 
-/* Whether a digest is noted and has not expired. */
+/* Returns whether a digest is recorded and has not expired. */
 static bool has_digest(const struct replay_memory *r, const unsigned char digest[DIGEST],
                        int64_t now_s)
 {
@@ -71,7 +71,7 @@ static bool has_digest(const struct replay_memory *r, const unsigned char digest
     return false;
 }
 
-/* Replaces the note of the same digest, else the one that expires first. */
+/* Replaces the entry with the same digest, or else the entry that expires first. */
 static void put_digest(struct replay_memory *r, const unsigned char digest[DIGEST], int64_t until)
 {
     struct note *set = r->note[set_of(digest)], *place = &set[0];
@@ -93,7 +93,7 @@ enum replay replay_known(const struct replay_memory *r, const struct signature_m
 {
     unsigned char digest[DIGEST];
     if (!digest_of(m, true, digest))
-        return REPLAY_REPLAY; /* safer to refuse if we cannot look it up */
+        return REPLAY_REPLAY; /* safer to refuse a message that we cannot look up */
     if (has_digest(r, digest, now_s))
         return REPLAY_REPLAY;
     if (digest_of(m, false, digest) && has_digest(r, digest, now_s))

@@ -1,10 +1,10 @@
-/* replay.h: accepted webhooks, remembered for as long as their timestamp remains acceptable. */
+/* replay.h: accepted webhooks, remembered for as long as their timestamps remain acceptable. */
 #ifndef WEBHOOK_REPLAY_H
 #define WEBHOOK_REPLAY_H
 
 #include "sink/signature.h"
 
-#define REPLAY_MAX ((size_t)128 * 1024) /* notes kept; a webhook needs two */
+#define REPLAY_MAX ((size_t)128 * 1024) /* capacity in entries; a webhook takes two */
 
 /* The history of a webhook whose signature is valid. */
 enum replay {
@@ -21,8 +21,8 @@ void replay_free(struct replay_memory *r);
 /* replay_known looks up a message. now_s is the current time in seconds since 1970. */
 enum replay replay_known(const struct replay_memory *r, const struct signature_message *m,
                          int64_t now_s);
-/* replay_accept remembers a message. If its set is full, the message that expires first is
- * forgotten. */
+/* replay_accept records a message. If its set is full, it forgets the message that expires
+ * first. */
 void replay_accept(struct replay_memory *r, const struct signature_message *m, int64_t now_s);
 
 #endif

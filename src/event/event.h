@@ -43,8 +43,7 @@ struct event {
     struct str payload;
     struct str headers; /* absent: none */
     struct str tenant;
-    struct str idempotency_key; /* see event_inbox_key; absent if none, or if the inbox does not use
-                                 * it */
+    struct str idempotency_key; /* see event_inbox_key; absent: none, or not used by it */
     int64_t version;
     bool has_version;
     int64_t created_at; /* wall ms */

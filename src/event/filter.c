@@ -11,7 +11,7 @@
 #include "base/json.h"
 
 #define FILTER_MAX_DEPTH 64          /* nesting of parentheses and "not" */
-#define FILTER_MAX_BYTES (64 * 1024) /* of patterns, or of the predicate */
+#define FILTER_MAX_BYTES (64 * 1024) /* limit on the patterns, or on the predicate */
 
 /* One step of a path: a member's name, or an array's index. */
 struct segment {
@@ -23,8 +23,8 @@ struct segment {
 /* Node types of the predicate's tree. */
 enum node_type { NODE_OR, NODE_AND, NODE_NOT, NODE_EQUALS, NODE_EXISTS };
 
-/* (1) OR and AND have any number of children, NOT has one, the others none. So a tree is only as
- * deep as its parentheses, however long a chain of "or" is. */
+/* (1) OR and AND have any number of children, NOT has one, all others have none. A tree is thus
+ * only as deep as its parentheses, however long a chain of "or" is. */
 struct node {
     enum node_type type;
     struct node *first, *next;
@@ -38,17 +38,17 @@ struct pattern {
     struct str text;
 };
 
-/* Everything it points to lives in the arena. */
+/* All data it points to lives in the arena. */
 struct filter {
     struct arena a;
-    struct pattern *patterns; /* NULL: every type */
-    struct node *where;       /* NULL: every payload */
+    struct pattern *patterns; /* NULL: matches every type */
+    struct node *where;       /* NULL: matches every payload */
 };
 
 /* ---- compiling ---- */
 
-/* Parser state. (1) p is in text; everything before it has been consumed. (2) depth counts the open
- * parentheses and "not"s, because each costs stack. */
+/* Parser state. (1) p points into the text, of which everything before p has been consumed. (2)
+ * `depth` counts the open parentheses and "not"s, because each uses stack. */
 struct parser {
     struct arena *a;
     const char *text, *p;
@@ -56,13 +56,13 @@ struct parser {
     struct error *err;
 };
 
-/* Whether c may be part of a bare name or a keyword. */
+/* Returns whether c may be part of a bare name or a keyword. */
 static bool is_word(char c)
 {
     return char_is_name(c) || c == '-';
 }
 
-/* Reports the expected text, and the character at the current position. */
+/* Reports which text was expected, and the character at the current position. */
 static int expected(struct parser *ps, const char *what)
 {
     size_t at = (size_t)(ps->p - ps->text);
@@ -90,7 +90,7 @@ static size_t word_len(const char *p)
     return n;
 }
 
-/* Whether the keyword is next; take_word also consumes it. */
+/* at_word returns whether the keyword is next; take_word also consumes it. */
 static bool at_word(struct parser *ps, const char *word)
 {
     skip_space(ps);
@@ -105,7 +105,7 @@ static bool take_word(struct parser *ps, const char *word)
     return true;
 }
 
-/* NULL, with the error set, when out of memory. */
+/* Returns NULL with an error if out of memory. */
 static struct node *new_node(struct parser *ps, enum node_type type)
 {
     struct node *n = arena_zalloc(ps->a, 1, sizeof *n);
@@ -150,7 +150,7 @@ static int keep_text(struct parser *ps, struct buf *b, struct str *ret)
     return 0;
 }
 
-/* Parses one step of a path. A bare name may index an array; a quoted one never does. */
+/* Parses one step of a path. Only a bare name may index an array. */
 static int parse_segment(struct parser *ps, struct segment **ret)
 {
     struct segment *s = arena_zalloc(ps->a, 1, sizeof *s);
@@ -178,7 +178,7 @@ static int parse_segment(struct parser *ps, struct segment **ret)
     return 0;
 }
 
-/* Refuses a keyword as the first name: `not = 1` is more likely a mistake than a member called
+/* Rejects a keyword as the first name: `not = 1` is more likely a mistake than a member called
  * not. */
 static int parse_path(struct parser *ps, struct segment **ret)
 {
@@ -197,7 +197,7 @@ static int parse_path(struct parser *ps, struct segment **ret)
     }
 }
 
-/* Parses '...', in which nothing is an escape, and stores it as a JSON string. */
+/* Parses '...', which has no escapes, and stores it as a JSON string. */
 static int parse_apostrophes(struct parser *ps, struct json *ret)
 {
     const char *end = strchr(ps->p + 1, '\'');
@@ -214,7 +214,7 @@ static int parse_apostrophes(struct parser *ps, struct json *ret)
     return keep_text(ps, &b, &ret->raw);
 }
 
-/* Accepts strings in either kind of quotes. Everything else must be JSON. */
+/* Accepts strings in either kind of quotes. Any other literal must be JSON. */
 static int parse_literal(struct parser *ps, struct json *ret)
 {
     skip_space(ps);
@@ -233,7 +233,7 @@ static int parse_literal(struct parser *ps, struct json *ret)
     return 0;
 }
 
-/* Wraps *n in a NOT. */
+/* Wraps *n in a NOT node. */
 static int negate(struct parser *ps, struct node **n)
 {
     struct node *outer = new_node(ps, NODE_NOT);
@@ -279,7 +279,7 @@ static int parse_comparison(struct parser *ps, struct node **ret)
 
 static int parse_or(struct parser *ps, struct node **ret);
 
-/* The grammar recurs here, so this limits the depth. */
+/* Limits the depth, because the grammar recurs here. */
 static int parse_factor(struct parser *ps, struct node **ret)
 {
     ps->depth++;
@@ -382,8 +382,9 @@ static int parse_events(struct parser *ps, struct filter *f)
     }
 }
 
-/* Compiles a text with the parser of its rule, which stores the result in the filter. The text is
- * copied into the filter, because the result points into it. `what` is the setting, for errors. */
+/* Compiles a text with the parser of its rule, which stores the result in the filter. The filter
+ * keeps a copy of the text, because the result points into it. `what` is the setting's name, for
+ * errors. */
 static int compile(struct filter *f, const char *what, const char *given,
                    int (*parse)(struct parser *, struct filter *), struct error *err)
 {
@@ -442,12 +443,12 @@ bool filter_has_types(const struct filter *f)
     return true;
 }
 
-/* Backtracks to the last star only: anything an earlier star could consume, the last one can as
- * well. So the time is at most the product of both lengths. */
+/* Backtracks only to the last star, which can consume whatever an earlier star could. The time is
+ * therefore at most the product of both lengths. */
 bool filter_matches(struct str pattern, struct str type)
 {
     size_t p = 0, t = 0;
-    size_t star = SIZE_MAX, resume = 0; /* the last star, and the end of its match */
+    size_t star = SIZE_MAX, resume = 0; /* the last star and the end of its match */
     while (t < type.n) {
         char c = p < pattern.n ? pattern.p[p] : '\0';
         if (c == '*') {
@@ -485,8 +486,8 @@ bool filter_has_where(const struct filter *f)
     return f && f->where;
 }
 
-/* Finds an element of an array by the index that a segment stands for: bare, and only digits. It
- * iterates, because JSON text has no table of its elements. */
+/* Finds the element of an array at the index given by a segment, which must be bare and consist of
+ * digits. Iterates, because JSON text has no table of its elements. */
 static bool find_element(struct json array, const struct segment *s, struct json *ret)
 {
     if (!s->bare || s->name.n > 9)
@@ -506,7 +507,7 @@ static bool find_element(struct json array, const struct segment *s, struct json
     return true;
 }
 
-/* Resolves a path, to an element of an array or a member of an object; false if a step is
+/* Resolves a path to an element of an array or a member of an object; returns false if a step is
  * missing. */
 static bool look_up(struct json v, const struct segment *path, struct json *ret)
 {

@@ -1,4 +1,4 @@
-/* filter.h: which events a consumer receives: type patterns and a predicate on the payload. */
+/* filter.h: the selection of a consumer's events: type patterns and a predicate on the payload. */
 #ifndef EVENT_FILTER_H
 #define EVENT_FILTER_H
 
@@ -29,20 +29,20 @@ void filter_free(struct filter *f);
  * characters, dots included, and every other character for itself. */
 bool filter_matches(struct str pattern, struct str type);
 
-/* filter_type returns whether the type matches the patterns; with f == NULL everything does. */
+/* filter_type returns whether the type matches the patterns; with f == NULL every type does. */
 bool filter_type(const struct filter *f, struct str type);
 
-/* filter_has_types returns whether there are types that filter_type would refuse. */
+/* filter_has_types returns whether filter_type refuses any type. */
 bool filter_has_types(const struct filter *f);
 
-/* filter_payload returns whether the payload satisfies the predicate; a payload that is not JSON
- * satisfies none. Without a predicate, all do. */
+/* filter_payload returns whether the payload satisfies the predicate. A payload that is not JSON
+ * satisfies no predicate. Without a predicate, every payload does. */
 bool filter_payload(const struct filter *f, struct str payload);
 
-/* filter_has_where returns whether there is a predicate. */
+/* filter_has_where returns whether the filter has a predicate. */
 bool filter_has_where(const struct filter *f);
 
-/* The normal form of a filter, in which order and blanks make no difference. */
+/* The normal form of a filter, which does not depend on order and blanks. */
 
 /* filter_normal_events appends the patterns sorted, without duplicates, separated by ", "; nothing
  * if one of them matches every type. sql/postgres/internal/values.sql does the same. */

@@ -32,7 +32,7 @@ static int in_order(const void *a, const void *b)
 
 void filter_normal_events(const char *events, struct buf *out)
 {
-    size_t most = 1, n = 0; /* upper bound of patterns, by the commas between them */
+    size_t most = 1, n = 0; /* upper bound on the number of patterns, by the commas between them */
     for (const char *p = events; *p; p++)
         most += *p == ',';
     char *text = strdup(events), *save = NULL;
@@ -68,8 +68,8 @@ done:
 
 /* ---- predicates ---- */
 
-/* Returns the end of the string that begins at p. A backslash is an escape only between double
- * quotes. */
+/* Returns the end of the string that begins at p. Only between double quotes is a backslash an
+ * escape. */
 static const char *string_end(const char *p)
 {
     char quote = *p;
@@ -83,7 +83,7 @@ static const char *string_end(const char *p)
     return p;
 }
 
-/* Returns the end of a name, a path or a literal. A string is a separate word, or a segment of a
+/* Returns the end of a name, a path or a literal. A string is a separate word or a segment of a
  * path. */
 static const char *word_end(const char *p)
 {

@@ -17,14 +17,14 @@ const char *const message_formats[] = {
     NULL,
 };
 
-/* The headers of MESSAGE_PLAIN, which an event's headers may not replace. */
+/* The headers of MESSAGE_PLAIN. An event's own headers cannot replace them. */
 static const char *const ours[] = {
     "id", "type", "aggregate_type", "aggregate_id", "key", "seq", "version", "time", "tenant",
 };
 
-/* A string under construction: borrowed, or an offset in the text, which may move as it grows. */
+/* A string under construction: borrowed, or an offset into the text, which may move as it grows. */
 struct piece {
-    const char *p; /* NULL: in the text */
+    const char *p; /* NULL: it is in the text */
     size_t at, n;
 };
 
@@ -56,13 +56,13 @@ static struct str resolve(const struct maker *m, struct piece piece)
     return (struct str){m->text->p + piece.at, piece.n};
 }
 
-/* Returns the part of the text that was appended after its first `at` bytes. */
+/* Returns the part of the text after its first `at` bytes. */
 static struct piece since(const struct maker *m, size_t at)
 {
     return (struct piece){.at = at, .n = m->text->n - at};
 }
 
-/* Adds a header, or replaces the value of the one with that name. */
+/* Adds a header, or replaces the value of the header with the same name. */
 static void put(struct maker *m, struct piece name, struct piece value)
 {
     struct str text = resolve(m, name);
@@ -94,7 +94,7 @@ static void put_number(struct maker *m, struct str name, int64_t value)
 }
 
 /* Adds one of the event's own headers, unless its name is reserved. A value that is not a string,
- * which is possible where checks were turned off, is sent as its JSON text. */
+ * which is possible only if checks were disabled, is sent as its JSON text. */
 static void put_own(struct maker *m, struct str raw, struct json v)
 {
     size_t at = m->text->n;
@@ -157,8 +157,8 @@ static int put_id(struct maker *m, struct error *err)
     return 0;
 }
 
-/* Adds an attribute of a CloudEvent. Trace headers are also sent under W3C's names, where tracing
- * looks for them. */
+/* Adds an attribute of a CloudEvent. Trace headers are also sent under the W3C names, which tracing
+ * tools look for. */
 static void put_attribute(void *ctx, struct str name, struct str value)
 {
     struct maker *m = ctx;
@@ -200,7 +200,7 @@ static int write_json(struct maker *m, struct error *err)
     ndjson_write(m->text, m->ev, m->consumer, m->attempt);
     bool whole = !m->text->failed && m->text->n > 0;
     if (whole)
-        m->text->n--; /* a message needs no line feed */
+        m->text->n--; /* a message has no line feed */
     return 0;
 }
 
@@ -211,7 +211,7 @@ static int write_envelope(struct maker *m, struct error *err)
     return 0;
 }
 
-/* How a message of each format is written: its headers, and its value, which is the payload if
+/* The parts of a message in each format: its headers, and its value, which is the payload if
  * write_value is NULL. */
 static const struct {
     struct str content_type;
@@ -232,8 +232,8 @@ int message_make(const struct message_style *s, const struct event *ev, struct s
 {
     struct message_style style = *s;
     if (!style.source.p)
-        style.source = STR("/outbox"); /* a CloudEvent must have one */
-    struct maker m;                    /* too large to initialise as a whole */
+        style.source = STR("/outbox"); /* required by CloudEvents */
+    struct maker m;                    /* too large to initialize as a whole */
     m.style = &style;
     m.ev = ev;
     m.destination = destination;
@@ -280,7 +280,7 @@ struct str message_header_of(const struct message *m, struct str name)
 
 /* ---- reading ---- */
 
-/* Prefixes of CloudEvents attributes in headers: of Kafka, of NATS, and of AMQP, which has two. */
+/* Prefixes of CloudEvents attributes in headers: those of Kafka, NATS, and AMQP, which has two. */
 static const char *const prefixes[] = {"ce_", "ce-", "cloudEvents:", "cloudEvents_"};
 #define PREFIXES (sizeof prefixes / sizeof prefixes[0])
 #define NAME_MAX_BYTES 64
@@ -294,7 +294,7 @@ static struct str attribute(const struct message *m, const char *prefix, struct 
     return message_header_of(m, (struct str){text, b.n});
 }
 
-/* Reads the headers of plain, debezium and binary CloudEvents. */
+/* Reads the headers of the plain, debezium and binary CloudEvents formats. */
 static bool read_headers(const struct message *m, struct message_facts *ret)
 {
     for (size_t i = 0; i < PREFIXES; i++) {
@@ -320,8 +320,8 @@ static bool read_headers(const struct message *m, struct message_facts *ret)
     return ret->id.p != NULL;
 }
 
-/* The formats that are one JSON object: the first that has the member `mark` counts. The key is one
- * member, or two joined by a slash. */
+/* The formats that are one JSON object: the first format whose member `mark` is present applies.
+ * The key is one member, or two members joined by a slash. */
 static const struct object_form {
     const char *mark;
     enum message_format format;
@@ -370,7 +370,7 @@ int message_read(const struct message *m, struct buf *text, struct message_facts
                  struct error *err)
 {
     buf_clear(text);
-    /* The text does not grow beyond this, so it does not move. */
+    /* The text does not outgrow this size, so it is never reallocated. */
     if (!buf_reserve(text, 2 * m->value.n + 16))
         return err_nomem(err);
 
@@ -382,7 +382,7 @@ int message_read(const struct message *m, struct buf *text, struct message_facts
         read = read_object(o, text, &facts);
     bool found = read && uuid7_valid(facts.id);
     if (!found)
-        return err_set(err, ERR_INVALID, "it has no event's id in any of the formats");
+        return err_set(err, ERR_INVALID, "it contains no event id in any of the formats");
     *ret = facts;
     return 0;
 }

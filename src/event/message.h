@@ -8,23 +8,23 @@
 
 /* Message formats, in the order of message_formats. */
 enum message_format {
-    MESSAGE_PLAIN,       /* the payload; the rest in headers */
-    MESSAGE_CLOUDEVENTS, /* the payload; CloudEvents attributes in headers (binary mode) */
+    MESSAGE_PLAIN,       /* the payload, with all other fields in headers */
+    MESSAGE_CLOUDEVENTS, /* the payload, with CloudEvents attributes in headers (binary mode) */
     MESSAGE_STRUCTURED,  /* a CloudEvent as one JSON object */
-    MESSAGE_DEBEZIUM, /* the payload, and the id in a header, as Debezium's outbox router emits */
-    MESSAGE_JSON,     /* the line written by file:, without its line feed */
-    MESSAGE_CONTRACT, /* the envelope of event/envelope.h */
+    MESSAGE_DEBEZIUM,    /* the payload, with the id in a header, as by Debezium's router */
+    MESSAGE_JSON,        /* the line written by file:, without its line feed */
+    MESSAGE_CONTRACT,    /* the envelope of event/envelope.h */
 };
 
-/* message_formats lists their names, for option_choice: plain, cloudevents, cloudevents-structured,
- * debezium, json, contract. Ends with NULL. */
+/* message_formats lists the names of the formats, for option_choice: plain, cloudevents,
+ * cloudevents-structured, debezium, json, contract. Ends with NULL. */
 extern const char *const message_formats[];
 
-/* Our own headers, and those of the event. */
+/* Our own headers and those of the event. */
 #define MESSAGE_HEADERS (16 + EVENT_HEADERS_COUNT)
 
-/* (1) Names are unique. (2) Values are UTF-8, as emitted: the sink encodes what its broker cannot
- * hold. */
+/* (1) Names are unique. (2) Values are UTF-8, as emitted: the sink encodes values that its broker
+ * cannot hold. */
 struct message_header {
     struct str name, value;
 };
@@ -42,20 +42,23 @@ struct message_style {
     const char *ce_prefix; /* "ce_" Kafka, "ce-" NATS, "cloudEvents:" AMQP */
 };
 
-/* message_make fills *ret, whose strings are borrowed from the event or live in `text` until that
- * is used again. `destination` is the name of the stream, topic, subject or queue, for
- * MESSAGE_CONTRACT; consumer and attempt are for MESSAGE_JSON. ERR_INVALID if the event can never
- * be expressed; else ERR_NOMEM.  MESSAGE_PLAIN has the headers id, type, aggregate_type,
- * aggregate_id, key, seq, version, time and tenant where the event has them, and the event's own
- * headers under their names, unless the name is one of ours. */
+/* message_make fills in *ret, whose strings are borrowed from the event or live in `text` until
+ * `text` is reused. `destination` is the name of the stream, topic, subject or queue, for
+ * MESSAGE_CONTRACT; consumer and attempt are for MESSAGE_JSON. Fails with ERR_INVALID if the event
+ * can never be expressed; otherwise with ERR_NOMEM.
+ *
+ * MESSAGE_PLAIN has the headers id, type, aggregate_type, aggregate_id, key, seq, version, time and
+ * tenant, if the event has them. It also has the event's own headers under their names, except for
+ * the names above. */
 int message_make(const struct message_style *s, const struct event *ev, struct str destination,
                  struct str consumer, int attempt, struct buf *text, struct message *ret,
                  struct error *err);
 
-/* message_header_of returns the value of the header with that name; absent if there is none. */
+/* message_header_of returns the value of the header with this name; absent if the message has no
+ * such header. */
 struct str message_header_of(const struct message *m, struct str name);
 
-/* What a message reveals about its event. (1) id is a UUID. (2) type and key are absent where the
+/* The facts about an event in its message. (1) id is a UUID. (2) type and key are absent if the
  * format lacks them. (3) Strings are borrowed from the message, or live in `text`. */
 struct message_facts {
     enum message_format format;
@@ -63,8 +66,8 @@ struct message_facts {
     struct str key; /* order/42 */
 };
 
-/* message_read identifies the event in a message of any format, which it recognizes by its content.
- * ERR_INVALID: it is not a message of ours. */
+/* message_read identifies the event in a message of any format, and detects the format by its
+ * content. Fails with ERR_INVALID if the message is not ours. */
 int message_read(const struct message *m, struct buf *text, struct message_facts *ret,
                  struct error *err);
 

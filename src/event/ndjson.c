@@ -60,7 +60,7 @@ void ndjson_write(struct buf *b, const struct event *ev, struct str consumer, in
     ADD(b, "}\n");
 }
 
-/* Parser state: a line, and where its values go. */
+/* Parser state: a line, and the destination of its values. */
 struct reader {
     int64_t now_ms;
     struct arena *a;
@@ -68,7 +68,7 @@ struct reader {
     struct error *err;
 };
 
-/* A key of the line, and how its value is parsed. */
+/* A key of the line and the parser of its value. */
 struct key {
     const char *name;
     int (*read)(struct reader *, const struct key *, struct json);
@@ -136,7 +136,7 @@ static int read_delay(struct reader *r, const struct key *k, struct json v)
     int64_t ms;
     if (text_duration(s.p, &ms, r->err) != 0) {
         if (r->err)
-            r->err->code = ERR_INVALID; /* this is data, not a setting */
+            r->err->code = ERR_INVALID; /* the text is data, not a setting */
         return err_prefix(r->err, "delay");
     }
     if (ms > 0)
@@ -166,7 +166,7 @@ static int read_headers(struct reader *r, const struct key *k, struct json v)
     return 0;
 }
 
-/* null is a value here; for every other key null means absent. */
+/* null is a value here; for every other key, null means absent. */
 static int read_payload(struct reader *r, const struct key *k, struct json v)
 {
     (void)k;
@@ -188,7 +188,7 @@ static const struct key keys[] = {
 
 #define N_KEYS (sizeof keys / sizeof *keys)
 
-/* Returns the index in keys of a raw name; -1, with the error set, if it is unknown. */
+/* Returns the index in `keys` of a raw name; -1 with an error if the name is unknown. */
 static int find_key(struct reader *r, struct str raw)
 {
     const char *names[N_KEYS + 1] = {NULL};
@@ -203,7 +203,7 @@ static int find_key(struct reader *r, struct str raw)
     }
 
     char hint[TEXT_HINT];
-    if (unescape(r, raw, &name) != 0) /* the name then has a NUL */
+    if (unescape(r, raw, &name) != 0) /* the name contains a NUL */
         return -1;
     text_hint(name.p, names, (struct text_hint){"\"", "\"", NULL}, hint);
     return err_set(r->err, ERR_INVALID, "unknown key \"%s\"%s", name.p, hint);

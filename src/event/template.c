@@ -22,8 +22,8 @@ static const struct {
 
 enum part_kind { PART_LITERAL, PART_FIELD, PART_HEADER };
 
-/* A part of the name. (1) PART_LITERAL has its text, PART_HEADER the name of the header in text.
- * (2) PART_FIELD has its field and its index: < 0 means the whole field. */
+/* A part of the name. (1) PART_LITERAL has its text, PART_HEADER the name of the header in `text`.
+ * (2) PART_FIELD has its field and its index; an index < 0 means the whole field. */
 struct part {
     enum part_kind kind;
     int field, index;
@@ -37,20 +37,22 @@ struct template
     char text[];
 };
 
-/* Parses the text between braces into a part: a name, a name and [N], or header.NAME. */
+/* Parses the text between braces into a part: NAME, NAME[N] or header.NAME. */
 static int parse_field(struct str text, struct part *ret, struct error *err)
 {
     const size_t prefix = strlen(HEADER);
     if (text.n >= prefix && memcmp(text.p, HEADER, prefix) == 0) {
         *ret = (struct part){.kind = PART_HEADER, .text = {text.p + prefix, text.n - prefix}};
         if (ret->text.n == 0)
-            return err_set(err, ERR_CONFIG, "{header.}: which header? write {header.NAME}");
+            return err_set(err, ERR_CONFIG,
+                           "{header.} lacks the name of a header: write "
+                           "{header.NAME}");
         return 0;
     }
 
     char name[64];
     if (text.n >= sizeof name)
-        return err_set(err, ERR_CONFIG, "unknown field; there are " TEMPLATE_FIELDS);
+        return err_set(err, ERR_CONFIG, "unknown field; known fields are " TEMPLATE_FIELDS);
     memcpy(name, text.p, text.n);
     name[text.n] = '\0';
 
@@ -74,11 +76,11 @@ static int parse_field(struct str text, struct part *ret, struct error *err)
         return 0;
     }
     char hint[TEXT_HINT];
-    text_hint(name, names, (struct text_hint){"{", "}", "there are " TEMPLATE_FIELDS}, hint);
+    text_hint(name, names, (struct text_hint){"{", "}", "known fields are " TEMPLATE_FIELDS}, hint);
     return err_set(err, ERR_CONFIG, "unknown field {%s}%s", name, hint);
 }
 
-/* Splits t->text at its braces. A doubled brace is a literal one. */
+/* Splits t->text at its braces. A doubled brace is a literal brace. */
 static int compile(struct template *t, struct error *err)
 {
     for (const char *p = t->text; *p;) {
@@ -89,12 +91,10 @@ static int compile(struct template *t, struct error *err)
             n = 2;
         } else if (n == 0) {
             if (*p == '}')
-                return err_set(err, ERR_CONFIG,
-                               "a } without its {; write }} for the character itself");
+                return err_set(err, ERR_CONFIG, "a } without its {; write }} for a literal brace");
             const char *end = strchr(p, '}');
             if (!end)
-                return err_set(err, ERR_CONFIG,
-                               "a { without its }; write {{ for the character itself");
+                return err_set(err, ERR_CONFIG, "a { without its }; write {{ for a literal brace");
             if (parse_field((struct str){p + 1, (size_t)(end - p - 1)}, &part, err) != 0)
                 return -1;
             n = (size_t)(end + 1 - p);
@@ -148,7 +148,9 @@ static int get_field(const struct part *p, const struct event *ev, struct str *r
     if (p->index < 0 && s.p)
         return 0;
     if (p->index < 0)
-        return err_set(err, ERR_INVALID, "it has no %s, which the name of its destination needs",
+        return err_set(err, ERR_INVALID,
+                       "it has no %s, which the name of its destination "
+                       "requires",
                        name);
 
     for (int left = p->index; s.p; left--) {
@@ -163,11 +165,11 @@ static int get_field(const struct part *p, const struct event *ev, struct str *r
         s = (struct str){dot + 1, s.n - n - 1};
     }
     return err_set(err, ERR_INVALID,
-                   "its %s has no part number %d, which the name of its destination needs", name,
+                   "its %s has no part number %d, which the name of its destination requires", name,
                    p->index);
 }
 
-/* Returns the value of a header of the event, with quotes. */
+/* Returns the value of a header of the event, including its quotes. */
 static int get_header(const struct part *p, const struct event *ev, struct str *ret,
                       struct error *err)
 {
@@ -176,7 +178,7 @@ static int get_header(const struct part *p, const struct event *ev, struct str *
     bool found = has_headers && json_get(all, p->text, &v) && v.type == JSON_STRING;
     if (!found)
         return err_set(err, ERR_INVALID,
-                       "it has no header %.*s, which the name of its destination needs",
+                       "it has no header %.*s, which the name of its destination requires",
                        (int)p->text.n, p->text.p);
     *ret = v.raw;
     return 0;
@@ -185,7 +187,7 @@ static int get_header(const struct part *p, const struct event *ev, struct str *
 /* A name under construction. */
 struct writing {
     const struct event *ev;
-    template_escape *escape; /* values are written unchanged */
+    template_escape *escape; /* NULL: values are written unchanged */
     struct buf *b;
     size_t length; /* length of the name so far, even if b failed */
 };
@@ -232,7 +234,7 @@ static int add_value(struct writing *w, const struct part *p, struct error *err)
     return 0;
 }
 
-/* May leave part of the name in b on failure. */
+/* On failure, may leave part of the name in b. */
 int template_write_escaped(const struct template *t, const struct event *ev,
                            template_escape *escape, struct buf *b, struct error *err)
 {
@@ -244,16 +246,15 @@ int template_write_escaped(const struct template *t, const struct event *ev,
 
     if (w.length > b->max)
         return err_set(err, ERR_INVALID,
-                       "the name of its destination would have %zu bytes; the limit is %zu",
-                       w.length, b->max);
+                       "the name of its destination has %zu bytes; the limit is %zu", w.length,
+                       b->max);
     if (b->failed)
         return err_nomem(err);
     if (b->n == before)
-        return err_set(err, ERR_INVALID, "the name of its destination would be empty");
+        return err_set(err, ERR_INVALID, "the name of its destination is empty");
     if (!text_plain((struct str){b->p + before, b->n - before}))
-        return err_set(
-            err, ERR_INVALID,
-            "the name of its destination would have a control character, or not be UTF-8");
+        return err_set(err, ERR_INVALID,
+                       "the name of its destination has a control character or is not UTF-8");
     return 0;
 }
 

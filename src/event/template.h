@@ -13,26 +13,28 @@ struct template;
 
 /* template_new compiles a text with the fields {type}, {type[1]} (the part of the type between its
  * first and second dot), {aggregate_type}, {aggregate_id}, {tenant} and {header.NAME} (the event's
- * header of that name); {{ and }} stand for braces. ERR_CONFIG. The caller frees *ret. */
+ * header of that name); {{ and }} stand for literal braces. The caller frees *ret. Errors:
+ * ERR_CONFIG. */
 int template_new(const char *text, struct template **ret, struct error *err);
 void template_free(struct template *t);
 
-/* template_fixed returns whether there are no fields, so that all events have the same name. */
+/* template_fixed returns whether the template has no fields, so that all events have the same
+ * name. */
 bool template_fixed(const struct template *t);
 
-/* template_write appends the name for an event. ERR_INVALID if the event lacks a part of it, or if
- * the name would be too long, empty, not UTF-8, or contain control characters: people must be able
- * to type it into their tools. */
+/* template_write appends the name for an event. Fails with ERR_INVALID if the event lacks a
+ * required part, or if the name would be too long, empty, not UTF-8, or contain control characters:
+ * users must be able to type it into their tools. */
 int template_write(const struct template *t, const struct event *ev, struct buf *b,
                    struct error *err);
 
 /* template_pattern appends the name with a * in place of each field, for brokers that list names by
- * pattern. Literal characters that are in `special` are escaped with a backslash. ERR_NOMEM. */
+ * pattern. Literal characters in `special` are escaped with a backslash. Errors: ERR_NOMEM. */
 int template_pattern(const struct template *t, const char *special, struct buf *b,
                      struct error *err);
 
-/* A template_escape appends the value of a field in the form a broker allows in names. `levels`:
- * the value is a whole type, whose dots separate levels as the dots of a name do. */
+/* A template_escape appends the value of a field in the form that a broker allows in names.
+ * `levels`: the value is a whole type, whose dots separate levels, as the dots of a name do. */
 typedef void template_escape(struct buf *b, struct str value, bool levels);
 
 /* template_write_escaped is template_write with every value passed through `escape`. The template's

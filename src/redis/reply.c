@@ -9,71 +9,69 @@
 
 #define CLUSTER "this is a server of a cluster: use redis-cluster://HOST:PORT,.../?stream=NAME"
 #define RIGHTS "see ACL GETUSER"
-#define NO_ID "no id is left above the stream's last one: lower it with XSETID, or use another "
-"stream"
+#define NO_ID "no id is left above the stream's last one: lower it by XSETID, or use another stream"
 
-    const struct redis_error redis_errors[] = {
-        /* The state of the server; temporary. */
-        {"LOADING", REDIS_FAULT_AWAY, false, NULL},
-        {"BUSY ", REDIS_FAULT_AWAY, false,
-         "a script has been running for too long: SCRIPT KILL ends "
-         "it"},
-        {"UNKILLABLE", REDIS_FAULT_AWAY, false, "a script has been running for too long"},
-        {"OOM", REDIS_FAULT_AWAY, false, "raise maxmemory, or trim old data"},
-        {"MISCONF", REDIS_FAULT_AWAY, false, "redis cannot save to its disk"},
-        {"READONLY", REDIS_FAULT_AWAY, true, "this is a replica: use its master's address"},
-        {"MASTERDOWN", REDIS_FAULT_AWAY, true, NULL},
-        {"NOREPLICAS", REDIS_FAULT_AWAY, false, "min-replicas-to-write is not met"},
-        {"CLUSTERDOWN", REDIS_FAULT_AWAY, false, NULL},
-        {"TRYAGAIN", REDIS_FAULT_AWAY, false, NULL},
-        {"EXECABORT", REDIS_FAULT_AWAY, true, NULL},
-        {"ERR max number of clients", REDIS_FAULT_AWAY, true, "raise maxclients"},
+const struct redis_error redis_errors[] = {
+    /* The state of the server; temporary. */
+    {"LOADING", REDIS_FAULT_AWAY, false, NULL},
+    {"BUSY ", REDIS_FAULT_AWAY, false,
+     "a script has been running for too long: SCRIPT KILL ends "
+     "it"},
+    {"UNKILLABLE", REDIS_FAULT_AWAY, false, "a script has been running for too long"},
+    {"OOM", REDIS_FAULT_AWAY, false, "raise maxmemory, or trim old data"},
+    {"MISCONF", REDIS_FAULT_AWAY, false, "redis cannot save to its disk"},
+    {"READONLY", REDIS_FAULT_AWAY, true, "this is a replica: use its master's address"},
+    {"MASTERDOWN", REDIS_FAULT_AWAY, true, NULL},
+    {"NOREPLICAS", REDIS_FAULT_AWAY, false, "min-replicas-to-write is not met"},
+    {"CLUSTERDOWN", REDIS_FAULT_AWAY, false, NULL},
+    {"TRYAGAIN", REDIS_FAULT_AWAY, false, NULL},
+    {"EXECABORT", REDIS_FAULT_AWAY, true, NULL},
+    {"ERR max number of clients", REDIS_FAULT_AWAY, true, "raise maxclients"},
 
-        /* Login. */
-        {"NOAUTH", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
-        {"WRONGPASS", REDIS_FAULT_LOGIN, true, NULL},
-        {"DENIED", REDIS_FAULT_LOGIN, true, NULL},
-        {"ERR operation not permitted", REDIS_FAULT_LOGIN, true,
-         "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
-        {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
+    /* Login. */
+    {"NOAUTH", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
+    {"WRONGPASS", REDIS_FAULT_LOGIN, true, NULL},
+    {"DENIED", REDIS_FAULT_LOGIN, true, NULL},
+    {"ERR operation not permitted", REDIS_FAULT_LOGIN, true,
+     "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
+    {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
 
-        /* The permission may be missing for one key only, or for the command: then no key can be
+    /* The permission may be missing for one key only, or for the command: then no key can be
      * written. */
-        {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false,
-         RIGHTS},
-        {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, RIGHTS},
-        {"NOPERM ACL failure in script: No permissions to access a key", REDIS_FAULT_STREAM, false,
-         RIGHTS},
-        {"ERR The user executing the script can't access at least one of the keys",
-         REDIS_FAULT_STREAM, false, RIGHTS},
-        {"NOPERM", REDIS_FAULT_LOGIN, true, RIGHTS},
-        {"ERR The user executing the script can't run this command", REDIS_FAULT_LOGIN, true,
-         RIGHTS},
+    {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false,
+     RIGHTS},
+    {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, RIGHTS},
+    {"NOPERM ACL failure in script: No permissions to access a key", REDIS_FAULT_STREAM, false,
+     RIGHTS},
+    {"ERR The user executing the script can't access at least one of the keys", REDIS_FAULT_STREAM,
+     false, RIGHTS},
+    {"NOPERM", REDIS_FAULT_LOGIN, true, RIGHTS},
+    {"ERR The user executing the script can't run this command", REDIS_FAULT_LOGIN, true, RIGHTS},
 
-        /* The stream. */
-        {"WRONGTYPE", REDIS_FAULT_STREAM, false,
-         "a key of another type has the stream's name: rename one of them"},
-        {"ERR The stream has exhausted", REDIS_FAULT_STREAM, false, NO_ID},
-        {"ERR The ID specified in XADD", REDIS_FAULT_STREAM, false, NO_ID},
+    /* The stream. */
+    {"WRONGTYPE", REDIS_FAULT_STREAM, false,
+     "a key of another type has the stream's name: rename one of them"},
+    {"ERR The stream has exhausted", REDIS_FAULT_STREAM, false, NO_ID},
+    {"ERR The ID specified in XADD", REDIS_FAULT_STREAM, false, NO_ID},
 
-        /* The event is too large. */
-        {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true,
-         "it is larger than proto-max-bulk-len"},
-        {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
-        {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
+    /* The event is too large. */
+    {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true,
+     "it is larger than proto-max-bulk-len"},
+    {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
+    {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
 
-        /* The server's setup contradicts the URL, or the server is too old. */
-        {"MOVED", REDIS_FAULT_SETUP, true, CLUSTER},
-        {"ASK ", REDIS_FAULT_SETUP, true, CLUSTER},
-        {"CROSSSLOT", REDIS_FAULT_SETUP, true, CLUSTER},
-        {"ERR unknown command", REDIS_FAULT_SETUP, true,
-         "streams require Redis 5 or later, with XADD not renamed"},
-        {"ERR Unknown subcommand", REDIS_FAULT_SETUP, true, "streams require Redis 5 or later"},
-        {"ERR syntax error", REDIS_FAULT_SETUP, true, "maxage requires Redis 6.2 or later"},
-        {"ERR Invalid stream ID specified", REDIS_FAULT_SETUP, true,
-         "maxage requires Redis 6.2 or "
-         "later"},
-        {"NOSCRIPT", REDIS_FAULT_SCRIPT, false, NULL},
+    /* The server's setup contradicts the URL, or the server is too old. */
+    {"MOVED", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"ASK ", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"CROSSSLOT", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"ERR unknown command", REDIS_FAULT_SETUP, true,
+     "streams require Redis 5 or later, with XADD not renamed"},
+    {"ERR Unknown subcommand", REDIS_FAULT_SETUP, true, "streams require Redis 5 or later"},
+    {"ERR syntax error", REDIS_FAULT_SETUP, true, "maxage requires Redis 6.2 or later"},
+    {"ERR Invalid stream ID specified", REDIS_FAULT_SETUP, true,
+     "maxage requires Redis 6.2 or "
+     "later"},
+    {"NOSCRIPT", REDIS_FAULT_SCRIPT, false, NULL},
 };
 const size_t redis_errors_n = sizeof redis_errors / sizeof redis_errors[0];
 

@@ -16,7 +16,7 @@ static const char *const queue_types[] = {"quorum", "classic", "stream", NULL};
 
 static const struct option_def options[] = {
     {"routing-key", "TEMPLATE", NULL,
-     "routing key of an event, a template of " TEMPLATE_FIELDS "; default: {type}", option_copy,
+     "routing key of an event, a template with " TEMPLATE_FIELDS "; default: {type}", option_copy,
      .at = offsetof(struct rabbitmq_settings, routing_key)},
     BROKER_OPTIONS(rabbitmq_settings, "plain"),
     {"ce-prefix", "TEXT", "cloudEvents:", "prefix of CloudEvents headers", option_copy,

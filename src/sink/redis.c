@@ -31,7 +31,7 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
 
 /* clang-format off */
 #define OPTIONS \
-    {"stream", "TEMPLATE", NULL, "name of the stream, a template of " TEMPLATE_FIELDS, \
+    {"stream", "TEMPLATE", NULL, "name of the stream, a template with " TEMPLATE_FIELDS, \
      option_copy, .at = offsetof(struct redis_settings, stream)}, \
     BROKER_OPTIONS(redis_settings, "contract"), \
     {"maxlen", "N", NULL, \
@@ -40,23 +40,22 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
     {"maxage", "DURATION", NULL, \
      "let Redis drop entries, read or unread, older than this", option_span, \
      .at = offsetof(struct redis_settings, maxage_ms), .min = 1000, .max = TIME_MAX_MS}, \
-    {"replicas", "N", "0", "number of replicas that must confirm an event before it counts as "
-                           "delivered", option_long, \
+    {"replicas", "N", "0", \
+     "number of replicas that must confirm an event before it counts as delivered", option_long, \
      .at = offsetof(struct redis_settings, replicas), .max = REPLICAS_MAX}, \
     {"replicas-wait", "DURATION", "1s", "how long to wait for the replicas", option_span, \
      .at = offsetof(struct redis_settings, replicas_wait_ms), .min = 1, .max = TIME_MAX_MS}, \
     {"dedupe", "on|off", "off", \
-     "do not append an event again that may already be in the stream after a crash or a lost "
-     "reply", option_bool, \
-     .at = offsetof(struct redis_settings, dedupe)}, \
+     "do not append an event that is already in the stream, after a crash or a lost reply", \
+     option_bool, .at = offsetof(struct redis_settings, dedupe)}, \
     {"dedupe-keep", "DURATION", "168h", "maximum time that an event's id is remembered", \
      option_span, .at = offsetof(struct redis_settings, dedupe_ms), .min = 1000, \
      .max = TIME_MAX_MS}, \
     {"lease", "KEY", NULL, \
      "deliver only while holding this key in Redis; saves work, but safety does not depend on it", \
      set_lease, .at = offsetof(struct redis_settings, lease)}, \
-    {"lease-ttl", "DURATION", "30s", "time to live of that key; it is renewed after half of that "
-                                     "time", \
+    {"lease-ttl", "DURATION", "30s", \
+     "time to live of that key, which is renewed after half of this time", \
      option_span, .at = offsetof(struct redis_settings, lease_ms), .min = LEASE_MIN_MS, \
      .max = TIME_MAX_MS}
 /* clang-format on */

@@ -306,8 +306,8 @@ static void invalid_claims_are_refused_before_anything_is_sent(void **state)
     REFUSED(c.size = 0, "OUTBOX_ROW_CLAIM_INIT");
     REFUSED(c.limit = 0, "limit");
     REFUSED(c.limit = ROWS_LIMIT_MAX + 1, "limit");
-    REFUSED(c.n_criteria = 0, "needs criteria");
-    REFUSED(c.n_fields = 0, "needs criteria, and fields");
+    REFUSED(c.n_criteria = 0, "requires criteria");
+    REFUSED(c.n_fields = 0, "requires criteria, and fields");
     REFUSED(c.table = NULL, "name of its table");
     REFUSED(c.table = longest, "more than 63 bytes");
     REFUSED(c.schema = "", "name of its schema");

@@ -78,7 +78,7 @@ class Skeleton:
         boot.write_text("mine")
         ini.unlink()
         said = self.gen("shop", status=CONFIG).stderr
-        self.assertIn("boot.c already exists and differs from what would be written; nothing was written", said)
+        self.assertIn("boot.c already exists with different content; nothing was written", said)
         self.assertEqual((boot.read_text(), ini.exists()), ("mine", False))
         boot.unlink()
         boot.symlink_to(self.path("elsewhere"))
