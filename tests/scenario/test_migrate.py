@@ -204,7 +204,7 @@ class Validate(PgCase):
                 ("CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE AS "
                  "'SELECT now()'",
                  "CREATE OR REPLACE FUNCTION outbox._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE "
-                 "RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP)", "function _clock() is not as")):
+                 "RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP)", "function _clock() differs from")):
             self.sql(change)
             found = self.differences()
             self.assertTrue(any(f.startswith(text) for f in found), f"{change}: {found}")
