@@ -341,8 +341,7 @@ static const void *written_file(const void *row, size_t i)
 static const struct listing_field fields_file[] = {
     {"name", LISTING_TEXT, .at = offsetof(struct skeleton_file, name), "name of the file"},
     {"written", LISTING_BOOL, .get = file_written,
-     .help = "false: it already existed with this "
-             "content"},
+     .help = "false: it already existed with this content"},
     {NULL},
 };
 

@@ -131,8 +131,7 @@ static const struct listing_field fields_content[] = {
 static const struct listing_field fields_message[] = {
     {"at", LISTING_PART, .sub = fields_place, .nth = message_received},
     {"format", LISTING_TEXT, .get = message_format,
-     .help = "its format; null if it contains no "
-             "event"},
+     .help = "its format; null if it contains no event"},
     {"id", LISTING_STR, AT(facts.id), "id of the event, or null"},
     {"type", LISTING_STR, AT(facts.type), "type of the event, or null"},
     {"key", LISTING_STR, AT(facts.key), "key of the event, or null"},

@@ -19,9 +19,8 @@ struct receiver_config {
 /* One message. Its strings are borrowed until the next call on the receiver. */
 struct received {
     struct message m;
-    struct str place; /* the stream, subject or queue; "topic/3" with a partition */
-    struct str
-        position; /* position in that place: an id, an offset; absent if the broker has none */
+    struct str place;    /* the stream, subject or queue; "topic/3" with a partition */
+    struct str position; /* an id or offset in that place; absent if the broker has none */
 };
 
 /* A backend. */

@@ -18,8 +18,7 @@
 
 #define ROWS_LIMIT_MAX 100000
 #define ROWS_PARAMS_MAX 256
-#define ROWS_NAME_MAX \
-    63 /* PostgreSQL truncates longer names, which could then match another table */
+#define ROWS_NAME_MAX 63 /* PostgreSQL truncates longer names: they could match another table */
 
 /* The kinds of value that a database can return or accept. */
 enum rows_kind { ROWS_NULL, ROWS_TEXT, ROWS_BLOB, ROWS_INT, ROWS_REAL };

@@ -45,8 +45,7 @@ static int parse_field(struct str text, struct part *ret, struct error *err)
         *ret = (struct part){.kind = PART_HEADER, .text = {text.p + prefix, text.n - prefix}};
         if (ret->text.n == 0)
             return err_set(err, ERR_CONFIG,
-                           "{header.} lacks the name of a header: write "
-                           "{header.NAME}");
+                           "{header.} lacks the name of a header: write {header.NAME}");
         return 0;
     }
 
@@ -148,9 +147,7 @@ static int get_field(const struct part *p, const struct event *ev, struct str *r
     if (p->index < 0 && s.p)
         return 0;
     if (p->index < 0)
-        return err_set(err, ERR_INVALID,
-                       "it has no %s, which the name of its destination "
-                       "requires",
+        return err_set(err, ERR_INVALID, "it has no %s, which the name of its destination requires",
                        name);
 
     for (int left = p->index; s.p; left--) {

@@ -283,9 +283,8 @@ static int handle_tune(struct rabbit_conn *c, const amqp_connection_tune_t *m, s
 {
     if (m->frame_max > 0 && m->frame_max < RABBIT_FRAME_MIN)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s demands frames of at most %u "
-                         "bytes, which is too small",
-                         rabbit_conn_label(c), m->frame_max);
+                         "%s limits frames to %u bytes, which is too small", rabbit_conn_label(c),
+                         m->frame_max);
     c->frame_max = FRAME_MAX;
     if (m->frame_max > 0 && m->frame_max < FRAME_MAX)
         c->frame_max = m->frame_max;

@@ -70,9 +70,8 @@ ssize_t rabbit_frame_next(struct str in, size_t max, struct rabbit_frame *ret, s
     size_t size = (size_t)number(&c, 4);
     if (size + AROUND > max)
         return err_set(err, ERR_INVALID,
-                       "it sent a frame of %zu bytes; the negotiated limit is "
-                       "%zu",
-                       size + AROUND, max);
+                       "it sent a frame of %zu bytes; the negotiated limit is %zu", size + AROUND,
+                       max);
     if (in.n < size + AROUND)
         return 0;
     if ((unsigned char)in.p[HEAD + size] != FRAME_END)

@@ -15,8 +15,7 @@ const struct redis_error redis_errors[] = {
     /* The state of the server; temporary. */
     {"LOADING", REDIS_FAULT_AWAY, false, NULL},
     {"BUSY ", REDIS_FAULT_AWAY, false,
-     "a script has been running for too long: SCRIPT KILL ends "
-     "it"},
+     "a script has been running for too long: SCRIPT KILL ends it"},
     {"UNKILLABLE", REDIS_FAULT_AWAY, false, "a script has been running for too long"},
     {"OOM", REDIS_FAULT_AWAY, false, "raise maxmemory, or trim old data"},
     {"MISCONF", REDIS_FAULT_AWAY, false, "redis cannot save to its disk"},
@@ -69,8 +68,7 @@ const struct redis_error redis_errors[] = {
     {"ERR Unknown subcommand", REDIS_FAULT_SETUP, true, "streams require Redis 5 or later"},
     {"ERR syntax error", REDIS_FAULT_SETUP, true, "maxage requires Redis 6.2 or later"},
     {"ERR Invalid stream ID specified", REDIS_FAULT_SETUP, true,
-     "maxage requires Redis 6.2 or "
-     "later"},
+     "maxage requires Redis 6.2 or later"},
     {"NOSCRIPT", REDIS_FAULT_SCRIPT, false, NULL},
 };
 const size_t redis_errors_n = sizeof redis_errors / sizeof redis_errors[0];

@@ -170,9 +170,7 @@ int exec_env_text(struct exec_env *e, const char *name, struct str value, struct
                          value.n + rest, e->string_max);
     if (e->n_facts == EXEC_ENV_FACTS_MAX)
         return err_class(err, ERR_INVALID, CLASS_REJECT, E2BIG,
-                         "%s exceeds the limit on the "
-                         "number of variables",
-                         name);
+                         "%s exceeds the limit on the number of variables", name);
 
     e->starts[e->n_facts++] = e->text.n;
     buf_adds(&e->text, name);

@@ -135,8 +135,7 @@ static size_t http_submit(struct sink *sk, struct delivery *const *d, size_t n)
          * again. */
         int64_t left_ms = (h->hold_until - now) / MS_NS + 1;
         snprintf(text, sizeof text,
-                 "%s: HTTP %d; the endpoint asked for a pause, which lasts "
-                 "another %lld s",
+                 "%s: HTTP %d; the endpoint asked for a pause, which lasts another %lld s",
                  h->where, h->hold_status, (long long)((left_ms + 999) / 1000));
         struct sink_result res = {
             .status = SINK_DOWN, .native = h->hold_status, .text = text, .retry_after_ms = left_ms};
@@ -252,8 +251,7 @@ static void http_cancel(struct sink *sk)
     if (is_waiting(h))
         end_request(first_request(h), &cancelled);
     if (h->window.first)
-        work_on_sockets(h,
-                        clock_mono(sk->cfg.clock)); /* collects results that have already arrived */
+        work_on_sockets(h, clock_mono(sk->cfg.clock)); /* results that have already arrived */
     while (h->window.first)
         take_back(h, first_request(h), &cancelled);
 }

@@ -255,9 +255,7 @@ static void explain_failure(const struct request *r, CURLcode rc, char text[HTTP
         snprintf(text, HTTP_TEXT, "%s: more than %d KiB of headers in a response", r->h->where,
                  HTTP_HEADERS_MAX / 1024);
     else if (long_header)
-        snprintf(text, HTTP_TEXT,
-                 "%s: out of memory, or a header line of the response is too "
-                 "long",
+        snprintf(text, HTTP_TEXT, "%s: out of memory, or a header line of the response is too long",
                  r->h->where);
     else
         snprintf(text, HTTP_TEXT, "%s: %c%s", r->h->where, tolower((unsigned char)why[0]), why + 1);

@@ -267,8 +267,7 @@ static int check_host(struct http *h, const char *host, struct error *err)
         return err_set(err, ERR_CONFIG,
                        "%s: this is a %s address; to allow it, set webhook-allow = %s", h->where,
                        refused, address);
-    if (host[strlen(host) - 1] ==
-        '.') /* resolvers treat an address with a trailing dot as a name */
+    if (host[strlen(host) - 1] == '.') /* resolvers treat such an address as a name */
         return err_set(err, ERR_CONFIG, "%s: remove the dot after the address: %s", h->where,
                        address);
     return 0;

@@ -373,9 +373,7 @@ static void check_time(struct kafka_sink *k)
         snprintf(text, sizeof text, "%s: %s%s", k->url.label,
                  has_trouble ? k->last_error : "no broker is reachable", scram_hint(k));
     else
-        snprintf(text, sizeof text,
-                 "%s has not confirmed for %lld ms; %zu events were "
-                 "waiting%s%s",
+        snprintf(text, sizeof text, "%s has not confirmed for %lld ms; %zu events were waiting%s%s",
                  k->url.label, (long long)k->b.base.cfg.timeout_ms, k->window.count,
                  has_trouble ? ": " : "", k->last_error);
     kafka_answer_all(k, SINK_DOWN, text);

@@ -72,8 +72,7 @@ const struct kafka_answer kafka_answers[] = {
     ROW(_UNKNOWN_TOPIC, KAFKA_TOPIC, "create the topic, or set create=on"),
     ROW(_UNKNOWN_PARTITION, KAFKA_TOPIC, "the topic has lost partitions"),
     ROW(TOPIC_EXCEPTION, KAFKA_TOPIC,
-        "the topic's name is invalid, or reserved for an internal "
-        "topic"),
+        "the topic's name is invalid, or reserved for an internal topic"),
     ROW(POLICY_VIOLATION, KAFKA_TOPIC, "a cluster policy forbids it"),
     ROW(UNSUPPORTED_FOR_MESSAGE_FORMAT, KAFKA_TOPIC,
         "the topic stores messages in a format older than 0.11, which lacks headers"),

@@ -39,8 +39,8 @@ struct kafka_tail {
     rd_kafka_t *rk;
     char *topic, *prefix; /* "CONSUMER/" */
     int partitions;
-    int64_t
-        from_ms; /* assigned partitions are read from this time on; INT64_MAX: none are assigned */
+    /* assigned partitions are read from this time on; INT64_MAX: none are assigned */
+    int64_t from_ms;
     int64_t pos[PARTITIONS_MAX];
 };
 

@@ -45,8 +45,8 @@ struct nats_link {
     struct nats_queue outgoing;
     struct nats_answers answers;
     natsMsg *reply; /* reply to the last request */
-    bool
-        replied; /* the last request has a reply, or no_responders: its subject has no subscriber */
+    /* the last request has a reply, or no_responders: its subject has no subscriber */
+    bool replied;
     bool no_responders;
     struct nats_tail *tail;
     bool tail_done;

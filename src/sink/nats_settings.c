@@ -91,9 +91,7 @@ static int check_settings(const struct nats_settings *s, const struct broker_url
     if (s->domain && check_name("domain", s->domain, err) != 0)
         return -1;
     if (s->exclusive && s->lookback < s->window)
-        return err_set(err, ERR_CONFIG,
-                       "exclusive=on requires a lookback of at least window, "
-                       "%lld",
+        return err_set(err, ERR_CONFIG, "exclusive=on requires a lookback of at least window, %lld",
                        (long long)s->window);
     return check_login(s, u, err);
 }

@@ -125,8 +125,7 @@ struct rabbitmq_sink {
     int64_t renewed;       /* when a channel was last replaced because of nacks */
     struct buf name, text; /* the routing key, and the output of message_make */
     struct message message;
-    struct error
-        refused; /* why the last attempt to open a channel or connection failed; for probe */
+    struct error refused; /* why the last attempt to open a channel failed; for probe */
 };
 
 static inline struct rabbitmq_item **rabbitmq_tag(const struct rabbitmq_sink *r, uint64_t tag)

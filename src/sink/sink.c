@@ -141,9 +141,8 @@ static void load(void)
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         err_set(&loaded.why, ERR_CONFIG,
-                "broker sinks are in %s, which could not be loaded: %s; "
-                "%s",
-                MODULE_FILE, dlerror(), INSTALL_IT);
+                "broker sinks are in %s, which could not be loaded: %s; %s", MODULE_FILE, dlerror(),
+                INSTALL_IT);
         return;
     }
     const struct sink_module *m = dlsym(library, SINK_MODULE_SYMBOL);

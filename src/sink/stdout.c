@@ -209,8 +209,7 @@ static int stdout_open(const struct sink_config *cfg, struct sink **ret, struct 
     struct stat st;
     if (strcmp(cfg->url, "stdout:") != 0)
         return err_set(err, ERR_CONFIG,
-                       "stdout: accepts no parameters; file:PATH writes to a "
-                       "file");
+                       "stdout: accepts no parameters; file:PATH writes to a file");
     struct stdout_sink *s = calloc(1, sizeof *s);
     if (!s)
         return err_nomem(err);
