@@ -47,7 +47,7 @@ struct filter {
 
 /* ---- compiling ---- */
 
-/* Parser state. (1) p points into the text, of which everything before p has been consumed. (2)
+/* Parser state. (1) p points into the text; the text before p has been consumed. (2)
  * `depth` counts the open parentheses and "not"s, because each uses stack. */
 struct parser {
     struct arena *a;

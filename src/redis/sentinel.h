@@ -35,7 +35,7 @@ void redis_sentinel_release(struct redis_sentinel *s);
 /* redis_sentinel_ask starts a round of queries, unless a query is outstanding or a subscription is
  * active. */
 void redis_sentinel_ask(struct redis_sentinel *s, int64_t now);
-/* redis_sentinel_drive makes progress without blocking. */
+/* redis_sentinel_drive advances the search without blocking. */
 void redis_sentinel_drive(struct redis_sentinel *s, int64_t now);
 /* redis_sentinel_doubt discards the known address because its server is not a master: the next
  * round starts with another Sentinel. */

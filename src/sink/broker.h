@@ -23,7 +23,7 @@ struct broker_url {
     char *scheme, *user;
     struct broker_host *hosts;
     size_t n_hosts;
-    char *path; /* decoded, without the leading slash; "" if there is none */
+    char *path; /* decoded, without the leading slash; "" if absent */
     char *password_file;
     char *password;        /* from the environment; password_file overrides it */
     char *ca, *cert, *key; /* TLS: PEM files */

@@ -11,7 +11,7 @@
 #include "base/ipnet.h"
 #include "base/option.h"
 
-/* How an event becomes a request: attributes in headers, or everything in one JSON object. */
+/* The form of a request: attributes in headers, or the whole event as one JSON object. */
 enum http_mode { HTTP_BINARY, HTTP_STRUCTURED };
 enum http_version { HTTP_AUTO, HTTP_1_1, HTTP_2 };
 

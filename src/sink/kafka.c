@@ -296,7 +296,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
         struct error err = {0};
         const char *topic = kafka_topic_name(k, d[i]->ev, &err);
         /* A chained event must have the same topic and partition as its predecessor, so that their
-         * order is kept. If it has not, the chain ends before it, and the engine offers it again as
+         * order is kept. Otherwise the chain ends before it, and the engine offers it again as
          * the start of another chain. */
         bool same = topic && last && (k->fixed || strcmp(last->topic, topic) == 0);
         bool behind = d[i]->chained && i > 0;

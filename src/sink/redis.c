@@ -307,7 +307,7 @@ static const struct sink_lease *redis_lease(struct sink *sk)
     return &r->lease.counts;
 }
 
-/* Makes Redis forget the ids of events that will not be resent, with one command per stream. */
+/* Tells Redis to forget the ids of events that will not be resent, with one command per stream. */
 static void redis_settled(struct sink *sk, const struct event *const *ev, size_t n)
 {
     struct redis_sink *r = (struct redis_sink *)sk;

@@ -167,7 +167,7 @@ bool redis_node_has_room(const struct redis_node *n, const struct event *ev);
  * ERR_UNAVAILABLE, ERR_NOMEM, or ERR_INVALID if the first one cannot be expressed. */
 int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t count,
                     struct stream *st, size_t *ret, struct error *err);
-/* redis_node_forget makes a server forget event ids. If the server is unreachable now, the ids
+/* redis_node_forget tells a server to forget event ids. If the server is unreachable now, the ids
  * expire later. */
 void redis_node_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                        struct str stream);

@@ -163,7 +163,7 @@ static int add_key(struct signature_keys *keys, struct str word, struct error *e
     return 0;
 }
 
-/* Parses the words of a text. A word starting with # makes the rest of its line a comment. */
+/* Parses the words of a text. A word starting with # begins a comment up to the end of the line. */
 static int add_words(struct signature_keys *keys, struct str text, struct error *err)
 {
     const char *p = text.p, *end = text.p + text.n;
