@@ -95,7 +95,7 @@ class Installed(unittest.TestCase):
         self.assertIn("order.paid", said(folder / "hello", env=env))
         failed = subprocess.run([folder / "webhook", "http://127.0.0.1:1/"], env=env, capture_output=True, text=True)
         self.assertEqual(failed.returncode, 1)
-        self.assertIn("broker sinks are in liboutbox-sinks.so.0, which cannot be loaded", failed.stdout)
+        self.assertIn("broker sinks are in liboutbox-sinks.so.0, which could not be loaded", failed.stdout)
         self.assertIn("install it next to liboutbox", failed.stdout)
 
     def test_soname_carries_the_abi_number(self):
