@@ -257,8 +257,8 @@ static int write_lines(const struct file *f, struct error *err)
 static int append(struct file *f, off_t size, struct error *err)
 {
     line_queue_leave_out_too_long(&f->lines);
-    /* Another relay may have died in the middle of a line: check whenever the size has changed since
-     * our last append. */
+    /* Another relay may have died in the middle of a line: check whenever the size has changed
+     * since our last append. */
     if (size != f->size && repair_end(f, &size) != 0)
         return failed(f, "repair the end of", err);
     if (write_lines(f, err) != 0) {
