@@ -343,9 +343,9 @@ int output_listing(const struct cli *cli, struct listing *l, const struct listin
 typedef void output_say(struct buf *b, const void *row);
 int output_result(const struct cli *cli, const struct listing_field *fields, const void *row,
                   output_say *say, struct error *err);
-/* output_store returns the URL of the store without its password. The text is in b, which the
- * caller releases. */
-const char *output_store(const struct cli *cli, struct buf *b);
+/* output_store returns the URL of the store without its password, in the arena of cli; NULL: out of
+ * memory. */
+const char *output_store(struct cli *cli, struct error *err);
 
 /* output_flush writes the buffer to stdout and empties it. Untrusted text must first go through
  * output_clean or output_addf, or be quoted as JSON; unsafe characters that remain, except line

@@ -48,11 +48,10 @@ static int init_run(struct cli *cli, struct error *err)
     if (st->ops->init(st, &done.created, err) != 0)
         return -1;
 
-    struct buf url;
-    done.store = output_store(cli, &url);
-    int r = output_result(cli, fields_inited, &done, inited_text, err);
-    buf_release(&url);
-    return r;
+    done.store = output_store(cli, err);
+    if (!done.store)
+        return -1;
+    return output_result(cli, fields_inited, &done, inited_text, err);
 }
 
 const struct command cmd_init[] = {
@@ -146,12 +145,11 @@ static int migrate_up(struct cli *cli, struct error *err)
     if (st->ops->init(st, &m.changed, err) != 0)
         return -1;
 
-    struct buf url;
-    m.store = output_store(cli, &url);
+    m.store = output_store(cli, err);
+    if (!m.store)
+        return -1;
     m.from = m.changed ? m.s.there : m.s.known;
-    int r = output_result(cli, fields_up, &m, up_text, err);
-    buf_release(&url);
-    return r;
+    return output_result(cli, fields_up, &m, up_text, err);
 }
 
 /* Compares versions first, and functions only if the versions agree. */
@@ -192,13 +190,12 @@ static int migrate_status(struct cli *cli, struct error *err)
     if (st->ops->schema_status(st, &m.s, err) != 0)
         return -1;
 
-    struct buf url;
-    m.store = output_store(cli, &url);
+    m.store = output_store(cli, err);
+    if (!m.store)
+        return -1;
     if (m.s.there == m.s.known)
         m.functions = functions_names[m.s.functions];
-    int r = output_result(cli, fields_migration, &m, status_text, err);
-    buf_release(&url);
-    return r;
+    return output_result(cli, fields_migration, &m, status_text, err);
 }
 
 /* ---- validate ---- */

@@ -72,10 +72,12 @@ static int print_store(const struct look *l, struct error *err)
     const struct store_info *i = &l->info;
     char age[HUMAN_AGE], kept[HUMAN_COUNT];
     int64_t rate = per_second(l, i->head, l->before_head);
-    struct buf b, url;
+    const char *url = output_store(l->cli, err);
+    struct buf b;
+    if (!url)
+        return -1;
     buf_init(&b, 8192);
-    output_addf(&b, "store %s", output_store(l->cli, &url));
-    buf_release(&url);
+    output_addf(&b, "store %s", url);
     buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ",
              human_count(i->events, "event", kept), (long long)i->head);
     if (i->oldest_at)
@@ -115,17 +117,16 @@ static int print_text(const struct look *l, struct error *err)
 static int print_json(struct look *l, struct error *err)
 {
     struct listed_consumer *rows = arena_alloc(&l->cli->arena, (l->n + 1) * sizeof *rows);
-    struct buf url;
+    const char *url = output_store(l->cli, err);
+    if (!url)
+        return -1;
     if (!rows)
         return err_nomem(err);
     for (size_t i = 0; i < l->n; i++)
         rows[i] = row_of(l, &l->c[i]);
 
-    struct listed_status status = {
-        .url = output_store(l->cli, &url), .info = l->info, .consumer = rows, .n = l->n};
-    int r = output_result(l->cli, fields_status, &status, NULL, err);
-    buf_release(&url);
-    return r;
+    struct listed_status status = {.url = url, .info = l->info, .consumer = rows, .n = l->n};
+    return output_result(l->cli, fields_status, &status, NULL, err);
 }
 
 /* ---- once, or repeatedly ---- */

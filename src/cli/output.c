@@ -66,12 +66,18 @@ int output_result(const struct cli *cli, const struct listing_field *fields, con
     return r;
 }
 
-const char *output_store(const struct cli *cli, struct buf *b)
+const char *output_store(struct cli *cli, struct error *err)
 {
-    buf_init(b, 4096);
-    config_mask(b, cli->settings.store);
-    const char *url = buf_cstr(b);
-    return url ? url : "store";
+    struct buf b;
+    buf_init(&b, 4096);
+    config_mask(&b, cli->settings.store);
+    const char *masked = buf_cstr(&b), *url = NULL;
+    if (masked)
+        url = arena_bytes(&cli->arena, masked, strlen(masked));
+    buf_release(&b);
+    if (!url)
+        err_nomem(err);
+    return url;
 }
 
 /* ---- text ---- */

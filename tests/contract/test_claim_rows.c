@@ -318,7 +318,7 @@ static void invalid_claims_are_refused_before_anything_is_sent(void **state)
     REFUSED(c.criteria = &bad_op, "not an operator");
     REFUSED(c.criteria = &too_many, "more than 256 values");
     REFUSED(c.fields = &key, "cannot change the key");
-    REFUSED(c.fields = &no_text, "a text value without text");
+    REFUSED(c.fields = &no_text, "the text of its value is NULL");
     if (g->pg)
         REFUSED(c.key = NULL, "name of its key column");
 #undef REFUSED

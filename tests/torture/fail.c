@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <sqlite3.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -20,6 +22,10 @@ void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_realloc(void *p, size_t n);
 void *__wrap_reallocarray(void *p, size_t n, size_t size);
 char *__wrap_strdup(const char *s);
+char *__wrap_strndup(const char *s, size_t max);
+int __wrap_asprintf(char **ret, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 void __wrap_free(void *p);
 void *__real_arena_alloc(struct arena *a, size_t n);
 void *__real_arena_zalloc(struct arena *a, size_t count, size_t size);
@@ -97,6 +103,44 @@ char *__wrap_strdup(const char *s)
     size_t n = strlen(s) + 1;
     char *copy = __wrap_malloc(n);
     return copy ? memcpy(copy, s, n) : NULL;
+}
+
+char *__wrap_strndup(const char *s, size_t max)
+{
+    size_t n = strnlen(s, max);
+    char *copy = __wrap_malloc(n + 1);
+    if (!copy)
+        return NULL;
+    copy[n] = 0;
+    return memcpy(copy, s, n);
+}
+
+static int print_counted(char **ret, const char *fmt, va_list args)
+{
+    int n = fails(FAIL_OURS) ? -1 : vasprintf(ret, fmt, args);
+    if (n >= 0)
+        counted(*ret);
+    return n;
+}
+
+int __wrap_asprintf(char **ret, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = print_counted(ret, fmt, args);
+    va_end(args);
+    return n;
+}
+
+/* asprintf is this function where _FORTIFY_SOURCE is defined. */
+int __wrap___asprintf_chk(char **ret, int flag, const char *fmt, ...)
+{
+    va_list args;
+    (void)flag;
+    va_start(args, fmt);
+    int n = print_counted(ret, fmt, args);
+    va_end(args);
+    return n;
 }
 
 /* Arena allocations fail as well. Nearly all of them need no new block, and would never fail

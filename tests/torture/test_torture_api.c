@@ -581,10 +581,51 @@ static void transaction_after_a_failed_rollback_commits(void **state)
     assert_int_equal(ask("SELECT count(*) FROM outbox_event"), 1);
 }
 
+/* no_memory_to_undo records an effect. Its first call then fails, and so does the next allocation of
+ * SQLite, which is made to undo the effect. */
+static outbox_verdict no_memory_to_undo(const outbox_event *ev, outbox_tx *tx, void *ctx)
+{
+    char sql[128];
+    (void)ctx;
+    snprintf(sql, sizeof sql, "INSERT INTO effect (id) VALUES ('%s')", outbox_event_id(ev));
+    if (sqlite3_exec(outbox_tx_sqlite(tx), sql, NULL, NULL, NULL) != SQLITE_OK)
+        return OUTBOX_RETRY;
+    if (did.calls++ > 0)
+        return OUTBOX_DONE;
+    fail_arm(FAIL_SQLITE, 1, FAIL_ONCE);
+    return OUTBOX_RETRY;
+}
+
+static void effect_that_cannot_be_undone_is_not_committed(void **state)
+{
+    static const struct scenario empty = {.name = "undoing"};
+    outbox_consumer *c;
+    outbox_message m = message("e", "k");
+    outbox_error err;
+    outbox *ob;
+    size_t n;
+    (void)state;
+    prepare(&empty);
+    if (open_it(&ob, &err) != 0 || outbox_consumer_new(ob, "undoing", &c, &err) != 0 ||
+        outbox_consumer_set(c, "retry", "base=1ms,jitter=none", &err) != 0 ||
+        outbox_add_handler(c, "h", "*", no_memory_to_undo, NULL, 0, &err) != 0 ||
+        outbox_emit(ob, &m, NULL, &err) != 0)
+        fail_msg("%s", err.text);
+    for (int i = 0; i < 20; i++) {
+        outbox_step(ob, &n, &err);
+        outbox_test_advance(ob, 1000);
+    }
+    assert_true(fail_disarm());
+    outbox_close(ob);
+    assert_int_equal(ask("SELECT count(*) FROM effect"), 1);
+    assert_int_equal(ask("SELECT min(delivered) FROM outbox_consumer"), 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(transaction_after_a_failed_rollback_commits),
+        cmocka_unit_test(effect_that_cannot_be_undone_is_not_committed),
         cmocka_unit_test(emitting_survives_every_failed_allocation),
         cmocka_unit_test(stepping_survives_every_failed_allocation),
         cmocka_unit_test(running_survives_every_failed_allocation),

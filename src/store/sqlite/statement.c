@@ -377,9 +377,12 @@ int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)
         return sqlite_exec(st, "SAVEPOINT outbox_handler", err);
 
     st->base.own_commit = false;
+    int r = 0;
     if (what == SAVEPOINT_UNDO)
-        sqlite_exec(st, "ROLLBACK TO outbox_handler", &why);
-    if (sqlite_exec(st, "RELEASE outbox_handler", &why) == 0)
+        r = sqlite_exec(st, "ROLLBACK TO outbox_handler", &why);
+    if (r == 0)
+        r = sqlite_exec(st, "RELEASE outbox_handler", &why);
+    if (r == 0)
         return 0;
     bool no_such_savepoint = why.native == SQLITE_ERROR;
     if (no_such_savepoint)
