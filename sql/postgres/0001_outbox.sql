@@ -452,7 +452,7 @@ CREATE TABLE @schema@.worker (
 );
 COMMENT ON TABLE @schema@.worker IS 'which consumers a role may work on';
 
--- Roles that act for one tenant, whatever their connection sets.
+-- Roles that act for one tenant, regardless of the settings of their connections.
 CREATE TABLE @schema@.held (
     role   text PRIMARY KEY,
     tenant text NOT NULL CHECK (tenant <> '')
@@ -548,7 +548,7 @@ CREATE TYPE @schema@._request AS (
 
 CREATE TYPE @schema@._answer AS (
     place       int,       -- of the request
-    lost        boolean,   -- the claim to be settled is no longer the worker's
+    lost        boolean,   -- the worker no longer has the claim to be settled
     paused      boolean,
     changed     boolean,   -- the consumer has other settings now: nothing was claimed
     busy        boolean,   -- another worker has a lane

@@ -10,7 +10,7 @@ struct sqlite3;
 struct st_mysql;
 
 /* pg_handle, sqlite_handle and mdb_handle return the connection of a store (pg_conn is a PGconn);
- * NULL for a store of another kind, and for MariaDB while there is no connection. */
+ * NULL for a store of another kind, and for a MariaDB store without a connection. */
 struct pg_conn *pg_handle(struct store *st);
 struct sqlite3 *sqlite_handle(struct store *st);
 struct st_mysql *mdb_handle(struct store *st);

@@ -19,8 +19,8 @@ enum order { ORDER_NONE, ORDER_KEY, ORDER_GLOBAL };
 /* Where a new consumer starts. */
 enum start { START_BEGINNING, START_END, START_SEQ };
 
-/* Who registers a consumer, which decides what may change. Settings are events, where, order and
- * lanes; the retry policy is informational and may change freely. */
+/* Who registers a consumer, which determines which settings may change. Settings are events, where,
+ * order and lanes; the retry policy is informational and may change freely. */
 enum put {
     /* a starting worker: creates the consumer, or gives it settings it has never had */
     PUT_START,
@@ -115,7 +115,7 @@ struct consumer_info {
     const char *last_error;
     int64_t last_error_at;
     int64_t floor;         /* events up to here are no longer needed */
-    const char *floor_pin; /* what still needs the event after it: "position", "parked" or
+    const char *floor_pin; /* the reason why the next event is needed: "position", "parked" or
                             * "claim" */
 };
 
@@ -243,7 +243,8 @@ struct trim_result {
     int64_t upto;         /* events up to here were examined; 0: the next call examines all */
     int64_t kept_for_pin; /* events old enough but still needed; counted if more is false */
     bool kept_more;       /* not all of those were counted */
-    char pin[160];        /* what needs them: `consumer "search" (position 120)`; "": nothing */
+    char pin[160];        /* the consumer that needs them: `consumer "search" (position 120)`; "":
+                           * nothing */
 };
 
 /* Grants a database role the rights of a part: "producer", "consumer" or "operator". */
@@ -285,8 +286,8 @@ extern const char *const finding_level_names[FINDING_LEVELS + 1];
 struct finding {
     enum finding_level level;
     const char *name;   /* a machine-readable word: "transaction", "grants" */
-    const char *text;   /* what was found, and why it matters */
-    const char *advice; /* what to do; NULL: nothing */
+    const char *text;   /* the problem found, and why it matters */
+    const char *advice; /* advice; NULL: none */
 };
 
 /* finding_visit is called for each finding, whose strings are borrowed for the call. */

@@ -45,8 +45,8 @@ struct batch {
     int64_t from, to; /* the fresh range (from, to], by seq */
 };
 
-/* What to do with suspects: events that were in flight when a worker vanished. A worker that an
- * event can crash delivers a suspect alone, with nothing else in flight. */
+/* How to treat suspects: events that were in flight when a worker vanished. A worker that an event
+ * can crash delivers a suspect alone, with nothing else in flight. */
 enum suspect_policy {
     SUSPECT_SKIP, /* leave it, and claim other events */
     /* claim nothing until the events in flight are done, then take the suspect
@@ -84,7 +84,7 @@ struct claim_request {
     bool one_shot;
     bool no_listen;     /* a watcher wakes the caller: this handle need not listen */
     bool no_readahead;  /* the handle also serves other consumers */
-    bool batch_backlog; /* combine turns even when there is a backlog */
+    bool batch_backlog; /* combine turns even during a backlog */
     /* the store's memory between this consumer's turns; NULL: only this consumer uses the handle,
      * which keeps it */
     struct turn_cache *cache;
@@ -177,7 +177,7 @@ struct inbox_key {
     struct str handler, key;
 };
 
-/* A claim whose lease is to be renewed. */
+/* A claim whose lease is renewed. */
 struct claim_lease {
     const char *consumer, *owner;
     int64_t epoch;
@@ -231,7 +231,7 @@ struct batched_turn {
     struct claim_hint hint;
 };
 
-/* What poll_new found. */
+/* The result of poll_new. */
 struct watch_result {
     size_t n;   /* new events that were visited */
     bool all;   /* there may be events that were not visited: wake all consumers */
@@ -300,11 +300,11 @@ struct store_ops {
 
     /* schema_status compares versions. A version newer than this program is not an error here. */
     int (*schema_status)(struct store *st, struct schema_status *ret, struct error *err);
-    /* validate compares everything in the database with what this program would create, and reports
+    /* validate compares the database with the objects that this program would create, and reports
      * each difference as a finding. It changes nothing. NULL: not supported. */
     int (*validate)(struct store *st, finding_visit *visit, void *ctx, struct error *err);
     /* ddl appends the SQL that init runs and the SQL that undoes it, without a database.
-     * *ret_schema gets the name of the schema, or stays empty where there are no schemas. */
+     * *ret_schema gets the name of the schema, or stays empty if the store has no schemas. */
     int (*ddl)(const struct ddl_request *req, struct error *err);
     /* doctor checks for known problems of this kind of store, whatever its version. It only
      * reads. */
@@ -334,17 +334,17 @@ struct store_ops {
      * changed. ERR_NOTFOUND: the consumer does not exist. */
     int (*consumer_history)(struct store *st, const char *name, struct arena *a,
                             struct consumer_settings **ret, size_t *ret_n, struct error *err);
-    /* consumer_list lists all consumers, or the named one, in the arena. ERR_NOTFOUND: there is no
-     * consumer of that name. */
+    /* consumer_list lists all consumers, or the named one, in the arena. ERR_NOTFOUND: the consumer
+     * does not exist. */
     int (*consumer_list)(struct store *st, const char *name, struct arena *a,
                          struct consumer_info **ret, size_t *ret_n, struct error *err);
     /* consumer_specs lists only the settings, which is cheap: those of the named consumer, or of
-     * all consumers that this handle may claim for and that are not paused. ERR_NOTFOUND: there is
-     * no consumer of that name. */
+     * all consumers that this handle may claim for and that are not paused. ERR_NOTFOUND: the
+     * consumer does not exist. */
     int (*consumer_specs)(struct store *st, const char *name, struct arena *a,
                           struct consumer_spec **ret, size_t *ret_n, struct error *err);
-    /* consumer_gauge reads the state of a consumer at low cost. ERR_NOTFOUND: there is no consumer
-     * of that name. */
+    /* consumer_gauge reads the state of a consumer at low cost. ERR_NOTFOUND: the consumer does not
+     * exist. */
     int (*consumer_gauge)(struct store *st, const char *name, struct arena *a,
                           struct consumer_gauge *ret, struct error *err);
     int (*consumer_pause)(struct store *st, const char *name, bool paused, struct error *err);
@@ -361,8 +361,8 @@ struct store_ops {
     /* turn takes over expired claims, settles `s` (may be NULL) and then claims up to
      * req->max_events (0: none), in one transaction. The order matters: the events of an expired
      * claim must be parked before any that wait behind them. *ret_lost: the claim was no longer
-     * ours, and only the marks of s were recorded; claiming goes on regardless. ret_batch->n == 0:
-     * there is nothing to do, and *ret_hint says when to ask again. After an error either nothing
+     * ours, and only the marks of s were recorded; claiming goes on regardless. If ret_batch->n ==
+     * 0, nothing was claimed, and *ret_hint says when to ask again. After an error either nothing
      * was done or, if the outcome of the commit is unknown, everything; a retry is safe. */
     int (*turn)(struct store *st, const struct settlement *s, bool *ret_lost,
                 const struct claim_request *req, struct arena *a, struct batch *ret_batch,
@@ -397,7 +397,7 @@ struct store_ops {
      * commit. The session has the application's default settings, and nothing the code does there
      * (DISCARD ALL, SET) breaks the handle. Where supported, the server ends a transaction that is
      * idle for idle_ms, so that a hung process does not hold its locks forever. Called again, it
-     * removes whatever the application left in the session. */
+     * removes any state that the application left in the session. */
     int (*expose_connection)(struct store *st, int64_t idle_ms, struct error *err);
     /* savepoint sets, releases or undoes a savepoint between begin and commit; they may be nested.
      * UNDO rolls back to the last one and releases it. ERR_MISUSE: the savepoint is gone, because
@@ -408,9 +408,9 @@ struct store_ops {
     /* settle records s as turn does, in the open transaction. A store with STORE_ONE_WRITER uses
      * the state the claim had at begin. */
     int (*settle)(struct store *st, const struct settlement *s, bool *ret_lost, struct error *err);
-    /* handled returns for each key whether it is recorded, with any payload. handled_put records
-     * the keys for which skip[i] is false, with an empty payload. *ret_all: all of them were new;
-     * if false, the transaction must be rolled back. */
+    /* handled returns for each key whether it is recorded, whatever the payload. handled_put
+     * records the keys for which skip[i] is false, with an empty payload. *ret_all: all of them
+     * were new; if false, the transaction must be rolled back. */
     int (*handled)(struct store *st, const struct inbox_key *k, size_t n, bool *ret,
                    struct error *err);
     int (*handled_put)(struct store *st, const struct inbox_key *k, const bool *skip, size_t n,
@@ -455,8 +455,8 @@ struct store_ops {
                  struct error *err);
     /* adopt turns the unprocessed rows of a table into events, and each new row in the transaction
      * that inserts it. ERR_NOTFOUND: the table or a column does not exist; ERR_CONFLICT: the table
-     * was adopted before and the adoption undone, and req->existing does not say what to do with
-     * its rows. NULL: not supported. */
+     * was adopted before, the adoption was undone, and req->existing does not decide about its
+     * rows. NULL: not supported. */
     int (*adopt)(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
                  struct error *err);
 };

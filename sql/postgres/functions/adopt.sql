@@ -99,7 +99,7 @@ END
 $outbox$;
 REVOKE EXECUTE ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) FROM PUBLIC;
 
--- adopt_dry_run returns what adopt would do, without changing anything or blocking other sessions.
+-- adopt_dry_run reports the effect of adopt, without changing anything or blocking other sessions.
 -- Its parameters are those of adopt. It returns
 --
 --     what     'adopt', 'nothing', or 'change': the table is adopted, with other columns or another
@@ -165,7 +165,7 @@ BEGIN
     -- No other table uses the trigger's function.
     EXECUTE format('DROP TRIGGER %I ON %s', a.trigger_name, target);
     EXECUTE format('DROP FUNCTION %s', a.func);
-    -- New rows no longer become events, so there is nothing to mark.
+    -- New rows no longer become events, so no rows have to be marked.
     PERFORM @schema@._adopt_unmark(target);
     RETURN true;
 END

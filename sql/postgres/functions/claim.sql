@@ -8,9 +8,9 @@
 -- settles for the consumer, claim waits up to 100 ms for it, and then returns no events.
 --
 -- Some events must not be delivered now: settle an event that is `held` (its key waits for a retry)
--- as "behind", and one that is `delayed` (its time has not come) as "delay". inbox_key is the key
--- for handle_once: the event's idempotency key if it has one, else its id. claim does not evaluate
--- the consumer's payload predicate; the worker applies it.
+-- as "behind", and one that is `delayed` (its not_before is in the future) as "delay". inbox_key is
+-- the key for handle_once: the event's idempotency key if it has one, else its id. claim does not
+-- evaluate the consumer's payload predicate; the worker applies it.
 CREATE OR REPLACE FUNCTION @schema@.claim(
     consumer text, worker text, max_events int DEFAULT 100, lease_ms bigint DEFAULT 30000,
     max_attempts int DEFAULT 5)
@@ -112,10 +112,10 @@ $outbox$;
 -- Each row names its consumer. The rows of a consumer stand together, in order of seq, and have one
 -- epoch; they are settled by settle(consumer, worker, epoch).
 --
--- Without a target, consumers come in random order, so that a busy one does not starve the others.
--- A consumer that another transaction has locked is skipped, not waited for. A suspect event, in
--- flight when its worker vanished, is returned alone. An error in the claim for a consumer is
--- raised only if no other event can be handed out.
+-- Without a target, consumers are tried in random order, so that a busy one does not starve the
+-- others. A consumer that another transaction has locked is skipped, not waited for. A suspect
+-- event, in flight when its worker vanished, is returned alone. An error in the claim for a
+-- consumer is raised only if no other event can be handed out.
 CREATE OR REPLACE FUNCTION @schema@.claim_batch(
     worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
     lease_ms bigint DEFAULT 30000, max_attempts int DEFAULT 5)
@@ -225,9 +225,9 @@ BEGIN
 END
 $outbox$;
 
--- extend moves the end of a claim to lease_ms from now. Returns false if the claim is no longer the
--- worker's. An expired claim remains the worker's until another worker takes it over. absolve: if
--- the worker vanishes, that is not counted as an attempt of its event, because the worker is being
+-- extend moves the end of a claim to lease_ms from now. Returns false if the worker no longer has
+-- the claim. An expired claim remains the worker's until another worker takes it over. absolve: a
+-- crash of the worker will not count as an attempt of its event, because the worker is being
 -- stopped, or holds other such events.
 CREATE OR REPLACE FUNCTION @schema@.extend(
     consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000,

@@ -4,8 +4,8 @@
 -- tenant is NULL, the event belongs to the tenant that the connection works for.
 --
 -- Drivers send JSON as json, jsonb, text, bytes in UTF-8, or without a type (which the server
--- treats as text), and ids as any type. So there is a function for each type of payload and
--- headers, all with the same body. Only text headers have a default, so that no call is ambiguous.
+-- treats as text), and ids as any type. So each type of payload and headers has its own function,
+-- all with the same body. Only text headers have a default, so that no call is ambiguous.
 -- anycompatible accepts any type.
 DO $outbox$
 DECLARE
@@ -67,7 +67,7 @@ END
 $outbox$;
 
 -- emit_once is emit with a required idempotency key. duplicate: the key was used before, and id is
--- that of the first event. As with emit there is a function for each type of payload and headers.
+-- the id of the first event. As with emit, each type of payload and headers has its own function.
 DO $outbox$
 DECLARE
     p text;

@@ -1,7 +1,7 @@
--- parts returns the parts that a role was given. Each part is recognised by a right that the others
--- do not have, and that is not granted by hand together with the tables: init gives the whole part
--- again to every role that has it (see _give), and a role that may read everything must not become
--- an operator.
+-- parts returns the parts that a role was granted. Each part is recognised by a right that the
+-- other parts lack, and that a grant of the tables by hand does not include: init grants the whole
+-- part again to every role that has it (see _give), and a role that may read everything must not
+-- become an operator.
 CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text
 LANGUAGE sql STABLE AS $outbox$
     SELECT p.part
@@ -29,8 +29,8 @@ LANGUAGE sql STABLE AS $outbox$
                                   'EXECUTE')
 $outbox$;
 
--- allow gives an existing role a part: producer, consumer or operator. A role may have several
--- parts, and may be given the same part again.
+-- allow grants an existing role a part: producer, consumer or operator. A role may have several
+-- parts, and may be granted the same part again.
 --
 --     consumer  which consumer the role may work on: a name, or a prefix and a *; NULL: every
 --               consumer
@@ -84,7 +84,7 @@ BEGIN
         RAISE EXCEPTION 'only the part consumer can be limited to a consumer, not the part %',
             part USING ERRCODE = 'OB004';
     END IF;
-    -- The rule for names is that of register. A * at the end stands for all names with that prefix.
+    -- Names follow the rule of register. A * at the end stands for all names with that prefix.
     IF consumer !~ '^[A-Za-z0-9_.-]{0,63}\*?$' OR consumer = '' THEN
         RAISE EXCEPTION 'consumer "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -, '
             'or fewer with a * at the end', consumer USING ERRCODE = 'OB004';
@@ -92,7 +92,7 @@ BEGIN
 END
 $outbox$;
 
--- _give grants a role the rights of a part that this version needs.
+-- _give grants a role the rights that this version needs for a part.
 CREATE OR REPLACE FUNCTION @schema@._give(part text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

@@ -2,7 +2,7 @@
 -- which is an event's id or any other text, and returns whether this is the first time. The same
 -- key with another payload is an error. Each tenant has its own inbox.
 --
--- As with emit, the key may have any type, and there is a function for each type of payload.
+-- As with emit, the key may have any type, and each type of payload has its own function.
 DO $outbox$
 DECLARE
     p text;

@@ -197,7 +197,7 @@ LANGUAGE sql STABLE AS $outbox$
                      AND _began_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
 
--- _may_be_again returns whether an event may have a number that was given out before: its number is
+-- _may_be_again returns whether an event may have a number that was assigned before: its number is
 -- in the last window of a lane, and its transaction began after that. Either the transaction took
 -- the number while the window was being opened, or the number was assigned again.
 CREATE OR REPLACE FUNCTION @schema@._may_be_again(xid xid8, seq bigint) RETURNS boolean

@@ -1,14 +1,14 @@
 -- settle records how a claim ended, and ends it. Events that no outcome names were delivered. If
--- the claim is no longer the worker's, settle does nothing and returns false. It may share a
+-- the worker no longer has the claim, settle does nothing and returns false. It may share a
 -- transaction with the effects of the delivery.
 --
 -- outcomes is an array, in the order in which the events were handed out:
 --     [{"seq": 5, "kind": "retry", "attempts": 1, "delay_ms": 1000, "error": "..."}, ...]
 -- attempts is the number used so far; if it is left out, this attempt is counted. kind is one of
---     retry      it failed, and is to be tried again
+--     retry      it failed, and will be retried
 --     dead       it failed for good
 --     behind     it was not tried: its key is held back
---     delay      it was not tried: its time has not come
+--     delay      it was not tried: its not_before is in the future
 --     skip       the worker did not want it; it is shown as skipped
 --     delivered  it was delivered; give id and receipt to keep a receipt
 --

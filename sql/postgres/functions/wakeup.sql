@@ -218,7 +218,7 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_release(boolean) IS 'a worker wakes and gives up its lock';
 
--- _wakeup_notify_all wakes every sleeping worker when there is work without an emit: a consumer was
+-- _wakeup_notify_all wakes every sleeping worker when work arises without an emit: a consumer was
 -- resumed, dead letters were sent back, settings changed. The payload makes each worker check all
 -- its consumers, because a poll for new events would find none.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_notify_all() RETURNS void

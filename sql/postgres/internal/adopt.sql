@@ -3,7 +3,7 @@
 
 -- _adopt_source finds a table by its name, quoted as in SQL (shop."Outbox") or not. Without a
 -- schema the name must be unique: any role that may create tables in the search_path could decide
--- which of several is found first. Raises an error if there is no such table, or if it cannot be
+-- which of several is found first. Raises an error if the table does not exist or cannot be
 -- adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopt_source(source text) RETURNS regclass
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -23,7 +23,7 @@ BEGIN
         found := to_regclass(source);
     END IF;
     IF found IS NULL THEN
-        -- Outbox means the table outbox, as in SQL, if there is one; otherwise the table "Outbox".
+        -- Outbox means the table outbox, as in SQL, if it exists; otherwise the table "Outbox".
         SELECT array_agg(c.oid::regclass ORDER BY n.nspname)
         INTO all_found
         FROM pg_catalog.pg_class c
@@ -312,8 +312,8 @@ $outbox$;
 
 -- _adopt_rows reads the rows of a table that are to become events, as texts, into a materialized
 -- view, and returns that view; the caller drops it. Besides the texts of _adopt_values the view has
--- row_key, which identifies a row that is to be marked, and row_nr, the order of the rows. With
--- count, the view has only the number of rows, n.
+-- row_key, which identifies a row to be marked, and row_nr, the order of the rows. With count, the
+-- view has only the number of rows, n.
 --
 -- Even planning a query can run code of the table's owner: in an index, a constraint or a policy.
 -- So the rows are read with the owner's rights and no others, as the server does when it refreshes

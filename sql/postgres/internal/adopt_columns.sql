@@ -61,7 +61,7 @@ BEGIN
         ELSIF c.field = 'processed_at' THEN
             unprocessed := v || CASE c.category WHEN 'B' THEN ' IS NOT TRUE' ELSE ' IS NULL' END;
         ELSIF c.field = 'aggregate_id' THEN
-            -- The aggregate_type came just before. A key needs both.
+            -- The previous row was the aggregate_type. A key needs both.
             t := t || '{aggregate_type, aggregate_id}'::text[];
             e := e || 'CASE WHEN t.aggregate_id IS NOT NULL THEN t.aggregate_type END'::text
                    || 'CASE WHEN t.aggregate_type IS NOT NULL THEN t.aggregate_id END'::text;

@@ -54,7 +54,7 @@ $outbox$;
 --
 --     seen        the snapshot: everything it shows is behind the lane
 --     floor       no transaction that begins after that snapshot takes a seq up to this one
---     window_end  the last seq given out: nothing that the snapshot shows is past it
+--     window_end  the last seq assigned: no event that the snapshot shows is past it
 --     home        see _here
 --
 -- An outbox in trouble is repaired first (see _trouble).

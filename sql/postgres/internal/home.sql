@@ -19,10 +19,10 @@ BEGIN
 END
 $outbox$;
 
--- _here returns the place of the outbox, which lanes record (lane.home): cluster/sequence/file,
--- where the sequence is that of event numbers. If a lane has recorded another place, the outbox was
--- moved, or the sequence was changed: ALTER SEQUENCE and TRUNCATE ... RESTART IDENTITY always
--- assign the sequence a new file, and make sessions drop cached numbers.
+-- _here returns the place of the outbox, which lanes record (lane.home): cluster/sequence/file, for
+-- the sequence of event numbers. If a lane has recorded another place, the outbox was moved, or the
+-- sequence was changed: ALTER SEQUENCE and TRUNCATE ... RESTART IDENTITY always assign the sequence
+-- a new file, and make sessions drop cached numbers.
 CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text
 LANGUAGE sql VOLATILE
 RETURN concat(coalesce(@schema@._home(), '?'), '/',

@@ -4,7 +4,7 @@
 CREATE OR REPLACE FUNCTION @schema@._name_view(name text, meaning text, query text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- The server would truncate a longer name, which might then be that of another object.
+    -- The server would truncate a longer name, possibly to the name of another object.
     IF octet_length(name) > 63 OR EXISTS (
         SELECT 1 FROM pg_catalog.pg_class c
         WHERE c.relnamespace = '@schema@'::regnamespace AND c.relname = _name_view.name

@@ -60,7 +60,7 @@ BEGIN
 END
 $outbox$;
 
--- _take_over_all takes over every claim of every consumer, as if all leases had run out.
+-- _take_over_all takes over every claim of every consumer, as if all leases had expired.
 CREATE OR REPLACE FUNCTION @schema@._take_over_all() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -146,7 +146,7 @@ CREATE OR REPLACE FUNCTION @schema@._renumber_events(moved text, numbers text) R
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     e record;
-    head bigint;              -- the last number given out
+    head bigint;              -- the last number assigned
     known bigint;             -- the highest known to any lane
     fresh bigint;             -- a new number
     born timestamptz;         -- when this cluster was made
@@ -228,8 +228,8 @@ $outbox$;
 -- has no number that the lane had reached; for the rest of its window see _may_be_again. In another
 -- cluster an event is new unless it surely existed before. A row written here has the transaction
 -- number of its event (row_xmin has the lower 32 bits). If the event's number is higher than the
--- row's own, the event is older than this cluster. If the old rows came as files (pg_upgrade), both
--- numbers continue, and _began_again is exact again.
+-- row's own, the event is older than this cluster. If the old rows were moved as files
+-- (pg_upgrade), both numbers continue, and _began_again is exact again.
 CREATE OR REPLACE FUNCTION @schema@._written_here(
     row_xmin xid, xid xid8, older boolean, given boolean) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $outbox$

@@ -1,10 +1,10 @@
--- _rights returns what a role needs for its part (producer, consumer, operator), and nothing more.
+-- _rights returns exactly the rights that a role needs for its part (producer, consumer, operator).
 -- held: the role is limited to a tenant.
 --
 -- Apart from emitting, only the owner writes to the tables: workers and operators change rows only
--- through functions that check them (see _admit). What they read is limited by rights on tables,
--- and by row-level security: a worker sees its own consumers, and a role that is limited to a
--- tenant sees the consumers of that tenant.
+-- through functions that check them (see _admit). Rights on tables and row-level security limit
+-- what they read: a worker sees its own consumers, and a role that is limited to a tenant sees the
+-- consumers of that tenant.
 --
 -- Reading and trimming rely on the xid, seq and created_at of an event, so no producer may set
 -- them. A role that is limited to a tenant cannot choose ids, either: a receiver that drops

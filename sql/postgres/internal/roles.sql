@@ -133,7 +133,7 @@ $outbox$;
 -- tenant that the caller acts for, even if the caller did not set it.
 --
 -- The owner and superusers need no wrapper, so their sessions are refused. Such a session may be
--- running a function of an unrelated role, for example that of an index on its table. _caller
+-- running a function of an unrelated role, for example in an index on that role's table. _caller
 -- returns the session's role even then, and the other role must not use its rights.
 CREATE OR REPLACE FUNCTION @schema@._admit(part text, consumer text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$

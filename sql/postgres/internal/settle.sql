@@ -23,8 +23,8 @@ BEGIN
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(q.tried - failed, 0);
-    -- Over all lanes: the epoch of an unused lane would be low, and every scan would step over the
-    -- dead claims of the others.
+    -- The minimum is over all lanes: an unused lane would hold its own value back, and every scan
+    -- would step over the dead claims of the others.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
                                AND x.epoch >= l.claims_from), k.epoch + 1);
 END

@@ -115,7 +115,7 @@ BEGIN
     END IF;
     now := @schema@._clock();
 
-    -- due_from is that of lane -1
+    -- due_from is stored in lane -1
     SELECT x.consumer, x.lane, x.version, x.seen, x.floor, x.target, x.next_floor, x.window_end,
            x.pos, x.claims_from, x.delivered, x.home, z.due_from, x.leader, x.members,
            x.kept_for, x.kept_until
@@ -130,7 +130,7 @@ BEGIN
     WHERE c.name = q.consumer AND c.lanes = q.lanes
       AND @include same_settings(c, q)@
       AND @include knows_version(knows)@
-      -- what _check_tenant would reject
+      -- cases that _check_tenant rejects
       AND c.tenant = coalesce(current_setting('outbox.tenant', true), '')
       AND (c.tenant = '' OR row_security_active('@schema@.event')
            OR current_user <> @schema@._caller())
@@ -197,7 +197,7 @@ BEGIN
         RETURN NULL;
     END IF;
     IF new.epoch <= q.epoch OR new.epoch <= ANY (q.known) THEN
-        -- q.known comes from the worker: only claims that exist count.
+        -- The worker provides q.known: only claims that exist count.
         last := (SELECT max(k.epoch) FROM @schema@.claim k
                  WHERE k.consumer = l.consumer AND k.epoch <> new.epoch);
         IF new.epoch <= greatest(q.epoch, last) THEN

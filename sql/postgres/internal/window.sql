@@ -96,7 +96,7 @@ LANGUAGE sql STABLE AS $outbox$
      ORDER BY e.seq)
 $outbox$;
 
--- _window_next returns the lowest seq past `pos` in a window, or NULL if there is none. It takes
+-- _window_next returns the lowest seq past `pos` in a window; NULL if no event is left. It takes
 -- one or two index probes, whatever the backlog. The parameters are those of _window_events.
 --
 -- The late events are probed first, and bound the search for a fresh one, so that a late

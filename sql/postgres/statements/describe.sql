@@ -4,9 +4,9 @@
 --     $2  the same as a quoted identifier
 --     $3  that identifier as it stands in a literal
 --
--- Two outboxes must compare equal whatever their schemas are called. The schema is first in the
--- search_path, so the server omits its name. In texts that we wrote, and in names derived from it,
--- @ replaces the name here. Whether a constraint was checked against older rows makes no
+-- Two outboxes must compare equal regardless of the names of their schemas. The schema is first in
+-- the search_path, so the server omits its name. In texts that we wrote, and in names derived from
+-- it, @ replaces the name here. Whether a constraint was checked against older rows makes no
 -- difference.
 SELECT d.kind, d.name, replace(replace(d.def, $3, '@'), $2, '@')
 FROM pg_catalog.pg_namespace n, LATERAL (

@@ -95,7 +95,7 @@ static int columns_json(const struct adopt_request *req, struct buf *b, struct e
     return buf_cstr(b) ? 0 : err_nomem(err);
 }
 
-/* Makes the adoption, or reports what it would do. */
+/* Adopts the table, or reports the effects of an adoption. */
 static PGresult *adopt_query(struct pg_store *st, const struct adopt_request *req,
                              struct error *err)
 {

@@ -88,8 +88,8 @@ static int check_connected(struct pg_store *st, PGconn *db, struct error *err)
 /* Connects; unless `like` is NULL, to the same server as `like`. */
 static PGconn *dial(struct pg_store *st, PGconn *like, struct error *err)
 {
-    /* The later of two settings wins. So the URL comes after our defaults, and the encoding, which
-     * it may not choose, after the URL. */
+    /* The later of two settings wins. So the URL follows our defaults, and the encoding, which the
+     * URL may not choose, follows the URL. */
     const char *keywords[10] = {"connect_timeout",           "keepalives_idle", "tcp_user_timeout",
                                 "fallback_application_name", "dbname",          "client_encoding"};
     const char *values[10] = {"10", "30", "60000", "outbox", st->conninfo, "UTF8"};
@@ -278,8 +278,8 @@ static int check_tenant(struct pg_store *st, struct error *err)
 }
 
 /* Repairs an outbox that was restored from another cluster, or whose numbers started over, before
- * anything is read from it. Every claim checks that as well, but other commands may come first. A
- * role that may only emit cannot check it, and need not. */
+ * anything is read from it. Every claim checks that as well, but other commands may precede the
+ * first claim. A role that may only emit cannot check it, and need not. */
 static int check_moved(struct pg_store *st, struct error *err)
 {
     struct error why;

@@ -109,7 +109,7 @@ static struct consumer_spec read_spec(const PGresult *r, int i, struct arena *a,
                                   .retry = pg_copy(r, i, 5, a, ok)};
 }
 
-/* The columns of list_sql that come after the first: see read_info. */
+/* The columns of list_sql after the first ones: see read_info. */
 enum {
     L_HEAD = 25,
     L_PARKED_EXACT,
@@ -252,7 +252,7 @@ static int64_t unclaimed_of(const struct probe *n, int64_t head)
 }
 
 /* Corrects the counts of a consumer with a predicate, which the server does not evaluate: it counts
- * all events that match the type patterns. Claimed events are not examined if there are too many.
+ * all events that match the type patterns. Claimed events are not examined if they are too many.
  * `row` is the consumer's row in the result of list_sql. */
 static int probe_predicate(struct pg_store *st, const PGresult *list, int row,
                            struct consumer_info *c, struct error *err)

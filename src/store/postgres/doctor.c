@@ -641,8 +641,8 @@ static int adopted(const struct look *l, const PGresult *r)
                n == 1 ? "a table is" : "tables are");
 }
 
-/* What prevents rows of adopted tables from being marked. Their events are still delivered, so no
- * other check reports it. */
+/* Reasons why rows of adopted tables are not marked. Their events are still delivered, so no other
+ * check reports it. */
 /* clang-format off */
 static const char marked_sql[] =
     "SELECT m.tab, m.consumer, m.error, "

@@ -181,7 +181,7 @@ static int allow_large(struct pg_store *st, PGconn *foreign, struct error *err)
     return r ? 0 : -1;
 }
 
-/* Emits an event, in the open transaction if there is one. */
+/* Emits an event, in the open transaction if any. */
 static int insert_event(struct pg_store *st, PGconn *foreign, const struct new_event *ev,
                         char ret_id[UUID_TEXT + 1], bool *ret_duplicate, struct error *err)
 {

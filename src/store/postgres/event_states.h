@@ -4,7 +4,7 @@
 
 #include "store/postgres/postgres.h"
 
-/* What a listing needs to decide the state of an event for each of n consumers. */
+/* The data by which a listing determines the state of an event for each of n consumers. */
 struct viewer {
     struct pg_store *st;
     const char *consumer; /* the only one; NULL: all */
@@ -17,12 +17,12 @@ struct viewer {
 };
 
 /* pg_viewer_init reads the consumer of that name, or all if it is NULL; the name must live as long
- * as the viewer. ERR_NOTFOUND: there is no consumer of that name. */
+ * as the viewer. ERR_NOTFOUND: the consumer does not exist. */
 int pg_viewer_init(struct viewer *v, struct pg_store *st, const char *consumer, struct error *err);
 void pg_viewer_release(struct viewer *v);
 
 /* pg_viewer_ask queries the states of the events of a page, for pg_viewer_tell; the caller clears
- * *ret. It is NULL if there is no consumer, or no event. */
+ * *ret. It is NULL if there are no consumers or no events. */
 int pg_viewer_ask(struct viewer *v, const struct event *page, size_t n, PGresult **ret,
                   struct error *err);
 /* pg_viewer_tell fills in v->d for one event of the page. Its strings live in the arena. */

@@ -239,7 +239,7 @@ static int show_range(struct listing *l, struct range *r, struct error *err)
     return result;
 }
 
-/* Finds the first event of a range, in the order of the listing; 0: there is none. */
+/* Returns the first event of a range, in the order of the listing; 0 if the range is empty. */
 static int first_event(struct listing *l, struct range r, int64_t *ret, struct error *err)
 {
     static const char forwards[] = "SELECT e.seq FROM @schema@.event e "

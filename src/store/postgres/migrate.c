@@ -33,8 +33,8 @@ static const char tables_sql[] =
     "WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')";
 /* clang-format on */
 
-/* Reads the version of the outbox, even an unknown one; 0: there is none. ERR_NOTOURS: the schema
- * has a table event of another kind. */
+/* Reads the version of the outbox, even an unknown one; 0: no outbox exists. ERR_NOTOURS: the
+ * schema has a table event of another kind. */
 static int read_version(struct pg_store *st, int64_t *ret, struct error *err)
 {
     PGresult *r = pg_query(st, err, tables_sql, "s", st->schema);
@@ -228,8 +228,8 @@ static const char no_limits_sql[] =
     "SET LOCAL lock_timeout = 0; "
     "SET LOCAL idle_in_transaction_session_timeout = 0";
 
-/* Lets one migration run at a time. Only a role that may change the outbox can take the lock. If
- * there is no outbox yet, CREATE SCHEMA and CREATE TABLE have the same effect. */
+/* Lets one migration run at a time. Only a role that may change the outbox can take the lock. If no
+ * outbox exists yet, CREATE SCHEMA and CREATE TABLE have the same effect. */
 static const char lock_meta_sql[] =
     "DO $outbox$ BEGIN "
         "IF has_table_privilege(to_regclass('@schema@.meta'), 'UPDATE') THEN "

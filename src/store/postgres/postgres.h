@@ -90,7 +90,7 @@ struct pg_ahead {
     char *seen, *target;
     int64_t floor, end;
 
-    /* what the server is sending, on the second connection */
+    /* the stream that the server is sending, on the second connection */
     struct {
         bool open;
         int64_t to; /* it ends here, or at the last of the requested rows */
@@ -133,9 +133,9 @@ struct pg_wakeup {
     bool possible;  /* producers of this database notify */
     bool listening; /* this connection listens */
     bool lock_lost; /* the connection broke while it held the lock: listeners were not notified */
-    bool holder_moved;  /* a listener was notified: the holder may have woken up */
-    int64_t found_at;   /* when events were last found, monotonic */
-    int64_t backoff_ms; /* how long to wait while a producer is about to commit; 0: not at all */
+    bool holder_moved;             /* a listener was notified: the holder may have woken up */
+    int64_t found_at;              /* when events were last found, monotonic */
+    int64_t backoff_ms;            /* wait while a producer is about to commit; 0: none */
     char foreign_lock_holder[200]; /* the unrelated session that holds the lock; "": none */
 
     struct pg_notices pending; /* arrived since wake_clear */
@@ -216,7 +216,7 @@ int pg_url_read(struct pg_store *st, const char *url, struct error *err);
 
 /* ---- connect.c ---- */
 
-/* pg_ready connects if there is no connection, or if the last one broke or went stale.
+/* pg_ready connects if there is no connection, or if the last one broke or became stale.
  * ERR_UNAVAILABLE: no connection, or the open transaction was lost with it. Others as pg_check. */
 int pg_ready(struct pg_store *st, struct error *err);
 /* pg_reader_ready does the same for the connection that reads ahead, which must lead to the same
@@ -267,7 +267,7 @@ int pg_exec(struct pg_store *st, struct error *err, int64_t *ret_n, const char *
 int pg_start(struct pg_store *st, struct error *err, const char *sql, const char *fmt, ...);
 PGresult *pg_finish(struct pg_store *st, struct error *err);
 
-/* pg_send starts a statement whose rows come one at a time, in binary form. pg_next_row returns 1
+/* pg_send starts a statement whose rows arrive one at a time, in binary form. pg_next_row returns 1
  * with a row, which the caller clears; 0 at the end; -1 on failure. pg_stop ends it early. */
 int pg_send(struct pg_store *st, enum pg_link link, struct error *err, const char *sql,
             const char *fmt, ...);
@@ -377,9 +377,9 @@ int pg_turn_many(struct store *st, struct batched_turn *t, size_t n, struct erro
 int64_t pg_key(struct str aggregate_type, struct str aggregate_id);
 /* pg_key_sample returns the hash of a sample key, which the server checks (_knows_keys). */
 int64_t pg_key_sample(void);
-/* pg_mark_waiting flags the events that may not be delivered now: those whose not_before has not
- * come, and those that wait behind others. `held` lists some of the latter as {seq,seq,...}, in any
- * order; `keys` lists keys whose events all wait. Either may be NULL. */
+/* pg_mark_waiting flags the events that may not be delivered now: those whose not_before is in the
+ * future, and those that wait behind others. `held` lists some of the latter as {seq,seq,...}, in
+ * any order; `keys` lists keys whose events all wait. Either may be NULL. */
 int pg_mark_waiting(struct batch *b, const char *held, const char *keys, int64_t now,
                     struct error *err);
 

@@ -5,7 +5,7 @@
 #define PAYLOAD_COLUMN 6
 
 /* window_events, written out: with order and limit in each branch the server merges the rows of two
- * indexes, and reads no row too many. Mostly there is no late branch, because no transaction was
+ * indexes, and reads no extra rows. The late branch is usually empty, because no transaction was
  * running at the older snapshot. */
 #define FRESH \
     "SELECT " PG_EVENT_COLUMNS \
@@ -35,8 +35,8 @@ static const char parked_sql[] = "SELECT " PG_EVENT_COLUMNS
                                  "coalesce(e.failing_ms, 0), e.proven::int::bigint "
                                  "FROM @schema@._claimed($1, $2::bigint) e ORDER BY e.seq";
 
-/* An event's history comes as a number, see sql/postgres/internal/claim_parked.sql. The query can
- * only be planned as a nested loop, which returns events in the order of the array. */
+/* An event's history is sent as one number, see sql/postgres/internal/claim_parked.sql. The query
+ * can only be planned as a nested loop, which returns events in the order of the array. */
 static const char listed_sql[] =
     "SELECT " PG_EVENT_COLUMNS ", (o.past >> 1) & 8388607, 0::bigint, o.past >> 24, o.past & 1 "
     "FROM unnest($1::bigint[], $2::bigint[]) AS o (seq, past), "
@@ -166,7 +166,7 @@ void pg_note_size(struct pg_store *st, const struct pg_chunk *c)
         st->row_bytes = (st->row_bytes + c->bytes / c->n) / 2;
 }
 
-/* Reads the requested rows, up to max_bytes. If there are more, the chunk is cut. */
+/* Reads the requested rows, up to max_bytes. If more follow, the chunk is cut. */
 static int read_claim(struct pg_store *st, const struct claim_request *req, struct arena *a,
                       struct pg_chunk *c, struct error *err)
 {

@@ -1,5 +1,5 @@
-/* request.c: what a turn asks of the server, as the parameter of a statement: an array of the type
- * _request (sql/postgres/0001_outbox.sql) in PostgreSQL's text format. For outcomes see
+/* request.c: the request of a turn, as the parameter of a statement: an array of the type _request
+ * (sql/postgres/0001_outbox.sql) in PostgreSQL's text format. For outcomes see
  * sql/postgres/functions/settle.sql. Fresh events that failed in the same way, or wait behind such
  * events, are sent as a set with their keys, so that the server can park them without a lookup
  * (sql/postgres/internal/settle.sql). */

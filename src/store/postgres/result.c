@@ -10,7 +10,7 @@
 #define EPOCH_MS INT64_C(946684800000) /* 2000-01-01, where PostgreSQL's time begins */
 #define TLS_LOOK_MS 50 /* how often to ask libpq on a connection with TLS; see wait_for */
 #define LOOK_MS 60000  /* and without */
-#define READER_MS 5000 /* for reading ahead: we can do without it, and leases run out meanwhile */
+#define READER_MS 5000 /* for reading ahead, which is optional, and leases expire meanwhile */
 
 /* ---- waiting ---- */
 

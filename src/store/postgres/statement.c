@@ -11,7 +11,8 @@
 
 /* ---- the marks in our SQL ---- */
 
-/* Appends the replacement of the mark at p. Returns the length of the mark; 0: there is none. */
+/* Appends the replacement of the mark at p. Returns the length of the mark; 0 if p is not at
+ * one. */
 static size_t add_mark(const struct pg_store *st, const char *p, bool in_literal, struct buf *b)
 {
     static const char schema[] = "@schema@", version[] = "@version@";
@@ -93,7 +94,7 @@ int pg_script(struct pg_store *st, const char *sql, struct error *err)
 
 /* Most names in our statements have no schema, and mean the server's own objects. With another
  * search_path, a role that may create objects in its schemas could have them run, with our rights,
- * in place of the server's. There are three cases:
+ * in place of the server's. The cases:
  *
  *   PATH_IS_OURS     on our own connection, where set_up in connect.c has set the path, and for a
  *                    statement that begins with PG_NAMED, which needs no path

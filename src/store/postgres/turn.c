@@ -37,7 +37,7 @@ bool pg_pulls_in(struct pg_store *st, const struct claim_request *req)
 
 /* ---- the call ---- */
 
-/* The columns of an answer, which come after those of an event, if the call returns events. */
+/* The columns of an answer, which follow those of an event if the call returns events. */
 enum {
     A_PLACE,
     A_LOST,
@@ -134,7 +134,7 @@ struct pg_answer pg_answer_at(const PGresult *r, int row)
         if ((size_t)pg_binary_int8(r, i, at + A_PLACE) != a.place)
             break;
         a.rows++;
-        if (at > 0 && PQgetisnull(r, i, PAYLOAD_COLUMN)) /* there is no event, or a large one */
+        if (at > 0 && PQgetisnull(r, i, PAYLOAD_COLUMN)) /* no event, or a large one */
             a.has_events = false;
     }
     return a;
@@ -249,7 +249,7 @@ static size_t listed_up_to(const char *seqs, int64_t last)
     return n;
 }
 
-/* Reads parked events, by the result's list if there is one. A dead letter that was sent back may
+/* Reads parked events, by the result's list if it has one. A dead letter that was sent back may
  * have been trimmed, and is then found only through the claim. */
 static int fetch_parked(struct turning *t, const struct pg_answer *an, struct error *err)
 {
@@ -340,8 +340,8 @@ static int take_batch(struct turning *t, const struct pg_answer *an, struct erro
     b->n = t->c.n;
     t->hint->skipped += t->c.scanned - t->c.n;
     if (b->n == 0) {
-        /* A parked event that the filter excludes comes alone. It is recorded as skipped, because
-         * it may have been claimed under another filter. */
+        /* A parked event that the filter excludes is handed out alone. It is recorded as skipped,
+         * because it may have been claimed under another filter. */
         return pg_drop_claim(t->st, t->req, b, parked ? t->c.last : 0, err);
     }
 

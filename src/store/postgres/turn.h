@@ -27,7 +27,7 @@ struct pg_answer {
     int64_t crashed, buried, wait_ms;
     int64_t now_ms; /* the database's clock */
     int64_t epoch, lane;
-    size_t n; /* events in the claim; 0: there is no claim */
+    size_t n; /* events in the claim; 0: no claim */
     bool suspect;
     const char *held, *keys; /* of a claim of parked events: their seqs, and the history of each */
     const char *seen, *target;

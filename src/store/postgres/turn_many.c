@@ -1,7 +1,7 @@
 /* turn_many.c: simple turns, of one consumer or of several at once.
  * sql/postgres/internal/simple_turns.sql decides which are simple, and makes those; this file
- * selects the ones to ask for, and hands each consumer its share of the events. They come with the
- * result, or are read once for all consumers at the same position. */
+ * selects the turns to request, and hands each consumer its share of the events. The events are
+ * part of the result, or are read once for all consumers at the same position. */
 #include <stdlib.h>
 
 #include "base/json.h"
@@ -32,7 +32,7 @@ struct reading {
     const PGresult *r;
     struct part *part;
     size_t n;
-    const struct part *first; /* of those at the current position, which gives the window */
+    const struct part *first; /* first part at the current position; it determines the window */
     struct arena look;
     struct pg_chunk looked; /* the number and size of the examined events */
 };
@@ -282,8 +282,8 @@ static void shrink_all(struct pg_store *st, struct part *part, size_t n)
     buf_release(&b);
 }
 
-/* Builds a batch from a claim whose events were read. Cuts the claim if memory ran out, and drops
- * one in which the predicate matched nothing. */
+/* Builds a batch from a claim whose events were read. Cuts the claim if memory ran out, and drops a
+ * claim in which the predicate matched no event. */
 static int finish_claim(struct pg_store *st, struct part *p, struct error *err)
 {
     struct batched_turn *t = p->turn;

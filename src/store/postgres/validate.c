@@ -113,7 +113,7 @@ static bool of_other_table(const PGresult *r, int row, const PGresult *other)
     return !has_object(other, "table", name, table, true);
 }
 
-/* Orders rows by kind and name; a row past the end comes last. */
+/* Orders rows by kind and name; a row past the end sorts last. */
 static int compare_rows(const PGresult *a, int i, const PGresult *b, int j)
 {
     if (i >= PQntuples(a))

@@ -1,6 +1,6 @@
-/* waiting.c: which events of a claim may not be delivered now, because their not_before has not
- * come or because a parked event of their key holds them up. The server reports either these events
- * or the held keys, whichever it has at hand. */
+/* waiting.c: which events of a claim may not be delivered now, because their not_before is in the
+ * future or because a parked event of their key holds them up. The server reports either these
+ * events or the held keys, whichever it has at hand. */
 #include <stdlib.h>
 
 #include "store/postgres/postgres.h"

@@ -253,7 +253,7 @@ static void visit_rows(const PGresult *r, new_event_visit *visit, void *ctx,
 {
     int rows = PQntuples(r);
     if (PQgetisnull(r, 0, 1))
-        rows = 0; /* there is always one row, for the snapshot */
+        rows = 0; /* the snapshot always has one row */
     ret->n = (size_t)rows;
     if (rows > POLL_EVENTS) {
         ret->all = true;
