@@ -52,7 +52,7 @@ static int add_token(struct tokens *t, struct str word, struct error *err)
     if (word.n < ACCESS_TOKEN_MIN || word.n > ACCESS_TOKEN_MAX)
         return err_set(
             err, ERR_CONFIG,
-            "token %zu is not %d to %d characters long; openssl rand -hex 32 makes a good one",
+            "token %zu must have %d to %d characters; generate one with openssl rand -hex 32",
             t->n + 1, ACCESS_TOKEN_MIN, ACCESS_TOKEN_MAX);
     memcpy(t->token[t->n++].text, word.p, word.n);
     return 0;
@@ -122,7 +122,8 @@ static int add_file(struct tokens *t, const char *path, struct error *err)
     explicit_bzero(text, sizeof text);
 
     if (r == 0 && t->n == before)
-        r = err_set(err, ERR_CONFIG, "no token in it; openssl rand -hex 32 makes one");
+        r = err_set(err, ERR_CONFIG,
+                    "the file contains no token; generate one with openssl rand -hex 32");
     if (r != 0)
         return err_prefix(err, "%s", path);
     return 0;
@@ -137,7 +138,7 @@ static int add_variable(struct tokens *t, const char *name, struct error *err)
     if (add_lines(t, str_of(value), err) != 0)
         return err_prefix(err, "%s", name);
     if (t->n == before)
-        return err_set(err, ERR_CONFIG, "%s: no token in it", name);
+        return err_set(err, ERR_CONFIG, "%s: contains no token", name);
     return 0;
 }
 
@@ -372,8 +373,7 @@ static struct access_refusal check_host(const struct access_rules *rules,
         return (struct access_refusal){400, "Host is not a name or address\n"};
     if (is_ours(&h, here) || is_listed(rules->hosts, &h))
         return allowed;
-    return (struct access_refusal){
-        403, "this host name is not accepted here; listen-hosts adds names\n"};
+    return (struct access_refusal){403, "this host name is not accepted; add it to listen-hosts\n"};
 }
 
 /* ---- Origin ---- */
@@ -441,5 +441,5 @@ struct access_refusal access_details(const struct access_rules *rules,
     struct str token = bearer_of(r->authorization);
     if (token.p && access_token_matches(rules->tokens, token))
         return allowed;
-    return (struct access_refusal){401, "this needs Authorization: Bearer and the token\n"};
+    return (struct access_refusal){401, "this needs the header Authorization: Bearer TOKEN\n"};
 }

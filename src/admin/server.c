@@ -301,7 +301,7 @@ static void make_reply(struct admin *s, struct MHD_Connection *c, const char *ur
     }
     if (!page) {
         ret->status = MHD_HTTP_NOT_FOUND;
-        buf_adds(&ret->text, "not found; there are /metrics, /livez and /readyz\n");
+        buf_adds(&ret->text, "not found; the paths are /metrics, /livez and /readyz\n");
         return;
     }
 

@@ -103,13 +103,11 @@ static int check_folder(const struct stat *folder, struct error *err)
 {
     bool open_to_all = (folder->st_mode & S_IWOTH) && !(folder->st_mode & S_ISVTX);
     if (open_to_all)
-        return err_set(
-            err, ERR_CONFIG,
-            "every user of this machine can put another socket in its place; chmod o-w its folder");
+        return err_set(err, ERR_CONFIG,
+                       "any user of this machine can replace the socket; chmod o-w its folder");
     if (folder->st_uid != 0 && folder->st_uid != geteuid())
-        return err_set(
-            err, ERR_CONFIG,
-            "its folder belongs to another user, who can put another socket in its place");
+        return err_set(err, ERR_CONFIG,
+                       "its folder belongs to another user, who can replace the socket");
     return 0;
 }
 
@@ -161,21 +159,22 @@ static int clear_way(const struct sockaddr_un *un, struct error *err)
     if (lstat(un->sun_path, &st) != 0) {
         if (errno == ENOENT)
             return 0;
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not examine it");
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not examine the existing file");
     }
     if (!S_ISSOCK(st.st_mode))
         return err_set(err, ERR_CONFIG,
-                       "it already exists and is not a socket; remove it, or name another");
+                       "a file with this name exists and is not a socket; remove it, or use "
+                       "another path");
     bool ours = st.st_uid == geteuid() || geteuid() == 0;
     if (!ours)
         return err_set(err, ERR_CONFIG,
-                       "the socket there belongs to another user; remove it, or name another");
+                       "the socket belongs to another user; remove it, or use another path");
     if (is_alive(un))
-        return err_set(err, ERR_UNAVAILABLE, "another process is listening there");
+        return err_set(err, ERR_UNAVAILABLE, "another process is listening on this socket");
 
     if (unlink(un->sun_path) == 0 || errno == ENOENT)
         return 0;
-    return err_errno(err, ERR_UNAVAILABLE, errno, "could not remove the stale socket there");
+    return err_errno(err, ERR_UNAVAILABLE, errno, "could not remove the stale socket");
 }
 
 /* ---- listening ---- */
@@ -189,7 +188,7 @@ static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct s
     int r = bind(fd, (const struct sockaddr *)un, sizeof *un), e = errno;
     umask(before);
     if (r != 0)
-        return err_errno(err, ERR_UNAVAILABLE, e, "could not listen there");
+        return err_errno(err, ERR_UNAVAILABLE, e, "could not listen");
     if (lstat(un->sun_path, &st) != 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not examine the new socket");
     *ret = (struct socket_file){.device = st.st_dev, .inode = st.st_ino};
@@ -208,7 +207,7 @@ static int listen_path(int fd, const struct socket_wish *w, struct socket_file *
     if (r == 0)
         r = bind_file(fd, &w->address->at.un, w->mode, ret, err);
     if (r == 0 && listen(fd, w->backlog) != 0)
-        r = err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
+        r = err_errno(err, ERR_UNAVAILABLE, errno, "could not listen");
     close(folder); /* not before we listen: until then the socket looks stale */
     return r;
 }
@@ -231,7 +230,7 @@ int socket_listen(const struct socket_wish *w, struct socket_file *ret_file, int
         if (r == 0)
             r = listen(fd, w->backlog);
         if (r != 0)
-            err_errno(err, ERR_UNAVAILABLE, errno, "could not listen there");
+            err_errno(err, ERR_UNAVAILABLE, errno, "could not listen");
     }
 
     if (r != 0) {

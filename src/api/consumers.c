@@ -102,13 +102,14 @@ static int check_settings(const outbox_consumer *c, struct error *err)
                        c->c.name);
     if (has_sink && c->threads > 1)
         return err_set(err, ERR_CONFIG,
-                       "consumer \"%s\": workers are for handlers; a sink has `concurrency`",
+                       "consumer \"%s\": `workers` applies to handlers; for a sink, set "
+                       "`concurrency`",
                        c->c.name);
     if (too_few_lanes)
         return err_set(
             err, ERR_CONFIG,
-            "consumer \"%s\": %d workers need as many lanes, since a lane has one worker "
-            "at a time, or order none",
+            "consumer \"%s\": %d workers need as many lanes, since a lane has one worker at a "
+            "time; add lanes, or set order none",
             c->c.name, c->threads);
     if (has_own_fates(c) && c->events_set)
         return err_set(
@@ -216,8 +217,7 @@ static int check_names(struct worker *const *list, size_t n, struct error *err)
             bool collide = a != b && strcmp(a->name, b->name) == 0;
             if (collide)
                 return err_set(err, ERR_CONFIG,
-                               "there are two consumers with the name \"%s\"; rename one of them",
-                               a->name);
+                               "two consumers have the name \"%s\"; rename one of them", a->name);
         }
     }
     return 0;

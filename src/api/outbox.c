@@ -382,7 +382,7 @@ OUTBOX_API int outbox_hwm(outbox *ob, const char *stream, char ret[OUTBOX_HWM_SI
 {
     char id[OUTBOX_HWM_SIZE] = "";
     if (!stream)
-        return err_set(err_of(err), ERR_MISUSE, "no stream was named");
+        return err_set(err_of(err), ERR_MISUSE, "the name of the stream is missing");
     pthread_mutex_lock(&ob->lock);
     int r = ob->st->ops->marks(ob->st, stream, keep_first, id, err_of(err));
     pthread_mutex_unlock(&ob->lock);

@@ -336,8 +336,8 @@ static void warn_of_inbox(const struct supervisor *sv, const struct worker *w)
     text_duration_show(sv->inbox_ms, inbox);
     text_duration_show(horizon, need);
     log_at(sv->log, LOG_WARN_, w->consumer->name,
-           "inbox-retention is %s, but an event may be delivered again for %s (retention and "
-           "retries): make it longer, or a handler may take effect twice",
+           "inbox-retention is %s, but an event can be delivered again for %s (retention and "
+           "retries); raise inbox-retention, or a handler can take effect twice",
            inbox, need);
 }
 

@@ -126,8 +126,8 @@ OUTBOX_API struct st_mysql *outbox_tx_mariadb(outbox_tx *tx)
 static int has_none(struct error *err)
 {
     return err_set(err, ERR_MISUSE,
-                   "this handler has no transaction; give it a name (outbox_add_handler), "
-                   "without OUTBOX_EXTERNAL");
+                   "this handler has no transaction; register it with a name and without "
+                   "OUTBOX_EXTERNAL (outbox_add_handler)");
 }
 
 OUTBOX_API int outbox_tx_emit(outbox_tx *tx, const outbox_message *m, outbox_receipt *ret,

@@ -51,13 +51,13 @@ static void fold_space(char *s)
 static int open_section(struct parser *p, char *line, size_t n, struct error *err)
 {
     if (line[n - 1] != ']')
-        return err_set(err, ERR_CONFIG, "a section is [name], alone on its line");
+        return err_set(err, ERR_CONFIG, "write a section as [name], alone on its line");
     char *name = trim(line + 1, line + n - 1);
     fold_space(name);
     if (!*name)
-        return err_set(err, ERR_CONFIG, "a section without a name");
+        return err_set(err, ERR_CONFIG, "the section has no name");
     if (strpbrk(name, "[]"))
-        return err_set(err, ERR_CONFIG, "a bracket inside a section's name");
+        return err_set(err, ERR_CONFIG, "the section's name contains a bracket");
     p->section = name;
     return p->r->visit(p->r->ctx, name, NULL, NULL, err);
 }

@@ -160,8 +160,8 @@ static int not_reached(struct walk *w, const char *path, struct error *err)
         return err_errno(err, ERR_UNAVAILABLE, why, "could not open %s", path);
     return err_class(
         err, ERR_UNAVAILABLE, CLASS_DOWN, ELOOP,
-        "%s: a folder on the way is a link that belongs to uid %u, in a world-writable "
-        "folder; it is not followed",
+        "%s: the path contains a symbolic link of uid %u in a world-writable folder, which is not "
+        "followed",
         path, (unsigned)w->untrusted_uid);
 }
 
@@ -195,11 +195,10 @@ static int not_trusted(const char *name, const struct stat *st, struct error *er
     if (S_ISREG(st->st_mode) && st->st_nlink > 1)
         return err_class(
             err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
-            "%s has other names (hard links), and is in a world-writable folder: it is "
-            "not used",
+            "%s has other names (hard links) and is in a world-writable folder; refusing to use it",
             name);
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, EPERM,
-                     "%s belongs to uid %u, and is in a world-writable folder: it is not used",
+                     "%s belongs to uid %u and is in a world-writable folder; refusing to use it",
                      name, (unsigned)st->st_uid);
 }
 
@@ -241,7 +240,7 @@ int place_open(const struct place *p, int flags, mode_t mode, bool *ret_made, st
 
     struct stat st;
     if (fstat(fd, &st) != 0)
-        err_errno(err, ERR_UNAVAILABLE, errno, "could not look at %s", p->path);
+        err_errno(err, ERR_UNAVAILABLE, errno, "could not examine %s", p->path);
     else if (!is_usable(p, &st))
         not_trusted(p->path, &st, err);
     else

@@ -127,7 +127,9 @@ int text_size(const char *s, int64_t *ret, struct error *err)
         const struct unit *u = find_unit(sizes, p, strlen(p));
         if (!u)
             return err_set(err, ERR_CONFIG,
-                           "\"%s\" has an unknown unit: write KiB, MiB or GiB, or bytes alone", s);
+                           "\"%s\" has an unknown unit: write KiB, MiB or GiB, or a number of "
+                           "bytes without a unit",
+                           s);
         factor = u->factor;
     }
 
@@ -164,7 +166,9 @@ int text_int(const char *s, int64_t min, int64_t max, int64_t *ret, struct error
         fits = decimal_push(&v, digit);
     }
     if (!fits || v < min || v > max)
-        return err_set(err, ERR_CONFIG, "%s is out of range: it goes from %" PRId64 " to %" PRId64,
+        return err_set(err, ERR_CONFIG,
+                       "%s is out of range: it must be from %" PRId64 " to "
+                       "%" PRId64,
                        s, min, max);
     *ret = v;
     return 0;

@@ -32,9 +32,9 @@ static const struct option_def options[] = {
      "layout of the table: processed_at, debezium, or auto to detect it (the default)", option_word,
      ARG(adopt.shape), .names = shapes},
     {"column", "FIELD=COLUMN", NULL,
-     "which column holds a field, if its name is unusual; the fields are id, type, aggregate_type, "
-     "aggregate_id, payload, created_at, processed_at and tenant; FIELD= if there is none; "
-     "FIELD='TEXT' for a constant type, aggregate_type or tenant; may be repeated",
+     "column that holds a field, if it is not found by its name; the fields are id, type, "
+     "aggregate_type, aggregate_id, payload, created_at, processed_at and tenant; FIELD= if the "
+     "table has none; FIELD='TEXT' for a constant type, aggregate_type or tenant; may be repeated",
      set_column, ARG(adopt)},
     {"existing", "WHAT", NULL,
      "what to do with rows that are not processed yet: copy them (the default) or skip them",
@@ -158,8 +158,9 @@ static int check_options(const struct adopt_args *a, struct error *err)
         const char *text;
     } rules[] = {
         {a->undo && (describes || marks),
-         "--undo takes no --shape, --column, --existing, --mark or --drop-mark"},
-        {a->drop_mark && (a->mark || a->existing), "--drop-mark takes no --mark or --existing"},
+         "--undo cannot be combined with --shape, --column, --existing, --mark or --drop-mark"},
+        {a->drop_mark && (a->mark || a->existing), "--drop-mark cannot be combined with --mark or "
+                                                   "--existing"},
         {a->mark && !a->consumer, "--mark needs --consumer NAME, whose deliveries count"},
         {a->consumer && !a->mark, "--consumer needs --mark COLUMN"},
     };

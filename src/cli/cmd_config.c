@@ -81,19 +81,19 @@ static const void *checked_warning(const void *row, size_t i)
 
 static const struct listing_field fields_problem[] = {
     {"where", LISTING_TEXT, .at = offsetof(struct problem, where),
-     "where it is: a line of the file, a variable, an option; or null"},
+     "its place: a line of the file, a variable or an option; or null"},
     {"text", LISTING_TEXT, .at = offsetof(struct problem, text), "what is wrong"},
     {NULL},
 };
 
 #define AT(member) .at = offsetof(struct checked, member)
 static const struct listing_field fields_checked[] = {
-    {"ok", LISTING_BOOL, AT(ok), "whether a relay could run"},
+    {"ok", LISTING_BOOL, AT(ok), "whether a relay could run with these settings"},
     {"file", LISTING_TEXT, AT(file), "the config file, or null"},
     {"connected", LISTING_BOOL, AT(connected), "whether the store and the sinks were connected to"},
     {"consumers", LISTING_INT, AT(consumers), "number of consumers to run"},
     {"problems", LISTING_LIST, .sub = fields_problem, .nth = checked_problem,
-     .help = "problems that keep a relay from running"},
+     .help = "problems that prevent a relay from running"},
     {"warnings", LISTING_LIST, .sub = fields_problem, .nth = checked_warning,
      .help = "warnings for the operator"},
     {NULL},
@@ -193,7 +193,7 @@ static const struct listing_field fields_setting[] = {
     {"name", LISTING_TEXT, AT(name), "name of the setting"},
     {"value", LISTING_TEXT, AT(e.value), "its value without secrets, or null"},
     {"origin", LISTING_TEXT, AT(e.origin), "default, file, environment, flag or preset"},
-    {"where", LISTING_TEXT, AT(e.where), "where it was given, or null", "FROM",
+    {"where", LISTING_TEXT, AT(e.where), "where it was set, or null", "FROM",
      .text = setting_from_text},
     {NULL},
 };

@@ -25,8 +25,9 @@ static const struct option_def set_options[] = {
     OPTION_END,
 };
 static const struct option_def revert_options[] = {
-    {"to", "GENERATION", NULL, "generation to restore; the one before the last change if not given",
-     option_long, ARG(consumers.generation), .min = 1, .max = INT32_MAX},
+    {"to", "GENERATION", NULL,
+     "generation to restore; by default, the settings before the last change", option_long,
+     ARG(consumers.generation), .min = 1, .max = INT32_MAX},
     OPTION_JSON,
     OPTION_END,
 };
@@ -374,8 +375,8 @@ static int consumers_revert(struct cli *cli, struct error *err)
     }
     if (!to)
         return err_set(err, ERR_NOTFOUND,
-                       "consumer \"%s\" has no such earlier settings; "
-                       "`outbox consumers history %s` lists them",
+                       "consumer \"%s\" does not have these earlier settings; `outbox consumers "
+                       "history %s` lists those it has",
                        name, name);
 
     struct consumer_spec spec = h.spec;
@@ -399,9 +400,9 @@ const struct command cmd_consumers[] = {
      "list the settings that a consumer has had: events, where, order, lanes",
      .options = list_options, .min = 1, .max = 1, .json = JSON_ARRAY(fields_generation),
      .run = consumers_history},
-    {"consumers", "set", "NAME",
-     "change a consumer's settings, even to ones that were replaced before", .options = set_options,
-     .min = 1, .max = 1, .json = JSON_OBJECT(fields_changed), .run = consumers_set},
+    {"consumers", "set", "NAME", "change a consumer's settings; earlier settings can be set again",
+     .options = set_options, .min = 1, .max = 1, .json = JSON_OBJECT(fields_changed),
+     .run = consumers_set},
     {"consumers", "revert", "NAME", "restore earlier settings of a consumer",
      .options = revert_options, .min = 1, .max = 1, .json = JSON_OBJECT(fields_changed),
      .run = consumers_revert},

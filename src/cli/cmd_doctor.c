@@ -77,7 +77,7 @@ static void say_down(struct visit *v, const struct consumer_info *c, const char 
     human_age(clock_since(v->info.now_ms, c->report_at), age);
     if (c->claims == 0) {
         advice = "start a relay that runs it, to try the sink again";
-        caveat = "; this is its relay's last report, and no relay has a claim now";
+        caveat = "; this is the last report of its relay, and no relay has a claim now";
     }
     report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
                "consumer \"%s\" has been down since %s (%s): %.300s; %s%s", c->spec.name, since,
@@ -116,8 +116,8 @@ static void say_blocked(struct visit *v, const struct consumer_info *c, const ch
     const struct parked_info *p = &c->first_parked;
     char age[HUMAN_AGE], due[CLOCK_RFC3339_SIZE], attempts[HUMAN_COUNT], advice[300];
     snprintf(advice, sizeof(advice),
-             "`outbox events show %lld` shows it; once it can succeed, `outbox events retry %lld "
-             "--consumer %s`",
+             "see `outbox events show %lld`; once the cause is fixed, run `outbox events retry "
+             "%lld --consumer %s`",
              (long long)p->seq, (long long)p->seq, c->spec.name);
     report_say(&v->report, FINDING_WARNING, "blocked", advice,
                "consumer \"%s\" has not delivered event %lld, which is overdue for %s, and the "
@@ -163,7 +163,7 @@ static void examine_failures(struct visit *v, const struct consumer_info *c)
     char advice[200], n[HUMAN_COUNT];
     if (c->dead > 0) {
         snprintf(advice, sizeof(advice),
-                 "`outbox dead list --consumer %s` gives reasons; then retry or drop %s",
+                 "`outbox dead list --consumer %s` lists the reasons; then retry or drop %s",
                  c->spec.name, c->dead == 1 ? "it" : "them");
         report_say(&v->report, FINDING_WARNING, "dead-letter", advice, "consumer \"%s\" has %s",
                    c->spec.name, human_count(c->dead, "dead letter", n));
@@ -270,7 +270,7 @@ static void try_consumer(struct cli *cli, struct report *r, const char *name)
     struct consumer c;
     struct sink_broker b = {0};
     if (config_consumer(&cli->config, name, &c, &err) != 0) {
-        report_say(r, FINDING_PROBLEM, "sink", "`outbox config check` lists what is wrong",
+        report_say(r, FINDING_PROBLEM, "sink", "`outbox config check` lists the problems",
                    "consumer \"%s\": %s", name, err.text);
         return;
     }
@@ -300,7 +300,7 @@ static void say_version(struct visit *v, const struct schema_status *s)
 {
     long long there = (long long)s->there, known = (long long)s->known;
     if (there == known)
-        report_say(&v->report, FINDING_OK, "version", NULL, "%lld, as this program needs it",
+        report_say(&v->report, FINDING_OK, "version", NULL, "%lld, which this program needs",
                    known);
     else if (there == 0)
         report_say(&v->report, FINDING_PROBLEM, "version", "create one with `outbox init`",
@@ -381,7 +381,7 @@ static int doctor_run(struct cli *cli, struct error *err)
         const char *const *names = config_consumers(&cli->config, &n);
         if (n == 0)
             report_say(&v.report, FINDING_NOTE, "sink", "use -c with the config file of the relay",
-                       "the settings name no consumers to connect for");
+                       "the settings define no consumers, so there is nothing to connect to");
         for (size_t i = 0; i < n; i++)
             try_consumer(cli, &v.report, names[i]);
     }

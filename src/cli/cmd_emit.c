@@ -61,7 +61,7 @@ static const struct option_def options[] = {
      ARG(emit.payload)},
     {"header", "NAME=VALUE", NULL, "a header; may be repeated", set_header, ARG(emit)},
     {"idempotency-key", "KEY", NULL,
-     "emitting this key again adds no second event while the first one is kept", option_text,
+     "store only one event with this key, for as long as that event is kept", option_text,
      ARG(emit.idempotency_key)},
     {"tenant", "NAME", NULL, "tenant the event belongs to", option_text, ARG(emit.tenant)},
     {"delay", "DURATION", "0s", "do not deliver before this much time has passed", option_span,
@@ -139,7 +139,7 @@ struct emitted {
 static const struct listing_field fields_emitted[] = {
     {"id", LISTING_TEXT, .at = offsetof(struct emitted, id), "id of the event"},
     {"duplicate", LISTING_BOOL, .at = offsetof(struct emitted, duplicate),
-     "true: its idempotency key was in use, and no new event was stored"},
+     "true: the idempotency key was already in use, and no new event was stored"},
     {NULL},
 };
 
@@ -405,7 +405,8 @@ static int emit_run(struct cli *cli, struct error *err)
                          a->idempotency_key || a->tenant || a->delay_ms;
     if (describes_one)
         return options_usage(
-            err, "--ndjson takes no options about a single event: each line has its own");
+            err, "--ndjson cannot be combined with options for a single event; each line sets its "
+                 "own");
     return emit_many(cli, err);
 }
 

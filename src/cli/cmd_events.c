@@ -74,9 +74,9 @@ static int set_state(void *field, const char *value, const struct option_def *o,
     {"limit", "N", "100", "maximum number to list", \
      option_long, ARG(events.limit), .min = 1, .max = INT32_MAX, .env = true}, \
     {"look", "N", "200000", \
-     "maximum number of sequence numbers without a match to look at", \
+     "maximum number of sequence numbers to search without a match", \
      option_long, ARG(events.look), .min = 1, .max = INT64_MAX - 1, .env = true}, \
-    {"all", NULL, "no", "look at all events, however long it takes", option_bool, ARG(events.all), \
+    {"all", NULL, "no", "search all events, however long it takes", option_bool, ARG(events.all), \
      .env = true}, \
     OPTION_JSON, \
     OPTION_END
@@ -93,8 +93,8 @@ static const struct option_def list_options[] = {
 static const struct option_def inspect_options[] = {LISTING_OPTIONS};
 
 static const struct option_def show_options[] = {
-    {"all", NULL, "no", "look for an unusual id among all events, however long it takes",
-     option_bool, ARG(events.all)},
+    {"all", NULL, "no", "search all events for an unusual id, however long it takes", option_bool,
+     ARG(events.all)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -314,7 +314,8 @@ struct retried {
 };
 
 static const struct listing_field fields_retried[] = {
-    {"event", LISTING_TEXT, .at = offsetof(struct retried, id), "the event, as it was named"},
+    {"event", LISTING_TEXT, .at = offsetof(struct retried, id),
+     "the event's id or sequence number, as given"},
     {"waited", LISTING_INT, .at = offsetof(struct retried, waited),
      "consumers for which it waited for a retry"},
     {"dead", LISTING_INT, .at = offsetof(struct retried, dead),
@@ -471,7 +472,7 @@ static int events_retry(struct cli *cli, struct error *err)
 
 static const struct command_json list_json[] = {
     {fields_listed_event, "an array of objects", NULL},
-    {fields_looked, "one more object", "if not all events were looked at"},
+    {fields_looked, "one more object", "if not all events were searched"},
     {NULL},
 };
 

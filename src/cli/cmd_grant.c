@@ -15,7 +15,7 @@ static int add_consumer(void *field, const char *value, const struct option_def 
     (void)o;
     if (a->n_consumers == GRANTED_MAX)
         return err_set(err, ERR_CONFIG,
-                       "at most %d consumers can be named; name the others in another call",
+                       "at most %d consumers can be given; grant the others with another command",
                        GRANTED_MAX);
     a->consumers[a->n_consumers++] = value;
     return 0;
@@ -32,7 +32,7 @@ static int add_consumer(void *field, const char *value, const struct option_def 
 static const struct option_def grant_options[] = {
     OPTION_CONSUMER,
     {"tenant", "NAME", NULL,
-     "confine the role to this tenant in everything it may do, whatever its sessions set",
+     "confine all rights of the role to this tenant; its sessions cannot choose another",
      option_name, ARG(grant.tenant)},
     OPTION_DRY_RUN,
     OPTION_JSON,
@@ -112,9 +112,9 @@ static const struct listing_field fields_granted[] = {
     {"role", LISTING_TEXT, AT(req.role), "the role"},
     {"part", LISTING_TEXT, AT(req.part), "producer, consumer or operator"},
     {"consumers", LISTING_OWN, .json = add_consumers, .kind = "array of strings",
-     .only = has_consumers, .help = "the consumers that were named"},
+     .only = has_consumers, .help = "the consumers given with --consumer"},
     {"tenant", LISTING_TEXT, AT(req.tenant), "the tenant it is confined to", .optional = true},
-    {"changed", LISTING_BOOL, AT(changed), "whether there was anything to change"},
+    {"changed", LISTING_BOOL, AT(changed), "whether the rights had to be changed"},
     {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was done", .only = says_dry_run},
     {NULL},
 };
@@ -142,7 +142,7 @@ static int read_request(const struct cli *cli, bool revoke, struct grant_request
         .dry_run = args->dry_run,
     };
     if (a->n_consumers > 0 && !about_consumers(ret))
-        return options_usage(err, "--consumer goes with consumer rights, not with %s rights",
+        return options_usage(err, "--consumer applies to consumer rights, not to %s rights",
                              ret->part);
     return 0;
 }

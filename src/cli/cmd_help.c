@@ -27,7 +27,7 @@ static const char *const exit_codes[][2] = {
 static const struct option_def help_options[] = {
     {"man", NULL, "no", "print the manual page outbox(1)", option_bool, ARG(helping.man)},
     {"options", NULL, "no", "print all options as JSON", option_bool, ARG(helping.options)},
-    {"members", NULL, "no", "print the members of what commands print with --json, as JSON",
+    {"members", NULL, "no", "print a description of the commands' JSON output, as JSON",
      option_bool, ARG(helping.members)},
     OPTION_END,
 };
@@ -394,7 +394,8 @@ static void man_json(void)
 {
     const struct listing_field *listed[TABLES_MAX];
     size_t n = 0;
-    puts(".SH JSON\nWhat commands print with \\fB\\-\\-json\\fR. A time is a string in RFC 3339. A "
+    puts(".SH JSON\nThe output of each command with \\fB\\-\\-json\\fR. A time is a string in RFC "
+         "3339. A "
          "command may add members in a later version.");
     for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
         for (const struct command_json *j = c->json; j && j->fields; j++) {

@@ -26,7 +26,8 @@ struct inited {
 
 static const struct listing_field fields_inited[] = {
     {"store", LISTING_TEXT, .at = offsetof(struct inited, store), "its URL, without the password"},
-    {"created", LISTING_BOOL, .at = offsetof(struct inited, created), "whether anything was done"},
+    {"created", LISTING_BOOL, .at = offsetof(struct inited, created),
+     "whether anything was changed"},
     {NULL},
 };
 
@@ -95,7 +96,7 @@ static const struct listing_field fields_up[] = {
     STORE,
     {"from", LISTING_INT, AT(from), "the version before"},
     {"to", LISTING_INT, AT(s.known), "the version now"},
-    {"changed", LISTING_BOOL, AT(changed), "whether anything was done"},
+    {"changed", LISTING_BOOL, AT(changed), "whether anything was changed"},
     {NULL},
 };
 static const struct listing_field fields_migration[] = {

@@ -226,8 +226,8 @@ static int run_relay(struct relay *r, struct error *err)
     config_cautions(&r->cli->config, log_caution, r);
     if (geteuid() == 0)
         relay_log(r, LOG_WARN_, NULL,
-                  "running as root, which a relay does not need; a mistake, for example in an "
-                  "exec: command, would be made as root; run it as a separate user");
+                  "running as root, which a relay does not need; a fault, for example in an exec: "
+                  "command, would have the rights of root; run the relay as a separate user");
 
     int result = run_waiting(r, err);
     int number = atomic_load(&r->signal);
@@ -235,7 +235,8 @@ static int run_relay(struct relay *r, struct error *err)
     if (result == 0 && r->abandoned)
         result = err_set(
             err, ERR_CONFIG,
-            "no consumer could be started after the config was reloaded; the log has the reasons");
+            "no consumer could be started after the config was reloaded; see the log for the "
+            "reasons");
 
     const char *how = stopped_by(number);
     if (result != 0)

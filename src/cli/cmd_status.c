@@ -215,8 +215,8 @@ const struct command cmd_status[] = {
 
 static const struct option_def hwm_options[] = {
     {"consumer", "NAME", NULL,
-     "only marks recorded by this consumer; if not given, the role of another consumer may have "
-     "recorded higher ones",
+     "only marks recorded by this consumer; without this option, marks may come from the roles of "
+     "other consumers",
      options_consumer_name, ARG(hwm.consumer)},
     OPTION_JSON,
     OPTION_END,

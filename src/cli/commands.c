@@ -75,7 +75,7 @@ int commands_need_store(const struct cli *cli, struct error *err)
         return 0;
     return err_set(err, ERR_CONFIG,
                    "no store given; use --store sqlite:shop.db, set OUTBOX_STORE, or put `store = "
-                   "...` into the [outbox] section of a config file and name that with -c");
+                   "...` into the [outbox] section of a config file and pass the file with -c");
 }
 
 static void tell_progress(void *ctx, const char *text)

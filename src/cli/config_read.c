@@ -86,7 +86,8 @@ static int take_entry(void *ctx, const char *section, const char *name, const ch
     if (!name)
         return open_section(r, section, err);
     if (!*section)
-        return err_set(err, ERR_CONFIG, "\"%s\" is in no section; put [outbox] before it", name);
+        return err_set(err, ERR_CONFIG, "\"%s\" is outside of any section; put [outbox] before it",
+                       name);
 
     const char *consumer = consumer_of(section);
     const struct option_def *def = option_find(consumer_options, name);
@@ -409,7 +410,7 @@ static int unknown_variable(const struct config *c, const char *variable, struct
     char hint[TEXT_HINT], form[200];
     if (count_names(c) == 0)
         return err_set(err, ERR_CONFIG,
-                       "this belongs to no known consumer; name the consumer in OUTBOX_CONSUMERS");
+                       "this matches no known consumer; name the consumer in OUTBOX_CONSUMERS");
 
     struct arena arena;
     arena_init(&arena, 0);

@@ -161,7 +161,7 @@ static int unknown_option(const struct cli *cli, const char *name, struct error 
     }
     options_names(config_options, names);
 
-    char hint[TEXT_HINT], others[100] = "a command's own options go after it: see outbox help";
+    char hint[TEXT_HINT], others[100] = "write the options of a command after it: see outbox help";
     if (cli->cmd)
         snprintf(others, sizeof(others), "outbox help %s lists the options", cli->cmd->name);
     text_hint(name, names, (struct text_hint){"--", NULL, others}, hint);
@@ -339,7 +339,7 @@ static int check_complete(const struct cli *cli, struct error *err)
     snprintf(name, sizeof(name), "%s", cmd->name);
     if (cmd->sub)
         snprintf(name, sizeof(name), "%s %s", cmd->name, cmd->sub);
-    return options_usage(err, "%s needs %s; outbox help %s says more", name, cmd->args, cmd->name);
+    return options_usage(err, "%s needs %s; see outbox help %s", name, cmd->args, cmd->name);
 }
 
 /* Reports a bad variable only after the arguments, which may ask for help or override it. */

@@ -168,7 +168,7 @@ int output_confirm(const struct cli *cli, struct error *err, const char *fmt, ..
         const struct option_def *options = cli->cmd->options;
         bool has_dry_run = options && option_find(options, "dry-run");
         return options_usage(err, "this would %s; use --yes to do it%s", what,
-                             has_dry_run ? ", or --dry-run to look first" : "");
+                             has_dry_run ? ", or --dry-run for a preview" : "");
     }
 
     output_note("This will %s. Continue? [y/N] ", what);

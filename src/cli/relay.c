@@ -250,7 +250,7 @@ static void remove_unwanted(struct relay *r, const struct config *config, struct
         stop_consumer(c);
         relay_log(r, LOG_INFO_, c->name,
                   "stopped: no longer in the config; the store keeps its position and its events "
-                  "until outbox consumers remove");
+                  "until you run outbox consumers remove");
         drop_consumer(r, i);
         did->removed++;
     }
@@ -355,8 +355,8 @@ static void say_fixed(struct relay *r, const struct config *config)
         if (same || reloads || unused)
             continue;
         relay_log(r, LOG_WARN_, NULL,
-                  "%s cannot change while a relay runs; the old value stays in effect until it is "
-                  "restarted",
+                  "%s cannot change while a relay runs; the old value stays in effect until the "
+                  "relay is restarted",
                   o->name);
     }
 }

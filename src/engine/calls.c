@@ -5,8 +5,8 @@
 #include "engine/pipeline_impl.h"
 
 static const char silent[] = "a statement of the handler failed, but the handler reported success";
-static const char own_record[] = "the handler recorded itself in the inbox under its own name and "
-                                 "key: the library writes that record";
+static const char own_record[] = "the handler wrote its own inbox record: only the library may "
+                                 "write it";
 
 /* ---- fates ---- */
 
@@ -130,10 +130,9 @@ static enum sink_status fail_because(struct handler_call *call, const char *why)
 
 static void say_who_ended(const struct calls *c, size_t handler, struct handler_call *call)
 {
-    snprintf(
-        call->text, sizeof call->text,
-        "handler \"%s\" ended the transaction it was given: it must neither commit nor roll back",
-        c->h[handler].name);
+    snprintf(call->text, sizeof call->text,
+             "handler \"%s\" ended its transaction: a handler must neither commit nor roll back",
+             c->h[handler].name);
 }
 
 /* Returns the answer for a call whose fate is known, or HANDLER_RUN if the call has to be made. */
@@ -185,7 +184,7 @@ static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, si
                                        struct handler_call *call)
 {
     struct effects *e = &p->effects;
-    struct error err = {.text = "the transaction has to be undone first"};
+    struct error err = {.text = "the transaction must be rolled back first"};
 
     bool usable = e->state == EFFECTS_OPEN;
     if (e->state == EFFECTS_IDLE)
@@ -360,7 +359,7 @@ static void record_external(struct pipeline *p, size_t at)
     }
     if (r != 0)
         log_at(p->cfg.log, LOG_WARN_, p->c->name,
-               "could not record that a handler acted, so it may act again: %s", err.text);
+               "could not record that a handler ran, so it may run again: %s", err.text);
 }
 
 /* Commits the effect of the call and its record, if the claim is still ours. */

@@ -281,7 +281,7 @@ const struct option_def consumer_options[] = {
     {"webhook-allow", "NET,...", NULL,
      "private networks that webhooks may connect to, besides the public internet",
      http_options_allow, AT(http)},
-    {"webhook-proxy", "URL|env", NULL, "use this proxy; env: the one that https_proxy names",
+    {"webhook-proxy", "URL|env", NULL, "use this proxy; env: the proxy that https_proxy names",
      http_options_proxy, AT(http.proxy)},
     {NULL},
 };

@@ -44,7 +44,7 @@ static void event_not_now(struct pipeline *p, struct slot *slot, const struct si
     char key[FAILURE_KEY];
     struct log_about of = failure_about(ev, slot->d.attempt, key);
     log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-              "event %s (%s) has to wait, no attempt is counted: %s; next in %lld ms", ev->id.p,
+              "event %s (%s) must wait; the attempt is not counted: %s; next in %lld ms", ev->id.p,
               ev->type.p, text, (long long)delay);
     failure_note(p, slot, text);
     failure_put_off(p, slot, delay, text);

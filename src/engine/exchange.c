@@ -69,8 +69,8 @@ static void lose_claim(struct pipeline *p, struct batch_state *b, const char *wh
     inflight_lose(&p->inflight, b);
     p->stats.lost++;
     log_at(p->cfg.log, LOG_WARN_, p->c->name,
-           "claim %lld is lost: %s; events that will be delivered again: %zu",
-           (long long)b->claim.epoch, why, b->claim.n);
+           "claim %lld is lost: %s; events to be delivered again: %zu", (long long)b->claim.epoch,
+           why, b->claim.n);
 }
 
 int64_t exchange_renewal_at(const struct pipeline *p)
@@ -283,7 +283,8 @@ void exchange_settled(struct pipeline *p, size_t i, bool lost)
         p->next.marking = false;
     }
     if (lost)
-        lose_claim(p, b, "another worker has it, its lease expired, or the store was restored");
+        lose_claim(p, b,
+                   "another worker took it over, its lease expired, or the store was restored");
     else
         inflight_tell_settled(b, p->sk);
 

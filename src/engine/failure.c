@@ -437,8 +437,8 @@ static void log_retry(const struct pipeline *p, const struct slot *slot, bool co
     long long next_ms = (long long)out->delay_ms;
     if (!counts) {
         log_about(p->cfg.log, LOG_WARN_, p->c->name, &of,
-                  "event %s (%s) failed, and nothing got through after it, so it is not counted: "
-                  "%s; next in %lld ms",
+                  "event %s (%s) failed, and no delivery has succeeded since, so the attempt is "
+                  "not counted: %s; next in %lld ms",
                   ev->id.p, ev->type.p, out->error, next_ms);
     } else if (p->c->retry.attempts == RETRY_FOREVER) {
         log_about(

@@ -70,7 +70,8 @@ const struct listing_field fields_delivery[] = {
     {"attempts", LISTING_SMALL, AT(attempts), "attempts so far"},
     {"due_at", LISTING_TIME, AT(due_at), "when the next attempt is due, or null", "DUE"},
     {"error", LISTING_TEXT, AT(error), "why the last attempt failed, or null"},
-    {"delivered_at", LISTING_TIME, AT(delivered_at), "from its receipt, or null", "DELIVERED"},
+    {"delivered_at", LISTING_TIME, AT(delivered_at),
+     "when it was delivered, from its receipt; or null", "DELIVERED"},
     {"receipt", LISTING_TEXT, AT(receipt),
      "the sink's own id for it, such as a stream id, or null"},
     END,
@@ -147,9 +148,9 @@ const struct listing_field fields_listed_event[] = {
 #define AT(member) .at = offsetof(struct listed_look, member)
 const struct listing_field fields_looked[] = {
     {"partial", LISTING_BOOL, AT(looked.partial),
-     "true: the listing has not looked at all events; this object comes last"},
-    {"looked_from", LISTING_INT, AT(looked.from), "first sequence number that was looked at"},
-    {"looked_to", LISTING_INT, AT(looked.to), "last sequence number that was looked at"},
+     "true: the listing did not search all events; this object is the last"},
+    {"looked_from", LISTING_INT, AT(looked.from), "first sequence number searched"},
+    {"looked_to", LISTING_INT, AT(looked.to), "last sequence number searched"},
     {"after", LISTING_INT, AT(after), "value of --after to continue"},
     END,
 };
@@ -161,7 +162,7 @@ const struct listing_field fields_dead_letter[] = {
     {"event", LISTING_PART, AT(ev), .sub = fields_event},
     {"attempts", LISTING_SMALL, AT(attempts), "attempts that were made"},
     {"error", LISTING_TEXT, AT(error), "why the last attempt failed"},
-    {"dead_at", LISTING_TIME, AT(dead_at), "when it was given up", "DIED", "died"},
+    {"dead_at", LISTING_TIME, AT(dead_at), "when it became a dead letter", "DIED", "died"},
     {"retrying", LISTING_BOOL, AT(retrying), "whether it was sent back and is being delivered"},
     END,
 };
@@ -279,7 +280,7 @@ static void consumer_trouble_text(struct buf *b, const void *row)
     buf_addf(b, "since %s: ", human_age(clock_since(l->now_ms, c->report_at), age));
     buf_adds(b, c->report);
     if (c->claims == 0)
-        buf_adds(b, " (last report of its relay; none has a claim now)");
+        buf_adds(b, " (last report of its relay; no relay has a claim now)");
 }
 
 /* The position up to which everything is completed, and what holds back the rest. */
@@ -316,7 +317,7 @@ static bool consumer_read_rate(const void *row, struct listing_value *ret)
 static const struct listing_field first_parked[] = {
     {"seq", LISTING_INT, AT(c.first_parked.seq), "its sequence number"},
     {"overdue_ms", LISTING_AGE, AT(c.first_parked.since), ALSO(now_ms),
-     .help = "how long it could have been delivered"},
+     .help = "how long it has been due"},
     {"attempts", LISTING_SMALL, AT(c.first_parked.attempts), "attempts so far"},
     {"due_at", LISTING_TIME, AT(c.first_parked.due_at), "when the next attempt is due"},
     {"error", LISTING_TEXT, AT(c.first_parked.error), "why the last attempt failed, or null"},
@@ -341,7 +342,7 @@ const struct listing_field fields_consumer[] = {
     {"lag_ms", LISTING_AGE, AT(c.oldest_at), "age of the oldest of these events", "LAG", "lag",
      ALSO(now_ms)},
     {"overdue_ms", LISTING_AGE, AT(c.overdue_at), ALSO(now_ms),
-     .help = "how long the first of them could have been delivered"},
+     .help = "how long the first of them has been due"},
     {"delivered", LISTING_INT, AT(c.delivered), "events delivered since it was created"},
     {"in_flight", LISTING_ABOUT, AT(c.inflight), ALSO(c.inflight_exact),
      .help = "events that workers have claimed"},
@@ -354,7 +355,7 @@ const struct listing_field fields_consumer[] = {
     {"parked_exact", LISTING_BOOL, AT(c.parked_exact), "false: parked is an estimate"},
     {"first_parked", LISTING_OBJECT, .sub = first_parked, .nth = consumer_first_parked,
      .text = consumer_first_parked_text,
-     .help = "the parked event that could have been delivered for longest, or null"},
+     .help = "the parked event that has been due longest, or null"},
     {"dead", LISTING_INT, AT(c.dead), "dead letters", .label = "dead letters",
      .color = consumer_dead_color},
     {"next_due", LISTING_TIME, AT(c.next_due), "when the next retry is due, or null",
@@ -415,8 +416,8 @@ static const struct listing_field fields_store[] = {
     {"schema_version", LISTING_SMALL, AT(info.schema_version), "version of the outbox"},
     {"events", LISTING_INT, AT(info.events), "events that are kept"},
     {"events_exact", LISTING_BOOL, AT(info.events_exact), "false: events is an upper bound"},
-    {"head", LISTING_INT, AT(info.head), "highest sequence number ever given"},
-    {"tail", LISTING_INT, AT(info.tail), "lowest sequence number that is kept; 0: none"},
+    {"head", LISTING_INT, AT(info.head), "highest sequence number assigned so far"},
+    {"tail", LISTING_INT, AT(info.tail), "lowest sequence number kept; 0: none"},
     {"oldest_at", LISTING_TIME, AT(info.oldest_at), "when the oldest kept event was emitted"},
     {"consumers", LISTING_INT, AT(info.consumers), "number of consumers"},
     {"dead", LISTING_INT, AT(info.dead), "number of dead letters"},
@@ -449,7 +450,7 @@ const struct listing_field fields_finding[] = {
     {"level", LISTING_NAME, AT(level), "ok, note, warning or problem",
      .names = finding_level_names},
     {"name", LISTING_TEXT, AT(name), "name of the check"},
-    {"text", LISTING_TEXT, AT(text), "what was found, and why it matters"},
-    {"advice", LISTING_TEXT, AT(advice), "what to do, or null"},
+    {"text", LISTING_TEXT, AT(text), "the finding, and why it matters"},
+    {"advice", LISTING_TEXT, AT(advice), "how to fix it, or null"},
     END,
 };

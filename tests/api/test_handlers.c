@@ -267,7 +267,7 @@ static void invalid_handler_definitions_are_refused(void **state)
     OK(outbox_consumer_set(c, "lanes", "2", &err));
     OK(outbox_consumer_new(*state, "c.h", &both, &err));
     OK(outbox_on(both, "x", play, &s, &err));
-    refused(outbox_step(*state, NULL, &err), "two consumers with the name \"c.h\"");
+    refused(outbox_step(*state, NULL, &err), "two consumers have the name \"c.h\"");
 }
 
 static void short_inbox_retention_is_warned_about(void **state)

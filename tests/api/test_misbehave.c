@@ -168,14 +168,14 @@ static void handler_writing_its_own_record_gets_an_error(void **state)
 {
     (void)state;
     through(record_itself, false);
-    dead("recorded itself in the inbox");
+    dead("wrote its own inbox record");
 }
 
 static void handlers_own_record_is_an_error_in_mixed_groups_too(void **state)
 {
     (void)state;
     through(record_itself, true);
-    dead("recorded itself in the inbox");
+    dead("wrote its own inbox record");
 }
 
 /* ---- a transaction that the database gives up ---- */

@@ -155,7 +155,7 @@ class Moved(Case):
             with contextlib.closing(sqlite3.connect(other)) as a, contextlib.closing(sqlite3.connect(self.db)) as b:
                 a.backup(b)
             self.delivered_to_all("waits", relay)
-            self.assertIn("another outbox was put into this file", relay.output())
+            self.assertIn("this file now holds another outbox", relay.output())
 
     def test_restarted_numbers_are_repaired_for_all_consumers(self):
         with self.many() as relay:
@@ -171,7 +171,7 @@ class Moved(Case):
             self.emit("before")
             self.delivered("before", relay)
             os.rename(self.db, self.path("away"))
-            wait_until(lambda: "nothing is there now" in relay.output(), what=relay.output)
+            wait_until(lambda: "deleted or moved away" in relay.output(), what=relay.output)
             self.assertFalse(self.db.exists())
             self.assertIn("no such file", self.outbox("emit", "x", status=None).stderr)
             os.rename(self.path("away"), self.db)
@@ -392,4 +392,4 @@ class Moved(Case):
             with contextlib.closing(sqlite3.connect(other)) as a, contextlib.closing(sqlite3.connect(self.db)) as b:
                 a.backup(b)
             self.delivered("waits", relay)
-            self.assertIn("another outbox was put into this file", relay.output())
+            self.assertIn("this file now holds another outbox", relay.output())

@@ -261,7 +261,7 @@ class Lagging(Moved):
         self.assertIn("1 event kept", self.outbox("status", "--store", there).stdout)
         said = self.outbox("emit", "a", "--store", there, status=None)
         self.assertNotEqual(said.returncode, 0)
-        self.assertIn("use the server that is written to", said.stderr)
+        self.assertIn("use the primary", said.stderr)
         self.assertRegex(self.outbox("doctor", "--store", there, status=None).stdout, "problem.*read-only")
 
 

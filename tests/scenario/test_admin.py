@@ -134,7 +134,7 @@ class Tokens(AdminCase):
             statuses = lambda: [self.status(relay, "/metrics", f"Authorization: Bearer {token}") for token in (TOKEN, OTHER)]
             self.assertEqual(statuses(), [200, 401])
             for text, want, expect in ((f"{OTHER}\n{TOKEN}\n", [200, 200], "0 failed"), (f"{OTHER}\n", [401, 200], "0 failed"),
-                                       ("", [401, 200], "no token in it"), ("short\n", [401, 200], "16 to 256 characters")):
+                                       ("", [401, 200], "contains no token"), ("short\n", [401, 200], "16 to 256 characters")):
                 before = len(relay.output().splitlines())
                 self.token_file.write_text(text)
                 relay.signal(signal.SIGHUP)
@@ -308,7 +308,7 @@ class UnixSocket(AdminCase):
 
     def test_socket_in_use_is_left_alone(self):
         with self.serve(listen=self.at) as relay:
-            self.assertIn("another process is listening there", self.refused(UNAVAILABLE))
+            self.assertIn("another process is listening on this socket", self.refused(UNAVAILABLE))
             self.assertEqual(self.status(relay, "/livez"), 200)
 
     def test_one_of_many_starting_processes_gets_the_socket(self):
@@ -361,7 +361,7 @@ class UnixSocket(AdminCase):
         folder = self.path("open")
         folder.mkdir()
         folder.chmod(0o777)
-        self.assertIn("every user of this machine can put another socket in its place", self.refused(CONFIG, f"unix:{folder}/sock"))
+        self.assertIn("any user of this machine can replace the socket", self.refused(CONFIG, f"unix:{folder}/sock"))
         folder.chmod(0o1777)
         with self.serve(listen=f"unix:{folder}/sock"): pass
         self.assertIn("No such file or directory", self.refused(UNAVAILABLE, f"unix:{self.dir}/nothing/sock"))

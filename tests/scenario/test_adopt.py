@@ -172,8 +172,8 @@ class Adoption(FlagTable):
                 ([own], CONFIG, f"{own} is not a table that can be adopted: it is the outbox's own"),
                 (["odd", "--mark", "done"], USAGE, "--mark needs --consumer NAME"),
                 (["odd", "--consumer", "x"], USAGE, "--consumer needs --mark"),
-                (["odd", "--undo", "--existing", "copy"], USAGE, "--undo takes no"),
-                (["odd", "--undo", "--mark", "done", "--consumer", "x"], USAGE, "--undo takes no"),
+                (["odd", "--undo", "--existing", "copy"], USAGE, "--undo cannot be combined with"),
+                (["odd", "--undo", "--mark", "done", "--consumer", "x"], USAGE, "--undo cannot be combined with"),
                 (["odd", "--drop-mark", "--existing", "skip"], USAGE, "--drop-mark takes no")):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
         columns = ["--column", "processed_at=done", "--column", "type=kind", "--consumer", "x"]

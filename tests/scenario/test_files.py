@@ -129,7 +129,7 @@ class Shared(Case):
             link = self.tmp / "sub"
             link.symlink_to(target)
             os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
-            self.refused(link / "out", "is a link that belongs to")
+            self.refused(link / "out", "contains a symbolic link of uid")
             self.outbox("init", "--store", f"sqlite:{link}/new.db", status=69)
             link.unlink()
         self.assertEqual(list(inside.iterdir()), [])

@@ -112,7 +112,7 @@ class Sqlite(InsertOnly, Case):
     def test_doctor_finds_keys_whose_event_was_deleted(self):
         self.json("emit", "paid", "--idempotency-key", "twice")
         self.alter_events("DELETE FROM outbox_event WHERE type = 'paid'")
-        self.assertIn("1 events with an idempotency key were deleted, and not by trim", self.outbox("doctor", status=None).stdout)
+        self.assertIn("1 events with an idempotency key were deleted, but not by trim", self.outbox("doctor", status=None).stdout)
 
     def test_dump_can_be_restored(self):
         with contextlib.closing(sqlite3.connect(self.db)) as db: dump = "\n".join(db.iterdump())

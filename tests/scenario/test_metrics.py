@@ -534,7 +534,7 @@ class Served(OutsideCase):
         with self.serve(*self.file_sink()) as relay:
             taken = relay.url.removeprefix("http://")
             done = self.outbox("relay", "--listen", taken, *self.file_sink(), status=UNAVAILABLE)
-            self.assertIn(f"--listen {taken}: could not listen there: Address already in use", done.stderr)
+            self.assertIn(f"--listen {taken}: could not listen: Address already in use", done.stderr)
 
     def test_no_socket_is_opened_without_listen(self):
         with self.relay(*self.file_sink()) as relay:

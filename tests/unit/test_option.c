@@ -72,7 +72,7 @@ static void error_names_the_option(void **state)
     struct error err;
     assert_int_equal(option_set(table, &t, "lanes", "500", &err), -1);
     assert_int_equal(err.code, ERR_CONFIG);
-    assert_string_equal(err.text, "lanes: 500 is out of range: it goes from 1 to 256");
+    assert_string_equal(err.text, "lanes: 500 is out of range: it must be from 1 to 256");
     assert_int_equal(option_set(table, &t, "lanes", NULL, &err), -1);
     assert_string_equal(err.text, "lanes: needs a value: N");
     assert_int_equal(t.lanes, 3);

@@ -186,7 +186,7 @@ static void refuses_numbers_out_of_bounds(void **state)
     struct error err;
     int64_t n = 7;
     assert_int_equal(text_int("0", 1, 5, &n, &err), -1);
-    assert_string_equal(err.text, "0 is out of range: it goes from 1 to 5");
+    assert_string_equal(err.text, "0 is out of range: it must be from 1 to 5");
     assert_int_equal(text_int("6", 1, 5, &n, &err), -1);
     assert_int_equal(text_int("9223372036854775808", INT64_MIN, INT64_MAX, &n, &err), -1);
     assert_int_equal(text_int("99999999999999999999999", INT64_MIN, INT64_MAX, &n, &err), -1);

@@ -17,7 +17,8 @@ int db_schema_version(struct store *st, int64_t *ret, struct error *err)
     if (db_value(st, err, &meta, SQL(has_table, .schema = schema, .name = "outbox_meta")) != 0)
         return -1;
     if (event && !meta)
-        return err_set(err, ERR_NOTOURS, "%s: has a table outbox_event that is not ours%s",
+        return err_set(err, ERR_NOTOURS,
+                       "%s: the table outbox_event exists, but does not belong to an outbox%s",
                        db_of(st)->shown, d->not_ours);
     return meta ? db_value(st, err, ret, SQL(schema_version)) : 0;
 }
@@ -42,7 +43,7 @@ int db_schema_check(struct store *st, struct error *err)
         return -1;
     if (version == 0)
         return err_set(err, ERR_NOTOURS,
-                       "%s: no outbox in this database; make one with `outbox init`",
+                       "%s: no outbox in this database; create one with `outbox init`",
                        db_of(st)->shown);
     if (version < st->ops->driver->schema_version)
         return err_set(
@@ -72,7 +73,7 @@ int db_doctor_lost(struct store *st, const struct doctor_request *req, struct er
     struct db_rows q = db_rows(st, err, SQL(lost_parked, .max = DOCTOR_ROWS));
     while ((r = db_step(&q, err)) == 1) {
         db_doctor_say(
-            req, FINDING_PROBLEM, "lost", "bring them back from a backup, or emit them again",
+            req, FINDING_PROBLEM, "lost", "restore them from a backup, or emit them again",
             "consumer \"%.63s\": %lld events that wait for it were deleted, the first is %lld",
             db_text(&q, 0).p, (long long)db_int(&q, 1), (long long)db_int(&q, 2));
     }

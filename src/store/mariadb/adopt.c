@@ -72,15 +72,15 @@ static int check_table(const struct source *s, struct error *err)
     const char *at = s->of[F_CREATED], *payload = s->of[F_PAYLOAD];
     if (at && mdb_adopt_kind(s, at) != MDB_KIND_TIME && mdb_adopt_kind(s, at) != MDB_KIND_NUMBER)
         return err_set(err, ERR_CONFIG,
-                       "column %.100s of %.100s is neither a time nor a number, and cannot be the "
-                       "created_at; leave it out: --column created_at=",
+                       "column %.100s of %.100s is neither a time nor a number, and cannot be used "
+                       "as created_at; omit it with --column created_at=",
                        at, s->name);
     bool json = mdb_adopt_kind(s, payload) == MDB_KIND_TEXT ||
                 mdb_adopt_kind(s, payload) == MDB_KIND_BYTES;
     if (!json)
         return err_set(err, ERR_CONFIG,
-                       "column %.100s of %.100s is neither a text nor bytes, and cannot be the "
-                       "payload",
+                       "column %.100s of %.100s is neither text nor binary, and cannot be used as "
+                       "the payload",
                        payload, s->name);
     return mdb_mark_check(s, err);
 }

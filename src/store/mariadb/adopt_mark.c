@@ -100,11 +100,10 @@ static int same_key(const struct source *s, struct error *err)
     db_done(&q);
     if (same)
         return 0;
-    return err_set(
-        err, ERR_CONFIG,
-        "rows of %.100s are marked, and would now be identified by a different column: give "
-        "--mark and --consumer again, or --drop-mark first",
-        s->name);
+    return err_set(err, ERR_CONFIG,
+                   "rows of %.100s are marked, and cannot be identified by a different column from "
+                   "now on: give --mark and --consumer again, or --drop-mark first",
+                   s->name);
 }
 
 int mdb_mark_check(const struct source *s, struct error *err)
@@ -117,8 +116,8 @@ int mdb_mark_check(const struct source *s, struct error *err)
     if (mdb_adopt_kind(s, mark) == MDB_KIND_BYTES)
         return err_set(
             err, ERR_CONFIG,
-            "column %.100s of table %.100s is binary, and cannot hold the mark: it has to "
-            "be a time, a number or a text",
+            "column %.100s of table %.100s is binary, and cannot hold the mark: it must be a time, "
+            "a number or text",
             mark, s->name);
     return 0;
 }

@@ -27,18 +27,17 @@ static int server(struct mdb_store *st, const struct doctor_request *req, struct
     else
         db_doctor_say(
             req, FINDING_NOTE, "durability", "set both to 1, unless this is on purpose",
-            "innodb_flush_log_at_trx_commit or sync_binlog is not 1: commits of the last second, "
-            "and their events, may be gone after a crash of the machine, though some were "
-            "delivered");
+            "innodb_flush_log_at_trx_commit or sync_binlog is not 1: a crash of the machine may "
+            "lose the commits of the last second and their events, though some were delivered");
     if (db_int(&q, READ_ONLY) != 0)
         db_doctor_say(req, FINDING_PROBLEM, "read-only",
-                      "use the server that takes writes, or promote this one",
-                      "the server is read-only: nothing can be emitted or delivered there");
+                      "connect to the primary, or promote this server",
+                      "the server is read-only: nothing can be emitted or delivered");
     if (db_int(&q, STRICT) == 0)
         db_doctor_say(
             req, FINDING_NOTE, "sql_mode", "set STRICT_TRANS_TABLES",
-            "sql_mode is not strict: an INSERT whose values do not fit is refused by the outbox, "
-            "but other tables store something else than they were given");
+            "sql_mode is not strict: the outbox refuses an INSERT whose values do not fit, but "
+            "other tables store altered values");
     if (db_int(&q, STEP) != 1)
         db_doctor_say(
             req, FINDING_WARNING, "auto_increment_increment", "write events on one server only",
@@ -63,8 +62,8 @@ static void transactions(struct mdb_store *st, const struct doctor_request *req)
         db_doctor_say(req, FINDING_WARNING, "transaction",
                       connection != 0 ? "end it, or KILL the connection"
                                       : "XA RECOVER lists it: XA COMMIT or XA ROLLBACK it",
-                      "%s has been open for %lld s: events in it are not delivered, and the server "
-                      "keeps what others have deleted",
+                      "%s has been open for %lld s: its events are not delivered, and the server "
+                      "cannot purge deleted rows",
                       whose, (long long)db_int(&q, 1));
     }
 }
@@ -114,7 +113,7 @@ static int guards(struct mdb_store *st, const struct doctor_request *req, struct
             (long long)unmarked);
     if (guards == 0)
         db_doctor_say(req, FINDING_WARNING, "insert-only",
-                      "create it again as `outbox migrate gen` has it",
+                      "create it again with its statement from `outbox migrate gen`",
                       "outbox_guard is missing: TRUNCATE can lose events silently");
     return 0;
 }
@@ -129,7 +128,7 @@ static int lost_events(struct mdb_store *st, const struct doctor_request *req, s
         return -1;
     if (fresh + ordered > 0)
         db_doctor_say(req, FINDING_PROBLEM, "lost",
-                      "bring them back from a backup, or emit them again",
+                      "restore them from a backup, or emit them again",
                       "%lld events were deleted before every consumer had received them",
                       (long long)(fresh + ordered));
     return db_doctor_lost(&st->base.store, req, err);
@@ -145,9 +144,9 @@ static void definers(struct mdb_store *st, const struct doctor_request *req)
     while (db_step(&q, &ignored) == 1)
         db_doctor_say(
             req, FINDING_PROBLEM, "definer",
-            "run `outbox init`, as an account that stays, or create that account again",
-            "trigger %.64s runs as %.200s, an account that does not exist: every statement "
-            "that it belongs to fails",
+            "run `outbox init` as an account that will be kept, or create that account again",
+            "trigger %.64s runs as %.200s, an account that does not exist: every statement that "
+            "fires it fails",
             db_text(&q, 1).p, db_text(&q, 0).p);
 }
 
@@ -160,8 +159,8 @@ static int marked(struct mdb_store *st, const struct doctor_request *req, struct
     while ((r = db_step(&q, err)) == 1)
         db_doctor_say(
             req, FINDING_PROBLEM, "marked",
-            "fix that; or run `outbox adopt TABLE --drop-mark`, and stop what delivered the rows "
-            "before",
+            "fix that; or run `outbox adopt TABLE --drop-mark`, and stop the system that delivered "
+            "the rows before",
             "rows of table %.64s are not marked, though consumer \"%.63s\" has received them: "
             "%.1000s",
             db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);
@@ -177,8 +176,7 @@ static int sequencer(struct mdb_store *st, const struct doctor_request *req, str
         db_doctor_say(
             req, FINDING_PROBLEM, "sequencer",
             "UPDATE outbox_sequencer SET next = (SELECT max(seq) + 1 FROM outbox_order)",
-            "outbox_sequencer is behind outbox_order: it was set back, and no event can be given a "
-            "number");
+            "outbox_sequencer is behind outbox_order: it was reset, and no event can get a seq");
     return 0;
 }
 
@@ -199,8 +197,8 @@ static int numbers(struct mdb_store *st, const struct doctor_request *req, struc
                                "9223372036854775807; ALTER TABLE outbox_event AUTO_INCREMENT = 1"
                              : "once `outbox status` has given the events their seq: ALTER TABLE "
                                "outbox_fresh AUTO_INCREMENT = 1",
-                      "the next number of %s is %llu, because some account chose one: from "
-                      "18446744073709551615 on every INSERT fails",
+                      "the next number of %s is %llu, because an INSERT chose one: from "
+                      "18446744073709551615 on, every INSERT fails",
                       events ? "outbox_event" : "outbox_fresh", (unsigned long long)next);
     }
     return r;

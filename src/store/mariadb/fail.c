@@ -90,15 +90,14 @@ static const char *advice_for(unsigned native)
 {
     switch (native) {
     case ER_NO_SUCH_TABLE:
-    case ER_SP_DOES_NOT_EXIST: return "; make an outbox with `outbox init`";
-    case ER_BAD_FIELD_ERROR: return "; bring the outbox up to date with `outbox migrate up`";
+    case ER_SP_DOES_NOT_EXIST: return "; create an outbox with `outbox init`";
+    case ER_BAD_FIELD_ERROR: return "; upgrade the outbox with `outbox migrate up`";
     case ER_LOCK_DEADLOCK:
     case ER_LOCK_WAIT_TIMEOUT: return "; try again";
     case ER_NET_PACKET_TOO_LARGE:
     case CR_NET_PACKET_TOO_LARGE: return "; raise max_allowed_packet on the server";
     case ER_OPTION_PREVENTS_STATEMENT:
-    case ER_READ_ONLY_MODE:
-        return "; a replica can be read only: use the server that is written to";
+    case ER_READ_ONLY_MODE: return "; if the server is a read-only replica, use the primary";
     case ER_BINLOG_STMT_MODE_AND_ROW_ENGINE:
         return "; set binlog_format to ROW or MIXED on the server";
     default: return "";

@@ -171,7 +171,8 @@ static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct
     if (!no_such_role)
         return -1;
     return err_set(err, ERR_NOTFOUND,
-                   "%s: there is no account or role of that name: write NAME@HOST", st->base.shown);
+                   "%s: this account or role does not exist; write it as NAME@HOST",
+                   st->base.shown);
 }
 
 /* Grants or revokes the rights of a part, except the verbs that the parts in `kept` need. */
@@ -240,12 +241,13 @@ int mdb_grant(struct store *base, const struct grant_request *req, bool *ret_cha
             st->base.shown);
     if (req->n_consumers > 0)
         return err_set(err, ERR_CONFIG,
-                       "%s: MariaDB has rights on tables, not on rows: the part \"consumer\" is "
-                       "for all of them",
+                       "%s: MariaDB grants rights on tables, not on rows: the part \"consumer\" "
+                       "always covers all consumers",
                        st->base.shown);
     enum part part = part_of(req->part);
     if (!part)
-        return err_set(err, ERR_CONFIG, "there is no part \"%.40s\"", req->part);
+        return err_set(err, ERR_CONFIG,
+                       "unknown part \"%.40s\"; write producer, consumer or operator", req->part);
 
     int r = 0;
     if (req->revoke) {

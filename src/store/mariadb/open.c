@@ -184,13 +184,13 @@ static int check_server(struct mdb_store *st, struct error *err)
     if (galera)
         return err_class(err, ERR_CONFIG, CLASS_FATAL, 0,
                          "%s: this server is a node of a Galera cluster, where numbers do not grow "
-                         "in the order of commits: an outbox there would lose the order of keys, "
-                         "and is refused",
+                         "in the order of commits: an outbox could not keep the order of keys, and "
+                         "is refused",
                          st->base.shown);
     if (logs)
         return err_class(err, ERR_CONFIG, CLASS_RETRY, 0,
-                         "%s: this server logs statements (binlog_format=STATEMENT), with which "
-                         "READ COMMITTED cannot write: set binlog_format to ROW or MIXED",
+                         "%s: this server logs statements (binlog_format=STATEMENT), which does "
+                         "not allow writes at READ COMMITTED: set binlog_format to ROW or MIXED",
                          st->base.shown);
     return 0;
 }

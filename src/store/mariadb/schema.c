@@ -170,7 +170,7 @@ int mdb_init(struct store *base, bool *ret_created, struct error *err)
         return -1;
     if (!got)
         return err_class(err, ERR_BUSY, CLASS_RETRY, 0,
-                         "%s: another `outbox init` has been running there for too long",
+                         "%s: another `outbox init` is still running; try again later",
                          st->base.shown);
     int r = init_locked(st, ret_created, err);
     int64_t ignored = 0;

@@ -26,7 +26,7 @@ static int probe(struct mdb_store *st, struct sequencer *ret, struct error *err)
         return -1;
     if (r == 0)
         return err_class(err, ERR_NOTOURS, CLASS_FATAL, 0,
-                         "%s: the row of outbox_sequencer is gone; restore it from a backup",
+                         "%s: the row of outbox_sequencer is missing; restore it from a backup",
                          st->base.shown);
     *ret = (struct sequencer){db_int(&q, 0), db_int(&q, 1), db_int(&q, 2) != 0};
     db_done(&q);

@@ -303,7 +303,7 @@ static int next_answer(const struct mdb_store *st, struct error *err)
         return 0;
     if (r > 0)
         return mdb_fail_since(st, st->db, since, err);
-    return err_set(err, ERR_INTERNAL, "%s: a statement got no answer", st->base.shown);
+    return err_set(err, ERR_INTERNAL, "%s: the server did not answer a statement", st->base.shown);
 }
 
 /* Notes how many rows a statement without a result set has changed. */
@@ -536,7 +536,7 @@ const struct db_driver mdb_driver = {
     .schema_version = MDB_SCHEMA_VERSION,
     .schema = driver_schema,
     .not_ours = ", or not for this account (it sees no outbox_meta beside it); use another "
-                "database, or give the account its part with `outbox grant`",
+                "database, or grant the account its rights with `outbox grant`",
     .together = DB_TOGETHER,
     .rows = driver_rows,
     .step = driver_step,

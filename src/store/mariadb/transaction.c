@@ -29,8 +29,8 @@ int mdb_by_hand(const struct mdb_store *st, struct error *err)
         return 0;
     return err_set(
         err, ERR_MISUSE,
-        "a transaction was begun by hand on this connection: work done in it would not be "
-        "durable, and is refused");
+        "this connection has a transaction that the outbox did not begin: work inside it would not "
+        "be durable, and is refused");
 }
 
 int mdb_tx_gone(struct store *base, struct error *err)
@@ -39,7 +39,8 @@ int mdb_tx_gone(struct store *base, struct error *err)
     if (!st->base.in_tx || st->later.begins || in_transaction(st->db))
         return 0;
     return err_set(err, ERR_MISUSE,
-                   "an earlier failure made the server roll this transaction back: begin it again");
+                   "the server rolled this transaction back after an earlier failure: begin it "
+                   "again");
 }
 
 /* ours: only the store uses the transaction, not the application. */

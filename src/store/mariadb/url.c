@@ -63,7 +63,7 @@ static int take_value(struct mdb_url *u, const char *name, size_t n, char *value
                     "cannot be isolated there; give each tenant a database, or use PostgreSQL");
     else
         r = err_set(err, ERR_CONFIG,
-                    "\"%.*s\" in the store's URL is not known; a mariadb: URL takes socket, "
+                    "unknown parameter \"%.*s\" in the store's URL; a mariadb: URL takes socket, "
                     "password-file, tls, tls-ca, tls-cert, tls-key and answer-timeout",
                     n < 40 ? (int)n : 40, name);
     free(value);
@@ -145,7 +145,7 @@ static int read_database(struct mdb_url *u, const char *p, size_t n, struct erro
     if (!usable)
         return err_set(err, ERR_CONFIG,
                        "the mariadb: URL names no database: write mariadb://USER@HOST/DB, with the "
-                       "database that your own tables are in");
+                       "database of your own tables");
     if (strlen(u->database) > (size_t)DATABASE_MAX * 4)
         return err_set(err, ERR_CONFIG, "the database's name in the store's URL is too long");
     return 0;
@@ -216,7 +216,7 @@ static int read_password_file(const char *path, char **ret, struct error *err)
     char text[PASSWORD_MAX + 1];
     ssize_t n = fd_read_file(path, text, PASSWORD_MAX);
     if (n < 0)
-        return err_errno(err, ERR_CONFIG, errno, "cannot read the password file %s", path);
+        return err_errno(err, ERR_CONFIG, errno, "could not read the password file %s", path);
     if (n == PASSWORD_MAX)
         return err_set(err, ERR_CONFIG, "the password in %s is too long", path);
     text[n] = '\0';

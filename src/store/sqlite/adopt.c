@@ -372,8 +372,10 @@ static int mark_rows(struct store *st, const struct db_rows *table, const char *
     if (rows.at)
         sqlite3_bind_text(rows.at, 1, ids, -1, SQLITE_STATIC);
     if (db_step(&rows, err) != 0)
-        return err_prefix(
-            err, "could not mark rows of %.100s (outbox adopt --drop-mark stops that)", source);
+        return err_prefix(err,
+                          "could not mark rows of %.100s (outbox adopt --drop-mark turns marking "
+                          "off)",
+                          source);
     return 0;
 }
 

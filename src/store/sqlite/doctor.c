@@ -24,7 +24,7 @@ static int journal(struct sqlite_store *st, const struct doctor_request *req, st
     else
         db_doctor_say(
             req, FINDING_WARNING, "journal",
-            "run any command that writes, such as `outbox trim`: it switches to WAL where that is "
+            "run any command that writes, such as `outbox trim`: it switches the file to WAL if "
             "possible",
             "journal mode is %s: readers and writers wait for each other, and relays are not woken",
             mode ? mode : "unknown");
@@ -48,7 +48,7 @@ static void file(struct sqlite_store *st, const struct doctor_request *req)
         return;
     }
     db_doctor_say(req, FINDING_PROBLEM, "file",
-                  "give this user the right to write the file and its folder",
+                  "give this user write permission for the file and its folder",
                   "%s is not writable for this user: nothing can be emitted or delivered",
                   file_ok ? folder : st->base.shown);
 }
@@ -63,8 +63,8 @@ static void links(struct sqlite_store *st, const struct doctor_request *req)
         return;
     db_doctor_say(
         req, FINDING_WARNING, "file",
-        "replace the link by a copy: with `sqlite3 FILE '.backup COPY'`, or VACUUM INTO",
-        "the file has more than one name (hard links); opening it by another one corrupts it");
+        "replace the link with a copy, made by `sqlite3 FILE '.backup COPY'` or VACUUM INTO",
+        "the file has more than one name (hard links); opening it under another name corrupts it");
 }
 
 /* Reports the free space of the disk, and a write-ahead log that has grown too long. */
@@ -87,7 +87,7 @@ static void space(struct sqlite_store *st, const struct doctor_request *req)
     if (stat(log, &s) == 0 && s.st_size > LOG_MAX)
         db_doctor_say(req, FINDING_WARNING, "space",
                       "find and stop the process that keeps a read transaction open on the file",
-                      "the write-ahead log has %lld MiB", (long long)(s.st_size >> 20));
+                      "the size of the write-ahead log is %lld MiB", (long long)(s.st_size >> 20));
 }
 
 /* ---- the outbox ---- */
@@ -104,7 +104,8 @@ static int guards(struct sqlite_store *st, const struct doctor_request *req, str
         return -1;
     if (there < GUARDS)
         db_doctor_say(
-            req, FINDING_PROBLEM, "insert-only", "create it again as `outbox migrate gen` has it",
+            req, FINDING_PROBLEM, "insert-only",
+            "create it again with its statement from `outbox migrate gen`",
             "a trigger on outbox_event is missing: INSERT OR REPLACE, UPDATE or DELETE can lose "
             "events silently");
     if (allowed > 0)
@@ -124,9 +125,9 @@ static int lost_events(struct sqlite_store *st, const struct doctor_request *req
         return -1;
     if (keyed > 0)
         db_doctor_say(
-            req, FINDING_WARNING, "lost", "bring them back from a backup, or emit them again",
-            "%lld events with an idempotency key were deleted, and not by trim, which deletes the "
-            "key as well",
+            req, FINDING_WARNING, "lost", "restore them from a backup, or emit them again",
+            "%lld events with an idempotency key were deleted, but not by trim, which would have "
+            "deleted the keys as well",
             (long long)keyed);
     return 0;
 }
@@ -143,7 +144,7 @@ static int numbers(struct sqlite_store *st, const struct doctor_request *req, st
             "start a relay: it gives those events new numbers and delivers them; events that are "
             "still stored may be delivered again",
             "event numbers started over below those that consumers have received: the table was "
-            "emptied, or sqlite_sequence set back");
+            "emptied, or sqlite_sequence was reset");
         return 0;
     }
     if (db_value(&st->base.store, err, &at, SQL(renumbered_at)) != 0)

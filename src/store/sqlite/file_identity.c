@@ -357,10 +357,10 @@ static int say_gone(const struct sqlite_store *st, int why, struct error *err)
     if (missing)
         return err_class(
             err, ERR_UNAVAILABLE, CLASS_RETRY, why,
-            "%s: the file was deleted or moved away, and nothing is there now; put the "
-            "outbox back: until then nothing is emitted or delivered",
+            "%s: the file was deleted or moved away; put the outbox back: until then, nothing can "
+            "be emitted or delivered",
             st->base.shown);
-    err_errno(err, ERR_UNAVAILABLE, why, "%s: cannot be looked at", st->base.shown);
+    err_errno(err, ERR_UNAVAILABLE, why, "%s: could not be examined", st->base.shown);
     if (err)
         err->retry_class = CLASS_RETRY;
     return -1;
@@ -423,7 +423,7 @@ static int log_gone(struct sqlite_store *st, struct error *err)
 {
     static const char saved_text[] = "everything committed is in the file";
     static const char lost_text[] =
-        "commits that only the deleted log has may be lost: check the file with PRAGMA "
+        "commits that were only in the deleted log may be lost: check the file with PRAGMA "
         "integrity_check";
     const char *db = db_file(st);
     bool begun = may_exist(db, "-wal") || may_exist(db, "-shm");

@@ -62,7 +62,7 @@ int sqlite_url_check(const char *url, struct error *err)
         if (strstr(path, others[i]))
             return err_set(err, ERR_CONFIG,
                            "store \"%.100s\": %.7s is for PostgreSQL; a SQLite file has neither "
-                           "tenants nor schemas: take a file for each",
+                           "tenants nor schemas: use one file for each",
                            url, others[i] + 1);
     return 0;
 }
@@ -85,8 +85,8 @@ static int make_file(const struct sqlite_store *st, const struct place *at, stru
     if (!nowhere)
         return 0;
     return err_set(err, ERR_UNAVAILABLE,
-                   "%s is a symbolic link to a file that is not there; name that file itself to "
-                   "make an outbox there",
+                   "%s is a symbolic link to a file that does not exist; name that file itself to "
+                   "create an outbox there",
                    st->base.shown);
 }
 
@@ -134,8 +134,8 @@ static int open_db(struct sqlite_store *st, bool create, struct error *err)
     bool missing = rc == SQLITE_CANTOPEN && !create && access(st->path, F_OK) != 0 &&
                    errno == ENOENT;
     if (missing)
-        return err_set(err, ERR_NOTOURS,
-                       "%s: no such file; make an outbox there with `outbox init`", st->base.shown);
+        return err_set(err, ERR_NOTOURS, "%s: no such file; create an outbox with `outbox init`",
+                       st->base.shown);
     return sqlite_fail(st, st->db, rc, err);
 }
 

@@ -77,9 +77,9 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
     if (utf8)
         return 0;
     return err_set(err, ERR_CONFIG,
-                   "%s: the texts in this database are UTF-16, and an outbox needs UTF-8; that is "
-                   "chosen when a database is made (PRAGMA encoding): copy it into one that has "
-                   "UTF-8, or use another file",
+                   "%s: this database is encoded in UTF-16, and an outbox needs UTF-8; the "
+                   "encoding cannot change once a database exists: copy it into a UTF-8 database "
+                   "(PRAGMA encoding), or use another file",
                    st->base.shown);
 }
 
@@ -137,8 +137,8 @@ int sqlite_init(struct store *base, bool *ret_created, struct error *err)
         bool tell = opt->progress && now - told >= INIT_TELL;
         if (tell) {
             opt->progress(opt->progress_ctx,
-                          "the database is being written to constantly; nothing is "
-                          "changed yet, trying again");
+                          "other connections write to the database constantly; nothing is changed "
+                          "yet, trying again");
             told = now;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20 * MS_NS}, NULL);

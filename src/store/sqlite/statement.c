@@ -46,8 +46,8 @@ int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err)
                          "%s: locked by another process for too long; try again", where);
     if (no_table)
         return err_class(err, code, CLASS_FATAL, rc,
-                         "%s: no outbox in this database (%s); make one with `outbox init`", where,
-                         message);
+                         "%s: no outbox in this database (%s); create one with `outbox init`",
+                         where, message);
     if (strstr(message, "unsafe use of "))
         return err_class(err, ERR_CONFIG, CLASS_FATAL, rc,
                          "%s: this connection has `PRAGMA trusted_schema = OFF`, and the outbox's "
@@ -274,7 +274,7 @@ int sqlite_tx_gone(struct store *base, struct error *err)
         return 0;
     return err_set(
         err, ERR_MISUSE,
-        "an earlier failure made the database roll this transaction back: begin it again");
+        "the database rolled this transaction back after an earlier failure: begin it again");
 }
 
 int sqlite_begin(struct store *base, struct error *err)

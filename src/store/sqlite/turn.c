@@ -19,8 +19,8 @@ static int move_in(struct sqlite_store *st, struct error *err)
     sqlite_registrations_moved(st);
     return err_class(
         err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
-        "%s: another outbox was put into this file: switched to it; claims made in the previous "
-        "one are dropped",
+        "%s: this file now holds another outbox: switched to it; claims made in the previous one "
+        "are dropped",
         st->base.shown);
 }
 
@@ -118,8 +118,8 @@ int sqlite_check_numbers(struct turn *t, struct error *err)
     return err_class(
         err, ERR_CONFLICT, CLASS_RETRY, 0,
         "%s: event numbers started over below those that consumers have received (was the table "
-        "emptied, or sqlite_sequence set back?): %lld events got new numbers, from %lld on; none "
-        "is lost, and some may be delivered again",
+        "emptied, or sqlite_sequence reset?): %lld events got new numbers, from %lld on; none is "
+        "lost, and some may be delivered again",
         shown, (long long)events, (long long)from);
 }
 
@@ -156,7 +156,7 @@ static int make_durable(struct sqlite_store *st, struct error *err)
     if (rc != SQLITE_OK)
         return err_class(
             err, ERR_UNAVAILABLE, CLASS_RETRY, rc,
-            "%s: could not be synced to disk; events are delivered only once they are safely there",
+            "%s: could not be synced to disk; events are delivered only once they are durable",
             st->base.shown);
     memcpy(st->log_life, life, sizeof life);
     st->synced = true;
