@@ -1,17 +1,17 @@
--- backlog.sql: what waits for a consumer and how it is doing, at a bounded cost.
+-- backlog.sql: the backlog and the health of a consumer, at a bounded cost.
 
 -- @counted_columns@: the payload is read only where a predicate needs it.
 seq, e.type, e.created_at, e.aggregate_type, e.aggregate_id, e.not_before,
 CASE WHEN :payload THEN e.payload END;
 
--- lane_positions (consumer text): how far each lane has been handed out.
+-- lane_positions (consumer text): the position of each lane.
 SELECT lane, position FROM outbox_lane WHERE consumer = :consumer;
 
--- waiting_events (position int, max int, payload int): what lies after the lowest position.
+-- waiting_events (position int, max int, payload int): the events after the lowest position.
 SELECT @counted_columns@ FROM @events@ WHERE seq > :position ORDER BY seq LIMIT :max;
 
 -- claimed_events (from_seq int, to_seq int, payload int): the events in the range of a fresh claim,
--- those of other lanes included.
+-- including those of other lanes.
 SELECT @counted_columns@ FROM @events@
  WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq;
 
@@ -27,8 +27,8 @@ SELECT count(*) FROM @claimed_parked@
 -- consumer_health (consumer text): the consumer's own row, for its gauge.
 SELECT events, paused, lanes, report, report_at FROM outbox_consumer WHERE name = :consumer;
 
--- count_parked_rows (consumer text, max int): parked events, in a claim or not, counted up to a
--- bound; with the ends of what was counted, and the last of all.
+-- count_parked_rows (consumer text, max int): the number of parked events, in a claim or not, up to
+-- a bound; with the first and the last event counted, and the last of all.
 SELECT count(*), min(seq), max(seq),
        (SELECT max(seq) FROM outbox_parked WHERE consumer = :consumer)
   FROM (SELECT seq FROM outbox_parked WHERE consumer = :consumer ORDER BY seq LIMIT :max) some;
@@ -40,8 +40,8 @@ SELECT coalesce(e.type, d.type), coalesce(e.created_at, d.created_at)
   LEFT JOIN @event_of_p@
   LEFT JOIN outbox_dead d ON d.consumer = :consumer AND d.seq = p.seq;
 
--- first_parked (consumer text, now int, max int): of the parked events whose time comes first, and
--- of those in claims, the oldest that is not just waiting for its not_before.
+-- first_parked (consumer text, now int, max int): the oldest event that does not merely wait for
+-- its not_before, among the parked events that are due first and those in claims.
 SELECT p.seq, p.attempts, p.due_at, p.error,
        greatest(coalesce(e.created_at, d.created_at), coalesce(e.not_before, d.not_before, 0))
   FROM (SELECT * FROM (

@@ -1,8 +1,8 @@
--- claim.sql: the statements of a turn, which has locked its consumer's row, and of handing out
--- events. A claim is a row with a lease and an epoch. The epoch is the fence: a worker with another
--- epoch changes nothing.
+-- claim.sql: the statements of a turn, which has locked its consumer's row, and those that read
+-- events for claims. A claim is a row with a lease and an epoch. The epoch is the fence: a worker
+-- with another epoch changes nothing.
 
--- @parked_columns@: the columns of a parked row that its event is handed out with; see read_parked.
+-- @parked_columns@: the columns of a parked row that are read with its event; see read_parked.
 failing_since, proven, attempts, `key`, seq, crashes > 0;
 
 -- @apart@: a separate time for each event, see unpark_claim.
@@ -11,10 +11,10 @@ failing_since, proven, attempts, `key`, seq, crashes > 0;
 -- schema_version (): a migration may have run since the relay started.
 SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version';
 
--- consumer_state (consumer text): what an operator or a restore may have changed since the last
--- turn: also the version, whether rows of a table are marked once this consumer has received them,
--- the server's clock, and which outbox it is. No other session changes the consumer's rows until
--- the commit.
+-- consumer_state (consumer text): the state that an operator or a restore may have changed since
+-- the last turn: also the version, whether rows of a table are marked once this consumer has
+-- received them, the server's clock, and which outbox it is. No other session changes the
+-- consumer's rows until the commit.
 SELECT paused, epoch, ordering, lanes, events, predicate,
        (SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'),
        @marks@, parked_stamp, @server_clock@, @identity_value@
@@ -51,8 +51,8 @@ VALUES (:consumer, :epoch, :lane, :parked, :from_seq, :to_seq, :owner, :now + :l
         :lease, :blamed, nullif(:boot, 0), :ahead);
 
 -- extend_claim (consumer text, epoch int, owner text, now int, lease int, absolve int, boot int,
--- ahead int): keeps the claim for another lease, unless another worker has taken it over. absolve:
--- its event is not to blame if the worker vanishes from now on.
+-- ahead int): extends the claim by another lease, unless another worker has taken it over. absolve:
+-- from now on, its event is not blamed if the worker vanishes.
 UPDATE outbox_claim
    SET locked_until = :now + :lease, lease = :lease,
        blamed = CASE WHEN :absolve THEN 0 ELSE blamed END, boot = nullif(:boot, 0), ahead = :ahead
@@ -62,7 +62,8 @@ UPDATE outbox_claim
 SELECT epoch, lane, parked, from_seq, to_seq, owner, locked_until, lease, blamed, boot, ahead
   FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
--- shorten_lease (consumer text, epoch int, until int, ahead int): when a lease ends by our clock.
+-- shorten_lease (consumer text, epoch int, until int, ahead int): sets when a lease ends by our
+-- clock.
 UPDATE outbox_claim SET locked_until = :until, ahead = :ahead
  WHERE consumer = :consumer AND epoch = :epoch;
 
@@ -82,8 +83,8 @@ SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 SELECT position, EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
   FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
 
--- fresh_events (position int, max int, most int): the next events. seq is commit order, so no event
--- can appear later before those already read.
+-- fresh_events (position int, max int, most int): the next events. seq is commit order, so no later
+-- commit can add an event before those already read.
 SELECT @chunk_columns@ FROM @events@ WHERE seq > :position ORDER BY seq LIMIT :max;
 
 -- payload_of (seq int): a payload that fresh_events left out.
@@ -109,14 +110,14 @@ SELECT due_at FROM outbox_parked
 SELECT 1 FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
 
--- pull_in (consumer text, now int): if the clock was ahead when events were parked, they still wait
--- no longer than they were told to.
+-- pull_in (consumer text, now int): limits waits to the requested length, in case the clock was
+-- ahead when the events were parked.
 UPDATE outbox_parked SET due_at = :now + wait
  WHERE consumer = :consumer AND claim IS NULL AND `delayed` = 0 AND due_at > :now + wait;
 
--- due_heads (consumer text, now int, suspect int, alone int, max int): what is due, longest
--- overdue first, and whether others of its key are parked before and behind it. alone: suspect
--- events go alone.
+-- due_heads (consumer text, now int, suspect int, alone int, max int): events that are due, longest
+-- overdue first, and whether others of their key are parked before and behind them. alone: suspect
+-- events are claimed alone.
 SELECT @parked_columns@, crashes > 0 AND :alone,
        p.`key` <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b @by_key@
                                     WHERE b.consumer = p.consumer AND b.`key` = p.`key`
@@ -129,8 +130,8 @@ SELECT @parked_columns@, crashes > 0 AND :alone,
    AND (p.crashes > 0) <= :suspect
  ORDER BY p.due_at, p.seq LIMIT :max;
 
--- followers (consumer text, key int, seq int, alone int, max int): what is parked behind an event
--- of its key, so that the key catches up in one claim. The last column marks where to stop.
+-- followers (consumer text, key int, seq int, alone int, max int): the events parked behind an
+-- event of their key, so that the key catches up in one claim. The last column marks where to stop.
 SELECT @parked_columns@, (crashes > 0 AND :alone) OR claim IS NOT NULL OR due_at IS NOT NULL,
        0, 0
   FROM outbox_parked @by_key@
@@ -148,17 +149,17 @@ SELECT @letter_columns@ FROM outbox_dead WHERE consumer = :consumer AND seq = :s
 SELECT @chunk_columns@ FROM @events@
  WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq LIMIT :max;
 
--- poison_of (consumer text, epoch int, max_attempts int): the one event of a claim, if the attempt
--- that ended with its worker was the last one it had.
+-- poison_of (consumer text, epoch int, max_attempts int): the only event of a claim, if it used up
+-- its last attempt when its worker vanished.
 SELECT seq, attempts + 1, `key` FROM outbox_parked
  WHERE consumer = :consumer AND claim = :epoch @and_taken@
    AND attempts + 1 >= :max_attempts
  LIMIT 1;
 
 -- unpark_claim (consumer text, epoch int, blamed int, now int, salt int): the events of a parked
--- claim wait again, and have been through one more crash. If one is to blame, that was an attempt.
--- If it is unknown which one, then from the fourth crash on each is retried at a separate time,
--- within 2 s at first and a minute in the end: sooner or later the event that kills is alone.
+-- claim wait again, and one more crash is counted. If an event is to blame, that was an attempt. If
+-- the culprit is unknown, then from the fourth crash on each event is retried at a separate time,
+-- at first within 2 s, later within a minute: eventually the culprit is alone.
 UPDATE outbox_parked
    SET due_at = CASE WHEN :blamed OR crashes < 3 OR due_at IS NULL THEN due_at
                      ELSE :now + @apart@ END,
@@ -167,9 +168,9 @@ UPDATE outbox_parked
  WHERE consumer = :consumer AND claim = :epoch @and_taken@;
 
 -- is_last (consumer text, lane int, to_seq int, ordered int): whether nothing was handed out after
--- this range. The position may have moved on over events that were only skipped; where order is
--- kept, no other worker can have claimed from the lane meanwhile. All lanes (-1) must still be at
--- one position.
+-- this range. The position may have moved past events that were only skipped; where order is kept,
+-- no other worker can have claimed from the lane meanwhile. All lanes (-1) must still be at one
+-- position.
 SELECT min(position) = max(position)
        AND (min(position) = :to_seq
             OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim

@@ -1,9 +1,9 @@
 -- consumers.sql: registering, changing, listing and removing consumers, and the settings they had.
 
--- is_registered (consumer text): whether there is a consumer of this name.
+-- is_registered (consumer text): whether a consumer of this name exists.
 SELECT 1 FROM outbox_consumer WHERE name = :consumer;
 
--- lock_consumer (consumer text): the same in a transaction, which has the only lock there is.
+-- lock_consumer (consumer text): locks the consumer's row until the end of the transaction.
 SELECT 1 FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
 -- registered (consumer text): the settings that a worker's request is compared with.
@@ -11,21 +11,22 @@ SELECT events, predicate, ordering, lanes, retry FROM outbox_consumer
  WHERE name = :consumer FOR UPDATE;
 
 -- put_consumer (consumer text, events text, predicate text, ordering text, lanes int, retry text,
--- now int, start int): creates the consumer. Its epochs go on where those of a removed consumer of
--- this name ended: a worker that outlived the removal must not mistake a new claim for its own.
+-- now int, start int): creates the consumer. Its epochs continue after those of a removed consumer
+-- of this name: a worker that outlived the removal must not mistake a new claim for its own.
 INSERT INTO outbox_consumer (name, events, predicate, ordering, lanes, retry, created_at, start,
                              epoch)
 VALUES (:consumer, :events, :predicate, :ordering, :lanes, :retry, :now, :start,
         coalesce((SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'epoch'), 0));
 
--- keep_epoch (consumer text): what put_consumer goes on from.
+-- keep_epoch (consumer text): records the epoch after which put_consumer continues.
 INSERT INTO outbox_meta (name, value)
 SELECT 'epoch', epoch FROM outbox_consumer WHERE name = :consumer
     ON CONFLICT (name) DO UPDATE
    SET value = greatest(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER));
 
--- unfinished (consumer text, head int): while any event is on its way, changing order or lanes
--- would let one overtake another. A lane that was set aside has none.
+-- unfinished (consumer text, head int): whether any event is claimed, parked or still to be
+-- claimed: a change of order or lanes would let one overtake another. A reserved lane has no
+-- events.
 SELECT EXISTS (SELECT 1 FROM outbox_claim
                 WHERE consumer = :consumer AND (parked OR from_seq < to_seq))
     OR EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
@@ -36,14 +37,15 @@ SELECT EXISTS (SELECT 1 FROM outbox_claim
 -- furthest_position (consumer text): a consumer told to start beyond the head stays there.
 SELECT max(position) FROM outbox_lane WHERE consumer = :consumer;
 
--- set_shape (consumer text, ordering text, lanes int): only while nothing is unfinished.
+-- set_shape (consumer text, ordering text, lanes int): valid only if `unfinished` finds no event.
 UPDATE outbox_consumer SET ordering = :ordering, lanes = :lanes WHERE name = :consumer;
 
--- set_filter (consumer text, events text, predicate text, retry text): what may change at any time.
+-- set_filter (consumer text, events text, predicate text, retry text): the settings that may change
+-- at any time.
 UPDATE outbox_consumer SET events = :events, predicate = :predicate, retry = :retry
  WHERE name = :consumer;
 
--- set_paused (consumer text, paused int): the reason for a pause goes with the pause.
+-- set_paused (consumer text, paused int): resuming also deletes the reason for the pause.
 UPDATE outbox_consumer
    SET paused = :paused,
        report = CASE WHEN :paused OR report NOT LIKE 'paused%' THEN report END
@@ -67,7 +69,8 @@ SELECT count(*) FROM outbox_parked WHERE consumer = :consumer;
 SELECT count(*) FROM outbox_claim
  WHERE consumer = :consumer AND locked_until > :now AND (parked OR from_seq < to_seq);
 
--- remove_lanes (consumer text): each of these forgets one kind of row that belongs to a consumer.
+-- remove_lanes (consumer text): each of these statements deletes one kind of row that belongs to a
+-- consumer.
 DELETE FROM outbox_lane WHERE consumer = :consumer;
 
 -- remove_claims (consumer text): see remove_lanes.
@@ -114,7 +117,7 @@ INSERT INTO outbox_setting (consumer, generation, events, predicate, ordering, l
                             by_whom)
 VALUES (:consumer, :generation, :events, :predicate, :ordering, :lanes, :now, :by_whom);
 
--- drop_setting (consumer text, generation int): settings brought back get a new generation.
+-- drop_setting (consumer text, generation int): restored settings get a new generation.
 DELETE FROM outbox_setting WHERE consumer = :consumer AND generation = :generation;
 
 -- drop_old_settings (consumer text, generation int): keeps the history of a consumer bounded.
@@ -127,16 +130,16 @@ SELECT generation, events, predicate, ordering, lanes, since, by_whom FROM outbo
 -- last_former (consumer text): filters are numbered in the order in which they were replaced.
 SELECT max(n) FROM outbox_former_filter WHERE consumer = :consumer;
 
--- moved_since_former (consumer text, n int): a filter that has judged nothing since the last one
--- was kept need not be kept.
+-- moved_since_former (consumer text, n int): a filter that has judged no event since the last one
+-- was recorded need not be recorded.
 SELECT EXISTS (SELECT 1 FROM outbox_lane l JOIN outbox_consumer c ON c.name = l.consumer
                 WHERE l.consumer = :consumer
                   AND NOT EXISTS (SELECT 1 FROM outbox_former_filter f
                                    WHERE f.consumer = :consumer AND f.n = :n AND f.lane = l.lane
                                      AND f.lanes = c.lanes AND f.position = l.position));
 
--- put_former (consumer text, n int): keeps the present filter under the next number, with how far
--- each lane has come by it.
+-- put_former (consumer text, n int): records the present filter under the next number, with the
+-- position of each lane.
 INSERT INTO outbox_former_filter (consumer, n, lane, lanes, position, low, high, epoch, events,
                                   predicate)
 SELECT c.name, :n + 1, l.lane, c.lanes, l.position,
@@ -163,17 +166,17 @@ INSERT IGNORE INTO outbox_ended (seq, consumer, state) VALUES (:seq, :consumer, 
 -- count_consumers (): how much room list_consumers needs.
 SELECT count(*) FROM outbox_consumer;
 
--- list_consumers (name text): the one named, or all of them if name is NULL.
+-- list_consumers (name text): the named consumer, or all if name is NULL.
 SELECT name, events, predicate, ordering, lanes, retry, paused, created_at, delivered, report,
        report_at
   FROM outbox_consumer
  WHERE :name IS NULL OR name = :name
  ORDER BY name;
 
--- floors (name text): what each consumer still needs, or the one named, all at one moment: its
--- position, the events of fresh claims until they are settled, and parked events until they are
--- over, unless a dead letter carries a copy. A consumer that has lost the row of a lane may need
--- every event.
+-- floors (name text): the events that each consumer (or the named one) still needs, in one
+-- snapshot: its position, the events of fresh claims until they are settled, and parked events
+-- until they are over, unless a dead letter carries a copy. A consumer that has lost the row of a
+-- lane may need every event.
 SELECT c.name, c.paused,
        (SELECT CASE WHEN count(*) < c.lanes THEN 0 ELSE min(l.position) END FROM outbox_lane l
          WHERE l.consumer = c.name),
@@ -190,15 +193,17 @@ SELECT c.name, c.paused,
 -- count_dead (consumer text): dead letters that were not sent back.
 SELECT count(*) FROM outbox_dead WHERE consumer = :consumer AND retrying = 0;
 
--- next_retry (consumer text): when the first parked event falls due.
+-- next_retry (consumer text): the time when the first parked event falls due.
 SELECT min(due_at) FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NOT NULL;
 
--- live_owner (consumer text, now int): who is delivering; the newest claim speaks for all.
+-- live_owner (consumer text, now int): the worker that is delivering: the owner of the newest live
+-- claim.
 SELECT owner FROM outbox_claim
  WHERE consumer = :consumer AND locked_until > :now ORDER BY epoch DESC LIMIT 1;
 
--- last_failure (consumer text, max int): why the last event to fail did, among the first `max`.
+-- last_failure (consumer text, max int): the most recent failure among the first `max` parked
+-- events.
 SELECT error, failed_at
   FROM (SELECT error, failed_at FROM outbox_parked
          WHERE consumer = :consumer ORDER BY seq LIMIT :max) some

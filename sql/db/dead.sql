@@ -6,8 +6,8 @@ SELECT @letter_columns@, consumer, attempts, error, dead_at, retrying FROM outbo
    AND (:id IS NULL OR id = :id OR seq = :seq)
  ORDER BY consumer, seq;
 
--- ordering_of (consumer text): the consumer's order, which decides what a letter waits for that is
--- sent back.
+-- ordering_of (consumer text): the consumer's order, which decides what a letter must wait for when
+-- it is sent back.
 SELECT ordering FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
 -- park_letter (consumer text, seq int, key int, now int): sends a letter back, with no attempt used

@@ -1,11 +1,10 @@
--- inspect.sql: which state an event is in for a consumer, and what the outbox holds.
+-- inspect.sql: the state of an event for a consumer, and the content of the outbox.
 
 -- @event_columns@: a whole event, in the order of enum event_column.
 @seq@, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload, e.headers, e.tenant,
 e.created_at, e.not_before, e.idempotency_key;
 
--- @recorded@: events that may be in a state because something is recorded about them: that they are
--- parked, dead, ended, or in a claim.
+-- @recorded@: events with a recorded state: parked, dead, ended, or in a claim.
 SELECT p.seq FROM outbox_parked p
  WHERE (:consumer IS NULL OR p.consumer = :consumer)
    AND CASE :state WHEN 'unprocessed' THEN p.attempts = 0 AND p.failing_since IS NULL
@@ -77,8 +76,8 @@ SELECT attempts, NULL, 0, error, 1, 0
   FROM outbox_dead
  WHERE consumer = :consumer AND seq = :seq AND retrying = 0;
 
--- receipt_of (consumer text, seq int, event_id str): the id guards against a number that was given
--- twice.
+-- receipt_of (consumer text, seq int, event_id str): the id guards against a number that was
+-- assigned twice.
 SELECT at, sink_id FROM outbox_receipt
  WHERE consumer = :consumer AND seq = :seq AND event_id = :event_id;
 
@@ -91,7 +90,7 @@ SELECT min(seq) FROM @numbered@;
 -- last_event (): the highest seq there is.
 SELECT max(seq) FROM @numbered@;
 
--- tail_created_at (): how old the oldest event is.
+-- tail_created_at (): the creation time of the oldest event.
 SELECT e.created_at FROM @events@ ORDER BY seq LIMIT 1;
 
 -- count_events (): exact, and slow where there are many.
@@ -100,8 +99,8 @@ SELECT count(*) FROM @numbered@;
 -- count_all_dead (): dead letters of all consumers that were not sent back.
 SELECT count(*) FROM outbox_dead WHERE retrying = 0;
 
--- passed_at (tail int): since when every consumer has been done with the oldest event. A single
--- consumer for which that is not known makes it unknown.
+-- passed_at (tail int): when the last consumer passed the oldest event; unknown if that is unknown
+-- for any consumer.
 SELECT CASE WHEN count(at) = count(*) THEN max(at) ELSE -1 END
   FROM (SELECT CASE WHEN c.start >= :tail THEN 0
                     ELSE (SELECT min(p.at) FROM outbox_passed p

@@ -1,5 +1,5 @@
--- park.sql: recording how a claim ended, and events that were handed out and are not over: they
--- wait for a retry, for their time, or behind another event of their key.
+-- park.sql: records the end of a claim, and parks events: they wait for a retry, for their time, or
+-- behind another event of their key.
 
 -- @letter_columns@: a whole event of a dead letter.
 seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at,
@@ -13,7 +13,7 @@ UPDATE outbox_consumer SET parked_stamp = :stamp WHERE name = :consumer;
 -- which a take-over has parked since.
 UPDATE outbox_parked SET due_at = NULL WHERE consumer = :consumer AND seq = :seq;
 
--- unpark (consumer text, seq int): the event is over.
+-- unpark (consumer text, seq int): the event has ended.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND seq = :seq;
 
 -- bury (consumer text, seq int, attempts int, error text, now int): a dead letter copies the whole
@@ -25,7 +25,7 @@ SELECT :consumer, @event_columns@, :attempts, :error, :now FROM @events@ WHERE s
        retrying = 0;
 
 -- bury_again (consumer text, seq int, attempts int, error text, now int): when a letter that was
--- sent back fails after its event was trimmed, its own row is all there is.
+-- sent back fails after its event was trimmed, the letter's own row is the only copy.
 UPDATE outbox_dead SET attempts = :attempts, error = :error, dead_at = :now, retrying = 0
  WHERE consumer = :consumer AND seq = :seq AND retrying = 1;
 
@@ -39,8 +39,8 @@ VALUES (:consumer, :seq, :event_id, :sink_id, :now)
 UPDATE outbox_parked SET claim = NULL, attempts = :attempts
  WHERE consumer = :consumer AND seq = :seq;
 
--- unpark_delivered (consumer text, epoch int): events that no outcome took out of the claim were
--- delivered.
+-- unpark_delivered (consumer text, epoch int): the rows left in the claim after all other outcomes:
+-- their events were delivered.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch @and_taken@;
 
 -- is_handled (handler str, key str): whether the handler has handled the key.

@@ -3,12 +3,12 @@
 -- forget_rows (source text): rows that are not marked need no record of which event they became.
 DELETE FROM outbox_adopted_row WHERE source = :source;
 
--- passed_by_now (consumer text, now int): a sample from the future, by a clock that was wrong,
--- proves only that the consumer had come that far by now.
+-- passed_by_now (consumer text, now int): a sample from the future, taken by a wrong clock, proves
+-- only that the consumer has passed the event by now.
 UPDATE outbox_passed SET at = :now WHERE consumer = :consumer AND at > :now;
 
 -- passed_too_far (consumer text, floor int): a sample beyond the consumer's floor is no longer
--- true: its position went back.
+-- true: the position was set back.
 DELETE FROM outbox_passed WHERE consumer = :consumer AND seq > :floor;
 
 -- passed_long_ago (consumer text, cutoff int): of the samples up to the cutoff only the last one
@@ -17,17 +17,17 @@ DELETE FROM outbox_passed
  WHERE consumer = :consumer
    AND seq < (SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff);
 
--- passed_by_all (cutoff int): how far all consumers had come by the cutoff, and when. Samples from
--- before it are few, those from after it may be thousands.
+-- passed_by_all (cutoff int): the last event that all consumers had passed by the cutoff, and when.
+-- Samples from before it are few, those from after it may be thousands.
 SELECT seq, at FROM outbox_passed
  WHERE consumer = '' AND at <= :cutoff
    AND seq < coalesce((SELECT seq FROM outbox_passed WHERE consumer = '' AND at > :cutoff
                         ORDER BY seq LIMIT 1), 9223372036854775807)
  ORDER BY seq DESC LIMIT 1;
 
--- passed_by (consumer text, cutoff int, floor int, all_seq int, all_at int): how far the consumer
--- had come at the cutoff. Events before its start never concerned it. What all had come to counts
--- for it if it had a sample by then.
+-- passed_by (consumer text, cutoff int, floor int, all_seq int, all_at int): the last event that
+-- the consumer had passed at the cutoff. Events before its start never concerned it. The sample of
+-- all consumers counts for it if it had a sample by then.
 SELECT greatest(start,
                 coalesce((SELECT greatest(seq, CASE WHEN :all_at >= at AND :all_seq <= :floor
                                       THEN :all_seq ELSE 0 END)
@@ -54,8 +54,8 @@ SELECT count(*)
   FROM (SELECT e.created_at FROM @events@ WHERE seq > :floor ORDER BY seq LIMIT :most) kept
  WHERE created_at < :cutoff;
 
--- @going@: the events that go. One whose created_at is ahead of the clock counts as old as the next
--- event whose created_at is not.
+-- @going@: the events to delete. An event whose created_at is ahead of the clock counts as old as
+-- the next one whose created_at is not.
 @seq@ <= :last AND (e.created_at < :cutoff OR e.created_at > :now);
 
 -- count_going (last int, cutoff int, now int): for a dry run.
@@ -67,11 +67,11 @@ SELECT count(*) FROM (SELECT 1 FROM outbox_handled WHERE at < :cutoff LIMIT :mos
 -- count_old_receipts (cutoff int, most int): for a dry run.
 SELECT count(*) FROM (SELECT 1 FROM outbox_receipt WHERE at < :cutoff LIMIT :most) old;
 
--- drop_former_filters (last int): so does a filter that judged only events that are gone.
+-- drop_former_filters (last int): deletes the filters that judged only deleted events.
 DELETE FROM outbox_former_filter
  WHERE high < coalesce((SELECT min(seq) FROM @numbered@), :last + 1);
 
--- put_passed (consumer text, floor int, now int, every int): samples how far a consumer has come,
+-- put_passed (consumer text, floor int, now int, every int): samples the progress of a consumer,
 -- unless the last sample is recent.
 INSERT INTO outbox_passed (consumer, seq, at)
 SELECT :consumer, :floor, :now FROM DUAL

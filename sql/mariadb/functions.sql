@@ -373,8 +373,8 @@ CREATE OR REPLACE FUNCTION outbox_row_headers(id LONGTEXT CHARACTER SET utf8mb4)
 RETURN IF(id IS NULL OR outbox_row_uuid(id) REGEXP '^.{14}7.{4}[89ab]', NULL,
           JSON_OBJECT('source_id', COALESCE(outbox_row_uuid(id), LEFT(id, 1000))))//
 
--- outbox_row_type makes a type fit: white space becomes _, and what is too long is cut, by bytes
--- where it is ASCII.
+-- outbox_row_type converts a type: white space becomes _, and a type that is too long is cut, by
+-- bytes if it is ASCII.
 CREATE OR REPLACE FUNCTION outbox_row_type(type LONGTEXT CHARACTER SET utf8mb4)
     RETURNS VARCHAR(255) CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
 BEGIN
@@ -387,8 +387,8 @@ BEGIN
                   '\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}]'), 'unknown', fit);
 END//
 
--- outbox_row_payload makes JSON of a text: a text that is not JSON becomes a string.
--- outbox_row_bytes does so with bytes: those that are not text become a string in base64.
+-- outbox_row_payload converts text to JSON: text that is not JSON becomes a string.
+-- outbox_row_bytes does the same for bytes: bytes that are not text become a string in base64.
 CREATE OR REPLACE FUNCTION outbox_row_payload(payload LONGTEXT CHARACTER SET utf8mb4)
     RETURNS LONGTEXT CHARACTER SET utf8mb4 DETERMINISTIC NO SQL SQL SECURITY INVOKER
 RETURN CASE WHEN payload IS NULL THEN 'null'
@@ -403,8 +403,8 @@ BEGIN
     RETURN outbox_row_payload(CONVERT(payload USING utf8mb4));
 END//
 
--- outbox_row_time makes milliseconds of seconds or milliseconds, none ahead of the clock; NULL:
--- now.
+-- outbox_row_time converts seconds or milliseconds to milliseconds, limited to the current time;
+-- NULL: now.
 CREATE OR REPLACE FUNCTION outbox_row_time(at DECIMAL(30, 6))
     RETURNS BIGINT NOT DETERMINISTIC NO SQL SQL SECURITY INVOKER
 BEGIN
@@ -412,15 +412,15 @@ BEGIN
     RETURN GREATEST(0, LEAST(now, COALESCE(ROUND(IF(at > 100000000000, at, at * 1000)), now)));
 END//
 
--- outbox_wait returns when there is something new: a marker to sequence, or a change of the
--- sequencer since the caller read it; else after `patience` ms. It polls every millisecond while a
--- producer has an uncommitted event or had one lately, and less often the longer nothing comes;
--- nothing has come for `idle` ms when it is called. The session is READ UNCOMMITTED, so it sees
--- events before they are committed. A second query, of committed rows, tells whether one is.
--- Neither may lock, nor ask for a lock: that makes the server materialize the implicit lock of an
--- uncommitted marker, which remains as a lock on the gap behind it when its producer rolls back to
--- a savepoint, and blocks all other inserts. So each poll is a separate SELECT: within IF or SET it
--- would lock what it reads.
+-- outbox_wait returns once a marker waits for its seq, or the sequencer has changed since the
+-- caller read it; otherwise after `patience` ms. It polls every millisecond while a producer has an
+-- uncommitted event or had one lately, and less often the longer nothing comes; nothing has come
+-- for `idle` ms when it is called. The session is READ UNCOMMITTED, so it sees events before they
+-- are committed. A second query, of committed rows, tells whether one is. Neither may lock, nor ask
+-- for a lock: that makes the server materialize the implicit lock of an uncommitted marker, which
+-- remains as a lock on the gap behind it when its producer rolls back to a savepoint, and blocks
+-- all other inserts. So each poll is a separate SELECT: within IF or SET it would lock what it
+-- reads.
 CREATE OR REPLACE PROCEDURE outbox_wait(known_next BIGINT, known_news BIGINT UNSIGNED,
     patience INT, idle INT) SQL SECURITY INVOKER
 wait: BEGIN
@@ -473,7 +473,7 @@ SELECT CONVERT(idempotency_key USING utf8mb4) AS idempotency_key, id AS event_id
   FROM outbox_event WHERE idempotency_key IS NOT NULL;
 
 -- The state of every kept event for every consumer whose type patterns match it, or did when it was
--- handed out. SQL cannot tell the lane of a key. Where it would have to, the state is `unknown`:
+-- handed out. SQL cannot tell the lane of a key. Where the lane matters, the state is `unknown`:
 -- with several lanes, of an event that some lanes are past and others are not, or that a claim of
 -- some lane spans; `outbox events` can always tell. An expired claim counts as none: its events are
 -- pending, or failed if they had failed before.
@@ -544,7 +544,8 @@ SELECT v.seq, v.event_id, v.type, v.consumer,
  WHERE v.wanted OR (v.seq <= v.high AND v.was_wanted) OR v.parked OR v.retrying IS NOT NULL
     OR v.ended IS NOT NULL;
 
--- What a worker would get: pending, those of an expired claim among them, or failed and due again.
+-- Events that a worker would claim: pending, including those of an expired claim, or failed and due
+-- again.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_unprocessed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
        d.due_at, d.error, e.created_at
@@ -553,7 +554,7 @@ SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payl
     OR d.state = 'failed'
        AND d.due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000;
 
--- What a worker holds: events in a live claim.
+-- Events that a worker holds: those in a live claim.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_processing AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
        k.owner AS worker, k.epoch, k.locked_until, e.created_at
@@ -567,20 +568,21 @@ SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payl
            AND d.seq <= x.to_seq AND (c.lanes = 1 OR x.lane = d.seq % c.lanes)))
  WHERE d.state = 'in-flight';
 
--- What failed, and will be tried again at due_at; NULL: once what it waits behind is through.
+-- Events that failed and will be retried at due_at; NULL: once the event before it is delivered.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_failed AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, d.attempts,
        d.due_at, d.error, e.created_at
   FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq
  WHERE d.state = 'failed';
 
--- What was given up: dead letters that were not sent back.
+-- Events that were given up: dead letters that were not sent back.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_abandoned AS
 SELECT consumer, seq, id, type, aggregate_type, aggregate_id, payload, attempts, error, dead_at,
        created_at
   FROM outbox_dead WHERE retrying = 0;
 
--- What was delivered, as long as the event is kept. Where SQL cannot tell the lane, a receipt does.
+-- Delivered events that are still stored. Where SQL cannot tell the lane, a receipt proves the
+-- delivery.
 CREATE OR REPLACE SQL SECURITY INVOKER VIEW outbox_find_published AS
 SELECT d.consumer, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.payload, e.created_at
   FROM outbox_delivery d JOIN outbox_sequenced e ON e.seq = d.seq

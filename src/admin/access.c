@@ -58,7 +58,7 @@ static int add_token(struct tokens *t, struct str word, struct error *err)
     return 0;
 }
 
-/* Adds the tokens of a text. A line that starts with # is a comment. */
+/* Adds the tokens of a file's text. A line that starts with # is a comment. */
 static int add_lines(struct tokens *t, struct str text, struct error *err)
 {
     const char *p = text.p, *end = text.p + text.n;
@@ -84,7 +84,7 @@ static int add_lines(struct tokens *t, struct str text, struct error *err)
 }
 
 /* Reads up to `size` bytes of a file and returns their number; -1, with errno, on failure. It
- * refuses a pipe, which could block and would be empty the next time. */
+ * refuses a pipe, which could block, and could be read only once. */
 static ssize_t read_token_file(const char *path, char *text, size_t size)
 {
     struct stat st;
@@ -203,7 +203,7 @@ static const struct access_refusal allowed = {0, ""};
 
 #define PORT_MAX 6 /* a colon and five digits */
 
-/* Whether [p, end) may follow a host: it is empty, or a colon and digits. */
+/* Whether [p, end) may follow a host: it must be empty, or a colon and digits. */
 static bool is_port(const char *p, const char *end)
 {
     if (p == end)
@@ -295,8 +295,8 @@ static bool next_host(const char **list, struct str *ret)
     return ret->n > 0;
 }
 
-/* Reads a word of listen-hosts. It is like Host, but has no port, and an IPv6 address needs no
- * brackets. */
+/* Reads a word of listen-hosts: like Host, but without a port, and with brackets optional around an
+ * IPv6 address. */
 static bool read_listed(struct str word, struct access_host *ret)
 {
     *ret = (struct access_host){.is_address = false};

@@ -81,7 +81,7 @@ struct access_refusal {
 struct access_refusal access_check(const struct access_rules *rules, const struct access_request *r,
                                    const struct sockaddr *here);
 /* access_details checks whether the client may see more than the answers of /livez and /readyz: it
- * has sent a token, or none is required and only this machine can reach the server. */
+ * sent a token, or no token is required and only this machine can reach the server. */
 struct access_refusal access_details(const struct access_rules *rules,
                                      const struct access_request *r);
 

@@ -16,7 +16,7 @@
 #define HEALTH_TEXT 320
 
 /* The health of a consumer. (1) ready implies alive. A consumer is ready if it makes progress, has
- * no work, or is paused. It is alive if its loop turns. If the sink or the store is unreachable it
+ * no work, or is paused. It is alive if its loop runs. If the sink or the store is unreachable it
  * is not ready, but still alive: it waits and retries, and a restart would not help. */
 struct health {
     bool ready, alive;
@@ -54,14 +54,14 @@ int admin_address_parse(const char *text, struct admin_address *ret, struct erro
 /* admin_loopback reports whether only this machine can reach an address. */
 bool admin_loopback(const struct admin_address *a);
 
-/* What a relay waits for before its consumers can run. (1) lock protects text. (2) text is "" if it
- * is not waiting. */
+/* The reason why a relay waits before its consumers can run. (1) lock protects text. (2) text is ""
+ * if it is not waiting. */
 struct admin_wait {
     pthread_mutex_t lock;
     char text[HEALTH_TEXT];
 };
 
-/* The inputs of an admin. Everything that this points to must outlive the admin. */
+/* The inputs of an admin. All objects that it points to must outlive the admin. */
 struct admin_config {
     _Atomic(outbox *) ob;        /* NULL: the store is not open yet */
     struct admin_wait *wait;     /* may be NULL */
@@ -85,10 +85,10 @@ struct admin_door {
 
 /* admin_built reports whether this program contains an HTTP server. */
 bool admin_built(void);
-/* admin_start listens, and serves on its own threads until admin_stop. Clients can occupy a fixed
- * number of connections, each for a fixed time, and nothing else. ret_url receives the address with
- * the port in use. For a unix socket it changes the umask of the process for a moment: no other
- * thread may create files then. */
+/* admin_start listens, and serves on its own threads until admin_stop. Clients can occupy only a
+ * fixed number of connections, each for a fixed time. ret_url receives the address with the port in
+ * use. For a unix socket it changes the umask of the process for a moment: no other thread may
+ * create files then. */
 int admin_start(const struct admin_config *cfg, const struct admin_door *door, struct admin **ret,
                 char ret_url[ADMIN_ADDRESS], struct error *err);
 /* admin_attach tells the admin that the store is open. s may be NULL. */
@@ -103,9 +103,9 @@ bool admin_stop(struct admin *s);
  * CLOCK_NEVER. s may be NULL. */
 int64_t admin_tick(struct admin *s, int64_t now);
 
-/* admin_health judges all running consumers. It asks the store, unless st is NULL, only about one
- * that seems to be stuck. The text is about the first consumer that is not ready; "" if all are.
- * With `verbose`, which may be NULL, it appends a line per consumer. Any thread. */
+/* admin_health judges all running consumers. It asks the store (unless st is NULL) only about a
+ * consumer that seems to be stuck. The text is about the first consumer that is not ready; "" if
+ * all are. With `verbose`, which may be NULL, it appends a line per consumer. Any thread. */
 struct health admin_health(const struct admin_config *cfg, struct store *st, struct buf *verbose);
 
 #endif

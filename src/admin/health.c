@@ -30,7 +30,7 @@ int64_t health_stalled(const struct worker_view *v, int64_t now_ns)
     return now_ns - since;
 }
 
-/* Returns the health of a consumer that has been stalled for longer than it may. If the sink
+/* Returns the health of a consumer that has been stalled for longer than the limit. If the sink
  * reports nothing, not even a timeout, the loop itself is broken. */
 static struct health stuck_health(const struct worker_view *v, int64_t now, int64_t patience)
 {
@@ -113,7 +113,7 @@ struct health admin_health(const struct admin_config *cfg, struct store *st, str
     if (!ob)
         return none_running(cfg, verbose);
     if (manage_views(ob, &v, &n, NULL) != 0)
-        return all; /* out of memory, which is no reason for a restart */
+        return all; /* out of memory: a restart would not help */
 
     for (size_t i = 0; i < n; i++) {
         /* Ask the store only about a consumer that seems to be stuck: it may have been paused with

@@ -13,7 +13,7 @@ struct label {
     const char *name, *value;
 };
 
-/* Appends the value of a label. Types are untrusted input: in one that is not UTF-8, bytes beyond
+/* Appends the value of a label. Types are untrusted input: if a type is not UTF-8, its bytes beyond
  * ASCII become question marks. */
 static void add_escaped(struct buf *b, const char *value)
 {
@@ -90,7 +90,7 @@ static void add_histogram(struct buf *b, const char *name, const char *consumer,
 
 /* ---- events that are not delivered, by type ---- */
 
-/* The events of a type that are not delivered. (1) oldest_at == 0: there is none. */
+/* The events of a type that are not delivered. (1) oldest_at == 0: there are no such events. */
 struct by_type {
     const char *name;
     int64_t depth, oldest_at;
@@ -117,8 +117,8 @@ static struct by_type *type_of(struct by_types *t, const char *name)
     return &t->type[t->n++];
 }
 
-/* Lists the delivered types first, so that an existing series does not lose its name to a type that
- * begins to wait. */
+/* Lists the delivered types first, so that a type with new undelivered events does not push an
+ * existing series out. */
 static void types_of(const struct metrics_consumer *c, struct by_types *t)
 {
     *t = (struct by_types){.type[METER_TYPES].name = "other"};
@@ -225,8 +225,8 @@ static void lag(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* Returns the name of the i-th counter of a meter; NULL if it is not in use. The last counter is
- * for all other types. */
+/* Returns the name of the i-th counter of a meter; NULL if it is not in use. The last counter
+ * counts all other types. */
 static const char *counted_name(const struct meter *t, size_t i)
 {
     if (i == METER_TYPES)
@@ -370,9 +370,9 @@ static void buried(struct buf *b, const char *name, const struct metrics *m)
     }
 }
 
-/* m and c are the names that EACH declares. `when` is false if the consumer has no such metric:
- * values from the store are left out while it does not answer, and the metrics of a broker exist
- * only for sinks that have one. */
+/* m and c are the names that EACH declares. `when` is false if the metric does not apply: values
+ * from the store are left out while the store does not answer, and broker metrics exist only for
+ * sinks with a broker. */
 #define PER_CONSUMER(fn, add, when, value) \
     static void fn(struct buf *b, const char *name, const struct metrics *m) \
     { \

@@ -12,7 +12,7 @@
 
 /* ---- the relay and the store ---- */
 
-/* Keeps a high-water mark. It ends the walk, by returning 1, if there is no room for more. */
+/* Stores a high-water mark. Returns 1, which ends the walk, if the array is full. */
 static int keep_mark(void *ctx, const char *consumer, const struct hwm *m, int64_t at)
 {
     struct scrape *l = ctx;
@@ -59,7 +59,7 @@ int metrics_scrape(struct scrape *l, const struct admin_config *cfg, struct stor
         if (st)
             c->has_gauge = st->ops->consumer_gauge(st, c->view.consumer, &l->arena, &c->gauge,
                                                    &why) == 0;
-        /* The store counts as down, unless it merely does not know the consumer. */
+        /* The store counts as down, unless only the consumer is missing. */
         if (why.code && why.code != ERR_NOTFOUND)
             l->m.store_up = false;
 

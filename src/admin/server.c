@@ -13,7 +13,7 @@
 #include "admin/metrics.h"
 #include "admin/server.h"
 
-#define IDLE_S 5                       /* a connection is closed after that time without a byte */
+#define IDLE_S 5                       /* a connection without traffic for this time is closed */
 #define REQUEST_MAX ((size_t)8 * 1024) /* line and headers */
 #define PAGE_MAX ((size_t)16 << 20)
 #define STACK ((size_t)512 * 1024)
@@ -59,7 +59,7 @@ bool admin_built(void)
 /* ---- pages ---- */
 
 /* Returns the store for scrapes, locked. It returns NULL, with nothing locked, if another scrape
- * keeps it busy or it cannot be opened; the page is then made without it. */
+ * occupies the store or the store cannot be opened; the page then omits the store's values. */
 static struct store *lock_store(struct admin *s)
 {
     struct timespec until;
@@ -99,8 +99,8 @@ static unsigned page_metrics(struct admin *s, enum page_detail detail, struct bu
     return OK;
 }
 
-/* Returns the buffer for the details of a page, or NULL for none. If they are withheld, the page
- * mentions it. */
+/* Returns the buffer for the details of a page, or NULL for none. If access rules withhold them,
+ * the page says so. */
 static struct buf *details_for(enum page_detail detail, struct buf *b)
 {
     if (detail == PAGE_VERBOSE)
@@ -194,7 +194,7 @@ int64_t admin_tick(struct admin *s, int64_t now)
 
 /* Handles a header that may occur only once. libmicrohttpd 0.9.75 appends a folded line to the name
  * of the header: "Origin: x", then " y", is a header "Originy", which would go unnoticed. So a name
- * that only begins like one of ours counts as a repeated header. */
+ * that merely begins with one of ours counts as a repeated header. */
 static void note_once(struct access_request *r, const char *name, const char *value)
 {
     struct str *const fields[] = {&r->host, &r->origin, &r->authorization};
@@ -422,8 +422,8 @@ bool admin_stop(struct admin *s)
     /* Remove the file first, so that the next relay can listen there at once. */
     socket_remove(&s->file);
     if (s->http) {
-        /* Wait briefly for scrapes to end. One that waits for an unresponsive store must not block
-         * the stop. */
+        /* Wait briefly for scrapes to end. A scrape that waits for an unresponsive store must not
+         * block the stop. */
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec += STOP_WAIT_MS / 1000;

@@ -140,7 +140,7 @@ static int lock_folder(const char *path, int *ret, struct error *err)
     return err_set(err, ERR_BUSY, "another process has locked its folder; try again");
 }
 
-/* Whether a process is listening on a socket; when in doubt, yes. */
+/* Whether a process is listening on a socket; if in doubt, true. */
 static bool is_alive(const struct sockaddr_un *un)
 {
     int fd = fd_above_stdio(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -196,7 +196,7 @@ static int bind_file(int fd, const struct sockaddr_un *un, mode_t mode, struct s
     return 0;
 }
 
-/* Listens on a unix socket. The folder stays locked until it does. */
+/* Listens on a unix socket. The folder stays locked until the socket listens. */
 static int listen_path(int fd, const struct socket_wish *w, struct socket_file *ret,
                        struct error *err)
 {

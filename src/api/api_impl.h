@@ -24,10 +24,9 @@ struct outbox_consumer {
     struct consumer c;
     bool events_set; /* the option `events` was given */
     bool named, shared;
-    bool changed; /* since the last call of api_consumer_expand */
-    bool
-        registered; /* by outbox_consumer_register; not run if it has neither a sink nor handlers */
-    int threads;    /* the option `workers`: for each handler, or for all that share their fate */
+    bool changed;    /* since the last call of api_consumer_expand */
+    bool registered; /* by outbox_consumer_register: not run without a sink or handlers */
+    int threads;     /* the option `workers`: for each handler, or for all that share their fate */
     struct handler *handlers; /* names, patterns and ctx, an api_handler, are owned */
     size_t n_handlers;
     struct consumer *parts; /* one for each independent handler */

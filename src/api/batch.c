@@ -14,7 +14,7 @@
 #define BATCH_BYTES (8 * 1024 * 1024) /* ceiling on the events of one claim; bounds memory */
 #define TURNS_MAX 1000 /* claims in one call, each of which may find only events to skip */
 #define WHY_MAX 255
-/* Not every database can add a longer delay to a timestamp: the settlement would fail. */
+/* Some databases cannot add a longer delay to a timestamp, so the settlement would fail. */
 #define DELAY_MAX_MS (INT64_C(365) * 24 * 3600000)
 #define NOT_MINE_MS 1000 /* up to twice as long, at random, as for handlers */
 
@@ -56,7 +56,7 @@ struct outbox_batch {
 };
 
 /* Whether the event may be delivered now. Other events of a claim wait behind an earlier event of
- * their key, or for the end of their delay; settling parks them again. */
+ * their key, or for the end of their delay; settling parks those events again. */
 static bool may_deliver(const struct event *ev)
 {
     return !ev->behind && !ev->delayed;
@@ -257,7 +257,7 @@ static size_t count_deliverable(const struct batch *b)
 }
 
 /* Makes one claim for a consumer. *ret_again: it found and settled only events that may not be
- * delivered now, so there may be more. */
+ * delivered now, so more events may be available. */
 static int claim_part(outbox_batch *b, struct part *p, const struct claim_request *req,
                       bool *ret_again, struct error *err)
 {
@@ -311,7 +311,7 @@ static struct part *new_part(outbox_batch *b, const struct consumer_spec *spec, 
     return p;
 }
 
-/* Adds the events of one consumer to the batch. A suspect must be alone in it. */
+/* Adds the events of one consumer to the batch. A suspect must be alone in the batch. */
 static int claim_for(outbox_batch *b, const outbox_claim *c, const struct consumer_spec *spec,
                      bool only_consumer, struct error *err)
 {

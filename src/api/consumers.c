@@ -82,7 +82,7 @@ static bool has_own_fates(const outbox_consumer *c)
     return c->named && !c->shared;
 }
 
-/* Whether a consumer has nothing to deliver with. */
+/* Whether a consumer has neither a sink nor a handler. */
 static bool is_bare(const outbox_consumer *c)
 {
     return !c->c.sink && c->n_handlers == 0;
@@ -350,7 +350,7 @@ OUTBOX_API int outbox_consumer_set(outbox_consumer *c, const char *option, const
     return 0;
 }
 
-/* Calls the application. A verdict that does not exist counts as a retry: nothing is lost. */
+/* Calls the application. An unknown verdict counts as a retry, so that no event is lost. */
 static enum sink_status call_handler(struct handler_call *call, const struct delivery *d, void *ctx)
 {
     static const enum sink_status status[] = {SINK_DELIVERED, SINK_RETRY, SINK_REJECT, SINK_DOWN,
@@ -362,7 +362,7 @@ static enum sink_status call_handler(struct handler_call *call, const struct del
     return status[verdict];
 }
 
-/* Owns name and pattern from then on, even if it fails; a NULL pattern counts as out of memory. */
+/* Takes ownership of name and pattern, even if it fails; a NULL pattern counts as out of memory. */
 static int add_handler(outbox_consumer *c, char *name, char *pattern, struct api_handler given,
                        bool external, struct error *err)
 {

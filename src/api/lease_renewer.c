@@ -5,8 +5,8 @@
 #define LEASE_MAX_MS 30000 /* longer leases are renewed as often as a lease of this length */
 
 /* Whether a call is past its time limit. Its claim is then left to expire; once another worker has
- * taken it over, the call cannot commit anything. As long as no other worker can take it over, the
- * call still counts, however late it returns. Each call is reported once. */
+ * taken it over, the call cannot commit anything. If no other worker takes it over, the call still
+ * counts, however late it returns. Each call is reported once. */
 static bool is_overdue(struct lease_renewer *l, struct worker *w, int64_t started, int64_t now)
 {
     int64_t took = now - started;
@@ -41,7 +41,7 @@ static int extend_claim(struct lease_renewer *l, const struct claim_lease *lease
 }
 
 /* Extends the claim of a worker that is in a call, once half of the lease is over. Extending too
- * late, or after the call, does no harm, because the epoch identifies the claim. */
+ * late, or after the call, is harmless, because the epoch identifies the claim. */
 static void renew_lease(struct lease_renewer *l, struct worker *w, int64_t now)
 {
     int64_t lease_ns = w->consumer->lease_ms * MS_NS;
@@ -70,7 +70,7 @@ static void renew_lease(struct lease_renewer *l, struct worker *w, int64_t now)
         atomic_compare_exchange_strong(&w->call.deadline, &deadline, now + lease_ns);
 }
 
-/* Waits for a period; false: the renewer has to stop. */
+/* Waits for a period; false: the renewer must stop. */
 static bool wait_period(struct lease_renewer *l, int64_t period_ns)
 {
     int64_t until = clock_mono(&clock_system) + period_ns;

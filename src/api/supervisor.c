@@ -105,8 +105,8 @@ static bool may_warn(const struct supervisor *sv, struct trimmer *t)
     return true;
 }
 
-/* Deletes one small batch of old rows, and returns how many ns to wait before the next. When
- * nothing is left, that is a tenth of retention, at most half a minute, so that events are deleted
+/* Deletes one small batch of old rows, and returns how many ns to wait before the next. When no old
+ * rows are left, it waits a tenth of retention, at most half a minute, so that events are deleted
  * soon after they expire and never many of them at once. */
 static int64_t trim_batch(struct supervisor *sv, struct trimmer *t)
 {
@@ -138,7 +138,7 @@ static int64_t trim_batch(struct supervisor *sv, struct trimmer *t)
 /* Whether nothing is left to do for any consumer. It is not enough that each found nothing when it
  * last looked: a handler may since have emitted an event for a consumer that looked earlier. So
  * when all seem to be through, a round begins in which each looks once more. They are through if
- * none made a claim in it; otherwise there is another round. */
+ * none made a claim in that round; otherwise another round begins. */
 static bool all_through(struct supervisor *sv, int64_t *claims_before)
 {
     bool in_round = sv->round > 0;
@@ -184,7 +184,8 @@ static void supervise(struct supervisor *sv, bool until_through)
     while (!all_ended(sv)) {
         bool stopping = atomic_load(&sv->stop);
         if (sv->reload_wanted) {
-            /* The host adds and removes workers. A reload requested meanwhile runs again. */
+            /* The host adds and removes workers. A reload requested meanwhile starts another
+             * one. */
             sv->reload_wanted = false;
             pthread_mutex_unlock(&sv->lock);
             if (sv->reload && !stopping)
@@ -359,7 +360,7 @@ int supervisor_run(struct supervisor *sv, struct worker *const *w, size_t n, boo
         result = pool_open(sv->st, &cfg, &sv->pool, err);
     }
 
-    /* Open all of them before the first consumer is registered, so that nothing is registered if
+    /* Open all workers before the first consumer is registered, so that nothing is registered if
      * one of them cannot be opened. */
     for (size_t i = 0; result == 0 && i < n; i++)
         result = worker_begin(w[i], !until_through, err);

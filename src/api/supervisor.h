@@ -1,5 +1,5 @@
 /* supervisor.h: the workers of one outbox and the thread that supervises them: it starts and stops
- * them, reloads, trims, and knows when nothing is left to do. */
+ * them, reloads, trims, and detects when no work is left. */
 #ifndef API_SUPERVISOR_H
 #define API_SUPERVISOR_H
 
@@ -19,7 +19,7 @@ struct worker_view;
 
 /* State shared by the workers of one outbox. (1) Everything below `lock` is protected by it. */
 struct supervisor {
-    struct store *st;  /* the outbox; workers open their own handles on it, or: */
+    struct store *st;  /* the outbox; each worker opens its own handle on it, or: */
     struct pool *pool; /* of supervisor_run: the connections that they share; NULL: none */
     int connections;   /* maximum connections of the pool */
     int64_t memory;    /* bytes for the events that all workers hold */

@@ -62,7 +62,8 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
         if (n > 0)
             idle = 0;
 
-        /* The failure of an event tells the caller more than the failure to find the next one. */
+        /* An event's failure is more useful to the caller than the failure to find the next
+         * event. */
         int64_t due;
         struct error *err = result == 0 ? err_of(public_err) : NULL;
         if (next_due(ob, &due, err) != 0)

@@ -9,7 +9,7 @@
 
 #define FDS_MAX 1024
 #define SHOW_EVERY (100 * MS_NS)    /* between updates of the view of a worker that never sleeps */
-#define NO_MEMORY_WAIT (10 * MS_NS) /* between steps if there is no memory for the list to poll */
+#define NO_MEMORY_WAIT (10 * MS_NS) /* between steps if memory for the poll list runs out */
 #define SETTLE_WAIT_MS 20           /* see pipeline_config.settle_wait_ms */
 
 /* ---- opening and closing ---- */
@@ -174,9 +174,9 @@ static bool has_stopped(const struct worker *w)
     return pipeline_state(w->p) >= PIPELINE_STOPPED;
 }
 
-/* Publishes the worker's progress in this round, and wakes the supervisor's thread if it changed.
- * If that thread only waits for the end of all workers, it is not woken: it would wake for each
- * event of each consumer. */
+/* Publishes the worker's progress in this round, and wakes the supervisor's thread if it changed. A
+ * supervisor that only waits for the end of all workers is not woken: otherwise it would wake for
+ * each event of each consumer. */
 static void publish_progress(struct worker *w, uint64_t round)
 {
     struct supervisor *sv = w->sv;
@@ -221,8 +221,8 @@ static void poll_until(const struct clock *c, struct pollfd *fds, size_t n, int6
     ppoll(fds, n, &ts, NULL);
 }
 
-/* Sleeps until there is something to do. Returns whether worker_wake was called. Without memory for
- * the list of descriptors (fds == NULL) it only sleeps for 10 ms. */
+/* Sleeps until work may be due. Returns whether worker_wake was called. Without memory for the list
+ * of descriptors (fds == NULL) it only sleeps for 10 ms. */
 static bool wait_for_work(struct worker *w, struct pollfd *fds)
 {
     int64_t deadline;
@@ -301,7 +301,7 @@ static void step_while_busy(struct pipeline *p)
         continue;
 }
 
-/* Whether the worker holds a claim that is worth waiting for. */
+/* Whether the worker holds a claim whose end the step must await. */
 static bool waits_for_sink(const struct worker *w)
 {
     if (has_stopped(w) || !pipeline_busy(w->p))
@@ -328,7 +328,7 @@ int worker_finish(struct worker *w, struct error *err)
     return 0;
 }
 
-/* Makes `why` the caller's error, unless there is an earlier one, or `why` is none. */
+/* Makes `why` the caller's error, unless an earlier error is set or `why` holds no error. */
 static void keep_first(const struct error *why, struct error *err, int *result)
 {
     if (*result != 0 || !why->code)

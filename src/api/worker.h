@@ -80,8 +80,8 @@ void worker_show(struct worker *w);
 
 /* worker_finish delivers everything that is due now, in the caller's thread. */
 int worker_finish(struct worker *w, struct error *err);
-/* worker_leave ends such a step: unless the worker is healthy and holds no claim, it is drained and
- * closed, so that no claim remains without a worker to deliver it. A failure is stored in *err,
+/* worker_leave ends such a step. It drains and closes the worker, unless the worker is healthy and
+ * holds no claim: no claim may remain without a worker to deliver it. A failure is stored in *err,
  * with *result = -1, if *result is still 0. */
 void worker_leave(struct worker *w, struct error *err, int *result);
 

@@ -4,7 +4,7 @@
 
 #include "base/char.h"
 
-#define EXPONENT_ENOUGH INT64_C(1000000000000000) /* no payload has enough digits to compensate */
+#define EXPONENT_ENOUGH INT64_C(1000000000000000) /* no payload has enough digits to offset it */
 #define INT64_DIGITS 19
 
 /* A parsed number: 0.DIGITS * 10^exp. (1) DIGITS, with any dot skipped, have no leading or trailing

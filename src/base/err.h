@@ -4,7 +4,7 @@
 
 #include <stdarg.h>
 
-/* What went wrong. The numbers are part of the ABI (see enum outbox_code in outbox.h): only
+/* The kind of error. The numbers are part of the ABI (see enum outbox_code in outbox.h): only
  * append. */
 enum err_code {
     ERR_NONE = 0,
@@ -25,7 +25,7 @@ enum err_code {
     ERR_UNDELIVERED = 15, /* committed, but not delivered: eager mode */
 };
 
-/* What to do about it. Only the engine and a starting relay act on this. */
+/* Whether a retry can help. Only the engine and a starting relay act on it. */
 enum retry_class {
     CLASS_NONE = 0,   /* not about a delivery */
     CLASS_RETRY = 1,  /* retry this event later */
@@ -63,7 +63,7 @@ int err_prefix(struct error *err, const char *fmt, ...) __attribute__((format(pr
 /* err_nomem reports that memory ran out. Returns -1. */
 int err_nomem(struct error *err);
 
-/* Static analysis sees one file at a time and has to be told what these return. */
+/* Static analysis sees one file at a time, so these attributes state the return values. */
 #if defined(OUTBOX_ANALYSIS) && !defined(ERR_C)
 #define err_set(...) (err_set(__VA_ARGS__), -1)
 #define err_class(...) (err_class(__VA_ARGS__), -1)

@@ -39,13 +39,14 @@ void fd_allow(size_t n);
 
 /* ---- waking a thread that polls ---- */
 
-/* wake_fd_new returns a descriptor that the caller closes; -1 with errno if there is none left. */
+/* wake_fd_new returns a descriptor that the caller closes; -1 with errno if the limit of
+ * descriptors is reached. */
 static inline int wake_fd_new(void)
 {
     return fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
 }
 
-/* wake_fd_signal makes it readable. Any thread; async-signal-safe. */
+/* wake_fd_signal makes the descriptor readable. Any thread; async-signal-safe. */
 static inline void wake_fd_signal(int fd)
 {
     uint64_t one = 1;
@@ -56,7 +57,7 @@ static inline void wake_fd_signal(int fd)
     errno = saved;
 }
 
-/* wake_fd_clear resets it and returns whether it was signalled. */
+/* wake_fd_clear resets the descriptor and returns whether it was signalled. */
 static inline bool wake_fd_clear(int fd)
 {
     uint64_t count;

@@ -16,7 +16,7 @@ struct ipnet {
 };
 
 /* ipnet_parse reads 10.0.0.0/8, fd00::/8 or a single address. Bits set after the prefix are refused
- * with ERR_CONFIG: it is a typo, and we do not guess what was meant. */
+ * with ERR_CONFIG as a typo. */
 int ipnet_parse(const char *text, struct ipnet *ret, struct error *err);
 
 /* ipnet_holds returns whether an address is in the network. A mapped IPv4 address (::ffff:10.0.0.1)
@@ -25,7 +25,7 @@ bool ipnet_holds(const struct ipnet *net, const struct sockaddr *sa);
 
 /* ipnet_special returns the kind of an address that is not public: "loopback", "private", ...; NULL
  * if it is public. An address that embeds an IPv4 address (mapped, NAT64, 6to4) is classified by
- * that one. Unknown ranges are not public. */
+ * the embedded address. Unknown ranges are not public. */
 const char *ipnet_special(const struct sockaddr *sa);
 #define IPNET_LOOPBACK "loopback"
 

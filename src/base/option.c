@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 
-#define NAMES_MAX 127 /* names of a table that a typo is compared with */
+#define NAMES_MAX 127 /* at most this many names are compared with a typo */
 
 /* ---- setters ---- */
 

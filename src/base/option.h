@@ -34,7 +34,7 @@ struct option_def {
     const char *help; /* one sentence, no full stop */
     option_setter *set;
     size_t at; /* offset of the field in the target */
-    /* for option_int, option_long, option_span and option_size; max == 0: unbounded */
+    /* bounds of option_int, option_long, option_span and option_size; max == 0: unbounded */
     int64_t min, max;
     const char *const *names; /* for option_choice, option_either and option_word; ends with NULL */
     char letter;              /* for commands: -c; 0: none */

@@ -11,7 +11,7 @@
 /* In a world-writable folder (/tmp), another user may have planted a file where we expect ours, or
  * a link to one of ours. There, as with the kernel's protected_symlinks and protected_regular, a
  * link is followed and a file used only if it belongs to us, to root, or to the owner of the
- * folder. Group access to the folder is its owner's business. (1) dir is a descriptor of the folder
+ * folder. Group access to the folder is up to its owner. (1) dir is a descriptor of the folder
  * (O_PATH). (2) path is the whole path, borrowed; name is its last component. */
 struct place {
     int dir;

@@ -30,7 +30,7 @@ void rng_seed_os(struct rng *r)
     if (getrandom(r->s, sizeof r->s, 0) == (ssize_t)sizeof r->s)
         return;
 
-    /* A kernel without getrandom: at least differ from other processes. */
+    /* On a kernel without getrandom, at least differ from other processes. */
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
     rng_seed(r, (uint64_t)ts.tv_nsec ^ ((uint64_t)ts.tv_sec << 30) ^ ((uint64_t)getpid() << 20));

@@ -59,7 +59,7 @@ struct adopt_args {
 /* For `config check`. */
 struct check_args {
     bool connect;
-    bool overflow; /* not an option: there was no memory to keep a problem */
+    bool overflow; /* not an option: memory for a problem ran out */
 };
 
 /* For `consume`. */
@@ -244,7 +244,7 @@ struct command {
     const struct option_def *options;
     int min, max;   /* number of arguments */
     bool consumers; /* accepts --consumer and the options of consumers */
-    bool gathers;   /* reports every problem with the settings, not only the first */
+    bool gathers;   /* reports all problems with the settings, not only the first */
     bool bare;      /* runs without loading any settings */
     const struct command_json *json;
     int (*run)(struct cli *cli, struct error *err);
@@ -262,7 +262,7 @@ const struct command *commands_next(const struct command *c);
 /* commands_need_store fails with ERR_CONFIG if the settings name no store; the message lists the
  * three ways to name one. */
 int commands_need_store(const struct cli *cli, struct error *err);
-/* commands_store opens the store that the settings name and keeps it in cli->st; main closes it.
+/* commands_store opens the store given in the settings and keeps it in cli->st; main closes it.
  * NULL on failure. */
 struct store *commands_store(struct cli *cli, struct error *err);
 /* commands_create is commands_store for `init` and `migrate up`: it creates or upgrades the
@@ -288,7 +288,7 @@ struct cli {
     struct settings settings;
     const struct command *rows; /* of the command; NULL if none was given */
     const struct command *cmd;  /* NULL if the subcommand is missing; only help allows that */
-    struct store *st;           /* NULL until commands_store or one like it opens it */
+    struct store *st;           /* NULL until commands_store or a similar function opens it */
     struct arena arena;
 };
 

@@ -7,7 +7,7 @@
 static const char *const shapes[] = {"auto", "processed_at", "debezium", NULL};
 static const char *const existing[] = {"copy", "skip", NULL};
 
-/* Keeps FIELD=COLUMN as it is; the store knows the fields. */
+/* Stores FIELD=COLUMN unparsed; the store validates the fields. */
 static int set_column(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct adopt_args *a = field;
@@ -60,7 +60,7 @@ static const struct option_def options[] = {
 /* The outcome for the table. */
 enum answer {
     ADOPTED,
-    REMAPPED, /* it was adopted already; its column mapping has changed */
+    REMAPPED, /* already adopted, with another column mapping */
     UNCHANGED,
     UNMARKED,
     NOT_MARKED,

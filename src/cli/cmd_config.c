@@ -15,7 +15,7 @@ static const struct option_def check_options[] = {
 
 /* ---- check ---- */
 
-/* Keeps a problem for the end, so that all of them are listed. */
+/* Collects a problem, so that the command lists all of them at the end. */
 static void gather_problem(void *ctx, const struct problem *p)
 {
     struct cli *cli = ctx;
@@ -151,7 +151,7 @@ static int check_settings(struct cli *cli, struct error *err)
 struct effective {
     const char *value;  /* NULL: it has none */
     const char *origin; /* default, file, environment, flag, preset */
-    const char *where;  /* of a preset: where the preset is chosen; NULL: it is a default */
+    const char *where;  /* for a preset's value, where the preset was chosen; NULL: a default */
 };
 
 /* Resolves an option: the given value, else the consumer's preset, else the default. */
@@ -172,7 +172,7 @@ static struct effective effective_of(const struct config *c, const char *consume
     return (struct effective){o->def, "default", NULL};
 }
 
-/* A setting to show. FROM is where it was given, or where its preset was chosen. */
+/* A setting to show. FROM is where the setting, or its preset, was given. */
 struct shown_setting {
     const char *section, *name;
     struct effective e;
@@ -240,7 +240,7 @@ static int show_settings(struct cli *cli, struct error *err)
 
 /* ---- sample ---- */
 
-/* Sample values for options without a default, or with an uninformative one. */
+/* Sample values for options whose default is missing or uninformative. */
 static const struct {
     const char *name, *value;
 } examples[] = {

@@ -183,8 +183,8 @@ static int count_letters(struct store *st, const struct dead_query *q, struct ta
     return 0;
 }
 
-/* Retries or drops the letters, one consumer after the other, to report how many letters each of
- * them had. */
+/* Retries or drops the letters, one consumer after the other, to report the number of letters of
+ * each. */
 static int act_on_all(struct store *st, struct arena *a, const struct action *action,
                       struct dead_query q, struct tally *ret, struct error *err)
 {
@@ -286,8 +286,8 @@ static void tally_release(struct tally *t)
     *t = (struct tally){0};
 }
 
-/* Sets *ret to the letters retried or dropped, or with --dry-run to those that would be. It counts
- * them first only if it has to ask. */
+/* Sets *ret to the letters retried or dropped or, with --dry-run, to those that would be. It counts
+ * them in advance only to ask for confirmation. */
 static int change_in(struct cli *cli, const struct action *action, struct tally *ret,
                      struct error *err)
 {

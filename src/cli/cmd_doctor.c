@@ -10,7 +10,7 @@
 
 #define HOUR_MS INT64_C(3600000)
 #define CLOCK_MS 1000               /* how far clocks may differ */
-#define ABANDONED_MS (24 * HOUR_MS) /* a consumer that no relay has run for this long */
+#define ABANDONED_MS (24 * HOUR_MS) /* how long no relay may have run a consumer */
 
 static const struct option_def options[] = {
     {"patience", "DURATION", "5m",
@@ -68,7 +68,7 @@ static int64_t age_of(const struct visit *v, int64_t at)
     return clock_since(v->info.now_ms, at);
 }
 
-/* Reports a consumer whose sink is down, which has to be fixed first. */
+/* Reports a consumer whose sink is down: the operator must fix that first. */
 static void say_down(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     char since[CLOCK_RFC3339_SIZE], age[HUMAN_AGE];
@@ -127,8 +127,8 @@ static void say_blocked(struct visit *v, const struct consumer_info *c, const ch
                p->error ? ": " : "", p->error ? p->error : "", wait);
 }
 
-/* Checks whether a consumer gets its events. Reports only the first of its problems, which explains
- * the others, and an event that is blocked although a worker is running. */
+/* Checks whether a consumer gets its events. Reports only its first problem, which explains the
+ * others; and a blocked event, if a worker is running. */
 static void examine_delivery(struct visit *v, const struct consumer_info *c)
 {
     char wait[HUMAN_COUNT];
@@ -322,7 +322,7 @@ static void say_version(struct visit *v, const struct schema_status *s)
             "when you can");
 }
 
-/* Reports the installed version. *ret_known: the rest can be read by this program. */
+/* Reports the installed version. *ret_known: this program can read the rest. */
 static int examine_version(struct visit *v, bool *ret_known, struct error *err)
 {
     struct schema_status s;

@@ -33,7 +33,7 @@ static int set_version(void *field, const char *value, const struct option_def *
     return 0;
 }
 
-/* Keeps NAME=VALUE as it is; headers_json splits it. */
+/* Stores NAME=VALUE unparsed; headers_json splits it. */
 static int set_header(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct emit_args *a = field;
@@ -148,8 +148,8 @@ static void emitted_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", ((const struct emitted *)row)->id);
 }
 
-/* Checks the event before it opens the store, so that a bad one costs no connection. If the id
- * cannot be printed, the error has it, since the event is stored anyway. */
+/* Checks the event before it opens the store, so that a bad event costs no connection. If the id
+ * cannot be printed, the error contains it, because the event is stored. */
 static int emit_checked(struct cli *cli, const struct new_event *ev, struct error *err)
 {
     char id[UUID_TEXT + 1];
@@ -342,8 +342,8 @@ static void bulk_text(struct buf *b, const void *row)
     buf_addf(b, "%s\n", bulk_counts(row, counts));
 }
 
-/* Stores a file and prints the counts. If they cannot be printed, the error has them, since the
- * lines are stored anyway. */
+/* Stores a file and prints the counts. If they cannot be printed, the error contains them, because
+ * the lines are stored. */
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     char counts[COUNTS];

@@ -120,7 +120,7 @@ struct gathering {
     struct error *err;
 };
 
-/* Called for one event more than the limit, to know whether there are more. */
+/* Called for one event more than the limit, to detect that more events match. */
 static int visit_event(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
 {
     struct gathering *g = ctx;
@@ -155,7 +155,7 @@ static int list_events(const struct cli *cli, struct store *st, const struct eve
     if (r != 0 || g->failed)
         return -1;
 
-    /* Events beyond the limit were not asked for. */
+    /* The caller did not ask for events beyond the limit. */
     if (g->more)
         g->looked.partial = false;
     if (!g->looked.partial || !cli->args.json)
@@ -181,7 +181,7 @@ static void tell_rest(const struct cli *cli, const struct event_query *q, const 
                     q->newest_first ? "" : ", --newest to begin at the other end");
 }
 
-/* Queries one event more than the limit, to be able to report that there are more. */
+/* Queries one event more than the limit, to report whether more events match. */
 static int events_list(struct cli *cli, struct error *err)
 {
     const struct events_args *a = &cli->args.events;
@@ -217,7 +217,7 @@ static int events_list(struct cli *cli, struct error *err)
     return r;
 }
 
-/* `events unprocessed` and the other inspections: the subcommand names it. */
+/* `events unprocessed` and the other inspections: the subcommand names the inspection. */
 static int events_inspect(struct cli *cli, struct error *err)
 {
     choose_inspection(&cli->args.events, cli->cmd->sub);
@@ -324,13 +324,13 @@ static const struct listing_field fields_retried[] = {
 };
 
 /* The consumers for which an event waits for a retry. They are collected first, because the listing
- * occupies the connection until it ends. (1) nomem: the list is incomplete. */
+ * occupies the connection until it ends. (1) nomem: memory ran out, and the list is incomplete. */
 struct waiting {
     struct arena *arena;
     int64_t seq;
     const char **consumer;
     size_t n;
-    bool known; /* there is such an event, or a dead letter of it */
+    bool known; /* the event or a dead letter of it exists */
     bool nomem;
 };
 

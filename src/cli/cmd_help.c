@@ -9,7 +9,7 @@
 #include "sink/sink.h"
 
 #define TABLES_MAX 64 /* of members, in the manual page */
-#define COLUMN 32     /* where the explanation of an option starts */
+#define COLUMN 32     /* column where the explanation of an option starts */
 
 static const char *const exit_codes[][2] = {
     {"0", "success"},
@@ -35,8 +35,7 @@ static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
 
 /* ---- for the terminal ---- */
 
-/* Prints the left column. Text too wide for it is on a line alone, and the explanation follows on
- * the next line. */
+/* Prints the left column. If the text is too wide, the explanation starts on the next line. */
 static void print_head(const char *head)
 {
     if (strlen(head) < COLUMN)
@@ -88,7 +87,7 @@ static void print_settings(bool common)
     }
 }
 
-/* full_name writes the command as one types it: "dead list". */
+/* full_name writes the command as a user types it: "dead list". */
 #define NAME 64
 static const char *full_name(const struct command *c, char out[NAME])
 {

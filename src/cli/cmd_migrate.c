@@ -201,7 +201,7 @@ static int migrate_status(struct cli *cli, struct error *err)
 
 /* ---- validate ---- */
 
-/* Reports how the schema differs from this version's. A newer one cannot be judged. */
+/* Reports how the schema differs from this version's. A newer schema cannot be compared. */
 static int compare_schema(struct store *st, struct report *r, struct error *err)
 {
     struct schema_status s;

@@ -59,7 +59,7 @@ static void catch_signals(struct relay *r)
     sigaction(SIGTERM, &stop, NULL);
     sigaction(SIGINT, &stop, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
-    /* A file over the size limit is an error like any other, not a reason to die. */
+    /* A file over the size limit is an ordinary error, and must not kill the process. */
     sigaction(SIGXFSZ, &ignore, NULL);
     /* If the parent left SIGCHLD ignored, exit statuses would be lost. */
     signal(SIGCHLD, SIG_DFL);
@@ -75,9 +75,9 @@ static void catch_signals(struct relay *r)
 
 /* ---- an unreachable store ---- */
 
-/* Whether to wait for the store. It may become reachable without a change of the settings: its
- * server may be started after the relay, or be a standby that will be promoted; a backup or a
- * migration may have locked it; a disk may be full. A file that cannot be opened is more likely a
+/* Whether to wait for the store, which may become reachable without a change of the settings: its
+ * server may start after the relay, or be a standby that will be promoted; a backup or a migration
+ * may have locked the store; a disk may be full. A file that cannot be opened is more likely a
  * wrong path. With --drain a failure is reported at once, and consumers that have started wait on
  * their own. */
 static bool waits_for_store(const struct relay *r, const struct error *err)
@@ -94,7 +94,7 @@ static bool waits_for_store(const struct relay *r, const struct error *err)
     }
 }
 
-/* Sleeps for a while, longer each time. False: a signal came. */
+/* Sleeps for a while, longer each time. Returns false if a signal arrived. */
 static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct error *err)
 {
     if (*pause_ms == 0)
@@ -208,7 +208,7 @@ static int run_waiting(struct relay *r, struct error *err)
     return 0;
 }
 
-/* Runs the consumers of the settings until told to stop, and logs the reason for stopping. */
+/* Runs the configured consumers until the relay must stop, and logs the reason for stopping. */
 static int run_relay(struct relay *r, struct error *err)
 {
     /* Create the consumers of the settings, before any of them runs. */
@@ -330,7 +330,7 @@ static int relay_run(struct cli *cli, struct error *err)
     if (r.wake_fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");
 
-    /* With debug lines enabled, all of them should be seen. */
+    /* At level debug, no line is held back. */
     int64_t hold_ms = cli->settings.log_hold_ms;
     if (cli->settings.log_level == LOG_DEBUG_)
         hold_ms = 0;

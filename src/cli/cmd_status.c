@@ -1,5 +1,5 @@
 /* cmd_status.c: outbox status, which shows the store and its consumers, once or repeatedly, and
- * outbox hwm, which shows how far streams have been written. */
+ * outbox hwm, which shows the high-water marks of streams. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +42,7 @@ struct look {
     int64_t before_ns, now_ns, before_head;
 };
 
-/* Returns a rate, or -1 if there is nothing to compare with. */
+/* Returns a rate, or -1 without an earlier update. */
 static int64_t per_second(const struct look *l, int64_t now, int64_t before)
 {
     int64_t span = l->now_ns - l->before_ns;
@@ -131,8 +131,8 @@ static int print_json(struct look *l, struct error *err)
 
 /* ---- once, or repeatedly ---- */
 
-/* Looks and prints once. The counters are kept only after they were printed, so that a rate always
- * covers the time between two tables. */
+/* Reads and prints the state once. The counters are stored only after they were printed, so that a
+ * rate always covers the time between two tables. */
 static int show_once(struct look *l, struct error *err)
 {
     struct store *st = l->st;
@@ -143,7 +143,7 @@ static int show_once(struct look *l, struct error *err)
         return -1;
     l->now_ns = clock_mono(&clock_system);
 
-    /* A --watch on a terminal starts at the top again. */
+    /* On a terminal, --watch redraws from the top. */
     const struct args *a = &l->cli->args;
     bool redraws = a->status.watch && !a->json;
     if (redraws && isatty(STDOUT_FILENO))
@@ -157,7 +157,7 @@ static int show_once(struct look *l, struct error *err)
     if (r != 0)
         return -1;
 
-    /* Keep the counters for the next look to compare with. */
+    /* Keep the counters for the next update's rates. */
     l->before_ns = l->now_ns;
     l->before_head = l->info.head;
     l->n_before = l->n < NAMES_MAX ? l->n : NAMES_MAX;

@@ -250,7 +250,7 @@ int config_flag_consumer(struct config *c, const char *name, struct error *err)
     return 0;
 }
 
-/* When gathering problems, an unreadable file counts as one. */
+/* While gathering problems, treat an unreadable file as a problem. */
 int config_load(struct config *c, const char *path, bool consumers, struct error *err)
 {
     if (config_environment(c, config_options, err) != 0)
@@ -289,7 +289,7 @@ int config_again(const struct config *from, struct config *ret, struct error *er
 
 /* ---- values in effect ---- */
 
-/* Orders values of the same option: the later origin first, then the one that names the
+/* Orders values of the same option: the later origin first, then the value that names the
  * consumer. */
 static int rank_of(const struct given *g)
 {
@@ -345,7 +345,7 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
 
 const char *const *config_consumers(const struct config *c, size_t *ret_n)
 {
-    /* Names are not merged: the first origin that has any decides. */
+    /* Names are not merged: the first origin with any names decides. */
     enum origin from = ORIGIN_FLAG;
     while (from > ORIGIN_FILE && c->names[from].n == 0)
         from--;

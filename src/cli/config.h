@@ -93,7 +93,7 @@ int config_flag_consumer(struct config *c, const char *name, struct error *err);
 int config_load(struct config *c, const char *path, bool consumers, struct error *err);
 /* config_file adds the values of the config file alone. */
 int config_file(struct config *c, const char *path, struct error *err);
-/* config_complain adds a copy of the problem. It only fails if there is no memory. */
+/* config_complain adds a copy of the problem. It fails only if memory runs out. */
 int config_complain(struct config *c, const struct problem *p, struct error *err);
 /* config_again builds a new config from the flags of `from` and the current environment and file.
  * The caller releases *ret, even after a failure. */
@@ -113,17 +113,18 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
 /* config_consumers returns the names of the consumers to run: those of the arguments, else those of
  * the environment, else those of the file. */
 const char *const *config_consumers(const struct config *c, size_t *ret_n);
-/* config_check looks for problems that would keep a relay from running these consumers: there is no
- * consumer, one has no sink, its options contradict each other, or its sink cannot be opened.
- * Opening a sink reads the files it needs; it connects only with `connect`. Each problem is passed
- * to `visit`, which copies what it keeps. The relay itself runs this check before it starts. */
+/* config_check looks for problems that would prevent a relay from running these consumers: no
+ * consumer is defined, one has no sink, its options contradict each other, or its sink cannot be
+ * opened. Opening a sink reads the files it needs; it connects only with `connect`. Each problem is
+ * passed to `visit`, which copies what it keeps. The relay itself runs this check before it
+ * starts. */
 typedef void config_visit(void *ctx, const struct problem *p);
 void config_check(const struct config *c, bool connect, config_visit *visit, void *ctx);
 /* config_mask appends a value with *** in place of the passwords in its URLs, and of the path and
  * query of a webhook. */
 void config_mask(struct buf *b, const char *value);
 /* config_secret reports whether a value certainly contains a password or a token. A path does not
- * count: it may be just a path. */
+ * count, because it may contain no secret. */
 bool config_secret(const char *value);
 /* config_hide overwrites a secret value in place with its masked form, cut to fit. It is meant for
  * our own arguments, which ps shows. */
@@ -147,7 +148,7 @@ const char *config_variable(const char *name, char out[CONFIG_VARIABLE]);
  * caller adds where it was found. */
 int config_add(struct config *c, const struct given *g, struct error *err);
 /* config_add_name adds the name of a consumer. It fails with ERR_CONFIG if the name is invalid or
- * is already there. */
+ * already in the list. */
 int config_add_name(struct config *c, enum origin origin, const char *name, const char *where,
                     struct error *err);
 /* config_wrong handles the error in *err, which was found at `where`. If problems are gathered, it

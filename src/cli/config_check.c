@@ -1,5 +1,5 @@
 /* config_check.c: checks whether a relay could run with the settings. `config check` and the relay
- * call the same function, so the one predicts what the other does. */
+ * call the same function, so the check predicts the relay's result. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static void tell_problem(const struct checking *k, const char *where, const char
     k->visit(k->ctx, &p);
 }
 
-/* Returns where an option is given or, if it is not, where its consumer is named. */
+/* Returns where an option is set or, if it is not set, where its consumer is named. */
 static const char *where_of(const struct checking *k, const char *consumer, const char *option)
 {
     const struct given *g = config_find(k->c, consumer, option);
@@ -87,8 +87,8 @@ static bool names_file(const struct option_def *o)
     return o->arg && strcmp(o->arg, "FILE") == 0;
 }
 
-/* Returns the option that an error mentions, by its name or by the file it names, or NULL: then it
- * is about the sink. */
+/* Returns the option that an error mentions, by its name or by the file it names, or NULL: the
+ * error is about the sink. */
 static const struct given *culprit_of(const struct checking *k, const char *consumer,
                                       const char *text)
 {
@@ -104,7 +104,7 @@ static const struct given *culprit_of(const struct checking *k, const char *cons
     return NULL;
 }
 
-/* ---- trials: finding more than the first problem of a consumer ---- */
+/* ---- trials: find all problems of a consumer, not only the first ---- */
 
 #define WITHOUT_MAX 32
 
@@ -114,7 +114,7 @@ struct trial {
     const char *name;
     const struct given *without[WITHOUT_MAX];
     size_t n;
-    char *url; /* replaces the URL that was given; NULL: nothing does */
+    char *url; /* replaces the configured URL, unless NULL */
 };
 
 static bool left_out(const struct trial *t, const struct given *g)
@@ -322,7 +322,7 @@ static void check_consumer(const struct checking *k, const char *name)
 /* ---- the HTTP server ---- */
 
 /* Checks the tokens of the HTTP server, and warns of a file that other users can read. It returns
- * false if there are none. */
+ * false if no token is set. */
 static bool check_tokens(const struct checking *k)
 {
     const struct given *file = config_find(k->c, NULL, "listen-token-file");

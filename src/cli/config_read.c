@@ -22,7 +22,7 @@ struct reading {
     struct config *config;
     const char *path;
     struct ini_reading ini;
-    struct error nomem; /* set if there was no memory to keep a problem */
+    struct error nomem; /* set if memory for a problem ran out */
 };
 
 #define WHERE 512
@@ -63,7 +63,7 @@ static int unknown_name(const char *name, bool in_consumer, struct error *err)
     if (!in_consumer)
         options_names(config_options, names);
 
-    /* If the name is close to an option of a consumer, that one was probably meant. */
+    /* A name that resembles a consumer's option was probably meant to be that option. */
     bool misplaced = in_consumer && option_find(config_options, name);
     bool typo = text_nearest(name, names) != NULL;
     if (misplaced && !typo) {
@@ -312,12 +312,13 @@ static int add_listed(struct config *c, struct str s, struct error *err)
     if (s.n == 0)
         return err_set(err, ERR_CONFIG, "a name is missing; write OUTBOX_CONSUMERS=search,mail");
 
-    /* The buffer has room for one byte too many, so a name that is too long stays too long. */
+    /* The buffer has room for one extra byte, so that an overlong name is still detected as
+     * such. */
     snprintf(name, sizeof(name), "%.*s", (int)s.n, s.p);
     return config_add_name(c, ORIGIN_ENV, name, LIST, err);
 }
 
-/* Returns how many names all origins have together. */
+/* Returns the number of names of all origins together. */
 static size_t count_names(const struct config *c)
 {
     size_t n = 0;

@@ -183,8 +183,8 @@ static const char *exposure_of(const char *path, bool secret)
     return NULL;
 }
 
-/* Warns of secrets in the arguments. ps shows those to every user; config_hide only limits that to
- * a moment. */
+/* Warns of secrets in the arguments. ps shows them to every user; config_hide only shortens the
+ * time to a moment. */
 static void tell_arguments(const struct telling *t)
 {
     for (size_t i = 0; i < t->c->n_given; i++) {
@@ -246,7 +246,7 @@ static bool secret_file(const char *url, char out[PATH_SIZE])
     return false;
 }
 
-/* Warns of the files with secrets that a consumer names, as options or in the URL of its sink. */
+/* Warns of readable files with secrets, given in a consumer's options or in the URL of its sink. */
 static void tell_secret_files(const struct telling *t, const char *consumer)
 {
     static const char *const options[] = {"webhook-secret-file", "webhook-header-file", "sink"};
@@ -283,8 +283,7 @@ void config_cautions(const struct config *c, config_visit *visit, void *ctx)
 
 /* ---- in memory ---- */
 
-/* Whether we may hold a secret: one we were given, or one that libpq found on its own (~/.pgpass).
- */
+/* Whether this process may hold a secret: from its settings, or found by libpq (~/.pgpass). */
 static bool holds_secrets(const struct config *c, const struct settings *s)
 {
     static const char *const variables[] = {"PGPASSWORD",

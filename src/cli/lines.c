@@ -61,8 +61,8 @@ static struct str take_line(struct lines *l, size_t n, size_t terminator)
     return line;
 }
 
-/* Searches only bytes that it has not searched before: a long line that arrives in small pieces is
- * still read in linear time. */
+/* Searches each byte only once: a long line that arrives in small pieces is still read in linear
+ * time. */
 int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err)
 {
     size_t seen = 0; /* unread bytes known to hold no line feed */

@@ -74,7 +74,7 @@ static bool is_simple(const char *text)
     return strlen(text) < 256;
 }
 
-/* Logs a line without allocating, as well as it can. */
+/* Logs a line, truncated if necessary, without allocating. */
 static void put_short(enum log_format format, const char *stamp, const struct line *l)
 {
     char text[512];

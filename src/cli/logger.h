@@ -20,7 +20,7 @@ enum log_format { LOG_TEXT, LOG_JSON };
  * == 0: the slot is free. (2) held counts the lines not logged; text is the last of them. */
 struct logger_shape {
     uint64_t hash;
-    int64_t since; /* monotonic ns: when the first line of this span came */
+    int64_t since; /* monotonic ns: when the first line of this span was logged */
     int64_t shown, held;
     int level;
     char consumer[STORE_NAME_MAX + 1];
@@ -51,7 +51,7 @@ void logger_write_about(void *logger, int level, const char *consumer, const cha
 /* logger_tell logs the lines held back in spans that are over at `now`. It returns when to call it
  * again, or CLOCK_NEVER. */
 int64_t logger_tell(struct logger *l, int64_t now);
-/* logger_line logs one line at once. For lines without a logger: nothing is held back. */
+/* logger_line logs one line at once. For use without a logger: no line is held back. */
 void logger_line(enum log_format format, int level, const char *consumer, const char *text,
                  int64_t repeated);
 

@@ -39,7 +39,7 @@ static void say_caution(void *ctx, const struct problem *p)
     output_error(text);
 }
 
-/* Parses the arguments, loads the settings unless the command needs none, and runs the command. */
+/* Parses the arguments, loads the settings if the command needs them, and runs the command. */
 static int run_command(struct cli *cli, int argc, char **argv, struct error *err)
 {
     if (options_parse(cli, argc, argv, err) != 0)

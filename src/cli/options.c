@@ -186,7 +186,7 @@ static int from_environment(const struct option_def *table, struct args *a, stru
 }
 
 /* Adds a setting to the config, or sets the field of a command's own option. A secret is then
- * masked in argv, which is ours to write to; the config has its own copy. */
+ * masked in argv, which a program may overwrite; the config has its own copy. */
 static int apply_value(struct parser *p, const struct found *f, const char *value,
                        struct error *err)
 {

@@ -221,7 +221,7 @@ static void stop_consumer(struct relay_consumer *c)
     c->c = NULL;
 }
 
-/* Creates and starts a consumer. With strict set it fails rather than stand by. */
+/* Creates and starts a consumer. With `strict` it fails instead of standing by. */
 static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict, struct error *err)
 {
     c->c = NULL;
@@ -256,9 +256,9 @@ static void remove_unwanted(struct relay *r, const struct config *config, struct
     }
 }
 
-/* Replaces a running consumer by one with the settings in the config. A consumer that was working
- * must not end up standing by: that counts as a failure. On failure c->c is NULL if the old one was
- * stopped. */
+/* Replaces a running consumer by one with the settings in the config. If a consumer that was
+ * working would stand by with the new settings, that is a failure. On failure c->c is NULL if the
+ * old one was stopped. */
 static int restart_consumer(struct relay *r, struct relay_consumer *c, const struct config *config,
                             struct error *err)
 {
@@ -300,7 +300,7 @@ static void change_consumer(struct relay *r, size_t i, const struct config *conf
     drop_consumer(r, i);
 }
 
-/* Starts a consumer that is new in the config; on failure nothing of it is left. */
+/* Starts a consumer that is new in the config; on failure it removes the consumer again. */
 static void add_consumer(struct relay *r, const struct config *config, const char *name,
                          struct changes *did)
 {
@@ -394,7 +394,7 @@ static void reload_config(struct relay *r, struct changes *did)
         return;
     }
 
-    /* The engine and we filter the log separately. */
+    /* The engine and the relay filter log lines separately. */
     manage_log_level(r->ob, s.log_level);
     atomic_store(&r->log_level, s.log_level);
     say_fixed(r, &config);
@@ -470,8 +470,8 @@ static void say_stopping(struct relay *r, bool *said)
     notify_send(&r->notify, "STOPPING=1\nSTATUS=finishing deliveries in flight");
 }
 
-/* Sleeps until the nearest of its deadlines, or until relay_wake. While the relay is alive it feeds
- * the watchdog twice as often as that asks for. */
+/* Sleeps until the nearest of its deadlines, or until relay_wake. While the relay is alive, it
+ * feeds the watchdog twice per interval. */
 void *relay_watch(void *relay)
 {
     struct relay *r = relay;

@@ -67,8 +67,7 @@ void calls_renew(struct calls *c)
     }
 }
 
-/* Marks only calls whose fate is still open; a call with a savepoint checks the inbox on its own.
- */
+/* Marks only calls whose fate is undecided; a call with a savepoint checks the inbox on its own. */
 bool calls_flagged(struct calls *c)
 {
     bool any = false;
@@ -153,8 +152,8 @@ static enum handler_entry known_fate(const struct calls *c, size_t handler, size
     return HANDLER_RUN;
 }
 
-/* Checks the inbox after a call was undone because its record existed already. If the record is
- * gone now, the call itself had written it. */
+/* Checks the inbox after a call was undone because its record existed already. If the record has
+ * disappeared, the call itself had written it. */
 static int recorded_itself(struct effects *e, size_t at, bool *ret_own, struct error *err)
 {
     bool there;
@@ -201,7 +200,7 @@ static enum handler_entry enter_shared(struct pipeline *p, struct slot *slot, si
         return HANDLER_RUN;
 
     /* The record is checked before the call but written after it: written first, it would block the
-     * worker that takes over if this one hangs. */
+     * worker that takes over from this one if this one hangs. */
     bool done;
     int r = e->st->ops->handled(e->st, &e->calls.key[at], 1, &done, &err);
     if (r == 0 && done)

@@ -83,7 +83,7 @@ void circuit_report_answered(struct circuit_report *r, bool was_down, bool pause
     if (resumed)
         r->paused = false;
     if (r->paused)
-        return; /* operators should still see why it is paused */
+        return; /* operators must still see the reason for the pause */
 
     bool may_have_line = was_down || resumed || first;
     if (may_have_line)
@@ -145,8 +145,7 @@ static void open_circuit(struct pipeline *p, const char *what, int64_t retry_aft
              (long long)((p->circuit.until - now) / MS_NS));
     note_down(p, what, next);
 
-    /* Another relay may be able to reach it. That cannot help handlers, which run in this process.
-     */
+    /* Another relay may be able to reach the sink; but handlers run in this process. */
     bool for_a_lease = now - p->stats.down_since >= p->c->lease_ms * MS_NS;
     if (for_a_lease && !effects_used(&p->effects))
         inflight_want_back(&p->inflight);

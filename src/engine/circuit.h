@@ -49,13 +49,13 @@ static inline bool circuit_open(const struct circuit *c)
  * cleared, even if it was written by another relay that has since vanished. A line that gives the
  * reason for a pause stays until the consumer is resumed. */
 struct circuit_report {
-    bool answered;                  /* the sink has answered since this pipeline began */
+    bool answered;                  /* the sink has answered since the pipeline started */
     bool paused;                    /* text says why the consumer is paused */
     bool due;                       /* text has not been written yet */
     char text[CIRCUIT_REPORT_TEXT]; /* the line; "": all is well */
 };
 
-/* circuit_report_note notes a line; "": all is well. circuit_report_paused notes the sink's reason
+/* circuit_report_note notes a line; "": no problem. circuit_report_paused notes the sink's reason
  * for pausing the consumer. */
 void circuit_report_note(struct circuit_report *r, const char *text);
 void circuit_report_paused(struct circuit_report *r, const char *why);

@@ -7,8 +7,8 @@
 #define START 64
 #define START_SMALL 8
 #define START_BYTES ((size_t)64 * 1024)
-#define QUICK (100 * MS_NS) /* a full batch that took less: double the next */
-#define SLOW (1000 * MS_NS) /* a batch that took more: halve the next */
+#define QUICK (100 * MS_NS) /* if a full batch took less, double the next one */
+#define SLOW (1000 * MS_NS) /* if a batch took more, halve the next one */
 #define PROBE_EVENTS 16     /* events to claim while the sink is down */
 
 /* ---- how many events, how many bytes ---- */
@@ -157,8 +157,8 @@ static size_t spare_bytes(struct pipeline *p)
 
 bool claim_quota_allows(struct pipeline *p, int64_t now, size_t settling)
 {
-    /* A fail-stop sink keeps the order of events only within one batch, so it gets one batch at a
-     * time. Handlers share one transaction, which belongs to one batch. */
+    /* A fail-stop sink keeps the order of events only within one batch, so it receives one batch at
+     * a time. Handlers share one transaction, which belongs to one batch. */
     bool one_by_one = pipeline_failstop(p) || effects_used(&p->effects);
     size_t most = one_by_one ? 1 : INFLIGHT_BATCHES;
     size_t others = p->inflight.n - settling;

@@ -66,7 +66,7 @@ void claim_quota_learn(struct claim_quota *q, size_t bytes);
 size_t claim_quota_room(const struct claim_quota *q, size_t spare, bool first);
 size_t claim_quota_reserve(struct claim_quota *q, size_t spare, bool first);
 void claim_quota_hold(struct claim_quota *q, size_t bytes);
-/* claim_quota_tight returns whether so much is in use that no memory should be kept for later. */
+/* claim_quota_tight returns whether so much memory is in use that none should be kept for later. */
 bool claim_quota_tight(const struct claim_quota *q);
 
 /* ---- for a pipeline ---- */
@@ -74,8 +74,9 @@ bool claim_quota_tight(const struct claim_quota *q);
 /* claim_quota_allows returns whether another batch may be claimed, while `settling` (0 or 1) of
  * those in flight are about to be settled. */
 bool claim_quota_allows(struct pipeline *p, int64_t now, size_t settling);
-/* claim_quota_bytes reserves memory for it and returns how many bytes of events it may have; 0:
- * none left. claim_quota_events returns how many events to claim within that many bytes. */
+/* claim_quota_bytes reserves memory for another batch and returns how many bytes of events it may
+ * have; 0: no memory is left. claim_quota_events returns how many events to claim within that many
+ * bytes. */
 size_t claim_quota_bytes(struct pipeline *p);
 size_t claim_quota_events(const struct pipeline *p, size_t bytes);
 /* claim_quota_count counts the memory of the batches in flight. claim_quota_tidy also frees memory

@@ -2,7 +2,7 @@
  * deliveries. */
 #include "engine/pipeline_impl.h"
 
-#define OFFER 256     /* events to submit at once, as a batch or as a chain */
+#define OFFER 256     /* maximum number of events to submit at once, as a batch or as a chain */
 #define CHAIN_LEAST 4 /* events to offer as a chain, even if only one was taken before */
 #define SUBMIT_SLICE (50 * MS_NS) /* then check leases, and whether to stop */
 #define NOT_MINE_WAIT_MS 1000     /* up to twice as long, at random */
@@ -20,8 +20,8 @@ static void event_delivered(struct pipeline *p, struct slot *slot, const struct 
     inflight_end(&p->inflight, slot, &out, p->c->receipts);
 }
 
-/* Leaves the event to a worker that has a handler for it, after a random pause in which such a
- * worker may claim it. */
+/* Leaves the event to a worker that has a handler for it. The event is due again after a random
+ * pause. */
 static void event_not_mine(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     int64_t delay = NOT_MINE_WAIT_MS + (int64_t)rng_below(p->cfg.rng, NOT_MINE_WAIT_MS);
@@ -34,7 +34,7 @@ static void event_not_mine(struct pipeline *p, struct slot *slot, const struct s
     failure_put_off(p, slot, max_i64(delay, r->retry_after_ms), text);
 }
 
-/* Postpones the event for a reason that is neither its own fault nor concerns the whole sink, so
+/* Postpones the event for a reason that is not its fault and does not concern the whole sink, so
  * other events continue. */
 static void event_not_now(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
@@ -271,7 +271,7 @@ bool deliver_submit(struct pipeline *p)
     int64_t until = now + SUBMIT_SLICE;
     bool in_vain = effects_used(&p->effects) && schedule_store_away(&p->schedule, now);
     if (in_vain)
-        return false; /* the work of handlers would be undone over and over again */
+        return false; /* otherwise the work of handlers would be undone again and again */
 
     while (p->inflight.ready && p->state == PIPELINE_RUNNING) {
         if (!time_left(p, now, until))

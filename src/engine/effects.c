@@ -152,7 +152,7 @@ static void uncount(struct pipeline *p, const struct batch_state *b)
     }
 }
 
-/* Narrows the mode for this batch and the next few, because failures tend to cluster. */
+/* Narrows the mode for this batch and a few later ones, because failures tend to cluster. */
 static void use_savepoints(struct effects *e)
 {
     e->savepoint_batches = SAVEPOINTS_FOR;
@@ -219,7 +219,7 @@ bool effects_refused(struct effects *e, const struct error *err)
     return answered && e->st->ops->tx_state(e->st) != TX_LOST;
 }
 
-/* Finds the event whose effects cannot be committed. Only a commit can tell, so the batch is
+/* Finds the event whose effects cannot be committed. Only a commit shows that, so the batch is
  * repeated with one event per transaction. If the transaction had a single event, that event has
  * failed. */
 static void isolate_event(struct pipeline *p, const struct error *err)
@@ -327,8 +327,8 @@ void effects_drop(struct pipeline *p, const struct batch_state *b)
     e->batch = NULL;
 }
 
-/* Looks the claim up. If it still exists, nothing was committed. If it is gone, everything was, or
- * another worker has taken over. */
+/* Looks the claim up. If it still exists, the commit failed. If not, the commit succeeded, or
+ * another worker has taken the claim over. */
 bool effects_resolve(struct pipeline *p)
 {
     struct effects *e = &p->effects;

@@ -79,9 +79,9 @@ struct effects {
     enum effects_state state;
     struct batch_state *batch;
     int64_t opened_at;       /* monotonic */
-    const struct slot *last; /* the event of the last call; NULL: there was none */
+    const struct slot *last; /* the event of the last call; NULL: no call was made */
     size_t failures;         /* calls that failed and were undone individually */
-    struct error trouble;    /* the store's error when it broke; code 0: none */
+    struct error trouble;    /* the store's error that broke the transaction; code 0: none */
 };
 
 /* effects_init borrows cfg->tx_conn or cfg->tx_pool, and the handlers. */
@@ -116,7 +116,7 @@ void effects_drop(struct pipeline *p, const struct batch_state *b);
 bool effects_resolve(struct pipeline *p);
 
 /* effects_release returns the connection to the pool, unless a transaction is open on it or in
- * doubt. effects_acquire gets one, if there is none. */
+ * doubt. effects_acquire acquires one if st is NULL. */
 void effects_release(struct effects *e);
 /* effects_close undoes an open transaction and returns the connection, before the pipeline is
  * freed. */

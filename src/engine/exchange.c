@@ -4,7 +4,7 @@
 
 #include "engine/pipeline_impl.h"
 
-#define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after a claimed batch found no memory */
+#define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after memory for a claimed batch ran out */
 #define PARKED_PAUSE (20 * MS_NS) /* between claims of few parked events, while fresh ones wait */
 #define FEW_MARKS 16              /* always recorded at once */
 #define MANY_MARKS 16384          /* never postponed: they take memory */
@@ -19,7 +19,7 @@ struct exchange {
     size_t place;                /* settled == inflight.batch[place] */
     struct settlement settlement;
 
-    struct batch_state *claimed; /* where the claimed batch goes; NULL: nothing is claimed */
+    struct batch_state *claimed; /* receives the claimed batch; NULL: nothing is claimed */
     struct claim_request request;
     int64_t known[INFLIGHT_BATCHES]; /* request.known points here */
 
@@ -84,7 +84,7 @@ int64_t exchange_renewal_at(const struct pipeline *p)
     return at;
 }
 
-/* Asks the store for a new lease that begins now. Returns -1 if the store failed. */
+/* Asks the store for a lease that begins now. Returns -1 if the store fails. */
 static int renew(struct pipeline *p, struct batch_state *b)
 {
     int64_t now = pipeline_now(p);
@@ -158,7 +158,7 @@ static void exchange_init(const struct pipeline *p, struct exchange *x)
 {
     *x = (struct exchange){.at = pipeline_now(p)};
 
-    /* If the store has any other claim of ours, its answer was lost, and its events must come
+    /* If the store has another claim of ours, its answer was lost, and its events must be delivered
      * first. */
     size_t n_known = 0;
     for (size_t i = 0; i < p->inflight.n; i++) {
@@ -400,8 +400,8 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
 
     /* The next claim starts at the next lane, alternating between parked and fresh events. But
      * retries become due one by one, and claiming a few costs as much as claiming a full batch, so
-     * while fresh events wait, parked ones accumulate for a while. Not for long: until they are
-     * claimed, new events of their keys have to be parked as well. */
+     * while fresh events wait, parked ones accumulate for a while. But not for long: until they are
+     * claimed, new events of their keys must be parked as well. */
     bool few = 4 * b->claim.n < p->quota.n;
     p->next.lane = (b->claim.lane + 1) % p->c->lanes;
     p->next.parked = !p->next.parked;
@@ -499,8 +499,8 @@ static void take_answer(struct pipeline *p, struct exchange *x)
         p->stats.stalled_since = 0;
 }
 
-/* The one place where a pipeline settles and claims. Returns whether it made progress: something
- * was settled, claimed or skipped, or a suspect can be claimed next. */
+/* The only function in which a pipeline settles and claims. Returns whether it made progress:
+ * something was settled, claimed or skipped, or a suspect can be claimed next. */
 static bool exchange_make(struct pipeline *p, struct exchange *x)
 {
     struct store *st = p->cfg.st;
@@ -562,7 +562,7 @@ int64_t exchange_settle_delay_until(const struct pipeline *p, int64_t now)
         return 0;
     if (effects_used(&p->effects) || schedule_look_due(&p->schedule, now))
         return 0;
-    /* Only the end of the batch has to be recorded. */
+    /* Only the settlement of the batch remains. */
     const struct batch_state *b = p->inflight.batch[0];
     bool plain = !b->claim.parked && !b->claim.suspect && !b->lost;
     bool delivered_whole = plain && b->exceptions == 0 && b->release_from == 0;

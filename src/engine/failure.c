@@ -78,8 +78,8 @@ static bool passed_near(const struct failure_detector *d, int64_t sent_at)
     return false;
 }
 
-/* Adds a success, and the failures before it, to the usual rate. Halving both counts gives older
- * deliveries less weight. */
+/* Adds a success, and the failures before it, to the usual failure rate. Halving both counts gives
+ * older deliveries less weight. */
 static void note_usual(struct failure_detector *d)
 {
     d->usual_passes++;
@@ -287,7 +287,7 @@ void failure_retry(struct pipeline *p, struct slot *slot, const struct sink_resu
 }
 
 /* A fail-stop sink already has later events of the key, which must not overtake this one, so from
- * now on the batch is sent key by key. A later event that is returned merely waits behind it. */
+ * now on the batch is sent key by key. A later event that the sink returns waits behind it. */
 void failure_refused(struct pipeline *p, struct slot *slot, const struct sink_result *r)
 {
     const char *text = failure_text(r);

@@ -1,4 +1,4 @@
-/* failure.h: what happens when a delivery fails: who is at fault, whether the failure uses up an
+/* failure.h: handles failed deliveries: which side is at fault, whether the failure uses up an
  * attempt, and when the event is retried or becomes a dead letter.
  *
  * A sink that fails everything is down, regardless of its answers. An event that fails while others
@@ -38,7 +38,7 @@ struct pipeline;
 /* Deliveries sent in one slice of time that got through. */
 struct passed_slice {
     int64_t number;      /* time / FAILURE_SLICE */
-    int64_t first, last; /* when the first and the last of them were sent */
+    int64_t first, last; /* when the first and the last of these deliveries were sent */
 };
 
 /* A failure that may still prove to be the event's own fault. seq 0: none. */
@@ -62,7 +62,7 @@ struct failure_detector {
     size_t next_open;
     int64_t open_until;    /* later deliveries are no evidence about open failures */
     int64_t passed_sent;   /* when the last successful delivery was sent; 0: there was none */
-    int64_t failing_since; /* when the first of those failures was noted */
+    int64_t failing_since; /* when the first of the current failures was noted */
     int64_t first_sent;    /* when that delivery had been sent */
     int64_t out_from, out_to;
     int64_t out_least; /* a shorter series of failures is no outage */

@@ -236,7 +236,7 @@ void inflight_return(struct inflight *f, struct slot *slot)
     make_stale(f);
 }
 
-/* Queues in claim order, so that a returned event goes before those claimed after it. */
+/* Queues events in claim order, so that a returned event precedes those claimed after it. */
 static void rebuild_queue(struct inflight *f)
 {
     clear_queue(f);

@@ -57,7 +57,7 @@ struct batch_state {
     struct slot *slots;
     size_t open, in_flight, exceptions;
     int64_t release_from;      /* for the settlement */
-    const struct outcome *out; /* made once, when everything has ended; NULL until then */
+    const struct outcome *out; /* created once all slots have ended; NULL until then */
     size_t n_out;
     int64_t claimed_at; /* monotonic, before the claim was sent */
     int64_t deadline;   /* claimed_at or last extension + lease */
@@ -166,12 +166,12 @@ void inflight_return(struct inflight *f, struct slot *slot);
  * holds it back. Text in `out` is copied. `exceptional` is false for a plain delivery. */
 void inflight_end(struct inflight *f, struct slot *slot, const struct outcome *out,
                   bool exceptional);
-/* inflight_hold ends a slot that was not tried: it will be parked behind its key, with its attempts
- * unchanged. */
+/* inflight_hold ends a slot that was not tried: the event will be parked behind its key, with its
+ * attempts unchanged. */
 void inflight_hold(struct inflight *f, struct slot *slot);
 
 /* inflight_want_back requests that unstarted events go back to the store. inflight_tidy does that,
- * and rebuilds a stale queue; inflight_untidy says whether it has anything to do. */
+ * and rebuilds a stale queue; inflight_untidy returns whether either is needed. */
 void inflight_tidy(struct inflight *f);
 static inline void inflight_want_back(struct inflight *f)
 {

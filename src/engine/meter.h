@@ -1,5 +1,5 @@
-/* meter.h: what a pipeline counts for the metrics. One thread counts, without a lock and without
- * allocating; other threads get copies. */
+/* meter.h: the counters of a pipeline for the metrics. One thread counts, without a lock and
+ * without allocating; other threads receive copies. */
 #ifndef ENGINE_METER_H
 #define ENGINE_METER_H
 
@@ -10,7 +10,7 @@
 #include "sink/sink.h"
 
 #define METER_TYPES 32   /* event types counted by name; all others are counted as "other" */
-#define METER_NAME 80    /* types with longer names are "other" at once */
+#define METER_NAME 80    /* types with longer names always count as "other" */
 #define METER_BUCKETS 14 /* with an upper bound; one more for the rest */
 
 /* Upper bounds of the buckets of each histogram, in nanoseconds. */

@@ -6,7 +6,7 @@
 
 #include "engine/pipeline_impl.h"
 
-#define SWEEP_MS 30000 /* unless the host or the consumer says otherwise */
+#define SWEEP_MS 30000 /* unless the host or the consumer sets another value */
 #define POLL_MS 500
 #define STANDBY_MIN (1000 * MS_NS) /* between tries to register again */
 #define STANDBY_MAX (15000 * MS_NS)
@@ -55,7 +55,7 @@ struct handler_guard pipeline_guard(struct pipeline *p)
     return (struct handler_guard){p, calls_enter, calls_leave};
 }
 
-/* Logs a warning of the sink, once for each text. */
+/* Logs a warning of the sink, unless it repeats the last one. */
 static void log_caution(struct pipeline *p)
 {
     const char *caution = NULL;
@@ -85,7 +85,7 @@ void pipeline_free(struct pipeline *p)
     free(p);
 }
 
-/* The one place where the state changes. It never goes back. */
+/* The only function that changes the state. The state never returns to an earlier one. */
 static void set_state(struct pipeline *p, enum pipeline_state s)
 {
     if (p->state < s)
@@ -201,7 +201,7 @@ void pipeline_stand_by(struct pipeline *p)
     p->stats.standby = true;
 }
 
-/* Registers our settings again if it is time to. Returns whether the pipeline may go on. */
+/* Registers our settings again if a try is due. Returns whether the pipeline may continue. */
 static bool try_again(struct pipeline *p)
 {
     struct error err;
@@ -279,8 +279,8 @@ static bool drain(struct pipeline *p)
     return true;
 }
 
-/* Submits events to the sink, settles finished batches and claims more. Sink and store can both
- * make the pipeline fail; then another step is due at once, which drains. */
+/* Submits events to the sink, settles finished batches and claims more. Both sink and store can
+ * make the pipeline fail; then another step, which drains, is due at once. */
 static bool deliver_and_claim(struct pipeline *p)
 {
     bool submitted = deliver_submit(p);

@@ -19,9 +19,9 @@
 
 struct pipeline;
 
-/* Where the handlers of a pipeline get the connection for their transactions, a step at a time.
- * acquire may wait; release takes the connection back, with no transaction open. acquire == NULL:
- * there is no pool. */
+/* Where the handlers of a pipeline get the connection for their transactions, for one step at a
+ * time. acquire may wait; release takes the connection back, with no transaction open. acquire ==
+ * NULL: there is no pool. */
 struct tx_pool {
     int (*acquire)(void *ctx, struct store **ret, struct error *err);
     void (*release)(void *ctx, struct store *st);
@@ -93,10 +93,10 @@ struct pipeline_stats {
     int64_t held_bytes;     /* memory that the batches in flight take */
     int64_t ended_at;       /* when the sink last answered, monotonic ns */
     char why[PIPELINE_WHY]; /* the sink's or store's error when it went down; "" once it is back */
-    bool through;           /* the last look found nothing left (see claim_hint.through) */
+    bool through;           /* the last look found no work left (see claim_hint.through) */
     bool paused;
     bool standby;       /* the consumer has newer settings than ours, so nothing is claimed */
-    bool down;          /* the sink is down, or nothing gets through to it */
+    bool down;          /* the sink is down, or no delivery succeeds */
     int64_t down_since; /* monotonic ns; 0: it is up */
 };
 
@@ -126,8 +126,8 @@ size_t pipeline_wait(struct pipeline *p, struct pollfd *fds, size_t max, int64_t
 /* pipeline_wake makes the next step look for work, as a wake-up does. */
 void pipeline_wake(struct pipeline *p);
 
-/* pipeline_drain stops claiming and gives back unstarted events. Deliveries in flight may go on
- * until the monotonic deadline, and are cancelled then. The final state is PIPELINE_STOPPED, or
+/* pipeline_drain stops claiming and gives back unstarted events. Deliveries in flight may continue
+ * until the monotonic deadline, and are then cancelled. The final state is PIPELINE_STOPPED, or
  * PIPELINE_FAILED after an error. */
 void pipeline_drain(struct pipeline *p, int64_t deadline);
 

@@ -1,7 +1,8 @@
-/* pipeline_impl.h: what the files of a pipeline share. They are pipeline.c (the front door, and
- * standing by), deliver.c (to the sink and back), failure.c (what happens when a delivery fails),
- * circuit.c (the sink as a whole), exchange.c (to the store and back), claim_quota.c (whether to
- * claim, and how much), effects.c and calls.c (handlers' transactions). Only they include it. */
+/* pipeline_impl.h: declarations shared by the files of a pipeline. They are pipeline.c (the front
+ * door, and standing by), deliver.c (to the sink and back), failure.c (what happens when a delivery
+ * fails), circuit.c (the sink as a whole), exchange.c (to the store and back), claim_quota.c
+ * (whether to claim, and how much), effects.c and calls.c (handlers' transactions). Only they
+ * include it. */
 #ifndef ENGINE_PIPELINE_IMPL_H
 #define ENGINE_PIPELINE_IMPL_H
 
@@ -20,7 +21,7 @@ struct standby {
     int64_t delay;    /* the last wait between two tries; 0: none yet */
 };
 
-/* What the next turn with the store starts from. (1) Only exchange.c writes these. */
+/* The state from which the next turn with the store starts. (1) Only exchange.c writes these. */
 struct next_turn {
     int lane;               /* the lane the next claim tries first */
     bool parked;            /* the next claim tries parked events first, if it is time to */
@@ -110,7 +111,7 @@ static inline bool pipeline_one_writer(const struct pipeline *p)
 
 /* ---- leases ---- */
 
-/* lease_of returns the lease of a claim, to be extended. */
+/* lease_of returns the lease of a claim, for extending it. */
 static inline struct claim_lease lease_of(const struct pipeline *p, const struct batch *claim)
 {
     return (struct claim_lease){.consumer = p->c->name,
@@ -125,7 +126,7 @@ static inline void lease_start(const struct pipeline *p, struct batch_state *b, 
     b->deadline = now + p->c->lease_ms * MS_NS;
 }
 
-/* lease_renewal_at returns when half of the lease is over. */
+/* lease_renewal_at returns the time when half of the lease is over. */
 static inline int64_t lease_renewal_at(const struct pipeline *p, const struct batch_state *b)
 {
     return b->deadline - p->c->lease_ms * MS_NS / 2;

@@ -18,7 +18,7 @@ struct retry_policy {
     int64_t outage_ms;
     int attempts; /* after the last one the event is buried; RETRY_FOREVER: never */
     bool jitter;
-    bool bounded; /* attempts was given, and does not come from a preset */
+    bool bounded; /* attempts was given explicitly, not by a preset */
     int usual;    /* attempts as it was parsed: see retry_hold */
 };
 

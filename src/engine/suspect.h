@@ -62,7 +62,7 @@ void suspect_withdraw(struct suspect *s);
  * store before the delivery. */
 size_t suspect_begin(struct suspect *s, const struct claim_lease *c, bool blamed,
                      struct suspect_claim ret[2]);
-/* suspect_end notes that no suspect of this pipeline is with the sink any more. */
+/* suspect_end notes that the sink no longer has a suspect of this pipeline. */
 void suspect_end(struct suspect *s);
 
 /* suspect_all_absolve finds the claim that would be blamed if the process died now, and clears the

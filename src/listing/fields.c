@@ -1,4 +1,4 @@
-/* fields.c: the fields of everything that is listed: events, dead letters, consumers, ... */
+/* fields.c: the fields of all listings: events, dead letters, consumers, ... */
 #include "listing/fields.h"
 
 #include <string.h>
@@ -180,8 +180,8 @@ const struct listing_field fields_mark[] = {
 
 /* ---- consumers ---- */
 
-/* Returns the first state that applies, in the order of an operator's questions: does it run, can
- * it deliver, is it delivering, is anything left. */
+/* Returns the first state that applies, in the order of an operator's questions: whether it runs,
+ * can deliver, is delivering, has events left. */
 const char *fields_consumer_state(const struct consumer_info *c)
 {
     if (c->paused)
@@ -283,7 +283,7 @@ static void consumer_trouble_text(struct buf *b, const void *row)
         buf_adds(b, " (last report of its relay; no relay has a claim now)");
 }
 
-/* The position up to which everything is completed, and what holds back the rest. */
+/* The position up to which everything is completed, and the cause that holds back the rest. */
 static void consumer_floor_text(struct buf *b, const void *row)
 {
     const struct listed_consumer *l = row;

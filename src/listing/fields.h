@@ -8,7 +8,7 @@
 
 /* ---- events ---- */
 
-/* An event with its states, as event_visit gets them. */
+/* An event with its states, as passed to event_visit. */
 struct listed_event {
     const struct event *ev;
     const struct delivery_info *d;

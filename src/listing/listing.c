@@ -282,7 +282,7 @@ static int add_column(struct listing *l, struct str word, struct error *err)
     return 0;
 }
 
-#define PAGE_LINES 1000 /* of a table held in memory: a listing may have any number */
+#define PAGE_LINES 1000 /* rows held in memory; a listing may have any number */
 
 /* Prints the lines so far and drops them. Later pages have no headings, and no narrower columns. */
 static int print_page(struct libscols_table *tb, struct error *err)

@@ -70,7 +70,7 @@ struct listing_field {
 /* listing_members appends the members of a row, listing_object with its braces. */
 void listing_members(struct buf *b, const struct listing_field *fields, const void *row);
 void listing_object(struct buf *b, const struct listing_field *fields, const void *row);
-/* listing_pairs prints the named fields of a row, a line each, without those that are empty. */
+/* listing_pairs prints the named fields of a row, one per line, and omits empty ones. */
 int listing_pairs(FILE *out, const struct listing_field *fields, const char *names, const void *row,
                   struct error *err);
 /* listing_flush writes the buffer and empties it. Unsafe characters except line feeds are escaped

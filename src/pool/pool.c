@@ -117,7 +117,7 @@ static void serve_waiters(struct pool_set *set)
             return;
 
         /* A user whose last operation failed does not get the last connection: it may have waited a
-         * second for its consumer's lock, and would block all others while it does so again. */
+         * second for its consumer's lock, and waiting again would block all others. */
         bool is_last = set->n > 1 && set->n_failing + 1 >= set->n;
         if (w->user->failed && is_last) {
             at = &w->next;
@@ -150,7 +150,7 @@ static struct pool_conn *wait_for_conn(struct pool_set *set, const struct pool_u
     enqueue(set, &w);
     serve_waiters(set);
 
-    /* In an exposed set, a user that becomes slow makes room for a new connection. Nothing signals
+    /* In an exposed set, a user that becomes slow makes room for a new connection. No event signals
      * that, so poll. */
     while (!w.conn) {
         int64_t until = CLOCK_NEVER;
@@ -177,8 +177,8 @@ static int open_conn(struct pool_set *set, struct pool_conn *c, struct error *er
     return 0;
 }
 
-/* Opens a connection if need be. An exposed one is reset so that no trace of another consumer's
- * handlers is left, or closed. */
+/* Opens a connection if need be. An exposed connection is reset, to leave no trace of another
+ * consumer's handlers, or closed. */
 static int prepare_conn(struct pool_set *set, struct pool_conn *c, const struct pool_user *user,
                         struct error *err)
 {

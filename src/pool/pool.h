@@ -51,8 +51,8 @@ struct pool_wants {
 int pool_store_new(struct pool *p, const struct pool_wants *wants, struct store **ret,
                    struct error *err);
 
-/* A consumer whose named handlers need a connection. Its session is reset before another consumer
- * gets it. */
+/* A consumer whose named handlers need a connection. Its session is reset before it is assigned to
+ * another consumer. */
 struct pool_tx_user {
     const void *consumer;
     int64_t idle_ms; /* for store_ops.expose_connection */

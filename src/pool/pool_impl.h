@@ -22,7 +22,7 @@ struct pool_conn {
     bool failing;        /* in use by a user whose last operation failed */
     const void *user;    /* the last to acquire it */
     int64_t acquired_at; /* monotonic, or when it was opened if that is later; 0: free */
-    int64_t bad_until;   /* it failed, or could not be opened: avoid it until then */
+    int64_t bad_until;   /* it failed, or could not be opened: avoid it until this time */
 };
 
 struct pool_waiter;
@@ -73,8 +73,8 @@ struct pooled_store {
     struct filter *filter; /* NULL: never woken */
     char *consumer;        /* registered through this store; NULL: none */
     int wake_fd;           /* -1: none */
-    /* Turns to make separately before the next one is batched, and their number last time. What
-     * makes a turn not simple seldom goes away at once. */
+    /* Turns to make separately before the next one is batched, and their number last time. The
+     * reason why a turn is not simple usually persists for a while. */
     unsigned separate, separate_last;
     bool failed; /* the last operation failed */
     struct turn_cache cache;
@@ -102,7 +102,7 @@ struct pool {
     struct batcher batcher;
     struct pooled_store *stores;
     size_t n_consumers; /* pooled stores with a filter, which are woken */
-    /* the unrelated session that holds the lock wake-ups need; "": none */
+    /* the unrelated session that holds the lock for wake-ups; "": none */
     char wake_blocker[POOL_BLOCKER];
 };
 

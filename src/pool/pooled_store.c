@@ -11,7 +11,7 @@
 
 #define BATCH_MAX 256 /* turns in one transaction */
 #define SEPARATE_MAX 15
-/* From this many consumers on, batched turns clear a backlog at less cost. */
+/* With this many consumers or more, batched turns clear a backlog at less cost. */
 #define BATCH_BACKLOG 16
 
 static struct pooled_store *pooled_of(struct store *base)
@@ -153,7 +153,7 @@ static int ask_store(struct pool *p, struct batched_turn *t, size_t n, struct er
 
 /* Makes the turns of a list. If the store is unreachable, or another session holds the write lock
  * of a store with one writer, every turn would fail the same way, so all fail. After any other
- * error none was made: each is then made separately, and gets its own error. */
+ * error no turn was made: each is then made separately, and has its own error. */
 static void make_turns(struct pool *p, struct batched *first, size_t n)
 {
     struct error err = {0};
@@ -281,7 +281,7 @@ static int turn_batched(struct pooled_store *ps, struct batched_turn *t, struct 
 }
 
 /* While there is a backlog, the next turn is made separately: if only a few consumers are behind,
- * each gets a connection in turn, and larger batches. With many consumers, batched turns are
+ * each uses a connection in turn, and larger batches. With many consumers, batched turns are
  * faster. */
 static void note_backlog(struct pooled_store *ps, const struct batched_turn *t)
 {

@@ -63,8 +63,8 @@ static bool note_blocker(struct pool *p, const char *blocker)
     return news;
 }
 
-/* Reports each reason for failing polls once: until polls succeed again, consumers are only woken
- * at intervals, and events wait longer than they should. */
+/* Reports each reason for failing polls once: until polls succeed again, consumers are woken only
+ * at intervals, so events wait longer. */
 static void report_status(struct pool *p, const struct error *why)
 {
     static const struct error none;

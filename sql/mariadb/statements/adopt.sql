@@ -1,5 +1,5 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
--- are put together in src/store/mariadb/adopt.c.
+-- are built in src/store/mariadb/adopt.c.
 
 -- find_table (schema text, name text): the table as MariaDB spells it, and why it cannot be
 -- adopted: a row and its event must commit or roll back together.
@@ -24,8 +24,8 @@ SELECT EXISTS (SELECT 1 FROM information_schema.statistics
                 GROUP BY index_name
                HAVING count(*) = 1 AND min(column_name) = :name AND min(sub_part) IS NULL);
 
--- id_default (schema text): what gives an event its id. In a literal, the outbox's table name would
--- be prefixed with the database's, hence CONCAT.
+-- id_default (schema text): the default expression of an event's id. In a literal, the outbox's
+-- table name would be prefixed with the database's, hence CONCAT.
 SELECT column_default FROM information_schema.columns
  WHERE table_schema = :schema AND table_name = CONCAT('outbox', '_event') AND column_name = 'id';
 
@@ -100,8 +100,8 @@ SELECT source, mark, stamp, row_key, key_kind, error FROM outbox_marking
 SELECT nr, value FROM outbox_adopted_row FORCE INDEX (had)
  WHERE source = :source AND had = 1 ORDER BY nr LIMIT :max;
 
--- forget_marked (source text, ids text): these rows are marked, or gone. ids is a JSON array of the
--- numbers of their events.
+-- forget_marked (source text, ids text): these rows are marked, or were deleted. ids is a JSON
+-- array of the numbers of their events.
 DELETE r FROM JSON_TABLE(:ids, '$[*]' COLUMNS (nr BIGINT UNSIGNED PATH '$')) done
        STRAIGHT_JOIN outbox_adopted_row r ON r.nr = done.nr AND r.source = :source;
 

@@ -1,7 +1,7 @@
--- claim.sql: the statements of turns that are specific to MariaDB, and giving events their place in
--- the order of commits.
+-- claim.sql: the statements of turns that are specific to MariaDB, and those that assign events
+-- their place in the order of commits.
 
--- places (position int, max int): where the events after a position are.
+-- places (position int, max int): the places of the events after a position.
 SELECT seq, nr FROM outbox_order WHERE seq > :position ORDER BY seq LIMIT :max;
 
 -- events_between (first int, last int, most int): events as they lie in the table, in the columns
@@ -82,8 +82,8 @@ DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.marker = o.marker
 -- set_next (next int): the seq of the next event.
 UPDATE outbox_sequencer SET next = :next WHERE one = 1;
 
--- forget_reused (): if outbox_event was emptied by hand, its numbers restarted. What an earlier
--- event had under such a number is gone.
+-- forget_reused (): if outbox_event was emptied by hand, its numbers restarted. The places of
+-- earlier events with the same numbers are deleted.
 DELETE o FROM outbox_fresh f STRAIGHT_JOIN outbox_order o ON o.nr = f.nr;
 
 -- doubled (max int): further markers of events that have one, which can only have been written by
@@ -103,8 +103,8 @@ DELETE d FROM outbox_parked p STRAIGHT_JOIN outbox_dead d
           ON d.consumer = p.consumer AND d.seq = p.seq
  WHERE p.consumer = :consumer AND p.claim = :epoch AND d.retrying = 1;
 
--- promote_behind (consumer text, epoch int, now int): promotes the first event behind each of those
--- that this claim delivered, and that are still there.
+-- promote_behind (consumer text, epoch int, now int): promotes the first event behind each event
+-- that this claim delivered, while the rows of the delivered events still exist.
 UPDATE outbox_parked p
   JOIN (SELECT min(f.seq) AS seq
           FROM (SELECT DISTINCT `key` FROM outbox_parked

@@ -21,7 +21,7 @@ o.seq, @chunk_columns_of_e@;
 -- @payload_bytes@: the size of a payload.
 OCTET_LENGTH(e.payload);
 
--- @by_key@: the index that has the parked events of a key.
+-- @by_key@: the index of the parked events of a key.
 FORCE INDEX (by_key);
 
 -- @and_taken@: parked rows name the epoch of their claim.

@@ -1,4 +1,4 @@
--- doctor.sql: what can be wrong with an outbox, and with the server it is in.
+-- doctor.sql: checks for problems of an outbox and of its server.
 
 -- settings (): durability and exactness depend on these settings.
 SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@read_only,
@@ -20,8 +20,8 @@ CONCAT('outbox', '_dead_deleted');
 SELECT count(*) FROM information_schema.triggers
  WHERE trigger_schema = :schema AND trigger_name IN (@our_triggers@);
 
--- @runs_as_nobody@: a trigger t runs as an account that is not there. Takes the right to read
--- mysql.user.
+-- @runs_as_nobody@: a trigger t runs as an account that does not exist. Requires the privilege to
+-- read mysql.user.
 t.trigger_schema = :schema
    AND t.definer NOT IN (
        SELECT CONCAT(User, IF(is_role = 'Y', '', CONCAT(CHAR(64 USING utf8mb3), Host)))
@@ -35,8 +35,8 @@ SELECT t.definer, min(t.trigger_name) FROM information_schema.triggers t
         OR t.trigger_name LIKE CONCAT('outbox', '\\_adopted\\_%'))
  GROUP BY t.definer;
 
--- lost_adopted (schema text): adopted tables with such a trigger, and which column is what, in the
--- order of enum field.
+-- lost_adopted (schema text): adopted tables with such a trigger, and the column of each field, in
+-- the order of enum field.
 SELECT a.source, JSON_VALUE(a.mapping, '$.id'), JSON_VALUE(a.mapping, '$.type'),
        JSON_VALUE(a.mapping, '$.payload'), JSON_VALUE(a.mapping, '$.created_at'),
        JSON_VALUE(a.mapping, '$.processed_at'), JSON_VALUE(a.mapping, '$.aggregate_type'),
@@ -53,7 +53,7 @@ SELECT count(*)
  WHERE o.nr IS NULL AND e.nr NOT IN (SELECT nr FROM outbox_fresh);
 
 -- next_numbers (schema text): the next numbers of events and of markers. The server keeps them
--- apart from the rows: a row with a high number may be gone.
+-- apart from the rows: a row with a high number may have been deleted.
 SELECT table_name = CONCAT('outbox', '_event'), auto_increment FROM information_schema.tables
  WHERE table_schema = :schema
    AND table_name IN (CONCAT('outbox', '_event'), CONCAT('outbox', '_fresh'))
@@ -72,7 +72,7 @@ SELECT count(*)
          WHERE seq > coalesce((SELECT min(position) FROM outbox_lane), 0) ORDER BY seq LIMIT :max) o
  WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.nr = o.nr);
 
--- lost_fresh (max int): markers of events that are gone.
+-- lost_fresh (max int): markers of deleted events.
 SELECT count(*) FROM (SELECT nr FROM outbox_fresh LIMIT :max) f
  WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.nr = f.nr);
 
@@ -109,7 +109,7 @@ SELECT @@version, @@log_bin, @@binlog_format,
        (SELECT variable_value FROM information_schema.global_variables
          WHERE variable_name = 'WSREP_ON'), @@max_allowed_packet;
 
--- put_meta (name text, value text): remembers which version is there.
+-- put_meta (name text, value text): records a value, such as the installed version.
 INSERT INTO outbox_meta (name, value) VALUES (:name, :value)
     ON DUPLICATE KEY UPDATE value = VALUES(value);
 

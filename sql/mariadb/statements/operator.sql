@@ -1,9 +1,9 @@
--- operator.sql: consumers, inspections and retention, as far as MariaDB has its own text.
+-- operator.sql: statements about consumers, inspections and retention that are specific to MariaDB.
 
 -- put_lane (consumer text, lane int, position int): where a lane begins.
 INSERT INTO outbox_lane (consumer, lane, position) VALUES (:consumer, :lane, :position);
 
--- head (): the highest seq ever given; its event may be gone.
+-- head (): the highest seq ever assigned; its event may have been deleted.
 SELECT next - 1 FROM outbox_sequencer WHERE one = 1;
 
 -- event_by_id (id text): the event with this id.
@@ -42,7 +42,7 @@ SET @outbox_change_events = NULL;
 -- drop_going (last int, cutoff int, now int): deletes them.
 DELETE e FROM @events@ WHERE @going@;
 
--- drop_places (last int): the places of events that are gone, even those deleted by hand.
+-- drop_places (last int): deletes the places of deleted events, even those deleted by hand.
 DELETE o FROM outbox_order o LEFT JOIN outbox_event e ON e.nr = o.nr
  WHERE o.seq <= :last AND e.nr IS NULL;
 
@@ -52,6 +52,6 @@ DELETE FROM outbox_handled WHERE at < :cutoff ORDER BY at LIMIT :max;
 -- drop_old_receipts (cutoff int, max int): deletes the oldest receipts from before the cutoff.
 DELETE FROM outbox_receipt WHERE at < :cutoff ORDER BY at LIMIT :max;
 
--- drop_ended (last int): deletes records of single events that are gone.
+-- drop_ended (last int): deletes the records of single events that were deleted.
 DELETE x FROM outbox_ended x LEFT JOIN outbox_order o ON o.seq = x.seq
  WHERE x.seq <= :last AND o.seq IS NULL;

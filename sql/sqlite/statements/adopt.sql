@@ -1,5 +1,5 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
--- are put together in src/store/sqlite/adopt.c.
+-- are built in src/store/sqlite/adopt.c.
 
 -- find_table (name text): the table as SQLite spells it, and why it cannot be adopted: because it
 -- cannot have a trigger.
@@ -55,7 +55,8 @@ UPDATE outbox_adopted SET mark = NULL, consumer = NULL, stamp = NULL WHERE sourc
 -- event_known (id str): a row whose event exists already is not copied again.
 SELECT 1 FROM outbox_event WHERE id = :id;
 
--- @copied_columns@: what an event takes from a row; its id comes from the row only if it is a UUID.
+-- @copied_columns@: the values that an event copies from a row; it copies the id only if that is a
+-- UUID.
 type, payload, created_at, headers, aggregate_type, aggregate_id, tenant;
 
 -- copy_row_as (id str, type str, payload str, created_at int, headers str, aggregate_type str,

@@ -53,8 +53,8 @@ UPDATE outbox_parked SET claim = :epoch
  WHERE consumer = :consumer AND seq IN (SELECT value FROM json_each(:seqs));
 
 -- @began_again@: a lane remembers the highest number it was handed and the id of that event. If no
--- number that high was ever given, or if it belongs to another event now, numbers began again. An
--- event that is gone proves nothing: it was trimmed.
+-- number that high was ever assigned, or if it belongs to another event now, numbers began again. A
+-- missing event proves nothing: it was trimmed.
 (e.id <> l.high_id
  OR l.high > max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'), 0),
                  coalesce((SELECT max(seq) FROM outbox_event), 0)));
@@ -70,8 +70,8 @@ SELECT 1
 -- numbers_broken (): the same for all consumers.
 SELECT 1 FROM outbox_lane l LEFT JOIN outbox_event e ON e.seq = l.high WHERE @began_again@ LIMIT 1;
 
--- highest_number (): the highest number under which anything knows an event. Positions do not
--- count: a consumer may be configured to start beyond the last event.
+-- highest_number (): the highest event number recorded anywhere. Positions do not count: a consumer
+-- may be configured to start beyond the last event.
 SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
                     UNION ALL SELECT max(to_seq) FROM outbox_claim
                     UNION ALL SELECT max(seq) FROM outbox_parked
@@ -85,7 +85,7 @@ SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
 -- beyond every known one, in the same order.
 UPDATE outbox_event SET seq = seq + :base;
 
--- head (): the highest number ever given; its event may be gone.
+-- head (): the highest number ever assigned; its event may have been deleted.
 SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event';
 
 -- forget_sequence (): sqlite_sequence has no unique index, so setting a number takes two
@@ -103,10 +103,10 @@ DELETE FROM outbox_parked
                     WHERE d.consumer = outbox_parked.consumer AND d.seq = outbox_parked.seq
                       AND d.retrying = 1);
 
--- promote_all (now int): after unpark_nowhere nothing is left to wait behind.
+-- promote_all (now int): after unpark_nowhere no event has another to wait behind.
 UPDATE outbox_parked SET due_at = :now WHERE claim IS NULL AND due_at IS NULL;
 
--- note_renumbered (now int): lets doctor report that it happened.
+-- note_renumbered (now int): lets doctor report the renumbering.
 INSERT OR REPLACE INTO outbox_meta (name, value) VALUES ('renumbered_at', :now);
 
 -- renumbered_at (): when events last got new numbers.
@@ -142,8 +142,8 @@ DELETE FROM outbox_dead
    AND EXISTS (SELECT 1 FROM outbox_parked p
                 WHERE p.consumer = :consumer AND p.seq = outbox_dead.seq AND p.claim = :epoch);
 
--- promote_behind (consumer text, epoch int, now int): promotes the first event behind each of those
--- that this claim delivered, and that are still there.
+-- promote_behind (consumer text, epoch int, now int): promotes the first event behind each event
+-- that this claim delivered, while the rows of the delivered events still exist.
 UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
    AND seq IN (SELECT (SELECT min(f.seq) FROM outbox_parked f INDEXED BY outbox_parked_key
@@ -159,5 +159,5 @@ VALUES (:stream, :consumer, :hi, :lo, :now)
     ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now
  WHERE (:hi, :lo) > (hi, lo);
 
--- identity (): which outbox is in the file now.
+-- identity (): the identity of the outbox that is now in the file.
 SELECT @identity_value@;

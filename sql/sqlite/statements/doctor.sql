@@ -1,4 +1,4 @@
--- doctor.sql: what can be wrong with an outbox.
+-- doctor.sql: checks for problems of an outbox.
 
 -- lost_keyed (max int): of the newest idempotency keys, those whose event is gone: trim deletes a
 -- key before its event.
@@ -10,7 +10,7 @@ SELECT count(*) FROM sqlite_master
  WHERE type = 'trigger' AND tbl_name = 'outbox_event'
    AND name IN ('outbox_event_inserted', 'outbox_event_updated', 'outbox_event_deleted');
 
--- changes_allowed (): a session has left the permission behind.
+-- changes_allowed (): whether a session has left the permission to change events in place.
 SELECT count(*) FROM outbox_meta WHERE name = 'change_events';
 
 -- has_table (name text): whether the database has anything of this name.

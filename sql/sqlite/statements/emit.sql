@@ -1,6 +1,6 @@
 -- emit.sql: inserting events and inbox rows. Every table here is qualified with `main.`: on a
--- connection of the caller's, emit.c puts the name of the database that has the outbox in its
--- place. Unqualified, a temporary table of the caller's could shadow ours.
+-- caller's connection, emit.c replaces it by the name of the database that has the outbox.
+-- Unqualified, a temporary table of the caller could shadow ours.
 
 -- insert_event (id text, type str, aggregate_type str, aggregate_id str, version opt, payload str,
 -- headers str, tenant str, not_before opt, now int, idempotency_key str): the event, in the open

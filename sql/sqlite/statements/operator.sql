@@ -65,7 +65,7 @@ DELETE FROM outbox_receipt
  WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt
                             WHERE at < :cutoff ORDER BY at LIMIT :max);
 
--- drop_ended (last int): deletes records of single events that are gone.
+-- drop_ended (last int): deletes the records of single events that were deleted.
 DELETE FROM outbox_ended
  WHERE seq <= :last
    AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = outbox_ended.seq);

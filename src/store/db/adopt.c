@@ -1,7 +1,7 @@
-/* adopt.c: application tables whose rows become events: finding out which column provides which
- * field, and adopting the table. A trigger turns each inserted row into an event, in the same
- * transaction. On request, rows are marked as processed once a consumer has received them, in the
- * transaction that settles the delivery. */
+/* adopt.c: application tables whose rows become events: maps columns to fields, and adopts the
+ * table. A trigger turns each inserted row into an event, in the same transaction. On request, rows
+ * are marked as processed once a consumer has received them, in the transaction that settles the
+ * delivery. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "store/db/adopt.h"
 #include "store_sql.h"
 
-#define COLUMNS_MAX 4096 /* as many as MariaDB allows a table; SQLite allows 2000 by default */
+#define COLUMNS_MAX 4096 /* the limit of MariaDB; SQLite's default limit is 2000 */
 
 const char *const db_source_fields[FIELDS] = {
     [F_ID] = "id",
@@ -200,7 +200,7 @@ static int check_given(const struct adopt_request *req, struct error *err)
     return 0;
 }
 
-/* ---- which column provides which field ---- */
+/* ---- the mapping of columns to fields ---- */
 
 static int say_no_shape(const struct source *s, struct error *err)
 {
@@ -427,7 +427,7 @@ static int read_adopted(const struct source *s, struct adopted *ret, struct erro
     return 0;
 }
 
-/* Refuses a request that would copy existing rows twice, or that does not say what to do with
+/* Refuses a request that would copy existing rows twice, or that does not specify how to treat
  * them. */
 static int check_existing(const struct source *s, const struct adopted *was, struct error *err)
 {
@@ -460,8 +460,8 @@ static int undo(struct source *s, struct adopt_result *ret, struct error *err)
     return s->req->dry_run ? 0 : s->st->ops->driver->adopt->undo(s, was.there, err);
 }
 
-/* Adopts the table, or only reports in ret what that would do. All checks come before the first
- * change. */
+/* Adopts the table, or with a dry run only reports the result in ret. All checks come before the
+ * first change. */
 static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 {
     const struct adopt_driver *d = s->st->ops->driver->adopt;

@@ -65,7 +65,7 @@ struct adopt_driver {
     int (*adopt)(const struct source *s, const struct adopted *was, bool copies,
                  struct adopt_result *ret, struct error *err);
     int (*drop_mark)(const struct source *s, struct error *err);
-    /* undo ends the adoption; there: the table is adopted. */
+    /* undo ends the adoption; `there`: the table is adopted. */
     int (*undo)(const struct source *s, bool there, struct error *err);
 };
 

@@ -1,4 +1,4 @@
-/* claim.c: claims: their list, epochs and leases, and taking over those that expired. */
+/* claim.c: the list of claims, their epochs and leases, and the take-over of expired ones. */
 #include <stdlib.h>
 
 #include "base/array.h"
@@ -9,7 +9,7 @@
 #define RANGE_EVENTS 256      /* of a fresh claim that are parked at a time */
 #define RANGE_BYTES (1 << 20) /* likewise */
 #define CLOCK_DRIFT 100       /* ms; less is the work of NTP */
-#define ANSWER_EVENTS 50      /* rows that are in memory at once, with their payloads */
+#define ANSWER_EVENTS 50      /* rows in memory at once, with their payloads */
 
 /* The upper bits count the claims, the lower ones are random. A database restored from an older
  * copy counts the same numbers again; the random bits keep a claim made before the restore from
@@ -368,8 +368,8 @@ static int shorten(struct turn *t, struct db_claim *c, struct error *err)
                         .until = c->until, .ahead = c->ahead));
 }
 
-/* Returns whether an earlier claim of the same lane as claims[i] is not over. An expired one counts
- * too: it is still here because it has to wait itself, perhaps for another lane. */
+/* Returns whether an earlier claim of the same lane as claims[i] is not over. An expired claim
+ * counts, too: it still exists because it must wait as well, perhaps for another lane. */
 static bool must_wait(const struct turn *t, size_t i)
 {
     const struct db_claim *c = &t->claims[i];

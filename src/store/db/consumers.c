@@ -169,7 +169,7 @@ static int make_lanes(struct store *st, const char *name, int lanes, int64_t pos
 /* Creates a consumer at its start position, without leftovers of an earlier one of that name. */
 static int create(struct store *st, const struct consumer_spec *c, struct error *err)
 {
-    /* If the earlier consumer was deleted by hand, these would count as the new one's. */
+    /* If the earlier consumer was deleted by hand, these rows would count as the new consumer's. */
     static const struct sql *const left_behind[] = {&sql_remove_claims, &sql_remove_parked,
                                                     &sql_remove_passed, &sql_remove_settings, NULL};
     int64_t position = 0, ignored = 0;
@@ -292,7 +292,7 @@ int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_c
     if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
         return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
     if (db_give_numbers(st, err) != 0)
-        return -1; /* so that the end is after everything committed */
+        return -1; /* so that the end is after all committed events */
 
     /* Tries again if another session registered the consumer at the same time. */
     int r = -1;
@@ -338,7 +338,7 @@ int db_consumer_report(struct store *st, const char *name, const char *text, str
 
 /* ---- removing ---- */
 
-/* Refuses to remove a consumer that does not exist or, without force, that still has state. */
+/* Refuses to remove a consumer that does not exist or, without force, one that still has state. */
 static int check_removable(struct store *st, const char *name, bool force, struct error *err)
 {
     int64_t found = 0, dead = 0, parked = 0, live = 0, now = db_now(st);

@@ -30,7 +30,7 @@ struct db_store {
     bool lent;              /* the connection is exposed to handlers */
     bool own_commit;        /* do not wake our own consumers for the open transaction */
     bool watched;           /* workers that do not listen use this handle: a watcher wakes them */
-    int64_t turn_now;       /* the time of the current turn; 0: outside of a turn */
+    int64_t turn_now;       /* the time of the current turn; 0 outside of turns */
     int64_t turn_ahead;     /* db_ahead at turn_now */
     int64_t boot;           /* clock_boot of our clock; 0: the server's clock is used */
     int64_t began;          /* when the open transaction got the write lock; 0: not applicable */
@@ -71,7 +71,7 @@ struct sql {
 };
 extern const struct sql *const sql_all[]; /* ends with NULL */
 
-/* SQL gives a statement and its arguments, as the last two arguments of the calls below:
+/* SQL expands to a statement and its arguments, as the last two arguments of the calls below:
  *     db_run(st, err, SQL(drop_claim, .consumer = name, .epoch = epoch))
  * An argument that is left out is 0 or NULL. Strings are borrowed until the statement is done. */
 #define SQL(name, ...) \
@@ -84,7 +84,7 @@ extern const struct sql *const sql_all[]; /* ends with NULL */
 struct db_rows {
     struct store *st;
     void *at;
-    bool foreign; /* on the caller's connection, where nothing may be left behind */
+    bool foreign; /* on the caller's connection, which must keep no statement or lock */
 };
 
 /* A connection to write to: ours, or the caller's. */
@@ -155,9 +155,10 @@ struct db_driver {
     /* number assigns a seq to every committed event, outside of a transaction; NULL: events are
      * inserted with one. */
     int (*number)(struct store *, struct error *);
-    /* keep_numbers repairs numbers that started over, inside a transaction; NULL: they never do. */
+    /* keep_numbers repairs event numbers that started over, inside a transaction; NULL: numbers
+     * never start over. */
     int (*keep_numbers)(struct store *, struct error *);
-    /* news notifies relays of a change other than an event; NULL: they notice anyway. */
+    /* news notifies relays of a change other than an event; NULL: relays notice without it. */
     void (*news)(struct store *);
     /* again returns whether a transaction failed only because of a concurrent one; NULL: that never
      * happens. */
@@ -193,18 +194,19 @@ struct db_driver {
      * driver cannot tell. */
     int (*check_outbox)(struct turn *t, bool there, struct str identity, int64_t last,
                         struct error *);
-    /* check_numbers refuses to claim if event numbers started over. NULL: they cannot. */
+    /* check_numbers refuses to claim if event numbers started over. NULL: numbers cannot start
+     * over. */
     int (*check_numbers)(struct turn *t, struct error *);
     /* read_fresh reads the wanted events after the lane's position. */
     int (*read_fresh)(struct turn *t, int lane, int64_t position, struct chunk *ret,
                       struct error *);
-    /* claim_all_lanes claims from all lanes at once, if the worker may: *ret_done. NULL: that would
-     * save nothing. */
+    /* claim_all_lanes claims from all lanes at once, if the worker may: *ret_done. NULL: it would
+     * save no work. */
     int (*claim_all_lanes)(struct turn *t, bool *ret_done, struct error *);
     /* claimed is called after a turn has claimed, or found nothing. May be NULL. */
     int (*claimed)(struct turn *t, struct error *);
     /* mark_rows marks rows of adopted tables whose events the consumer has received: those of s,
-     * which may be NULL, and those that earlier turns left. */
+     * which may be NULL, and those left unmarked by earlier turns. */
     int (*mark_rows)(struct store *, const char *consumer, const struct settlement *s,
                      struct error *);
     /* before_commit starts reading the events that the next turn will claim. May be NULL. */
@@ -371,7 +373,7 @@ int db_park(struct store *st, const struct parking *p, struct error *err);
 /* db_bury makes a dead letter of an event, which is no longer parked then. */
 int db_bury(struct store *st, const char *consumer, int64_t seq, int attempts, const char *error,
             struct error *err);
-/* db_promote makes the first parked event of a key due, if the event it waited for is gone. */
+/* db_promote makes the first parked event of a key due, if the event it waited for has ended. */
 int db_promote(struct store *st, const char *consumer, int64_t key, struct error *err);
 
 /* ---- emit.c ---- */

@@ -87,7 +87,7 @@ static int pick(void *ctx, const struct dead_letter *d)
     return 0;
 }
 
-/* What to do with one letter, inside a transaction. */
+/* An action on one letter, inside a transaction. */
 typedef int act_on(struct store *st, const struct dead_pick *k, struct error *err);
 
 /* Sends a letter back as a parked event, in its consumer's order. */
@@ -105,7 +105,7 @@ static int retry_one(struct store *st, const struct dead_pick *k, struct error *
 
     if (k->first && held_keys_change(st, k->consumer, err) != 0)
         return -1;
-    held_keys_forget(st, k->consumer); /* it may be from before another handle's change */
+    held_keys_forget(st, k->consumer); /* the set may be older than another handle's change */
     if (db_run(st, err,
                SQL(park_letter, .consumer = k->consumer, .seq = k->seq, .key = order_key,
                    .now = now)) != 0)

@@ -66,7 +66,7 @@ int db_emit(struct store *st, void *foreign, const struct new_event *ev, char re
 
 /* ---- the inbox of applications ---- */
 
-/* Records the key; *ret_first is false if the inbox has it already. */
+/* Records the key; *ret_first is false if the inbox already has the key. */
 static int put_handled(const struct db_target *t, const struct sql_put_handled *row,
                        bool *ret_first, struct error *err)
 {
@@ -86,7 +86,7 @@ static int put_handled(const struct db_target *t, const struct sql_put_handled *
     return -1;
 }
 
-/* Says whether the key was recorded, and with the same payload. */
+/* Checks whether the key is recorded, and with the same payload. */
 static int find_handled(const struct db_target *t, const struct sql_put_handled *row,
                         bool *ret_known, bool *ret_same, struct error *err)
 {

@@ -286,9 +286,9 @@ static int viewer_event(struct viewer *v, size_t i, const struct event *ev, stru
 }
 
 #define LIST_EVENTS 100 /* unless the query says otherwise */
-/* Deciding states takes longer with more consumers: this many take twice as long. */
+/* The time to determine states grows with the consumers: it doubles with this many. */
 #define CHEAP_CONSUMERS 8
-/* Querying the records of one event costs as much as examining this many. */
+/* A query for the records of one event costs as much as examining this many events. */
 #define QUERY_COST 4
 /* Rows per query: few enough to be kept in memory, with their payloads. Recorded states take longer
  * to find. */
@@ -375,7 +375,7 @@ static void bound_search(const struct viewer *v, struct listing *l)
 
 /* ---- going through them ---- */
 
-/* Shows the event of a row if it matches the query; it lives in `a`. */
+/* Shows the event of a row if it matches the query. The event lives in `a`. */
 static int list_row(struct viewer *v, struct listing *l, const struct db_rows *row, struct arena *a,
                     struct error *err)
 {

@@ -21,7 +21,7 @@
 
 /* ---- a set of keys ---- */
 
-/* Finds the key's slot, or the empty one where it belongs. */
+/* Finds the key's slot, or the empty slot for it. */
 static size_t place_of(const struct held_keys *h, int64_t key)
 {
     size_t mask = h->places - 1;
@@ -177,7 +177,7 @@ int held_keys_read(struct store *st, const char *consumer, size_t events, struct
     if (!h || h->whole || events < FEW)
         return 0;
 
-    /* Each separate query makes it worthwhile to read a few more keys at once later. */
+    /* Each separate query raises the number of keys that a later read may fetch at once. */
     size_t most = PER_EVENT * events;
     h->asked += events;
     if (h->asked >= h->read_at) {

@@ -238,7 +238,7 @@ static int count_parked(struct counting *k, struct error *err)
     if (r < 0)
         return -1;
 
-    /* The one that has been overdue for longest. */
+    /* The event that has been overdue longest. */
     bool ok = true;
     r = db_row(k->st, &q, err,
                SQL(first_parked, .consumer = name, .now = k->now, .max = STORE_PROBE_EVENTS));
@@ -309,8 +309,8 @@ static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
     c->floor_pin = by;
 }
 
-/* Reads from a row of floors up to where events are no longer needed, and what needs the next
- * one. */
+/* Reads a row of floors: the last event that is no longer needed, and the reason why the next one
+ * is. */
 static void take_floor(const struct db_rows *q, struct consumer_info *c)
 {
     enum { POSITION = 2, CLAIM, PARKED };

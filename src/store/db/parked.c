@@ -10,7 +10,7 @@
 struct parked_row {
     int64_t seq, key, failing_since;
     int attempts;
-    bool stop; /* a head: it is suspect; a follower: it may not be claimed with its head */
+    bool stop; /* for a head: it is suspect; for a follower: it may not be claimed with its head */
     bool proven, crashed;
     bool behind;   /* a head: earlier events of its key are parked */
     bool followed; /* a head: later events of its key are parked */

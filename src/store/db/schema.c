@@ -1,4 +1,4 @@
-/* schema.c: the version of the tables in the database, and checks on the outbox in them. */
+/* schema.c: the version of the tables in the database, and checks of the outbox. */
 #include <stdarg.h>
 #include <stdio.h>
 

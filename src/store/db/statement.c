@@ -212,7 +212,7 @@ bool db_event_row(const struct db_rows *q, struct arena *a, struct event *ev)
     return db_event_copy(ev, a);
 }
 
-/* All texts go into one allocation, NUL-terminated: this is where a drain spends its time. */
+/* All texts share one allocation, NUL-terminated: a drain spends most of its time here. */
 bool db_event_copy(struct event *ev, struct arena *a)
 {
     struct str *texts[] = {&ev->id,      &ev->type,    &ev->aggregate_type, &ev->aggregate_id,

@@ -30,10 +30,10 @@ struct floors {
     size_t n;
 };
 
-/* ---- how far consumers are, and have been ---- */
+/* ---- the progress of consumers, now and in the past ---- */
 
-/* Samples how far a consumer, or ALL_CONSUMERS, has come, and drops samples that are no longer true
- * or no longer needed. */
+/* Samples the progress of a consumer, or of ALL_CONSUMERS, and drops samples that are wrong or no
+ * longer needed. */
 static int note_sample(struct store *st, const char *name, int64_t floor, int64_t every,
                        const struct old *o, struct error *err)
 {
@@ -75,7 +75,7 @@ static int find_past(struct store *st, const struct floors *f, bool note, struct
                             min_i64(every, ALL_SAMPLE_EVERY), o, err) != 0)
         return -1;
 
-    /* Up to where all consumers were done by the cutoff, and when; 0: unknown. */
+    /* The last event that all consumers had passed by the cutoff, and when; 0: unknown. */
     int64_t all_seq = 0, all_at = 0;
     struct db_rows q;
     int r = db_row(st, &q, err, SQL(passed_by_all, .cutoff = o->cutoff));
@@ -279,7 +279,7 @@ static int trim_locked(struct store *st, struct arena *a, const struct trim_requ
     struct floors f;
     if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
         return -1;
-    /* Read the time now: getting the lock may have taken a while. */
+    /* Read the time only now: waiting for the lock may have taken a while. */
     struct old o = {.now = db_now(st), .after = req->after};
     o.cutoff = o.now - req->older_than_ms;
     if (db_keep_numbers(st, err) != 0)

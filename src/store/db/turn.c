@@ -16,7 +16,7 @@ static bool is_claiming(const struct turn *t)
     return t->req && t->req->max_events > 0;
 }
 
-/* ---- what may have changed since the last turn ---- */
+/* ---- changes since the last turn ---- */
 
 /* Handles a migration that ran since the last turn. The worker still settles its claim, so that
  * nothing is delivered again, but claims nothing. A turn without a settlement fails, which stops
@@ -179,7 +179,7 @@ static int look_through(struct turn *t, struct error *err)
         return -1;
     for (size_t i = 0; i < t->n_claims; i++) {
         const struct db_claim *c = &t->claims[i];
-        bool runs = c->until > t->now; /* else it waits for an earlier claim of its lane */
+        bool runs = c->until > t->now; /* otherwise it waits for an earlier claim of its lane */
         if (c->over)
             continue;
         left = 1;

@@ -385,13 +385,13 @@ static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct e
 
 /* ---- adopting ---- */
 
-/* What to do once no other session uses the table. */
+/* The change to make once no other session uses the table. */
 struct switching {
     bool active; /* rows become events from now on */
     bool copies; /* existing rows become events too */
 };
 
-/* Makes the switch. It waits for sessions that have inserted into the table, and those about to
+/* Makes the change. It waits for sessions that have inserted into the table, and those about to
  * insert wait: the rows read afterwards are exactly those that the trigger has not seen. */
 static int switch_over(const struct source *s, struct switching to, int64_t *ret_copied,
                        struct error *err)
@@ -456,7 +456,7 @@ static int drop_mark(const struct source *s, struct error *err)
     return db_adopt_forget_mark(s->st, s->name, err);
 }
 
-/* Drops the trigger in any case: an interrupted adoption may have left it. */
+/* Always drops the trigger: an interrupted adoption may have left it. */
 static int undo_adoption(const struct source *s, bool there, struct error *err)
 {
     int64_t ignored = 0;

@@ -285,8 +285,8 @@ static int lock_rows(struct table *t, struct buf *b, struct error *err)
     return 0;
 }
 
-/* Marks the rows locked by us. Another session may have locked an index on the flag: that is not
- * waited for either. */
+/* Marks the rows locked by us. Another session may have locked an index on the flag: this statement
+ * does not wait for that lock either. */
 static int set_marks(struct table *t, struct buf *b, struct error *err)
 {
     struct db_rows q;
@@ -304,7 +304,7 @@ static int set_marks(struct table *t, struct buf *b, struct error *err)
     return 0;
 }
 
-/* Tells rows locked by another session from those that are gone. */
+/* Distinguishes rows locked by another session from deleted ones. */
 static int look_for_rest(struct table *t, struct buf *b, struct error *err)
 {
     struct db_rows q;
@@ -320,7 +320,7 @@ static int look_for_rest(struct table *t, struct buf *b, struct error *err)
     return 0;
 }
 
-/* Deletes the notes of rows that are marked, or gone. */
+/* Deletes the notes of rows that are marked or deleted. */
 static int forget_rows(const struct table *t, struct error *err)
 {
     struct buf ids;
@@ -345,8 +345,8 @@ static int forget_rows(const struct table *t, struct error *err)
     return r;
 }
 
-/* Records what prevents rows from being marked; NULL: nothing. It is written only when it changes,
- * so error_at is when the problem was first met. */
+/* Records the error that prevents rows from being marked; NULL: none. It is written only when it
+ * changes, so error_at is when the problem was first met. */
 static int put_trouble(const struct table *t, const char *trouble, struct error *err)
 {
     bool same = !trouble && !t->trouble;

@@ -7,7 +7,7 @@
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define NUMBERS_ENOUGH INT64_MAX /* not reachable by counting, nor by insert_id */
+#define NUMBERS_ENOUGH INT64_MAX /* reachable neither by counting nor by insert_id */
 
 /* ---- the server ---- */
 
@@ -47,7 +47,7 @@ static int server(struct mdb_store *st, const struct doctor_request *req, struct
     return 0;
 }
 
-/* Reports old transactions; without the right to see them, nothing. */
+/* Reports old transactions; without the right to see them, it reports nothing. */
 static void transactions(struct mdb_store *st, const struct doctor_request *req)
 {
     struct error ignored;
@@ -135,7 +135,7 @@ static int lost_events(struct mdb_store *st, const struct doctor_request *req, s
 }
 
 /* Reports triggers that run as accounts that no longer exist, as after a dump was restored on
- * another server; without the right to see accounts, nothing. */
+ * another server; without the right to see accounts, it reports nothing. */
 static void definers(struct mdb_store *st, const struct doctor_request *req)
 {
     struct error ignored;
@@ -150,7 +150,7 @@ static void definers(struct mdb_store *st, const struct doctor_request *req)
             db_text(&q, 1).p, db_text(&q, 0).p);
 }
 
-/* Reports what prevents rows of adopted tables from being marked. Their events are still
+/* Reports the errors that prevent rows of adopted tables from being marked. Their events are still
  * delivered. */
 static int marked(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {

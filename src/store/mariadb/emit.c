@@ -6,10 +6,10 @@
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define STATEMENT_MAX (1 << 28) /* a payload of 64 MiB in hexadecimal digits, and the rest */
+#define STATEMENT_MAX (1 << 28) /* 64 MiB of payload in hexadecimal digits, and other fields */
 #define TRIES 3
 #define PARAMETERS_MAX 16
-#define BOUND_MAX (64 * 1024) /* bytes of a text: a larger one is sent in the statement */
+#define BOUND_MAX (64 * 1024) /* bytes of a bound text; a longer one is sent in the statement */
 
 int mdb_target(struct store *base, void *foreign, struct db_target *t, struct error *err)
 {
@@ -257,8 +257,8 @@ static int insert_event(const struct db_target *t, const struct new_event *ev,
     return run_text(t, id, err, &sql_insert_event_at, &timed);
 }
 
-/* Inserts the event, or finds the one that has its key. If a statement fails, the server undoes
- * only that statement, not the transaction. */
+/* Inserts the event, or finds the event with its key. If a statement fails, the server undoes only
+ * that statement, not the transaction. */
 int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                bool *ret_duplicate, struct error *err)
 {

@@ -1,5 +1,5 @@
-/* grant.c: granting an account or a role the rights of a part. MariaDB has rights on tables, not on
- * rows: a part covers all consumers, and cannot be limited to a tenant. */
+/* grant.c: granting an account or a role the rights of a part. MariaDB grants rights on tables, not
+ * on rows: a part covers all consumers, and cannot be limited to a tenant. */
 #include <mysqld_error.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,12 +40,12 @@ struct right {
     const char *what;
 };
 
-/* A producer may not choose the number or the time of an event: after the highest number there
- * would be none left (the trigger outbox_event_numbered covers insert_id). It may read events,
- * because the server requires that for INSERT ... RETURNING. A worker writes to every table except
- * events, which it only trims. statements/doctor.sql recognises a producer by outbox_emit, a
- * consumer by outbox_wait, and an operator by the right to write to outbox_meta, which removing a
- * consumer needs. */
+/* A producer may not choose the number or the time of an event: after the highest number no number
+ * would be left (the trigger outbox_event_numbered covers insert_id). It may read events, because
+ * the server requires that for INSERT ... RETURNING. A worker writes to every table except events,
+ * which it only trims. statements/doctor.sql recognises a producer by outbox_emit, a consumer by
+ * outbox_wait, and an operator by the right to write to outbox_meta, which removing a consumer
+ * needs. */
 static const struct right rights[] = {
     {ALL_PARTS, SELECT, NULL, "", "outbox_meta"},
     {OPERATOR, INSERT | UPDATE, NULL, "", "outbox_meta"},
@@ -99,7 +99,7 @@ static const struct right rights[] = {
 };
 #define RIGHTS (sizeof rights / sizeof *rights)
 
-/* Finds a part by its name; 0: there is none. */
+/* Finds a part by its name; 0: unknown name. */
 static enum part part_of(const char *name)
 {
     for (size_t i = 0; i < PARTS; i++) {

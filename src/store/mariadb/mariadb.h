@@ -12,7 +12,7 @@
 #define MDB_SCHEMA_VERSION 1
 #define MDB_TRIGGERS 5 /* that an outbox has */
 
-/* ---- url.c: what a mariadb: URL says ---- */
+/* ---- url.c: the parts of a mariadb: URL ---- */
 
 enum mdb_tls {
     MDB_TLS_DEFAULT, /* MDB_TLS_OFF for a socket or this machine, otherwise MDB_TLS_VERIFY */
@@ -52,7 +52,7 @@ struct mdb_wakeup {
     bool asked;         /* a query is in flight */
     int64_t again;      /* when to reconnect, monotonic */
     int64_t next, news; /* the state of the sequencer known to this handle */
-    int64_t active;     /* when there was last something new, monotonic */
+    int64_t active;     /* when the last change was seen, monotonic */
 };
 
 /* The place of an event: seq in commit order, nr in the table. */

@@ -195,8 +195,8 @@ static int check_server(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* Resets the session after handlers have used it. If that fails the connection is dropped, and the
- * next one is made when needed. */
+/* Resets the session after handlers have used it. If that fails the connection is dropped, and a
+ * new one is opened when needed. */
 static int refresh(struct mdb_store *st, struct error *err)
 {
     if (!st->dirty || st->base.in_tx)
@@ -317,7 +317,7 @@ static void mdb_close_store(struct store *base)
     free(st);
 }
 
-/* Makes the database's name for messages, and the one for statements. */
+/* Builds the database's names for messages and for statements. */
 static int name_store(struct mdb_store *st, struct error *err)
 {
     const char *host = st->url.host ? st->url.host : "";

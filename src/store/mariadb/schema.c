@@ -9,7 +9,7 @@
 extern const char *const mdb_schema[];
 extern const char *const mdb_functions[];
 
-#define INIT_SECONDS 600 /* how long init waits for another, unless the options say */
+#define INIT_SECONDS 600 /* how long init waits for another init, unless the options set it */
 
 /* ---- versions ---- */
 
@@ -143,7 +143,7 @@ static int migrate(struct mdb_store *st, int64_t version, struct error *err)
     return mdb_adopt_renew(st, err);
 }
 
-/* Reads the version again: another process may have been first. */
+/* Read the version again: another process may have migrated first. */
 static int init_locked(struct mdb_store *st, bool *ret_created, struct error *err)
 {
     int64_t version;

@@ -8,8 +8,8 @@
 /* Events per transaction. Other sessions wait for the sequencer's row meanwhile, for some 100 ms;
  * and each transaction scans all markers, including deleted ones that are not yet purged. */
 #define SEQUENCE_MAX 20000
-#define RUNS_FROM 1000 /* events at once for which it pays to ask for runs */
-#define RUN_LEAST 64   /* events in a run, on average, for which deleting by runs pays */
+#define RUNS_FROM 1000 /* events per step for which querying runs pays off */
+#define RUN_LEAST 64   /* average events per run for which deleting by runs pays off */
 #define TRIES 3
 
 /* The state of the sequencer. */
@@ -68,7 +68,7 @@ static int assign_seqs(struct mdb_store *st, bool *ret_more, int64_t *ret_next, 
     if (n == 0)
         return 0;
 
-    /* Their markers are deleted by runs where that pays off, and the rest one by one. */
+    /* Markers are deleted by runs where that pays off, the rest one by one. */
     int64_t dropped = 0;
     if (n >= RUNS_FROM && drop_runs(st, next, n, &dropped, err) != 0)
         return -1;
@@ -84,8 +84,8 @@ static int assign_seqs(struct mdb_store *st, bool *ret_more, int64_t *ret_next, 
     return db_later(&st->base.store, err, SQL(set_next, .next = next + n));
 }
 
-/* Clears the way for events whose number already has a seq, because numbers started over, or that
- * have several markers: all but the first are deleted. */
+/* Prepares for events whose number already has a seq, because numbers started over, or that have
+ * several markers: deletes all but the first marker. */
 static int clear_numbers(struct mdb_store *st, struct error *err)
 {
     struct store *base = &st->base.store;
@@ -117,7 +117,7 @@ static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_nex
     return db_end(&st->base.store, r, err);
 }
 
-/* Retries give_committed where that can help. */
+/* Retries give_committed if a retry can help. */
 static int give_some(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
     struct error why;

@@ -1,6 +1,6 @@
 /* statement.c: writing statements as text, sending them to the server, reading the results, and the
  * driver for store/db. Except for the inserts of emit.c, nothing is prepared on the server: it
- * would be lost with the connection, and nothing may stay behind on the caller's.
+ * would be lost with the connection, and the caller's connection must keep no trace of it.
  *
  * A statement costs less than a round trip. So our transactions send statements whose results are
  * not needed together with the next query (db_later), and independent queries at once (db_ask_all).
@@ -306,7 +306,7 @@ static int next_answer(const struct mdb_store *st, struct error *err)
     return err_set(err, ERR_INTERNAL, "%s: the server did not answer a statement", st->base.shown);
 }
 
-/* Notes how many rows a statement without a result set has changed. */
+/* Notes the number of rows that a statement without a result set has changed. */
 static void note_changed(struct mdb_store *st)
 {
     st->changed = (int64_t)mysql_affected_rows(st->db);

@@ -1,8 +1,7 @@
 /* watch.c: wake-ups after commits, and polling for new events. The server waits on our behalf
  * (outbox_wait) on a separate connection, and its answer makes that connection's socket readable.
- * It answers at once while there is anything that this handle does not know of, so no wake-up is
- * lost. One poll tells which consumers of a relay want the events of a commit; only those make a
- * turn. */
+ * It answers at once if a change exists that this handle has not seen, so no wake-up is lost. One
+ * poll tells which consumers of a relay want the events of a commit; only those make a turn. */
 #include <mysqld_error.h>
 #include <poll.h>
 
@@ -10,7 +9,7 @@
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
-#define PATIENCE_MS 20000        /* then the server answers anyway: less than answer-timeout */
+#define PATIENCE_MS 20000        /* the server answers by then; less than answer-timeout */
 #define IDLE_MAX 1000000         /* ms; longer makes no difference */
 #define TRY_AGAIN (2000 * MS_NS) /* until another connection is tried */
 

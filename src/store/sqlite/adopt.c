@@ -230,7 +230,7 @@ static int count_rows(const struct source *s, int64_t *ret, struct error *err)
 /* The columns of event_of_row. */
 enum { UUID, TYPE, PAYLOAD, CREATED_AT, HEADERS, AGGREGATE_TYPE, AGGREGATE_ID, TENANT, KEY };
 
-/* Makes an event of q's current row, unless there is one with its id. */
+/* Turns q's current row into an event, unless an event with its id exists. */
 static int copy_row(const struct source *s, const struct db_rows *q, bool *ret_made,
                     struct error *err)
 {
@@ -262,7 +262,7 @@ static int copy_row(const struct source *s, const struct db_rows *q, bool *ret_m
     return db_run(s->st, err, &sql_copy_row_as, &row);
 }
 
-/* Notes which row the last event was made of. */
+/* Notes which row became the last event. */
 static int note_row(const struct source *s, const struct db_rows *row, struct error *err)
 {
     struct db_rows q = db_rows(s->st, err, SQL(note_row, .source = s->name));
@@ -273,7 +273,7 @@ static int note_row(const struct source *s, const struct db_rows *row, struct er
     return db_step(&q, err) < 0 ? -1 : 0;
 }
 
-/* Makes events of the unprocessed rows, and notes the rows if they will be marked. */
+/* Turns the unprocessed rows into events, and notes the rows if they will be marked. */
 static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct error *err)
 {
     int64_t without_rowid = 0;

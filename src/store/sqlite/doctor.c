@@ -9,7 +9,7 @@
 #include "store_sql.h"
 
 #define SPACE_MIN (INT64_C(256) << 20) /* free bytes that cause a warning */
-#define LOG_MAX (INT64_C(256) << 20)   /* likewise of the log, which normally has a few MiB */
+#define LOG_MAX (INT64_C(256) << 20)   /* the same for the log; a few MiB are normal */
 
 /* ---- the file ---- */
 
@@ -54,7 +54,7 @@ static void file(struct sqlite_store *st, const struct doctor_request *req)
 }
 
 /* Warns of hard links. SQLite finds the write-ahead log by the file's name: a process that opens
- * the file by another name does not see what is in the log, and corrupts the file. */
+ * the file by another name does not see the content of the log, and corrupts the file. */
 static void links(struct sqlite_store *st, const struct doctor_request *req)
 {
     const char *path = sqlite3_db_filename(st->db, "main");

@@ -166,7 +166,7 @@ static int insert_keyed(const struct db_target *t, const struct new_event *ev,
     return db_finish(&q, err);
 }
 
-/* Does both inserts or none, inside the open transaction. */
+/* Inserts both or neither, inside the open transaction. */
 static int emit_keyed(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                       int64_t now, bool *ret_duplicate, struct error *err)
 {
@@ -208,6 +208,6 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
         return sqlite_commit(base, err);
     if (keyed)
         sqlite_rollback(base);
-    /* A commit to a file that is gone counts as failed. */
+    /* A commit to a deleted or replaced file counts as failed. */
     return r == 0 ? sqlite_file_check(st, err) : -1;
 }

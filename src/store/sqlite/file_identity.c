@@ -1,5 +1,5 @@
 /* file_identity.c: is the file at our path still the one we have open? When a backup is moved onto
- * the path, a folder is swapped or the file is deleted, SQLite goes on with a file that no other
+ * the path, a folder is swapped or the file is deleted, SQLite continues with a file that no other
  * process can see. */
 #include <dirent.h>
 #include <errno.h>
@@ -195,7 +195,7 @@ static bool lacks(pid_t pid, const struct stat *file)
 }
 
 /* Returns a process that uses the log beside this database but does not have the database open: it
- * has the previous file open, and would mix the two up. 0: there is none. */
+ * has the previous file open, and would mix the two up. 0: no such process. */
 static pid_t former_user(const char *db)
 {
     struct stat file, index;
@@ -373,7 +373,7 @@ static bool checkpoint(struct sqlite_store *st)
 }
 
 /* Removes the log of the former file, the one we have open, if that log is still beside the path:
- * SQLite would take it for the new file's, and mix the two. */
+ * SQLite would use it for the new file, and mix the two. */
 static int clear_log(struct sqlite_store *st, struct error *err)
 {
     char wal[PATH_SIZE], shm[PATH_SIZE];
@@ -417,8 +417,8 @@ static bool may_exist(const char *db, const char *suffix)
 
 /* Handles a log that was deleted while in use. Connections of this process share its index, so no
  * new connection can be made while the others exist: the process has to be restarted. If no new log
- * exists yet, ours is first copied into the file; otherwise not one more byte is written, not even
- * on close. */
+ * exists yet, ours is first copied into the file; otherwise nothing more is written, not even on
+ * close. */
 static int log_gone(struct sqlite_store *st, struct error *err)
 {
     static const char saved_text[] = "everything committed is in the file";

@@ -14,7 +14,7 @@
 
 extern const struct store_ops store_sqlite;
 
-#define FILE_MODE 0640 /* of a database that we create, less the umask */
+#define FILE_MODE 0640 /* mode of a database that we create, less the umask */
 
 /* Makes a connection independent of SQLite's compile-time options and of process-wide settings. */
 static const char set_up[] = "PRAGMA synchronous = FULL;"

@@ -66,7 +66,7 @@ int sqlite_ddl(const struct ddl_request *req, struct error *err)
     return failed ? err_nomem(err) : 0;
 }
 
-/* Refuses a UTF-16 database, in which the tables' checks would not mean what they say. */
+/* Refuses a UTF-16 database, in which the tables' checks would test the wrong bytes. */
 static int check_encoding(struct sqlite_store *st, struct error *err)
 {
     sqlite3_stmt *q = sqlite_plain(st, "PRAGMA encoding", err);
@@ -84,7 +84,7 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
 }
 
 /* Runs the missing migrations. It reads the version again under the write lock, since another
- * process may have been first. */
+ * process may have migrated first. */
 static int migrate(struct store *base, bool *ret_created, struct error *err)
 {
     int64_t version;

@@ -10,7 +10,7 @@
 #include "store/db/turn.h"
 
 #define SQLITE_SCHEMA_VERSION 1
-#define STATEMENTS_MAX 224 /* all of sql_all, and a dozen for transactions and pragmas */
+#define STATEMENTS_MAX 224 /* sql_all, and a dozen for transactions and pragmas */
 #define SQLITE_IDENTITY 33 /* 32 digits and the NUL */
 #define SQLITE_LOG_LIFE 12 /* bytes */
 
@@ -29,7 +29,7 @@ struct sqlite_file {
         ino_t ino;       /* 0: not known */
         int64_t changed; /* ns since 1970 */
     } quiet;
-    int64_t noisy; /* until then the folder's change time is too recent to rely on, ns since 1970 */
+    int64_t noisy; /* ns since 1970; before then the folder's change time is too recent to trust */
     bool moving;   /* we are moving to another file already: do not check again */
     bool unknown;  /* another outbox is in the file: our consumer may not be registered there */
 };
@@ -167,7 +167,7 @@ void sqlite_wake_clear(struct store *st);
 int sqlite_poll_new(struct store *st, bool skip_query, bool payloads, new_event_visit *visit,
                     void *ctx, struct watch_result *ret, struct error *err);
 
-/* ---- file_identity.c: is the file at our path still the one we have open? ---- */
+/* ---- file_identity.c: whether the file at our path is still the open one ---- */
 
 /* sqlite_file_settle notes which file was opened; sqlite_file_leave forgets it. */
 void sqlite_file_settle(struct sqlite_store *st);

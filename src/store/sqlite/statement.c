@@ -236,7 +236,7 @@ const struct db_driver sqlite_driver = {
     .after_turns = sqlite_after_turns,
 };
 
-/* The cache compares addresses, so each text stands here once. */
+/* The cache compares addresses, so each text occurs only here. */
 static const char begin_sql[] = "BEGIN IMMEDIATE";
 static const char commit_sql[] = "COMMIT";
 static const char rollback_sql[] = "ROLLBACK";
@@ -313,7 +313,7 @@ int sqlite_commit(struct store *base, struct error *err)
         return -1;
     }
     st->base.in_tx = false;
-    return sqlite_file_check(st, err); /* a commit to a file that is gone counts as failed */
+    return sqlite_file_check(st, err); /* a commit to a deleted or replaced file counts as failed */
 }
 
 void sqlite_rollback(struct store *base)

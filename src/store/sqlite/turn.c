@@ -6,7 +6,7 @@
 #include "store/sqlite/sqlite.h"
 #include "store_sql.h"
 
-#define LIFE_AT 12 /* in the log's header: how often it was started over, and two salts */
+#define LIFE_AT 12 /* in the log's header: the number of restarts, and two salts */
 
 /* ---- which outbox it is ---- */
 
@@ -208,7 +208,7 @@ int sqlite_after_turns(struct turn *t, size_t n, struct error *err)
     return 0;
 }
 
-#define ASIDE 5000 /* ms that a lane stays reserved for a worker that vanished */
+#define ASIDE 5000 /* how long a lane stays reserved for a vanished worker, in ms */
 
 int sqlite_lanes_together(struct turn *t, int64_t *ret, struct error *err)
 {

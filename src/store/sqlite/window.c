@@ -17,7 +17,7 @@
 #define LANE_BYTES ((size_t)256 * 1024) /* more for each lane, so that each has a batch */
 #define WINDOW_SCAN 50000               /* rows that one claim reads at most */
 #define PIECE_ROWS 1000
-#define WINDOW_FROM 16 /* events that a lane finds: near their end, reading separately is cheaper */
+#define WINDOW_FROM 16 /* with fewer events left for a lane, reading them separately is cheaper */
 #define PIECE_BYTES ((size_t)512 * 1024)
 #define LANES_MAX 64
 
@@ -266,7 +266,7 @@ static size_t rank_at(const struct piece *p, int64_t seq)
     return low > 0 ? p->rows[low - 1].rank : 0;
 }
 
-/* Adds the lane's events in a piece that are after the chunk's beginning. */
+/* Adds the lane's events of a piece that follow the chunk's beginning. */
 static int take_piece(struct taking *k, const struct piece *p, struct error *err)
 {
     struct chunk *c = k->c;
