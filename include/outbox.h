@@ -71,14 +71,14 @@ OUTBOX_API const char *outbox_version(void);
 */
 enum outbox_code {
     OUTBOX_OK = 0,
-    OUTBOX_NOMEM = 1,        /* out of memory */
-    OUTBOX_INVALID = 2,      /* bad data: not JSON, not UTF-8, too long, ... */
-    OUTBOX_MISUSE = 3,       /* the call violates the function's contract */
-    OUTBOX_CONFIG = 4,       /* a bad setting */
-    OUTBOX_NOTFOUND = 5,     /* no such thing */
-    OUTBOX_CONFLICT = 6,     /* it already exists, and differs */
-    OUTBOX_NOTOURS = 7,      /* no outbox there: use outbox_options.create or `outbox init` */
-    OUTBOX_NEWER = 8,        /* the outbox was made by a newer version */
+    OUTBOX_NOMEM = 1,    /* out of memory */
+    OUTBOX_INVALID = 2,  /* bad data: not JSON, not UTF-8, too long, ... */
+    OUTBOX_MISUSE = 3,   /* the call violates the function's contract */
+    OUTBOX_CONFIG = 4,   /* a bad setting */
+    OUTBOX_NOTFOUND = 5, /* no such thing */
+    OUTBOX_CONFLICT = 6, /* the object exists already, with other content */
+    OUTBOX_NOTOURS = 7, /* the database has no outbox: use outbox_options.create or `outbox init` */
+    OUTBOX_NEWER = 8,   /* the outbox was created by a newer version */
     OUTBOX_READONLY = 9,     /* no permission to write */
     OUTBOX_FULL = 10,        /* no space left */
     OUTBOX_BUSY = 11,        /* locked by another session for longer than busy_ms: try again */

@@ -73,7 +73,7 @@ struct access_rules {
 
 /* The answer to a request that is refused. */
 struct access_refusal {
-    unsigned status; /* 0: it is not refused */
+    unsigned status; /* 0: not refused */
     const char *text;
 };
 

@@ -33,7 +33,7 @@ struct metrics {
     int64_t now_ns;     /* monotonic */
     int64_t reloads[2]; /* of the config: ok, failed */
     int64_t refused[METRICS_REFUSALS];
-    int64_t memory_limit, memory_peak; /* limit 0: it has not started yet */
+    int64_t memory_limit, memory_peak; /* limit 0: not started yet */
     const struct metrics_consumer *consumer;
     size_t n_consumers;
     struct metrics_mark mark[METRICS_MARKS];

@@ -41,7 +41,7 @@ struct admin {
 enum page_detail {
     PAGE_SHORT,
     PAGE_VERBOSE,  /* a line per consumer */
-    PAGE_WITHHELD, /* the client asked for it, but may not see it */
+    PAGE_WITHHELD, /* the client requested details, but may not see them */
 };
 
 /* A page. (1) make appends its text and returns the status. */

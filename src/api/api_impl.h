@@ -8,7 +8,7 @@
 #include "api/worker.h"
 #include "outbox.h"
 
-/* A handler as the application gave it. */
+/* A handler as the application defined it. */
 struct api_handler {
     outbox_handler fn;
     void *ctx;

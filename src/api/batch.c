@@ -52,7 +52,7 @@ struct outbox_batch {
     struct part *at; /* outbox_batch_next continues in this part */
     size_t i;        /* with this item */
     size_t n;        /* events that may be delivered */
-    int64_t wait_ms; /* when there may be more; -1: not known */
+    int64_t wait_ms; /* when more events may be due; -1: not known */
 };
 
 /* Whether the event may be delivered now. Other events of a claim wait behind an earlier event of

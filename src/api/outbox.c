@@ -407,7 +407,7 @@ OUTBOX_API void outbox_wake(outbox *ob)
 
 /* ---- reading a stream ---- */
 
-/* What the reader passes to handle_event. */
+/* The context that the reader passes to handle_event. */
 struct reading {
     outbox *ob;
     const outbox_stream *s;

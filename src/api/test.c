@@ -77,7 +77,7 @@ OUTBOX_API int outbox_test_deliver(outbox *ob, size_t *ret_delivered, outbox_err
     return result;
 }
 
-/* ---- what was emitted ---- */
+/* ---- the emitted events ---- */
 
 /* A walk over all events, in pages of 1,000. (1) visit == NULL: the callback asked to stop. (2)
  * last is the seq of the event visited last, seen the number visited in this page. */

@@ -23,10 +23,11 @@ struct worker_view {
     int64_t held;              /* see pipeline_held */
     int64_t timeout_ms;        /* of one delivery */
     int64_t step_since;        /* when the current step began, monotonic ns; 0: it sleeps */
-    char error[sizeof((struct error *)0)->text]; /* why it stopped or stands by; "": neither */
+    char error[sizeof((struct error *)0)
+                   ->text]; /* why the worker stopped or stands by; "": neither */
 };
 
-/* (1) p == NULL: it is not open. */
+/* (1) p == NULL: the worker is not open. */
 struct worker {
     struct supervisor *sv;
     struct consumer *consumer;

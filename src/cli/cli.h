@@ -188,7 +188,7 @@ struct webhook_args {
 struct args {
     bool help, json;
     bool yes;           /* do not ask for confirmation */
-    bool dry_run;       /* only report what would be done */
+    bool dry_run;       /* only report the changes */
     const char *config; /* -c */
 
     const char *pos[ARGS_MAX]; /* positional arguments after command and subcommand */
@@ -237,7 +237,7 @@ struct command_json {
  * ARGS_MAX. */
 struct command {
     const char *name;
-    const char *sub;  /* subcommand; NULL if there is none */
+    const char *sub;  /* subcommand, or NULL */
     const char *args; /* for the usage line: "TYPE", "[ID]" */
     const char *help; /* one line */
     /* set fields of struct args; NULL if the command only takes the global options */

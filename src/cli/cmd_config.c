@@ -149,7 +149,7 @@ static int check_settings(struct cli *cli, struct error *err)
 
 /* The value in effect for an option, and its origin. */
 struct effective {
-    const char *value;  /* NULL: it has none */
+    const char *value;  /* NULL: none */
     const char *origin; /* default, file, environment, flag, preset */
     const char *where;  /* for a preset's value, where the preset was chosen; NULL: a default */
 };

@@ -22,7 +22,7 @@ static const struct option_def options[] = {
     OPTION_END,
 };
 
-/* One examination of one store. */
+/* An examination of a store. */
 struct visit {
     struct cli *cli;
     struct store *st;

@@ -113,7 +113,7 @@ struct gathering {
     struct listing listing;
     int64_t limit;
     int64_t last; /* seq of the event listed last */
-    bool more;    /* there is an event beyond the limit */
+    bool more;    /* an event beyond the limit matches */
     struct event_look looked;
     struct output_progress progress;
     bool failed;

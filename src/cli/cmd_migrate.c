@@ -67,7 +67,7 @@ const struct command cmd_init[] = {
 struct migrated {
     const char *store;
     struct schema_status s;
-    const char *functions; /* NULL: the version is another one */
+    const char *functions; /* NULL: the versions differ */
     int64_t from;
     bool changed;
 };

@@ -160,7 +160,7 @@ static int try_consumer(const struct checking *k, const struct trial *t, struct 
     if (build_consumer(k->c, t, &c, err) != 0)
         return -1;
 
-    bool real_url = !t->url; /* a replaced one leads nowhere */
+    bool real_url = !t->url; /* a replaced URL leads nowhere */
     int r = config_try_sink(&c, k->connect && real_url, NULL, err);
     consumer_release(&c);
     return r;

@@ -247,7 +247,7 @@ static bool is_slip(const char *a, const char *b)
 /* The option of a table whose variable has a name, or nearly has it. */
 struct likeness {
     bool known;
-    const struct option_def *slip; /* NULL: it is not close to any */
+    const struct option_def *slip; /* NULL: no option is close */
 };
 
 /* Compares a variable with the variables of a table; without `all`, only with those of options that

@@ -180,7 +180,7 @@ int relay_tokens(const struct cli *cli, struct tokens **ret, struct error *err)
 
 /* ---- reloading the config ---- */
 
-/* What a reload did. */
+/* The result of a reload. */
 struct changes {
     size_t added, removed, changed, failed;
 };

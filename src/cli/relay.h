@@ -36,7 +36,7 @@ struct relay {
 
     atomic_bool open;    /* `ob` can be stopped */
     atomic_bool started; /* all consumers have been running */
-    atomic_int signal;   /* that stops the relay; 0 if none came */
+    atomic_int signal;   /* that stops the relay; 0: none yet */
     atomic_bool reload;
     int wake_fd; /* eventfd: wakes the watching thread */
     pthread_t watch;

@@ -27,7 +27,7 @@ static void as_line(const struct report *r, struct buf *b, const struct finding 
     if (r->color)
         buf_adds(b, "\033[0m");
     buf_addf(b, "%-21s", f->name);
-    output_clean(b, f->text); /* it may quote names from outside */
+    output_clean(b, f->text); /* the text may quote untrusted names */
     if (f->advice) {
         buf_adds(b, "; ");
         output_clean(b, f->advice);

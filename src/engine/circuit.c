@@ -31,7 +31,7 @@ size_t circuit_room(struct circuit *c, int64_t now, size_t inflight)
 bool circuit_down(struct circuit *c, int64_t now, int64_t retry_after_ms, struct rng *r)
 {
     if (c->until && now < c->until)
-        return false; /* one of many that were in flight */
+        return false; /* one of many deliveries in flight */
 
     bool opened = c->until == 0;
     c->delay_ms = min_i64(max_i64(2 * c->delay_ms, DELAY_MIN_MS), DELAY_MAX_MS);

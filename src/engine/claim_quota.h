@@ -38,7 +38,7 @@ struct claim_quota {
     size_t least;          /* deliveries in flight at once: fewer would not keep the sink busy */
     size_t most;           /* the consumer's limit; wins over least */
     size_t bytes;          /* how many bytes of events to claim at most */
-    struct budget *budget; /* NULL: there is no limit */
+    struct budget *budget; /* NULL: no limit */
     size_t held;
 };
 

@@ -18,7 +18,7 @@
 /* What a preset sets, option by option. `none` restores the defaults. */
 static const struct preset {
     const char *name;
-    const char *const (*values)[2]; /* ends with a name that is NULL */
+    const char *const (*values)[2]; /* ends with name == NULL */
 } presets[] = {
     {"none", (const char *const[][2]){{NULL, NULL}}},
     /* The usual settings of a dispatcher to Redis Streams. Its drain deadline of 30 s is the

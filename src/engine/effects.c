@@ -5,7 +5,7 @@
 #include "engine/pipeline_impl.h"
 
 #define SLICE (100 * MS_NS) /* how long events share a transaction */
-#define UNDO_MAX 3          /* a batch undone this often gets savepoints */
+#define UNDO_MAX 3          /* a batch undone this often uses savepoints */
 #define SAVEPOINTS_FOR 4    /* and so do this many batches after it */
 #define FRESH_MIN 4         /* after this many fresh batches, the inbox is not checked first */
 

@@ -20,7 +20,7 @@
  * (2) RECORDED and DONE hold for the open transaction only: calls_renew resets them.
  * (3) ENDED is final. */
 enum call_fate {
-    CALL_OPEN,     /* nothing is known about it */
+    CALL_OPEN,     /* undecided */
     CALL_RECORDED, /* the inbox has a record of an earlier effect: skipped */
     CALL_DONE,     /* took effect in this transaction; recorded when that is sealed */
     CALL_ALONE,    /* failed in a transaction without savepoints: gets one from now on */

@@ -7,7 +7,7 @@
 #define NO_MEMORY_WAIT (1000 * MS_NS) /* pause after memory for a claimed batch ran out */
 #define PARKED_PAUSE (20 * MS_NS) /* between claims of few parked events, while fresh ones wait */
 #define FEW_MARKS 16              /* always recorded at once */
-#define MANY_MARKS 16384          /* never postponed: they take memory */
+#define MANY_MARKS 16384          /* never postponed, because they occupy memory */
 #define MARKS_PAUSE (1000 * MS_NS)
 
 /* One exchange with the store: what to settle, what to claim, and the answer. The store does both
@@ -384,7 +384,7 @@ static void took_nothing(struct pipeline *p, const struct exchange *x)
     p->stats.paused = h->paused;
     p->stats.through = h->through && p->inflight.n == 0;
     if (p->stats.through)
-        p->stats.stalled_since = 0; /* there is no work that could be stuck */
+        p->stats.stalled_since = 0; /* no work could be stuck */
 }
 
 static void took_batch(struct pipeline *p, struct batch_state *b, const struct claim_hint *h)
@@ -408,7 +408,7 @@ static void took_batch(struct pipeline *p, struct batch_state *b, const struct c
     if (b->claim.parked && few && !b->claim.suspect)
         p->next.parked_at = b->claimed_at + PARKED_PAUSE;
 
-    p->suspect.due = b->claim.suspect; /* probably not the only one */
+    p->suspect.due = b->claim.suspect; /* probably not the only suspect */
     if (h->quiet)
         schedule_rest(&p->schedule, b->claimed_at, p->cfg.sweep_ms * MS_NS, false);
     else

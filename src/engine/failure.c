@@ -419,7 +419,7 @@ static struct verdict find_fault(struct pipeline *p, const struct slot *slot)
     if (event_fault || (known && !sink_fault))
         v.attempts = 1;
     if (fault_before && !event_fault)
-        v.attempts++; /* the one before, which was not counted then */
+        v.attempts++; /* the previous failure, not counted at the time */
 
     v.failing_ms = failing_ms(p, slot);
     if (v.attempts == 0)

@@ -63,7 +63,7 @@ struct failure_detector {
     int64_t open_until;    /* later deliveries are no evidence about open failures */
     int64_t passed_sent;   /* when the last successful delivery was sent; 0: there was none */
     int64_t failing_since; /* when the first of the current failures was noted */
-    int64_t first_sent;    /* when that delivery had been sent */
+    int64_t first_sent;    /* when that delivery was sent */
     int64_t out_from, out_to;
     int64_t out_least; /* a shorter series of failures is no outage */
     size_t failures, n_failing;

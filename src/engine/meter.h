@@ -25,9 +25,9 @@ struct histogram {
 /* Why an event became a dead letter. */
 enum burial {
     BURIAL_ATTEMPTS,  /* its attempts are used up */
-    BURIAL_REJECTED,  /* the sink will never take it */
+    BURIAL_REJECTED,  /* the sink will never accept it */
     BURIAL_OUTAGE,    /* the fault is unknown, but it has failed for `outage` */
-    BURIAL_MALFORMED, /* it cannot be given to any sink */
+    BURIAL_MALFORMED, /* no sink could accept it */
     BURIAL_CRASHED,   /* the process died at each attempt; buried by the store, type unknown */
     BURIALS
 };

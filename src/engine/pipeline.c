@@ -397,7 +397,7 @@ void pipeline_wake(struct pipeline *p)
     p->stats.through = false;
 }
 
-/* ---- what it reports ---- */
+/* ---- reports about the pipeline ---- */
 
 bool pipeline_busy(const struct pipeline *p)
 {

@@ -90,14 +90,14 @@ struct pipeline_stats {
     /* Since when, in monotonic ns, the pipeline has had work without delivering or burying any
      * event. An unreachable store counts as work. 0: it has nothing to do. */
     int64_t stalled_since;
-    int64_t held_bytes;     /* memory that the batches in flight take */
+    int64_t held_bytes;     /* memory of the batches in flight */
     int64_t ended_at;       /* when the sink last answered, monotonic ns */
     char why[PIPELINE_WHY]; /* the sink's or store's error when it went down; "" once it is back */
     bool through;           /* the last look found no work left (see claim_hint.through) */
     bool paused;
     bool standby;       /* the consumer has newer settings than ours, so nothing is claimed */
     bool down;          /* the sink is down, or no delivery succeeds */
-    int64_t down_since; /* monotonic ns; 0: it is up */
+    int64_t down_since; /* monotonic ns; 0: the sink is up */
 };
 
 /* pipeline_new makes a pipeline, which the caller frees. pipeline_attach then gives it its sink,

@@ -16,9 +16,9 @@
 
 /* (1) Only pipeline.c writes these. */
 struct standby {
-    struct error why; /* why it stands by; code 0: it does not */
+    struct error why; /* why the pipeline stands by; code 0: it does not */
     int64_t at;       /* when to try to register again, monotonic */
-    int64_t delay;    /* the last wait between two tries; 0: none yet */
+    int64_t delay;    /* the last wait between tries; 0: none yet */
 };
 
 /* The state from which the next turn with the store starts. (1) Only exchange.c writes these. */
@@ -46,7 +46,7 @@ struct pipeline {
     struct filter *filter;
     struct sink *sk;
     enum pipeline_state state;
-    struct error error; /* why it failed; code 0: it has not */
+    struct error error; /* why the pipeline failed; code 0: it has not */
     struct pipeline_stats stats;
 
     struct inflight inflight;
@@ -63,7 +63,7 @@ struct pipeline {
 
     int64_t stepped_at;       /* when the last step began, monotonic */
     int64_t wall_ahead_ms;    /* wall clock minus monotonic clock, at the last claim */
-    struct error store_error; /* of the last turn; code 0: it went well */
+    struct error store_error; /* of the last turn; code 0: success */
     const char *caution;      /* the sink's last warning; NULL: none */
     char failure[256];        /* the last failure of an event: "type: reason" */
 };

@@ -43,7 +43,7 @@ struct suspect {
     struct suspects *all; /* NULL: the only pipeline of its process */
     bool in_flight;
     struct suspect_claim claim; /* valid if it is in flight */
-    bool due;                   /* the store has reported one */
+    bool due;                   /* the store has reported a suspect */
     bool asking;                /* it has all->asking */
 };
 

@@ -46,7 +46,7 @@ struct pool_set {
 /* A user of connections. */
 struct pool_user {
     const void *who; /* prefers its previous connection; NULL: no preference */
-    bool urgent;     /* many turns depend on it: goes first */
+    bool urgent;     /* many turns depend on it, so it is served first */
     bool failed;     /* its last operation failed */
     int64_t idle_ms; /* of an exposed connection */
 };

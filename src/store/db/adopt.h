@@ -44,8 +44,8 @@ bool db_source_literal(const char *text);
 
 /* The state of a table's adoption. */
 struct adopted {
-    bool there; /* it is adopted now */
-    bool once;  /* it has been adopted at some time */
+    bool there; /* the table is adopted now */
+    bool once;  /* the table was adopted at some time */
     bool alike; /* with the same columns and mark as this request */
 };
 

@@ -102,7 +102,7 @@ struct db_question {
 };
 #define DB_TOGETHER 64
 
-/* What a store provides to the files here. */
+/* The methods that a store provides to the files here. */
 struct db_driver {
     enum sql_dialect dialect;
     int schema_version;

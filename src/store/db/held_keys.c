@@ -15,8 +15,8 @@
 #include "store_sql.h"
 
 #define PLACES 512             /* at first */
-#define MOST ((size_t)1 << 16) /* keys that are kept */
-#define FEW 3                  /* events that are asked for one by one */
+#define MOST ((size_t)1 << 16) /* maximum number of keys in a set */
+#define FEW 3                  /* events that are queried one by one */
 #define PER_EVENT 2            /* parked keys that may be read for each event */
 
 /* ---- a set of keys ---- */

@@ -58,7 +58,7 @@ static int take_row(struct turn *t, const struct parked_row *p, struct db_rows *
         r = db_row(t->st, q, err, SQL(one_letter, .consumer = t->consumer, .seq = p->seq));
     if (r < 0)
         return -1;
-    if (r == 0) { /* it was deleted by hand */
+    if (r == 0) { /* the event was deleted by hand */
         if (db_later(t->st, err, SQL(unpark, .consumer = t->consumer, .seq = p->seq)) != 0)
             return -1;
         return db_promote(t->st, t->consumer, p->key, err);

@@ -74,7 +74,7 @@ static int settle_outcome(struct store *st, const struct settlement *s, const st
     case OUTCOME_BEHIND:
         if (!s->b->parked)
             return db_park(st, &p, err);
-        /* It was not tried: its row stays as it is. */
+        /* The event was not tried: its row stays as it is. */
         return db_later(
             st, err,
             SQL(put_back, .consumer = s->consumer, .seq = o->ev->seq, .attempts = o->attempts));
@@ -184,7 +184,7 @@ static int lock_to_settle(struct store *st, const char *consumer, bool *ret_mark
     *ret_marks = false;
     int r = db_row(st, &q, err, SQL(lock_to_settle, .consumer = consumer));
     if (r <= 0)
-        return r; /* it was removed, and its claims with it */
+        return r; /* the consumer was removed, with its claims */
     *ret_marks = db_int(&q, 0) != 0;
     held_keys_check(st, consumer, db_int(&q, 1));
     db_done(&q);

@@ -102,7 +102,7 @@ static int find_past(struct store *st, const struct floors *f, bool note, struct
     return 0;
 }
 
-/* ---- what may be deleted ---- */
+/* ---- finding the events to delete ---- */
 
 /* Finds up to max events that are old enough, and that every consumer passed long enough ago, among
  * the first look_at. */

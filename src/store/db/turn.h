@@ -41,10 +41,10 @@ struct chunk {
 struct turn {
     struct store *st;
     const char *consumer;
-    const struct claim_request *req; /* NULL: claim nothing, and take over nothing */
+    const struct claim_request *req; /* NULL: neither claim nor take over */
     const struct settlement *s;      /* NULL: nothing is settled */
-    bool batched;                    /* it shares its transaction with other turns */
-    struct arena *a;                 /* the batch lives there */
+    bool batched;                    /* the turn shares its transaction with others */
+    struct arena *a;                 /* memory of the batch */
     struct batch *b;
     struct claim_hint *hint;
     struct chunk prefetched; /* the driver's; scanned == 0: none */

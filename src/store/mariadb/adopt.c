@@ -474,7 +474,7 @@ const struct adopt_driver mdb_adopt_driver = {
     .undo = undo_adoption,
 };
 
-/* ---- triggers whose definer is gone ---- */
+/* ---- triggers without a definer ---- */
 
 /* Recreates the trigger of the table in a row of lost_adopted, whose other columns are the columns
  * of the fields. */

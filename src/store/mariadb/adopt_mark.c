@@ -169,7 +169,7 @@ static int note_had(struct store *st, const struct settlement *s, struct error *
 
 /* The state of a row to mark. */
 enum seen {
-    UNSEEN, /* locked by another session, or gone */
+    UNSEEN, /* locked by another session, or deleted */
     OURS,   /* locked by us, not marked */
     MARKED, /* marked already */
     LEFT,   /* exists, locked by another session */

@@ -54,7 +54,7 @@ static void transactions(struct mdb_store *st, const struct doctor_request *req)
     struct db_rows q = db_rows(&st->base.store, &ignored,
                                SQL(old_transactions, .seconds = req->patience_ms / 1000));
     while (db_step(&q, &ignored) == 1) {
-        char whose[40] = "a prepared transaction (XA)"; /* its session is gone */
+        char whose[40] = "a prepared transaction (XA)"; /* its session has ended */
         int64_t connection = db_int(&q, 0);
         if (connection != 0)
             snprintf(whose, sizeof whose, "a transaction of connection %lld",

@@ -58,7 +58,7 @@ static const struct right rights[] = {
     {PRODUCER, EXECUTE, NULL, "PROCEDURE ", "outbox_emit_once"},
     {PRODUCER | CONSUMER, EXECUTE, NULL, "PROCEDURE ", "outbox_refuse_changed"},
     {WORKERS, SELECT | DELETE, NULL, "", "outbox_event"},
-    {WORKERS, SELECT, NULL, "", "outbox_guard"}, /* for doctor, which checks that it exists */
+    {WORKERS, SELECT, NULL, "", "outbox_guard"}, /* for doctor, which checks for its existence */
     {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_fresh"},
     {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_order"},
     {WORKERS, SELECT | UPDATE, NULL, "", "outbox_sequencer"},

@@ -29,7 +29,7 @@ static struct mdb_after next_after(const struct claim_request *req, int64_t posi
     };
 }
 
-/* ---- where they are ---- */
+/* ---- the places of events ---- */
 
 /* Returns whether the places are in the order of their numbers, with few other numbers between
  * them: of events not committed, of later ones, or unused. */

@@ -212,7 +212,7 @@ int mdb_ddl(const struct ddl_request *req, struct error *err)
     drop_made(mdb_functions[0], "INVOKER VIEW ", "VIEW", req->down);
     drop_made(mdb_functions[0], "OR REPLACE PROCEDURE ", "PROCEDURE", req->down);
     drop_made(mdb_functions[0], "OR REPLACE FUNCTION ", "FUNCTION", req->down);
-    buf_adds(req->down, "DROP TABLE IF EXISTS outbox_guard;\n"); /* it references outbox_event */
+    buf_adds(req->down, "DROP TABLE IF EXISTS outbox_guard;\n"); /* references outbox_event */
     for (int i = 0; i < MDB_SCHEMA_VERSION; i++)
         drop_made(mdb_schema[i], "CREATE TABLE IF NOT EXISTS ", "TABLE", req->down);
 

@@ -172,7 +172,7 @@ int sqlite_doctor(struct store *base, const struct doctor_request *req, struct e
     links(st, req);
     space(st, req);
     if (base->ops->schema_status(base, &s, NULL) != 0)
-        return 0; /* the caller has reported that */
+        return 0; /* the caller has already reported it */
     if (journal(st, req, err) != 0)
         return -1;
     if (s.there != s.known)

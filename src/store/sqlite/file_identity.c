@@ -283,7 +283,7 @@ void sqlite_file_leave(struct sqlite_store *st)
     st->file.noisy = 0;
 }
 
-/* ---- whether it is still there ---- */
+/* ---- whether the file is still at the path ---- */
 
 /* Returns whether our database is at a path. */
 static bool is_our_file(const struct sqlite_store *st, const char *path)

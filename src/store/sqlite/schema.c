@@ -8,7 +8,7 @@
 
 extern const char *const sqlite_schema[];
 
-#define INIT_TELL (10000 * MS_NS) /* how often init says that it waits */
+#define INIT_TELL (10000 * MS_NS) /* how often init logs that it waits */
 
 /* ---- versions ---- */
 

@@ -302,7 +302,7 @@ int sqlite_commit(struct store *base, struct error *err)
         atomic_fetch_add(&st->family->quiet_commits, 1);
     int r = sqlite_tx_gone(base, err);
     if (r == 0) {
-        st->committing = true; /* the commit hook lets it pass */
+        st->committing = true; /* the commit hook allows this commit */
         r = sqlite_exec(st, commit_sql, err);
         st->committing = false;
     }

@@ -8,7 +8,7 @@
 
 #define LIFE_AT 12 /* in the log's header: the number of restarts, and two salts */
 
-/* ---- which outbox it is ---- */
+/* ---- the identity of the outbox ---- */
 
 /* Switches to the outbox that was restored into the file, and fails, so that the caller drops the
  * claims it holds. */

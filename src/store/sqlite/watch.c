@@ -110,7 +110,7 @@ static bool count_commits(struct sqlite_store *st, uint32_t *ret)
     sqlite3_file *f = NULL;
     void volatile *part = NULL;
     if (sqlite_wake_fd(&st->base.store) < 0)
-        return false; /* it watches the log */
+        return false; /* watches the log */
     int rc = sqlite3_file_control(st->db, "main", SQLITE_FCNTL_FILE_POINTER, &f);
     bool mapped = rc == SQLITE_OK && f && f->pMethods && f->pMethods->iVersion >= 2;
     if (!mapped || f->pMethods->xShmMap(f, 0, INDEX_PART, 0, &part) != SQLITE_OK || !part)

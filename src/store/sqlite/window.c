@@ -52,7 +52,7 @@ struct sqlite_window {
     int64_t at[LANES_MAX]; /* how far each lane was read; 0: not yet */
     struct piece *first, *last;
     size_t bytes;
-    bool behind; /* there is a backlog to read */
+    bool behind; /* a backlog exists */
     bool astray; /* events were renumbered since it was read */
 };
 
@@ -241,7 +241,7 @@ static void note_lanes(struct turn *t)
                 w->lanes &= ~bit(lane);
 }
 
-/* ---- reading from it ---- */
+/* ---- reading from the window ---- */
 
 /* The state of reading for one claim. */
 struct taking {
