@@ -111,7 +111,7 @@ static void handler_that_ends_its_transaction_is_refused(void **state)
                  name);
         assert_int_equal(db_number(sql), 11);
         snprintf(sql, sizeof sql,
-                 "SELECT count(*) FROM @dead WHERE consumer = '%s.%s' AND error LIKE '%%ended the "
+                 "SELECT count(*) FROM @dead WHERE consumer = '%s.%s' AND error LIKE '%%ended its "
                  "transaction%%'",
                  name, name);
         assert_int_equal(db_number(sql), 1);

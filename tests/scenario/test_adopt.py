@@ -174,7 +174,7 @@ class Adoption(FlagTable):
                 (["odd", "--consumer", "x"], USAGE, "--consumer needs --mark"),
                 (["odd", "--undo", "--existing", "copy"], USAGE, "--undo cannot be combined with"),
                 (["odd", "--undo", "--mark", "done", "--consumer", "x"], USAGE, "--undo cannot be combined with"),
-                (["odd", "--drop-mark", "--existing", "skip"], USAGE, "--drop-mark takes no")):
+                (["odd", "--drop-mark", "--existing", "skip"], USAGE, "--drop-mark cannot be combined")):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
         columns = ["--column", "processed_at=done", "--column", "type=kind", "--consumer", "x"]
         self.assertIn("no column gone", self.outbox("adopt", "odd", *columns, "--mark", "gone", status=DATA).stderr)

@@ -99,7 +99,7 @@ static int find_table(struct source *s, struct error *err)
     if (r < 0)
         return -1;
     if (r == 0)
-        return err_set(err, ERR_NOTFOUND, "table %.200s does not exist", s->req->table);
+        return err_set(err, ERR_NOTFOUND, "there is no table %.200s", s->req->table);
     s->name = db_copy(&q, 0, &s->a, &ok).p;
     const char *why = db_copy(&q, 1, &s->a, &ok).p;
     db_done(&q);
@@ -282,8 +282,8 @@ static int take_column(struct source *s, enum field f, const char *name, bool ne
 static int say_missing(enum field f, struct error *err)
 {
     const char *field = db_source_fields[f];
-    return err_set(err, ERR_NOTFOUND,
-                   "could not determine the column of the %s; specify it: %s=COLUMN", field, field);
+    return err_set(err, ERR_NOTFOUND, "no column is known to be the %s; name it: %s=COLUMN", field,
+                   field);
 }
 
 /* Finds the column of a field: the one named in the request, or the shape's usual one. */

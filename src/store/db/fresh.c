@@ -100,7 +100,7 @@ int db_fresh_find(struct turn *t, int lane, struct error *err)
         return -1;
     if (r == 0)
         return err_class(err, ERR_CONFIG, CLASS_RETRY, 0,
-                         "%s: consumer \"%s\" has lost its position: its row for lane %d in table "
+                         "%s: consumer \"%s\" has lost its place: its row for lane %d in table "
                          "outbox_lane is missing; restore it, or run `outbox consumers remove %s` "
                          "and start the consumer again where you want it",
                          db_of(t->st)->shown, t->consumer, lane, t->consumer);
