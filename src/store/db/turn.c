@@ -34,7 +34,7 @@ static int check_version(const struct turn *t, struct error *err)
             shown, (long long)t->version, known);
     return err_class(
         err, ERR_NEWER, CLASS_FATAL, 0,
-        "%s: this outbox has version %lld; this program needs %d: run `outbox migrate up`", shown,
+        "%s: this outbox has version %lld; this program wants %d: run `outbox migrate up`", shown,
         (long long)t->version, known);
 }
 
