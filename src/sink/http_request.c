@@ -11,8 +11,8 @@
 #include "sink/http_impl.h"
 
 #define ID_MAX 255   /* bytes; a UUID has 36 */
-#define PATH_PART 12 /* a part of the path of at least this length may be a token */
-#define QUERY_PART 4 /* the same for a part of the query */
+#define SECRET_MIN 4 /* anything shorter is not searched for: it would match by chance */
+#define WORD_MAX 11 /* a longer part of the path may be a token; a shorter one, if it has a digit */
 /* An endpoint's header cannot pause us for longer. */
 #define RETRY_AFTER_MAX_S 3600
 
@@ -167,43 +167,56 @@ static bool was_sent(const struct request *r)
     return us > 0;
 }
 
-/* Returns whether a response repeats a secret: the value of a header from webhook-header-file, or
- * the part of the URL after the host, where many endpoints have their tokens: the path, a long part
- * of it, or a value of the query. */
-static bool repeats_secret(const struct http *h, const char *text)
+static bool repeats(const char *text, const char *p, size_t n)
+{
+    return n >= SECRET_MIN && memmem(text, strlen(text), p, n);
+}
+
+/* Returns whether a response repeats the value of a header from webhook-header-file, or its last
+ * word, such as the token of "Bearer TOKEN". */
+static bool repeats_header(const struct http *h, const char *text)
 {
     for (size_t at = 0; at < h->extra.n; at += strlen(h->extra.p + at) + 1) {
-        const char *value = strstr(h->extra.p + at, ": ") + 2;
-        const char *word = strrchr(value, ' '); /* "Bearer TOKEN": check the token */
-        if (strstr(text, value) || (word && word[1] && strstr(text, word + 1)))
+        const char *colon = strstr(h->extra.p + at, ": ");
+        const char *value = colon ? colon + 2 : h->extra.p + at, *word = strrchr(value, ' ');
+        if (repeats(text, value, strlen(value)) ||
+            (word && repeats(text, word + 1, strlen(word + 1))))
             return true;
     }
+    return false;
+}
 
+/* Returns whether a response repeats what many endpoints have their tokens in: the path of the URL,
+ * a part of it that may be a token, or a part of the query. */
+static bool repeats_url(const struct http *h, const char *text)
+{
     const char *host = strstr(h->base.cfg.url, "://") + 3;
     const char *path = host + strcspn(host, "/?#"), *query = path + strcspn(path, "?#");
     size_t n = (size_t)(query - path);
     if (n > 1 && memmem(text, strlen(text), path, n))
         return true;
     for (const char *p = path; *p;) {
-        size_t skip = strspn(p, "/?#&="), part = strcspn(p + skip, "/?#&=");
-        size_t enough = p < query ? PATH_PART : QUERY_PART;
-        if (part >= enough && memmem(text, strlen(text), p + skip, part))
+        p += strspn(p, "/?#&=");
+        size_t part = strcspn(p, "/?#&=");
+        bool is_word = p < query && part <= WORD_MAX && strcspn(p, "0123456789") >= part;
+        if (!is_word && repeats(text, p, part))
             return true;
-        p += skip + part;
+        p += part;
     }
     return false;
 }
 
-/* Copies the beginning of a response as one clean line; empty if it must not be shown. Searches
- * more than it shows, because an excerpt may end in the middle of a secret. */
+/* Copies the beginning of a response as one clean line, or says why it is not shown. Searches more
+ * than it shows, because an excerpt may end in the middle of a secret. */
 static void excerpt(const struct request *r, char out[HTTP_EXCERPT])
 {
     char heard[HTTP_HEARD + 1];
     size_t n = r->got < HTTP_HEARD ? r->got : HTTP_HEARD;
     n = text_clean(heard, sizeof heard, r->heard, n);
-    if (repeats_secret(r->h, heard))
-        n = 0;
-    text_clean(out, HTTP_EXCERPT, heard, n);
+    if (repeats_header(r->h, heard) || repeats_url(r->h, heard))
+        snprintf(out, HTTP_EXCERPT, "(not shown: the response repeats a secret)");
+    else
+        text_clean(out, HTTP_EXCERPT, heard, n);
 }
 
 /* Returns the result for a response's status. */

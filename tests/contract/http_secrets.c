@@ -89,6 +89,26 @@ static void url_path_and_query_are_never_echoed(void **state)
     assert_non_null(strstr(deliver(f, "{}")->text, "HTTP 404: gone fishing"));
 }
 
+/* A token in the path may be short. Ordinary words and tiny values hide nothing by chance. */
+static void short_tokens_are_not_echoed_but_words_are(void **state)
+{
+    struct fixture *f = *state;
+    char url[512];
+    sink_tmp_write(f->secrets, "X-Version: 2\n");
+    assert_int_equal(option_copy(&f->o.header_file, f->secrets, NULL, NULL), 0);
+    const char *peer = http_peer_url(f->peer, "127.0.0.1"), *host = strstr(peer, "://") + 3;
+    snprintf(url, sizeof url, "%.*s/orders/abc12345", (int)(host + strcspn(host, "/") - peer),
+             peer);
+    sink_rig_open(&f->rig, (struct sink_config){
+                               .url = url, .timeout_ms = 30000, .concurrency = 8, .http = &f->o});
+    http_peer_reply(f->peer, (struct http_reply){.status = 404, .body = "unknown: abc12345"});
+    struct sink_item *it = deliver(f, "{}");
+    assert_null(strstr(it->text, "abc12345"));
+    sink_assert_says(it, "the response repeats a secret");
+    http_peer_reply(f->peer, (struct http_reply){.status = 404, .body = "2 orders are missing"});
+    sink_assert_says(deliver(f, "{}"), "HTTP 404: 2 orders are missing");
+}
+
 /* An excerpt may end in the middle of a secret. */
 static void part_of_a_secret_is_not_echoed_either(void **state)
 {
@@ -161,6 +181,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_PEER(every_secret_signs_and_each_verifies),
     ON_A_PEER(secret_headers_are_sent_and_never_echoed),
     ON_A_PEER(url_path_and_query_are_never_echoed),
+    ON_A_PEER(short_tokens_are_not_echoed_but_words_are),
     ON_A_PEER(part_of_a_secret_is_not_echoed_either),
     ON_A_PEER(changed_secrets_and_headers_apply_without_a_restart),
     ON_A_PEER(invalid_header_files_are_refused_without_showing_values),

@@ -581,8 +581,8 @@ static void transaction_after_a_failed_rollback_commits(void **state)
     assert_int_equal(ask("SELECT count(*) FROM outbox_event"), 1);
 }
 
-/* no_memory_to_undo records an effect. Its first call then fails, and so does the next allocation of
- * SQLite, which is made to undo the effect. */
+/* no_memory_to_undo records an effect. Its first call then fails, and so does the next allocation
+ * of SQLite, which is made to undo the effect. */
 static outbox_verdict no_memory_to_undo(const outbox_event *ev, outbox_tx *tx, void *ctx)
 {
     char sql[128];

@@ -62,7 +62,7 @@ struct turn_cache *pg_cache_of(struct pg_store *st, const struct claim_request *
 /* pg_pulls_in returns whether clock repair is due, which examines all parked events. */
 bool pg_pulls_in(struct pg_store *st, const struct claim_request *req);
 /* pg_drop_claim settles a claim without wanted events, and empties *b. passed_over: see struct
- * turn_request. */
+ * pg_request. */
 int pg_drop_claim(struct pg_store *st, const struct claim_request *req, struct batch *b,
                   int64_t passed_over, struct error *err);
 /* pg_put_back releases a claim whose events could not be read, for example for lack of memory: no
