@@ -58,8 +58,8 @@ class Copied(Case):
             self.emit_n(self.old.url("shop"), range(10))
             wait_until(lambda: len(self.got()) == 10)
             there = self.session(new.url("shop"))
-            settled = "SELECT count(*), (SELECT count(*) FROM @.claim) FROM @.event"
-            wait_until(lambda: there.do(settled) == [(10, 0)])
+            settled = "SELECT count(*), (SELECT count(*) FROM @.claim), (SELECT max(delivered) FROM @.lane) FROM @.event"
+            wait_until(lambda: there.do(settled) == [(10, 0, 10)])
             there.do("ALTER SYSTEM SET primary_conninfo = ''")
             there.do("SELECT pg_reload_conf()")
             wait_until(lambda: there.do("SELECT count(*) FROM pg_stat_wal_receiver") == [(0,)])
