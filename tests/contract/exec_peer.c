@@ -77,7 +77,7 @@ static const char *peer_spoil(void *peer, struct sink_item *it, size_t way)
     switch (way) {
     case 0: it->ev.aggregate_id = (struct str){large, sizeof large}; return "OUTBOX_AGGREGATE_ID";
     case 1: it->ev.tenant = (struct str){large, 128 * 1024}; return "OUTBOX_TENANT";
-    case 2: it->ev.type = STR("a\0LD_PRELOAD=/tmp/evil.so"); return "OUTBOX_TYPE has a NUL";
+    case 2: it->ev.type = STR("a\0LD_PRELOAD=/tmp/evil.so"); return "OUTBOX_TYPE contains a NUL";
     case 3: it->ev.aggregate_id = STR("\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"); return "NUL";
     default: return NULL;
     }
