@@ -621,9 +621,43 @@ static void effect_that_cannot_be_undone_is_not_committed(void **state)
     assert_int_equal(ask("SELECT min(delivered) FROM outbox_consumer"), 1);
 }
 
+/* The application may commit after an error: then a keyed event that emit reported as failed must
+ * not be stored. */
+static void keyed_emit_that_failed_stores_nothing(void **state)
+{
+    static const struct scenario empty = {.name = "keyed"};
+    outbox_message m = message("keyed", "k");
+    outbox_error err;
+    outbox *ob;
+    (void)state;
+    prepare(&empty);
+    if (open_it(&ob, &err) != 0)
+        fail_msg("%s", err.text);
+    sqlite3 *db;
+    assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+    char key[32];
+    int64_t stored = 0;
+    bool hit = true;
+    m.idempotency_key = key;
+    for (long round = 2; hit; round++) {
+        snprintf(key, sizeof key, "key %ld", round);
+        sqlite3_exec(db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+        fail_arm(FAIL_SQLITE, round / 2, round % 2 ? FAIL_LASTING : FAIL_ONCE);
+        stored += outbox_emit_sqlite(ob, db, &m, NULL, &err) == 0;
+        hit = fail_disarm();
+        if (!sqlite3_get_autocommit(db))
+            assert_int_equal(sqlite3_exec(db, "COMMIT", NULL, NULL, NULL), SQLITE_OK);
+        assert_int_equal(ask("SELECT count(*) FROM outbox_event"), stored);
+    }
+    assert_true(stored > 0);
+    sqlite3_close(db);
+    outbox_close(ob);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(keyed_emit_that_failed_stores_nothing),
         cmocka_unit_test(transaction_after_a_failed_rollback_commits),
         cmocka_unit_test(effect_that_cannot_be_undone_is_not_committed),
         cmocka_unit_test(emitting_survives_every_failed_allocation),

@@ -166,18 +166,26 @@ static int insert_keyed(const struct db_target *t, const struct new_event *ev,
     return db_finish(&q, err);
 }
 
-/* Inserts both or neither, inside the open transaction. */
+/* Inserts both or neither, inside the open transaction. The statement that undoes them is prepared
+ * first: memory may have run out when it is needed. */
 static int emit_keyed(const struct db_target *t, const struct new_event *ev, char id[UUID_TEXT + 1],
                       int64_t now, bool *ret_duplicate, struct error *err)
 {
-    if (target_exec(t, "SAVEPOINT outbox_emit", err) != 0)
+    sqlite3_stmt *undo = target_prepare(t, "ROLLBACK TO outbox_emit", err);
+    if (!undo)
         return -1;
-    if (insert_keyed(t, ev, id, now, ret_duplicate, err) != 0) {
-        target_exec(t, "ROLLBACK TO outbox_emit", NULL);
-        target_exec(t, "RELEASE outbox_emit", NULL);
-        return -1;
+    int r = target_exec(t, "SAVEPOINT outbox_emit", err);
+    if (r == 0) {
+        r = insert_keyed(t, ev, id, now, ret_duplicate, err);
+        if (r == 0)
+            r = target_exec(t, "RELEASE outbox_emit", err);
+        if (r != 0) {
+            sqlite3_step(undo);
+            target_exec(t, "RELEASE outbox_emit", NULL);
+        }
     }
-    return target_exec(t, "RELEASE outbox_emit", err);
+    sqlite3_finalize(undo);
+    return r;
 }
 
 /* ---- emitting ---- */
