@@ -17,7 +17,7 @@ COLUMNS = 100
 # From the bottom up. A folder may include only folders of lower layers. Each folder of extra
 # has its own layer: claims of rows and the reader of streams are part of the library, the others
 # are commands.
-LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool"], ["engine", "extra/rows", "extra/streams", "listing"],
+LAYERS = [["base"], ["net"], ["event", "rabbit", "redis"], ["store", "sink"], ["pool", "engine", "extra/rows", "extra/streams", "listing"],
           ["api"], ["admin"], ["cli"],
           ["extra/consume", "extra/gen", "extra/receive", "extra/webhook"]]
 LEVEL = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
