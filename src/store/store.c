@@ -109,6 +109,21 @@ int store_name_check(const char *name, struct error *err)
     return 0;
 }
 
+int store_spec_check(const struct consumer_spec *c, struct error *err)
+{
+    if (store_name_check(c->name, err) != 0)
+        return -1;
+    if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
+        return err_set(err, ERR_CONFIG, "consumer \"%s\": lanes must be 1 to %d", c->name,
+                       STORE_LANES_MAX);
+    if (c->order == ORDER_GLOBAL && c->lanes > 1)
+        return err_set(err, ERR_CONFIG,
+                       "consumer \"%s\": order = global has one lane; remove lanes, or use order = "
+                       "key",
+                       c->name);
+    return 0;
+}
+
 const char *const store_order_names[] = {"none", "key", "global", NULL};
 
 enum order store_order_of(struct str name)

@@ -530,5 +530,8 @@ int store_removable(const char *name, int64_t dead, int64_t parked, int64_t live
 /* store_name_check refuses a consumer's name that is empty, too long or has invalid characters:
  * ERR_CONFIG. */
 int store_name_check(const char *name, struct error *err);
+/* store_spec_check refuses a consumer that no store may register, by its name, its lanes or its
+ * order: ERR_CONFIG. */
+int store_spec_check(const struct consumer_spec *c, struct error *err);
 
 #endif

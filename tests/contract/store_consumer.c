@@ -116,6 +116,24 @@ static void invalid_consumer_names_are_refused(void **state)
     }
 }
 
+static void invalid_orders_and_lanes_are_refused(void **state)
+{
+    struct store_rig *g = *state;
+    static const struct consumer_spec bad[] = {
+        {.order = ORDER_KEY, .lanes = 0},
+        {.order = ORDER_KEY, .lanes = STORE_LANES_MAX + 1},
+        {.order = ORDER_GLOBAL, .lanes = 2},
+    };
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        struct error err;
+        struct consumer_spec c = bad[i];
+        c.name = "c";
+        c.events = c.where = c.retry = "";
+        assert_int_equal(g->st->ops->consumer_put(g->st, &c, NULL, &err), -1);
+        assert_int_equal(err.code, ERR_CONFIG);
+    }
+}
+
 static void report_is_shown_until_cleared(void **state)
 {
     struct store_rig *g = *state;
@@ -150,6 +168,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(consumer_with_unfinished_work_needs_force_to_be_removed),
     ON_A_STORE(claim_of_a_removed_consumer_is_void_once_recreated),
     ON_A_STORE(invalid_consumer_names_are_refused),
+    ON_A_STORE(invalid_orders_and_lanes_are_refused),
     ON_A_STORE(report_is_shown_until_cleared),
     ON_A_STORE(resuming_clears_the_reason_for_the_pause),
 };

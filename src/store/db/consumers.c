@@ -287,10 +287,8 @@ int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_c
     const struct db_driver *d = st->ops->driver;
     struct error why;
     bool created = false;
-    if (store_name_check(c->name, err) != 0)
+    if (store_spec_check(c, err) != 0)
         return -1;
-    if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
-        return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
     if (db_give_numbers(st, err) != 0)
         return -1; /* so that the end is after all committed events */
 

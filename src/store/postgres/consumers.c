@@ -43,10 +43,8 @@ int pg_consumer_put(struct store *base, const struct consumer_spec *c, bool *ret
                     struct error *err)
 {
     struct error why;
-    if (store_name_check(c->name, err) != 0)
+    if (store_spec_check(c, err) != 0)
         return -1;
-    if (c->lanes < 1 || c->lanes > STORE_LANES_MAX)
-        return err_set(err, ERR_CONFIG, "lanes must be 1 to %d", STORE_LANES_MAX);
     PGresult *r = consumer_register(pg_of(base), c, &why);
     if (!r) {
         if (err)
