@@ -137,9 +137,10 @@ class BySentinels(Many):
             old = self.group.master()
             old.kill()
             self.fill(300, 300)
-            new = self.group.wait_for_another_master(old)
+            self.group.wait_for_another_master(old)
             wait_until(lambda: self.entries() >= 600, what=relay.output)
-            self.wait_shown(relay, broker=new.address, leader=new.address, connected=1, unconfirmed=0)
+            current = lambda address: address == self.group.master().address  # a slow machine may fail over twice
+            self.wait_shown(relay, broker=current, leader=current, connected=1, unconfirmed=0)
         verdict = self.check(url)
         self.assertEqual((verdict["events"], verdict["lost"], verdict["misordered"]), (600, 0, 0))
 
