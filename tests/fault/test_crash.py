@@ -194,7 +194,7 @@ class Directed:
         for table in ("outbox_claim", "outbox_parked", "outbox_dead"):
             self.assertEqual(self.sql(f"SELECT * FROM {table}"), [], f"left in {table}")
 
-    def test_later_claim_expiring_first_does_not_overtake(self):
+    def test_later_claim_that_expires_first_does_not_overtake(self):
         relay = self.two_claims()
         relay.kill()
         self.expire(self.claims()[1][0])
@@ -326,7 +326,7 @@ class Poison(Scenario):
         self.emit_many([{"type": "poison" if n in poison else "food", "aggregate_type": "k",
                          "aggregate_id": str(n % self.KEYS)} for n in range(1, total + 1)])
 
-    def test_poison_event_becomes_a_dead_letter_alone(self):
+    def test_only_the_poison_event_becomes_a_dead_letter(self):
         """An event that kills its worker becomes a dead letter, and no other event with it."""
         self.emit_with({20}, 40)
         deaths = self.run_until_through()

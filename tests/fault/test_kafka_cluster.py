@@ -128,7 +128,7 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_too_few_replicas_confirm_nothing(self):
+    def test_nothing_is_confirmed_with_too_few_replicas(self):
         """With one broker of three left, nothing is confirmed; with two, everything arrives, once."""
         with self.start("--timeout", "5s") as relay:
             self.send(100)
@@ -145,7 +145,7 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_topic_with_one_replica_is_warned_about(self):
+    def test_topic_with_one_replica_causes_a_warning(self):
         topic = kafka.create(next(names), 1, 1)
         self.send(1)
         with self.relay("--consumer", "out", "--sink", f"kafka://{kafka.hosts}/{topic}") as relay:

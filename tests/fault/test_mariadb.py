@@ -40,7 +40,7 @@ class Traps(MariaCase):
         for consumer in ("mail", "Mail"): self.drain("--consumer", consumer, "--sink", f"file:{self.path(consumer)}")
         self.assertEqual([len(self.ndjson(self.path(name))) for name in ("mail", "Mail")], [len(keys)] * 2)
 
-    def test_session_without_strict_mode_changes_no_value(self):
+    def test_session_without_strict_mode_never_alters_a_value(self):
         db = self.connect()
         db.cursor().execute("SET SESSION sql_mode = ''")
         self.refused(db, "type: 1 to 255 bytes", "INSERT INTO outbox_event (type) VALUES (%s)", "x" * 300)
@@ -107,7 +107,7 @@ class Traps(MariaCase):
         self.assertEqual(set(self.sql("SELECT type, aggregate_type, aggregate_id, payload FROM outbox_event")),
                          {("t.\u2603", "\U0001F600", "\u2603", '"\u2603"')})
 
-    def test_latin1_producer_is_understood(self):
+    def test_text_from_a_latin1_producer_is_converted(self):
         user, name, path = mariadb_server.ADDRESS.match(self.store).groups()
         db = pymysql.connect(unix_socket=path, user=user, database=name, charset="latin1", autocommit=True)
         with contextlib.closing(db), db.cursor() as cursor:
@@ -164,7 +164,7 @@ class Traps(MariaCase):
             cursor.execute("COMMIT")
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(1,)])
 
-    def test_locked_consumer_row_is_awaited_and_nothing_breaks(self):
+    def test_relay_waits_for_a_locked_consumer_row_and_recovers(self):
         # 1205 undoes only the statement: earlier changes of the turn have to be rolled back explicitly.
         self.emit("a")
         holder = self.connect()
@@ -247,7 +247,7 @@ class Traps(MariaCase):
         self.assertEqual([line["type"] for line in self.ndjson(self.out)], ["t0", "t1", "t2", "t3", "t4", "last"])
         self.assertEqual([line["seq"] for line in self.ndjson(self.out)], [1, 2, 3, 4, 5, 6])
 
-    def test_read_only_server_is_readable_and_waited_for(self):
+    def test_relay_waits_while_a_read_only_server_stays_readable(self):
         with mariadb_server.MariaDB() as server:
             self.store = server.create_database("replica")
             mariadb_server.execute(server.url(""), "CREATE USER worker@localhost")

@@ -62,7 +62,7 @@ class Steps(Proxied, Numbers, MariaCase):
                 self.wait_let_go()  # all may have been delivered before this one began
         self.reckon((CLAIMS * self.faults["relay killed"] + self.lost_claims("out")) * BATCH)
 
-    def test_relay_stalled_at_any_statement_blocks_no_other(self):
+    def test_relay_stalled_at_any_statement_does_not_block_others(self):
         """A relay stalls between two statements of a turn while it holds locks: another one continues within seconds, nothing
         is lost, and the first one continues when it resumes."""
         for n in self.some() if SOAK else (12 + SEED % 5,):

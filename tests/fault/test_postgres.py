@@ -154,7 +154,7 @@ class Cut(Numbers, PgCase):
         """A settlement whose connection breaks at any point: nothing is lost, at most the claims of one relay are repeated."""
         self.cut(settling, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED)
 
-    def test_claim_whose_events_are_cut_off_loses_nothing(self):
+    def test_claim_whose_answer_is_cut_off_loses_nothing(self):
         """A claim whose answer is lost: no event is lost."""
         self.cut(fetching, UNSENT, TORN, UNREADY)
 
@@ -230,7 +230,7 @@ class Asleep(Faults):
                 wait_until(rule.done)
                 self.wait_for_all(relay, timeout=SOON)
 
-    def test_event_committed_during_the_last_poll_wakes_it(self):
+    def test_event_committed_during_the_last_poll_wakes_the_relay(self):
         """The same after the last poll, which the relay makes for all its consumers before it sleeps."""
         with Proxy(self.store) as proxy:
             slept = []
@@ -257,7 +257,7 @@ class Asleep(Faults):
             hold.unlink()
             self.wait_for_all(relay, timeout=SOON)
 
-    def test_idle_relay_polls_every_five_seconds_at_most(self):
+    def test_idle_relay_polls_at_most_every_five_seconds(self):
         window = 6
         with Proxy(self.store) as proxy, self.mail("--store", proxy.url) as relay:
             self.wait_asleep(1, relay)
@@ -376,7 +376,7 @@ class Impatient(Faults):
         self.assertEqual(self.got(), [0])
         self.check_settled()
 
-    def test_emit_chosen_as_deadlock_victim_reports_it(self):
+    def test_emit_reports_being_the_deadlock_victim(self):
         self.set_for_all(deadlock_timeout="20ms")
         lines = self.path("lines")
         lines.write_text("".join(json.dumps({"type": "a", "idempotency_key": key}) + "\n" for key in "xzy"))
@@ -416,7 +416,7 @@ class Refused(Faults):
         self.assertNotIn("the file and its folder", said[0])
         return said[0]
 
-    def test_unreachable_server_is_named(self):
+    def test_error_names_the_unreachable_server(self):
         for url, where in ((f"postgres:///shop?host={self.dir}&user=me", str(self.dir)),
                            (f"postgres://me@127.0.0.1:{servers.free_port()}/shop", "127.0.0.1"),
                            ("postgres://me@no-such-host.invalid/shop", "no-such-host.invalid")):
@@ -426,11 +426,11 @@ class Refused(Faults):
                     said = self.refused(UNAVAILABLE, *args, "--store", url)
                     self.assertIn(where, said)
 
-    def test_missing_database_is_named(self):
+    def test_error_names_the_missing_database(self):
         said = self.refused(UNAVAILABLE, "status", "--store", self.store.replace(self.dbname, "nowhere"))
         self.assertIn('database "nowhere" does not exist', said)
 
-    def test_missing_outbox_differs_from_foreign_tables(self):
+    def test_missing_outbox_is_distinguished_from_foreign_tables(self):
         self.assertIn("`outbox init`", self.refused(DATA, "emit", "a"))
         self.sql("CREATE SCHEMA outbox")
         self.sql("CREATE TABLE outbox.event (mine int)")
@@ -484,7 +484,7 @@ class Refused(Faults):
             with self.subTest(name):
                 self.assertIn("schema", self.refused(CONFIG, "init", "--store", f"{self.store}&schema={name}"))
 
-    def test_missing_rights_are_named(self):
+    def test_errors_name_the_missing_rights(self):
         self.init()
         url = self.role()
         for args in (["emit", "a"], ["status"],

@@ -85,7 +85,7 @@ class Handlers(Scenario):
 
     # ---- the cases ----
 
-    def test_kills_between_effect_and_commit_apply_it_once(self):
+    def test_kills_before_the_commit_still_apply_the_effect_once(self):
         """Wherever the process is killed between effect and commit: each handler takes effect once for each event, in the order of its
         key; the external one acts again once for each kill at most."""
         rng, kills, own = random.Random(SEED), 0, 0

@@ -49,7 +49,7 @@ class WebhookCase(Case):
 
 
 class Away(WebhookCase):
-    def test_dead_endpoint_uses_no_attempts_and_gets_all_later(self):
+    def test_dead_endpoint_gets_all_later_without_using_attempts(self):
         endpoint = self.endpoint()
         endpoint.stop()
         self.number(1, 2, 3)
@@ -288,7 +288,7 @@ class Answers(WebhookCase):
         self.drain("--consumer", "hook", "--sink", url, "--webhook-allow", "127.0.0.0/8,::1")
         self.assertEqual(len(inside.requests), 1)
 
-    def test_one_dead_endpoint_among_ten_delays_no_other(self):
+    def test_one_dead_endpoint_does_not_delay_the_other_nine(self):
         endpoints = [self.endpoint() for _ in range(10)]
         endpoints[3].stop()
         args = []

@@ -89,7 +89,7 @@ class Claims(Exact):
         self.expire("c")
         self.assertEqual(sorted(sum(self.carefully("c", "alive"), [])), mine[:2])
 
-    def test_poison_event_alone_becomes_a_dead_letter(self):
+    def test_only_the_poison_event_becomes_a_dead_letter(self):
         self.register("c")
         mine = [self.writer.emit(f"a/{i}") for i in range(4)]
         self.writer.emit("a/1")  # behind the poison

@@ -311,7 +311,7 @@ class TopicsAndSizes(OnKafka, Case):
             wait_until(lambda: len(kafka.read(f"{self.topic}.bad")) == 10, what=relay.output)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
-    def test_oversized_event_is_buried_alone(self):
+    def test_only_the_oversized_event_is_buried(self):
         kafka.create(self.topic, max_message_bytes=50000)
         for i in range(3):
             self.emit_keys(100)
