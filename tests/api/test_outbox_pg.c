@@ -313,7 +313,7 @@ static size_t claimed(outbox *ob, const char *target)
     return n;
 }
 
-static void uncommitted_claim_is_not_waited_for(void **state)
+static void claims_do_not_wait_for_an_uncommitted_claim(void **state)
 {
     static const char *const names[] = {"a", "b", "c"};
     PGconn *db = pg_connect();
@@ -347,7 +347,7 @@ int main(void)
                                         done),
         cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh,
                                         done),
-        cmocka_unit_test_setup_teardown(uncommitted_claim_is_not_waited_for, fresh, done),
+        cmocka_unit_test_setup_teardown(claims_do_not_wait_for_an_uncommitted_claim, fresh, done),
     };
     return cmocka_run_group_tests_name("outbox_pg", tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ class Astray(Exact):
 
     # ---- the sequence of event numbers ----
 
-    def test_sequence_set_back_into_unseen_events_loses_none(self):
+    def test_sequence_set_back_among_unseen_events_loses_nothing(self):
         self.register("c")
         self.emit(10)
         self.taken()
@@ -73,7 +73,7 @@ class Astray(Exact):
         new += self.emit(1)
         self.assertEqual(self.taken(), new)
 
-    def test_consumer_starting_far_ahead_moves_no_other(self):
+    def test_consumer_starting_far_ahead_does_not_move_others(self):
         """It claims in a transaction that has a number, so no earlier check of the event numbers was possible: the consumer has
         a position, and no event number has reached it."""
         self.register("c")
@@ -143,7 +143,7 @@ class Astray(Exact):
                 self.in_order()
                 self.assertEqual(self.taken(), ids)
 
-    def test_lagging_epochs_still_fence_after_reading_ahead(self):
+    def test_lagging_epochs_still_fence_claims_after_reading_ahead(self):
         """The turn of a relay that has read ahead: its claim becomes the next one."""
         self.register("c")
         self.emit(3)

@@ -117,7 +117,7 @@ class Claims(Exact):
             self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[1])
         self.assertTrue(self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[3]))
 
-    def test_events_cut_off_a_claim_wait_until_it_ends(self):
+    def test_events_released_from_a_claim_wait_until_it_ends(self):
         """The rest of a claim is in flight, so released events must not overtake it, however the claim ends."""
         for ends in ("settled", "taken over"):
             with self.subTest(ends=ends):
@@ -184,7 +184,7 @@ class Claims(Exact):
         self.assertEqual(taken, [(None,)])
         self.assertTrue(owner.settle("c", epoch, "w"))
 
-    def test_waiting_turn_shortens_no_other_lease(self):
+    def test_waiting_turn_does_not_shorten_other_leases(self):
         self.register("c")
         self.writer.emit("a/1")
         holder, slow = self.session(), self.session()
@@ -246,7 +246,7 @@ class Claims(Exact):
 
     # ---- parked events and the clock ----
 
-    def test_clock_set_back_hides_no_parked_event(self):
+    def test_clock_set_back_does_not_hide_parked_events(self):
         self.register("c")
         seq = self.writer.emit("a/1")
         for ahead in ("1 hour", "-1 hour"):
@@ -271,7 +271,7 @@ class Claims(Exact):
     def kept(self):
         return [row[0] for row in self.reader.do("SELECT seq FROM @.event ORDER BY seq")]
 
-    def test_late_low_event_is_trimmed_once_all_consumers_had_it(self):
+    def test_late_event_with_a_low_number_is_trimmed_once_consumed(self):
         self.register("c")
         self.register("d", lanes=4)
         late = self.session()
@@ -307,7 +307,7 @@ class Claims(Exact):
         self.trim()
         self.assertEqual(self.kept(), [])
 
-    def test_retried_letter_of_a_trimmed_event_is_delivered(self):
+    def test_retried_dead_letter_of_a_trimmed_event_is_delivered(self):
         self.register("c")
         seq = self.writer.emit("a/1")
         epoch, _ = self.reader.claim("c")
@@ -318,7 +318,7 @@ class Claims(Exact):
         self.assertEqual(self.take("c"), [seq])
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
 
-    def test_retried_letters_of_a_key_arrive_together_in_order(self):
+    def test_retried_dead_letters_of_a_key_arrive_together_in_order(self):
         """The first event of each key has a due time, as among all parked events; the others are claimed with it."""
         self.register("c")
         seqs = [self.writer.emit(key) for key in ("a/1", "a/2", "a/1", "a/3", "a/1", "a/2")]

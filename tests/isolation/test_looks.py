@@ -42,7 +42,7 @@ class Looks(Exact):
         all_of_them = self.pages("published", "blind", None)
         self.assertGreater(all_of_them, 10 * costs[1][1], "the search would have found it")
 
-    def test_lookup_ends_after_its_limit_of_numbers_or_states(self):
+    def test_lookup_stops_at_its_limit_of_numbers_or_states(self):
         self.register("rare", "x.*")
         self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")
         self.fill(3000)

@@ -70,7 +70,7 @@ class Changed(Exact):
             wait_until(lambda: len(self.ndjson(out)) >= 25)
         self.assertEqual([e["payload"] for e in self.ndjson(out)][20:], list(range(5)))
 
-    def test_restarted_numbers_do_not_mix_letters_and_receipts(self):
+    def test_restarted_numbers_do_not_mix_up_letters_and_receipts(self):
         self.register("c")
         first = self.emit(4)
         epoch, _ = self.reader.claim("c")
@@ -180,7 +180,7 @@ class Changed(Exact):
         self.assertEqual(self.taken(), [])
         self.assertEqual(self.reader.do("SELECT delivered FROM @.lane WHERE lane = 0"), [(4,)])
 
-    def test_turn_voiding_its_own_claim_reports_it_lost(self):
+    def test_turn_that_voids_its_own_claim_reports_the_loss(self):
         self.register("c")
         seqs = self.emit(4)
         ids = self.ids(seqs)
@@ -202,7 +202,7 @@ class Changed(Exact):
         self.assertEqual(self.trouble(), (None, None, None))
         self.assertEqual(len(self.taken()), 1)
 
-    def test_role_that_cannot_repair_is_told_which_can(self):
+    def test_error_names_the_role_that_can_repair(self):
         role = f"{self.dbname}_worker"
         self.app.do(f"CREATE ROLE {role} LOGIN")
         self.addCleanup(servers.execute, self.store, f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -221,7 +221,7 @@ class Changed(Exact):
         self.outbox("status")
         self.assertEqual(self.taken(session=worker), ids)
 
-    def test_transaction_blocking_a_repair_is_named(self):
+    def test_error_names_the_transaction_that_blocks_a_repair(self):
         self.register("c")
         self.emit(5)
         self.taken()
@@ -278,7 +278,7 @@ class Changed(Exact):
 
     # ---- epochs ----
 
-    def test_lagging_epochs_still_fence(self):
+    def test_lagging_epochs_still_fence_claims(self):
         self.register("c", ordering="key")
         self.emit(30)
         for how in ("SELECT setval('@.epoch', 1, false)", "ALTER SEQUENCE @.epoch RESTART", "ALTER SEQUENCE @.epoch CACHE 50",
@@ -317,7 +317,7 @@ class Changed(Exact):
 
     # ---- rare cases ----
 
-    def test_rarely_matching_filter_progresses_within_any_limit(self):
+    def test_rarely_matching_filter_progresses_under_any_time_limit(self):
         self.register("c", "rare.*")
         self.app.do("INSERT INTO @.event (type) SELECT 't.e' FROM generate_series(1, 300000)")
         wanted = self.app.emit(type="rare.one")
@@ -361,7 +361,7 @@ class Servers(Exact):
 
 @thorough("it starts a cluster of its own for each case")
 class Restored(Servers):
-    def test_events_before_any_relay_reach_finished_consumers(self):
+    def test_events_before_any_relay_reach_caught_up_consumers(self):
         self.burn(self.reader, 3000)
         for name, start in (("c", "beginning"), ("e", "end")): self.register(name, start_at=start)
         for i in range(10): self.reader.emit(f"a/{i}")
@@ -406,7 +406,7 @@ class Restored(Servers):
         there = self.dump()
         self.assertEqual(there.drain("c"), [low])
 
-    def test_start_at_a_number_holds_after_a_restore(self):
+    def test_start_number_still_applies_after_a_restore(self):
         self.burn(self.reader, 2000)
         late = self.session()
         late.do("BEGIN")
@@ -421,7 +421,7 @@ class Restored(Servers):
         self.assertEqual(there.drain("c"), [high, new])
         self.assertEqual(there.do("SELECT state FROM @.delivery WHERE seq = %s", low), [("before-start",)])
 
-    def test_restore_into_another_database_continues(self):
+    def test_consumer_continues_in_another_database_after_a_restore(self):
         self.register("c")
         first = [self.reader.emit("a/1") for _ in range(10)]
         self.reader.take("c", max_events=4)

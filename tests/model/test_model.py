@@ -145,7 +145,7 @@ class Model(Checked):
                 self.assertRegex(said, rf"pan:1: {BUGS[name][1]}")
                 self.assertIn("proc ", trace, "no trace")
 
-    def test_each_bug_has_its_counterpart_or_a_reason(self):
+    def test_each_bug_has_a_counterpart_or_a_reason_for_none(self):
         here = [of for of, _ in BUGS.values() if of]
         self.assertEqual(sorted([*here, *NOT_IN_THE_MODEL]), sorted(bugs.all_bugs()))
         rows = re.findall(r"^\| `?(\w+|-)`? \| `(BUG_\w+)` \|", DOCUMENT.read_text(), re.M)
@@ -192,7 +192,7 @@ IN_THE_END = {"key": ((0, 0, 0), []), "key_with_a_crash": (CRASH, []),
 @unittest.skipUnless(shutil.which("spin"), "spin is not installed (Debian package spin)")
 @unittest.skipUnless(SOAK, "needs many minutes: ./test --soak")
 class Soak(Checked):
-    def test_mistakes_are_found_in_other_setups_too(self):
+    def test_planted_mistakes_are_also_found_in_other_setups(self):
         for setup, names in MISTAKES.items():
             folder = pathlib.Path(self.folder) / setup
             folder.mkdir()
