@@ -102,7 +102,7 @@ class Adoption(FlagTable, MariaCase):
         self.outbox("adopt", "outbox")
         self.assertEqual([e["type"] for e in self.drained()], ["before"] + ["message:created"] * 2)
 
-    def test_table_lock_is_not_awaited_for_long(self):
+    def test_adoption_does_not_wait_long_for_a_table_lock(self):
         self.old_rows(3)
         db = self.connect()
         with db.cursor() as cursor:
@@ -166,7 +166,7 @@ class Beside(FlagTable, MariaCase):
         got = [int(event["headers"]["source_id"]) for event in self.drained()]
         self.assertEqual(sorted(got), sorted(self.wrote))
 
-    def test_concurrent_writes_lose_and_duplicate_no_row(self):
+    def test_concurrent_writes_neither_lose_nor_duplicate_rows(self):
         with self.writers(3):
             self.more()
             self.outbox("adopt", "outbox")
@@ -185,7 +185,7 @@ class Beside(FlagTable, MariaCase):
         self.proxy.stops.clear()
         return stop, adopt
 
-    def test_uncommitted_row_from_before_the_trigger_is_awaited(self):
+    def test_adoption_waits_for_an_earlier_uncommitted_row(self):
         """The trigger does not see the row yet, and the copy precedes its commit: the row would be lost, but the adoption waits
         for it."""
         for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"):
@@ -231,7 +231,7 @@ class Beside(FlagTable, MariaCase):
     def test_adoption_cut_after_any_statement_can_be_repeated(self):
         self.cut(ANSWERED)
 
-    def test_marking_cut_anywhere_can_be_set_and_dropped_again(self):
+    def test_mark_cut_off_anywhere_can_be_set_and_dropped_again(self):
         mark = ("--mark", "processed_at", "--consumer", "mail")
         self.cut(ANSWERED, *mark)
         unmarked = "SELECT count(*) FROM outbox WHERE processed_at IS NULL"

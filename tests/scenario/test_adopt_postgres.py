@@ -221,7 +221,7 @@ class Hostile(PgCase):
         self.assertEqual(self.sql("SELECT type, aggregate_type, aggregate_id, payload, tenant, headers->>'source_id' FROM outbox.event"),
                          [("ok", "sad", "[1,3)", {"n": 1}, "acme", "(1,x)")] * 2)
 
-    def test_column_whose_type_changes_later_runs_nothing(self):
+    def test_column_whose_type_changes_later_never_runs_code(self):
         self.table()
         self.outbox("adopt", "mallory.old", "--column", "tenant=tenant")
         self.act("CREATE TYPE mallory.mood AS ENUM ('sad', '1')")
@@ -253,7 +253,7 @@ class Hostile(PgCase):
         self.assert_nothing_ran_as_us()
         self.assertEqual(self.sql("SELECT type FROM outbox.event ORDER BY seq"), [("a",), ("b",)])
 
-    def test_reading_rows_runs_no_owner_code_as_the_adopter(self):
+    def test_reading_rows_never_runs_owner_code_as_the_adopter(self):
         """The owner's function runs with the owner's rights; but a setting, a cursor or a trigger of it can outlive it."""
         self.table()
         things = {

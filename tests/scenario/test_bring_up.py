@@ -84,7 +84,7 @@ class OnPostgres(KilledHalfWay, PgCase):
         self.assertEqual(sorted(json.loads(c.output())["changed"] for c in children), [False] * 5 + [True])
         self.assertEqual(self.installed(), self.functions)
 
-    def test_producers_proceed_while_a_long_transaction_is_awaited(self):
+    def test_producers_proceed_while_init_awaits_a_long_transaction(self):
         long = psycopg2.connect(self.store, application_name="report")
         cursor = long.cursor()
         cursor.execute("INSERT INTO outbox.event (type) VALUES ('long')")  # it holds the lock that CREATE TRIGGER needs

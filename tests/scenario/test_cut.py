@@ -55,7 +55,7 @@ class Cut:
     def test_failure_without_its_burial_is_not_settled(self):
         self.cut_and_mended("INSERT", "dead", self.settled_nothing)
 
-    def test_open_claim_buries_and_records_nothing(self):
+    def test_settlement_that_cannot_end_its_claim_records_nothing(self):
         self.cut_and_mended("DELETE", "claim", self.settled_nothing)
 
     def test_event_without_its_record_is_not_settled_or_buried(self):

@@ -148,7 +148,7 @@ class Claims:
         self.consume(self.language)
         self.assertEqual((self.status("delivered"), self.revenue()), (2, {"ada": 42}))
 
-    def test_failing_event_holds_only_its_key_until_buried(self):
+    def test_failing_event_holds_back_only_its_key_until_buried(self):
         bad = self.order(1, "ada", "oops")
         self.order(1, "ada", 1)
         self.order(2, "bob", 2)
@@ -163,7 +163,7 @@ class Claims:
 
     CLASSES = {"python": "InvalidTextRepresentation: ", "node": "DatabaseError: ", "psql": "22P02: "}
 
-    def test_error_names_its_kind(self):
+    def test_stored_error_names_its_class(self):
         self.order(1, "ada", "oops")
         self.consume(self.language)
         error = self.sql("SELECT error FROM outbox.dead")[0][0]
@@ -272,7 +272,7 @@ class Psql(Claims, ExampleCase):
 
 
 class Together(ExampleCase):
-    def test_one_language_produces_and_another_consumes(self):
+    def test_events_from_one_language_are_consumed_in_another(self):
         self.produce("python")
         self.consume("psql")
         self.assertEqual(self.revenue(), {"ada": 42})
@@ -375,7 +375,7 @@ class Shop:
         self.exact(30)
         self.assertEqual(len(self.letters()), 26)
 
-    def test_repeatedly_killed_shop_ends_exact(self):
+    def test_repeatedly_killed_shop_ends_with_exact_figures(self):
         killed_at = (lambda: self.count("orders") > 50,
                      lambda: self.count("stock WHERE quantity < 100000") > 0,
                      lambda: len(self.letters()) > 250)

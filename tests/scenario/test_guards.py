@@ -93,7 +93,7 @@ class Guards(unittest.TestCase):
                 (self.tree / whole.replace("__", "/")).unlink()
         self.finds("exports", "src/sink/exec.c:1", "exports http_judge; call it exec_*, or", **{"src__sink__exec.c": "int http_judge(void)\n" + BODY, "src__sink__http_answer.c": ""})
 
-    def test_missing_named_files_are_found(self):
+    def test_references_to_missing_files_are_reported(self):
         there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__reference.md": ""}
         good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/reference.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
         self.assertEqual(self.complaints("named", **there, **{"src__store__postgres__a.c": good}), [])

@@ -69,7 +69,7 @@ class Inspections:
             self.assertEqual(states, ["before-start"] * 600 + ["in-flight"])
             self.hold.unlink()
 
-    def test_with_a_predicate_published_goes_by_receipts(self):
+    def test_with_a_predicate_published_depends_on_receipts(self):
         """Where SQL cannot evaluate a predicate, only a receipt distinguishes delivered from skipped events."""
         self.emit_many([{"type": type, "payload": {"by": by}} for type, by in (("a", "user"), ("b", "bot"), ("c", "user"))])
         where = ("--where", 'by = "user"', "--sink", "exec:[ $OUTBOX_TYPE != c ] || exit 65")

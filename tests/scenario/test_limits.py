@@ -328,7 +328,7 @@ class WaysIn:
         for line in out.read_bytes().split(b"\n")[:-1]: lines[json.loads(line)["seq"]].append(line)
         return lines
 
-    def test_stored_violation_stops_no_consumer(self):
+    def test_stored_violation_never_stops_a_consumer(self):
         """Bypassing the checks, like an older version's events and a superuser's."""
         self.begin()
         self.let_in_anything()

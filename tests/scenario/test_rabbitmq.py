@@ -93,7 +93,7 @@ class Refused(Broker, Refusals):
         self.rabbit.declare(self.name, self.name, binding="good")
         self.check_refused_among_others(["--consumer", "out", "--sink", self.url()], self.arrivals(), "no queue is bound")
 
-    def test_events_the_only_exchange_refuses_are_buried(self):
+    def test_events_refused_by_the_only_exchange_are_buried(self):
         self.rabbit.delete(self.name)
         self.check_refused_alone(["--consumer", "out", "--sink", self.url("routing-key=k")], "no exchange",
                                  lambda: self.rabbit.declare(self.name, self.name), self.arrivals())
@@ -174,7 +174,7 @@ class Receiving(Broker, Case):
         self.assertEqual([int(g["position"]) for g in got], list(range(500)))
         self.assertEqual(len(self.received(query, "--from", "490")), 10)
 
-    def test_exchange_stores_nothing(self):
+    def test_receiving_from_an_exchange_is_refused(self):
         said = self.outbox("receive", self.url(), status=78).stderr
         self.assertIn("an exchange stores no messages; add queue=NAME", said)
 

@@ -128,7 +128,7 @@ class BySentinels(Many):
     def entries(self):
         return len(self.group.master()("XRANGE", "s", "-", "+"))
 
-    def test_z_failover_loses_no_event(self):
+    def test_z_failover_loses_nothing(self):
         """With replicas=1 nothing that was delivered is lost with the master."""
         url = self.group.url("stream=s&replicas=1")
         with self.serve("--consumer", "out", "--sink", url) as relay:

@@ -94,7 +94,7 @@ class Rolling:
                 wait_until(lambda: self.ready(old)[0] == 200, what=old.output)
                 self.assertIn("its settings are in force again: resuming", old.output())
 
-    def test_replaced_order_and_lanes_stand_by_too(self):
+    def test_relay_with_replaced_order_or_lanes_also_stands_by(self):
         with self.host("old", lanes="1") as old:
             with self.host("new", lanes="4", order="none") as new:
                 self.wait_standing(old)

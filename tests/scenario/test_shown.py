@@ -582,7 +582,7 @@ class Shown:
             self.setUp()
             self.look_at(seed)
 
-    def test_event_dated_in_the_future_blocks_no_trim(self):
+    def test_event_dated_in_the_future_does_not_block_trimming(self):
         for n in range(6): self.emit("a.x", None, n, "--idempotency-key", str(n))
         self.drain("--consumer", "all", "--sink", f"file:{self.path('all')}", "--receipts")
         self.from_the_future(2)
@@ -593,7 +593,7 @@ class Shown:
                              {"events": 6, "keys": 6, "inbox_rows": 0, "receipts": 6, "kept_for_pin": 0, "pin": None})
         self.assertEqual(self.json("status")["store"]["events"], 0)
 
-    def test_down_sink_is_shown_with_its_start(self):
+    def test_status_shows_since_when_a_sink_has_been_down(self):
         self.emit("a.x")
         with self.relay("--consumer", "mail", "--sink", f"file:{self.path('no')}/such/folder/out"):
             wait_until(lambda: self.consumer("mail").get("state") == "down", what=lambda: self.consumer("mail"))

@@ -66,7 +66,7 @@ class Statements(unittest.TestCase):
         self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
         self.assertIn('[SQL_MARIADB] = {"DELETE FROM d WHERE e = ?"', self.source.read_text())
 
-    def test_shared_parameter_may_be_used_by_one_store_only(self):
+    def test_shared_parameter_may_be_used_by_only_one_store(self):
         text = "-- read (most int): some.\nSELECT @payload@;\n"
         self.assertEqual(self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: part.\nleft(p, :most);\n").returncode, 0)
         done = self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: all.\np;\n")
@@ -82,7 +82,7 @@ class Statements(unittest.TestCase):
         self.assertIn('"SELECT a, b FROM t WHERE c = \':no\'"', self.source.read_text())
         self.assertIn('#define SQL_PAIR "a, b"', self.header.read_text())
 
-    def test_inconsistent_statements_are_refused_naming_the_file(self):
+    def test_inconsistent_statements_are_refused_with_the_file_name(self):
         for text, why in ((DROP.replace(", epoch int", ""), "drop_claim: declared are ['consumer'], used are ['consumer', 'epoch']"),
                           (DROP.replace("epoch int", "epoch int, lane int"), "'lane'"), (DROP.replace("int)", "number)"), "no such type: number"),
                           (DROP.replace("-- drop_claim (", "-- ("), "does not open with"), (DROP.replace(";", ""), "a semicolon at its end"),
