@@ -330,7 +330,7 @@ static void restarted_sequence_is_left_to_a_separate_turn(void **state)
     dismiss(c);
 }
 
-static void lagging_epochs_fail_the_batch_and_are_repaired_singly(void **state)
+static void lagging_epochs_fail_the_batch_and_are_repaired_separately(void **state)
 {
     struct company *c = warm_up(*state);
     struct error err;
@@ -553,7 +553,7 @@ static void poll_reports_each_commit_once(void **state)
     PQfinish(db);
 }
 
-static void simultaneous_commits_wake_every_consumer(void **state)
+static void commit_of_many_events_wakes_every_consumer(void **state)
 {
     struct store_rig *g = *state;
     struct sight s;
@@ -566,7 +566,7 @@ static void simultaneous_commits_wake_every_consumer(void **state)
     PQfinish(db);
 }
 
-static void general_wake_up_differs_from_a_wake_up_for_an_event(void **state)
+static void general_wake_up_is_distinguished_from_one_for_an_event(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -601,7 +601,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(events_that_do_not_fit_in_memory_are_released),
     ON_A_STORE(second_worker_of_a_consumer_is_left_out_of_the_batch),
     ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn),
-    ON_A_STORE(lagging_epochs_fail_the_batch_and_are_repaired_singly),
+    ON_A_STORE(lagging_epochs_fail_the_batch_and_are_repaired_separately),
     ON_A_STORE(late_commit_is_handed_out_by_batched_turns),
     ON_A_STORE(events_of_a_batched_claim_go_to_one_worker_alone),
     ON_A_STORE(each_filter_gets_its_matches_alone),
@@ -617,7 +617,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(single_turn_does_not_settle_an_expired_claim),
     ON_A_STORE(reused_number_is_left_to_a_separate_turn),
     ON_A_STORE(poll_reports_each_commit_once),
-    ON_A_STORE(simultaneous_commits_wake_every_consumer),
-    ON_A_STORE(general_wake_up_differs_from_a_wake_up_for_an_event),
+    ON_A_STORE(commit_of_many_events_wakes_every_consumer),
+    ON_A_STORE(general_wake_up_is_distinguished_from_one_for_an_event),
 };
 const struct suite_part pg_turns_tests = SUITE_PART(tests);

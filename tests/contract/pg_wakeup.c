@@ -224,7 +224,7 @@ static void lock_holder_waking_early_notifies_the_listeners(void **state)
     sleepers_release(&s);
 }
 
-static void emit_without_triggers_notifies_too(void **state)
+static void emit_without_triggers_also_notifies(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -306,7 +306,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(listener_replaces_a_lock_holder_that_woke_up),
     ON_A_STORE(notified_listener_without_events_does_not_lose_its_lock),
     ON_A_STORE(lock_holder_waking_early_notifies_the_listeners),
-    ON_A_STORE(emit_without_triggers_notifies_too),
+    ON_A_STORE(emit_without_triggers_also_notifies),
     ON_A_STORE(listener_replaces_a_dead_lock_holder_after_its_timeout),
 };
 const struct suite_part pg_wakeup_tests = SUITE_PART(tests);

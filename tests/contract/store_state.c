@@ -86,7 +86,7 @@ static void dropped_dead_letter_is_shown_as_dropped(void **state)
     assert_int_equal(state_of_nth(g, 2), STATE_DROPPED);
 }
 
-static void recreated_consumer_shows_no_earlier_dropped_letters(void **state)
+static void recreated_consumer_does_not_show_earlier_dropped_letters(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -269,7 +269,7 @@ static void events_can_be_found_by_type_key_state_and_id(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(every_documented_state_is_shown),
     ON_A_STORE(dropped_dead_letter_is_shown_as_dropped),
-    ON_A_STORE(recreated_consumer_shows_no_earlier_dropped_letters),
+    ON_A_STORE(recreated_consumer_does_not_show_earlier_dropped_letters),
     ON_A_STORE(events_from_before_the_start_are_shown_as_such),
     ON_A_STORE(expired_claim_reads_as_pending),
     ON_A_STORE(state_follows_the_filter_at_hand_out),

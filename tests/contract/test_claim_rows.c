@@ -355,7 +355,7 @@ static void unknown_tables_and_columns_are_always_errors(void **state)
 }
 
 /* The table refuses a lease on job 4. */
-static void failed_claim_claims_no_row(void **state)
+static void failed_claim_does_not_claim_a_row(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")},
@@ -585,7 +585,7 @@ static void broken_connection_is_unavailable(void **state)
         ON_JOBS(claim_is_visible_to_others_when_it_returns), \
         ON_JOBS(invalid_claims_are_refused_before_anything_is_sent), \
         ON_JOBS(unknown_tables_and_columns_are_always_errors), \
-        ON_JOBS(failed_claim_claims_no_row), ON_JOBS(row_lost_to_a_race_is_skipped), \
+        ON_JOBS(failed_claim_does_not_claim_a_row), ON_JOBS(row_lost_to_a_race_is_skipped), \
         ON_JOBS(racing_claimers_get_each_row_exactly_once)
 
 int main(void)

@@ -397,7 +397,7 @@ static void relays_sharing_a_file_never_mix_lines(void **state)
 }
 
 /* A relay that is killed at any moment must not cost another one a line. */
-static void killed_relay_tears_no_line_of_another(void **state)
+static void killed_relay_never_tears_a_line_of_another(void **state)
 {
     struct peer *p = *state;
     for (int i = 0; i < 20; i++) {
@@ -433,7 +433,7 @@ static void missing_directory_does_not_prevent_opening(void **state)
     sink_rig_release(&rig);
 }
 
-static void refuses_paths_that_can_never_be_files(void **state)
+static void paths_that_can_never_be_files_are_refused(void **state)
 {
     struct peer *p = *state;
     char dir[SINK_PATH_SIZE + 16], slash[SINK_PATH_SIZE + 16], fifo[SINK_PATH_SIZE + 16];
@@ -498,9 +498,9 @@ int main(void)
         ON_A_FILE(rotated_file_is_reopened),
         ON_A_FILE(deleted_file_is_recreated),
         ON_A_FILE(relays_sharing_a_file_never_mix_lines),
-        ON_A_FILE(killed_relay_tears_no_line_of_another),
+        ON_A_FILE(killed_relay_never_tears_a_line_of_another),
         ON_A_FILE(missing_directory_does_not_prevent_opening),
-        ON_A_FILE(refuses_paths_that_can_never_be_files),
+        ON_A_FILE(paths_that_can_never_be_files_are_refused),
         cmocka_unit_test(unknown_sink_kind_is_explained),
     };
     return sink_suite_run(&file, &(struct suite_part)SUITE_PART(tests), 1);

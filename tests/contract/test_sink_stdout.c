@@ -287,7 +287,7 @@ static void reader_stalled_past_the_time_limit_is_an_outage(void **state)
     free(second);
 }
 
-static void refuses_anything_after_the_colon(void **state)
+static void text_after_the_colon_is_refused(void **state)
 {
     (void)state;
     sink_assert_refused((struct sink_config){.url = "stdout:x"}, NULL, NULL);
@@ -313,7 +313,7 @@ int main(void)
         cmocka_unit_test(full_device_is_down_while_no_line_is_torn),
         cmocka_unit_test(partial_line_is_completed_before_the_next),
         ON_A_PIPE(reader_stalled_past_the_time_limit_is_an_outage),
-        cmocka_unit_test(refuses_anything_after_the_colon),
+        cmocka_unit_test(text_after_the_colon_is_refused),
     };
     return sink_suite_run(&standard_output, &(struct suite_part)SUITE_PART(tests), 1);
 }

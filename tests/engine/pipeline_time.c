@@ -136,7 +136,7 @@ static void crash_repeats_only_unsettled_events(void **state)
     SAW(1, 2, 3, 4, 5);
 }
 
-static void without_wake_ups_it_polls_every_20_ms(void **state)
+static void without_wake_ups_the_pipeline_polls_every_20_ms(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -376,7 +376,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_RIG(drain_releases_unstarted_events_and_awaits_the_rest),
     ON_A_RIG(drain_cancels_hanging_deliveries_for_redelivery),
     ON_A_RIG(crash_repeats_only_unsettled_events),
-    ON_A_RIG(without_wake_ups_it_polls_every_20_ms),
+    ON_A_RIG(without_wake_ups_the_pipeline_polls_every_20_ms),
     ON_A_RIG(settling_also_claims_so_no_event_waits_for_the_sweep),
     ON_A_RIG(batch_covers_the_in_flight_limit),
 };

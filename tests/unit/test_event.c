@@ -121,7 +121,7 @@ static void aggregate_needs_both_type_and_id(void **state)
     WITH(aggregate_type, STR(""), "aggregate type is empty");
 }
 
-static void slash_is_for_aggregate_ids_only(void **state)
+static void only_aggregate_ids_may_contain_a_slash(void **state)
 {
     (void)state;
     WITH(aggregate_type, STR("a/b"),
@@ -247,7 +247,7 @@ static void time_too_far_ahead_is_refused(void **state)
             assert_string_equal(err_.text, want_); \
     } while (0)
 
-static void stored_event_no_sink_can_express_is_refused(void **state)
+static void stored_event_that_no_sink_can_express_is_refused(void **state)
 {
     (void)state;
     STORED(id, STR("7"), "malformed: id is not a UUID");
@@ -338,7 +338,7 @@ int main(void)
         cmocka_unit_test(control_characters_are_refused_everywhere),
         cmocka_unit_test(invalid_utf8_is_refused_everywhere),
         cmocka_unit_test(aggregate_needs_both_type_and_id),
-        cmocka_unit_test(slash_is_for_aggregate_ids_only),
+        cmocka_unit_test(only_aggregate_ids_may_contain_a_slash),
         cmocka_unit_test(aggregates_may_hold_quotes_and_spaces),
         cmocka_unit_test(keys_have_limits_and_are_not_empty),
         cmocka_unit_test(payload_is_json_within_its_limit),
@@ -347,7 +347,7 @@ int main(void)
         cmocka_unit_test(header_names_are_checked_after_unescaping),
         cmocka_unit_test(headers_have_a_limit),
         cmocka_unit_test(time_too_far_ahead_is_refused),
-        cmocka_unit_test(stored_event_no_sink_can_express_is_refused),
+        cmocka_unit_test(stored_event_that_no_sink_can_express_is_refused),
         cmocka_unit_test(stored_event_that_breaks_newer_rules_is_delivered),
         cmocka_unit_test(inbox_accepts_names_and_keys_within_their_limits),
         cmocka_unit_test(key_hash_is_stable_across_versions),

@@ -139,7 +139,7 @@ static void lost_batch_is_not_queued(void **state)
     assert_int_equal(lost->open, 0);
 }
 
-static void batch_that_starts_over_is_queued_whole(void **state)
+static void restarted_batch_is_queued_whole(void **state)
 {
     struct inflight *f = *state;
     struct batch_state *b = take(f, 0);
@@ -162,7 +162,7 @@ int main(void)
         CLAIM(newest_batch_is_settled_first_if_untried),
         CLAIM(fresh_batch_of_the_only_lane_rules_out_unknown_claims),
         CLAIM(lost_batch_is_not_queued),
-        CLAIM(batch_that_starts_over_is_queued_whole),
+        CLAIM(restarted_batch_is_queued_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -387,7 +387,7 @@ static void text_is_shown_literally_or_escaped(void **state)
     shows("a\tb\n", 4, "\n", "a\\u0009b\n");
 }
 
-static void cleaned_text_is_cut_after_a_whole_character(void **state)
+static void cleaned_text_is_truncated_at_a_character_boundary(void **state)
 {
     char out[8], same[] = "in\tplace\n";
     (void)state;
@@ -440,7 +440,7 @@ int main(void)
         cmocka_unit_test(nearest_does_not_guess_distant_words),
         cmocka_unit_test(cleaned_text_is_one_terminal_safe_line),
         cmocka_unit_test(text_is_shown_literally_or_escaped),
-        cmocka_unit_test(cleaned_text_is_cut_after_a_whole_character),
+        cmocka_unit_test(cleaned_text_is_truncated_at_a_character_boundary),
         cmocka_unit_test(variable_names_have_letters_digits_and_underscores),
         cmocka_unit_test(rfc3339_knows_the_calendar),
         cmocka_unit_test(rfc3339_fits_its_buffer_at_the_ends_of_time),
