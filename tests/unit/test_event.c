@@ -59,7 +59,7 @@ static void refused(const struct new_event *ev, const char *want)
 
 static const struct str absent = {NULL, 0};
 
-static void accepts_a_full_and_a_minimal_event(void **state)
+static void full_and_minimal_events_are_accepted(void **state)
 {
     (void)state;
     struct new_event ev = sound(), bare = {.type = STR("x")};
@@ -76,7 +76,7 @@ static void type_is_refused_when_missing_empty_or_too_long(void **state)
     FINE(type, ((struct str){long_text, 255}));
 }
 
-static void type_is_refused_with_white_space(void **state)
+static void type_with_white_space_is_refused(void **state)
 {
     (void)state;
     WITH(type, STR("a b"), "type has white space at byte 1");
@@ -332,9 +332,9 @@ static void similar_ids_spread_over_the_lanes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_a_full_and_a_minimal_event),
+        cmocka_unit_test(full_and_minimal_events_are_accepted),
         cmocka_unit_test(type_is_refused_when_missing_empty_or_too_long),
-        cmocka_unit_test(type_is_refused_with_white_space),
+        cmocka_unit_test(type_with_white_space_is_refused),
         cmocka_unit_test(control_characters_are_refused_everywhere),
         cmocka_unit_test(invalid_utf8_is_refused_everywhere),
         cmocka_unit_test(aggregate_needs_both_type_and_id),

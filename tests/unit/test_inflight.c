@@ -52,7 +52,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void holds_at_most_four_batches(void **state)
+static void at_most_four_batches_are_held(void **state)
 {
     struct inflight *f = *state;
     for (int i = 0; i < INFLIGHT_BATCHES; i++)
@@ -120,7 +120,7 @@ static void newest_batch_is_settled_first_if_untried(void **state)
     assert_int_equal(inflight_next_settled(f), 0);
 }
 
-static void fresh_batch_of_the_only_lane_rules_out_unknown_claims(void **state)
+static void new_batch_of_the_only_lane_rules_out_unknown_claims(void **state)
 {
     struct inflight *f = *state;
     inflight_forgot(f);
@@ -155,12 +155,12 @@ static void restarted_batch_is_queued_whole(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CLAIM(holds_at_most_four_batches),
+        CLAIM(at_most_four_batches_are_held),
         CLAIM(returned_events_precede_later_claims),
         CLAIM(events_released_to_others_are_not_requeued),
         CLAIM(events_at_the_sink_are_not_released),
         CLAIM(newest_batch_is_settled_first_if_untried),
-        CLAIM(fresh_batch_of_the_only_lane_rules_out_unknown_claims),
+        CLAIM(new_batch_of_the_only_lane_rules_out_unknown_claims),
         CLAIM(lost_batch_is_not_queued),
         CLAIM(restarted_batch_is_queued_whole),
     };

@@ -20,7 +20,7 @@ static void end_with(struct meter *m, const char *type, enum sink_status status,
                     .type = str_of(type), .status = status, .call_ns = call_ns, .age_ms = age_ms});
 }
 
-static void counts_by_type_and_outcome(void **state)
+static void deliveries_are_counted_by_type_and_outcome(void **state)
 {
     static struct meter m;
     (void)state;
@@ -38,7 +38,7 @@ static void counts_by_type_and_outcome(void **state)
     assert_int_equal(m.type[1].ends[SINK_DELIVERED], 1);
 }
 
-static void counts_burials_by_type_and_reason(void **state)
+static void burials_are_counted_by_type_and_reason(void **state)
 {
     static struct meter m;
     (void)state;
@@ -191,8 +191,8 @@ static void paused_worker_is_ready_and_a_stopped_one_is_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_by_type_and_outcome),
-        cmocka_unit_test(counts_burials_by_type_and_reason),
+        cmocka_unit_test(deliveries_are_counted_by_type_and_outcome),
+        cmocka_unit_test(burials_are_counted_by_type_and_reason),
         cmocka_unit_test(sums_of_ages_saturate),
         cmocka_unit_test(types_beyond_the_limit_and_long_ones_count_as_others),
         cmocka_unit_test(bucket_bounds_are_inclusive_and_time_non_negative),

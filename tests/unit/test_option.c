@@ -57,7 +57,7 @@ static void option_is_found_only_by_its_whole_name(void **state)
     assert_null(option_find(table, ""));
 }
 
-static void sets_a_value(void **state)
+static void option_sets_a_value(void **state)
 {
     (void)state;
     struct target t = {.lease = 0};
@@ -173,7 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(option_is_found_only_by_its_whole_name),
-        cmocka_unit_test(sets_a_value),
+        cmocka_unit_test(option_sets_a_value),
         cmocka_unit_test(error_names_the_option),
         cmocka_unit_test(unknown_option_names_the_nearest),
         cmocka_unit_test(switch_accepts_every_form_of_yes_and_no),
