@@ -79,7 +79,7 @@ static outbox_verdict plain(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return OUTBOX_DONE;
 }
 
-static void plain_handler_has_no_transaction(void **state)
+static void plain_handler_runs_without_a_transaction(void **state)
 {
     atomic_int calls = 0;
     outbox_consumer *c = consumer(*state, "c");
@@ -93,7 +93,7 @@ static void plain_handler_has_no_transaction(void **state)
 static const struct CMUnitTest tests[] = {
     ON(inbox_record_rolls_back_with_the_callers_transaction),
     ON(external_handler_is_recorded_after_it_acted),
-    ON(plain_handler_has_no_transaction),
+    ON(plain_handler_runs_without_a_transaction),
 };
 
 const struct suite_part handlers_outside_tests = SUITE_PART(tests);

@@ -261,7 +261,7 @@ static void parked_event_does_not_overtake_a_failing_one(void **state)
     end(w);
 }
 
-static void suspect_event_is_left_to_the_full_turn(void **state)
+static void simple_turn_leaves_a_suspect_event_to_the_full_turn(void **state)
 {
     struct worker *w = start(*state);
     let_fail(w, 0, 1);
@@ -309,7 +309,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(parked_events_are_retried_between_new_ones),
     ON_A_STORE(repeated_failure_counts_attempts),
     ON_A_STORE(parked_event_does_not_overtake_a_failing_one),
-    ON_A_STORE(suspect_event_is_left_to_the_full_turn),
+    ON_A_STORE(simple_turn_leaves_a_suspect_event_to_the_full_turn),
     ON_A_STORE(trimmed_event_is_read_from_its_dead_letter),
 };
 const struct suite_part pg_retried_tests = SUITE_PART(tests);

@@ -126,7 +126,7 @@ static void events_of_a_batched_claim_go_to_one_worker(void **state)
     dismiss(c);
 }
 
-static void each_filter_gets_its_matches(void **state)
+static void each_filter_receives_only_its_matches(void **state)
 {
     struct company *c = warm_up(*state);
     struct filter *f;
@@ -352,7 +352,7 @@ static void lagging_epochs_fail_the_batch_and_are_repaired_separately(void **sta
     dismiss(c);
 }
 
-static void late_commit_is_handed_out_by_batched_turns(void **state)
+static void late_commit_is_handed_out_by_later_turns(void **state)
 {
     struct company *c = warm_up(*state);
     PGconn *db = pg_connect();
@@ -372,19 +372,19 @@ static void late_commit_is_handed_out_by_batched_turns(void **state)
 
 /* ---- the same, one by one ---- */
 
-#define ALONE(claim) \
-    static void claim##_alone(void **state) \
+#define ONE_BY_ONE(claim) \
+    static void claim##_one_by_one(void **state) \
     { \
         next_apart = true; \
         claim(state); \
     }
-ALONE(events_of_a_batched_claim_go_to_one_worker)
-ALONE(each_filter_gets_its_matches)
-ALONE(time_of_the_next_delayed_event_is_reported)
-ALONE(complex_turn_is_left_out_of_the_batch)
-ALONE(oversized_batch_ends_early_and_the_rest_follows)
-ALONE(restarted_sequence_is_left_to_a_separate_turn)
-ALONE(late_commit_is_handed_out_by_batched_turns)
+ONE_BY_ONE(events_of_a_batched_claim_go_to_one_worker)
+ONE_BY_ONE(each_filter_receives_only_its_matches)
+ONE_BY_ONE(time_of_the_next_delayed_event_is_reported)
+ONE_BY_ONE(complex_turn_is_left_out_of_the_batch)
+ONE_BY_ONE(oversized_batch_ends_early_and_the_rest_follows)
+ONE_BY_ONE(restarted_sequence_is_left_to_a_separate_turn)
+ONE_BY_ONE(late_commit_is_handed_out_by_later_turns)
 
 static void single_turn_settles_and_hands_out_in_one_transaction(void **state)
 {
@@ -592,7 +592,7 @@ static void general_wake_up_is_distinguished_from_one_for_an_event(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(batch_hands_out_and_settles_in_one_transaction),
     ON_A_STORE(events_of_a_batched_claim_go_to_one_worker),
-    ON_A_STORE(each_filter_gets_its_matches),
+    ON_A_STORE(each_filter_receives_only_its_matches),
     ON_A_STORE(time_of_the_next_delayed_event_is_reported),
     ON_A_STORE(complex_turn_is_left_out_of_the_batch),
     ON_A_STORE(settlement_with_failures_is_left_to_a_single_turn),
@@ -602,15 +602,15 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(second_worker_of_a_consumer_is_left_out_of_the_batch),
     ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn),
     ON_A_STORE(lagging_epochs_fail_the_batch_and_are_repaired_separately),
-    ON_A_STORE(late_commit_is_handed_out_by_batched_turns),
-    ON_A_STORE(events_of_a_batched_claim_go_to_one_worker_alone),
-    ON_A_STORE(each_filter_gets_its_matches_alone),
-    ON_A_STORE(time_of_the_next_delayed_event_is_reported_alone),
-    ON_A_STORE(complex_turn_is_left_out_of_the_batch_alone),
+    ON_A_STORE(late_commit_is_handed_out_by_later_turns),
+    ON_A_STORE(events_of_a_batched_claim_go_to_one_worker_one_by_one),
+    ON_A_STORE(each_filter_receives_only_its_matches_one_by_one),
+    ON_A_STORE(time_of_the_next_delayed_event_is_reported_one_by_one),
+    ON_A_STORE(complex_turn_is_left_out_of_the_batch_one_by_one),
     ON_A_STORE(large_backlog_is_left_to_a_separate_turn),
-    ON_A_STORE(oversized_batch_ends_early_and_the_rest_follows_alone),
-    ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn_alone),
-    ON_A_STORE(late_commit_is_handed_out_by_batched_turns_alone),
+    ON_A_STORE(oversized_batch_ends_early_and_the_rest_follows_one_by_one),
+    ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn_one_by_one),
+    ON_A_STORE(late_commit_is_handed_out_by_later_turns_one_by_one),
     ON_A_STORE(single_turn_settles_and_hands_out_in_one_transaction),
     ON_A_STORE(single_turn_hands_out_many_or_large_events),
     ON_A_STORE(single_turn_does_not_settle_anothers_claim),

@@ -268,7 +268,7 @@ static struct watch_result glance(struct store *st)
     return found;
 }
 
-static void busy_producers_reduce_polling_and_delay_the_lock(void **state)
+static void busy_producers_make_workers_poll_less_and_delay_the_lock(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -298,7 +298,7 @@ static void busy_producers_reduce_polling_and_delay_the_lock(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(busy_producers_reduce_polling_and_delay_the_lock),
+    ON_A_STORE(busy_producers_make_workers_poll_less_and_delay_the_lock),
     ON_A_STORE(commit_notifies_sleeping_but_not_waking_workers),
     ON_A_STORE(sleeper_finding_few_events_keeps_notifications_on),
     ON_A_STORE(worker_about_to_sleep_during_a_commit_polls_again_soon),

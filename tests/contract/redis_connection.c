@@ -60,7 +60,7 @@ static void event_that_keeps_breaking_the_connection_is_failed(void **state)
 }
 
 /* The commands sent with an event do not hide that it is alone. */
-static void event_breaking_the_connection_is_found_with_replicas(void **state)
+static void event_that_breaks_the_connection_is_found_with_replicas(void **state)
 {
     assert_held_against_it(*state, "stream=s&replicas=1&replicas-wait=10ms");
 }
@@ -122,7 +122,7 @@ static const struct CMUnitTest tests[] = {
     OWN(paused_server_is_down_after_the_time_limit),
     OWN(idle_connection_closed_by_the_server_does_not_fail_events),
     OWN(event_that_keeps_breaking_the_connection_is_failed),
-    OWN(event_breaking_the_connection_is_found_with_replicas),
+    OWN(event_that_breaks_the_connection_is_found_with_replicas),
     OWN(event_that_hangs_the_server_fails),
     OWN(sink_waits_for_replicas),
 };

@@ -174,7 +174,7 @@ static void full_redis_memory_is_down(void **state)
 }
 
 /* After a failover the name leads to another server, which is reached only by reconnecting. */
-static void replica_is_down_until_it_is_master(void **state)
+static void replica_is_down_until_it_becomes_the_master(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -256,7 +256,7 @@ static const struct CMUnitTest tests[] = {
     OWN(redis_error_text_is_sanitized),
     OWN(key_of_the_wrong_type_as_the_only_stream_is_refused),
     OWN(full_redis_memory_is_down),
-    OWN(replica_is_down_until_it_is_master),
+    OWN(replica_is_down_until_it_becomes_the_master),
     OWN(missing_and_wrong_passwords_are_down),
     OWN(refused_handshake_does_not_fail_events),
     OWN(key_acl_fails_one_stream_and_command_acl_fails_all),

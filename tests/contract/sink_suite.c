@@ -225,7 +225,7 @@ static void cancelled_events_can_be_sent_again(void **state)
     sink_rig_assert_all(&f->rig, SINK_DELIVERED);
 }
 
-static void idle_sink_needs_no_polling(void **state)
+static void idle_sink_does_not_need_polling(void **state)
 {
     struct fixture *f = *state;
     assert_int_not_equal(f->rig.sk->ops->deadline(f->rig.sk), 0);
@@ -247,7 +247,7 @@ int sink_suite_run(const struct sink_case *c, const struct suite_part *own, size
         CLAIM(refused_events_can_be_offered_again),
         CLAIM(cancel_answers_every_event),
         CLAIM(cancelled_events_can_be_sent_again),
-        CLAIM(idle_sink_needs_no_polling),
+        CLAIM(idle_sink_does_not_need_polling),
         CLAIM(broken_peer_is_down_until_it_recovers),
         CLAIM(only_an_event_that_the_sink_cannot_express_is_rejected),
     };

@@ -85,7 +85,7 @@ static void order_uses_values_from_before_the_claim(void **state)
     expect(g, c, "9 6 3 7 4");
 }
 
-static void no_rows_left_is_an_empty_success(void **state)
+static void claim_with_no_rows_left_succeeds_with_none(void **state)
 {
     struct rig *g = rig_of(state);
     expect(g, open_jobs(7), "1 2 3 4 5 6 7");
@@ -576,7 +576,8 @@ static void broken_connection_is_unavailable(void **state)
 #define EVERYWHERE \
     ON_JOBS(rows_are_ordered_and_show_the_claims_changes), \
         ON_JOBS(order_uses_values_from_before_the_claim), \
-        ON_JOBS(no_rows_left_is_an_empty_success), ON_JOBS(every_operator_matches_as_named), \
+        ON_JOBS(claim_with_no_rows_left_succeeds_with_none), \
+        ON_JOBS(every_operator_matches_as_named), \
         ON_JOBS(criteria_must_all_hold_and_one_alternative_is_enough), \
         ON_JOBS(names_are_literal_and_values_never_run_as_sql), \
         ON_JOBS(expired_lease_is_claimed_again_and_a_live_one_is_not), \

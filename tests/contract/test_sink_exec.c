@@ -8,7 +8,7 @@
 
 #include "exec_peer.h"
 
-static void exit_status_is_the_outcome(void **state)
+static void exit_status_decides_the_outcome(void **state)
 {
     static const struct {
         const char *command, *text;
@@ -163,7 +163,7 @@ static void empty_command_is_refused(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exit_status_is_the_outcome),
+        cmocka_unit_test(exit_status_decides_the_outcome),
         ON_A_COMMAND(command_not_found_is_down),
         ON_A_COMMAND(missing_command_needed_by_some_events_is_a_retry),
         ON_A_COMMAND(only_the_line_over_the_file_size_limit_is_rejected),

@@ -302,7 +302,7 @@ static void cancel_does_not_wait_for_a_lock(void **state)
 
 /* While another kind of file is at the path, the sink is down and names it. It recovers when that
  * is removed. */
-static void path_no_longer_a_file_is_down(void **state)
+static void path_that_is_no_longer_a_file_is_down(void **state)
 {
     struct peer *p = *state;
     for (int way = 0; way < 3; way++) {
@@ -494,7 +494,7 @@ int main(void)
         ON_A_FILE(lock_held_by_another_process_is_down_and_never_hangs),
         ON_A_FILE(brief_lock_has_no_effect),
         ON_A_FILE(cancel_does_not_wait_for_a_lock),
-        ON_A_FILE(path_no_longer_a_file_is_down),
+        ON_A_FILE(path_that_is_no_longer_a_file_is_down),
         ON_A_FILE(rotated_file_is_reopened),
         ON_A_FILE(deleted_file_is_recreated),
         ON_A_FILE(relays_sharing_a_file_never_mix_lines),

@@ -335,7 +335,7 @@ static void crash_repeats_deliveries_with_delayed_settlement(void **state)
 
 /* An answer that a sink has requested may arrive after everything is delivered. It is handled at
  * once, not with the next event; afterwards the sink is no longer polled. */
-static void sink_requesting_polls_is_polled_until_done(void **state)
+static void sink_that_requests_polls_is_polled_until_done(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -360,7 +360,7 @@ static void sink_requesting_polls_is_polled_until_done(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_RIG(sink_requesting_polls_is_polled_until_done),
+    ON_A_RIG(sink_that_requests_polls_is_polled_until_done),
     ON_A_RIG(settlement_waits_a_little_for_the_next_claim),
     ON_A_RIG(pipeline_reports_when_a_delayed_settlement_is_due),
     ON_A_RIG(event_due_between_step_and_wait_ends_the_wait),
