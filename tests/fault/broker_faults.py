@@ -203,7 +203,7 @@ class Zombies:
 class Outages:
     """Whatever the broker does: everything arrives, in order, and no attempt is counted against an event."""
 
-    def test_connection_cut_after_any_byte_loses_nothing(self):
+    def test_connection_lost_after_any_byte_loses_nothing(self):
         """Wherever the answers of the broker break off, everything arrives, in order."""
         cuts = 0
         with self.broker.network() as net, self.start(url=self.url(net=net)) as relay:

@@ -203,7 +203,7 @@ class Directed:
         self.assertEqual(self.first(), [1, 2, 3, 4])
         self.assert_clean(4)
 
-    def test_relay_that_lost_a_claim_keeps_the_others_in_order(self):
+    def test_relay_that_loses_one_claim_keeps_its_others_in_order(self):
         relay = self.two_claims()
         self.freeze(relay)
         (first, _), (second, _) = self.claims()

@@ -53,7 +53,7 @@ class ManyDead(PgCase):
         self.assertLess(took, QUICK, f"{name}: seconds")
         return child.output()
 
-    def test_work_on_many_dead_letters_is_bounded(self):
+    def test_cost_of_commands_on_many_dead_letters_is_bounded(self):
         self.bury(DEAD)
         self.assertIn(str(DEAD), self.did("status", "status").replace(",", ""))
         self.did("doctor", "doctor")

@@ -111,7 +111,7 @@ class Cut(PgCase):
     def test_handler_statement_cut_off_anywhere_takes_effect_once(self):
         self.cut_everywhere(effect)
 
-    def test_record_cut_off_at_any_point_takes_effect_once(self):
+    def test_handler_record_cut_off_anywhere_takes_effect_once(self):
         self.cut_everywhere(recording)
 
     def test_commit_whose_answer_is_lost_takes_effect_once(self):

@@ -82,7 +82,7 @@ class Brokers(Numbers, Case):
         # Idempotence covers a new leader; only a producer that gave up repeats messages in flight.
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_killing_all_and_restarting_loses_nothing(self):
+    def test_killing_all_servers_and_restarting_loses_nothing(self):
         """All brokers killed at once, and started again with their data: everything arrives, in order."""
         with self.start() as relay:
             self.send(1000)
@@ -96,7 +96,7 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_stalled_leader_resuming_loses_nothing(self):
+    def test_stalled_leader_that_resumes_loses_nothing(self):
         """A broker that stalls under load and resumes as a former leader: everything arrives, in order."""
         with self.start("--timeout", "20s") as relay:
             self.send(500)

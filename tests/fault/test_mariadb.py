@@ -83,7 +83,7 @@ class Traps(MariaCase):
                 with self.assertRaises(pymysql.err.MySQLError, msg=(session, call)): cursor.execute(f"CALL {call}")
                 self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)], (session, call))
 
-    def test_uncheckable_values_are_refused_with_advice(self):
+    def test_values_that_cannot_be_checked_are_refused_with_advice(self):
         db = self.connect()
         many = "INSERT IGNORE INTO outbox_event (type, idempotency_key, version) VALUES ('a', '1', 1), ('a', '1', 1), ('a', '2', {})"
         for setting, statement, why in (

@@ -106,7 +106,7 @@ class Failover(Load):
         self.heal()
         self.check()
 
-    def test_relays_follow_to_the_promoted_replica(self):
+    def test_relays_move_to_the_promoted_replica(self):
         """A primary that dies and a replica that replaces it: events committed on both are delivered, in order, by the same
         relays."""
         self.rounds(self.failover, 0)
@@ -121,7 +121,7 @@ class Failover(Load):
         self.hand_over()
         self.reckon(crew)
 
-    def test_relays_follow_when_the_primary_turns_read_only(self):
+    def test_relays_move_when_the_primary_becomes_read_only(self):
         """A planned switchover in which the primary keeps its connections open: relays leave it when they may no longer write;
         committed events are delivered, in order."""
         self.rounds(self.switchover, 0)

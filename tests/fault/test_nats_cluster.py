@@ -82,7 +82,7 @@ class Killed(OnCluster, Case):
         self.assertEqual(self.dead(), [(0,)])
         self.reckon(0)
 
-    def test_replaced_leader_resuming_stores_nothing_twice(self):
+    def test_replaced_leader_that_resumes_stores_nothing_twice(self):
         """A stalled leader is replaced, and messages it still holds when it resumes are stored once."""
         with self.start() as relay:
             self.send(300)

@@ -310,7 +310,7 @@ class Impatient(Faults):
         emit.wait()
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(1,)])
 
-    def test_serializable_by_default_changes_nothing(self):
+    def test_serializable_isolation_by_default_changes_nothing(self):
         self.set_for_all(default_transaction_isolation="serializable", default_transaction_deferrable="on")
         with self.mail() as relay:
             self.emit_numbers(20)

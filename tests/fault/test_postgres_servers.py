@@ -35,7 +35,7 @@ class Crash(workload.ServerCrashes, Load):
         return {"server stopped immediate": lambda: self.server.stop("immediate"), "server killed": self.server.kill,
                 "server stopped fast": lambda: self.server.stop("fast")}
 
-    def test_relay_asleep_over_a_server_restart_still_wakes(self):
+    def test_relay_asleep_during_a_server_restart_still_wakes(self):
         self.init()
         with self.mail("--sweep", "10m") as relay:
             for n, mode in enumerate(("fast", "immediate")):

@@ -104,7 +104,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(4)
 
-    def test_killing_all_and_restarting_loses_nothing(self):
+    def test_killing_all_servers_and_restarting_loses_nothing(self):
         """All nodes are killed at once, and restarted with their data: everything arrives, in order."""
         with self.start() as relay:
             self.send(500)

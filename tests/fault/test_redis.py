@@ -54,7 +54,7 @@ class FaultsOnce(broker_faults.RelayKilled, broker_faults.Zombies, RedisCase, Ca
 class Outages(RedisCase, Case):
     """Whatever Redis refuses: everything arrives, in order, and no attempt is counted against an event."""
 
-    def test_read_only_replica_gets_everything_once_writable(self):
+    def test_replica_gets_everything_once_it_is_writable_again(self):
         """A Redis that became a replica gets everything, in order, once it is writable again."""
         with self.start() as relay:
             self.send(20)

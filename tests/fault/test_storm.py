@@ -102,7 +102,7 @@ class Handlers(Scenario):
         self.healed()
         self.check(kills=kills)
 
-    def test_process_stopped_past_its_lease_adds_nothing(self):
+    def test_process_stopped_past_its_lease_changes_nothing(self):
         """A process stopped in a handler for longer than its lease: each handler takes effect once, whichever process commits."""
         hold = self.path("hold")
         hold.touch()

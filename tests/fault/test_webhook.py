@@ -175,7 +175,7 @@ class Answers(WebhookCase):
         left = list(misbehaved)
         return self.endpoint(lambda request: left.pop(0)(request) if left else answer())
 
-    def test_late_response_is_a_failed_attempt(self):
+    def test_late_response_counts_as_a_failed_attempt(self):
         done = threading.Event()
         self.addCleanup(done.set)
 
@@ -194,7 +194,7 @@ class Answers(WebhookCase):
         attempts = sorted(int(r.headers["outbox-attempt"]) for r in endpoint.requests if r.body == b"1")
         self.assertEqual(attempts, [*range(1, len(attempts) + 1)])
 
-    def test_every_failure_is_an_attempt_and_is_retried(self):
+    def test_every_failure_counts_as_an_attempt_and_is_retried(self):
         ways = {
             "empty reply": lambda request: None,
             "HTTP 500: oh no": lambda request: answer(500, body=b"oh no"),
@@ -218,7 +218,7 @@ class Answers(WebhookCase):
         self.assertEqual([r.headers["outbox-attempt"] for r in first], [str(n + 1) for n in range(len(ways) + 1)])
         self.assertEqual([r.body for r in endpoint.requests][-2:], [b"1", b"2"])
 
-    def test_4xx_is_a_dead_letter_at_once_if_configured(self):
+    def test_4xx_makes_a_dead_letter_at_once_if_configured(self):
         endpoint = self.endpoint(lambda request: answer(422, body=b"bad total") if request.body == b"1" else answer())
         self.number(1, key="a")
         self.number(2, key="b")

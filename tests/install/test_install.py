@@ -139,6 +139,6 @@ class Installed(unittest.TestCase):
         self.assertEqual(self.find("outbox.1*").parent.name, "man1")
         self.assertEqual(self.find("outbox-alerts.yml").parent.name, "outbox")
 
-    def test_unit_starts_the_installed_binary(self):
+    def test_systemd_unit_starts_the_installed_binary(self):
         start, = re.findall(r"^ExecStart=(\S+) ", self.find("outbox.service").read_text(), re.MULTILINE)
         self.assertEqual(self.dest / start.lstrip("/"), self.find("outbox"))

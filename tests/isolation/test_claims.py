@@ -41,7 +41,7 @@ class Claims(Exact):
 
     # ---- taking over ----
 
-    def test_taken_over_claim_rereads_the_same_events(self):
+    def test_taken_over_claim_contains_the_same_events(self):
         self.register("c", "t.*")
         late = self.session()
         late.do("BEGIN")
@@ -61,7 +61,7 @@ class Claims(Exact):
         self.assertFalse(self.reader.settle("c", epoch, "dead"))
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.claim"), [(0,)])
 
-    def test_taken_over_claim_of_a_late_window_has_the_same_events(self):
+    def test_taken_over_claim_of_a_late_window_keeps_its_events(self):
         for lanes in (1, 4):
             with self.subTest(lanes=lanes):
                 name = f"c{lanes}"
@@ -201,7 +201,7 @@ class Claims(Exact):
         self.assertEqual(self.reader.do("SELECT locked_until FROM @.claim"), before)
         self.assertTrue(self.reader.settle("c", epoch, "w"))
 
-    def test_worker_of_a_recreated_consumer_changes_nothing(self):
+    def test_stale_worker_of_a_recreated_consumer_changes_nothing(self):
         self.register("c")
         mine = [self.writer.emit("a/1") for _ in range(3)]
         epoch, _ = self.reader.claim("c", "w", 2)
@@ -213,7 +213,7 @@ class Claims(Exact):
 
     # ---- the limit ----
 
-    def test_claim_keeps_its_limit_under_any_statistics(self):
+    def test_claim_respects_its_limit_under_any_statistics(self):
         for when in ("none", "empty", "full"):
             with self.subTest(analyzed=when):
                 self.register(when, lanes=4, ordering="none")
@@ -233,7 +233,7 @@ class Claims(Exact):
                 for limit in (1, 2, 7):
                     self.assertEqual(len(self.reader.claim(when, "w", limit)[1]), limit)
 
-    def test_claim_behind_failures_keeps_its_limit(self):
+    def test_claim_of_retried_events_respects_its_limit(self):
         self.register("c")
         for i in range(30): self.writer.emit(f"a/{i % 3}")
         epoch, events = self.reader.claim("c")
@@ -293,7 +293,7 @@ class Claims(Exact):
         self.take("d")
         self.assertEqual(self.trim(), 1)
 
-    def test_claim_in_flight_keeps_events_of_a_closed_window(self):
+    def test_trim_keeps_events_of_a_claim_in_flight(self):
         self.register("c", ordering="none")
         mine = [self.writer.emit() for _ in range(3)]
         self.reader.claim("c", "dead")

@@ -85,7 +85,7 @@ class Changed(Exact):
         self.assertEqual(self.reader.do("SELECT event_id FROM @.receipt WHERE sink_id = 'r'"), [(ids[1],)])
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.parked"), [(0,)], "the awaited transaction no longer exists")
 
-    def test_claim_across_restarted_numbers_is_delivered(self):
+    def test_claim_spanning_restarted_numbers_is_delivered(self):
         self.register("c")
         old = self.ids(self.emit(4))
         self.reader.claim("c", "w1", 2, 500)
@@ -150,7 +150,7 @@ class Changed(Exact):
         self.assertEqual(len(events), before + meanwhile)
         return epoch
 
-    def test_restarted_numbers_in_a_window_keep_key_order(self):
+    def test_restarted_numbers_in_an_open_window_keep_key_order(self):
         for settled in (True, False):
             with self.subTest(settled=settled):
                 self.register("c")
@@ -374,7 +374,7 @@ class Restored(Servers):
         for name in ("c", "e", "fresh"):
             with self.subTest(name): self.assertEqual(there.drain(name), new)
 
-    def test_plain_sql_consumers_need_no_relay_after_a_restore(self):
+    def test_plain_sql_consumers_recover_from_a_restore_unaided(self):
         for burnt in ("old", "new"):
             with self.subTest(burnt):
                 self.reader.force("TRUNCATE @.event, @.lane, @.claim, @.consumer")

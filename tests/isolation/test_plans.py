@@ -256,7 +256,7 @@ class Costs(ExactAlone):
         self.reader.do(f"SELECT @.settle(%s, 'w', e.epoch, {failed}) FROM @.claim(%s, 'w', 1) e", name, name)
         self.reader.do("SELECT @.settle(%s, 'w', e.epoch) FROM @.claim(%s, 'w', 1) e", name, name)
 
-    def test_idle_polling_is_cheap_behind_a_big_table(self):
+    def test_idle_polling_of_a_big_table_is_cheap(self):
         self.register("c")
         self.kept(20000)
         while self.take("c", max_events=20000): pass

@@ -115,7 +115,7 @@ class Restored(PgCase):
         got = sum((self.numbers(self.path(f"r{i}.ndjson")) for i in range(3)), [])
         self.assertEqual(sorted(set(got)), list(range(10, 30)))
 
-    def test_unmoved_outbox_is_not_repaired(self):
+    def test_outbox_that_was_not_moved_is_not_repaired(self):
         self.fill()
         self.outbox("status")
         self.assertEqual(self.sql("SELECT moved IS NOT NULL FROM outbox._trouble()"), [(False,)])

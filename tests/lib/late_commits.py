@@ -77,7 +77,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), kept)
 
-    def test_rolled_back_transaction_leaves_no_event(self):
+    def test_rolled_back_transaction_leaves_no_event_behind(self):
         writer = self.writer()
         writer.emit("a/1")
         self.assertEqual(self.take("c"), [])

@@ -127,7 +127,7 @@ class Model(Checked):
         self.holds((0, 0, 0), fast=False)
 
     @thorough("spin takes half a minute")
-    def test_every_event_is_finally_delivered_or_dead(self):
+    def test_every_event_ends_up_delivered_or_a_dead_letter(self):
         self.holds((0, 0, 0), "-DORDER=IN_ALL", liveness=True, fast=False)
 
     @unittest.skipUnless(SOAK or not QUICK and changed_of_late(MODEL), "the model has not changed recently: ./test --soak")
@@ -151,7 +151,7 @@ class Model(Checked):
         rows = re.findall(r"^\| `?(\w+|-)`? \| `(BUG_\w+)` \|", DOCUMENT.read_text(), re.M)
         self.assertEqual({(mine, of.replace("-", "")) for of, mine in rows}, {(mine, of) for mine, (of, _) in BUGS.items()})
 
-    def test_document_names_existing_code(self):
+    def test_document_refers_only_to_existing_code(self):
         named = 0
         for path, functions in re.findall(r"`((?:src|sql)/[\w/.]+): (\w+`(?: `\w+`)*)", DOCUMENT.read_text()):
             text = (ROOT / path).read_text()
@@ -160,7 +160,7 @@ class Model(Checked):
                 named += 1
         self.assertGreater(named, 40)
 
-    def test_document_names_existing_steps(self):
+    def test_document_refers_only_to_existing_steps(self):
         steps = re.findall(r"^\| ((?:`\w+`(?:, )?)+)[^|]*\| `(?:src|sql)/", DOCUMENT.read_text(), re.M)
         model = MODEL.read_text()
         for step in re.findall(r"`(\w+)`", " ".join(steps)): self.assertRegex(model, rf"(?:inline|#define) {step}\b")

@@ -22,7 +22,7 @@ class Adoption(FlagTable, MariaCase):
     def events(self, columns):
         return self.sql(f"SELECT {columns} FROM outbox_event ORDER BY nr")
 
-    def test_old_producers_need_no_rights_and_never_fail(self):
+    def test_old_producers_never_fail_and_need_no_new_rights(self):
         self.sql("CREATE TABLE old (id VARCHAR(50), event_type TEXT, payload LONGTEXT, processed_at DATE, short VARCHAR(3)) CHARACTER SET utf8mb4")
         self.outbox("adopt", "old")
         user = f"u{uuid.uuid4().hex[:12]}"
@@ -83,7 +83,7 @@ class Adoption(FlagTable, MariaCase):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
         self.assertEqual(self.triggers("odd"), 0)
 
-    def test_names_of_any_length_and_characters_are_accepted(self):
+    def test_names_of_any_length_with_any_characters_are_accepted(self):
         for name in ("x" * 64, "a'b\\c`d", "\u2603"):
             quoted = "`" + name.replace("`", "``") + "`"
             self.sql(f"CREATE TABLE {quoted} (`i'd` INT, `event``type` TEXT, payload TEXT, processed_at DATE)".replace("%", "%%"))
@@ -225,10 +225,10 @@ class Beside(FlagTable, MariaCase):
             self.more()
         self.check()
 
-    def test_adoption_cut_before_any_statement_can_be_repeated(self):
+    def test_adoption_cut_off_before_any_statement_can_be_repeated(self):
         self.cut(UNSENT)
 
-    def test_adoption_cut_after_any_statement_can_be_repeated(self):
+    def test_adoption_cut_off_after_any_statement_can_be_repeated(self):
         self.cut(ANSWERED)
 
     def test_mark_cut_off_anywhere_can_be_set_and_dropped_again(self):

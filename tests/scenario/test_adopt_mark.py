@@ -155,7 +155,7 @@ class Marked(Marking):
         self.drained("mail", "--events", "order.*")
         self.assertEqual(self.processed(), [])
 
-    def test_row_without_a_unique_key_is_never_mismarked(self):
+    def test_row_without_a_unique_key_is_never_marked_wrongly(self):
         self.sql("CREATE TABLE twins (shop int NOT NULL, id int NOT NULL, event_type text, payload text, processed_at date, "
                  "PRIMARY KEY (shop, id))")
         for shop in (1, 2): self.ask("INSERT INTO twins VALUES (?, 7, 'a', ?, NULL)", shop, '{"n": %d}' % shop)
@@ -178,7 +178,7 @@ class Marked(Marking):
         self.sql("INSERT INTO odd VALUES (1, 'a', '1', NULL, NULL)")
         self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(0,)])
 
-    def test_listener_is_seeded_at_the_highest_id(self):
+    def test_consumer_starts_at_the_position_of_the_old_listener(self):
         """A consumer that begins where the old one is: the old one's deliveries are not repeated."""
         self.old_rows(6)
         self.adopt("--existing", "skip")
@@ -272,7 +272,7 @@ class OnPostgres(Marking, PgCase):
         self.assertEqual(self.processed(), [1, 2])
         with self.assertRaises(psycopg2.errors.InsufficientPrivilege): self.session(store)[1].execute("UPDATE outbox SET processed_at = NULL")
 
-    def test_partitions_and_composite_keys_are_marked(self):
+    def test_rows_in_partitions_or_with_composite_keys_are_marked(self):
         self.sql("""CREATE TABLE parts (id uuid DEFAULT gen_random_uuid(), at timestamptz DEFAULT clock_timestamp(), code char(3) DEFAULT 'x',
                     event_type text, payload json, done boolean, PRIMARY KEY (id, code, at)) PARTITION BY RANGE (at)""")
         self.sql("CREATE TABLE parts_1 PARTITION OF parts DEFAULT")

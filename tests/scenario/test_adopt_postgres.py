@@ -15,7 +15,7 @@ DATA, AGAIN, CONFIG, UNAVAILABLE = 65, 75, 78, 69
 
 
 class Adoption(FlagTable, PgCase):
-    def test_old_producers_need_no_rights_and_never_fail(self):
+    def test_old_producers_never_fail_and_need_no_new_rights(self):
         self.sql("CREATE TABLE old (id text, event_type text, payload text, processed_at date)")
         self.outbox("adopt", "old")
         store = self.role()

@@ -78,7 +78,7 @@ class OnPostgres(KilledHalfWay, PgCase):
     def events(self):
         return [i for i, in self.sql("SELECT id::text FROM outbox.event ORDER BY seq")]
 
-    def test_concurrent_upgrades_run_once(self):
+    def test_concurrent_upgrades_are_applied_once(self):
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(6)]
         for child in children: child.wait()
         self.assertEqual(sorted(json.loads(c.output())["changed"] for c in children), [False] * 5 + [True])

@@ -98,7 +98,7 @@ class Arguments(CliCase, Case):
         for args in (["help"], ["version"], ["emit", "--help"], ["config", "sample"]):
             self.outbox(*args, env=bad)
 
-    def test_unknown_names_suggest_the_nearest(self):
+    def test_errors_for_unknown_names_suggest_the_nearest(self):
         self.refused(USAGE, "emti", says="did you mean emit?")
         self.refused(USAGE, "events", "lits", says="did you mean list?")
         self.refused(USAGE, "emit", "a", "--paylod", "1", says="did you mean --payload?")
@@ -137,7 +137,7 @@ class Arguments(CliCase, Case):
         self.refused(USAGE, "emit", "a", "--header", "a=1", "--header", "a=2", says="twice")
         self.refused(USAGE, "emit", "a", "--delay", "soon", says="--delay")
 
-    def test_global_options_go_before_or_after_the_command(self):
+    def test_global_options_may_precede_or_follow_the_command(self):
         other = f"sqlite:{self.path('other.db')}"
         self.outbox("--store", other, "init")
         self.outbox("status", f"--store={other}")
@@ -191,7 +191,7 @@ class Emit(CliCase):
         self.assertEqual(ev["headers"], {"trace": "a=b", "q": '"ü"'})
         self.assertEqual(self.ask("SELECT CAST(payload AS text) FROM @event"), [('{"total": 9.50}',)])
 
-    def test_unprintable_id_is_reported_as_stored(self):
+    def test_failure_to_print_an_id_reports_the_event_as_stored(self):
         for redirect in (">/dev/full", ">&-"):
             done = subprocess.run(["sh", "-c", f'exec "$0" emit a {redirect}', BIN], capture_output=True, text=True,
                                   env=self.env(), cwd=self.dir)
@@ -289,10 +289,10 @@ class Bulk(CliCase):
                              says=["stdin:2: ", says, "nothing is stored"])
                 self.assertEqual(self.stored(), 0)
 
-    def test_long_reason_does_not_hide_the_number_stored(self):
+    def test_long_reason_does_not_hide_how_many_were_stored(self):
         self.refused(DATA, "emit", "--ndjson", input=json.dumps({"n" * 5000: 1}) + "\n", says="nothing is stored")
 
-    def test_missing_file_is_bad_data(self):
+    def test_missing_input_file_is_a_data_error(self):
         self.refused(DATA, "emit", "--ndjson", "none.ndjson", says="none.ndjson")
 
 
@@ -386,10 +386,10 @@ class Files(CliCase, Case):
         super().setUp()
         self.init()
 
-    def test_folder_that_does_not_exist_is_unavailable(self):
+    def test_store_in_a_missing_folder_is_unavailable(self):
         self.refused(UNAVAILABLE, "init", "--store", f"sqlite:{self.path('no/such/folder.db')}", says="folder.db")
 
-    def test_text_file_is_refused(self):
+    def test_text_file_is_refused_as_a_database(self):
         text = "# just notes, long enough to be taken for a database header\n" * 40
         self.write("notes.db", text)
         for command in (["emit", "a"], ["status"], ["init"], ["relay", "--consumer", "c", "--sink", "stdout:"]):
@@ -555,7 +555,7 @@ lease = 20s
         self.assertEqual(got["consumer mail", "sink"][0], "exec:./mail")
         self.assertEqual(got["consumer mail", "batch"][0], "5")
 
-    def test_check_accepts_a_good_file(self):
+    def test_config_check_accepts_a_good_file(self):
         conf = self.write("o.conf", self.CONF)
         self.assertIn("ok, 2 consumers", self.outbox("config", "check", "-c", conf).stdout)
 

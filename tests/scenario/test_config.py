@@ -220,7 +220,7 @@ class Environment(ConfigCase):
                 self.assertIn(says, said)
                 self.assertIn(where, [w for w, _ in self.problems(env={**base, **more})])
 
-    def test_variable_that_misspells_a_setting_is_refused(self):
+    def test_misspelled_variable_is_refused(self):
         self.init()
         for name, meant in (("LAESE", "LEASE"), ("LEAS", "LEASE"), ("LEASEE", "LEASE"), ("LEESE", "LEASE"), ("DRAIN_DEADLIN", "DRAIN_DEADLINE"),
                             ("LIMITS", "LIMIT"), ("STORES", "STORE")):

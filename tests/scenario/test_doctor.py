@@ -137,7 +137,7 @@ class Server(PgDoctor):
         self.assertEqual(found[0][0], "note")
         self.assertIn("pg_read_all_stats", found[0][3])
 
-    def test_synchronous_commit_off_is_a_risk(self):
+    def test_synchronous_commit_off_is_reported_as_a_risk(self):
         role, store = self.role()
         self.sql(f"ALTER ROLE {role} SET synchronous_commit = off")
         self.one("warning", "durability", f'role "{role}"', "crashes")

@@ -122,7 +122,7 @@ class ExampleCase(PgCase):
 class Claims:
     """Claims about every language."""
 
-    def test_rollback_leaves_no_event(self):
+    def test_rollback_leaves_no_event_behind(self):
         self.produce(self.language)
         self.assertEqual(self.sql("SELECT customer, total FROM shop_order ORDER BY id"), [("ada", 30), ("ada", 12)])
         self.assertEqual(self.sql("SELECT type, payload FROM outbox.event ORDER BY seq"),
@@ -256,7 +256,7 @@ class Go(ExampleCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done
 
-    test_rollback_leaves_no_event = Claims.test_rollback_leaves_no_event
+    test_rollback_leaves_no_event_behind = Claims.test_rollback_leaves_no_event_behind
 
     def test_ids_payloads_and_headers_of_every_go_type_are_emitted(self):
         want = {tuple(line.split()) for line in self.example("go", "pgx_emit").stdout.splitlines()}

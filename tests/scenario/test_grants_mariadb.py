@@ -166,7 +166,7 @@ class Grants(MariaCase):
             self.outbox("revoke", "--yes", part, name)
         self.assertEqual(len(self.sql(f"SHOW GRANTS FOR {name}")), 1)  # to connect
 
-    def test_roles_can_have_grants_too(self):
+    def test_roles_can_also_have_grants(self):
         role = f"o{uuid.uuid4().hex[:16]}"
         self.sql(f"CREATE ROLE {role}")
         self.addCleanup(mariadb_server.execute, self.server_url, f"DROP ROLE {role}")

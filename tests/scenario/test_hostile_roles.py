@@ -535,7 +535,7 @@ class Consumers(Hostile):
 class Readers(Hostile):
     """Roles with manually granted read access to the tables, as for reports and backups."""
 
-    def test_read_all_role_does_not_become_operator_by_init(self):
+    def test_init_does_not_make_a_read_all_role_an_operator(self):
         reader = lair.role()
         lair.do(f"GRANT USAGE ON SCHEMA outbox TO {reader}; GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO {reader}")
         lair.do(f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA outbox TO {reader}; DELETE FROM outbox.meta WHERE name = 'functions'")
@@ -566,7 +566,7 @@ class Schemas(Hostile):
         self.addCleanup(lair.do, f"DROP SCHEMA {name} CASCADE")
         return name, stranger
 
-    def test_no_outbox_is_created_in_a_schema_others_can_change(self):
+    def test_init_refuses_a_schema_that_others_can_change(self):
         for more, who in (("CREATE SCHEMA {name} AUTHORIZATION {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO PUBLIC", "every role")):

@@ -41,7 +41,7 @@ class InsertOnly:
                 self.sql(statement)
         self.assertEqual(self.relayed(), [(ID, "first", 1)])
 
-    def test_trim_deletes_and_keeps_events_protected(self):
+    def test_trim_deletes_events_and_keeps_the_rest_protected(self):
         self.relayed()
         self.assertEqual(self.json("trim", "--older-than", "0s", "--yes")["events"], 1)
         self.sql(f"INSERT INTO {self.events} (type) VALUES ('second')")

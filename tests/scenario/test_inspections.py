@@ -158,7 +158,7 @@ class Maria(Asked, MariaCase):
 class Ranges:
     """Where inspections are views, the reader gives the range to search: the cost of a range of seq depends on its content."""
 
-    def test_cost_of_a_view_range_does_not_grow_with_the_events(self):
+    def test_cost_of_a_view_range_does_not_grow_with_the_table(self):
         self.init()
         costs = []
         for _ in range(2):

@@ -58,7 +58,7 @@ class Shown(OnKafka, BrokerView, Case):
 
 @on_each_store
 class Messages(OnKafka):
-    def test_event_arrives_with_its_key_and_headers_and_is_marked(self):
+    def test_event_arrives_with_key_and_headers_and_is_marked(self):
         kafka.create(self.topic, 3)
         event = self.emit("order.placed", "order/42", None, "--payload", '{"total": 9.50}', "--version", 3, "--header",
                           f"traceparent={TRACE}")
@@ -73,7 +73,7 @@ class Messages(OnKafka):
         self.assertEqual(self.ask("SELECT sink_id FROM @receipt"), [(f"{place}/0",)])
         self.assertIn(place, self.outbox("hwm").stdout)
 
-    def test_keys_keep_their_order_over_partitions(self):
+    def test_keys_keep_their_order_across_partitions(self):
         kafka.create(self.topic, 4)
         self.emit_keys(500)
         self.drain(*self.to())
@@ -149,7 +149,7 @@ class Strangers(OnKafka, Case):
         m, = kafka.read("outbox.event.order")
         self.assertEqual((m.key, m.json, m.headers), ("42", {"total": 99}, {"id": event}))
 
-    def test_json_and_contract_formats_use_the_value_only(self):
+    def test_json_and_contract_formats_use_only_the_value(self):
         kafka.create(self.topic)
         event = self.emit("order.placed", "order/42", {"total": 99}, "--version", 3)
         self.drain("--consumer", "line", "--sink", self.url("format=json"))

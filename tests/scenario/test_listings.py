@@ -97,7 +97,7 @@ class Listings:
         states = {row["seq"]: {d["state"] for d in row["deliveries"]} for row in rows}
         return lambda state: [seq for seq in states if {"unprocessed": "pending"}.get(state, state) in states[seq]]
 
-    def test_steps_of_any_size_find_every_match(self):
+    def test_lookup_in_steps_of_any_size_finds_every_match(self):
         """Two consumers, one behind the other, with events that failed and that wait between their positions."""
         self.emit_types(*["a", "b"] * 6)
         self.drain("--consumer", "b", "--events", "b", "--from", "4", "--sink", "stdout:")

@@ -33,7 +33,7 @@ class Many(OneRelay, PgCase):
             wait_until(self.settled)
             self.assertLessEqual(self.sessions(), 4)
 
-    def test_two_connections_are_enough(self):
+    def test_two_connections_are_enough_for_five_consumers(self):
         with self.many(5, "--connections", "2") as relay:
             self.emit("a")
             self.wait_for(5, ["a"], relay)

@@ -215,7 +215,7 @@ class OnBothStores(Outside):
             hold.unlink()
             self.wait_metric(relay, 1, "outbox_dispatched_total")
 
-    def test_high_water_mark_keeps_the_part_after_the_dash(self):
+    def test_high_water_mark_includes_the_part_after_the_dash(self):
         """Ids that Redis assigns within a millisecond differ only in that."""
         redis = servers.Redis().start()
         self.addCleanup(redis.close)
@@ -461,7 +461,7 @@ class Ready(OutsideCase):
             hold.unlink()
             self.wait_ready(relay, 200)
 
-    def test_hanging_store_makes_the_relay_not_alive(self):
+    def test_relay_is_not_alive_while_its_store_hangs(self):
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
         with self.serve("--stuck-after", "300ms", "--busy-timeout", "60s", "--sweep", "100ms",

@@ -20,7 +20,7 @@ class Up(PgCase):
         self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 1, "to": 1, "changed": False})
         self.emit("order.paid")
 
-    def test_concurrent_migrations_run_once(self):
+    def test_concurrent_migrations_are_applied_once(self):
         db = psycopg2.connect(self.store)
         db.cursor().execute("CREATE SCHEMA outbox")  # not committed: the creator waits until all have started
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(8)]
@@ -314,7 +314,7 @@ class Gen(PgCase):
         self.assertFalse(self.gone("billing_outbox"))
         self.assertTrue(self.gone("outbox"))
 
-    def test_gen_needs_no_server_and_reveals_no_secret(self):
+    def test_gen_works_without_a_server_and_reveals_no_secret(self):
         url = "postgres://app:s3cret%3F@nowhere.invalid:1/shop?sslmode=require&password=hush&sslpassword=hush2"
         text = self.gen("--service", "shop", store=url)
         for secret in ("s3cret", "hush"):
@@ -343,7 +343,7 @@ class Sqlite(Case):
         self.assertIn("newer", self.outbox("migrate", "up", status=DATA).stderr)
         self.assertIn("newer", self.outbox("migrate", "status").stdout)
 
-    def test_concurrent_migrations_run_once(self):
+    def test_concurrent_migrations_are_applied_once(self):
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(8)]
         for child in children:
             child.wait()

@@ -156,7 +156,7 @@ class Receiving(Broker, Case):
                     if form != "debezium": self.assertEqual((got["type"], got["key"]), ("order.paid", "order/42"))
                 self.assertEqual(len(self.rabbit.take(self.name)), 1)
 
-    def test_check_compares_with_the_store(self):
+    def test_check_compares_messages_with_the_store(self):
         self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(i % 3), "payload": i} for i in range(300)])
         self.send()
         verdict, = self.received(f"queue={self.name}", "--check", "--consumer", "out")

@@ -462,7 +462,7 @@ class OfSqlite(RelayCase, Case):
 
 @on_each_store
 class Early:
-    def test_relay_before_init_names_the_init_command(self):
+    def test_relay_started_before_init_names_the_init_command(self):
         done = self.outbox("relay", "--consumer", "mail", "--sink", "stdout:", status=None)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("outbox init", done.stderr)

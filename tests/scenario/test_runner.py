@@ -44,7 +44,7 @@ class Quick(unittest.TestCase):
 
 
 class Versions(unittest.TestCase):
-    def test_tests_of_the_newest_version_run_on_each_version(self):
+    def test_tests_about_postgresql_run_on_each_version(self):
         for label in (*postgres_versions.IN_EVERY_RUN, "fault/test_postgres_servers.py", "fault/test_clock.py"): self.assertTrue(postgres_versions.about_postgres(run.ROOT, label), label)
         for label in ("fault/test_mariadb.py", "scenario/test_cli.py", "store_sqlite"):
             self.assertFalse(postgres_versions.about_postgres(run.ROOT, label), label)

@@ -413,7 +413,7 @@ class Logging(ServiceCase):
         repeats = [int(n) for n in re.findall(r"\.\.\. repeated (\d+) times? in \d+ s$", "\n".join(lines), re.MULTILINE)]
         return len(lines) - len(repeats), sum(repeats)
 
-    def test_repeated_lines_are_only_counted_after_the_tenth(self):
+    def test_repeated_lines_are_counted_not_shown_after_the_tenth(self):
         shown, counted = self.failing(60, "--log-hold", "3s")
         self.assertEqual(shown + counted, 60)
         self.assertGreaterEqual(shown, 10)
