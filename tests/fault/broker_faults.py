@@ -182,7 +182,7 @@ class RelaysKilled:
 
 
 class Zombies:
-    def test_relay_past_its_lease_changes_nothing(self):
+    def test_relay_past_its_lease_loses_and_reorders_nothing(self):
         """A relay that continues past its lease loses and reorders nothing; it repeats at most the events it held."""
         start = lambda: self.start("--lease", "500ms", "--batch", "50")
         self.send(1000)

@@ -232,7 +232,7 @@ class Directed:
         relay.stop()
         self.assert_clean(4)
 
-    def test_claim_slower_than_its_lease_keeps_the_order(self):
+    def test_claim_that_takes_longer_than_its_lease_keeps_the_order(self):
         """The lock is held until the claim is older than its lease."""
         args = ("--consumer", "mail", "--sink", f"file:{self.out}", "--batch", 2, "--lease", "200ms", "--sweep", "20ms")
         relay = self.relay(*args)

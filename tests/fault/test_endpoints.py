@@ -74,7 +74,7 @@ class Certificates(Delivered):
         self.reckon(bound=self.CONCURRENCY * self.faults["certificate renewed"])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
-    def test_untrusted_certificate_stops_the_sink(self):
+    def test_untrusted_certificate_takes_the_sink_down(self):
         """A certificate that has expired, or is from another authority, makes the sink down: no event is sent, none is blamed,
         and all are delivered, in order, once the certificate is valid."""
         good = self.path("first") / "end.pem", self.path("first") / "end.key"

@@ -144,7 +144,7 @@ class Scale(OnCluster, PgCase):
         self.check_left(c)
         c.verdict()
 
-    def test_killing_any_of_seven_loses_nothing(self):
+    def test_killing_any_of_seven_processes_loses_nothing(self):
         """Whichever relay or server is killed: all keys in order, nothing lost, nothing twice."""
         start = lambda: self.start("--lanes", "16", "--lease", "2s")
         relays = [start() for _ in range(4)]

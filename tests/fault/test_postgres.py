@@ -221,7 +221,7 @@ class Asleep(Faults):
         return self.sql("SELECT l.pid FROM pg_locks l, pg_database d WHERE d.oid = l.database AND l.locktype = "
                         "'advisory' AND d.datname = current_database() AND l.mode = 'ExclusiveLock'")[0][0]
 
-    def test_event_committed_before_sleep_wakes_a_relay(self):
+    def test_event_committed_just_before_sleep_wakes_the_relay(self):
         """An event is committed as soon as the relay holds the lock; the answer and the notification arrive in one piece. A
         relay that only waited for the socket would miss it."""
         with Proxy(self.store) as proxy:

@@ -50,7 +50,7 @@ class Scaling(Numbers, PgCase):
             for owner, lane in self.sql("SELECT owner, lane FROM outbox.claim WHERE lane >= 0"): seen[owner].add(lane)
         return {owner: len(lanes) for owner, lanes in seen.items()}
 
-    def test_killing_any_of_seven_loses_nothing(self):
+    def test_killing_any_of_seven_processes_loses_nothing(self):
         """Four relays and three masters, each killed in turn under load: everything arrives, in order per key."""
         over = threading.Event()
 

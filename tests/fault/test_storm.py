@@ -153,7 +153,7 @@ class Handlers(Scenario):
         self.assertEqual(self.sql("SELECT count(*) FROM effect WHERE handler = 'stock'"), [(12,)])
         self.assertEqual(self.sql("SELECT count(*) FROM old WHERE processed_at IS NULL"), [(0,)])
 
-    def test_two_processes_share_the_work_and_none_starves(self):
+    def test_two_processes_share_the_work_and_neither_starves(self):
         """Two processes with the same handlers share the work; when one is killed the other does it all."""
         self.path("stay").touch()
         self.path("patient").touch()  # a process waiting for the CPU must not seem dead

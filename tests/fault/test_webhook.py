@@ -74,7 +74,7 @@ class Away(WebhookCase):
             self.assertNotIn("down", relay.output())
         self.assertEqual(len(endpoint.requests), 5)
 
-    def test_endpoint_closing_after_every_response_works(self):
+    def test_endpoint_that_closes_after_every_response_works(self):
         endpoint = self.endpoint(lambda request: answer(200, close=True))
         self.number(*range(20))
         self.drain(*self.hook(endpoint))
@@ -109,7 +109,7 @@ class Broken(Numbers, WebhookCase):
         self.reckon(bound=16 * 3)  # events in flight
         self.assertEqual(self.consumer()["dead"], 0)
 
-    def test_relay_killed_midway_repeats_with_the_same_ids(self):
+    def test_relay_killed_midway_resends_events_with_the_same_ids(self):
         """An endpoint gets everything, in order, from the relay that takes over, with repeats of the same events."""
         def slow(request):
             time.sleep(0.005)
@@ -127,7 +127,7 @@ class Broken(Numbers, WebhookCase):
 
 
 class Limits(WebhookCase):
-    def test_connection_never_accepted_times_out(self):
+    def test_connection_that_is_never_accepted_times_out(self):
         # A full queue of one: further requests get no answer.
         with socket.socket() as full, socket.socket() as first, socket.socket() as second:
             full.bind(("127.0.0.1", 0))

@@ -519,7 +519,7 @@ class Replicated(Servers):
         self.assertEqual(self.there.do("SELECT moved, numbers, sequence FROM @._trouble()"), [(None, None, None)])
         self.assertLess(len(read()), n[0], "every event was repeated")
 
-    def test_cut_over_to_a_cluster_with_lower_numbers_loses_nothing(self):
+    def test_cutover_to_a_cluster_with_lower_numbers_loses_nothing(self):
         self.cut(True, lambda self: self.burn(self.here, 4000))
 
     def test_switch_to_a_cluster_with_higher_numbers_is_safe(self):

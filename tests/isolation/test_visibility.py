@@ -48,7 +48,7 @@ class Late(LateCommits, Exact):
         idle.do("COMMIT")
         self.assertEqual(self.take("c"), [])
 
-    def test_emit_after_a_claim_in_one_transaction_is_handed_out(self):
+    def test_event_emitted_after_a_claim_in_one_transaction_arrives(self):
         first = self.session().emit("a/1")
         self.reader.do("BEGIN")
         _, events = self.reader.claim("c", "w")

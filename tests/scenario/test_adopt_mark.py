@@ -385,7 +385,7 @@ class OnMariadb(Marking, MariaCase):
                 self.assertEqual(self.sql("SELECT count(*) FROM old WHERE id IS NULL AND processed_at IS NULL"), [(1,)])
                 self.assertEqual((self.waiting(), self.troubles()), (0, []))
 
-    def test_other_columns_keep_the_mark_and_another_key_is_refused(self):
+    def test_changed_columns_keep_the_mark_and_a_new_key_is_refused(self):
         self.old_rows(1)
         self.sql("ALTER TABLE outbox ADD COLUMN other INT UNIQUE")
         self.adopt()

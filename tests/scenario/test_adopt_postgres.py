@@ -130,7 +130,7 @@ class Adoption(FlagTable, PgCase):
         self.assertEqual(got, [("x", "order", "7", "1", True), ("y", None, None, "2", True), ("w", "order", "8", "4", True)])
         self.assertEqual(self.sql("SELECT created_at::date::text FROM outbox.event WHERE type = 'x'"), [("2024-01-02",)])
 
-    def test_debezium_shape_takes_any_schema_and_id_type(self):
+    def test_debezium_shape_accepts_any_schema_and_id_type(self):
         self.sql('CREATE SCHEMA "Shop"')
         self.sql('CREATE TABLE "Shop"."Out""box" (id UUID PRIMARY KEY, aggregatetype TEXT, aggregateid TEXT, type TEXT, payload JSONB)')
         id = str(uuid.uuid4())

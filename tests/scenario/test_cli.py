@@ -660,7 +660,7 @@ class Inspect(CliCase):
         self.assertIn("bad:expired", limited.stdout)
         self.assertIn("good:delivered", limited.stdout)
 
-    def test_events_show_by_id_and_by_seq(self):
+    def test_events_show_accepts_an_id_or_a_seq(self):
         self.deliver()
         ev = self.json("events", "show", "1")
         self.assertEqual(self.json("events", "show", ev["id"]), ev)

@@ -131,7 +131,7 @@ class Claims:
         self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event ORDER BY seq"),
                          self.sql("SELECT id::text FROM shop_order ORDER BY id"))
 
-    def test_committed_events_are_consumed_once_over_two_runs(self):
+    def test_committed_events_are_consumed_once_across_two_runs(self):
         self.produce(self.language)
         self.consume(self.language)
         self.assertEqual(self.revenue(), {"ada": 42})
@@ -297,7 +297,7 @@ class Together(ExampleCase):
             self.sql(f"SELECT outbox.{function}('t.e', 'order', 7, %s{more})", psycopg2.Binary(given))
         self.assertEqual(self.sql("SELECT payload::text FROM outbox.event"), [(given.decode(),)] * 2)
 
-    def test_workers_in_several_languages_at_once_take_effect_once(self):
+    def test_events_take_effect_once_with_workers_in_many_languages(self):
         self.consume("psql")  # create the table first: PostgreSQL fails if several sessions create it at once
         self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload)"
                  " SELECT 'order.created', 'order', i::text, json_build_object('customer', 'c' || i %% 7, 'total', i)"

@@ -183,7 +183,7 @@ class Seen(Case):
             self.assertEqual(said.count(words or "everybody"), 3 if words else 0, said)
             self.assertNotIn("geheim", said)
 
-    def test_relay_logs_the_warning(self):
+    def test_relay_logs_the_warning_about_a_readable_secret(self):
         secret = self.path("secrets")
         secret.write_text(SECRET)
         secret.chmod(0o644)

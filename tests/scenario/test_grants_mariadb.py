@@ -191,7 +191,7 @@ class Grants(MariaCase):
             with self.assertRaisesRegex(pymysql.Error, "not stored .*type"):
                 cursor.execute("CALL outbox_emit(%s, NULL, NULL, '1')", "x" * 300)
 
-    def test_numbers_beyond_signed_range_are_delivered(self):
+    def test_events_numbered_beyond_the_signed_range_are_delivered(self):
         many = "INSERT INTO outbox_event (type, payload) SELECT 'a', seq FROM seq_1_to_300"
         self.sql(many)
         self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 9223372036854775900)")

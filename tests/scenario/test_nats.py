@@ -138,7 +138,7 @@ class Settings(Own, Case):
                 done = self.outbox(*args, status=78 if words else 0)
                 self.assertIn(words or "", done.stdout + done.stderr)
 
-    def test_relay_warns_of_a_stream_that_may_lose_events(self):
+    def test_relay_warns_about_a_stream_that_may_lose_events(self):
         self.emit("a")
         done = self.drain(*self.to())
         self.assertIn("consumer=out stream S: one replica", done.stderr)

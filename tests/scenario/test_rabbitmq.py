@@ -131,7 +131,7 @@ class Formats(Broker, Case):
         (key, properties, body), = self.rabbit.take(self.name)
         self.assertEqual((key, properties.headers, body), ("outbox.event.order", {"id": event, "x-delivery-count": 0}, b'{"a": 1.50}'))
 
-    def test_json_format_equals_the_file_sinks_line(self):
+    def test_json_format_matches_the_line_of_the_file_sink(self):
         self.emit("order.paid", "order/42", {"a": 1})
         self.send("format=json", name="out")
         (_, _, body), = self.rabbit.take(self.name)

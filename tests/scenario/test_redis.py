@@ -413,7 +413,7 @@ class OnPostgres(Redis, PgCase):
         self.drain(*self.to("s"))
         self.assertTrue(self.sql("SELECT outbox.hwm('s')")[0][0].startswith("9000000000000-"))
 
-    def test_consumer_role_is_enough(self):
+    def test_relay_to_redis_needs_only_the_consumer_role(self):
         self.emit("t", "k/1", 1)
         store, self.store = self.store, self.role("consumer")
         try:

@@ -166,7 +166,7 @@ class Failing(RelayCase):
         self.assertEqual(self.got(), [])
         self.assert_settled(0)
 
-    def test_latest_error_is_stored_and_all_are_logged(self):
+    def test_latest_error_is_stored_and_every_error_is_logged(self):
         """C2.6, and C4.4: the fields of a dead letter."""
         event = self.emit("a", "k/1", 1)
         begun = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
@@ -293,7 +293,7 @@ class Choosing(RelayCase):
         self.assertEqual({name: self.got(self.path(name)) for name in starts},
                          {"all": [1, 2, 3, 4, 5], "new": [5], "some": [3, 4, 5]})
 
-    def test_known_consumer_ignores_from(self):
+    def test_existing_consumer_ignores_the_from_setting(self):
         self.number(1, 2)
         self.drain(*self.file_sink())
         self.number(3)

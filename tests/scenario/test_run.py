@@ -199,7 +199,7 @@ class Packages(unittest.TestCase):
         self.node("yes", f'echo "npm $*" >>{self.dir}/calls')
         self.assertEqual(self.calls(), [])
 
-    def test_webhook_libraries_are_outside_the_tree_or_skipped(self):
+    def test_webhook_libraries_are_kept_outside_the_tree_or_skipped(self):
         for tool in "mkdir", "timeout": (self.dir / tool).symlink_to(shutil.which(tool))
         self.stub("node", "exit 1")
         for status, said in ((0, ""), (1, "the tests that want {} are skipped: {} cannot get it from here\n")):

@@ -144,7 +144,7 @@ class Reloading(ServiceCase):
             self.emit("t", payload=1)
             self.wait_numbers("a", [1], relay)
 
-    def test_reload_names_fixed_settings_and_changes_log_level(self):
+    def test_reload_reports_fixed_settings_and_changes_log_level(self):
         self.configure(self.file_sink("a"), log_level="error")
         with self.relay("-c", self.conf, wait=False) as relay:
             wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer"), what=relay.output)
@@ -385,7 +385,7 @@ class Logging(ServiceCase):
         self.assertEqual((letter["consumer"], letter["level"]), ("bad", "error"))
         self.assertIn('q"uote \\', letter["message"])
 
-    def test_lines_about_an_event_have_its_fields(self):
+    def test_log_lines_about_an_event_contain_its_fields(self):
         event = self.emit("order.paid", "order/42", {"n": 1})
         sink = ["--consumer", "bad", "--sink", "exec:exit 1", "--retry", "base=1ms,cap=1ms,attempts=2,outage=0s"]
         with self.relay("--log-format", "json", *sink) as relay:

@@ -162,7 +162,7 @@ class Rolling:
         self.outbox("consumers", "set", "c", status=64)
         self.outbox("consumers", "set", "c", "--lanes", 2, "--order", "global", status=64)
 
-    def test_equivalent_filters_are_the_same_settings(self):
+    def test_equivalent_filters_count_as_the_same_settings(self):
         sink = "--consumer", "c", "--sink", f"file:{self.path('out')}"
         self.drain(*sink, "--events", "b.*,a.*", "--where", "n=1 and( m  exists)")
         for events, where in (("a.*,b.*", "n = 1 and (m exists)"), (" a.* ,b.*, a.**", " n=1  and (m exists)")):

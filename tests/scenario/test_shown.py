@@ -576,7 +576,7 @@ class Shown:
 
     @thorough("one seed will do")
     @unittest.skipIf(SANITIZED, "repeats the same calls")
-    def test_states_and_counts_match_more_histories(self):
+    def test_states_and_counts_match_random_histories(self):
         for seed in range(2, 41 if SOAK else self.SEEDS + 1):
             self.doCleanups()
             self.setUp()

@@ -95,7 +95,7 @@ class Tenants(PgCase):
 
     # ---- consuming ----
 
-    def test_tenant_consumer_gets_its_own_and_platform_gets_all(self):
+    def test_tenant_gets_its_own_events_and_the_platform_gets_all(self):
         self.mixed()
         self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"])
         self.assertEqual(self.drained("b-mail", "b"), ["b1", "b2"])

@@ -161,7 +161,7 @@ class Asymmetric(WebhookCase):
                            request.headers["webhook-timestamp"], "--signature", request.headers["webhook-signature"],
                            input=request.body, status=status).stdout
 
-    def test_private_key_signs_beside_a_secret(self):
+    def test_private_key_and_secret_both_sign(self):
         request = self.sent(f"{SECRET}\n# the pair\n{PRIVATE}\n")
         first, second = request.headers["webhook-signature"].split(" ")
         self.assertEqual(first, self.signature(request))
