@@ -65,7 +65,7 @@ static void effect_is_recorded_under_the_idempotency_key(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @effect"), 2);
 }
 
-static void failed_call_rolls_back_alone(void **state)
+static void only_the_failed_call_is_rolled_back(void **state)
 {
     static const struct {
         int what, at, times, left;
@@ -348,7 +348,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         ON(effect_record_and_outcome_are_atomic),
         ON(effect_is_recorded_under_the_idempotency_key),
-        ON(failed_call_rolls_back_alone),
+        ON(only_the_failed_call_is_rolled_back),
         ON(handler_that_ends_its_transaction_is_refused),
         ON(event_left_to_another_worker_does_not_use_an_attempt),
         ON(down_sink_keeps_completed_work_without_using_attempts),

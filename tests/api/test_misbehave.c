@@ -143,7 +143,7 @@ static void refused_commit_fails_only_its_event(void **state)
     dead(refusal());
 }
 
-static void refused_commit_fails_only_its_event_beside_an_external_one(void **state)
+static void refused_commit_fails_only_its_event_in_a_mixed_group(void **state)
 {
     (void)state;
     if (!db_defers)
@@ -164,7 +164,7 @@ static outbox_verdict record_itself(const outbox_event *ev, outbox_tx *tx, void 
     return effect(tx, ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 
-static void handler_writing_its_own_record_gets_an_error(void **state)
+static void handler_that_writes_its_own_record_gets_an_error(void **state)
 {
     (void)state;
     through(record_itself, false);
@@ -241,8 +241,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON(refused_commit_fails_only_its_event),
-        ON(refused_commit_fails_only_its_event_beside_an_external_one),
-        ON(handler_writing_its_own_record_gets_an_error),
+        ON(refused_commit_fails_only_its_event_in_a_mixed_group),
+        ON(handler_that_writes_its_own_record_gets_an_error),
         ON(handlers_own_record_is_also_an_error_in_mixed_groups),
         ON(only_the_call_with_an_abandoned_transaction_fails),
         ON(aborted_transaction_fails_only_its_call_in_a_mixed_group),

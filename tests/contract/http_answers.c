@@ -197,7 +197,7 @@ static void running_out_of_descriptors_is_reported_as_down(void **state)
     sink_rig_passes_again(&f->rig);
 }
 
-static void rate_limit_is_kept(void **state)
+static void rate_limit_is_honoured(void **state)
 {
     struct fixture *f = *state;
     f->o.rate = 100;
@@ -249,7 +249,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_PEER(connections_are_reused),
     ON_A_PEER(connection_closed_while_idle_is_harmless),
     ON_A_PEER(running_out_of_descriptors_is_reported_as_down),
-    ON_A_PEER(rate_limit_is_kept),
+    ON_A_PEER(rate_limit_is_honoured),
     ON_A_PEER(single_event_waits_for_the_rate_limit),
     ON_A_PEER(response_text_is_sanitized),
 };

@@ -91,7 +91,7 @@ static void transient_errors_lose_and_repeat_nothing(void **state)
 }
 
 /* That producer cannot recover; another replaces it. */
-static void fatal_producer_error_is_down_until_recreated(void **state)
+static void sink_is_down_after_a_fatal_producer_error_until_recreated(void **state)
 {
     struct peer *p = *state;
     ready(p);
@@ -282,7 +282,7 @@ static const struct CMUnitTest tests[] = {
     OWN(batch_that_is_too_large_is_split),
     OWN(events_behind_a_refused_batch_do_not_overtake_it),
     OWN(transient_errors_lose_and_repeat_nothing),
-    OWN(fatal_producer_error_is_down_until_recreated),
+    OWN(sink_is_down_after_a_fatal_producer_error_until_recreated),
     OWN(silent_broker_is_down_in_time_and_never_blocks_a_call),
     OWN(timeout_of_an_earlier_request_does_not_fail_events),
     OWN(missing_topic_of_a_template_does_not_block_other_topics),

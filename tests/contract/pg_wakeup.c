@@ -95,7 +95,7 @@ static void commit_notifies_sleeping_but_not_waking_workers(void **state)
 }
 
 /* At a low rate, releasing and retaking the lock for each event would cost more than notifying. */
-static void sleeper_finding_few_events_keeps_notifications_on(void **state)
+static void sleeper_that_finds_few_events_keeps_notifications_on(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -212,7 +212,7 @@ static void notified_listener_without_events_does_not_lose_its_lock(void **state
 
 /* The event arrives without a notification, as when a retry falls due: only the worker that wakes
  * can notify the others. An INSERT with an explicit xid notifies no worker. */
-static void lock_holder_waking_early_notifies_the_listeners(void **state)
+static void lock_holder_that_wakes_early_notifies_the_listeners(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -300,12 +300,12 @@ static void busy_producers_make_workers_poll_less_and_delay_the_lock(void **stat
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(busy_producers_make_workers_poll_less_and_delay_the_lock),
     ON_A_STORE(commit_notifies_sleeping_but_not_waking_workers),
-    ON_A_STORE(sleeper_finding_few_events_keeps_notifications_on),
+    ON_A_STORE(sleeper_that_finds_few_events_keeps_notifications_on),
     ON_A_STORE(worker_about_to_sleep_during_a_commit_polls_again_soon),
     ON_A_STORE(notification_arriving_with_an_answer_is_noticed),
     ON_A_STORE(listener_replaces_a_lock_holder_that_woke_up),
     ON_A_STORE(notified_listener_without_events_does_not_lose_its_lock),
-    ON_A_STORE(lock_holder_waking_early_notifies_the_listeners),
+    ON_A_STORE(lock_holder_that_wakes_early_notifies_the_listeners),
     ON_A_STORE(emit_without_triggers_also_notifies),
     ON_A_STORE(listener_replaces_a_dead_lock_holder_after_its_timeout),
 };

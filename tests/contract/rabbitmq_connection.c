@@ -61,7 +61,7 @@ static void missing_virtual_host_is_down(void **state)
 }
 
 /* The first node that answers is used; the others are tried in turn. */
-static void next_node_is_tried(void **state)
+static void other_nodes_are_tried_in_turn(void **state)
 {
     struct peer *p = *state;
     snprintf(p->url, sizeof p->url, "amqp://127.0.0.1:1,127.0.0.1:%d/%%2F/orders", broker.port);
@@ -181,7 +181,7 @@ static const struct CMUnitTest tests[] = {
     OWN(wrong_password_is_down_and_never_shown),
     OWN(password_file_is_reread),
     OWN(missing_virtual_host_is_down),
-    OWN(next_node_is_tried),
+    OWN(other_nodes_are_tried_in_turn),
     OWN(connection_closed_by_the_broker_is_reopened),
     OWN(closed_idle_connection_does_not_fail_events),
     OWN(heartbeats_keep_an_idle_connection_open),

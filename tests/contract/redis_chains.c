@@ -235,7 +235,7 @@ static void chain_keeps_its_order_when_the_server_dies(void **state)
     first_arrivals_are_in_order(p);
 }
 
-static void flushed_scripts_are_loaded_again(void **state)
+static void flushed_scripts_are_reloaded(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -308,7 +308,7 @@ static const struct CMUnitTest tests[] = {
     OWN(key_of_the_wrong_type_stops_only_its_chain),
     OWN(chain_is_split_where_its_stream_changes),
     OWN(chain_keeps_its_order_when_the_server_dies),
-    OWN(flushed_scripts_are_loaded_again),
+    OWN(flushed_scripts_are_reloaded),
     OWN(server_without_scripts_gets_single_events_and_a_warning),
     OWN(limits_and_marks_apply_to_chains),
     OWN(chain_waits_for_replicas),

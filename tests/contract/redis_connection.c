@@ -51,7 +51,7 @@ static void assert_held_against_it(struct peer *p, const char *query)
     redis_set(&server, "CONFIG SET client-query-buffer-limit 1gb");
 }
 
-static void event_that_keeps_breaking_the_connection_is_failed(void **state)
+static void event_that_keeps_breaking_the_connection_fails(void **state)
 {
     struct peer *p = *state;
     assert_held_against_it(p, "stream=s");
@@ -121,7 +121,7 @@ static void sink_waits_for_replicas(void **state)
 static const struct CMUnitTest tests[] = {
     OWN(paused_server_is_down_after_the_time_limit),
     OWN(idle_connection_closed_by_the_server_does_not_fail_events),
-    OWN(event_that_keeps_breaking_the_connection_is_failed),
+    OWN(event_that_keeps_breaking_the_connection_fails),
     OWN(event_that_breaks_the_connection_is_found_with_replicas),
     OWN(event_that_hangs_the_server_fails),
     OWN(sink_waits_for_replicas),

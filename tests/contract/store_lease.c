@@ -133,7 +133,7 @@ static void live_claim_can_be_extended_and_a_lost_one_cannot(void **state)
     assert_true(lost);
 }
 
-static void taken_over_claim_is_fenced_and_redelivered_one_by_one(void **state)
+static void old_claim_is_fenced_and_its_events_redelivered_one_by_one(void **state)
 {
     struct store_rig *g = *state;
     int64_t seqs[3];
@@ -414,7 +414,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(retry_parked_under_a_fast_clock_is_not_delayed),
     ON_A_STORE(clock_jumping_back_twice_does_not_delay_events_for_long),
     ON_A_STORE(live_claim_can_be_extended_and_a_lost_one_cannot),
-    ON_A_STORE(taken_over_claim_is_fenced_and_redelivered_one_by_one),
+    ON_A_STORE(old_claim_is_fenced_and_its_events_redelivered_one_by_one),
     ON_A_STORE(expired_claim_waits_for_earlier_ones_in_its_lane),
     ON_A_STORE(suspect_event_is_handed_out_alone),
     ON_A_STORE(only_the_poison_event_is_buried),

@@ -142,7 +142,7 @@ static void events_from_before_the_start_are_shown_as_such(void **state)
     assert_int_equal(events(g, (struct event_query){.state = STATE_BEFORE_START + 1}).n, 5);
 }
 
-static void expired_claim_reads_as_pending(void **state)
+static void events_of_an_expired_claim_are_shown_as_pending(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -271,7 +271,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(dropped_dead_letter_is_shown_as_dropped),
     ON_A_STORE(recreated_consumer_does_not_show_earlier_dropped_letters),
     ON_A_STORE(events_from_before_the_start_are_shown_as_such),
-    ON_A_STORE(expired_claim_reads_as_pending),
+    ON_A_STORE(events_of_an_expired_claim_are_shown_as_pending),
     ON_A_STORE(state_follows_the_filter_at_hand_out),
     ON_A_STORE(failed_event_is_delivered_despite_a_changed_filter),
     ON_A_STORE(claim_taken_over_under_another_filter_shows_its_outcome),

@@ -258,7 +258,7 @@ static void claim_is_visible_to_others_when_it_returns(void **state)
     rig_close(&other);
 }
 
-static void claim_survives_a_process_killed_right_after_it(void **state)
+static void claim_survives_a_kill_right_after_the_call_returns(void **state)
 {
     struct rig *g = rig_of(state);
     int status;
@@ -592,25 +592,26 @@ static void broken_connection_is_unavailable(void **state)
 int main(void)
 {
     const struct CMUnitTest sqlite[] = {
-        EVERYWHERE, ON_JOBS(claim_survives_a_process_killed_right_after_it),
+        EVERYWHERE, ON_JOBS(claim_survives_a_kill_right_after_the_call_returns),
         ON_JOBS(any_key_type_works), ON_JOBS(locked_database_is_busy),
         ON_JOBS(unlisted_dialect_takes_the_portable_path)};
     const struct CMUnitTest memory[] = {EVERYWHERE, ON_JOBS(any_key_type_works)};
     const struct CMUnitTest mariadb[] = {EVERYWHERE};
-    const struct CMUnitTest postgres[] = {EVERYWHERE,
-                                          ON_JOBS(claim_survives_a_process_killed_right_after_it),
-                                          ON_JOBS(limit_holds_under_a_stale_plan),
-                                          ON_JOBS(one_claim_is_one_round_trip),
-                                          ON_JOBS(rows_locked_by_others_are_skipped),
-                                          ON_JOBS(rows_referenced_by_foreign_keys_are_claimed),
-                                          ON_JOBS(broken_connection_is_unavailable)};
-    const struct CMUnitTest portable[] = {EVERYWHERE,
-                                          ON_JOBS(claim_survives_a_process_killed_right_after_it),
-                                          ON_JOBS(limit_holds_under_a_stale_plan),
-                                          ON_JOBS(guard_is_rechecked_after_waiting_for_a_lock),
-                                          ON_JOBS(broken_connection_is_unavailable)};
+    const struct CMUnitTest postgres[] = {
+        EVERYWHERE,
+        ON_JOBS(claim_survives_a_kill_right_after_the_call_returns),
+        ON_JOBS(limit_holds_under_a_stale_plan),
+        ON_JOBS(one_claim_is_one_round_trip),
+        ON_JOBS(rows_locked_by_others_are_skipped),
+        ON_JOBS(rows_referenced_by_foreign_keys_are_claimed),
+        ON_JOBS(broken_connection_is_unavailable)};
+    const struct CMUnitTest portable[] = {
+        EVERYWHERE, ON_JOBS(claim_survives_a_kill_right_after_the_call_returns),
+        ON_JOBS(limit_holds_under_a_stale_plan),
+        ON_JOBS(guard_is_rechecked_after_waiting_for_a_lock),
+        ON_JOBS(broken_connection_is_unavailable)};
     const struct CMUnitTest portable_sqlite[] = {
-        EVERYWHERE, ON_JOBS(claim_survives_a_process_killed_right_after_it),
+        EVERYWHERE, ON_JOBS(claim_survives_a_kill_right_after_the_call_returns),
         ON_JOBS(any_key_type_works)};
     int failures = cmocka_run_group_tests_name("sqlite", sqlite, rig_sqlite, rig_end);
     failures += cmocka_run_group_tests_name("memory", memory, rig_memory, rig_end);

@@ -71,7 +71,7 @@ static void sink_refuses_to_open_if_exit_statuses_are_lost(void **state)
 }
 
 /* The shell may miss a command that only some events need. That is their fault, not the sink's. */
-static void missing_command_needed_by_some_events_is_a_retry(void **state)
+static void missing_command_needed_by_some_events_causes_a_retry(void **state)
 {
     struct sink_item *it = run_one(*state, "case $OUTBOX_SEQ in 1) no-such-command;; esac");
     assert_int_equal(it->status, SINK_RETRY);
@@ -165,7 +165,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(exit_status_decides_the_outcome),
         ON_A_COMMAND(command_not_found_is_down),
-        ON_A_COMMAND(missing_command_needed_by_some_events_is_a_retry),
+        ON_A_COMMAND(missing_command_needed_by_some_events_causes_a_retry),
         ON_A_COMMAND(only_the_line_over_the_file_size_limit_is_rejected),
         ON_A_COMMAND(existing_command_may_exit_with_127),
         cmocka_unit_test(sink_refuses_to_open_if_exit_statuses_are_lost),

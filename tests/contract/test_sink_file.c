@@ -135,7 +135,7 @@ static void append_raw(const char *path, const char *text)
     close(fd);
 }
 
-static void torn_last_line_is_cut_off(void **state)
+static void torn_last_line_is_removed(void **state)
 {
     static const char *const torn[] = {"{", "{\"id\":\"0000", "{\"id\":\"0000\",\"seq\":1}"};
     (void)state;
@@ -151,7 +151,7 @@ static void torn_last_line_is_cut_off(void **state)
     }
 }
 
-static void torn_line_longer_than_a_block_is_cut_off(void **state)
+static void torn_line_longer_than_a_block_is_removed(void **state)
 {
     struct peer *p = *state;
     char *text = malloc(10001);
@@ -226,7 +226,7 @@ static void failed_fsync_is_an_outage_and_retires_its_descriptor(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void one_fsync_covers_a_whole_drive(void **state)
+static void one_fsync_covers_a_whole_call_of_drive(void **state)
 {
     struct peer *p = *state;
     deliver(p, 1, 64);
@@ -483,14 +483,14 @@ int main(void)
         .spoil = peer_spoil,
     };
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(torn_last_line_is_cut_off),
-        ON_A_FILE(torn_line_longer_than_a_block_is_cut_off),
+        cmocka_unit_test(torn_last_line_is_removed),
+        ON_A_FILE(torn_line_longer_than_a_block_is_removed),
         ON_A_FILE(torn_line_of_another_relay_is_removed_while_open),
         ON_A_FILE(unterminated_foreign_line_is_terminated_and_kept),
         ON_A_FILE(failed_write_leaves_no_trace_and_succeeds_later),
         ON_A_FILE(full_device_is_down),
         ON_A_FILE(failed_fsync_is_an_outage_and_retires_its_descriptor),
-        ON_A_FILE(one_fsync_covers_a_whole_drive),
+        ON_A_FILE(one_fsync_covers_a_whole_call_of_drive),
         ON_A_FILE(lock_held_by_another_process_is_down_and_never_hangs),
         ON_A_FILE(brief_lock_has_no_effect),
         ON_A_FILE(cancel_does_not_wait_for_a_lock),

@@ -198,7 +198,7 @@ static void handler_error_text_is_sanitized(void **state)
     }
 }
 
-static void unknown_verdict_is_a_retry(void **state)
+static void unknown_verdict_counts_as_a_retry(void **state)
 {
     struct sink_rig rig;
     struct script s = {.steps[0] = {.status = (enum sink_status)99}};
@@ -228,7 +228,7 @@ int main(void)
         cmocka_unit_test(event_without_a_handler_counts_as_delivered),
         cmocka_unit_test(sink_accepts_nothing_more_once_a_handler_is_down),
         cmocka_unit_test(handler_error_text_is_sanitized),
-        cmocka_unit_test(unknown_verdict_is_a_retry),
+        cmocka_unit_test(unknown_verdict_counts_as_a_retry),
     };
     return sink_suite_run(&handlers, &(struct suite_part)SUITE_PART(tests), 1);
 }

@@ -188,7 +188,7 @@ static void nonblocking_standard_output_works(void **state)
     stalled_reader_does_not_block_drive(state);
 }
 
-static void full_device_is_down_while_no_line_is_torn(void **state)
+static void full_device_is_down_if_no_line_is_torn(void **state)
 {
     struct sink_rig rig;
     (void)state;
@@ -310,7 +310,7 @@ int main(void)
         ON_A_PIPE(stalled_reader_does_not_block_drive),
         ON_A_PIPE(cancel_counts_whole_lines_as_delivered),
         ON_A_PIPE(nonblocking_standard_output_works),
-        cmocka_unit_test(full_device_is_down_while_no_line_is_torn),
+        cmocka_unit_test(full_device_is_down_if_no_line_is_torn),
         cmocka_unit_test(partial_line_is_completed_before_the_next),
         ON_A_PIPE(reader_stalled_past_the_time_limit_is_an_outage),
         cmocka_unit_test(text_after_the_colon_is_refused),

@@ -215,7 +215,7 @@ static void lost_claim_answer_never_lets_later_events_overtake(void **state)
 
 /* The consumer is removed while a stopping relay has a delivery in flight. Found by the
  * simulator. */
-static void consumer_removed_while_draining_awaits_deliveries(void **state)
+static void drain_awaits_deliveries_of_a_removed_consumer(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
@@ -420,7 +420,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
     ON_A_RIG(lost_claim_answer_delays_events_but_loses_none),
     ON_A_RIG(lost_claim_answer_never_lets_later_events_overtake),
-    ON_A_RIG(consumer_removed_while_draining_awaits_deliveries),
+    ON_A_RIG(drain_awaits_deliveries_of_a_removed_consumer),
     ON_A_RIG(key_waits_for_deliveries_of_a_lost_claim),
     ON_A_RIG(followers_proceed_if_a_lost_event_returns_untried),
     ON_A_RIG(lost_claim_answer_never_lets_released_events_overtake),

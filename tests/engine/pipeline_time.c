@@ -224,7 +224,7 @@ static struct worker *patient_worker(struct rig *g)
     return w;
 }
 
-static void settlement_waits_a_little_for_the_next_claim(void **state)
+static void settlement_waits_briefly_for_the_next_claim(void **state)
 {
     struct rig *g = *state;
     patient_worker(g);
@@ -361,7 +361,7 @@ static void sink_that_requests_polls_is_polled_until_done(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_RIG(sink_that_requests_polls_is_polled_until_done),
-    ON_A_RIG(settlement_waits_a_little_for_the_next_claim),
+    ON_A_RIG(settlement_waits_briefly_for_the_next_claim),
     ON_A_RIG(pipeline_reports_when_a_delayed_settlement_is_due),
     ON_A_RIG(event_due_between_step_and_wait_ends_the_wait),
     ON_A_RIG(sink_due_between_step_and_wait_is_tried_at_once),

@@ -132,7 +132,7 @@ static enum sink_status some_are_inexpressible(struct model *m, const struct del
     return m->g->mono < out_until ? SINK_RETRY : SINK_DELIVERED;
 }
 
-static void local_rejection_does_not_count_for_the_peer(void **state)
+static void local_rejection_does_not_show_that_the_peer_works(void **state)
 {
     struct rig *g = *state;
     emit_in_outage(g, some_are_inexpressible);
@@ -457,7 +457,7 @@ static void healthy_events_proceed_beside_a_failing_type(void **state)
 }
 
 /* The fault remains unknown, but the event is not retried forever. */
-static void event_failing_alone_is_finally_buried(void **state)
+static void event_failing_alone_is_eventually_buried(void **state)
 {
     struct rig *g = *state;
     worker(g, "fast,cap=1m,outage=10m", "order=global");
@@ -474,7 +474,7 @@ static void event_failing_alone_is_finally_buried(void **state)
 
 /* Others are delivered, but never close to its failures. No single success is proof, but together
  * they are. */
-static void event_failing_among_rare_others_is_finally_buried(void **state)
+static void event_failing_among_rare_others_is_eventually_buried(void **state)
 {
     struct rig *g = *state;
     /* tried after 16 s, then every 10 s */
@@ -781,7 +781,7 @@ int main(void)
         ON_A_RIG(outage_longer_than_patience_buries_nothing),
         ON_A_RIG(outage_of_hours_buries_nothing),
         ON_A_RIG(end_of_a_long_outage_buries_nothing),
-        ON_A_RIG(local_rejection_does_not_count_for_the_peer),
+        ON_A_RIG(local_rejection_does_not_show_that_the_peer_works),
         ON_A_RIG(deferred_event_does_not_count_against_others),
         ON_A_RIG(refused_event_does_not_count_against_others),
         ON_A_RIG(refusals_use_up_attempts_if_every_event_is_refused),
@@ -799,8 +799,8 @@ int main(void)
         ON_A_RIG(event_failing_among_others_gets_only_its_attempts),
         ON_A_RIG(many_events_failing_among_others_are_buried),
         ON_A_RIG(healthy_events_proceed_beside_a_failing_type),
-        ON_A_RIG(event_failing_alone_is_finally_buried),
-        ON_A_RIG(event_failing_among_rare_others_is_finally_buried),
+        ON_A_RIG(event_failing_alone_is_eventually_buried),
+        ON_A_RIG(event_failing_among_rare_others_is_eventually_buried),
         ON_A_RIG(late_failure_does_not_start_an_outage),
         ON_A_RIG(outage_ends_with_the_first_delivery),
         ON_A_RIG(late_evidence_still_counts),

@@ -211,7 +211,7 @@ static void back_pressure_is_not_a_failure(void **state)
     assert_int_equal(pipeline_stats(w->p)->retried, 0);
 }
 
-static void fatal_sink_error_stops_the_consumer_and_releases_all(void **state)
+static void fatal_sink_error_stops_the_consumer_and_releases_all_events(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -230,7 +230,7 @@ static void fatal_sink_error_stops_the_consumer_and_releases_all(void **state)
         assert_int_equal(g->seen[i].attempt, 1);
 }
 
-static void failure_holds_its_key_in_all_batches_in_flight(void **state)
+static void failure_holds_back_its_key_in_all_batches_in_flight(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=2", "retry=base=1s,attempts=3,jitter=none", NULL);
@@ -255,7 +255,7 @@ static void failure_holds_its_key_in_all_batches_in_flight(void **state)
     assert_int_equal(rig_look(g).delivered, 6);
 }
 
-static void delayed_event_holds_its_key_until_its_time(void **state)
+static void delayed_event_holds_back_its_key_until_its_time(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -345,9 +345,9 @@ int main(int argc, char **argv)
         ON_A_RIG(down_sink_keeps_the_order_without_using_attempts),
         ON_A_RIG(failstop_sink_gets_whole_batches_and_keeps_order_when_down),
         ON_A_RIG(back_pressure_is_not_a_failure),
-        ON_A_RIG(fatal_sink_error_stops_the_consumer_and_releases_all),
-        ON_A_RIG(failure_holds_its_key_in_all_batches_in_flight),
-        ON_A_RIG(delayed_event_holds_its_key_until_its_time),
+        ON_A_RIG(fatal_sink_error_stops_the_consumer_and_releases_all_events),
+        ON_A_RIG(failure_holds_back_its_key_in_all_batches_in_flight),
+        ON_A_RIG(delayed_event_holds_back_its_key_until_its_time),
         ON_A_RIG(long_chain_of_one_key_is_held_back_without_recursion),
         ON_A_RIG(few_retries_wait_20_ms_to_be_batched),
     };

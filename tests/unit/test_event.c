@@ -67,7 +67,7 @@ static void full_and_minimal_events_are_accepted(void **state)
     accepted(&bare);
 }
 
-static void type_is_refused_when_missing_empty_or_too_long(void **state)
+static void missing_empty_or_overlong_type_is_refused(void **state)
 {
     (void)state;
     WITH(type, absent, "type is missing");
@@ -129,7 +129,7 @@ static void only_aggregate_ids_may_contain_a_slash(void **state)
     FINE(aggregate_id, STR("a/b/c"));
 }
 
-static void aggregates_may_hold_quotes_and_spaces(void **state)
+static void aggregates_may_contain_quotes_and_spaces(void **state)
 {
     (void)state;
     FINE(aggregate_type, STR("it's a \"type\""));
@@ -333,13 +333,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(full_and_minimal_events_are_accepted),
-        cmocka_unit_test(type_is_refused_when_missing_empty_or_too_long),
+        cmocka_unit_test(missing_empty_or_overlong_type_is_refused),
         cmocka_unit_test(type_with_white_space_is_refused),
         cmocka_unit_test(control_characters_are_refused_everywhere),
         cmocka_unit_test(invalid_utf8_is_refused_everywhere),
         cmocka_unit_test(aggregate_needs_both_type_and_id),
         cmocka_unit_test(only_aggregate_ids_may_contain_a_slash),
-        cmocka_unit_test(aggregates_may_hold_quotes_and_spaces),
+        cmocka_unit_test(aggregates_may_contain_quotes_and_spaces),
         cmocka_unit_test(keys_have_limits_and_are_not_empty),
         cmocka_unit_test(payload_is_json_within_its_limit),
         cmocka_unit_test(payload_size_is_checked_before_its_syntax),

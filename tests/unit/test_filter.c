@@ -160,7 +160,7 @@ static void every_kind_of_literal_can_be_compared(void **state)
     assert_true(passes("n = ''", "{\"n\":\"\"}"));
 }
 
-static void not_equal_is_exactly_the_negation(void **state)
+static void not_equal_is_the_exact_negation_of_equal(void **state)
 {
     (void)state;
     assert_false(passes("a != 1", "{\"a\":1}"));
@@ -339,7 +339,7 @@ int main(void)
         cmocka_unit_test(any_matching_pattern_is_enough),
         cmocka_unit_test(bad_patterns_are_reported_with_their_position),
         cmocka_unit_test(every_kind_of_literal_can_be_compared),
-        cmocka_unit_test(not_equal_is_exactly_the_negation),
+        cmocka_unit_test(not_equal_is_the_exact_negation_of_equal),
         cmocka_unit_test(exists_may_precede_or_follow_its_path),
         cmocka_unit_test(paths_traverse_objects_and_arrays),
         cmocka_unit_test(keywords_may_be_names_if_quoted_or_behind_a_dot),

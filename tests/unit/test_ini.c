@@ -126,7 +126,7 @@ static void duplicate_name_in_a_section_is_refused(void **state)
     reads(STR("a=1\n[s]\na=2\n[t]\na=3\nA=4\n"), "|a|1;[s]s|a|2;[t]t|a|3;t|A|4;");
 }
 
-static void lines_may_be_of_any_length_and_number(void **state)
+static void any_number_of_lines_of_any_length_is_read(void **state)
 {
     (void)state;
     struct buf text, want;
@@ -176,7 +176,7 @@ int main(void)
         cmocka_unit_test(surrounding_quotes_are_removed_once),
         cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(duplicate_name_in_a_section_is_refused),
-        cmocka_unit_test(lines_may_be_of_any_length_and_number),
+        cmocka_unit_test(any_number_of_lines_of_any_length_is_read),
         cmocka_unit_test(load_reads_a_file_or_reports_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

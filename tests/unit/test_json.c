@@ -423,7 +423,7 @@ static void quote_undoes_unescape_at_every_offset(void **state)
     }
 }
 
-static void quote_leaves_the_buffer_whole_at_its_ceiling(void **state)
+static void quote_leaves_the_buffer_intact_at_its_ceiling(void **state)
 {
     (void)state;
     struct buf b;
@@ -511,7 +511,7 @@ int main(void)
         cmocka_unit_test(equal_never_crosses_types),
         cmocka_unit_test(quote_escapes_only_what_must_be_escaped),
         cmocka_unit_test(quote_undoes_unescape_at_every_offset),
-        cmocka_unit_test(quote_leaves_the_buffer_whole_at_its_ceiling),
+        cmocka_unit_test(quote_leaves_the_buffer_intact_at_its_ceiling),
         cmocka_unit_test(flat_only_turns_line_breaks_into_spaces),
         cmocka_unit_test(utf8_valid_reports_the_first_bad_byte),
         cmocka_unit_test(utf8_valid_sees_every_byte_of_long_text),

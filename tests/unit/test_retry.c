@@ -87,7 +87,7 @@ static void hold_removes_the_attempt_limit_unless_explicit(void **state)
     assert_int_equal(p.attempts, usual);
 }
 
-static void shown_policy_parses_back(void **state)
+static void shown_policy_can_be_parsed_again(void **state)
 {
     (void)state;
     static const char *const texts[] = {"fast",
@@ -130,7 +130,7 @@ int main(void)
         cmocka_unit_test(fast_jitters_over_the_whole_range_and_is_capped),
         cmocka_unit_test(every_retry_parameter_can_be_set),
         cmocka_unit_test(hold_removes_the_attempt_limit_unless_explicit),
-        cmocka_unit_test(shown_policy_parses_back),
+        cmocka_unit_test(shown_policy_can_be_parsed_again),
         cmocka_unit_test(invalid_parameters_are_refused_by_name),
     };
     return cmocka_run_group_tests_name("retry", tests, NULL, NULL);

@@ -175,7 +175,7 @@ static void signed_text_is_unambiguous(void **state)
     signature_keys_free(keys);
 }
 
-static void only_digits_are_a_timestamp(void **state)
+static void timestamp_has_only_digits(void **state)
 {
     static const char *const bad[] = {"",
                                       "123xyz",
@@ -367,7 +367,7 @@ int main(void)
         cmocka_unit_test(private_key_signatures_match_other_libraries),
         cmocka_unit_test(only_the_matching_public_key_is_accepted),
         cmocka_unit_test(signed_text_is_unambiguous),
-        cmocka_unit_test(only_digits_are_a_timestamp),
+        cmocka_unit_test(timestamp_has_only_digits),
         cmocka_unit_test(replays_and_repeats_are_distinguished),
         cmocka_unit_test(replay_memory_is_bounded_and_keeps_the_newest),
         cmocka_unit_test(base64_round_trips),
