@@ -124,7 +124,7 @@ class Durable(PgCase):
         self.assertEqual(sorted(self.got()[n + 1:]), sorted([str(n), str(n + 1)]), "of two keys, in either order")
         relay.stop()
 
-    def test_turn_flushes_events_not_yet_on_disk(self):
+    def test_turn_flushes_events_that_are_not_yet_on_disk(self):
         relay = self.relay_that_stands_still()
         self.warm_up(8)
         self.sql("SET synchronous_commit = off")

@@ -274,7 +274,7 @@ class Traps(MariaCase):
 
     # ---- connections ----
 
-    def test_killed_connections_lose_and_misorder_nothing(self):
+    def test_killed_connections_lose_and_reorder_nothing(self):
         with self.relay(*self.consumer) as relay:
             for i in range(60):
                 self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(n % 3), "payload": i * 5 + n} for n in range(5)])

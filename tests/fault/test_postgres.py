@@ -450,7 +450,7 @@ class Refused(Faults):
             self.assertIn("version 999", said)
             self.assertIn("use a newer outbox", said)
 
-    def test_relay_stops_when_its_outbox_becomes_newer(self):
+    def test_relay_stops_when_its_outbox_is_upgraded(self):
         self.init()
         relay = self.mail()
         self.wait_asleep(1, relay)

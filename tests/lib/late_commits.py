@@ -52,7 +52,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
-    def test_late_event_with_a_very_low_seq_is_handed_out_alone(self):
+    def test_late_event_with_a_very_low_number_is_handed_out_once(self):
         writer = self.writer()
         low = writer.emit("a/1")
         others = self.session()

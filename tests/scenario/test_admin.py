@@ -311,7 +311,7 @@ class UnixSocket(AdminCase):
             self.assertIn("another process is listening on this socket", self.refused(UNAVAILABLE))
             self.assertEqual(self.status(relay, "/livez"), 200)
 
-    def test_one_of_many_starting_processes_gets_the_socket(self):
+    def test_exactly_one_of_many_starting_processes_gets_the_socket(self):
         self.serve(listen=self.at).kill()
         relays = [self.relay("--listen", self.at, *self.sink(), wait=False) for _ in range(4)]
         wait_until(lambda: sum(relay.running() for relay in relays) == 1 and

@@ -115,7 +115,7 @@ class Adoption(FlagTable, PgCase):
         db.commit()
         self.assertEqual(self.json("adopt", "outbox")["copied"], 1)
 
-    def test_columns_may_have_other_names(self):
+    def test_adopted_columns_may_have_other_names(self):
         self.sql('CREATE TABLE jobs (nr int, "What ""is""" text, body text, owner text, "of" text, born timestamp, '
                  'done boolean)')
         self.sql("INSERT INTO jobs VALUES (1, 'x', '1', 'order', '7', '2024-01-02', false), "

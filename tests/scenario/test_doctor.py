@@ -149,7 +149,7 @@ class Server(PgDoctor):
         with servers.PgBouncer(self.pg) as pooler:
             self.one("warning", "wakeup", "pooler", "poll every few milliseconds", args=("--store", pooler.url(self.dbname)))
 
-    def test_disabled_wake_ups_are_noted(self):
+    def test_disabled_wake_ups_are_reported(self):
         self.sql(f"ALTER DATABASE {self.dbname} SET outbox.wakeup = 'off'")
         self.assertIn("note", [f[0] for f in self.doctor() if f[1] == "wakeup" and "outbox.wakeup" in f[2]])
 

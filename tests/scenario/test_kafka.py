@@ -275,7 +275,7 @@ class Received(OnKafka, Case):
 
 @on_each_store
 class Refused(OnKafka, Refusals):
-    def test_events_refused_by_one_topic_are_buried_others_arrive(self):
+    def test_only_events_refused_by_one_topic_are_buried(self):
         good = kafka.create(f"{self.topic}.good")
         self.check_refused_among_others(self.to(self.url(path="{type}")), lambda: len(kafka.read(good)), "UNKNOWN_TOPIC",
                                         f"{self.topic}.bad", good)

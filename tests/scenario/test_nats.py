@@ -71,10 +71,10 @@ class Delivered(Own):
 
 @on_each_store
 class Refused(Own, Refusals):
-    def test_events_refused_by_one_subject_are_buried_others_arrive(self):
+    def test_only_events_refused_by_one_subject_are_buried(self):
         self.check_subject("")
 
-    def test_exclusive_stream_buries_events_refused_by_one_subject(self):
+    def test_exclusive_stream_also_buries_only_refused_events(self):
         self.check_subject("&exclusive=on")
 
     def check_subject(self, query):

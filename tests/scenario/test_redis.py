@@ -124,7 +124,7 @@ class Errors(unittest.TestCase):
 
 @on_each_store
 class Refused(Redis, Refusals):
-    def test_events_refused_by_one_stream_are_buried_others_arrive(self):
+    def test_only_events_refused_by_one_stream_are_buried(self):
         self.redis("SET", "bad", "x")
         self.check_refused_among_others(self.to("{type}"), lambda: len(self.redis.entries("good")), "WRONGTYPE")
 

@@ -74,7 +74,7 @@ class Demo(unittest.TestCase):
             self.assertEqual((done.returncode, os.listdir(tmp)), (1, [stub.name]))
         self.assertIn("no room left\nrun: the mariadb server did not start\n", done.stderr)
 
-    def test_repeated_runs_print_no_warnings(self):
+    def test_repeated_runs_never_print_warnings(self):
         for n in range(5):
             done = subprocess.run([ROOT / "run", "--orders", "20"], cwd="/", env=clean_env(), capture_output=True, text=True,
                                   timeout=150, stdin=subprocess.DEVNULL)
