@@ -45,7 +45,7 @@ static void dismiss(struct company *c)
     free(c);
 }
 
-/* all_turn makes the turns of all members, each settling its batch. Returns how many were simple.
+/* all_turn takes the turns of all members, each settling its batch. Returns how many were simple.
  * */
 static size_t all_turn(struct company *c)
 {
@@ -176,8 +176,8 @@ static void complex_turn_is_left_out_of_the_batch(void **state)
     PGconn *db = pg_connect();
     emit(c->g->st, "a");
 
-    /* c0 has an event parked, c1 is paused, c2 is locked by another session, and another worker has
-     * a claim of c3 */
+    /* c0 has an event parked, c1 is paused, c2 is locked by another session, and another worker
+     * holds a claim of c3 */
     assert_int_equal(claim(c->g, "c0"), 1);
     struct outcome o = failed(c->g, 0, 1, 60000);
     assert_true(settle(c->g, "c0", &o, 1));
@@ -434,7 +434,7 @@ static void single_turn_hands_out_many_or_large_events(void **state)
     dismiss(c);
 }
 
-/* settle_alone makes a simple turn that settles the batch of c0 as the owner of req. */
+/* settle_alone takes a simple turn that settles the batch of c0 as the owner of req. */
 static bool settle_alone(struct company *c, struct claim_request *req)
 {
     struct error err;

@@ -38,7 +38,7 @@ static void key_hash_matches_that_of_the_server(void **state)
 
 /* ---- events ---- */
 
-/* settle_and_claim parks the first event of the batch if `fail`, and the events that wait behind
+/* settle_and_claim parks the first event of the batch if `fail`, and the events waiting behind
  * others. */
 static size_t settle_and_claim(struct store_rig *g, const struct claim_request *req, bool fail)
 {

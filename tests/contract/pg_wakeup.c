@@ -39,7 +39,7 @@ static struct store *another(struct store *st)
     return other;
 }
 
-/* Two handles of consumers a and b that have found no event and sleep. The holder has the
+/* Two handles of consumers a and b that have found no event and sleep. The holder owns the
  * wake-up lock, so that commits notify; the listener sleeps behind it. */
 struct sleepers {
     struct store *holder, *listener;

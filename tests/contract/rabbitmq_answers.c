@@ -157,7 +157,7 @@ static int64_t now_ms(void)
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* is_blocked tells whether the sink has been notified of the alarm. */
+/* is_blocked tells whether the sink knows of the alarm. */
 static bool is_blocked(const struct peer *p)
 {
     return ((struct rabbitmq_sink *)p->rig.sk)->conn.blocked;

@@ -51,7 +51,8 @@ static void cost_per_retried_dead_letter_is_constant(void **state)
     put(g->st, "c");
     int64_t few = redelivered(g, 200), many = redelivered(g, 1600);
     if (many > 10 * few)
-        fail_msg("200 letters need %lld steps, 1,600 need %lld", (long long)few, (long long)many);
+        fail_msg("200 dead letters need %lld steps, 1,600 need %lld", (long long)few,
+                 (long long)many);
 }
 
 /* claimed_again parks an event of consumer c, claims it again beside `fresh` new ones, and returns

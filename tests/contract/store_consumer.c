@@ -70,7 +70,7 @@ static void consumer_with_unfinished_work_needs_force_to_be_removed(void **state
     assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), -1);
     assert_int_equal(err.code, ERR_NOTFOUND);
     assert_int_equal(err.retry_class, CLASS_FATAL);
-    put(g->st, "c"); /* starts over */
+    put(g->st, "c"); /* a new start */
     assert_int_equal(claim(g, "c"), 1);
 }
 

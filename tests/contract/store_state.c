@@ -82,7 +82,7 @@ static void dropped_dead_letter_is_shown_as_dropped(void **state)
     assert_int_equal(state_of_nth(g, 1), STATE_PENDING);
     assert_int_equal(claim(g, "c"), 1);
     assert_true(settle(g, "c", NULL, 0));
-    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED); /* sent back, and delivered in the end */
+    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED); /* retried, and delivered in the end */
     assert_int_equal(state_of_nth(g, 2), STATE_DROPPED);
 }
 

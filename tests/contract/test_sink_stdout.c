@@ -230,7 +230,7 @@ static void partial_line_is_completed_before_the_next(void **state)
     peer_arrived(peer, &got); /* fails at a line that is not whole */
     peer_teardown(peer);
     assert_int_equal(got.n, 6);
-    assert_string_equal(got.a[2].id, got.a[3].id); /* it comes again */
+    assert_string_equal(got.a[2].id, got.a[3].id); /* the event is repeated */
     sink_arrivals_release(&got);
     sink_rig_release(&rig);
 }

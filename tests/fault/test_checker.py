@@ -69,7 +69,7 @@ class Complaints(unittest.TestCase):
         self.look(order=(9, 1, 2, 3, 8, 5, 7), told=keyless, stored=stored).verdict()
 
     def test_too_many_repeats_are_detected(self):
-        self.assertIn("2 came again, more than 1", self.seen(None, order=(1, 2, 1, 3, 2, 5, 7), bound=1))
+        self.assertIn("2 repeats, more than 1", self.seen(None, order=(1, 2, 1, 3, 2, 5, 7), bound=1))
 
     def test_leftover_work_is_detected(self):
         self.assertIn("left in claims (1)", self.seen("left", left=[("mail", 7)]))

@@ -348,7 +348,7 @@ class Impatient(Faults):
 
     @contextlib.contextmanager
     def asking(self, t, statement, *params):
-        """asking makes t request a held lock, and continues once t waits; at the end t has the lock."""
+        """asking makes t request a held lock, and continues once t waits; at the end t holds the lock."""
         asker = threading.Thread(target=t.execute, args=(statement, params))
         asker.start()
         self.wait_until_it_waits("pid = %s", t.connection.get_backend_pid())

@@ -44,7 +44,7 @@ class Scaling(Numbers, PgCase):
             return []  # its server is down
 
     def spread(self, seconds):
-        """spread counts, over a while, in how many lanes each worker had a claim."""
+        """spread counts, over a while, in how many lanes each worker held a claim."""
         seen, end = collections.defaultdict(set), time.monotonic() + seconds
         while time.monotonic() < end:
             for owner, lane in self.sql("SELECT owner, lane FROM outbox.claim WHERE lane >= 0"): seen[owner].add(lane)

@@ -112,7 +112,7 @@ class Handlers(Scenario):
         sleeper.freeze()  # its other handlers may be anywhere, also between record and commit
         hold.unlink()
         other = self.start()
-        # In SQLite the sleeper has the write lock; elsewhere all is done without it.
+        # In SQLite the sleeper holds the write lock; elsewhere all is done without it.
         if self.one_writer: self.assertEqual(self.sql("SELECT count(*) FROM effect WHERE handler = 'stock'"), [(0,)])
         else: other.wait()
         sleeper.signal(signal.SIGCONT)

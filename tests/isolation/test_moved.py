@@ -359,7 +359,7 @@ class Servers(Exact):
         return there
 
 
-@thorough("it starts a cluster of its own for each case")
+@thorough("each case starts a cluster of its own")
 class Restored(Servers):
     def test_events_before_any_relay_reach_caught_up_consumers(self):
         self.burn(self.reader, 3000)
@@ -440,7 +440,7 @@ def servers_base(url):
     return os.environ.get("OUTBOX_TEST_PG") or url
 
 
-@thorough("it starts a cluster of its own for each case")
+@thorough("each case starts a cluster of its own")
 class Replicated(Servers):
     """A cut-over by logical replication, from a server that decodes its log to another."""
 

@@ -188,7 +188,7 @@ class Costs(ExactAlone):
         self.assertEqual([found(look) for look in (1000, 1700, 1800, None)], [None, None, 300, 300])
 
     def entries(self, *indexes):
-        """entries returns how many entries of these indexes were read so far; of lanes and claims, if none is named."""
+        """entries returns how many entries of these indexes were read so far; of lanes and claims by default."""
         self.reader.do("SELECT pg_stat_force_next_flush()")
         return self.session().do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelname = ANY (%s)",
                                  list(indexes or ("claim_pkey", "lane_pkey")))[0][0]

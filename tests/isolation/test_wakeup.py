@@ -1,4 +1,4 @@
-"""Wake-ups with real relays: every sleeping relay is woken by every commit, also when another sleeping relay dies. No relay polls
+"""Wake-ups with real relays: every sleeping relay is woken by every commit, even when another sleeping relay dies. No relay polls
 within the time a test would wait, except after a holder died: then a listener does, after ten seconds."""
 # quick: no
 # sanitizers: soak

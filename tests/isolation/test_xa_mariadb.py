@@ -1,5 +1,5 @@
 """G2, G3, G4 and G10 on MariaDB with prepared transactions (XA): their events are delivered once they are committed, by any
-session, also after failures of the server, in the order of their key, and never if they are rolled back."""
+session, even after failures of the server, in the order of their key, and never if they are rolled back."""
 # build: plain
 # quick: no
 import random

@@ -73,7 +73,7 @@ class Marked(Marking):
         killed = self.relay("--consumer", "mail", "--lease", "1s", "--sink", "exec:echo $OUTBOX_SEQ >>had; kill -9 $PPID", wait=False)
         killed.wait(expect=-9)
         self.assertEqual(self.path("had").read_text(), "1\n")
-        self.assertEqual(self.processed(), [], "it was delivered, but the delivery was not recorded")
+        self.assertEqual(self.processed(), [], "the event was delivered, but its delivery was not recorded")
         self.insert(2)
         with self.relay("--consumer", "mail", "--lease", "1s", "--sink", "exec:echo $OUTBOX_SEQ >>had"):
             wait_until(lambda: self.processed() == [1, 2], what=lambda: str(self.processed()))

@@ -230,7 +230,7 @@ class Conformance(unittest.TestCase):
         self.assertEqual(said(*on_both[:3], "ok 2 - B.test_y # SKIP no server")[0], "test_y: skipped")
         self.assertEqual(said(*on_both[:3], "not ok 2 - B.test_y")[0], "test_y: failed")
         self.assertEqual(said()[0], "test_y: not run")
-        self.assertEqual(said(cell="")[0], "no test is named")
+        self.assertEqual(said(cell="")[0], "names no test")
         self.assertEqual(said(*on_both, stores="PostgreSQL, SQLite, memory"), ["no test on memory"])
         self.assertEqual(said(*on_both, stores="PostgreSQL, MariaDB (not yet)"), [])
 

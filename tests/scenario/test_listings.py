@@ -84,7 +84,7 @@ class Listings:
                     self.assertEqual(self.listed("--state", state, "--look", "1", *order), ([seq], None), state)
                     self.assertEqual(self.listed("--state", state, "--look", "1", "--type", "none", *order), ([], None), state)
                 self.assertEqual(self.listed("--state", "pending", "--look", "1", *order), ([35], None), "every event up to its position was claimed")
-                self.assertEqual(self.listed("--state", "before-start", "--look", "1", *order), ([], None), "it started at the first event")
+                self.assertEqual(self.listed("--state", "before-start", "--look", "1", *order), ([], None), "the consumer started at the first event")
                 self.assertEqual(self.listed("--state", "skipped", "--look", "10", *order)[0], [])
                 self.assertIsNotNone(self.listed("--state", "skipped", "--look", "10", *order)[1])
             self.assertEqual(self.listed("--state", "delivered", "--look", "1", "--limit", "14"), (list(range(1, 15)), None))

@@ -122,7 +122,7 @@ class Many(OneRelay, PgCase):
             self.wait_for(8, ["first", "second", "third"], relay)
 
     def test_returned_connection_wakes_only_one_waiter(self):
-        """Consumers with several lanes make their turns alone, on two connections for all of them."""
+        """Consumers with several lanes take their turns separately, on two connections for all of them."""
         n, events = 100, 3
         def switches(pid):
             status = (task.joinpath("status").read_text() for task in pathlib.Path(f"/proc/{pid}/task").iterdir())

@@ -309,7 +309,7 @@ class Catalog(PgCase):
         for name, bound, config, body in rows:
             with self.subTest(name):
                 own = "search_path=pg_catalog, pg_temp" in (config or [])
-                self.assertTrue(bound or own or NAMED in body, "it uses its caller's search_path")
+                self.assertTrue(bound or own or NAMED in body, "the function uses its caller's search_path")
 
     def test_hot_functions_are_called_without_changing_a_setting(self):
         """A `SET search_path` is done and undone at each call. Every emit and every claimed event passes through these."""

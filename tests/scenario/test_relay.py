@@ -62,7 +62,7 @@ class RelayCase:
         return self.json("consumers", "show", name)
 
     def make_due(self):
-        """make_due makes events that wait for a retry due."""
+        """make_due makes events waiting for a retry due."""
         self.ask(f"UPDATE @parked SET due_at = {self.time_of(1)} WHERE due_at IS NOT NULL")
 
     def assert_settled(self, delivered, consumer="mail"):

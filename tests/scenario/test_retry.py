@@ -1,4 +1,4 @@
-"""An operator retries events that wait for their next attempt, or are dead letters; the CLI names those that cannot be
+"""An operator retries events waiting for their next attempt, and dead letters; the CLI names those that cannot be
 retried."""
 import unittest
 

@@ -218,7 +218,7 @@ class Shown:
             if (start is None or e.n < start) and wants(e): self.model[name].state[e.n] = "before-start"
 
     def operate_on_letters(self, name):
-        """operate_on_letters: some dead letters are dropped, one is sent back."""
+        """operate_on_letters: some dead letters are dropped, one is sent back for retry."""
         c = self.model[name]
         dead = [e for e in self.events if c.state.get(e.n) == "expired"]
         self.rng.shuffle(dead)
@@ -627,7 +627,7 @@ class Sqlite(Shown, Case):
 
 
 class Postgres(Shown, PgCase):
-    # Where other transactions are under way, also of other databases, a consumer may be past an event and not know it yet.
+    # Where other transactions are under way, even in other databases, a consumer may be past an event and not know it yet.
     PREFIX, VIEW, SQL_UNSURE, EXACT_FLOOR = "outbox.", "outbox.delivery", False, False
     SEEDS = 2
     NUMBER = "(payload ->> 'n')::int"
