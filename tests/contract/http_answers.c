@@ -7,7 +7,7 @@
 
 #include "http_rig.h"
 
-static void every_status_has_its_outcome(void **state)
+static void every_status_has_the_expected_outcome(void **state)
 {
     static const struct {
         unsigned code;
@@ -239,7 +239,7 @@ static void response_text_is_sanitized(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_PEER(every_status_has_its_outcome),
+    ON_A_PEER(every_status_has_the_expected_outcome),
     ON_A_PEER(retry_after_is_honoured),
     ON_A_PEER(nothing_is_sent_before_retry_after_expires),
     ON_A_PEER(redirect_is_not_followed),

@@ -8,7 +8,7 @@
 #include "redis_peer.h"
 #include "redis_scripted.h"
 
-static void every_error_has_its_outcome(void **state)
+static void every_error_has_the_expected_outcome(void **state)
 {
     static const struct {
         const char *text;
@@ -93,7 +93,7 @@ static enum sink_status status_of(enum redis_fault fault)
     return SINK_DOWN;
 }
 
-static void every_documented_error_has_its_outcome(void **state)
+static void every_documented_error_has_its_documented_outcome(void **state)
 {
     struct peer *p = *state;
     char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8], said[200];
@@ -251,8 +251,8 @@ static void key_acl_fails_one_stream_and_command_acl_fails_all(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(every_error_has_its_outcome),
-    OWN(every_documented_error_has_its_outcome),
+    OWN(every_error_has_the_expected_outcome),
+    OWN(every_documented_error_has_its_documented_outcome),
     OWN(redis_error_text_is_sanitized),
     OWN(key_of_the_wrong_type_as_the_only_stream_is_refused),
     OWN(full_redis_memory_is_down),

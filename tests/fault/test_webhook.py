@@ -49,7 +49,7 @@ class WebhookCase(Case):
 
 
 class Away(WebhookCase):
-    def test_dead_endpoint_gets_all_later_without_using_attempts(self):
+    def test_events_wait_for_a_dead_endpoint_without_using_attempts(self):
         endpoint = self.endpoint()
         endpoint.stop()
         self.number(1, 2, 3)

@@ -115,7 +115,7 @@ webhook-ca-file = neither
                 (_, text), = self.problems("-c", "o.conf")
                 self.assertRegex(text, r"this is a private address; to allow it, set webhook-allow = (::ffff:)?10\.0\.0\.1$")
 
-    def test_unopenable_store_is_refused_by_check_and_relay(self):
+    def test_invalid_store_url_is_refused_by_check_and_relay(self):
         for store in ("sqlite:", "postgres://h:99999/db", "postgres://h/db?sslmode=bogus", "postgres://h/db?port=1,2",
                       "postgres://h/db?target_session_attrs=x", "postgres://h/db?bogus=1", "postgres://h/db?schema=pg_x"):
             with self.subTest(store=store):

@@ -158,7 +158,7 @@ class Server(PgDoctor):
                  "'SELECT statement_timestamp() - interval ''90 seconds'''")
         self.one("warning", "clock", "the store's clock is 1m", "behind this one")
 
-    def test_unremovable_dead_rows_are_found(self):
+    def test_dead_rows_that_cannot_be_removed_are_found(self):
         self.sql("INSERT INTO outbox.parked (consumer, seq, key, attempts) SELECT 'x', g, 0, 0 FROM "
                  "generate_series(1, 60000) g; DELETE FROM outbox.parked")
         servers.forget_connections()  # a session reports its activity when it ends, or much later

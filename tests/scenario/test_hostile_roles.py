@@ -421,7 +421,7 @@ class Consumers(Hostile):
         self.refused(db, "SELECT outbox.register('other')")
         self.refused(db, "SELECT outbox._report('mail', 'all is well')")
 
-    def test_role_works_on_its_own_consumer_and_handlers(self):
+    def test_role_can_work_on_its_own_consumer_and_handlers(self):
         db = self.as_role(self.audit)
         self.assertEqual(self.run_on(db, "SELECT outbox.register('audit')"), [(False,)])
         self.run_on(db, "BEGIN")

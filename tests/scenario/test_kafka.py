@@ -141,7 +141,7 @@ class Strangers(OnKafka, Case):
                 self.assertEqual(e["traceparent"], TRACE)
                 self.assertEqual(e["data"] if isinstance(e["data"], dict) else json.loads(e["data"]), {"n": ids.index(e["id"])})
 
-    def test_debezium_format_matches_its_outbox_router(self):
+    def test_debezium_format_matches_debeziums_outbox_router(self):
         """Debezium's EventRouter: the topic by the aggregate's type, the key its id, the payload alone, one header: id."""
         kafka.create("outbox.event.order")
         event = self.emit("order.placed", "order/42", {"total": 99}, "--header", f"traceparent={TRACE}")

@@ -255,7 +255,7 @@ class Gen(PgCase):
         self.sql(self.gen())
         self.valid()
 
-    def test_flyway_runs_in_the_transaction_of_the_tool(self):
+    def test_flyway_migration_runs_in_the_transaction_of_flyway(self):
         text = self.gen("--tool", "flyway")
         self.assertTrue(text.startswith("-- V1__outbox.sql\n"))
         self.assertNotRegex(text, r"(?m)^(BEGIN|COMMIT);")

@@ -97,7 +97,7 @@ class Order(RelayCase):
             wait_until(lambda: self.got()[5:] == [2], what=relay.output)
         self.assert_settled(6)
 
-    def test_in_global_order_a_failing_event_holds_back_all(self):
+    def test_in_global_order_a_failing_event_holds_back_all_others(self):
         self.broken.touch()
         for n in range(1, 9): self.number(n, key=str(n))
         with self.relay(*self.failing("[ $OUTBOX_SEQ = 3 ]", "--retry", QUICK, "--order", "global")) as relay:
@@ -234,7 +234,7 @@ class Failing(RelayCase):
         draft.chmod(0o755)
         draft.rename(path)
 
-    def test_down_sink_gets_all_in_order_without_using_attempts(self):
+    def test_down_sink_gets_events_in_order_without_using_attempts(self):
         folder = self.path("not-yet")
         sink = self.file_sink(out=folder / "out")
         self.number(*range(30))

@@ -53,7 +53,7 @@ class Bugs(unittest.TestCase):
                      "What.\nSeen by: sim\n\n@@ src/a.c\n+2\n", "What.\nSeen by: sim\n\n@@ src/a.c\n 2\n", "What.\nSeen by: sim\n\n@@ a\n-1\n2\n"):
             with self.subTest(text), self.assertRaisesRegex(bugs.Stale, "EXAMPLE"): bug(text)
 
-    def test_change_applies_in_its_function_in_any_layout(self):
+    def test_change_applies_within_its_function_in_any_layout(self):
         self.assertEqual(self.changed("l->to = l->from + n;", "l->to = n;"), CODE.replace("l->to =\n        l->from + n", "l->to = n"))
         self.assertEqual(self.changed("return n;", "return 1;"), "return 1;".join(CODE.rsplit("return n;", 1)))
 

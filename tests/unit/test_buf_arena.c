@@ -174,7 +174,7 @@ static void pieces_do_not_overlap(void **state)
 
 /* After a few rounds of the same size, one block holds the batch, so the first allocation always
  * returns the same address. */
-static void steady_batches_reuse_one_block(void **state)
+static void batches_of_steady_size_reuse_one_block(void **state)
 {
     (void)state;
     struct arena a;
@@ -271,7 +271,7 @@ int main(void)
         cmocka_unit_test(absent_strings_add_nothing),
         cmocka_unit_test(memory_is_aligned_for_any_type),
         cmocka_unit_test(pieces_do_not_overlap),
-        cmocka_unit_test(steady_batches_reuse_one_block),
+        cmocka_unit_test(batches_of_steady_size_reuse_one_block),
         cmocka_unit_test(limit_counts_allocated_bytes),
         cmocka_unit_test(zalloc_zeroes_reused_memory_and_refuses_overflow),
         cmocka_unit_test(bytes_copies_and_terminates),

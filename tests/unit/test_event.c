@@ -136,7 +136,7 @@ static void aggregates_may_contain_quotes_and_spaces(void **state)
     FINE(aggregate_id, STR("'; drop table event; -- \\ \xf0\x9f\x98\x80"));
 }
 
-static void keys_have_limits_and_are_not_empty(void **state)
+static void empty_or_overlong_keys_are_refused(void **state)
 {
     (void)state;
     struct str full = {long_text, EVENT_KEY_MAX}, over = {long_text, EVENT_KEY_MAX + 1};
@@ -340,7 +340,7 @@ int main(void)
         cmocka_unit_test(aggregate_needs_both_type_and_id),
         cmocka_unit_test(only_aggregate_ids_may_contain_a_slash),
         cmocka_unit_test(aggregates_may_contain_quotes_and_spaces),
-        cmocka_unit_test(keys_have_limits_and_are_not_empty),
+        cmocka_unit_test(empty_or_overlong_keys_are_refused),
         cmocka_unit_test(payload_is_json_within_its_limit),
         cmocka_unit_test(payload_size_is_checked_before_its_syntax),
         cmocka_unit_test(headers_are_an_object_of_strings),

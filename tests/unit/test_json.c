@@ -51,7 +51,7 @@ static void every_kind_of_value_is_accepted(void **state)
              "\xf4\x8f\xbf\xbf\"");
 }
 
-static void value_is_the_text_without_outer_white_space(void **state)
+static void value_excludes_surrounding_white_space(void **state)
 {
     (void)state;
     struct json v = parsed(" \r\n\t{\"a\" : 1 } \n");
@@ -489,7 +489,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_of_value_is_accepted),
-        cmocka_unit_test(value_is_the_text_without_outer_white_space),
+        cmocka_unit_test(value_excludes_surrounding_white_space),
         cmocka_unit_test(anything_but_one_value_is_refused),
         cmocka_unit_test(bad_numbers_are_refused),
         cmocka_unit_test(bad_brackets_are_refused),
