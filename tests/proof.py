@@ -14,7 +14,7 @@ GUARANTEES = ROOT / "tests" / "guarantees.md"
 HEAD = re.compile(r"^## (.*)$", re.MULTILINE)
 TEST = re.compile(r"`(\w+/\w+\.(?:c|py)):(\w+)`")
 FIGURES = re.compile(r"^# figures: (\{.*\})$", re.MULTILINE)
-SIMULATOR = "random_histories_break_no_guarantee"
+SIMULATOR = "random_histories_never_break_a_guarantee"
 
 
 def guarantees():

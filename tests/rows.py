@@ -171,7 +171,7 @@ def outcomes(jobs):
 
 def troubles(row, found):
     """troubles returns the reasons why a row is not proven, except known gaps."""
-    said = [] if row.tests else ["no test is named"]
+    said = [] if row.tests else ["names no test"]
     proven = set()
     for (file, test), on in row.tests.items():
         outcome = found[file, test]

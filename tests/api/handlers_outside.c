@@ -40,7 +40,7 @@ static outbox_verdict send_letter(const outbox_event *ev, outbox_tx *tx, void *c
     return OUTBOX_DONE;
 }
 
-static void external_handler_is_recorded_after_it_acted(void **state)
+static void external_handler_is_recorded_after_its_action(void **state)
 {
     (void)state;
     for (int round = 0; round < 2; round++) {
@@ -79,7 +79,7 @@ static outbox_verdict plain(const outbox_event *ev, outbox_tx *tx, void *ctx)
     return OUTBOX_DONE;
 }
 
-static void plain_handler_has_no_transaction(void **state)
+static void plain_handler_runs_without_a_transaction(void **state)
 {
     atomic_int calls = 0;
     outbox_consumer *c = consumer(*state, "c");
@@ -92,8 +92,8 @@ static void plain_handler_has_no_transaction(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON(inbox_record_rolls_back_with_the_callers_transaction),
-    ON(external_handler_is_recorded_after_it_acted),
-    ON(plain_handler_has_no_transaction),
+    ON(external_handler_is_recorded_after_its_action),
+    ON(plain_handler_runs_without_a_transaction),
 };
 
 const struct suite_part handlers_outside_tests = SUITE_PART(tests);

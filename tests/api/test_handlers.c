@@ -65,7 +65,7 @@ static void effect_is_recorded_under_the_idempotency_key(void **state)
     assert_int_equal(db_number("SELECT count(*) FROM @effect"), 2);
 }
 
-static void failed_call_rolls_back_alone(void **state)
+static void only_the_failed_call_is_rolled_back(void **state)
 {
     static const struct {
         int what, at, times, left;
@@ -126,7 +126,7 @@ static void handler_that_ends_its_transaction_is_refused(void **state)
     }
 }
 
-static void event_left_to_another_worker_uses_no_attempt(void **state)
+static void event_left_to_another_worker_does_not_use_an_attempt(void **state)
 {
     struct script old = {.name = "h", .what = NOT_MINE, .at = 1}, new = {.name = "h"};
     outbox *ob = db_open(NULL), *newer;
@@ -150,7 +150,7 @@ static void event_left_to_another_worker_uses_no_attempt(void **state)
     outbox_close(newer);
 }
 
-static void down_sink_uses_no_attempt_and_keeps_completed_work(void **state)
+static void down_sink_keeps_completed_work_without_using_attempts(void **state)
 {
     struct script s = {.name = "h", .what = IS_DOWN, .at = 4, .times = 5};
     outbox_consumer *c = consumer(*state, "c");
@@ -270,7 +270,7 @@ static void invalid_handler_definitions_are_refused(void **state)
     refused(outbox_step(*state, NULL, &err), "two consumers have the name \"c.h\"");
 }
 
-static void short_inbox_retention_is_warned_about(void **state)
+static void short_inbox_retention_causes_a_warning(void **state)
 {
     struct script s = {.name = "h"};
     outbox_consumer *c = consumer(*state, "c");
@@ -348,15 +348,15 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         ON(effect_record_and_outcome_are_atomic),
         ON(effect_is_recorded_under_the_idempotency_key),
-        ON(failed_call_rolls_back_alone),
+        ON(only_the_failed_call_is_rolled_back),
         ON(handler_that_ends_its_transaction_is_refused),
-        ON(event_left_to_another_worker_uses_no_attempt),
-        ON(down_sink_uses_no_attempt_and_keeps_completed_work),
+        ON(event_left_to_another_worker_does_not_use_an_attempt),
+        ON(down_sink_keeps_completed_work_without_using_attempts),
         ON(events_emitted_by_a_handler_commit_with_its_effect),
         ON(inbox_reports_first_duplicate_or_conflict),
         ON(only_the_latest_failure_reason_is_kept),
         ON(invalid_handler_definitions_are_refused),
-        ON(short_inbox_retention_is_warned_about),
+        ON(short_inbox_retention_causes_a_warning),
         ON(eager_mode_delivers_before_emit_returns),
         ON(high_water_mark_is_the_highest_position_written),
     };

@@ -143,7 +143,7 @@ static void refused_commit_fails_only_its_event(void **state)
     dead(refusal());
 }
 
-static void refused_commit_fails_only_its_event_beside_an_external_one(void **state)
+static void refused_commit_fails_only_its_event_in_a_mixed_group(void **state)
 {
     (void)state;
     if (!db_defers)
@@ -164,14 +164,14 @@ static outbox_verdict record_itself(const outbox_event *ev, outbox_tx *tx, void 
     return effect(tx, ev) == 0 ? OUTBOX_DONE : OUTBOX_RETRY;
 }
 
-static void handler_writing_its_own_record_gets_an_error(void **state)
+static void handler_that_writes_its_own_record_gets_an_error(void **state)
 {
     (void)state;
     through(record_itself, false);
     dead("wrote its own inbox record");
 }
 
-static void handlers_own_record_is_an_error_in_mixed_groups_too(void **state)
+static void handlers_own_record_is_also_an_error_in_mixed_groups(void **state)
 {
     (void)state;
     through(record_itself, true);
@@ -192,7 +192,7 @@ static outbox_verdict lose(const outbox_event *ev, outbox_tx *tx, void *ctx)
                          : outbox_fail(tx, OUTBOX_RETRY, "it told me: connection was lost");
 }
 
-static void call_with_an_abandoned_transaction_fails_alone(void **state)
+static void only_the_call_with_an_abandoned_transaction_fails(void **state)
 {
     (void)state;
     through(lose, false);
@@ -200,7 +200,7 @@ static void call_with_an_abandoned_transaction_fails_alone(void **state)
     assert_true(calls_bad <= 3 * 3);
 }
 
-static void aborted_transaction_fails_only_its_call_among_external(void **state)
+static void aborted_transaction_fails_only_its_call_in_a_mixed_group(void **state)
 {
     (void)state;
     through(lose, true);
@@ -241,11 +241,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON(refused_commit_fails_only_its_event),
-        ON(refused_commit_fails_only_its_event_beside_an_external_one),
-        ON(handler_writing_its_own_record_gets_an_error),
-        ON(handlers_own_record_is_an_error_in_mixed_groups_too),
-        ON(call_with_an_abandoned_transaction_fails_alone),
-        ON(aborted_transaction_fails_only_its_call_among_external),
+        ON(refused_commit_fails_only_its_event_in_a_mixed_group),
+        ON(handler_that_writes_its_own_record_gets_an_error),
+        ON(handlers_own_record_is_also_an_error_in_mixed_groups),
+        ON(only_the_call_with_an_abandoned_transaction_fails),
+        ON(aborted_transaction_fails_only_its_call_in_a_mixed_group),
         ON(handler_cannot_step_or_run_its_own_handle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

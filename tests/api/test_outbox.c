@@ -524,7 +524,7 @@ static outbox_verdict remove_other(const outbox_event *ev, outbox_tx *tx, void *
     return OUTBOX_DONE;
 }
 
-static void failed_consumer_stops_alone(void **state)
+static void only_the_failed_consumer_stops(void **state)
 {
     struct tally a = {.stop = ob_of(state), .stop_at = 3};
     struct heard b = {0};
@@ -597,7 +597,7 @@ int main(void)
         IN_A_FILE(until_through_waits_for_events_emitted_by_handlers),
         IN_A_FILE(stop_before_run_ends_the_next_run),
         IN_A_FILE(stop_works_from_a_signal_handler),
-        IN_A_FILE(failed_consumer_stops_alone),
+        IN_A_FILE(only_the_failed_consumer_stops),
     };
     int failures = cmocka_run_group_tests_name("memory", memory, NULL, NULL);
     return failures + cmocka_run_group_tests_name("sqlite", file, NULL, NULL);

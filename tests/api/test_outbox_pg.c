@@ -58,7 +58,7 @@ static int emit_in(outbox *ob, PGconn *db, const char *key, const char *payload,
 
 /* The server assumes that data on a connection is in that connection's encoding. UTF-8 sent as
  * LATIN1 would silently be stored as something else. */
-static void client_encoding_of_the_connection_garbles_no_text(void **state)
+static void client_encoding_of_the_connection_never_garbles_text(void **state)
 {
     static const char *const other[] = {"LATIN1", "WIN1252", "EUC_JP", "SJIS", "GB18030"};
     static const char *const same[] = {"UTF8", "SQL_ASCII"};
@@ -278,7 +278,7 @@ static outbox_verdict in_latin1(const outbox_event *ev, outbox_tx *tx, void *ctx
 
 /* Settings of a connection outlive a handler's transaction: the reason for a failure would be
  * recorded garbled, if at all. */
-static void handler_changing_client_encoding_garbles_no_event(void **state)
+static void handler_that_changes_client_encoding_never_garbles_events(void **state)
 {
     struct tally a = {.stop = *state};
     outbox_consumer *c;
@@ -313,7 +313,7 @@ static size_t claimed(outbox *ob, const char *target)
     return n;
 }
 
-static void uncommitted_claim_is_not_waited_for(void **state)
+static void claims_do_not_wait_for_an_uncommitted_claim(void **state)
 {
     static const char *const names[] = {"a", "b", "c"};
     PGconn *db = pg_connect();
@@ -332,7 +332,7 @@ static void uncommitted_claim_is_not_waited_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(client_encoding_of_the_connection_garbles_no_text, fresh,
+        cmocka_unit_test_setup_teardown(client_encoding_of_the_connection_never_garbles_text, fresh,
                                         done),
         cmocka_unit_test_setup_teardown(events_commit_or_roll_back_with_the_callers_transaction,
                                         fresh, done),
@@ -341,13 +341,13 @@ int main(void)
                                         done),
         cmocka_unit_test_setup_teardown(handler_connection_can_change_application_tables, fresh,
                                         done),
-        cmocka_unit_test_setup_teardown(handler_changing_client_encoding_garbles_no_event, fresh,
-                                        done),
+        cmocka_unit_test_setup_teardown(handler_that_changes_client_encoding_never_garbles_events,
+                                        fresh, done),
         cmocka_unit_test_setup_teardown(step_after_the_callers_commit_delivers_its_events, fresh,
                                         done),
         cmocka_unit_test_setup_teardown(threads_emit_through_one_handle_while_handlers_run, fresh,
                                         done),
-        cmocka_unit_test_setup_teardown(uncommitted_claim_is_not_waited_for, fresh, done),
+        cmocka_unit_test_setup_teardown(claims_do_not_wait_for_an_uncommitted_claim, fresh, done),
     };
     return cmocka_run_group_tests_name("outbox_pg", tests, NULL, NULL);
 }

@@ -109,7 +109,7 @@ static void process_group_may_clean_up_after_the_shell_exits(void **state)
     end_of_orphan(grandchild);
 }
 
-static void exit_0_after_the_time_limit_is_still_a_retry(void **state)
+static void exit_0_after_the_time_limit_still_counts_as_a_failure(void **state)
 {
     struct peer *p = *state;
     make_fifo(p);
@@ -168,7 +168,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_COMMAND(time_limit_kills_the_whole_process_group),
     ON_A_COMMAND(command_ignoring_sigterm_is_killed_after_two_seconds),
     ON_A_COMMAND(process_group_may_clean_up_after_the_shell_exits),
-    ON_A_COMMAND(exit_0_after_the_time_limit_is_still_a_retry),
+    ON_A_COMMAND(exit_0_after_the_time_limit_still_counts_as_a_failure),
     ON_A_COMMAND(grandchild_holding_stderr_does_not_delay_the_result),
     ON_A_COMMAND(cancel_kills_running_commands_and_ignores_results),
 };

@@ -104,7 +104,7 @@ static void field_cannot_add_a_variable(void **state)
 }
 
 /* The obstacle is in our environment, not in the event. */
-static void full_environment_makes_the_sink_down(void **state)
+static void full_environment_takes_the_sink_down(void **state)
 {
     struct peer *p = *state;
     struct rlimit old;
@@ -154,7 +154,7 @@ static void absent_fields_are_unset_even_if_inherited(void **state)
     free(env);
 }
 
-static void command_inherits_no_descriptor(void **state)
+static void command_does_not_inherit_descriptors(void **state)
 {
     struct peer *p = *state;
     int leaky = open("/dev/null", O_RDONLY); /* without O_CLOEXEC, as in many a host program */
@@ -191,12 +191,12 @@ static void command_gets_default_signals_and_an_empty_mask(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_COMMAND(field_cannot_add_a_variable),
-    ON_A_COMMAND(full_environment_makes_the_sink_down),
+    ON_A_COMMAND(full_environment_takes_the_sink_down),
     ON_A_COMMAND(event_fields_are_in_the_environment),
     ON_A_COMMAND(command_gets_only_the_listed_variables),
     ON_A_COMMAND(command_gets_the_variables_listed_in_env),
     ON_A_COMMAND(absent_fields_are_unset_even_if_inherited),
-    ON_A_COMMAND(command_inherits_no_descriptor),
+    ON_A_COMMAND(command_does_not_inherit_descriptors),
     ON_A_COMMAND(command_gets_default_signals_and_an_empty_mask),
 };
 

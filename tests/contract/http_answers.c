@@ -7,7 +7,7 @@
 
 #include "http_rig.h"
 
-static void every_status_has_its_outcome(void **state)
+static void every_status_has_the_expected_outcome(void **state)
 {
     static const struct {
         unsigned code;
@@ -197,7 +197,7 @@ static void running_out_of_descriptors_is_reported_as_down(void **state)
     sink_rig_passes_again(&f->rig);
 }
 
-static void rate_limit_is_kept(void **state)
+static void rate_limit_is_honoured(void **state)
 {
     struct fixture *f = *state;
     f->o.rate = 100;
@@ -239,7 +239,7 @@ static void response_text_is_sanitized(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_PEER(every_status_has_its_outcome),
+    ON_A_PEER(every_status_has_the_expected_outcome),
     ON_A_PEER(retry_after_is_honoured),
     ON_A_PEER(nothing_is_sent_before_retry_after_expires),
     ON_A_PEER(redirect_is_not_followed),
@@ -249,7 +249,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_PEER(connections_are_reused),
     ON_A_PEER(connection_closed_while_idle_is_harmless),
     ON_A_PEER(running_out_of_descriptors_is_reported_as_down),
-    ON_A_PEER(rate_limit_is_kept),
+    ON_A_PEER(rate_limit_is_honoured),
     ON_A_PEER(single_event_waits_for_the_rate_limit),
     ON_A_PEER(response_text_is_sanitized),
 };

@@ -110,7 +110,7 @@ static void short_tokens_are_not_echoed_but_words_are(void **state)
 }
 
 /* An excerpt may end in the middle of a secret. */
-static void part_of_a_secret_is_not_echoed_either(void **state)
+static void part_of_a_secret_is_not_echoed(void **state)
 {
     struct fixture *f = *state;
     char body[400];
@@ -182,7 +182,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_PEER(secret_headers_are_sent_and_never_echoed),
     ON_A_PEER(url_path_and_query_are_never_echoed),
     ON_A_PEER(short_tokens_are_not_echoed_but_words_are),
-    ON_A_PEER(part_of_a_secret_is_not_echoed_either),
+    ON_A_PEER(part_of_a_secret_is_not_echoed),
     ON_A_PEER(changed_secrets_and_headers_apply_without_a_restart),
     ON_A_PEER(invalid_header_files_are_refused_without_showing_values),
 };

@@ -89,7 +89,7 @@ static void structured_mode_puts_everything_in_the_body(void **state)
     free(body);
 }
 
-static void event_with_too_many_headers_is_rejected_alone(void **state)
+static void only_the_event_with_too_many_headers_is_rejected(void **state)
 {
     char headers[4096] = "{";
     struct fixture *f = *state;
@@ -164,7 +164,7 @@ static void headers_within_the_event_limits_are_sent(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_PEER(attributes_become_headers_and_cannot_inject_others),
     ON_A_PEER(structured_mode_puts_everything_in_the_body),
-    ON_A_PEER(event_with_too_many_headers_is_rejected_alone),
+    ON_A_PEER(only_the_event_with_too_many_headers_is_rejected),
     ON_A_PEER(long_key_is_not_truncated_in_structured_mode),
     ON_A_PEER(invalid_utf_8_is_rejected_in_structured_mode),
     ON_A_PEER(headers_within_the_event_limits_are_sent),

@@ -91,7 +91,7 @@ static void transient_errors_lose_and_repeat_nothing(void **state)
 }
 
 /* That producer cannot recover; another replaces it. */
-static void fatal_producer_error_is_down_until_recreated(void **state)
+static void sink_is_down_after_a_fatal_producer_error_until_recreated(void **state)
 {
     struct peer *p = *state;
     ready(p);
@@ -131,7 +131,7 @@ static int64_t step_asleep(struct peer *p)
     return took - (awake_ns() - awake);
 }
 
-static void silent_broker_is_down_in_time_and_blocks_no_call(void **state)
+static void silent_broker_is_down_in_time_and_never_blocks_a_call(void **state)
 {
     struct peer *p = *state;
     char path[128];
@@ -167,7 +167,7 @@ static void silent_broker_is_down_in_time_and_blocks_no_call(void **state)
 
 /* A metadata request of the library was in flight before the events were submitted. Its timeout,
  * which also closes the connection, says nothing about them. */
-static void timeout_of_an_earlier_request_fails_no_event(void **state)
+static void timeout_of_an_earlier_request_does_not_fail_events(void **state)
 {
     struct peer *p = *state;
     char path[200];
@@ -196,7 +196,7 @@ static void timeout_of_an_earlier_request_fails_no_event(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void missing_topic_of_a_template_blocks_no_other_topic(void **state)
+static void missing_topic_of_a_template_does_not_block_other_topics(void **state)
 {
     struct peer *p = *state;
     tell("topic absent-%s 1", p->topic);
@@ -218,7 +218,7 @@ static void missing_topic_of_a_template_blocks_no_other_topic(void **state)
 
 /* A chain was submitted behind an event without a topic, and its beginning is confirmed when that
  * event is returned. The rest, still in flight, is unrelated to that event. */
-static void missing_topic_cuts_no_chain_that_follows(void **state)
+static void missing_topic_does_not_break_the_chain_behind_it(void **state)
 {
     struct peer *p = *state;
     char absent[80];
@@ -242,7 +242,7 @@ static void missing_topic_cuts_no_chain_that_follows(void **state)
     tell("topic-error %s 0", absent);
 }
 
-static void missing_topic_refuses_every_event(void **state)
+static void every_event_is_refused_while_the_topic_is_missing(void **state)
 {
     struct peer *p = *state;
     tell("topic-error %s %d", p->topic, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART);
@@ -282,12 +282,12 @@ static const struct CMUnitTest tests[] = {
     OWN(batch_that_is_too_large_is_split),
     OWN(events_behind_a_refused_batch_do_not_overtake_it),
     OWN(transient_errors_lose_and_repeat_nothing),
-    OWN(fatal_producer_error_is_down_until_recreated),
-    OWN(silent_broker_is_down_in_time_and_blocks_no_call),
-    OWN(timeout_of_an_earlier_request_fails_no_event),
-    OWN(missing_topic_of_a_template_blocks_no_other_topic),
-    OWN(missing_topic_cuts_no_chain_that_follows),
-    OWN(missing_topic_refuses_every_event),
+    OWN(sink_is_down_after_a_fatal_producer_error_until_recreated),
+    OWN(silent_broker_is_down_in_time_and_never_blocks_a_call),
+    OWN(timeout_of_an_earlier_request_does_not_fail_events),
+    OWN(missing_topic_of_a_template_does_not_block_other_topics),
+    OWN(missing_topic_does_not_break_the_chain_behind_it),
+    OWN(every_event_is_refused_while_the_topic_is_missing),
     OWN(chain_keeps_its_order_behind_a_refusal),
 };
 

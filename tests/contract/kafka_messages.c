@@ -28,7 +28,7 @@ static void note(void *ctx, const rd_kafka_message_t *m)
              content.p ? content.p : "");
 }
 
-static void event_without_a_key_has_none(void **state)
+static void event_without_a_key_becomes_a_message_without_a_key(void **state)
 {
     struct peer *p = *state;
     struct seen seen = {0};
@@ -84,7 +84,7 @@ static void message_matches_its_format(void **state)
     assert_true(str_is(it->ev.type, seen.type));
 }
 
-static void templated_topic_has_only_characters_kafka_allows(void **state)
+static void templated_topic_has_only_characters_allowed_by_kafka(void **state)
 {
     struct peer *p = *state;
     char topic[96];
@@ -134,9 +134,11 @@ static void sink_is_polled_until_its_topic_check_ends(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(sink_is_polled_until_its_topic_check_ends),        OWN(event_without_a_key_has_none),
-    OWN(receipt_and_mark_hold_partition_and_offset),       OWN(message_matches_its_format),
-    OWN(templated_topic_has_only_characters_kafka_allows),
+    OWN(sink_is_polled_until_its_topic_check_ends),
+    OWN(event_without_a_key_becomes_a_message_without_a_key),
+    OWN(receipt_and_mark_hold_partition_and_offset),
+    OWN(message_matches_its_format),
+    OWN(templated_topic_has_only_characters_allowed_by_kafka),
 };
 
 const struct suite_part kafka_messages_tests = SUITE_PART(tests);

@@ -35,7 +35,7 @@ static void stored_event_has_its_stream_position_as_receipt(void **state)
     assert_int_equal(marks[0].hi, 2);
 }
 
-static void missing_stream_refuses_until_created(void **state)
+static void events_are_refused_until_the_stream_is_created(void **state)
 {
     struct peer *p = *state;
     js_DeleteStream(server.js, "S", NULL, NULL);
@@ -44,7 +44,7 @@ static void missing_stream_refuses_until_created(void **state)
 }
 
 /* At first the sink assumes a missing leader. Then it looks the stream up. */
-static void deleted_stream_refuses_until_recreated(void **state)
+static void events_are_refused_until_a_deleted_stream_is_recreated(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S");
@@ -63,7 +63,7 @@ static void deleted_stream_refuses_until_recreated(void **state)
     assert_int_equal(nats_server_count(&server, "S"), 1);
 }
 
-static void stream_without_our_subject_refuses(void **state)
+static void stream_without_our_subject_is_refused(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"x.*\"]}");
@@ -71,7 +71,7 @@ static void stream_without_our_subject_refuses(void **state)
     refused_until_stream(p, "it accepts x.*; the events go to s", "{\"subjects\":[\"s\"]}");
 }
 
-static void stream_that_never_acknowledges_refuses(void **state)
+static void stream_that_never_acknowledges_is_refused(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"no_ack\":true}");
@@ -110,7 +110,7 @@ static void full_stream_is_down_until_space_is_freed(void **state)
 }
 
 /* A stream that is full for one subject accepts the others. */
-static void full_subject_refuses_its_own_events(void **state)
+static void full_subject_refuses_only_its_own_events(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S",
@@ -177,7 +177,7 @@ static void subject_of_another_stream_is_refused(void **state)
     js_DeleteStream(server.js, "T", NULL, NULL);
 }
 
-static void subject_without_a_stream_is_refused_alone(void **state)
+static void only_the_subject_without_a_stream_is_refused(void **state)
 {
     struct peer *p = *state;
     open_with(p, "{aggregate_type}", "stream=S");
@@ -316,17 +316,17 @@ static void user_without_read_rights_delivers_with_a_warning(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(stored_event_has_its_stream_position_as_receipt),
-    OWN(missing_stream_refuses_until_created),
-    OWN(deleted_stream_refuses_until_recreated),
-    OWN(stream_without_our_subject_refuses),
-    OWN(stream_that_never_acknowledges_refuses),
+    OWN(events_are_refused_until_the_stream_is_created),
+    OWN(events_are_refused_until_a_deleted_stream_is_recreated),
+    OWN(stream_without_our_subject_is_refused),
+    OWN(stream_that_never_acknowledges_is_refused),
     OWN(stream_is_created_only_if_configured),
     OWN(full_stream_is_down_until_space_is_freed),
-    OWN(full_subject_refuses_its_own_events),
+    OWN(full_subject_refuses_only_its_own_events),
     OWN(event_over_the_streams_size_limit_is_rejected_unsent),
     OWN(event_too_large_for_the_server_is_rejected),
     OWN(subject_of_another_stream_is_refused),
-    OWN(subject_without_a_stream_is_refused_alone),
+    OWN(only_the_subject_without_a_stream_is_refused),
     OWN(subject_without_publish_permission_is_refused),
     OWN(resent_event_is_stored_once),
     OWN(lookup_finds_events_older_than_the_duplicate_window),

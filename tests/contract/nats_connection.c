@@ -52,7 +52,7 @@ static int64_t longest_call(struct peer *p, int64_t for_ns)
     return longest;
 }
 
-static void stopped_server_blocks_no_call_and_is_down_in_time(void **state)
+static void stopped_server_is_down_in_time_and_never_blocks_a_call(void **state)
 {
     struct peer *p = *state;
     open_timed(p, "s", "stream=S&window=4096", 5000);
@@ -78,7 +78,7 @@ static void stopped_server_blocks_no_call_and_is_down_in_time(void **state)
     assert_int_equal(nats_server_count(&server, "S"), 4001);
 }
 
-static void unreachable_server_blocks_no_call(void **state)
+static void unreachable_server_never_blocks_a_call(void **state)
 {
     struct peer *p = *state;
     snprintf(p->url, sizeof p->url,
@@ -274,8 +274,8 @@ static void server_stalling_in_the_handshake_is_down_in_time(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(killed_server_is_down_and_nothing_is_stored_twice),
-    OWN(stopped_server_blocks_no_call_and_is_down_in_time),
-    OWN(unreachable_server_blocks_no_call),
+    OWN(stopped_server_is_down_in_time_and_never_blocks_a_call),
+    OWN(unreachable_server_never_blocks_a_call),
     OWN(other_hosts_are_tried_in_turn),
     OWN(password_comes_from_a_file_that_may_change),
     OWN(revoked_user_is_down_until_restored),
@@ -286,7 +286,7 @@ static const struct CMUnitTest tests[] = {
 const struct suite_part nats_connection_tests = SUITE_PART(tests);
 
 static const struct CMUnitTest tls_tests[] = {
-    OWN(stopped_server_blocks_no_call_and_is_down_in_time),
+    OWN(stopped_server_is_down_in_time_and_never_blocks_a_call),
     OWN(server_stalling_in_the_handshake_is_down_in_time),
 };
 const struct suite_part nats_tls_tests = SUITE_PART(tls_tests);

@@ -103,7 +103,7 @@ static void foreign_message_stops_everything_behind_it(void **state)
     natsMsg_Destroy(msg);
 }
 
-static void chain_begins_behind_any_message(void **state)
+static void chain_begins_behind_an_existing_message(void **state)
 {
     struct peer *p = *state;
     assert_int_equal(js_Publish(NULL, server.js, "s.other", "x", 1, NULL, NULL), NATS_OK);
@@ -127,7 +127,7 @@ static void rejected_event_is_left_out_of_the_chain(void **state)
     stored_order(1, 4);
 }
 
-static void killed_server_causes_no_reordering_or_repeats(void **state)
+static void killed_server_never_causes_reordering_or_repeats(void **state)
 {
     struct peer *p = *state;
     nats_server_stream(&server, "S", "{\"subjects\":[\"s\"],\"duplicate_window\":100000000}");
@@ -167,9 +167,9 @@ static const struct CMUnitTest tests[] = {
     OWN(sink_keeps_order_only_on_an_exclusive_stream),
     OWN(refused_event_stops_everything_behind_it),
     OWN(foreign_message_stops_everything_behind_it),
-    OWN(chain_begins_behind_any_message),
+    OWN(chain_begins_behind_an_existing_message),
     OWN(rejected_event_is_left_out_of_the_chain),
-    OWN(killed_server_causes_no_reordering_or_repeats),
+    OWN(killed_server_never_causes_reordering_or_repeats),
     OWN(idle_restart_beyond_the_window_begins_a_new_chain),
 };
 const struct suite_part nats_exclusive_tests = SUITE_PART(tests);

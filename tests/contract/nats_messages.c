@@ -72,7 +72,7 @@ static void event_headers_cannot_set_nats_headers(void **state)
     header_is(2, "%20f", "%20g%20");
 }
 
-static void other_formats_match_their_names(void **state)
+static void each_format_has_its_documented_value_and_headers(void **state)
 {
     struct peer *p = *state;
     open_with(p, "s", "stream=S&format=cloudevents&source=/shop%20%25");
@@ -129,7 +129,7 @@ static void empty_subject_value_rejects_only_its_event(void **state)
 static const struct CMUnitTest tests[] = {
     OWN(plain_message_has_payload_and_headers),
     OWN(event_headers_cannot_set_nats_headers),
-    OWN(other_formats_match_their_names),
+    OWN(each_format_has_its_documented_value_and_headers),
     OWN(subject_has_one_token_per_value),
     OWN(empty_subject_value_rejects_only_its_event),
 };

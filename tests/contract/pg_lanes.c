@@ -162,7 +162,7 @@ static void idle_worker_takes_lanes_from_a_busy_one(void **state)
 }
 
 /* Several relays start while the first has all lanes: the next poll gives each of them some. */
-static void workers_arriving_together_all_get_lanes_of_the_first(void **state)
+static void workers_arriving_together_all_take_lanes_from_the_first(void **state)
 {
     struct store_rig *g = *state;
     static const char *const names[] = {"a", "b", "c", "d"};
@@ -219,7 +219,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(workers_starting_together_take_one_lane_each),
     ON_A_STORE(sole_worker_keeps_the_lanes_of_an_older_consumer),
     ON_A_STORE(idle_worker_takes_lanes_from_a_busy_one),
-    ON_A_STORE(workers_arriving_together_all_get_lanes_of_the_first),
+    ON_A_STORE(workers_arriving_together_all_take_lanes_from_the_first),
     ON_A_STORE(events_released_from_split_lanes_are_not_lost),
 };
 const struct suite_part pg_lanes_tests = SUITE_PART(tests);

@@ -216,7 +216,7 @@ static void drop_oldest(struct worker *x)
     x->a[--x->n] = a;
 }
 
-/* in_company makes a turn like a relay with many consumers. Returns whether it was simple. */
+/* in_company takes a turn like a relay with many consumers. Returns whether it was simple. */
 static bool in_company(struct worker *x, const struct settlement *s, struct claim_request *req,
                        struct batch *b, struct claim_hint *hint)
 {

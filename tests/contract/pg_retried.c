@@ -113,7 +113,7 @@ static void failed_event_is_parked_with_its_key_and_its_own_delay(void **state)
 
 /* Neither of the two has a due time: one waits behind an event of its batch, one behind an
  * event parked earlier. */
-static void event_behind_its_key_is_parked_without_a_retry_time(void **state)
+static void event_waiting_behind_its_key_is_parked_without_a_due_time(void **state)
 {
     struct worker *w = start(*state);
     no_full_turn(w);
@@ -218,7 +218,7 @@ static void parked_events_are_retried_between_new_ones(void **state)
     end(w);
 }
 
-static void repeated_failure_counts_attempts(void **state)
+static void each_repeated_failure_counts_as_an_attempt(void **state)
 {
     struct worker *w = start(*state);
     no_full_turn(w);
@@ -261,7 +261,7 @@ static void parked_event_does_not_overtake_a_failing_one(void **state)
     end(w);
 }
 
-static void suspect_event_is_left_to_the_full_turn(void **state)
+static void simple_turn_leaves_a_suspect_event_to_the_full_turn(void **state)
 {
     struct worker *w = start(*state);
     let_fail(w, 0, 1);
@@ -303,13 +303,13 @@ static void trimmed_event_is_read_from_its_dead_letter(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(failed_event_is_parked_with_its_key_and_its_own_delay),
-    ON_A_STORE(event_behind_its_key_is_parked_without_a_retry_time),
+    ON_A_STORE(event_waiting_behind_its_key_is_parked_without_a_due_time),
     ON_A_STORE(keys_unknown_to_the_server_are_looked_up),
     ON_A_STORE(outcome_of_an_event_outside_the_claim_is_refused),
     ON_A_STORE(parked_events_are_retried_between_new_ones),
-    ON_A_STORE(repeated_failure_counts_attempts),
+    ON_A_STORE(each_repeated_failure_counts_as_an_attempt),
     ON_A_STORE(parked_event_does_not_overtake_a_failing_one),
-    ON_A_STORE(suspect_event_is_left_to_the_full_turn),
+    ON_A_STORE(simple_turn_leaves_a_suspect_event_to_the_full_turn),
     ON_A_STORE(trimmed_event_is_read_from_its_dead_letter),
 };
 const struct suite_part pg_retried_tests = SUITE_PART(tests);

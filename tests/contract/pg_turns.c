@@ -45,7 +45,7 @@ static void dismiss(struct company *c)
     free(c);
 }
 
-/* all_turn makes the turns of all members, each settling its batch. Returns how many were simple.
+/* all_turn takes the turns of all members, each settling its batch. Returns how many were simple.
  * */
 static size_t all_turn(struct company *c)
 {
@@ -126,7 +126,7 @@ static void events_of_a_batched_claim_go_to_one_worker(void **state)
     dismiss(c);
 }
 
-static void each_filter_gets_its_matches(void **state)
+static void each_filter_receives_only_its_matches(void **state)
 {
     struct company *c = warm_up(*state);
     struct filter *f;
@@ -176,8 +176,8 @@ static void complex_turn_is_left_out_of_the_batch(void **state)
     PGconn *db = pg_connect();
     emit(c->g->st, "a");
 
-    /* c0 has an event parked, c1 is paused, c2 is locked by another session, and another worker has
-     * a claim of c3 */
+    /* c0 has an event parked, c1 is paused, c2 is locked by another session, and another worker
+     * holds a claim of c3 */
     assert_int_equal(claim(c->g, "c0"), 1);
     struct outcome o = failed(c->g, 0, 1, 60000);
     assert_true(settle(c->g, "c0", &o, 1));
@@ -330,7 +330,7 @@ static void restarted_sequence_is_left_to_a_separate_turn(void **state)
     dismiss(c);
 }
 
-static void lagging_epochs_fail_the_batch_and_are_repaired_singly(void **state)
+static void lagging_epochs_fail_the_batch_and_are_repaired_separately(void **state)
 {
     struct company *c = warm_up(*state);
     struct error err;
@@ -352,7 +352,7 @@ static void lagging_epochs_fail_the_batch_and_are_repaired_singly(void **state)
     dismiss(c);
 }
 
-static void late_commit_is_handed_out_by_batched_turns(void **state)
+static void late_commit_is_handed_out_by_later_turns(void **state)
 {
     struct company *c = warm_up(*state);
     PGconn *db = pg_connect();
@@ -372,19 +372,19 @@ static void late_commit_is_handed_out_by_batched_turns(void **state)
 
 /* ---- the same, one by one ---- */
 
-#define ALONE(claim) \
-    static void claim##_alone(void **state) \
+#define ONE_BY_ONE(claim) \
+    static void claim##_one_by_one(void **state) \
     { \
         next_apart = true; \
         claim(state); \
     }
-ALONE(events_of_a_batched_claim_go_to_one_worker)
-ALONE(each_filter_gets_its_matches)
-ALONE(time_of_the_next_delayed_event_is_reported)
-ALONE(complex_turn_is_left_out_of_the_batch)
-ALONE(oversized_batch_ends_early_and_the_rest_follows)
-ALONE(restarted_sequence_is_left_to_a_separate_turn)
-ALONE(late_commit_is_handed_out_by_batched_turns)
+ONE_BY_ONE(events_of_a_batched_claim_go_to_one_worker)
+ONE_BY_ONE(each_filter_receives_only_its_matches)
+ONE_BY_ONE(time_of_the_next_delayed_event_is_reported)
+ONE_BY_ONE(complex_turn_is_left_out_of_the_batch)
+ONE_BY_ONE(oversized_batch_ends_early_and_the_rest_follows)
+ONE_BY_ONE(restarted_sequence_is_left_to_a_separate_turn)
+ONE_BY_ONE(late_commit_is_handed_out_by_later_turns)
 
 static void single_turn_settles_and_hands_out_in_one_transaction(void **state)
 {
@@ -434,7 +434,7 @@ static void single_turn_hands_out_many_or_large_events(void **state)
     dismiss(c);
 }
 
-/* settle_alone makes a simple turn that settles the batch of c0 as the owner of req. */
+/* settle_alone takes a simple turn that settles the batch of c0 as the owner of req. */
 static bool settle_alone(struct company *c, struct claim_request *req)
 {
     struct error err;
@@ -553,7 +553,7 @@ static void poll_reports_each_commit_once(void **state)
     PQfinish(db);
 }
 
-static void simultaneous_commits_wake_every_consumer(void **state)
+static void commit_of_many_events_wakes_every_consumer(void **state)
 {
     struct store_rig *g = *state;
     struct sight s;
@@ -566,7 +566,7 @@ static void simultaneous_commits_wake_every_consumer(void **state)
     PQfinish(db);
 }
 
-static void general_wake_up_differs_from_a_wake_up_for_an_event(void **state)
+static void general_wake_up_is_distinguished_from_one_for_an_event(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -592,7 +592,7 @@ static void general_wake_up_differs_from_a_wake_up_for_an_event(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(batch_hands_out_and_settles_in_one_transaction),
     ON_A_STORE(events_of_a_batched_claim_go_to_one_worker),
-    ON_A_STORE(each_filter_gets_its_matches),
+    ON_A_STORE(each_filter_receives_only_its_matches),
     ON_A_STORE(time_of_the_next_delayed_event_is_reported),
     ON_A_STORE(complex_turn_is_left_out_of_the_batch),
     ON_A_STORE(settlement_with_failures_is_left_to_a_single_turn),
@@ -601,23 +601,23 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(events_that_do_not_fit_in_memory_are_released),
     ON_A_STORE(second_worker_of_a_consumer_is_left_out_of_the_batch),
     ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn),
-    ON_A_STORE(lagging_epochs_fail_the_batch_and_are_repaired_singly),
-    ON_A_STORE(late_commit_is_handed_out_by_batched_turns),
-    ON_A_STORE(events_of_a_batched_claim_go_to_one_worker_alone),
-    ON_A_STORE(each_filter_gets_its_matches_alone),
-    ON_A_STORE(time_of_the_next_delayed_event_is_reported_alone),
-    ON_A_STORE(complex_turn_is_left_out_of_the_batch_alone),
+    ON_A_STORE(lagging_epochs_fail_the_batch_and_are_repaired_separately),
+    ON_A_STORE(late_commit_is_handed_out_by_later_turns),
+    ON_A_STORE(events_of_a_batched_claim_go_to_one_worker_one_by_one),
+    ON_A_STORE(each_filter_receives_only_its_matches_one_by_one),
+    ON_A_STORE(time_of_the_next_delayed_event_is_reported_one_by_one),
+    ON_A_STORE(complex_turn_is_left_out_of_the_batch_one_by_one),
     ON_A_STORE(large_backlog_is_left_to_a_separate_turn),
-    ON_A_STORE(oversized_batch_ends_early_and_the_rest_follows_alone),
-    ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn_alone),
-    ON_A_STORE(late_commit_is_handed_out_by_batched_turns_alone),
+    ON_A_STORE(oversized_batch_ends_early_and_the_rest_follows_one_by_one),
+    ON_A_STORE(restarted_sequence_is_left_to_a_separate_turn_one_by_one),
+    ON_A_STORE(late_commit_is_handed_out_by_later_turns_one_by_one),
     ON_A_STORE(single_turn_settles_and_hands_out_in_one_transaction),
     ON_A_STORE(single_turn_hands_out_many_or_large_events),
     ON_A_STORE(single_turn_does_not_settle_anothers_claim),
     ON_A_STORE(single_turn_does_not_settle_an_expired_claim),
     ON_A_STORE(reused_number_is_left_to_a_separate_turn),
     ON_A_STORE(poll_reports_each_commit_once),
-    ON_A_STORE(simultaneous_commits_wake_every_consumer),
-    ON_A_STORE(general_wake_up_differs_from_a_wake_up_for_an_event),
+    ON_A_STORE(commit_of_many_events_wakes_every_consumer),
+    ON_A_STORE(general_wake_up_is_distinguished_from_one_for_an_event),
 };
 const struct suite_part pg_turns_tests = SUITE_PART(tests);

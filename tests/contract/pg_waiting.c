@@ -15,7 +15,7 @@ static void assert_key(PGconn *db, const char *type, const char *id)
     assert_int_equal(pg_key(str_of(type), str_of(id)), there);
 }
 
-static void key_hash_matches_the_server(void **state)
+static void key_hash_matches_that_of_the_server(void **state)
 {
     (void)state;
     PGconn *db = pg_connect();
@@ -38,7 +38,7 @@ static void key_hash_matches_the_server(void **state)
 
 /* ---- events ---- */
 
-/* settle_and_claim parks the first event of the batch if `fail`, and the events that wait behind
+/* settle_and_claim parks the first event of the batch if `fail`, and the events waiting behind
  * others. */
 static size_t settle_and_claim(struct store_rig *g, const struct claim_request *req, bool fail)
 {
@@ -121,7 +121,7 @@ static void events_wait_if_the_worker_does_not_know_the_keys(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(key_hash_matches_the_server),
+    ON_A_STORE(key_hash_matches_that_of_the_server),
     ON_A_STORE(events_behind_a_parked_one_wait),
     ON_A_STORE(events_wait_if_the_worker_does_not_know_the_keys),
 };

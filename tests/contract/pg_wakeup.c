@@ -39,7 +39,7 @@ static struct store *another(struct store *st)
     return other;
 }
 
-/* Two handles of consumers a and b that have found no event and sleep. The holder has the
+/* Two handles of consumers a and b that have found no event and sleep. The holder owns the
  * wake-up lock, so that commits notify; the listener sleeps behind it. */
 struct sleepers {
     struct store *holder, *listener;
@@ -95,7 +95,7 @@ static void commit_notifies_sleeping_but_not_waking_workers(void **state)
 }
 
 /* At a low rate, releasing and retaking the lock for each event would cost more than notifying. */
-static void sleeper_finding_few_events_keeps_notifications_on(void **state)
+static void sleeper_that_finds_few_events_keeps_notifications_on(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -212,7 +212,7 @@ static void notified_listener_without_events_does_not_lose_its_lock(void **state
 
 /* The event arrives without a notification, as when a retry falls due: only the worker that wakes
  * can notify the others. An INSERT with an explicit xid notifies no worker. */
-static void lock_holder_waking_early_notifies_the_listeners(void **state)
+static void lock_holder_that_wakes_early_notifies_the_listeners(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -224,7 +224,7 @@ static void lock_holder_waking_early_notifies_the_listeners(void **state)
     sleepers_release(&s);
 }
 
-static void emit_without_triggers_notifies_too(void **state)
+static void emit_without_triggers_also_notifies(void **state)
 {
     struct store_rig *g = *state;
     struct sleepers s = two_sleepers(g);
@@ -268,7 +268,7 @@ static struct watch_result glance(struct store *st)
     return found;
 }
 
-static void busy_producers_reduce_polling_and_delay_the_lock(void **state)
+static void busy_producers_make_workers_poll_less_and_delay_the_lock(void **state)
 {
     struct store_rig *g = *state;
     PGconn *db = pg_connect();
@@ -298,15 +298,15 @@ static void busy_producers_reduce_polling_and_delay_the_lock(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(busy_producers_reduce_polling_and_delay_the_lock),
+    ON_A_STORE(busy_producers_make_workers_poll_less_and_delay_the_lock),
     ON_A_STORE(commit_notifies_sleeping_but_not_waking_workers),
-    ON_A_STORE(sleeper_finding_few_events_keeps_notifications_on),
+    ON_A_STORE(sleeper_that_finds_few_events_keeps_notifications_on),
     ON_A_STORE(worker_about_to_sleep_during_a_commit_polls_again_soon),
     ON_A_STORE(notification_arriving_with_an_answer_is_noticed),
     ON_A_STORE(listener_replaces_a_lock_holder_that_woke_up),
     ON_A_STORE(notified_listener_without_events_does_not_lose_its_lock),
-    ON_A_STORE(lock_holder_waking_early_notifies_the_listeners),
-    ON_A_STORE(emit_without_triggers_notifies_too),
+    ON_A_STORE(lock_holder_that_wakes_early_notifies_the_listeners),
+    ON_A_STORE(emit_without_triggers_also_notifies),
     ON_A_STORE(listener_replaces_a_dead_lock_holder_after_its_timeout),
 };
 const struct suite_part pg_wakeup_tests = SUITE_PART(tests);

@@ -65,7 +65,7 @@ static void each_event_of_a_batch_gets_its_own_outcome(void **state)
     rabbitmq_server_delete(&broker, "half", NULL);
 }
 
-static void missing_exchange_refuses_until_it_is_declared(void **state)
+static void events_are_refused_until_the_exchange_is_declared(void **state)
 {
     struct peer *p = *state;
     open_to(p, "absent", "");
@@ -81,7 +81,7 @@ static void missing_exchange_refuses_until_it_is_declared(void **state)
 }
 
 /* The broker reports it by closing the channel; the connection stays open. */
-static void exchange_deleted_while_running_refuses_until_recreated(void **state)
+static void events_are_refused_until_a_deleted_exchange_is_recreated(void **state)
 {
     struct peer *p = *state;
     open_with(p, "");
@@ -112,7 +112,7 @@ static void create_declares_exchange_queue_and_binding(void **state)
 
 /* The difference shows only when the sink tries to declare the exchange; the sink uses it
  * nevertheless. */
-static void non_durable_exchange_is_warned_about(void **state)
+static void non_durable_exchange_causes_a_warning(void **state)
 {
     struct peer *p = *state;
     rabbitmq_server_declare(&broker, "fleeting", false);
@@ -157,7 +157,7 @@ static int64_t now_ms(void)
     return clock_mono(&clock_system) / MS_NS;
 }
 
-/* is_blocked tells whether the sink has been notified of the alarm. */
+/* is_blocked tells whether the sink knows of the alarm. */
 static bool is_blocked(const struct peer *p)
 {
     return ((struct rabbitmq_sink *)p->rig.sk)->conn.blocked;
@@ -174,7 +174,7 @@ static void alarm_ends(struct peer *p)
 }
 
 /* A broker low on memory stops reading. No call may wait for it. */
-static void alarm_is_down_with_the_brokers_reason_and_blocks_no_call(void **state)
+static void alarm_is_down_with_its_reason_and_never_blocks_a_call(void **state)
 {
     struct peer *p = *state;
     char *large = malloc((1 << 20) + 1);
@@ -233,7 +233,7 @@ static void event_in_flight_at_an_alarm_is_returned_in_time(void **state)
 
 /* The broker closes the channel because of a message that is too large, without saying which
  * one. */
-static void oversized_message_is_rejected_alone(void **state)
+static void only_the_oversized_message_is_rejected(void **state)
 {
     struct peer *p = *state;
     erlang("application:set_env(rabbit, max_message_size, 65536).");
@@ -253,7 +253,7 @@ static void oversized_message_is_rejected_alone(void **state)
     sink_assert_says(p->rig.items[20], "larger than configured max size");
 }
 
-static void exchange_without_write_permission_refuses(void **state)
+static void exchange_without_write_permission_refuses_events(void **state)
 {
     struct peer *p = *state;
     erlang(
@@ -270,7 +270,7 @@ static void exchange_without_write_permission_refuses(void **state)
 }
 
 /* A right that is missing for one topic concerns the events of that topic. */
-static void topic_without_write_permission_blocks_no_other(void **state)
+static void topic_without_write_permission_does_not_block_others(void **state)
 {
     struct peer *p = *state;
     erlang("rabbit_auth_backend_internal:set_topic_permissions(<<\"guest\">>, <<\"/\">>, "
@@ -289,7 +289,7 @@ static void topic_without_write_permission_blocks_no_other(void **state)
 }
 
 /* Events for a queue whose node is down must not be buried. */
-static void setup_refuses_only_missing_objects(void **state)
+static void only_missing_or_wrong_objects_are_refused_at_setup(void **state)
 {
     static const struct {
         int code;
@@ -325,16 +325,16 @@ static const struct CMUnitTest tests[] = {
     OWN(unroutable_event_is_retried_until_a_queue_is_bound),
     OWN(unroutable_events_can_be_rejected_or_ignored),
     OWN(each_event_of_a_batch_gets_its_own_outcome),
-    OWN(missing_exchange_refuses_until_it_is_declared),
-    OWN(exchange_deleted_while_running_refuses_until_recreated),
+    OWN(events_are_refused_until_the_exchange_is_declared),
+    OWN(events_are_refused_until_a_deleted_exchange_is_recreated),
     OWN(create_declares_exchange_queue_and_binding),
-    OWN(non_durable_exchange_is_warned_about),
+    OWN(non_durable_exchange_causes_a_warning),
     OWN(full_queue_is_down_until_it_has_room),
-    ALARMED(alarm_is_down_with_the_brokers_reason_and_blocks_no_call),
+    ALARMED(alarm_is_down_with_its_reason_and_never_blocks_a_call),
     ALARMED(event_in_flight_at_an_alarm_is_returned_in_time),
-    OWN(oversized_message_is_rejected_alone),
-    OWN(exchange_without_write_permission_refuses),
-    OWN(topic_without_write_permission_blocks_no_other),
-    cmocka_unit_test(setup_refuses_only_missing_objects),
+    OWN(only_the_oversized_message_is_rejected),
+    OWN(exchange_without_write_permission_refuses_events),
+    OWN(topic_without_write_permission_does_not_block_others),
+    cmocka_unit_test(only_missing_or_wrong_objects_are_refused_at_setup),
 };
 const struct suite_part rabbitmq_answers_tests = SUITE_PART(tests);

@@ -21,7 +21,7 @@ static void pause_ms(long ms)
     nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
-static void wrong_password_is_down_and_shows_no_secret(void **state)
+static void wrong_password_is_down_and_never_shown(void **state)
 {
     struct peer *p = *state;
     setenv(RABBITMQ_PASSWORD_ENV, "s3cret-s3cret", 1);
@@ -34,7 +34,7 @@ static void wrong_password_is_down_and_shows_no_secret(void **state)
 }
 
 /* The password file is read at each login, so a password can be changed under way. */
-static void password_file_is_read_again(void **state)
+static void password_file_is_reread(void **state)
 {
     struct peer *p = *state;
     char dir[SINK_PATH_SIZE], file[SINK_PATH_SIZE + 8], query[SINK_PATH_SIZE + 64];
@@ -61,7 +61,7 @@ static void missing_virtual_host_is_down(void **state)
 }
 
 /* The first node that answers is used; the others are tried in turn. */
-static void next_node_is_tried(void **state)
+static void other_nodes_are_tried_in_turn(void **state)
 {
     struct peer *p = *state;
     snprintf(p->url, sizeof p->url, "amqp://127.0.0.1:1,127.0.0.1:%d/%%2F/orders", broker.port);
@@ -100,7 +100,7 @@ static void connection_closed_by_the_broker_is_reopened(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void closed_idle_connection_fails_no_event(void **state)
+static void closed_idle_connection_does_not_fail_events(void **state)
 {
     struct peer *p = *state;
     open_with(p, "");
@@ -178,12 +178,12 @@ static void probe_checks_everything_and_delivers_nothing(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(wrong_password_is_down_and_shows_no_secret),
-    OWN(password_file_is_read_again),
+    OWN(wrong_password_is_down_and_never_shown),
+    OWN(password_file_is_reread),
     OWN(missing_virtual_host_is_down),
-    OWN(next_node_is_tried),
+    OWN(other_nodes_are_tried_in_turn),
     OWN(connection_closed_by_the_broker_is_reopened),
-    OWN(closed_idle_connection_fails_no_event),
+    OWN(closed_idle_connection_does_not_fail_events),
     OWN(heartbeats_keep_an_idle_connection_open),
     OWN(silent_broker_is_abandoned_after_two_heartbeats),
     OWN(broker_that_does_not_confirm_is_down_in_time),

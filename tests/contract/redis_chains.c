@@ -105,7 +105,7 @@ static void chain_is_appended_in_order_by_few_scripts(void **state)
     first_arrivals_are_in_order(p);
 }
 
-static void short_chain_and_single_events_need_no_script(void **state)
+static void short_chains_and_single_events_do_not_need_a_script(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -163,7 +163,7 @@ static void refused_chain_is_retried_by_commands_then_by_scripts(void **state)
     first_arrivals_are_in_order(p);
 }
 
-static void wrong_type_of_a_stream_stops_only_its_chain(void **state)
+static void key_of_the_wrong_type_stops_only_its_chain(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream={aggregate_type}");
@@ -199,7 +199,7 @@ static void chain_is_split_where_its_stream_changes(void **state)
 }
 
 /* An event that its format cannot express is rejected alone, also out of the middle of a script. */
-static void event_a_format_cannot_express_is_rejected_alone(void **state)
+static void only_an_event_that_a_format_cannot_express_is_rejected(void **state)
 {
     struct peer *p = *state;
     static char headers[4096];
@@ -235,7 +235,7 @@ static void chain_keeps_its_order_when_the_server_dies(void **state)
     first_arrivals_are_in_order(p);
 }
 
-static void flushed_scripts_are_loaded_again(void **state)
+static void flushed_scripts_are_reloaded(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -300,15 +300,15 @@ static void chain_waits_for_replicas(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(event_a_format_cannot_express_is_rejected_alone),
+    OWN(only_an_event_that_a_format_cannot_express_is_rejected),
     OWN(chain_is_appended_in_order_by_few_scripts),
-    OWN(short_chain_and_single_events_need_no_script),
+    OWN(short_chains_and_single_events_do_not_need_a_script),
     OWN(chain_stops_at_the_event_that_fails),
     OWN(refused_chain_is_retried_by_commands_then_by_scripts),
-    OWN(wrong_type_of_a_stream_stops_only_its_chain),
+    OWN(key_of_the_wrong_type_stops_only_its_chain),
     OWN(chain_is_split_where_its_stream_changes),
     OWN(chain_keeps_its_order_when_the_server_dies),
-    OWN(flushed_scripts_are_loaded_again),
+    OWN(flushed_scripts_are_reloaded),
     OWN(server_without_scripts_gets_single_events_and_a_warning),
     OWN(limits_and_marks_apply_to_chains),
     OWN(chain_waits_for_replicas),

@@ -24,7 +24,7 @@ static void paused_server_is_down_after_the_time_limit(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void idle_connection_closed_by_the_server_fails_no_event(void **state)
+static void idle_connection_closed_by_the_server_does_not_fail_events(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -51,7 +51,7 @@ static void assert_held_against_it(struct peer *p, const char *query)
     redis_set(&server, "CONFIG SET client-query-buffer-limit 1gb");
 }
 
-static void event_that_keeps_breaking_the_connection_is_failed(void **state)
+static void event_that_keeps_breaking_the_connection_fails(void **state)
 {
     struct peer *p = *state;
     assert_held_against_it(p, "stream=s");
@@ -60,7 +60,7 @@ static void event_that_keeps_breaking_the_connection_is_failed(void **state)
 }
 
 /* The commands sent with an event do not hide that it is alone. */
-static void event_breaking_the_connection_is_found_with_replicas(void **state)
+static void event_that_breaks_the_connection_is_found_with_replicas(void **state)
 {
     assert_held_against_it(*state, "stream=s&replicas=1&replicas-wait=10ms");
 }
@@ -89,7 +89,7 @@ static void event_that_hangs_the_server_fails(void **state)
     }
 }
 
-static void replicas_are_waited_for(void **state)
+static void sink_waits_for_replicas(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s&replicas=1&replicas-wait=10ms");
@@ -120,11 +120,11 @@ static void replicas_are_waited_for(void **state)
 
 static const struct CMUnitTest tests[] = {
     OWN(paused_server_is_down_after_the_time_limit),
-    OWN(idle_connection_closed_by_the_server_fails_no_event),
-    OWN(event_that_keeps_breaking_the_connection_is_failed),
-    OWN(event_breaking_the_connection_is_found_with_replicas),
+    OWN(idle_connection_closed_by_the_server_does_not_fail_events),
+    OWN(event_that_keeps_breaking_the_connection_fails),
+    OWN(event_that_breaks_the_connection_is_found_with_replicas),
     OWN(event_that_hangs_the_server_fails),
-    OWN(replicas_are_waited_for),
+    OWN(sink_waits_for_replicas),
 };
 
 const struct suite_part redis_connection_tests = SUITE_PART(tests);

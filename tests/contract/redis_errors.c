@@ -8,7 +8,7 @@
 #include "redis_peer.h"
 #include "redis_scripted.h"
 
-static void every_error_has_its_outcome(void **state)
+static void every_error_has_the_expected_outcome(void **state)
 {
     static const struct {
         const char *text;
@@ -93,7 +93,7 @@ static enum sink_status status_of(enum redis_fault fault)
     return SINK_DOWN;
 }
 
-static void every_documented_error_has_its_outcome(void **state)
+static void every_documented_error_has_its_documented_outcome(void **state)
 {
     struct peer *p = *state;
     char dir[SINK_PATH_SIZE], path[SINK_PATH_SIZE + 8], said[200];
@@ -149,7 +149,7 @@ static void redis_error_text_is_sanitized(void **state)
     free(endless);
 }
 
-static void wrong_type_of_the_only_stream_is_refused(void **state)
+static void key_of_the_wrong_type_as_the_only_stream_is_refused(void **state)
 {
     struct peer *p = *state;
     static const char *const queries[] = {"stream=s", "stream=s&dedupe=on"};
@@ -174,7 +174,7 @@ static void full_redis_memory_is_down(void **state)
 }
 
 /* After a failover the name leads to another server, which is reached only by reconnecting. */
-static void replica_is_down_until_it_is_master(void **state)
+static void replica_is_down_until_it_becomes_the_master(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -188,7 +188,7 @@ static void replica_is_down_until_it_is_master(void **state)
 
 /* An error sent to every client does not prove that this event breaks connections, however often it
  * is repeated, even if the server refuses the last command of the handshake. */
-static void refused_handshake_fails_no_event(void **state)
+static void refused_handshake_does_not_fail_events(void **state)
 {
     struct peer *p = *state;
     redis_set(&server, "ACL SETUSER default >s3cret resetpass >s3cret");
@@ -229,7 +229,7 @@ static void missing_and_wrong_passwords_are_down(void **state)
     assert_int_equal(run_one(p, "1")->status, SINK_DELIVERED);
 }
 
-static void key_acl_fails_one_stream_and_command_acl_all(void **state)
+static void key_acl_fails_one_stream_and_command_acl_fails_all(void **state)
 {
     struct peer *p = *state;
     setenv(REDIS_PASSWORD_ENV, "pw", 1);
@@ -251,15 +251,15 @@ static void key_acl_fails_one_stream_and_command_acl_all(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(every_error_has_its_outcome),
-    OWN(every_documented_error_has_its_outcome),
+    OWN(every_error_has_the_expected_outcome),
+    OWN(every_documented_error_has_its_documented_outcome),
     OWN(redis_error_text_is_sanitized),
-    OWN(wrong_type_of_the_only_stream_is_refused),
+    OWN(key_of_the_wrong_type_as_the_only_stream_is_refused),
     OWN(full_redis_memory_is_down),
-    OWN(replica_is_down_until_it_is_master),
+    OWN(replica_is_down_until_it_becomes_the_master),
     OWN(missing_and_wrong_passwords_are_down),
-    OWN(refused_handshake_fails_no_event),
-    OWN(key_acl_fails_one_stream_and_command_acl_all),
+    OWN(refused_handshake_does_not_fail_events),
+    OWN(key_acl_fails_one_stream_and_command_acl_fails_all),
 };
 
 const struct suite_part redis_errors_tests = SUITE_PART(tests);

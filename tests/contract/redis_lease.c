@@ -18,7 +18,7 @@ static void drive_until(struct peer *p, bool want)
     assert_int_equal(held(p), want);
 }
 
-static void lease_is_taken_renewed_at_half_and_released_by_its_holder(void **state)
+static void lease_is_taken_renewed_halfway_and_released_by_its_holder(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s&lease=lock:outbox&lease-ttl=30s");
@@ -89,7 +89,7 @@ static void lease_expires_while_the_server_hangs(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    OWN(lease_is_taken_renewed_at_half_and_released_by_its_holder),
+    OWN(lease_is_taken_renewed_halfway_and_released_by_its_holder),
     OWN(lost_lease_stops_new_work_and_stays_with_its_new_holder),
     OWN(lease_expires_while_the_server_hangs),
 };

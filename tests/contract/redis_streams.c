@@ -127,7 +127,7 @@ static void assert_one_stream_refuses(struct peer *p, const char *words)
     assert_int_equal(entries("bad"), 100);
 }
 
-static void stream_of_another_type_refuses_only_its_own_events(void **state)
+static void key_of_the_wrong_type_fails_only_events_of_that_stream(void **state)
 {
     redis_set(&server, "SET bad x");
     assert_one_stream_refuses(*state, "rename one of them");
@@ -139,7 +139,7 @@ static void stream_with_exhausted_ids_refuses_only_its_own_events(void **state)
     assert_one_stream_refuses(*state, "XSETID");
 }
 
-static void only_stream_with_exhausted_ids_refuses(void **state)
+static void only_stream_refuses_events_once_its_ids_are_exhausted(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -181,7 +181,7 @@ static void overlong_stream_name_rejects_only_its_event(void **state)
 
 /* An event over the limit of the server is rejected alone, among hundreds of others.
  * */
-static void event_over_the_servers_limit_is_rejected_alone(void **state)
+static void only_the_event_over_the_servers_limit_is_rejected(void **state)
 {
     struct peer *p = *state;
     open_with(p, "stream=s");
@@ -256,12 +256,12 @@ static const struct CMUnitTest tests[] = {
     OWN(formats_use_value_and_headers_as_fields),
     OWN(entry_carries_a_cloudevent),
     OWN(entry_carries_debezium_or_json),
-    OWN(stream_of_another_type_refuses_only_its_own_events),
+    OWN(key_of_the_wrong_type_fails_only_events_of_that_stream),
     OWN(stream_with_exhausted_ids_refuses_only_its_own_events),
-    OWN(only_stream_with_exhausted_ids_refuses),
+    OWN(only_stream_refuses_events_once_its_ids_are_exhausted),
     OWN(id_far_in_the_future_is_a_valid_receipt),
     OWN(overlong_stream_name_rejects_only_its_event),
-    OWN(event_over_the_servers_limit_is_rejected_alone),
+    OWN(only_the_event_over_the_servers_limit_is_rejected),
     OWN(event_missing_a_part_of_the_stream_name_is_rejected),
     OWN(maxlen_and_maxage_trim_with_a_warning),
     OWN(marks_hold_the_position_of_each_stream),

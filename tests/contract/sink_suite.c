@@ -161,7 +161,7 @@ static bool has_arrived(const struct sink_arrivals *got, const char *id)
 
 /* An event that can never be delivered must not count as a sink that is down: it would block its
  * consumer forever. */
-static void event_the_sink_cannot_express_is_rejected_alone(void **state)
+static void only_an_event_that_the_sink_cannot_express_is_rejected(void **state)
 {
     struct fixture *f = *state;
     const char *words[64];
@@ -225,7 +225,7 @@ static void cancelled_events_can_be_sent_again(void **state)
     sink_rig_assert_all(&f->rig, SINK_DELIVERED);
 }
 
-static void idle_sink_needs_no_polling(void **state)
+static void idle_sink_does_not_need_polling(void **state)
 {
     struct fixture *f = *state;
     assert_int_not_equal(f->rig.sk->ops->deadline(f->rig.sk), 0);
@@ -247,14 +247,15 @@ int sink_suite_run(const struct sink_case *c, const struct suite_part *own, size
         CLAIM(refused_events_can_be_offered_again),
         CLAIM(cancel_answers_every_event),
         CLAIM(cancelled_events_can_be_sent_again),
-        CLAIM(idle_sink_needs_no_polling),
+        CLAIM(idle_sink_does_not_need_polling),
         CLAIM(broken_peer_is_down_until_it_recovers),
-        CLAIM(event_the_sink_cannot_express_is_rejected_alone),
+        CLAIM(only_an_event_that_the_sink_cannot_express_is_rejected),
     };
     struct suite_part parts[1 + 8] = {{suite, 0}};
     for (size_t i = 0; i < COUNT(suite); i++) {
         bool cannot = suite[i].test_func == broken_peer_is_down_until_it_recovers && !c->break_peer;
-        bool nothing = suite[i].test_func == event_the_sink_cannot_express_is_rejected_alone &&
+        bool nothing = suite[i].test_func ==
+                           only_an_event_that_the_sink_cannot_express_is_rejected &&
                        !c->spoil;
         if (cannot || nothing)
             continue;

@@ -79,7 +79,7 @@ static void claimed_events_are_on_disk_under_any_synchronous_mode(void **state)
     sqlite3_close(db);
 }
 
-static void claimed_events_are_on_disk_without_wal_too(void **state)
+static void claimed_events_are_also_on_disk_without_wal(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -112,7 +112,7 @@ static void claimed_events_are_on_disk_without_wal_too(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(claimed_events_are_on_disk_under_any_synchronous_mode),
-    ON_A_STORE(claimed_events_are_on_disk_without_wal_too),
+    ON_A_STORE(claimed_events_are_also_on_disk_without_wal),
 };
 
 const struct suite_part sqlite_disk_tests = SUITE_PART(tests);

@@ -245,7 +245,7 @@ static void settings_of_the_callers_connection_change_nothing(void **state)
                      (int64_t)(COUNT(settings) + 1) * 2);
 }
 
-static void untrusted_schema_works_or_gets_advice(void **state)
+static void untrusted_schema_works_or_is_refused_with_advice(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -333,7 +333,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(ids_ascend_within_a_millisecond_however_emitted),
     ON_A_STORE(emit_after_an_implicit_rollback_is_refused),
     ON_A_STORE(settings_of_the_callers_connection_change_nothing),
-    ON_A_STORE(untrusted_schema_works_or_gets_advice),
+    ON_A_STORE(untrusted_schema_works_or_is_refused_with_advice),
     ON_A_STORE(attached_outbox_is_found),
     ON_A_STORE(event_suppressed_by_a_trigger_is_an_error),
     ON_A_STORE(callers_connection_to_a_deleted_file_is_refused),

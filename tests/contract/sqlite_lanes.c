@@ -50,7 +50,7 @@ static void sole_worker_claims_from_many_lanes_as_from_one(void **state)
     dismiss(&w);
 }
 
-static void one_of_several_workers_takes_a_single_lane(void **state)
+static void each_of_several_workers_takes_a_single_lane(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -92,7 +92,7 @@ static void worker_without_a_lane_gets_one_at_the_next_turn(void **state)
 }
 
 /* A worker that holds every lane is not asked to share. */
-static void worker_without_work_requests_no_lane(void **state)
+static void worker_without_work_does_not_request_a_lane(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -107,7 +107,7 @@ static void worker_without_work_requests_no_lane(void **state)
     dismiss(&b);
 }
 
-static void unclaimed_lane_is_freed_and_lanes_are_joined_again(void **state)
+static void lane_set_aside_but_never_claimed_returns_to_the_sole_worker(void **state)
 {
     struct store_rig *g = *state;
     static struct book k;
@@ -192,7 +192,7 @@ static void expired_claim_of_all_lanes_is_taken_over(void **state)
     dismiss(&b);
 }
 
-static void expired_lane_claim_waits_for_an_earlier_whole_claim(void **state)
+static void expired_lane_claim_waits_for_an_earlier_all_lane_claim(void **state)
 {
     struct store_rig *g = *state;
     fill(g, 4);
@@ -219,7 +219,7 @@ static void expired_lane_claim_waits_for_an_earlier_whole_claim(void **state)
 }
 
 /* The last claim is in a lane that the first one is not in, but the one between them is in both. */
-static void expired_lane_claim_waits_for_a_whole_claim_that_waits(void **state)
+static void expired_lane_claim_waits_behind_a_blocked_all_lane_claim(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -285,7 +285,7 @@ static void event_in_a_claim_of_all_lanes_is_in_flight(void **state)
     dismiss(&a);
 }
 
-static void reserved_lane_does_not_block_a_change_of_lanes(void **state)
+static void reserved_lane_does_not_block_a_lane_change(void **state)
 {
     struct store_rig *g = *state;
     put_as(g->st, "c", ORDER_KEY, 4);
@@ -297,17 +297,17 @@ static void reserved_lane_does_not_block_a_change_of_lanes(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(reserved_lane_does_not_block_a_change_of_lanes),
+    ON_A_STORE(reserved_lane_does_not_block_a_lane_change),
     ON_A_STORE(sole_worker_claims_from_many_lanes_as_from_one),
-    ON_A_STORE(one_of_several_workers_takes_a_single_lane),
+    ON_A_STORE(each_of_several_workers_takes_a_single_lane),
     ON_A_STORE(worker_without_a_lane_gets_one_at_the_next_turn),
-    ON_A_STORE(worker_without_work_requests_no_lane),
-    ON_A_STORE(unclaimed_lane_is_freed_and_lanes_are_joined_again),
+    ON_A_STORE(worker_without_work_does_not_request_a_lane),
+    ON_A_STORE(lane_set_aside_but_never_claimed_returns_to_the_sole_worker),
     ON_A_STORE(events_released_from_all_lanes_return_to_all_lanes),
     ON_A_STORE(events_released_from_advanced_lanes_are_parked),
     ON_A_STORE(expired_claim_of_all_lanes_is_taken_over),
-    ON_A_STORE(expired_lane_claim_waits_for_an_earlier_whole_claim),
-    ON_A_STORE(expired_lane_claim_waits_for_a_whole_claim_that_waits),
+    ON_A_STORE(expired_lane_claim_waits_for_an_earlier_all_lane_claim),
+    ON_A_STORE(expired_lane_claim_waits_behind_a_blocked_all_lane_claim),
     ON_A_STORE(event_in_a_claim_of_all_lanes_is_in_flight),
 };
 const struct suite_part sqlite_lanes_tests = SUITE_PART(tests);

@@ -173,7 +173,7 @@ static void continuing_sequence_is_left_alone(void **state)
     sqlite3_close(db);
 }
 
-static void trimming_deletes_no_event_with_a_reused_number(void **state)
+static void trimming_never_deletes_events_with_reused_numbers(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -197,7 +197,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(replaced_outbox_is_reported_and_gets_the_consumer),
     ON_A_STORE(restarted_sequence_loses_nothing),
     ON_A_STORE(continuing_sequence_is_left_alone),
-    ON_A_STORE(trimming_deletes_no_event_with_a_reused_number),
+    ON_A_STORE(trimming_never_deletes_events_with_reused_numbers),
 };
 
 const struct suite_part sqlite_moved_tests = SUITE_PART(tests);

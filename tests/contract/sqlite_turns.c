@@ -95,7 +95,7 @@ static void one_failing_turn_rolls_back_the_batch(void **state)
     pair_free(p);
 }
 
-static void batch_suppresses_wake_ups_only_with_nothing_left(void **state)
+static void batch_suppresses_wake_ups_only_if_nothing_is_left(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -242,7 +242,7 @@ static void general_wake_ups_get_rarer_with_more_consumers(void **state)
     store_close(lookout);
 }
 
-static void handle_forgets_a_consumer_no_longer_used(void **state)
+static void handle_forgets_a_consumer_that_is_no_longer_used(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -265,10 +265,10 @@ static void handle_forgets_a_consumer_no_longer_used(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(batched_turns_equal_single_turns_in_one_commit),
     ON_A_STORE(one_failing_turn_rolls_back_the_batch),
-    ON_A_STORE(batch_suppresses_wake_ups_only_with_nothing_left),
+    ON_A_STORE(batch_suppresses_wake_ups_only_if_nothing_is_left),
     ON_A_STORE(watcher_reports_new_events_once_or_wakes_all),
     ON_A_STORE(unexplained_commits_wake_all_consumers_at_a_bounded_rate),
     ON_A_STORE(general_wake_ups_get_rarer_with_more_consumers),
-    ON_A_STORE(handle_forgets_a_consumer_no_longer_used),
+    ON_A_STORE(handle_forgets_a_consumer_that_is_no_longer_used),
 };
 const struct suite_part sqlite_turns_tests = SUITE_PART(tests);

@@ -45,13 +45,14 @@ static int64_t redelivered(struct store_rig *g, int n)
     return steps;
 }
 
-static void cost_per_retried_letter_is_constant(void **state)
+static void cost_per_retried_dead_letter_is_constant(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
     int64_t few = redelivered(g, 200), many = redelivered(g, 1600);
     if (many > 10 * few)
-        fail_msg("200 letters need %lld steps, 1,600 need %lld", (long long)few, (long long)many);
+        fail_msg("200 dead letters need %lld steps, 1,600 need %lld", (long long)few,
+                 (long long)many);
 }
 
 /* claimed_again parks an event of consumer c, claims it again beside `fresh` new ones, and returns
@@ -73,7 +74,7 @@ static size_t claimed_again(struct store_rig *g, int fresh)
     return g->a.used;
 }
 
-static void claim_of_a_parked_event_reads_no_new_ones(void **state)
+static void claim_of_a_parked_event_does_not_read_new_ones(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -225,8 +226,8 @@ static void events_with_reused_numbers_are_distinguished(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(lanes_of_one_worker_read_each_event_once),
     ON_A_STORE(events_with_reused_numbers_are_distinguished),
-    ON_A_STORE(claim_of_a_parked_event_reads_no_new_ones),
+    ON_A_STORE(claim_of_a_parked_event_does_not_read_new_ones),
     ON_A_STORE(claim_cost_does_not_depend_on_parked_events),
-    ON_A_STORE(cost_per_retried_letter_is_constant),
+    ON_A_STORE(cost_per_retried_dead_letter_is_constant),
 };
 const struct suite_part sqlite_work_tests = SUITE_PART(tests);

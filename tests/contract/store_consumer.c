@@ -70,11 +70,11 @@ static void consumer_with_unfinished_work_needs_force_to_be_removed(void **state
     assert_int_equal(g->st->ops->turn(g->st, NULL, NULL, &req, &g->a, &g->b, &g->hint, &err), -1);
     assert_int_equal(err.code, ERR_NOTFOUND);
     assert_int_equal(err.retry_class, CLASS_FATAL);
-    put(g->st, "c"); /* starts over */
+    put(g->st, "c"); /* a new start */
     assert_int_equal(claim(g, "c"), 1);
 }
 
-static void claim_of_a_removed_consumer_is_void_once_recreated(void **state)
+static void claim_is_void_once_its_consumer_is_removed_and_recreated(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -166,7 +166,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(registering_again_keeps_the_position),
     ON_A_STORE(paused_consumer_gets_nothing_until_resumed),
     ON_A_STORE(consumer_with_unfinished_work_needs_force_to_be_removed),
-    ON_A_STORE(claim_of_a_removed_consumer_is_void_once_recreated),
+    ON_A_STORE(claim_is_void_once_its_consumer_is_removed_and_recreated),
     ON_A_STORE(invalid_consumer_names_are_refused),
     ON_A_STORE(invalid_orders_and_lanes_are_refused),
     ON_A_STORE(report_is_shown_until_cleared),

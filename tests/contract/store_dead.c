@@ -59,7 +59,7 @@ static void waiting_event_is_retried_on_request(void **state)
     assert_false(retry_now(g, first));
 }
 
-static void retried_letter_is_removed_if_delivered_and_kept_if_not(void **state)
+static void retried_dead_letter_is_removed_only_once_delivered(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -78,7 +78,7 @@ static void retried_letter_is_removed_if_delivered_and_kept_if_not(void **state)
     assert_int_equal(letters(g).n, 0);
 }
 
-static void dropped_letter_is_deleted(void **state)
+static void dropped_dead_letter_is_deleted(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -92,8 +92,8 @@ static void dropped_letter_is_deleted(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(dead_letter_is_kept_whole_and_survives_trimming),
     ON_A_STORE(waiting_event_is_retried_on_request),
-    ON_A_STORE(retried_letter_is_removed_if_delivered_and_kept_if_not),
-    ON_A_STORE(dropped_letter_is_deleted),
+    ON_A_STORE(retried_dead_letter_is_removed_only_once_delivered),
+    ON_A_STORE(dropped_dead_letter_is_deleted),
 };
 
 const struct suite_part store_dead_tests = SUITE_PART(tests);

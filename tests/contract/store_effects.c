@@ -87,7 +87,7 @@ static void settling_effects_outside_a_transaction_is_refused(void **state)
     store_close(w);
 }
 
-static void expired_claim_is_settled_late_in_a_transaction(void **state)
+static void expired_claim_can_be_settled_late_in_a_transaction(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -292,7 +292,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(every_kind_of_claim_returns_the_idempotency_key),
     ON_A_STORE(effect_record_and_settlement_commit_together),
     ON_A_STORE(settling_effects_outside_a_transaction_is_refused),
-    ON_A_STORE(expired_claim_is_settled_late_in_a_transaction),
+    ON_A_STORE(expired_claim_can_be_settled_late_in_a_transaction),
     ON_A_STORE(claim_expiring_mid_transaction_settles_unless_lost),
     ON_A_STORE(inbox_remembers_handled_events),
     ON_A_STORE(inbox_has_separate_retention),

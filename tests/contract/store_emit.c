@@ -67,7 +67,7 @@ static void rolled_back_event_never_existed(void **state)
     assert_int_equal(claim(g, "c"), 2);
 }
 
-static void invalid_event_is_refused_and_leaves_nothing(void **state)
+static void invalid_event_is_refused_and_leaves_no_trace(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -151,7 +151,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(event_is_returned_as_emitted),
     ON_A_STORE(absent_fields_stay_absent),
     ON_A_STORE(rolled_back_event_never_existed),
-    ON_A_STORE(invalid_event_is_refused_and_leaves_nothing),
+    ON_A_STORE(invalid_event_is_refused_and_leaves_no_trace),
     ON_A_STORE(duplicate_idempotency_key_stores_one_event_and_is_reported),
     ON_A_STORE(idempotency_key_of_a_rolled_back_event_is_free),
     ON_A_STORE(handle_once_reports_first_duplicate_or_conflict),

@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 
-static void failed_event_returns_when_due_and_holds_only_its_key(void **state)
+static void failed_event_returns_when_due_and_holds_back_only_its_key(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -184,7 +184,7 @@ static void lost_claim_of_parked_events_blocks_until_it_expires(void **state)
     assert_int_equal(g->hint.crashed, 1); /* taken over */
 }
 
-static void without_order_a_failure_holds_back_no_event(void **state)
+static void without_order_a_failure_does_not_hold_back_events(void **state)
 {
     struct store_rig *g = *state;
     put_as(g->st, "c", ORDER_NONE, 1);
@@ -224,7 +224,7 @@ static void global_order_stops_at_a_failure_until_it_passes(void **state)
 /* Another worker has three claims: the first has failed, the second is alive, and the third, which
  * it forgot, has expired but must wait for the second. Other workers must wait too, instead of
  * polling in a loop. */
-static void claim_expired_behind_a_live_one_causes_no_busy_polling(void **state)
+static void claim_expired_behind_a_live_one_never_causes_busy_polling(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -350,7 +350,7 @@ static void key_parked_by_another_worker_is_held_back(void **state)
 }
 
 /* The handle knows only the state of its last read. */
-static void retried_letter_holds_its_key_on_the_same_handle(void **state)
+static void retried_dead_letter_holds_its_key_on_the_same_handle(void **state)
 {
     struct store_rig *g = *state;
     struct claim_request req = request("c", "me");
@@ -439,7 +439,7 @@ static bool is_even(const struct event *ev)
 }
 
 /* Many failures in a batch, and many events behind them, are recorded at once. */
-static void each_of_many_failures_holds_only_its_own_key(void **state)
+static void each_of_many_failures_holds_back_only_its_own_key(void **state)
 {
     struct store_rig *g = *state;
     struct outcome out[40];
@@ -476,20 +476,20 @@ static void each_of_many_failures_holds_only_its_own_key(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(each_of_many_failures_holds_only_its_own_key),
-    ON_A_STORE(failed_event_returns_when_due_and_holds_only_its_key),
+    ON_A_STORE(each_of_many_failures_holds_back_only_its_own_key),
+    ON_A_STORE(failed_event_returns_when_due_and_holds_back_only_its_key),
     ON_A_STORE(only_the_latest_error_is_kept),
     ON_A_STORE(unstorable_error_text_does_not_fail_the_settlement),
     ON_A_STORE(followers_stay_behind_when_the_first_fails_again),
     ON_A_STORE(follower_failing_in_the_same_claim_waits_for_its_time),
     ON_A_STORE(events_waiting_behind_a_buried_one_move_up),
     ON_A_STORE(lost_claim_of_parked_events_blocks_until_it_expires),
-    ON_A_STORE(without_order_a_failure_holds_back_no_event),
+    ON_A_STORE(without_order_a_failure_does_not_hold_back_events),
     ON_A_STORE(global_order_stops_at_a_failure_until_it_passes),
-    ON_A_STORE(claim_expired_behind_a_live_one_causes_no_busy_polling),
+    ON_A_STORE(claim_expired_behind_a_live_one_never_causes_busy_polling),
     ON_A_STORE(parked_event_waits_for_an_earlier_one_parked_later),
     ON_A_STORE(key_parked_by_another_worker_is_held_back),
-    ON_A_STORE(retried_letter_holds_its_key_on_the_same_handle),
+    ON_A_STORE(retried_dead_letter_holds_its_key_on_the_same_handle),
     ON_A_STORE(unparked_event_no_longer_holds_back_its_key),
     ON_A_STORE(delayed_event_waits_for_its_time),
     ON_A_STORE(due_delayed_event_counts_as_outstanding),

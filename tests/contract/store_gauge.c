@@ -228,7 +228,7 @@ static void retried_dead_letter_is_counted_again(void **state)
 }
 
 /* For a consumer with a predicate payloads are read; events it skips are not counted as behind. */
-static void events_the_predicate_skips_are_not_behind(void **state)
+static void events_skipped_by_the_predicate_do_not_count_as_backlog(void **state)
 {
     struct store_rig *g = *state;
     struct filter *f;
@@ -428,7 +428,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(parked_events_are_counted_with_their_age),
     ON_A_STORE(delayed_event_is_counted_but_not_overdue),
     ON_A_STORE(retried_dead_letter_is_counted_again),
-    ON_A_STORE(events_the_predicate_skips_are_not_behind),
+    ON_A_STORE(events_skipped_by_the_predicate_do_not_count_as_backlog),
     ON_A_STORE(many_parked_events_are_counted_approximately),
     ON_A_STORE(backlog_counts_events_passing_filter_and_lanes),
     ON_A_STORE(backlog_count_applies_the_predicate),

@@ -87,7 +87,7 @@ static void retry_parked_under_a_fast_clock_is_not_delayed(void **state)
 
 /* The store checks for jumps only now and then. A store that did not check asks to be called again
  * soon. */
-static void clock_jumping_back_twice_delays_no_event_for_long(void **state)
+static void clock_jumping_back_twice_does_not_delay_events_for_long(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -133,7 +133,7 @@ static void live_claim_can_be_extended_and_a_lost_one_cannot(void **state)
     assert_true(lost);
 }
 
-static void taken_over_claim_is_fenced_and_redelivered_one_by_one(void **state)
+static void old_claim_is_fenced_and_its_events_redelivered_one_by_one(void **state)
 {
     struct store_rig *g = *state;
     int64_t seqs[3];
@@ -220,7 +220,7 @@ static void suspect_event_is_handed_out_alone(void **state)
     assert_true(g->b.suspect);
 }
 
-static void poison_event_is_buried_alone(void **state)
+static void only_the_poison_event_is_buried(void **state)
 {
     struct store_rig *g = *state;
     int delivered = 0, crashes = 0;
@@ -412,12 +412,12 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(live_claim_is_never_stolen),
     ON_A_STORE(fast_clock_does_not_extend_a_lease),
     ON_A_STORE(retry_parked_under_a_fast_clock_is_not_delayed),
-    ON_A_STORE(clock_jumping_back_twice_delays_no_event_for_long),
+    ON_A_STORE(clock_jumping_back_twice_does_not_delay_events_for_long),
     ON_A_STORE(live_claim_can_be_extended_and_a_lost_one_cannot),
-    ON_A_STORE(taken_over_claim_is_fenced_and_redelivered_one_by_one),
+    ON_A_STORE(old_claim_is_fenced_and_its_events_redelivered_one_by_one),
     ON_A_STORE(expired_claim_waits_for_earlier_ones_in_its_lane),
     ON_A_STORE(suspect_event_is_handed_out_alone),
-    ON_A_STORE(poison_event_is_buried_alone),
+    ON_A_STORE(only_the_poison_event_is_buried),
     ON_A_STORE(crashes_bury_nothing_if_events_cannot_kill_workers),
     ON_A_STORE(crash_with_several_events_in_flight_blames_none),
     ON_A_STORE(cleared_claim_is_not_blamed),

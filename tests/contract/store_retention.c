@@ -18,7 +18,7 @@ static void deliver(struct store_rig *g, const char *consumer, size_t n)
     assert_true(settle(g, consumer, NULL, 0));
 }
 
-static void trim_deletes_old_events_all_consumers_have_passed(void **state)
+static void trim_deletes_old_events_passed_by_all_consumers(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -123,7 +123,7 @@ static void recreated_consumer_holds_events_until_retention_is_over(void **state
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void consumer_starting_at_the_end_holds_no_earlier_event(void **state)
+static void consumer_starting_at_the_end_does_not_hold_earlier_events(void **state)
 {
     struct store_rig *g = *state;
     struct consumer_spec spec = {
@@ -138,7 +138,7 @@ static void consumer_starting_at_the_end_holds_no_earlier_event(void **state)
     assert_int_equal(trim(g, false).events, 1);
 }
 
-static void removing_a_consumer_frees_events_others_have_passed(void **state)
+static void removing_a_consumer_frees_events_passed_by_the_others(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -339,7 +339,7 @@ static void week_old_events_are_trimmed_within_a_minute(void **state)
 }
 
 /* The age of events finished before a consumer existed does not count for that consumer. */
-static void recreated_consumer_holds_events_others_have_passed(void **state)
+static void recreated_consumer_holds_events_passed_by_the_others(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -417,18 +417,18 @@ static void continued_trim_does_not_rescan_kept_events(void **state)
 
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(week_old_events_are_trimmed_within_a_minute),
-    ON_A_STORE(recreated_consumer_holds_events_others_have_passed),
+    ON_A_STORE(recreated_consumer_holds_events_passed_by_the_others),
     ON_A_STORE(redelivered_events_are_kept_for_another_week),
     ON_A_STORE(continued_trim_does_not_rescan_kept_events),
     ON_A_STORE(dry_run_counts_up_to_its_limit_and_reports_it),
-    ON_A_STORE(trim_deletes_old_events_all_consumers_have_passed),
+    ON_A_STORE(trim_deletes_old_events_passed_by_all_consumers),
     ON_A_STORE(event_delivered_late_is_kept_for_the_retention),
     ON_A_STORE(retention_counts_from_the_delivery_to_the_last_consumer),
     ON_A_STORE(retention_counts_from_the_end_of_a_retry),
     ON_A_STORE(first_trim_deletes_nothing_before_the_retention_time),
     ON_A_STORE(recreated_consumer_holds_events_until_retention_is_over),
-    ON_A_STORE(consumer_starting_at_the_end_holds_no_earlier_event),
-    ON_A_STORE(removing_a_consumer_frees_events_others_have_passed),
+    ON_A_STORE(consumer_starting_at_the_end_does_not_hold_earlier_events),
+    ON_A_STORE(removing_a_consumer_frees_events_passed_by_the_others),
     ON_A_STORE(fast_clock_does_not_extend_the_retention),
     ON_A_STORE(idempotency_key_lives_as_long_as_its_event),
     ON_A_STORE(trim_keeps_events_still_needed),

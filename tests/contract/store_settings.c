@@ -209,7 +209,7 @@ static void settings_history_has_its_documented_length(void **state)
     assert_string_equal(list[0].events, events);
 }
 
-static void start_beyond_the_head_survives_a_change_of_lanes(void **state)
+static void start_beyond_the_head_survives_a_lane_change(void **state)
 {
     struct store_rig *g = *state;
     struct consumer_spec c = spec_of("c");
@@ -240,7 +240,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_STORE(only_a_starting_worker_creates_a_consumer),
     ON_A_STORE(recreated_consumer_has_no_history),
     ON_A_STORE(settings_history_has_its_documented_length),
-    ON_A_STORE(start_beyond_the_head_survives_a_change_of_lanes),
+    ON_A_STORE(start_beyond_the_head_survives_a_lane_change),
 };
 
 const struct suite_part store_settings_tests = SUITE_PART(tests);

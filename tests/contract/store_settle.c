@@ -279,7 +279,7 @@ static void marks_commit_with_the_settlement_and_only_advance(void **state)
 }
 
 /* A worker that claims no more events passes no arena. Others may be active meanwhile. */
-static void settle_only_turn_needs_no_caller_memory(void **state)
+static void settle_only_turn_does_not_need_caller_memory(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -320,7 +320,7 @@ static void turn_of(struct store_rig *g, struct settlement s, size_t max, struct
     assert_false(lost);
 }
 
-static void turn_parking_an_event_claims_its_follower_as_behind(void **state)
+static void turn_that_parks_an_event_claims_its_follower_as_waiting(void **state)
 {
     struct store_rig *g = *state;
     struct arena a;
@@ -342,7 +342,7 @@ static void turn_parking_an_event_claims_its_follower_as_behind(void **state)
     arena_release(&a);
 }
 
-static void turn_releasing_events_claims_them_again(void **state)
+static void turn_that_releases_events_claims_them_again(void **state)
 {
     struct store_rig *g = *state;
     struct arena a;
@@ -361,9 +361,9 @@ static void turn_releasing_events_claims_them_again(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_STORE(turn_parking_an_event_claims_its_follower_as_behind),
-    ON_A_STORE(turn_releasing_events_claims_them_again),
-    ON_A_STORE(settle_only_turn_needs_no_caller_memory),
+    ON_A_STORE(turn_that_parks_an_event_claims_its_follower_as_waiting),
+    ON_A_STORE(turn_that_releases_events_claims_them_again),
+    ON_A_STORE(settle_only_turn_does_not_need_caller_memory),
     ON_A_STORE(settled_events_are_never_claimed_again),
     ON_A_STORE(settle_and_claim_share_one_call),
     ON_A_STORE(released_tail_is_handed_out_as_if_never_claimed),

@@ -82,11 +82,11 @@ static void dropped_dead_letter_is_shown_as_dropped(void **state)
     assert_int_equal(state_of_nth(g, 1), STATE_PENDING);
     assert_int_equal(claim(g, "c"), 1);
     assert_true(settle(g, "c", NULL, 0));
-    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED); /* sent back, and delivered in the end */
+    assert_int_equal(state_of_nth(g, 1), STATE_DELIVERED); /* retried, and delivered in the end */
     assert_int_equal(state_of_nth(g, 2), STATE_DROPPED);
 }
 
-static void recreated_consumer_shows_no_earlier_dropped_letters(void **state)
+static void recreated_consumer_does_not_show_earlier_dropped_letters(void **state)
 {
     struct store_rig *g = *state;
     struct error err;
@@ -142,7 +142,7 @@ static void events_from_before_the_start_are_shown_as_such(void **state)
     assert_int_equal(events(g, (struct event_query){.state = STATE_BEFORE_START + 1}).n, 5);
 }
 
-static void expired_claim_reads_as_pending(void **state)
+static void events_of_an_expired_claim_are_shown_as_pending(void **state)
 {
     struct store_rig *g = *state;
     put(g->st, "c");
@@ -269,9 +269,9 @@ static void events_can_be_found_by_type_key_state_and_id(void **state)
 static const struct CMUnitTest tests[] = {
     ON_A_STORE(every_documented_state_is_shown),
     ON_A_STORE(dropped_dead_letter_is_shown_as_dropped),
-    ON_A_STORE(recreated_consumer_shows_no_earlier_dropped_letters),
+    ON_A_STORE(recreated_consumer_does_not_show_earlier_dropped_letters),
     ON_A_STORE(events_from_before_the_start_are_shown_as_such),
-    ON_A_STORE(expired_claim_reads_as_pending),
+    ON_A_STORE(events_of_an_expired_claim_are_shown_as_pending),
     ON_A_STORE(state_follows_the_filter_at_hand_out),
     ON_A_STORE(failed_event_is_delivered_despite_a_changed_filter),
     ON_A_STORE(claim_taken_over_under_another_filter_shows_its_outcome),

@@ -85,7 +85,7 @@ static void order_uses_values_from_before_the_claim(void **state)
     expect(g, c, "9 6 3 7 4");
 }
 
-static void no_rows_left_is_an_empty_success(void **state)
+static void claim_with_no_rows_left_succeeds_with_none(void **state)
 {
     struct rig *g = rig_of(state);
     expect(g, open_jobs(7), "1 2 3 4 5 6 7");
@@ -258,7 +258,7 @@ static void claim_is_visible_to_others_when_it_returns(void **state)
     rig_close(&other);
 }
 
-static void claim_survives_a_process_killed_right_after_it(void **state)
+static void claim_survives_a_kill_right_after_the_call_returns(void **state)
 {
     struct rig *g = rig_of(state);
     int status;
@@ -355,7 +355,7 @@ static void unknown_tables_and_columns_are_always_errors(void **state)
 }
 
 /* The table refuses a lease on job 4. */
-static void failed_claim_claims_no_row(void **state)
+static void failed_claim_does_not_claim_a_row(void **state)
 {
     struct rig *g = rig_of(state);
     const outbox_claim_field fields[] = {{"status", outbox_value_text("taken")},
@@ -576,7 +576,8 @@ static void broken_connection_is_unavailable(void **state)
 #define EVERYWHERE \
     ON_JOBS(rows_are_ordered_and_show_the_claims_changes), \
         ON_JOBS(order_uses_values_from_before_the_claim), \
-        ON_JOBS(no_rows_left_is_an_empty_success), ON_JOBS(every_operator_matches_as_named), \
+        ON_JOBS(claim_with_no_rows_left_succeeds_with_none), \
+        ON_JOBS(every_operator_matches_as_named), \
         ON_JOBS(criteria_must_all_hold_and_one_alternative_is_enough), \
         ON_JOBS(names_are_literal_and_values_never_run_as_sql), \
         ON_JOBS(expired_lease_is_claimed_again_and_a_live_one_is_not), \
@@ -585,31 +586,32 @@ static void broken_connection_is_unavailable(void **state)
         ON_JOBS(claim_is_visible_to_others_when_it_returns), \
         ON_JOBS(invalid_claims_are_refused_before_anything_is_sent), \
         ON_JOBS(unknown_tables_and_columns_are_always_errors), \
-        ON_JOBS(failed_claim_claims_no_row), ON_JOBS(row_lost_to_a_race_is_skipped), \
+        ON_JOBS(failed_claim_does_not_claim_a_row), ON_JOBS(row_lost_to_a_race_is_skipped), \
         ON_JOBS(racing_claimers_get_each_row_exactly_once)
 
 int main(void)
 {
     const struct CMUnitTest sqlite[] = {
-        EVERYWHERE, ON_JOBS(claim_survives_a_process_killed_right_after_it),
+        EVERYWHERE, ON_JOBS(claim_survives_a_kill_right_after_the_call_returns),
         ON_JOBS(any_key_type_works), ON_JOBS(locked_database_is_busy),
         ON_JOBS(unlisted_dialect_takes_the_portable_path)};
     const struct CMUnitTest memory[] = {EVERYWHERE, ON_JOBS(any_key_type_works)};
     const struct CMUnitTest mariadb[] = {EVERYWHERE};
-    const struct CMUnitTest postgres[] = {EVERYWHERE,
-                                          ON_JOBS(claim_survives_a_process_killed_right_after_it),
-                                          ON_JOBS(limit_holds_under_a_stale_plan),
-                                          ON_JOBS(one_claim_is_one_round_trip),
-                                          ON_JOBS(rows_locked_by_others_are_skipped),
-                                          ON_JOBS(rows_referenced_by_foreign_keys_are_claimed),
-                                          ON_JOBS(broken_connection_is_unavailable)};
-    const struct CMUnitTest portable[] = {EVERYWHERE,
-                                          ON_JOBS(claim_survives_a_process_killed_right_after_it),
-                                          ON_JOBS(limit_holds_under_a_stale_plan),
-                                          ON_JOBS(guard_is_rechecked_after_waiting_for_a_lock),
-                                          ON_JOBS(broken_connection_is_unavailable)};
+    const struct CMUnitTest postgres[] = {
+        EVERYWHERE,
+        ON_JOBS(claim_survives_a_kill_right_after_the_call_returns),
+        ON_JOBS(limit_holds_under_a_stale_plan),
+        ON_JOBS(one_claim_is_one_round_trip),
+        ON_JOBS(rows_locked_by_others_are_skipped),
+        ON_JOBS(rows_referenced_by_foreign_keys_are_claimed),
+        ON_JOBS(broken_connection_is_unavailable)};
+    const struct CMUnitTest portable[] = {
+        EVERYWHERE, ON_JOBS(claim_survives_a_kill_right_after_the_call_returns),
+        ON_JOBS(limit_holds_under_a_stale_plan),
+        ON_JOBS(guard_is_rechecked_after_waiting_for_a_lock),
+        ON_JOBS(broken_connection_is_unavailable)};
     const struct CMUnitTest portable_sqlite[] = {
-        EVERYWHERE, ON_JOBS(claim_survives_a_process_killed_right_after_it),
+        EVERYWHERE, ON_JOBS(claim_survives_a_kill_right_after_the_call_returns),
         ON_JOBS(any_key_type_works)};
     int failures = cmocka_run_group_tests_name("sqlite", sqlite, rig_sqlite, rig_end);
     failures += cmocka_run_group_tests_name("memory", memory, rig_memory, rig_end);

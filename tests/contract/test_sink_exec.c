@@ -8,7 +8,7 @@
 
 #include "exec_peer.h"
 
-static void exit_status_is_the_outcome(void **state)
+static void exit_status_decides_the_outcome(void **state)
 {
     static const struct {
         const char *command, *text;
@@ -55,7 +55,7 @@ static void existing_command_may_exit_with_127(void **state)
     assert_int_equal(it->status, SINK_RETRY);
 }
 
-static void refuses_to_open_if_exit_statuses_are_lost(void **state)
+static void sink_refuses_to_open_if_exit_statuses_are_lost(void **state)
 {
     (void)state;
     signal(SIGCHLD, SIG_IGN);
@@ -71,7 +71,7 @@ static void refuses_to_open_if_exit_statuses_are_lost(void **state)
 }
 
 /* The shell may miss a command that only some events need. That is their fault, not the sink's. */
-static void missing_command_needed_by_some_events_is_a_retry(void **state)
+static void missing_command_needed_by_some_events_causes_a_retry(void **state)
 {
     struct sink_item *it = run_one(*state, "case $OUTBOX_SEQ in 1) no-such-command;; esac");
     assert_int_equal(it->status, SINK_RETRY);
@@ -112,7 +112,7 @@ static void stdin_holds_the_line_and_may_stay_unread(void **state)
     free(line);
 }
 
-static void line_over_the_file_size_limit_is_rejected_alone(void **state)
+static void only_the_line_over_the_file_size_limit_is_rejected(void **state)
 {
     struct peer *p = *state;
     open_command(p, "exit 0", 0, 1);
@@ -151,7 +151,7 @@ static void running_out_of_descriptors_is_down_and_leaks_nothing(void **state)
     assert_int_equal(it->status, SINK_DELIVERED);
 }
 
-static void refuses_an_empty_command(void **state)
+static void empty_command_is_refused(void **state)
 {
     static const char *const urls[] = {"exec:", "exec: \t"};
     (void)state;
@@ -163,16 +163,16 @@ static void refuses_an_empty_command(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(exit_status_is_the_outcome),
+        cmocka_unit_test(exit_status_decides_the_outcome),
         ON_A_COMMAND(command_not_found_is_down),
-        ON_A_COMMAND(missing_command_needed_by_some_events_is_a_retry),
-        ON_A_COMMAND(line_over_the_file_size_limit_is_rejected_alone),
+        ON_A_COMMAND(missing_command_needed_by_some_events_causes_a_retry),
+        ON_A_COMMAND(only_the_line_over_the_file_size_limit_is_rejected),
         ON_A_COMMAND(existing_command_may_exit_with_127),
-        cmocka_unit_test(refuses_to_open_if_exit_statuses_are_lost),
+        cmocka_unit_test(sink_refuses_to_open_if_exit_statuses_are_lost),
         ON_A_COMMAND(only_the_end_of_a_long_stderr_is_kept),
         ON_A_COMMAND(stdin_holds_the_line_and_may_stay_unread),
         ON_A_COMMAND(running_out_of_descriptors_is_down_and_leaks_nothing),
-        cmocka_unit_test(refuses_an_empty_command),
+        cmocka_unit_test(empty_command_is_refused),
     };
     const struct suite_part own[] = {SUITE_PART(tests), exec_environment_tests, exec_end_tests};
     return sink_suite_run(&exec_case, own, COUNT(own));

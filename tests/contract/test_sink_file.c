@@ -135,7 +135,7 @@ static void append_raw(const char *path, const char *text)
     close(fd);
 }
 
-static void torn_last_line_is_cut_off(void **state)
+static void torn_last_line_is_removed(void **state)
 {
     static const char *const torn[] = {"{", "{\"id\":\"0000", "{\"id\":\"0000\",\"seq\":1}"};
     (void)state;
@@ -151,7 +151,7 @@ static void torn_last_line_is_cut_off(void **state)
     }
 }
 
-static void torn_line_longer_than_a_block_is_cut_off(void **state)
+static void torn_line_longer_than_a_block_is_removed(void **state)
 {
     struct peer *p = *state;
     char *text = malloc(10001);
@@ -226,7 +226,7 @@ static void failed_fsync_is_an_outage_and_retires_its_descriptor(void **state)
     sink_rig_passes_again(&p->rig);
 }
 
-static void one_fsync_covers_a_whole_drive(void **state)
+static void one_fsync_covers_a_whole_call_of_drive(void **state)
 {
     struct peer *p = *state;
     deliver(p, 1, 64);
@@ -302,7 +302,7 @@ static void cancel_does_not_wait_for_a_lock(void **state)
 
 /* While another kind of file is at the path, the sink is down and names it. It recovers when that
  * is removed. */
-static void path_no_longer_a_file_is_down(void **state)
+static void path_that_is_no_longer_a_file_is_down(void **state)
 {
     struct peer *p = *state;
     for (int way = 0; way < 3; way++) {
@@ -397,7 +397,7 @@ static void relays_sharing_a_file_never_mix_lines(void **state)
 }
 
 /* A relay that is killed at any moment must not cost another one a line. */
-static void killed_relay_tears_no_line_of_another(void **state)
+static void killed_relay_never_tears_a_line_of_another(void **state)
 {
     struct peer *p = *state;
     for (int i = 0; i < 20; i++) {
@@ -433,7 +433,7 @@ static void missing_directory_does_not_prevent_opening(void **state)
     sink_rig_release(&rig);
 }
 
-static void refuses_paths_that_can_never_be_files(void **state)
+static void paths_that_can_never_be_files_are_refused(void **state)
 {
     struct peer *p = *state;
     char dir[SINK_PATH_SIZE + 16], slash[SINK_PATH_SIZE + 16], fifo[SINK_PATH_SIZE + 16];
@@ -483,24 +483,24 @@ int main(void)
         .spoil = peer_spoil,
     };
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(torn_last_line_is_cut_off),
-        ON_A_FILE(torn_line_longer_than_a_block_is_cut_off),
+        cmocka_unit_test(torn_last_line_is_removed),
+        ON_A_FILE(torn_line_longer_than_a_block_is_removed),
         ON_A_FILE(torn_line_of_another_relay_is_removed_while_open),
         ON_A_FILE(unterminated_foreign_line_is_terminated_and_kept),
         ON_A_FILE(failed_write_leaves_no_trace_and_succeeds_later),
         ON_A_FILE(full_device_is_down),
         ON_A_FILE(failed_fsync_is_an_outage_and_retires_its_descriptor),
-        ON_A_FILE(one_fsync_covers_a_whole_drive),
+        ON_A_FILE(one_fsync_covers_a_whole_call_of_drive),
         ON_A_FILE(lock_held_by_another_process_is_down_and_never_hangs),
         ON_A_FILE(brief_lock_has_no_effect),
         ON_A_FILE(cancel_does_not_wait_for_a_lock),
-        ON_A_FILE(path_no_longer_a_file_is_down),
+        ON_A_FILE(path_that_is_no_longer_a_file_is_down),
         ON_A_FILE(rotated_file_is_reopened),
         ON_A_FILE(deleted_file_is_recreated),
         ON_A_FILE(relays_sharing_a_file_never_mix_lines),
-        ON_A_FILE(killed_relay_tears_no_line_of_another),
+        ON_A_FILE(killed_relay_never_tears_a_line_of_another),
         ON_A_FILE(missing_directory_does_not_prevent_opening),
-        ON_A_FILE(refuses_paths_that_can_never_be_files),
+        ON_A_FILE(paths_that_can_never_be_files_are_refused),
         cmocka_unit_test(unknown_sink_kind_is_explained),
     };
     return sink_suite_run(&file, &(struct suite_part)SUITE_PART(tests), 1);

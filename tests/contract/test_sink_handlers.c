@@ -158,7 +158,7 @@ static void event_without_a_handler_counts_as_delivered(void **state)
     sink_rig_release(&rig);
 }
 
-static void accepts_nothing_more_once_a_handler_is_down(void **state)
+static void sink_accepts_nothing_more_once_a_handler_is_down(void **state)
 {
     struct sink_rig rig;
     struct script s = {.steps[0] = {.status = SINK_DOWN}};
@@ -198,7 +198,7 @@ static void handler_error_text_is_sanitized(void **state)
     }
 }
 
-static void unknown_verdict_is_a_retry(void **state)
+static void unknown_verdict_counts_as_a_retry(void **state)
 {
     struct sink_rig rig;
     struct script s = {.steps[0] = {.status = (enum sink_status)99}};
@@ -226,9 +226,9 @@ int main(void)
         cmocka_unit_test(matching_handlers_run_in_the_order_they_were_added),
         cmocka_unit_test(first_failure_is_the_result_and_ends_the_attempt),
         cmocka_unit_test(event_without_a_handler_counts_as_delivered),
-        cmocka_unit_test(accepts_nothing_more_once_a_handler_is_down),
+        cmocka_unit_test(sink_accepts_nothing_more_once_a_handler_is_down),
         cmocka_unit_test(handler_error_text_is_sanitized),
-        cmocka_unit_test(unknown_verdict_is_a_retry),
+        cmocka_unit_test(unknown_verdict_counts_as_a_retry),
     };
     return sink_suite_run(&handlers, &(struct suite_part)SUITE_PART(tests), 1);
 }

@@ -5,7 +5,7 @@
 
 #include "http_rig.h"
 
-static void name_resolving_to_loopback_is_not_connected_to(void **state)
+static void sink_never_connects_to_a_name_that_resolves_to_loopback(void **state)
 {
     struct fixture *f = *state;
     open_at(f, "inside.localhost"); /* which curl resolves to 127.0.0.1 on its own */
@@ -143,7 +143,7 @@ int main(void)
 {
     setlocale(LC_CTYPE, "C.UTF-8"); /* international names are in it, as for the relay */
     static const struct CMUnitTest tests[] = {
-        ON_A_PEER(name_resolving_to_loopback_is_not_connected_to),
+        ON_A_PEER(sink_never_connects_to_a_name_that_resolves_to_loopback),
         ON_A_PEER(allow_list_permits_an_internal_address),
         ON_A_PEER(explicit_loopback_address_is_allowed),
         ON_A_PEER(internal_addresses_are_refused_at_once),

@@ -188,7 +188,7 @@ static void nonblocking_standard_output_works(void **state)
     stalled_reader_does_not_block_drive(state);
 }
 
-static void full_device_is_down_while_no_line_is_torn(void **state)
+static void full_device_is_down_if_no_line_is_torn(void **state)
 {
     struct sink_rig rig;
     (void)state;
@@ -230,7 +230,7 @@ static void partial_line_is_completed_before_the_next(void **state)
     peer_arrived(peer, &got); /* fails at a line that is not whole */
     peer_teardown(peer);
     assert_int_equal(got.n, 6);
-    assert_string_equal(got.a[2].id, got.a[3].id); /* it comes again */
+    assert_string_equal(got.a[2].id, got.a[3].id); /* the event is repeated */
     sink_arrivals_release(&got);
     sink_rig_release(&rig);
 }
@@ -287,7 +287,7 @@ static void reader_stalled_past_the_time_limit_is_an_outage(void **state)
     free(second);
 }
 
-static void refuses_anything_after_the_colon(void **state)
+static void text_after_the_colon_is_refused(void **state)
 {
     (void)state;
     sink_assert_refused((struct sink_config){.url = "stdout:x"}, NULL, NULL);
@@ -310,10 +310,10 @@ int main(void)
         ON_A_PIPE(stalled_reader_does_not_block_drive),
         ON_A_PIPE(cancel_counts_whole_lines_as_delivered),
         ON_A_PIPE(nonblocking_standard_output_works),
-        cmocka_unit_test(full_device_is_down_while_no_line_is_torn),
+        cmocka_unit_test(full_device_is_down_if_no_line_is_torn),
         cmocka_unit_test(partial_line_is_completed_before_the_next),
         ON_A_PIPE(reader_stalled_past_the_time_limit_is_an_outage),
-        cmocka_unit_test(refuses_anything_after_the_colon),
+        cmocka_unit_test(text_after_the_colon_is_refused),
     };
     return sink_suite_run(&standard_output, &(struct suite_part)SUITE_PART(tests), 1);
 }

@@ -43,7 +43,7 @@ static bool stored_as(MYSQL *db, const char *id, const struct new_event *ev)
 }
 
 /* Emits are prepared statements on the server. They store every event unchanged, small or large,
- * also after the connection was reset or closed. */
+ * even after the connection was reset or closed. */
 static void prepared_statement_stores_the_same_as_a_literal(void **state)
 {
     (void)state;

@@ -61,7 +61,7 @@ static void delivery_view_shows_the_states(void **state)
     sqlite3_close(db);
 }
 
-static void only_a_commit_of_another_process_wakes(void **state)
+static void only_a_commit_of_another_process_wakes_the_worker(void **state)
 {
     struct store_rig *g = *state;
     struct pollfd fd = {.fd = g->st->ops->wake_fd(g->st), .events = POLLIN};
@@ -158,7 +158,7 @@ int main(int argc, char **argv)
                                              unsettling};
     static const struct CMUnitTest tests[] = {
         ON_A_STORE(delivery_view_shows_the_states),
-        ON_A_STORE(only_a_commit_of_another_process_wakes),
+        ON_A_STORE(only_a_commit_of_another_process_wakes_the_worker),
         ON_A_STORE(locked_database_is_busy_and_changes_nothing),
         ON_A_STORE(utf16_database_is_refused),
         ON_A_STORE(statements_fit_the_schema_with_parameters_in_order),

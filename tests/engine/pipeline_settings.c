@@ -3,7 +3,7 @@
 
 #include "pipeline_tests.h"
 
-static void sink_declining_events_is_paused_and_loses_none(void **state)
+static void sink_that_declines_events_is_paused_and_loses_nothing(void **state)
 {
     static const int64_t want[] = {2, 1, 3, 4, 5};
     struct rig *g = *state;
@@ -167,7 +167,7 @@ static void draining_is_not_cut_short_by_another_filter(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_RIG(sink_declining_events_is_paused_and_loses_none),
+    ON_A_RIG(sink_that_declines_events_is_paused_and_loses_nothing),
     ON_A_RIG(removed_consumer_fails_its_pipeline),
     ON_A_RIG(consumer_with_a_new_filter_drains_and_stops),
     ON_A_RIG(worker_with_replaced_settings_stands_by_until_restored),

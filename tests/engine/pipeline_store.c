@@ -201,7 +201,7 @@ static void lost_claim_answer_delays_events_but_loses_none(void **state)
     SAW(1, 2);
 }
 
-static void lost_claim_answer_lets_no_later_event_overtake(void **state)
+static void lost_claim_answer_never_lets_later_events_overtake(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=1s", "batch=1", NULL);
@@ -215,7 +215,7 @@ static void lost_claim_answer_lets_no_later_event_overtake(void **state)
 
 /* The consumer is removed while a stopping relay has a delivery in flight. Found by the
  * simulator. */
-static void consumer_removed_while_draining_awaits_deliveries(void **state)
+static void drain_awaits_deliveries_of_a_removed_consumer(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
@@ -280,7 +280,7 @@ static void followers_proceed_if_a_lost_event_returns_untried(void **state)
 
 /* Events given back before an unknown claim are parked. They are due at once, but must not be
  * claimed before their predecessors are settled. Found by the simulator. */
-static void lost_claim_answer_lets_no_released_event_overtake(void **state)
+static void lost_claim_answer_never_lets_released_events_overtake(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=1", NULL);
@@ -419,11 +419,11 @@ static const struct CMUnitTest tests[] = {
     ON_A_RIG(unreachable_store_is_retried_and_loses_nothing),
     ON_A_RIG(answer_lost_after_a_settle_repeats_nothing),
     ON_A_RIG(lost_claim_answer_delays_events_but_loses_none),
-    ON_A_RIG(lost_claim_answer_lets_no_later_event_overtake),
-    ON_A_RIG(consumer_removed_while_draining_awaits_deliveries),
+    ON_A_RIG(lost_claim_answer_never_lets_later_events_overtake),
+    ON_A_RIG(drain_awaits_deliveries_of_a_removed_consumer),
     ON_A_RIG(key_waits_for_deliveries_of_a_lost_claim),
     ON_A_RIG(followers_proceed_if_a_lost_event_returns_untried),
-    ON_A_RIG(lost_claim_answer_lets_no_released_event_overtake),
+    ON_A_RIG(lost_claim_answer_never_lets_released_events_overtake),
     ON_A_RIG(wake_ups_are_ignored_while_the_store_is_unreachable),
     ON_A_RIG(repeated_settlements_do_not_grow_memory),
 };

@@ -109,7 +109,7 @@ static void crashes_do_not_count_without_in_process_handlers(void **state)
     assert_int_equal(g->n_seen, 3);
 }
 
-static void suspect_of_a_down_sink_blocks_none_and_is_not_buried(void **state)
+static void suspect_of_a_down_sink_does_not_block_others_or_get_buried(void **state)
 {
     struct rig *g = *state;
     g->caps = SINK_IN_PROCESS;
@@ -157,7 +157,7 @@ static void starting_worker_takes_over_claims_of_a_dead_one(void **state)
     assert_int_equal(g->n_seen, 3);
 }
 
-static void poison_is_found_one_event_at_a_time(void **state)
+static void poison_event_is_found_one_event_at_a_time(void **state)
 {
     struct rig *g = *state;
     g->caps = SINK_IN_PROCESS;
@@ -202,9 +202,9 @@ static const struct CMUnitTest tests[] = {
     ON_A_RIG(nothing_is_delivered_beside_a_suspect),
     ON_A_RIG(crash_with_two_suspects_in_flight_blames_neither),
     ON_A_RIG(crashes_do_not_count_without_in_process_handlers),
-    ON_A_RIG(suspect_of_a_down_sink_blocks_none_and_is_not_buried),
+    ON_A_RIG(suspect_of_a_down_sink_does_not_block_others_or_get_buried),
     ON_A_RIG(starting_worker_takes_over_claims_of_a_dead_one),
-    ON_A_RIG(poison_is_found_one_event_at_a_time),
+    ON_A_RIG(poison_event_is_found_one_event_at_a_time),
 };
 
 const struct suite_part pipeline_suspects_tests = SUITE_PART(tests);

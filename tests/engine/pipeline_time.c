@@ -136,7 +136,7 @@ static void crash_repeats_only_unsettled_events(void **state)
     SAW(1, 2, 3, 4, 5);
 }
 
-static void without_wake_ups_it_polls_every_20_ms(void **state)
+static void without_wake_ups_the_pipeline_polls_every_20_ms(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -224,7 +224,7 @@ static struct worker *patient_worker(struct rig *g)
     return w;
 }
 
-static void settlement_waits_a_little_for_the_next_claim(void **state)
+static void settlement_waits_briefly_for_the_next_claim(void **state)
 {
     struct rig *g = *state;
     patient_worker(g);
@@ -335,7 +335,7 @@ static void crash_repeats_deliveries_with_delayed_settlement(void **state)
 
 /* An answer that a sink has requested may arrive after everything is delivered. It is handled at
  * once, not with the next event; afterwards the sink is no longer polled. */
-static void sink_requesting_polls_is_polled_until_done(void **state)
+static void sink_that_requests_polls_is_polled_until_done(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -360,8 +360,8 @@ static void sink_requesting_polls_is_polled_until_done(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    ON_A_RIG(sink_requesting_polls_is_polled_until_done),
-    ON_A_RIG(settlement_waits_a_little_for_the_next_claim),
+    ON_A_RIG(sink_that_requests_polls_is_polled_until_done),
+    ON_A_RIG(settlement_waits_briefly_for_the_next_claim),
     ON_A_RIG(pipeline_reports_when_a_delayed_settlement_is_due),
     ON_A_RIG(event_due_between_step_and_wait_ends_the_wait),
     ON_A_RIG(sink_due_between_step_and_wait_is_tried_at_once),
@@ -376,7 +376,7 @@ static const struct CMUnitTest tests[] = {
     ON_A_RIG(drain_releases_unstarted_events_and_awaits_the_rest),
     ON_A_RIG(drain_cancels_hanging_deliveries_for_redelivery),
     ON_A_RIG(crash_repeats_only_unsettled_events),
-    ON_A_RIG(without_wake_ups_it_polls_every_20_ms),
+    ON_A_RIG(without_wake_ups_the_pipeline_polls_every_20_ms),
     ON_A_RIG(settling_also_claims_so_no_event_waits_for_the_sweep),
     ON_A_RIG(batch_covers_the_in_flight_limit),
 };

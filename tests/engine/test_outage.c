@@ -132,7 +132,7 @@ static enum sink_status some_are_inexpressible(struct model *m, const struct del
     return m->g->mono < out_until ? SINK_RETRY : SINK_DELIVERED;
 }
 
-static void local_rejection_does_not_count_for_the_peer(void **state)
+static void local_rejection_does_not_show_that_the_peer_works(void **state)
 {
     struct rig *g = *state;
     emit_in_outage(g, some_are_inexpressible);
@@ -324,7 +324,7 @@ static void consecutive_outages_bury_nothing(void **state)
 }
 
 /* The event once failed by its own fault. Its failures in an outage are still the sink's. */
-static void outage_adds_no_attempt_to_an_earlier_failure(void **state)
+static void outage_does_not_add_attempts_to_an_earlier_failure(void **state)
 {
     struct rig *g = *state;
     worker(g, "base=1s,cap=2s,attempts=3,jitter=none", "order=key");
@@ -359,7 +359,7 @@ static void sink_failing_every_event_is_paused_and_reported_down(void **state)
     assert_all_delivered_once(g, 200);
 }
 
-static void single_failing_event_is_reported_and_blocks_no_other(void **state)
+static void single_failing_event_is_reported_and_does_not_block_others(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "fast", "order=key");
@@ -457,7 +457,7 @@ static void healthy_events_proceed_beside_a_failing_type(void **state)
 }
 
 /* The fault remains unknown, but the event is not retried forever. */
-static void event_failing_alone_is_finally_buried(void **state)
+static void event_failing_alone_is_eventually_buried(void **state)
 {
     struct rig *g = *state;
     worker(g, "fast,cap=1m,outage=10m", "order=global");
@@ -474,7 +474,7 @@ static void event_failing_alone_is_finally_buried(void **state)
 
 /* Others are delivered, but never close to its failures. No single success is proof, but together
  * they are. */
-static void event_failing_among_rare_others_is_finally_buried(void **state)
+static void event_failing_among_rare_others_is_eventually_buried(void **state)
 {
     struct rig *g = *state;
     /* tried after 16 s, then every 10 s */
@@ -523,7 +523,7 @@ static void answer_to(struct rig *g, size_t k, enum sink_status status)
 
 /* Deliveries sent later got through before this one fails, so its failure says nothing about the
  * sink. Otherwise later failures would count as part of an outage: the simulator's seed 101320. */
-static void late_failure_starts_no_outage(void **state)
+static void late_failure_does_not_start_an_outage(void **state)
 {
     struct rig *g = *state;
     answers_by_hand(g, "1");
@@ -570,7 +570,7 @@ static void outage_ends_with_the_first_delivery(void **state)
 
 /* The proof arrives after the failure was settled, and after the success of a delivery that was
  * sent too late to prove anything. */
-static void late_evidence_counts(void **state)
+static void late_evidence_still_counts(void **state)
 {
     struct rig *g = *state;
     struct worker *w = answers_by_hand(g, "2");
@@ -760,7 +760,7 @@ static void failure_of_a_lost_claim_does_not_count(void **state)
 }
 
 /* Between attempts it holds no event, but has pending work and makes no progress. */
-static void outage_in_global_order_makes_no_progress(void **state)
+static void outage_in_global_order_stops_progress(void **state)
 {
     struct rig *g = *state;
     struct worker *w = worker(g, "fast", "order=global");
@@ -781,7 +781,7 @@ int main(void)
         ON_A_RIG(outage_longer_than_patience_buries_nothing),
         ON_A_RIG(outage_of_hours_buries_nothing),
         ON_A_RIG(end_of_a_long_outage_buries_nothing),
-        ON_A_RIG(local_rejection_does_not_count_for_the_peer),
+        ON_A_RIG(local_rejection_does_not_show_that_the_peer_works),
         ON_A_RIG(deferred_event_does_not_count_against_others),
         ON_A_RIG(refused_event_does_not_count_against_others),
         ON_A_RIG(refusals_use_up_attempts_if_every_event_is_refused),
@@ -793,17 +793,17 @@ int main(void)
         ON_A_RIG(outage_buries_nothing_in_global_order),
         ON_A_RIG(outage_in_the_middle_of_a_single_key_buries_nothing),
         ON_A_RIG(consecutive_outages_bury_nothing),
-        ON_A_RIG(outage_adds_no_attempt_to_an_earlier_failure),
+        ON_A_RIG(outage_does_not_add_attempts_to_an_earlier_failure),
         ON_A_RIG(sink_failing_every_event_is_paused_and_reported_down),
-        ON_A_RIG(single_failing_event_is_reported_and_blocks_no_other),
+        ON_A_RIG(single_failing_event_is_reported_and_does_not_block_others),
         ON_A_RIG(event_failing_among_others_gets_only_its_attempts),
         ON_A_RIG(many_events_failing_among_others_are_buried),
         ON_A_RIG(healthy_events_proceed_beside_a_failing_type),
-        ON_A_RIG(event_failing_alone_is_finally_buried),
-        ON_A_RIG(event_failing_among_rare_others_is_finally_buried),
-        ON_A_RIG(late_failure_starts_no_outage),
+        ON_A_RIG(event_failing_alone_is_eventually_buried),
+        ON_A_RIG(event_failing_among_rare_others_is_eventually_buried),
+        ON_A_RIG(late_failure_does_not_start_an_outage),
         ON_A_RIG(outage_ends_with_the_first_delivery),
-        ON_A_RIG(late_evidence_counts),
+        ON_A_RIG(late_evidence_still_counts),
         ON_A_RIG(failure_of_a_lost_claim_does_not_count),
         ON_A_RIG(slowly_failing_event_among_rare_others_is_buried),
         ON_A_RIG(short_outage_failing_many_events_counts_against_none),
@@ -814,7 +814,7 @@ int main(void)
         ON_A_RIG(relay_whose_deliveries_all_fail_hands_over),
         ON_A_RIG(cut_off_relay_hands_over_in_global_order),
         ON_A_RIG(events_handed_over_are_not_overtaken),
-        ON_A_RIG(outage_in_global_order_makes_no_progress),
+        ON_A_RIG(outage_in_global_order_stops_progress),
     };
     return cmocka_run_group_tests_name("outage", tests, NULL, NULL);
 }

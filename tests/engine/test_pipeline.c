@@ -29,7 +29,7 @@ static enum sink_status later_nine_times(struct model *m, const struct delivery 
     return SINK_LATER;
 }
 
-static void delivers_everything_in_order_and_settles(void **state)
+static void pipeline_delivers_everything_in_order_and_settles(void **state)
 {
     struct rig *g = *state;
     rig_worker(g, 0, NULL);
@@ -62,7 +62,7 @@ static void key_is_in_flight_once_and_keys_run_in_parallel(void **state)
     assert_int_equal(w->sk->d[3]->ev->seq, 2);
 }
 
-static void global_order_has_one_in_flight(void **state)
+static void global_order_has_only_one_event_in_flight(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "order=global", NULL);
@@ -88,7 +88,7 @@ static void without_order_everything_is_in_flight(void **state)
     assert_int_equal(w->sk->n, 5);
 }
 
-static void failed_event_holds_back_its_key_and_no_other(void **state)
+static void failed_event_holds_back_only_its_key(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "retry=base=1s,attempts=3,jitter=none", NULL);
@@ -111,7 +111,7 @@ static void failed_event_holds_back_its_key_and_no_other(void **state)
     assert_int_equal(g->mono / MS_NS / 1000, 4); /* 1 s, then 2 s after the start at 1 s */
 }
 
-static void deferred_event_uses_no_attempt_and_holds_only_its_key(void **state)
+static void deferred_event_keeps_its_attempts_and_holds_only_its_key(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "retry=base=1s,attempts=3,jitter=none", NULL);
@@ -158,7 +158,7 @@ static void rejected_event_is_buried_at_once_and_frees_its_key(void **state)
     assert_int_equal(rig_look(g).dead, 1);
 }
 
-static void down_sink_uses_no_attempt_and_keeps_the_order(void **state)
+static void down_sink_keeps_the_order_without_using_attempts(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "lease=5s", NULL);
@@ -211,7 +211,7 @@ static void back_pressure_is_not_a_failure(void **state)
     assert_int_equal(pipeline_stats(w->p)->retried, 0);
 }
 
-static void fatal_sink_error_stops_the_consumer_and_releases_all(void **state)
+static void fatal_sink_error_stops_the_consumer_and_releases_all_events(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -230,7 +230,7 @@ static void fatal_sink_error_stops_the_consumer_and_releases_all(void **state)
         assert_int_equal(g->seen[i].attempt, 1);
 }
 
-static void failure_holds_its_key_in_all_batches_in_flight(void **state)
+static void failure_holds_back_its_key_in_all_batches_in_flight(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, "batch=2", "retry=base=1s,attempts=3,jitter=none", NULL);
@@ -255,7 +255,7 @@ static void failure_holds_its_key_in_all_batches_in_flight(void **state)
     assert_int_equal(rig_look(g).delivered, 6);
 }
 
-static void delayed_event_holds_its_key_until_its_time(void **state)
+static void delayed_event_holds_back_its_key_until_its_time(void **state)
 {
     struct rig *g = *state;
     struct worker *w = rig_worker(g, 0, NULL);
@@ -334,20 +334,20 @@ static void few_retries_wait_20_ms_to_be_batched(void **state)
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
-        ON_A_RIG(delivers_everything_in_order_and_settles),
+        ON_A_RIG(pipeline_delivers_everything_in_order_and_settles),
         ON_A_RIG(key_is_in_flight_once_and_keys_run_in_parallel),
-        ON_A_RIG(global_order_has_one_in_flight),
+        ON_A_RIG(global_order_has_only_one_event_in_flight),
         ON_A_RIG(without_order_everything_is_in_flight),
-        ON_A_RIG(failed_event_holds_back_its_key_and_no_other),
-        ON_A_RIG(deferred_event_uses_no_attempt_and_holds_only_its_key),
+        ON_A_RIG(failed_event_holds_back_only_its_key),
+        ON_A_RIG(deferred_event_keeps_its_attempts_and_holds_only_its_key),
         ON_A_RIG(exhausted_attempts_bury_the_event_and_free_its_key),
         ON_A_RIG(rejected_event_is_buried_at_once_and_frees_its_key),
-        ON_A_RIG(down_sink_uses_no_attempt_and_keeps_the_order),
+        ON_A_RIG(down_sink_keeps_the_order_without_using_attempts),
         ON_A_RIG(failstop_sink_gets_whole_batches_and_keeps_order_when_down),
         ON_A_RIG(back_pressure_is_not_a_failure),
-        ON_A_RIG(fatal_sink_error_stops_the_consumer_and_releases_all),
-        ON_A_RIG(failure_holds_its_key_in_all_batches_in_flight),
-        ON_A_RIG(delayed_event_holds_its_key_until_its_time),
+        ON_A_RIG(fatal_sink_error_stops_the_consumer_and_releases_all_events),
+        ON_A_RIG(failure_holds_back_its_key_in_all_batches_in_flight),
+        ON_A_RIG(delayed_event_holds_back_its_key_until_its_time),
         ON_A_RIG(long_chain_of_one_key_is_held_back_without_recursion),
         ON_A_RIG(few_retries_wait_20_ms_to_be_batched),
     };

@@ -97,7 +97,7 @@ class Killed:
 
 
 class LostAnswers:
-    def test_lost_answer_repeats_events_in_order(self):
+    def test_events_are_repeated_in_order_after_a_lost_answer(self):
         """A lost answer repeats its events once, the same ones, and in order."""
         with self.broker.network() as net, self.start(url=self.url(net=net)) as relay:
             self.send(50)
@@ -182,7 +182,7 @@ class RelaysKilled:
 
 
 class Zombies:
-    def test_relay_past_its_lease_changes_nothing(self):
+    def test_relay_past_its_lease_loses_and_reorders_nothing(self):
         """A relay that continues past its lease loses and reorders nothing; it repeats at most the events it held."""
         start = lambda: self.start("--lease", "500ms", "--batch", "50")
         self.send(1000)
@@ -203,7 +203,7 @@ class Zombies:
 class Outages:
     """Whatever the broker does: everything arrives, in order, and no attempt is counted against an event."""
 
-    def test_connection_cut_after_any_byte_loses_nothing(self):
+    def test_connection_lost_after_any_byte_loses_nothing(self):
         """Wherever the answers of the broker break off, everything arrives, in order."""
         cuts = 0
         with self.broker.network() as net, self.start(url=self.url(net=net)) as relay:
@@ -227,7 +227,7 @@ class Outages:
             self.arrived(relay)
         self.reckon(self.broker.seen(relay, cuts))
 
-    def test_half_open_network_costs_only_time(self):
+    def test_half_open_connections_cost_only_time(self):
         """A network that drops responses or requests while connections stay open costs only time."""
         timeout = self.broker.TIMEOUT
         words = self.silent(timeout)
@@ -284,7 +284,7 @@ class Outages:
                 self.arrived(relay)
         self.reckon(self.broker.DELETED)
 
-    def test_oversized_event_is_buried_alone(self):
+    def test_only_the_oversized_event_is_buried(self):
         """An event over the broker's limit becomes a dead letter; the others arrive, and the sink counts as up."""
         self.broker.limit_size(self.name)
         self.addCleanup(self.broker.restore)

@@ -71,7 +71,7 @@ class Checker:
         self.counts["duplicates"] += repeats
         self.counts["bound"] += bound
         self.counts["dead"] += len(dead)
-        if repeats > bound: self.complaints.append(f"{who}: {repeats} came again, more than {bound}")
+        if repeats > bound: self.complaints.append(f"{who}: {repeats} repeats, more than {bound}")
         self.notes.append(f"{who} {len(first)} + {len(dead - seen)} dead, {repeats} repeats of at most {bound}")
 
     def misordered(self, first):

@@ -40,10 +40,10 @@ class Behind(Case):
         say(f"# memory with {EVENTS} events behind, KiB: {found}")
         for name, most in found.items(): self.assertLess(most, CEILING, name)
 
-    def test_unreachable_broker_uses_little_memory(self):
+    def test_relay_uses_little_memory_for_an_unreachable_broker(self):
         """No process listens where the broker should be."""
         self.hold(1)
 
-    def test_silent_broker_uses_little_memory(self):
+    def test_relay_uses_little_memory_for_a_silent_broker(self):
         """A server that accepts connections and stays silent."""
         with socket.create_server(("127.0.0.1", 0)) as deaf: self.hold(deaf.getsockname()[1])

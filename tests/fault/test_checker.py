@@ -56,12 +56,12 @@ class Complaints(unittest.TestCase):
     def test_event_stored_twice_is_detected(self):
         self.assertIn("stored twice (1): 1", self.seen("phantoms", stored=[*FACTS.items(), (1, Fact(1, 9, "body 1"))]))
 
-    def test_changed_event_is_detected_even_in_a_repeat(self):
+    def test_changed_event_is_detected_even_when_repeated(self):
         got = [(n, f"body {n}") for n in FACTS]
         self.assertIn("changed (1)", self.seen("changed", got=[*got[:-1], (7, "body")]))
         self.assertIn("changed (1)", self.seen("changed", got=[*got, (1, "body")], bound=1))
 
-    def test_reordering_counts_for_first_deliveries_of_a_key(self):
+    def test_reordering_is_judged_by_first_deliveries_per_key(self):
         self.assertIn("out of order (1)", self.seen("misordered", order=(1, 2, 5, 3, 7)))
         self.look(order=(1, 2, 3, 1, 5, 3, 7), bound=2).verdict()
         keyless = {8: COMMITTED, 9: COMMITTED}
@@ -69,9 +69,9 @@ class Complaints(unittest.TestCase):
         self.look(order=(9, 1, 2, 3, 8, 5, 7), told=keyless, stored=stored).verdict()
 
     def test_too_many_repeats_are_detected(self):
-        self.assertIn("2 came again, more than 1", self.seen(None, order=(1, 2, 1, 3, 2, 5, 7), bound=1))
+        self.assertIn("2 repeats, more than 1", self.seen(None, order=(1, 2, 1, 3, 2, 5, 7), bound=1))
 
-    def test_leftovers_are_detected(self):
+    def test_leftover_work_is_detected(self):
         self.assertIn("left in claims (1)", self.seen("left", left=[("mail", 7)]))
 
     def test_all_violations_are_reported_together_with_a_total(self):

@@ -100,7 +100,7 @@ class Clocks(Numbers):
 
 
 class OnSqlite(Clocks, Case):
-    def test_relays_an_hour_apart_lose_and_reorder_nothing(self):
+    def test_relays_with_clocks_an_hour_apart_lose_nothing(self):
         """Programs of one machine whose clocks are an hour apart keep working: leases are measured by the time since the
         machine started. Nothing is lost or out of order, and no claim is taken over before it expires."""
         _, relays = self.apart()
@@ -122,7 +122,7 @@ class OnSqlite(Clocks, Case):
         path = self.path("calls")
         return path.read_text().split("\n").count(type) if path.exists() else 0
 
-    def test_process_with_a_wrong_clock_steals_no_live_claim(self):
+    def test_process_with_a_wrong_clock_never_steals_a_live_claim(self):
         """A claim is stolen neither by a process whose clock is ahead or behind nor after all clocks were set; only after its
         owner died."""
         machine = self.clock("machine")
@@ -156,13 +156,13 @@ class OnSqlite(Clocks, Case):
         wait_until(lambda: self.calls("hang") == 2, timeout=SOON, what=late.output)
         late.kill()
 
-    def test_jumping_clock_delays_no_event(self):
+    def test_clock_jump_does_not_delay_events(self):
         """A machine's clock that jumps by hours, back and forth: leases and retries last as long as they were meant to, nothing
         is lost or out of order."""
         clock = self.clock("machine")
         self.jump(clock, clock, lambda n: self.emit_at(clock, n))
 
-    def test_delay_uses_the_emitters_clock_and_holds_its_key(self):
+    def test_delay_uses_the_emitters_clock_and_holds_back_its_key(self):
         """A delayed event of an emitter whose clock is wrong arrives later or sooner by that much, and in the order of its
         key."""
         self.delayed()
@@ -191,7 +191,7 @@ class ByServer(Clocks):
             self.heal(relay, timeout=SOON)
         self.reckon(self.bound(0))
 
-    def test_delay_uses_the_emitters_clock_and_holds_its_key(self):
+    def test_delay_uses_the_emitters_clock_and_holds_back_its_key(self):
         """A delayed event of an emitter whose clock is wrong arrives later or sooner by that much, and in the order of its
         key."""
         self.delayed()
@@ -240,7 +240,7 @@ class OfTheServer(Clocks):
         self.out, self.sent, self.rng = self.path("out"), 0, random.Random(SEED)
         self.init()
 
-    def test_jumping_server_clock_delays_no_event(self):
+    def test_server_clock_jump_does_not_delay_events(self):
         """The server's clock jumps by hours, to and fro, under load: leases and retries last as long as they were meant to,
         nothing is lost or out of order."""
         self.assertLess(abs(self.server.now(self.store) - time.time()), 5)

@@ -194,7 +194,7 @@ class Directed:
         for table in ("outbox_claim", "outbox_parked", "outbox_dead"):
             self.assertEqual(self.sql(f"SELECT * FROM {table}"), [], f"left in {table}")
 
-    def test_later_claim_expiring_first_does_not_overtake(self):
+    def test_later_claim_that_expires_first_does_not_overtake(self):
         relay = self.two_claims()
         relay.kill()
         self.expire(self.claims()[1][0])
@@ -203,7 +203,7 @@ class Directed:
         self.assertEqual(self.first(), [1, 2, 3, 4])
         self.assert_clean(4)
 
-    def test_relay_that_lost_a_claim_keeps_the_others_in_order(self):
+    def test_relay_that_loses_one_claim_keeps_its_others_in_order(self):
         relay = self.two_claims()
         self.freeze(relay)
         (first, _), (second, _) = self.claims()
@@ -232,7 +232,7 @@ class Directed:
         relay.stop()
         self.assert_clean(4)
 
-    def test_claim_slower_than_its_lease_keeps_the_order(self):
+    def test_claim_that_takes_longer_than_its_lease_keeps_the_order(self):
         """The lock is held until the claim is older than its lease."""
         args = ("--consumer", "mail", "--sink", f"file:{self.out}", "--batch", 2, "--lease", "200ms", "--sweep", "20ms")
         relay = self.relay(*args)
@@ -326,7 +326,7 @@ class Poison(Scenario):
         self.emit_many([{"type": "poison" if n in poison else "food", "aggregate_type": "k",
                          "aggregate_id": str(n % self.KEYS)} for n in range(1, total + 1)])
 
-    def test_poison_event_becomes_a_dead_letter_alone(self):
+    def test_only_the_poison_event_becomes_a_dead_letter(self):
         """An event that kills its worker becomes a dead letter, and no other event with it."""
         self.emit_with({20}, 40)
         deaths = self.run_until_through()

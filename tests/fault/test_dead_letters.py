@@ -53,7 +53,7 @@ class ManyDead(PgCase):
         self.assertLess(took, QUICK, f"{name}: seconds")
         return child.output()
 
-    def test_work_on_many_dead_letters_is_bounded(self):
+    def test_cost_of_commands_on_many_dead_letters_is_bounded(self):
         self.bury(DEAD)
         self.assertIn(str(DEAD), self.did("status", "status").replace(",", ""))
         self.did("doctor", "doctor")
@@ -73,7 +73,7 @@ class ManyDead(PgCase):
         self.deliver(DEAD)
         self.did("trim of all", "trim", "--older-than", "0s", "--yes")
 
-    def test_dropping_many_dead_letters_is_bounded(self):
+    def test_cost_of_dropping_many_dead_letters_is_bounded(self):
         self.bury(DEAD)
         self.did("dead drop --type", "dead", "drop", "--all", "--type", "order.3", "--yes")
         self.did("dead drop --all", "dead", "drop", "--all", "--yes")

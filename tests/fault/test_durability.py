@@ -112,7 +112,7 @@ class Durable(PgCase):
             self.go_on()
         self.fail("every turn waited for the disk")
 
-    def test_turn_lost_in_a_crash_is_lost_whole_and_repeated(self):
+    def test_turn_lost_in_a_crash_is_lost_entirely_and_repeated(self):
         relay = self.relay_that_stands_still()
         self.warm_up(8)
         n = self.lose_a_turn(8)
@@ -124,7 +124,7 @@ class Durable(PgCase):
         self.assertEqual(sorted(self.got()[n + 1:]), sorted([str(n), str(n + 1)]), "of two keys, in either order")
         relay.stop()
 
-    def test_turn_flushes_events_not_yet_on_disk(self):
+    def test_turn_flushes_events_that_are_not_yet_on_disk(self):
         relay = self.relay_that_stands_still()
         self.warm_up(8)
         self.sql("SET synchronous_commit = off")
@@ -156,7 +156,7 @@ class Settings(PgCase):
         self.assertEqual(sorted(str(e["payload"]) for e in self.ndjson(out)), ["1", "{'n': 'ß€'}"])
         self.outbox("status")
 
-    def test_database_timeouts_do_not_end_a_waiting_turn(self):
+    def test_database_timeouts_do_not_abort_a_waiting_turn(self):
         self.outbox("init")
         out = self.path("out.ndjson")
         self.sql(f"ALTER DATABASE {self.dbname} SET statement_timeout = '150ms'; ALTER DATABASE {self.dbname} SET lock_timeout = '10ms'")
@@ -241,7 +241,7 @@ class Settings(PgCase):
                 self.assertEqual((len(self.ndjson(out)), last["id"], last["payload"]), (nth + 1, id, {"n": "ß€"}))
         self.outbox("status")
 
-    def test_plain_sql_worker_is_told_which_setting_prevents_it(self):
+    def test_plain_sql_worker_error_names_the_offending_setting(self):
         self.init()
         self.sql("SELECT outbox.register('c', 'a.*')")
         self.sql("SELECT outbox.emit('a.b', NULL, NULL, '{}')")

@@ -61,7 +61,7 @@ class Certificates(Delivered):
         self.assertRegex(relay.output().rpartition("sink is down")[2], words)
         self.assertTrue(self.missing())
 
-    def test_renewed_certificate_goes_unnoticed(self):
+    def test_certificate_renewal_does_not_disturb_deliveries(self):
         """A certificate that is renewed by the same authority under load changes nothing."""
         with self.relay_to() as relay:
             for n in range(20 if SOAK else 4):
@@ -74,7 +74,7 @@ class Certificates(Delivered):
         self.reckon(bound=self.CONCURRENCY * self.faults["certificate renewed"])
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
-    def test_untrusted_certificate_stops_the_sink(self):
+    def test_untrusted_certificate_takes_the_sink_down(self):
         """A certificate that has expired, or is from another authority, makes the sink down: no event is sent, none is blamed,
         and all are delivered, in order, once the certificate is valid."""
         good = self.path("first") / "end.pem", self.path("first") / "end.key"
@@ -138,10 +138,10 @@ class Goodbyes(Delivered):
             self.blameless(relay)
         self.reckon(bound=0)
 
-    def test_requests_refused_by_goaway_are_resent_uncounted(self):
+    def test_goaway_requests_are_resent_but_not_counted_as_attempts(self):
         """GOAWAY names the last accepted request; later ones are sent again, over another connection."""
         self.goodbye(limit=30)
 
-    def test_refused_streams_are_resent_uncounted(self):
+    def test_refused_streams_are_resent_but_not_counted_as_attempts(self):
         """The same holds if each later request is refused as well."""
         self.goodbye(limit=30, refuse=True)

@@ -46,7 +46,7 @@ class Dying:
         self.run_until_through("after", 1)
         self.assertEqual((self.effects("h"), self.handled("h")), (list(range(EVENTS)), EVENTS))
 
-    def test_always_crashing_handler_dead_letters_only_its_event(self):
+    def test_always_crashing_handler_buries_only_its_event(self):
         self.run_until_through("always", 4, signal.SIGABRT)  # one attempt with its neighbours, then three alone
         self.assertEqual(self.effects("h"), [n for n in range(EVENTS) if n != 5])
         self.assertEqual(self.handled("h"), EVENTS - 1)
@@ -60,7 +60,7 @@ class Dying:
         self.run_until_through("out-after", 1)
         self.assertEqual((self.letters(), self.handled("mail")), (sorted([*range(EVENTS), 5]), EVENTS))
 
-    def test_crash_before_the_settlement_repeats_no_effect(self):
+    def test_crash_before_the_settlement_does_not_repeat_the_effect(self):
         self.run_until_through("between", 1)
         self.assertEqual(self.letters(), list(range(EVENTS)))
         for name in "stock", "last":
@@ -108,10 +108,10 @@ class Cut(PgCase):
         for when in UNSENT, SENT, ANSWERED, TORN:
             with self.subTest(when): self.cut(match, when)
 
-    def test_handlers_statement_cut_anywhere_takes_effect_once(self):
+    def test_handler_statement_cut_off_anywhere_takes_effect_once(self):
         self.cut_everywhere(effect)
 
-    def test_record_cut_off_at_any_point_takes_effect_once(self):
+    def test_handler_record_cut_off_anywhere_takes_effect_once(self):
         self.cut_everywhere(recording)
 
     def test_commit_whose_answer_is_lost_takes_effect_once(self):

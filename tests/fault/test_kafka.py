@@ -56,7 +56,7 @@ class Outages(KafkaCase, Case):
         self.assertEqual(self.ask("SELECT count(*) FROM @dead"), [(0,)])
         self.reckon()
 
-    def test_quota_slows_but_loses_nothing(self):
+    def test_quota_slows_delivery_but_loses_nothing(self):
         """A broker with a byte-rate quota gets everything at that rate, in order and once."""
         client, rate = ("clients", "outbox:out"), 20000
         self.kafka.set_for(*client, add=f"producer_byte_rate={rate}")

@@ -82,7 +82,7 @@ class Brokers(Numbers, Case):
         # Idempotence covers a new leader; only a producer that gave up repeats messages in flight.
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_killing_all_and_restarting_loses_nothing(self):
+    def test_killing_all_servers_and_restarting_loses_nothing(self):
         """All brokers killed at once, and started again with their data: everything arrives, in order."""
         with self.start() as relay:
             self.send(1000)
@@ -96,7 +96,7 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_stalled_leader_resuming_loses_nothing(self):
+    def test_stalled_leader_that_resumes_loses_nothing(self):
         """A broker that stalls under load and resumes as a former leader: everything arrives, in order."""
         with self.start("--timeout", "20s") as relay:
             self.send(500)
@@ -128,7 +128,7 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_too_few_replicas_confirm_nothing(self):
+    def test_nothing_is_confirmed_with_too_few_replicas(self):
         """With one broker of three left, nothing is confirmed; with two, everything arrives, once."""
         with self.start("--timeout", "5s") as relay:
             self.send(100)
@@ -145,7 +145,7 @@ class Brokers(Numbers, Case):
             self.arrived(relay)
         self.reckon(bound=relay.output().count("sink is down") * CLAIMS * BATCH)
 
-    def test_topic_with_one_replica_is_warned_about(self):
+    def test_topic_with_one_replica_causes_a_warning(self):
         topic = kafka.create(next(names), 1, 1)
         self.send(1)
         with self.relay("--consumer", "out", "--sink", f"kafka://{kafka.hosts}/{topic}") as relay:

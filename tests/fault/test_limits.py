@@ -70,7 +70,7 @@ class Space(Numbers, Case):
     def bound(self):
         return (CLAIMS * self.faults.get("disk full", 0) + self.lost_claims("out")) * BATCH
 
-    def test_full_disk_refuses_emits_and_loses_nothing(self):
+    def test_emits_fail_on_a_full_disk_and_nothing_is_lost(self):
         """An SQLite database without room refuses emits and says why; committed events are delivered, in order, once there is
         room again, by the same relay."""
         self.db = self.small / "shop.db"
@@ -98,7 +98,7 @@ class Space(Numbers, Case):
         self.reckon(self.bound())
         self.assertEqual(self.sql("PRAGMA integrity_check"), [("ok",)])
 
-    def test_full_disk_makes_the_file_sink_down(self):
+    def test_full_disk_takes_the_file_sink_down(self):
         """A file sink without room is down, and says why; once there is room again every line is whole and in order, none is
         lost, and no attempt is counted."""
         self.out = self.small / "out"

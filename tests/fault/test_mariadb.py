@@ -40,7 +40,7 @@ class Traps(MariaCase):
         for consumer in ("mail", "Mail"): self.drain("--consumer", consumer, "--sink", f"file:{self.path(consumer)}")
         self.assertEqual([len(self.ndjson(self.path(name))) for name in ("mail", "Mail")], [len(keys)] * 2)
 
-    def test_session_without_strict_mode_changes_no_value(self):
+    def test_session_without_strict_mode_never_alters_a_value(self):
         db = self.connect()
         db.cursor().execute("SET SESSION sql_mode = ''")
         self.refused(db, "type: 1 to 255 bytes", "INSERT INTO outbox_event (type) VALUES (%s)", "x" * 300)
@@ -83,7 +83,7 @@ class Traps(MariaCase):
                 with self.assertRaises(pymysql.err.MySQLError, msg=(session, call)): cursor.execute(f"CALL {call}")
                 self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)], (session, call))
 
-    def test_uncheckable_values_are_refused_with_advice(self):
+    def test_values_that_cannot_be_checked_are_refused_with_advice(self):
         db = self.connect()
         many = "INSERT IGNORE INTO outbox_event (type, idempotency_key, version) VALUES ('a', '1', 1), ('a', '1', 1), ('a', '2', {})"
         for setting, statement, why in (
@@ -107,7 +107,7 @@ class Traps(MariaCase):
         self.assertEqual(set(self.sql("SELECT type, aggregate_type, aggregate_id, payload FROM outbox_event")),
                          {("t.\u2603", "\U0001F600", "\u2603", '"\u2603"')})
 
-    def test_latin1_producer_is_understood(self):
+    def test_text_from_a_latin1_producer_is_converted(self):
         user, name, path = mariadb_server.ADDRESS.match(self.store).groups()
         db = pymysql.connect(unix_socket=path, user=user, database=name, charset="latin1", autocommit=True)
         with contextlib.closing(db), db.cursor() as cursor:
@@ -164,7 +164,7 @@ class Traps(MariaCase):
             cursor.execute("COMMIT")
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(1,)])
 
-    def test_locked_consumer_row_is_awaited_and_nothing_breaks(self):
+    def test_relay_waits_for_a_locked_consumer_row_and_recovers(self):
         # 1205 undoes only the statement: earlier changes of the turn have to be rolled back explicitly.
         self.emit("a")
         holder = self.connect()
@@ -247,7 +247,7 @@ class Traps(MariaCase):
         self.assertEqual([line["type"] for line in self.ndjson(self.out)], ["t0", "t1", "t2", "t3", "t4", "last"])
         self.assertEqual([line["seq"] for line in self.ndjson(self.out)], [1, 2, 3, 4, 5, 6])
 
-    def test_read_only_server_is_readable_and_waited_for(self):
+    def test_relay_waits_while_a_read_only_server_stays_readable(self):
         with mariadb_server.MariaDB() as server:
             self.store = server.create_database("replica")
             mariadb_server.execute(server.url(""), "CREATE USER worker@localhost")
@@ -274,7 +274,7 @@ class Traps(MariaCase):
 
     # ---- connections ----
 
-    def test_killed_connections_lose_and_misorder_nothing(self):
+    def test_killed_connections_lose_and_reorder_nothing(self):
         with self.relay(*self.consumer) as relay:
             for i in range(60):
                 self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(n % 3), "payload": i * 5 + n} for n in range(5)])

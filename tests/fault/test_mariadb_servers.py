@@ -106,7 +106,7 @@ class Failover(Load):
         self.heal()
         self.check()
 
-    def test_relays_follow_to_the_promoted_replica(self):
+    def test_relays_move_to_the_promoted_replica(self):
         """A primary that dies and a replica that replaces it: events committed on both are delivered, in order, by the same
         relays."""
         self.rounds(self.failover, 0)
@@ -121,7 +121,7 @@ class Failover(Load):
         self.hand_over()
         self.reckon(crew)
 
-    def test_relays_follow_when_the_primary_turns_read_only(self):
+    def test_relays_move_when_the_primary_becomes_read_only(self):
         """A planned switchover in which the primary keeps its connections open: relays leave it when they may no longer write;
         committed events are delivered, in order."""
         self.rounds(self.switchover, 0)
@@ -145,7 +145,7 @@ class RolledBack(FlagTable, ServerCase, MariaCase):
         cls.server = mariadb_server.MariaDB({"innodb-rollback-on-timeout": "ON"}).start()
         cls.addClassCleanup(cls.server.close)
 
-    def test_unmarkable_row_leaves_nothing_half_done(self):
+    def test_row_that_cannot_be_marked_rolls_the_turn_back(self):
         self.sql(self.flagged)
         self.sql("ALTER TABLE outbox ADD INDEX (processed_at)")
         self.put(0, processed="2024-05-02 03:04:05")
@@ -216,7 +216,7 @@ class DiskFull(Numbers, Case):
         # An unrecorded delivery is repeated.
         self.reckon(CLAIMS * (relay.output().count("trying again") + self.lost_claims("out")))
 
-    def test_full_disk_refuses_emits_clearly_and_loses_nothing(self):
+    def test_emits_fail_clearly_on_a_full_disk_and_lose_nothing(self):
         """A database without room refuses emits and says why; committed events are delivered, in order, at the latest once
         there is room again."""
         self.begin()

@@ -38,15 +38,15 @@ class Steps(Proxied, Numbers, MariaCase):
         relay.stop()
         return self.reckon((CLAIMS * self.faults[f"cut off, {when}"] + self.lost_claims("out")) * BATCH)
 
-    def test_connection_cut_before_any_statement_is_harmless(self):
+    def test_connection_lost_before_any_statement_is_harmless(self):
         """A connection that ends before any statement of a turn: nothing is lost, and the relay continues on its own."""
         self.cut_at(UNSENT)
 
-    def test_connection_cut_within_any_statement_is_harmless(self):
+    def test_connection_lost_within_any_statement_is_harmless(self):
         """A connection that ends when the server has received any statement of a turn: nothing is lost."""
         self.cut_at(SENT)
 
-    def test_connection_cut_off_after_any_statement_loses_nothing(self):
+    def test_connection_lost_after_any_statement_loses_nothing(self):
         """A connection that ends when the server has answered a statement of a turn, also COMMIT: nothing is lost."""
         self.cut_at(ANSWERED)
 
@@ -62,7 +62,7 @@ class Steps(Proxied, Numbers, MariaCase):
                 self.wait_let_go()  # all may have been delivered before this one began
         self.reckon((CLAIMS * self.faults["relay killed"] + self.lost_claims("out")) * BATCH)
 
-    def test_relay_stalled_at_any_statement_blocks_no_other(self):
+    def test_relay_stalled_at_any_statement_does_not_block_others(self):
         """A relay stalls between two statements of a turn while it holds locks: another one continues within seconds, nothing
         is lost, and the first one continues when it resumes."""
         for n in self.some() if SOAK else (12 + SEED % 5,):

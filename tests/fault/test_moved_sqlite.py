@@ -112,7 +112,7 @@ class Moved(Case):
             self.assertEqual(db.execute("PRAGMA integrity_check").fetchall(), [("ok",)])
             self.assertEqual([t for t, in db.execute("SELECT type FROM outbox_event ORDER BY seq")], ["before", "forgotten"])
 
-    def test_another_outbox_is_not_a_copy_and_gets_the_consumer(self):
+    def test_replacement_outbox_is_recognized_and_gets_the_consumer(self):
         other = self.path("other.db")
         self.outbox("init", env={"OUTBOX_STORE": f"sqlite:{other}"})
         with self.start() as relay:
@@ -133,7 +133,7 @@ class Moved(Case):
         for i in range(8):
             wait_until(lambda: type in [ev["type"] for ev in self.ndjson(self.path(f"c{i}"))], what=relay.output)
 
-    def test_another_outbox_gets_all_the_consumers_of_a_relay(self):
+    def test_replacement_outbox_gets_all_consumers_of_the_relay(self):
         other = self.path("other.db")
         self.outbox("init", env={"OUTBOX_STORE": f"sqlite:{other}"})
         with self.many() as relay:
@@ -145,7 +145,7 @@ class Moved(Case):
             self.assertIn("was replaced by another outbox", relay.output())
             self.whole()
 
-    def test_another_outbox_restored_gets_all_consumers(self):
+    def test_other_outbox_restored_in_place_gets_all_consumers(self):
         other = self.path("other.db")
         self.outbox("init", env={"OUTBOX_STORE": f"sqlite:{other}"})
         self.outbox("emit", "waits", env={"OUTBOX_STORE": f"sqlite:{other}"})
@@ -166,7 +166,7 @@ class Moved(Case):
             self.delivered_to_all("anew", relay)
             self.assertIn("started over", relay.output())
 
-    def test_missing_file_is_awaited_and_never_recreated(self):
+    def test_relay_waits_for_a_missing_file_and_never_recreates_it(self):
         with self.start() as relay:
             self.emit("before")
             self.delivered("before", relay)
@@ -180,7 +180,7 @@ class Moved(Case):
             self.assertFalse((self.got()).count("before") > 1)
             self.whole()
 
-    def test_file_without_an_outbox_is_reported_and_waited_out(self):
+    def test_relay_reports_a_file_without_an_outbox_and_waits(self):
         with self.start() as relay:
             self.emit("before")
             self.delivered("before", relay)
@@ -194,7 +194,7 @@ class Moved(Case):
             self.delivered("after", relay)
             self.whole()
 
-    def test_events_in_flight_survive_a_replaced_file(self):
+    def test_events_in_flight_survive_the_replacement_of_the_file(self):
         """The copy has two events that were being delivered from the old file: they are delivered from it as well."""
         gate = self.path("gate")
         sink = f"exec:while test -e {gate}; do sleep 0.02; done; echo $OUTBOX_TYPE >> {self.out}"
@@ -238,7 +238,7 @@ class Moved(Case):
         if child.returncode == 0: self.assertEqual(stored, 5001)
         else: self.assertIn(b"was replaced", err)
 
-    def test_reader_of_the_old_file_causes_no_mixed_files(self):
+    def test_new_file_is_not_opened_while_the_old_one_is_in_use(self):
         """A process unrelated to us has the old file open. Opening the new file now would attach the old file's log: we refuse,
         name the process, and continue as soon as it has ended."""
         with contextlib.closing(sqlite3.connect(self.db)) as db, db:
@@ -279,7 +279,7 @@ class Moved(Case):
         self.whole()
         for relay in relays: relay.stop()
 
-    def test_restore_into_the_same_file_is_reported_and_continued(self):
+    def test_relay_reports_a_restore_in_place_and_continues(self):
         """`.restore` writes the copy into the file that every process has open: no process has to reopen it."""
         with self.start() as relay:
             self.emit("before")
@@ -335,13 +335,13 @@ class Moved(Case):
         self.assertIn("after", self.got())
         self.whole()
 
-    def test_deleted_wal_ends_a_relay_with_a_message(self):
+    def test_deleted_wal_stops_the_relay_with_a_message(self):
         self.log_deleted("-wal", "-shm")
 
-    def test_deleted_log_index_ends_a_relay_with_a_message(self):
+    def test_deleted_log_index_stops_the_relay_with_a_message(self):
         self.log_deleted("-shm")
 
-    def test_log_deleted_while_idle_ends_a_relay_with_a_message(self):
+    def test_log_deleted_while_idle_stops_the_relay_with_a_message(self):
         """Once a folder has been unchanged for long enough, a process checks the folder instead of its files."""
         self.log_deleted("-wal", "-shm", quiet=True)
 
@@ -377,7 +377,7 @@ class Moved(Case):
         for name in ("shop.db-wal", "shop.db-shm"): (self.home / name).unlink(missing_ok=True)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(0,)])
 
-    def test_other_outbox_restored_in_place_is_reported_and_used(self):
+    def test_relay_reports_and_uses_an_outbox_restored_in_place(self):
         """Its consumer of the same name has claimed more often, so by its epochs it is not older."""
         other = self.path("other.db")
         store = {"OUTBOX_STORE": f"sqlite:{other}"}

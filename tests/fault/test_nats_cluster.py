@@ -82,7 +82,7 @@ class Killed(OnCluster, Case):
         self.assertEqual(self.dead(), [(0,)])
         self.reckon(0)
 
-    def test_replaced_leader_resuming_stores_nothing_twice(self):
+    def test_replaced_leader_that_resumes_stores_nothing_twice(self):
         """A stalled leader is replaced, and messages it still holds when it resumes are stored once."""
         with self.start() as relay:
             self.send(300)
@@ -144,7 +144,7 @@ class Scale(OnCluster, PgCase):
         self.check_left(c)
         c.verdict()
 
-    def test_killing_any_of_seven_loses_nothing(self):
+    def test_killing_any_of_seven_processes_loses_nothing(self):
         """Whichever relay or server is killed: all keys in order, nothing lost, nothing twice."""
         start = lambda: self.start("--lanes", "16", "--lease", "2s")
         relays = [start() for _ in range(4)]

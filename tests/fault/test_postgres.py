@@ -154,7 +154,7 @@ class Cut(Numbers, PgCase):
         """A settlement whose connection breaks at any point: nothing is lost, at most the claims of one relay are repeated."""
         self.cut(settling, UNSENT, SENT, ANSWERED, TORN, UNREADY, UNCOMMITTED)
 
-    def test_claim_whose_events_are_cut_off_loses_nothing(self):
+    def test_claim_whose_answer_is_cut_off_loses_nothing(self):
         """A claim whose answer is lost: no event is lost."""
         self.cut(fetching, UNSENT, TORN, UNREADY)
 
@@ -221,7 +221,7 @@ class Asleep(Faults):
         return self.sql("SELECT l.pid FROM pg_locks l, pg_database d WHERE d.oid = l.database AND l.locktype = "
                         "'advisory' AND d.datname = current_database() AND l.mode = 'ExclusiveLock'")[0][0]
 
-    def test_event_committed_before_sleep_wakes_a_relay(self):
+    def test_event_committed_just_before_sleep_wakes_the_relay(self):
         """An event is committed as soon as the relay holds the lock; the answer and the notification arrive in one piece. A
         relay that only waited for the socket would miss it."""
         with Proxy(self.store) as proxy:
@@ -230,7 +230,7 @@ class Asleep(Faults):
                 wait_until(rule.done)
                 self.wait_for_all(relay, timeout=SOON)
 
-    def test_event_committed_during_the_last_poll_wakes_it(self):
+    def test_event_committed_during_the_last_poll_wakes_the_relay(self):
         """The same after the last poll, which the relay makes for all its consumers before it sleeps."""
         with Proxy(self.store) as proxy:
             slept = []
@@ -257,7 +257,7 @@ class Asleep(Faults):
             hold.unlink()
             self.wait_for_all(relay, timeout=SOON)
 
-    def test_idle_relay_polls_every_five_seconds_at_most(self):
+    def test_idle_relay_polls_at_most_every_five_seconds(self):
         window = 6
         with Proxy(self.store) as proxy, self.mail("--store", proxy.url) as relay:
             self.wait_asleep(1, relay)
@@ -310,7 +310,7 @@ class Impatient(Faults):
         emit.wait()
         self.assertEqual(self.sql("SELECT count(*) FROM outbox.event"), [(1,)])
 
-    def test_serializable_by_default_changes_nothing(self):
+    def test_serializable_isolation_by_default_changes_nothing(self):
         self.set_for_all(default_transaction_isolation="serializable", default_transaction_deferrable="on")
         with self.mail() as relay:
             self.emit_numbers(20)
@@ -348,7 +348,7 @@ class Impatient(Faults):
 
     @contextlib.contextmanager
     def asking(self, t, statement, *params):
-        """asking makes t request a held lock, and continues once t waits; at the end t has the lock."""
+        """asking makes t request a held lock, and continues once t waits; at the end t holds the lock."""
         asker = threading.Thread(target=t.execute, args=(statement, params))
         asker.start()
         self.wait_until_it_waits("pid = %s", t.connection.get_backend_pid())
@@ -376,7 +376,7 @@ class Impatient(Faults):
         self.assertEqual(self.got(), [0])
         self.check_settled()
 
-    def test_emit_chosen_as_deadlock_victim_reports_it(self):
+    def test_emit_reports_being_the_deadlock_victim(self):
         self.set_for_all(deadlock_timeout="20ms")
         lines = self.path("lines")
         lines.write_text("".join(json.dumps({"type": "a", "idempotency_key": key}) + "\n" for key in "xzy"))
@@ -416,7 +416,7 @@ class Refused(Faults):
         self.assertNotIn("the file and its folder", said[0])
         return said[0]
 
-    def test_unreachable_server_is_named(self):
+    def test_error_names_the_unreachable_server(self):
         for url, where in ((f"postgres:///shop?host={self.dir}&user=me", str(self.dir)),
                            (f"postgres://me@127.0.0.1:{servers.free_port()}/shop", "127.0.0.1"),
                            ("postgres://me@no-such-host.invalid/shop", "no-such-host.invalid")):
@@ -426,11 +426,11 @@ class Refused(Faults):
                     said = self.refused(UNAVAILABLE, *args, "--store", url)
                     self.assertIn(where, said)
 
-    def test_missing_database_is_named(self):
+    def test_error_names_the_missing_database(self):
         said = self.refused(UNAVAILABLE, "status", "--store", self.store.replace(self.dbname, "nowhere"))
         self.assertIn('database "nowhere" does not exist', said)
 
-    def test_missing_outbox_differs_from_foreign_tables(self):
+    def test_missing_outbox_is_distinguished_from_foreign_tables(self):
         self.assertIn("`outbox init`", self.refused(DATA, "emit", "a"))
         self.sql("CREATE SCHEMA outbox")
         self.sql("CREATE TABLE outbox.event (mine int)")
@@ -450,7 +450,7 @@ class Refused(Faults):
             self.assertIn("version 999", said)
             self.assertIn("use a newer outbox", said)
 
-    def test_relay_stops_when_its_outbox_becomes_newer(self):
+    def test_relay_stops_when_its_outbox_is_upgraded(self):
         self.init()
         relay = self.mail()
         self.wait_asleep(1, relay)
@@ -484,7 +484,7 @@ class Refused(Faults):
             with self.subTest(name):
                 self.assertIn("schema", self.refused(CONFIG, "init", "--store", f"{self.store}&schema={name}"))
 
-    def test_missing_rights_are_named(self):
+    def test_errors_name_the_missing_rights(self):
         self.init()
         url = self.role()
         for args in (["emit", "a"], ["status"],

@@ -35,7 +35,7 @@ class Crash(workload.ServerCrashes, Load):
         return {"server stopped immediate": lambda: self.server.stop("immediate"), "server killed": self.server.kill,
                 "server stopped fast": lambda: self.server.stop("fast")}
 
-    def test_relay_asleep_over_a_server_restart_still_wakes(self):
+    def test_relay_asleep_during_a_server_restart_still_wakes(self):
         self.init()
         with self.mail("--sweep", "10m") as relay:
             for n, mode in enumerate(("fast", "immediate")):
@@ -76,7 +76,7 @@ class Trickle(Numbers, ServerCase):
             self.wait_let_go()
         self.reckon(2 * self.faults["server killed"])
 
-    def test_server_dying_under_light_load_repeats_only_the_last(self):
+    def test_crash_under_light_load_repeats_only_the_last_event(self):
         self.rounds(self.trickle, STORM)
 
 
@@ -156,7 +156,7 @@ class DiskFull(Numbers, ServerCase):
             with contextlib.suppress(psycopg2.errors.DiskFull):
                 while True: self.sql("INSERT INTO ballast VALUES (repeat('x', %s))", size)
 
-    def test_full_disk_refuses_emits_clearly_and_loses_nothing(self):
+    def test_emits_fail_clearly_on_a_full_disk_and_lose_nothing(self):
         """A database without room refuses emits and says why; committed events are delivered, in order, once there is room
         again."""
         large = f'"{os.urandom(40000).hex()}"'

@@ -104,7 +104,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(4)
 
-    def test_killing_all_and_restarting_loses_nothing(self):
+    def test_killing_all_servers_and_restarting_loses_nothing(self):
         """All nodes are killed at once, and restarted with their data: everything arrives, in order."""
         with self.start() as relay:
             self.send(500)
@@ -134,7 +134,7 @@ class Clustered(Numbers, Case):
             self.arrived(relay)
         self.reckon(2)
 
-    def test_stalled_node_is_left_for_another(self):
+    def test_relay_leaves_a_stalled_node_for_another(self):
         """The node of the relay's connection stalls: the relay moves to another, and everything arrives, in order."""
         with self.start() as relay:
             self.send(100)

@@ -54,7 +54,7 @@ class FaultsOnce(broker_faults.RelayKilled, broker_faults.Zombies, RedisCase, Ca
 class Outages(RedisCase, Case):
     """Whatever Redis refuses: everything arrives, in order, and no attempt is counted against an event."""
 
-    def test_read_only_replica_gets_everything_once_writable(self):
+    def test_replica_gets_everything_once_it_is_writable_again(self):
         """A Redis that became a replica gets everything, in order, once it is writable again."""
         with self.start() as relay:
             self.send(20)
@@ -103,7 +103,7 @@ class Outages(RedisCase, Case):
             self.arrived(relay)
         self.reckon()
 
-    def test_endless_script_delays_but_loses_nothing(self):
+    def test_endless_script_delays_events_but_loses_none(self):
         """A Redis busy with a script gets everything, in order, once the script has ended."""
         with self.start() as relay:
             self.redis("CONFIG", "SET", "busy-reply-threshold", 50)
@@ -131,7 +131,7 @@ class Outages(RedisCase, Case):
             return "BUSY" in str(e)
         return False
 
-    def test_successive_refusals_count_no_attempt(self):
+    def test_successive_refusals_do_not_count_as_attempts(self):
         """However often the relay restarts: an error to everything counts no attempt against any event."""
         refusals = (("CONFIG SET maxmemory 1", "OOM", "CONFIG SET maxmemory 0"),
                     ("CONFIG SET min-replicas-to-write 3", "NOREPLICAS", "CONFIG SET min-replicas-to-write 0"),
@@ -199,7 +199,7 @@ class Outages(RedisCase, Case):
 class RoundTrip(Scenario, Case):
     """Database A, relay, Redis, reader, database B: everything in between is killed, and B ends equal to A."""
 
-    def test_second_database_matches_whichever_process_is_killed(self):
+    def test_second_database_matches_no_matter_which_process_dies(self):
         """Whatever is killed between two databases, the second gets each event of the first once, in order."""
         self.rounds(self.storm, 4)
 

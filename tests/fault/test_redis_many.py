@@ -87,7 +87,7 @@ class Sentinels(Under):
             self.heal(relay)
         self.reckon(2)
 
-    def test_killed_sentinels_delay_but_lose_nothing(self):
+    def test_killed_sentinels_delay_events_but_lose_none(self):
         """Without a majority of Sentinels the master continues; once a majority is back, the master can be replaced."""
         def harm():
             for sentinel in self.several.sentinels[:2]: sentinel.kill()

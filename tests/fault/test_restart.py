@@ -58,7 +58,7 @@ class Restart:
     def say(self, text):
         os.write(int(os.environ.get("OUTBOX_TAP", 1)), f"# restart: {self.id()}: {text}\n".encode())
 
-    def test_bad_endpoint_after_a_kill_delays_no_other(self):
+    def test_bad_endpoint_after_a_kill_does_not_delay_others(self):
         self.begin()
         self.stuck.set()
         began = time.monotonic()
@@ -72,7 +72,7 @@ class Restart:
             self.stuck_for_good.set()
         self.assertEqual(self.ask("SELECT count(*) FROM @dead"), [(0,)])
 
-    def test_external_kills_bury_no_event(self):
+    def test_external_kills_never_bury_events(self):
         """`retry = fast` has five attempts; seven kills while the endpoint holds the request use none of them."""
         self.consumers, self.events = 1, 3
         self.begin()

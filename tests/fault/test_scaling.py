@@ -44,13 +44,13 @@ class Scaling(Numbers, PgCase):
             return []  # its server is down
 
     def spread(self, seconds):
-        """spread counts, over a while, in how many lanes each worker had a claim."""
+        """spread counts, over a while, in how many lanes each worker held a claim."""
         seen, end = collections.defaultdict(set), time.monotonic() + seconds
         while time.monotonic() < end:
             for owner, lane in self.sql("SELECT owner, lane FROM outbox.claim WHERE lane >= 0"): seen[owner].add(lane)
         return {owner: len(lanes) for owner, lanes in seen.items()}
 
-    def test_killing_any_of_seven_loses_nothing(self):
+    def test_killing_any_of_seven_processes_loses_nothing(self):
         """Four relays and three masters, each killed in turn under load: everything arrives, in order per key."""
         over = threading.Event()
 

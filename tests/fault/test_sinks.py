@@ -25,7 +25,7 @@ class FileSink(Numbers, Case):
     def down(self, relay, words):
         wait_until(lambda: "sink is down" in relay.output() and words in relay.output(), what=relay.output)
 
-    def test_lock_held_by_another_process_makes_the_sink_down(self):
+    def test_sink_is_down_while_another_process_holds_its_lock(self):
         """While another process holds the file's lock, the sink is down; then everything arrives, no attempt counted."""
         lock = self.lock()
         with self.start() as relay:

@@ -85,7 +85,7 @@ class Handlers(Scenario):
 
     # ---- the cases ----
 
-    def test_kills_between_effect_and_commit_apply_it_once(self):
+    def test_kills_before_the_commit_still_apply_the_effect_once(self):
         """Wherever the process is killed between effect and commit: each handler takes effect once for each event, in the order of its
         key; the external one acts again once for each kill at most."""
         rng, kills, own = random.Random(SEED), 0, 0
@@ -102,7 +102,7 @@ class Handlers(Scenario):
         self.healed()
         self.check(kills=kills)
 
-    def test_process_stopped_past_its_lease_adds_nothing(self):
+    def test_process_stopped_past_its_lease_changes_nothing(self):
         """A process stopped in a handler for longer than its lease: each handler takes effect once, whichever process commits."""
         hold = self.path("hold")
         hold.touch()
@@ -112,7 +112,7 @@ class Handlers(Scenario):
         sleeper.freeze()  # its other handlers may be anywhere, also between record and commit
         hold.unlink()
         other = self.start()
-        # In SQLite the sleeper has the write lock; elsewhere all is done without it.
+        # In SQLite the sleeper holds the write lock; elsewhere all is done without it.
         if self.one_writer: self.assertEqual(self.sql("SELECT count(*) FROM effect WHERE handler = 'stock'"), [(0,)])
         else: other.wait()
         sleeper.signal(signal.SIGCONT)
@@ -153,7 +153,7 @@ class Handlers(Scenario):
         self.assertEqual(self.sql("SELECT count(*) FROM effect WHERE handler = 'stock'"), [(12,)])
         self.assertEqual(self.sql("SELECT count(*) FROM old WHERE processed_at IS NULL"), [(0,)])
 
-    def test_two_processes_share_the_work_and_none_starves(self):
+    def test_two_processes_share_the_work_and_neither_starves(self):
         """Two processes with the same handlers share the work; when one is killed the other does it all."""
         self.path("stay").touch()
         self.path("patient").touch()  # a process waiting for the CPU must not seem dead

@@ -49,7 +49,7 @@ class WebhookCase(Case):
 
 
 class Away(WebhookCase):
-    def test_dead_endpoint_uses_no_attempts_and_gets_all_later(self):
+    def test_events_wait_for_a_dead_endpoint_without_using_attempts(self):
         endpoint = self.endpoint()
         endpoint.stop()
         self.number(1, 2, 3)
@@ -74,7 +74,7 @@ class Away(WebhookCase):
             self.assertNotIn("down", relay.output())
         self.assertEqual(len(endpoint.requests), 5)
 
-    def test_endpoint_closing_after_every_response_works(self):
+    def test_endpoint_that_closes_after_every_response_works(self):
         endpoint = self.endpoint(lambda request: answer(200, close=True))
         self.number(*range(20))
         self.drain(*self.hook(endpoint))
@@ -109,7 +109,7 @@ class Broken(Numbers, WebhookCase):
         self.reckon(bound=16 * 3)  # events in flight
         self.assertEqual(self.consumer()["dead"], 0)
 
-    def test_relay_killed_midway_repeats_with_the_same_ids(self):
+    def test_relay_killed_midway_resends_events_with_the_same_ids(self):
         """An endpoint gets everything, in order, from the relay that takes over, with repeats of the same events."""
         def slow(request):
             time.sleep(0.005)
@@ -127,7 +127,7 @@ class Broken(Numbers, WebhookCase):
 
 
 class Limits(WebhookCase):
-    def test_connection_never_accepted_times_out(self):
+    def test_connection_that_is_never_accepted_times_out(self):
         # A full queue of one: further requests get no answer.
         with socket.socket() as full, socket.socket() as first, socket.socket() as second:
             full.bind(("127.0.0.1", 0))
@@ -175,7 +175,7 @@ class Answers(WebhookCase):
         left = list(misbehaved)
         return self.endpoint(lambda request: left.pop(0)(request) if left else answer())
 
-    def test_late_response_is_a_failed_attempt(self):
+    def test_late_response_counts_as_a_failed_attempt(self):
         done = threading.Event()
         self.addCleanup(done.set)
 
@@ -194,7 +194,7 @@ class Answers(WebhookCase):
         attempts = sorted(int(r.headers["outbox-attempt"]) for r in endpoint.requests if r.body == b"1")
         self.assertEqual(attempts, [*range(1, len(attempts) + 1)])
 
-    def test_every_failure_is_an_attempt_and_is_retried(self):
+    def test_every_failure_counts_as_an_attempt_and_is_retried(self):
         ways = {
             "empty reply": lambda request: None,
             "HTTP 500: oh no": lambda request: answer(500, body=b"oh no"),
@@ -218,7 +218,7 @@ class Answers(WebhookCase):
         self.assertEqual([r.headers["outbox-attempt"] for r in first], [str(n + 1) for n in range(len(ways) + 1)])
         self.assertEqual([r.body for r in endpoint.requests][-2:], [b"1", b"2"])
 
-    def test_4xx_is_a_dead_letter_at_once_if_configured(self):
+    def test_4xx_makes_a_dead_letter_at_once_if_configured(self):
         endpoint = self.endpoint(lambda request: answer(422, body=b"bad total") if request.body == b"1" else answer())
         self.number(1, key="a")
         self.number(2, key="b")
@@ -288,7 +288,7 @@ class Answers(WebhookCase):
         self.drain("--consumer", "hook", "--sink", url, "--webhook-allow", "127.0.0.0/8,::1")
         self.assertEqual(len(inside.requests), 1)
 
-    def test_one_dead_endpoint_among_ten_delays_no_other(self):
+    def test_one_dead_endpoint_does_not_delay_the_other_nine(self):
         endpoints = [self.endpoint() for _ in range(10)]
         endpoints[3].stop()
         args = []

@@ -105,7 +105,7 @@ class Storms:
         self.storm(lanes=1)
 
     def test_repeated_kills_with_lanes_lose_nothing(self):
-        """Whichever process is killed or stopped, at any moment: committed events are delivered, in order, also in several
+        """Whichever process is killed or stopped, at any moment: committed events are delivered, in order, even in several
         lanes."""
         self.storm(lanes=4)
 

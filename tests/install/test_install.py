@@ -60,7 +60,7 @@ class Installed(unittest.TestCase):
     def test_cxx_program_runs_against_the_installed_library(self):
         self.runs("g++", "-x", "c++", "-std=c++17", "-Wall", "-Wextra", "-Werror")
 
-    def test_pkg_config_knows_the_version(self):
+    def test_pkg_config_reports_the_version(self):
         version = self.pkg_config("--modversion")[0]
         self.assertRegex(version, r"^\d+\.\d+\.\d+$")
         self.assertIn(version, said(self.find("outbox"), "version"))
@@ -73,7 +73,7 @@ class Installed(unittest.TestCase):
     def needed(self, name):
         return set(re.findall(r"NEEDED.*\[([\w-]+)\.so", said("readelf", "-d", self.find(name))))
 
-    def test_library_links_no_broker_client(self):
+    def test_library_does_not_link_a_broker_client(self):
         self.assertLessEqual(self.needed("liboutbox.so.0"), NEEDED)
         self.assertTrue(self.needed("liboutbox-sinks.so.0") - NEEDED, "the sinks are built, so their libraries are needed")
 
@@ -85,7 +85,7 @@ class Installed(unittest.TestCase):
             said(program, endpoint.url, env=clean_env({"LD_LIBRARY_PATH": str(folder)}))
             self.assertEqual([request.body for request in endpoint.requests], [b'{"total": 99}'])
 
-    def test_missing_sinks_are_named_and_do_not_stop_emits(self):
+    def test_error_names_missing_sinks_and_emits_still_work(self):
         folder = self.root / "alone"
         folder.mkdir()
         shutil.copy(self.find("liboutbox.so.0"), folder)
@@ -103,7 +103,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(re.findall(r"SONAME.*\[(.*)\]", dynamic), ["liboutbox.so.0"])
         self.assertTrue(self.find("liboutbox.so").is_symlink())
 
-    def test_exports_only_outbox_functions(self):
+    def test_library_exports_only_outbox_functions(self):
         rows = [line.split() for line in said("nm", "-D", "--defined-only", self.find("liboutbox.so.0")).splitlines()]
         # The name of the version itself is the only absolute symbol.
         exported = {name.split("@")[0] for _, kind, name in rows if kind != "A"}
@@ -139,6 +139,6 @@ class Installed(unittest.TestCase):
         self.assertEqual(self.find("outbox.1*").parent.name, "man1")
         self.assertEqual(self.find("outbox-alerts.yml").parent.name, "outbox")
 
-    def test_unit_starts_the_installed_binary(self):
+    def test_systemd_unit_starts_the_installed_binary(self):
         start, = re.findall(r"^ExecStart=(\S+) ", self.find("outbox.service").read_text(), re.MULTILINE)
         self.assertEqual(self.dest / start.lstrip("/"), self.find("outbox"))

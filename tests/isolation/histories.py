@@ -3,7 +3,7 @@ roll back in any order, while workers claim, fail, bury, crash, keep claims open
 model's predictions are compared with each consumer's deliveries.
 
     class Random(World):
-        def test_random_history_is_exact(self):
+        def test_random_history_shows_no_violation(self):
             self.play(seed=1, steps=400, trouble=True)  # fails with all violations
 """
 import collections

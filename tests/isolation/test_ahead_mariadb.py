@@ -90,7 +90,7 @@ class Ahead(MariaCase):
                                     if re.search(r"\.outbox_(event|order|parked|claim|passed)\b", text))
         return max(kinds.values()) - transactions
 
-    def test_gaps_rollbacks_and_late_commits_in_a_backlog(self):
+    def test_gaps_rollbacks_and_late_commits_lose_nothing(self):
         late, undone = self.connect(), self.connect()
         with contextlib.closing(late), contextlib.closing(undone), late.cursor() as first, undone.cursor() as second:
             first.execute("START TRANSACTION")

@@ -35,7 +35,7 @@ class Astray(Exact):
 
     # ---- the sequence of event numbers ----
 
-    def test_sequence_set_back_into_unseen_events_loses_none(self):
+    def test_sequence_set_back_among_unseen_events_loses_nothing(self):
         self.register("c")
         self.emit(10)
         self.taken()
@@ -45,7 +45,7 @@ class Astray(Exact):
         self.in_order()
         self.assertEqual(self.emit(2), self.taken())
 
-    def test_reused_numbers_below_unseen_events_are_found(self):
+    def test_events_with_reused_lower_numbers_are_delivered(self):
         """Events 6 to 10 are new, 11 to 20 older, and later events are past all known numbers."""
         self.register("c")
         self.emit(10)
@@ -62,7 +62,7 @@ class Astray(Exact):
         self.assertEqual(sorted(got), sorted(old + new))
         self.in_order()
 
-    def test_reused_numbers_far_below_the_known_range_are_found(self):
+    def test_events_numbered_far_below_known_ones_are_delivered(self):
         self.register("c")
         self.app.do("SELECT setval('@.event_seq_seq', 500)")
         self.emit(1)
@@ -73,7 +73,7 @@ class Astray(Exact):
         new += self.emit(1)
         self.assertEqual(self.taken(), new)
 
-    def test_consumer_starting_far_ahead_moves_no_other(self):
+    def test_consumer_starting_far_ahead_does_not_move_others(self):
         """It claims in a transaction that has a number, so no earlier check of the event numbers was possible: the consumer has
         a position, and no event number has reached it."""
         self.register("c")
@@ -119,7 +119,7 @@ class Astray(Exact):
         self.assertEqual(self.reader.do("SELECT @.rebaseline()"), [(False,)])
         self.assertEqual(self.take("c"), [1])
 
-    def test_sequence_of_another_type_is_repaired(self):
+    def test_sequence_of_the_wrong_type_is_repaired(self):
         self.register("c")
         self.emit(2)
         self.app.do("ALTER SEQUENCE @.event_seq_seq AS smallint")
@@ -143,7 +143,7 @@ class Astray(Exact):
                 self.in_order()
                 self.assertEqual(self.taken(), ids)
 
-    def test_lagging_epochs_still_fence_after_reading_ahead(self):
+    def test_lagging_epochs_still_fence_claims_after_reading_ahead(self):
         """The turn of a relay that has read ahead: its claim becomes the next one."""
         self.register("c")
         self.emit(3)

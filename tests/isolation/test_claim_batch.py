@@ -27,7 +27,7 @@ class ClaimBatch(Exact):
     def settle(self, epochs, worker="w"):
         for consumer, epoch in epochs.items(): self.assertTrue(self.reader.settle(consumer, epoch, worker))
 
-    def test_target_filters_and_none_means_all(self):
+    def test_target_limits_the_batch_and_no_target_means_all(self):
         self.register("mail", "order.*")
         self.register("audit")
         paid, new = self.writer.emit("o/1", "order.paid"), self.writer.emit("u/1", "user.new")
@@ -66,7 +66,7 @@ class ClaimBatch(Exact):
         other.do("COMMIT")
         self.assertEqual(self.batch()[0], {"a": [event]})
 
-    def test_uncommitted_claim_is_not_waited_for(self):
+    def test_claims_do_not_wait_for_an_uncommitted_claim(self):
         for name in "abc": self.register(name)
         event = self.writer.emit()
         role = self.role()
@@ -113,7 +113,7 @@ class ClaimBatch(Exact):
             left -= set(seqs)
             self.settle(epochs)
 
-    def test_batch_claim_counts_from_the_commit(self):
+    def test_batch_claim_takes_effect_at_the_commit(self):
         for name in "ab": self.register(name)
         event = self.writer.emit()
         everything = {"a": [event], "b": [event]}
@@ -127,7 +127,7 @@ class ClaimBatch(Exact):
         other.do("COMMIT")
         self.assertEqual(self.batch()[0], {})
 
-    def test_claim_counts_from_the_commit(self):
+    def test_claim_takes_effect_at_the_commit(self):
         self.register("c")
         event = self.writer.emit()
         for end, left in (("ROLLBACK", [event]), ("COMMIT", [])):

@@ -41,7 +41,7 @@ class Claims(Exact):
 
     # ---- taking over ----
 
-    def test_taken_over_claim_rereads_the_same_events(self):
+    def test_taken_over_claim_contains_the_same_events(self):
         self.register("c", "t.*")
         late = self.session()
         late.do("BEGIN")
@@ -61,7 +61,7 @@ class Claims(Exact):
         self.assertFalse(self.reader.settle("c", epoch, "dead"))
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.claim"), [(0,)])
 
-    def test_taken_over_claim_of_a_late_window_has_the_same_events(self):
+    def test_taken_over_claim_of_a_late_window_keeps_its_events(self):
         for lanes in (1, 4):
             with self.subTest(lanes=lanes):
                 name = f"c{lanes}"
@@ -89,7 +89,7 @@ class Claims(Exact):
         self.expire("c")
         self.assertEqual(sorted(sum(self.carefully("c", "alive"), [])), mine[:2])
 
-    def test_poison_event_alone_becomes_a_dead_letter(self):
+    def test_only_the_poison_event_becomes_a_dead_letter(self):
         self.register("c")
         mine = [self.writer.emit(f"a/{i}") for i in range(4)]
         self.writer.emit("a/1")  # behind the poison
@@ -117,7 +117,7 @@ class Claims(Exact):
             self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[1])
         self.assertTrue(self.reader.settle("c", epoch, outcomes=wrong, release_from=mine[3]))
 
-    def test_events_cut_off_a_claim_wait_until_it_ends(self):
+    def test_events_released_from_a_claim_wait_until_it_ends(self):
         """The rest of a claim is in flight, so released events must not overtake it, however the claim ends."""
         for ends in ("settled", "taken over"):
             with self.subTest(ends=ends):
@@ -184,7 +184,7 @@ class Claims(Exact):
         self.assertEqual(taken, [(None,)])
         self.assertTrue(owner.settle("c", epoch, "w"))
 
-    def test_waiting_turn_shortens_no_other_lease(self):
+    def test_waiting_turn_does_not_shorten_other_leases(self):
         self.register("c")
         self.writer.emit("a/1")
         holder, slow = self.session(), self.session()
@@ -201,7 +201,7 @@ class Claims(Exact):
         self.assertEqual(self.reader.do("SELECT locked_until FROM @.claim"), before)
         self.assertTrue(self.reader.settle("c", epoch, "w"))
 
-    def test_worker_of_a_recreated_consumer_changes_nothing(self):
+    def test_stale_worker_of_a_recreated_consumer_changes_nothing(self):
         self.register("c")
         mine = [self.writer.emit("a/1") for _ in range(3)]
         epoch, _ = self.reader.claim("c", "w", 2)
@@ -213,7 +213,7 @@ class Claims(Exact):
 
     # ---- the limit ----
 
-    def test_claim_keeps_its_limit_under_any_statistics(self):
+    def test_claim_respects_its_limit_under_any_statistics(self):
         for when in ("none", "empty", "full"):
             with self.subTest(analyzed=when):
                 self.register(when, lanes=4, ordering="none")
@@ -233,7 +233,7 @@ class Claims(Exact):
                 for limit in (1, 2, 7):
                     self.assertEqual(len(self.reader.claim(when, "w", limit)[1]), limit)
 
-    def test_claim_behind_failures_keeps_its_limit(self):
+    def test_claim_of_retried_events_respects_its_limit(self):
         self.register("c")
         for i in range(30): self.writer.emit(f"a/{i % 3}")
         epoch, events = self.reader.claim("c")
@@ -246,7 +246,7 @@ class Claims(Exact):
 
     # ---- parked events and the clock ----
 
-    def test_clock_set_back_hides_no_parked_event(self):
+    def test_clock_set_back_does_not_hide_parked_events(self):
         self.register("c")
         seq = self.writer.emit("a/1")
         for ahead in ("1 hour", "-1 hour"):
@@ -271,7 +271,7 @@ class Claims(Exact):
     def kept(self):
         return [row[0] for row in self.reader.do("SELECT seq FROM @.event ORDER BY seq")]
 
-    def test_late_low_event_is_trimmed_once_all_consumers_had_it(self):
+    def test_late_event_with_a_low_number_is_trimmed_once_consumed(self):
         self.register("c")
         self.register("d", lanes=4)
         late = self.session()
@@ -293,7 +293,7 @@ class Claims(Exact):
         self.take("d")
         self.assertEqual(self.trim(), 1)
 
-    def test_claim_in_flight_keeps_events_of_a_closed_window(self):
+    def test_trim_keeps_events_of_a_claim_in_flight(self):
         self.register("c", ordering="none")
         mine = [self.writer.emit() for _ in range(3)]
         self.reader.claim("c", "dead")
@@ -307,7 +307,7 @@ class Claims(Exact):
         self.trim()
         self.assertEqual(self.kept(), [])
 
-    def test_retried_letter_of_a_trimmed_event_is_delivered(self):
+    def test_retried_dead_letter_of_a_trimmed_event_is_delivered(self):
         self.register("c")
         seq = self.writer.emit("a/1")
         epoch, _ = self.reader.claim("c")
@@ -318,7 +318,7 @@ class Claims(Exact):
         self.assertEqual(self.take("c"), [seq])
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.dead"), [(0,)])
 
-    def test_retried_letters_of_a_key_arrive_together_in_order(self):
+    def test_retried_dead_letters_of_a_key_arrive_together_in_order(self):
         """The first event of each key has a due time, as among all parked events; the others are claimed with it."""
         self.register("c")
         seqs = [self.writer.emit(key) for key in ("a/1", "a/2", "a/1", "a/3", "a/1", "a/2")]

@@ -42,7 +42,7 @@ class Looks(Exact):
         all_of_them = self.pages("published", "blind", None)
         self.assertGreater(all_of_them, 10 * costs[1][1], "the search would have found it")
 
-    def test_lookup_ends_after_its_limit_of_numbers_or_states(self):
+    def test_lookup_stops_at_its_limit_of_numbers_or_states(self):
         self.register("rare", "x.*")
         self.reader.do("SELECT @.register('blind', 't.*', 'by = \"me\"')")
         self.fill(3000)
@@ -65,7 +65,7 @@ class Looks(Exact):
         self.assertEqual(self.find("published", 200, None, 0, 0), ([("c", n) for n in range(1, 201)], None))
         self.assertEqual(self.find("published", 200, "c", 150, 1), ([("c", n) for n in range(151, 301)], None))
 
-    def test_lookup_begins_with_the_first_kept_event(self):
+    def test_lookup_starts_at_the_first_remaining_event(self):
         self.register("rare", "x.*")
         self.fill(2000)
         self.reader.force("DELETE FROM @.event WHERE seq <= 1500")
@@ -115,7 +115,7 @@ class Looks(Exact):
         return self.reader.do("SELECT consumer, seq FROM @.delivery WHERE state = ANY (%s) AND (state <> 'failed' OR due_at <= @._clock()) "
                               "AND (%s IS NULL OR consumer = %s) ORDER BY seq, consumer", states, target, target)
 
-    def test_steps_of_any_size_find_every_match(self):
+    def test_lookup_in_steps_of_any_size_finds_every_match(self):
         self.mess()
         for name, states in ("unprocessed", ["pending", "failed"]), ("published", ["delivered"]):
             for target in None, "all", "some", "changed":

@@ -70,7 +70,7 @@ class Changed(Exact):
             wait_until(lambda: len(self.ndjson(out)) >= 25)
         self.assertEqual([e["payload"] for e in self.ndjson(out)][20:], list(range(5)))
 
-    def test_restarted_numbers_do_not_mix_letters_and_receipts(self):
+    def test_restarted_numbers_do_not_mix_up_letters_and_receipts(self):
         self.register("c")
         first = self.emit(4)
         epoch, _ = self.reader.claim("c")
@@ -85,7 +85,7 @@ class Changed(Exact):
         self.assertEqual(self.reader.do("SELECT event_id FROM @.receipt WHERE sink_id = 'r'"), [(ids[1],)])
         self.assertEqual(self.reader.do("SELECT count(*) FROM @.parked"), [(0,)], "the awaited transaction no longer exists")
 
-    def test_claim_across_restarted_numbers_is_delivered(self):
+    def test_claim_spanning_restarted_numbers_is_delivered(self):
         self.register("c")
         old = self.ids(self.emit(4))
         self.reader.claim("c", "w1", 2, 500)
@@ -150,7 +150,7 @@ class Changed(Exact):
         self.assertEqual(len(events), before + meanwhile)
         return epoch
 
-    def test_restarted_numbers_in_a_window_keep_key_order(self):
+    def test_restarted_numbers_in_an_open_window_keep_key_order(self):
         for settled in (True, False):
             with self.subTest(settled=settled):
                 self.register("c")
@@ -180,7 +180,7 @@ class Changed(Exact):
         self.assertEqual(self.taken(), [])
         self.assertEqual(self.reader.do("SELECT delivered FROM @.lane WHERE lane = 0"), [(4,)])
 
-    def test_turn_voiding_its_own_claim_reports_it_lost(self):
+    def test_turn_that_voids_its_own_claim_reports_the_loss(self):
         self.register("c")
         seqs = self.emit(4)
         ids = self.ids(seqs)
@@ -202,7 +202,7 @@ class Changed(Exact):
         self.assertEqual(self.trouble(), (None, None, None))
         self.assertEqual(len(self.taken()), 1)
 
-    def test_role_that_cannot_repair_is_told_which_can(self):
+    def test_error_names_the_role_that_can_repair(self):
         role = f"{self.dbname}_worker"
         self.app.do(f"CREATE ROLE {role} LOGIN")
         self.addCleanup(servers.execute, self.store, f"DROP OWNED BY {role}; DROP ROLE {role}")
@@ -221,7 +221,7 @@ class Changed(Exact):
         self.outbox("status")
         self.assertEqual(self.taken(session=worker), ids)
 
-    def test_transaction_blocking_a_repair_is_named(self):
+    def test_error_names_the_transaction_that_blocks_a_repair(self):
         self.register("c")
         self.emit(5)
         self.taken()
@@ -278,7 +278,7 @@ class Changed(Exact):
 
     # ---- epochs ----
 
-    def test_lagging_epochs_still_fence(self):
+    def test_lagging_epochs_still_fence_claims(self):
         self.register("c", ordering="key")
         self.emit(30)
         for how in ("SELECT setval('@.epoch', 1, false)", "ALTER SEQUENCE @.epoch RESTART", "ALTER SEQUENCE @.epoch CACHE 50",
@@ -317,7 +317,7 @@ class Changed(Exact):
 
     # ---- rare cases ----
 
-    def test_rarely_matching_filter_progresses_within_any_limit(self):
+    def test_rarely_matching_filter_progresses_under_any_time_limit(self):
         self.register("c", "rare.*")
         self.app.do("INSERT INTO @.event (type) SELECT 't.e' FROM generate_series(1, 300000)")
         wanted = self.app.emit(type="rare.one")
@@ -359,9 +359,9 @@ class Servers(Exact):
         return there
 
 
-@thorough("it starts a cluster of its own for each case")
+@thorough("each case starts a cluster of its own")
 class Restored(Servers):
-    def test_events_before_any_relay_reach_finished_consumers(self):
+    def test_events_before_any_relay_reach_caught_up_consumers(self):
         self.burn(self.reader, 3000)
         for name, start in (("c", "beginning"), ("e", "end")): self.register(name, start_at=start)
         for i in range(10): self.reader.emit(f"a/{i}")
@@ -374,7 +374,7 @@ class Restored(Servers):
         for name in ("c", "e", "fresh"):
             with self.subTest(name): self.assertEqual(there.drain(name), new)
 
-    def test_plain_sql_consumers_need_no_relay_after_a_restore(self):
+    def test_plain_sql_consumers_recover_from_a_restore_unaided(self):
         for burnt in ("old", "new"):
             with self.subTest(burnt):
                 self.reader.force("TRUNCATE @.event, @.lane, @.claim, @.consumer")
@@ -406,7 +406,7 @@ class Restored(Servers):
         there = self.dump()
         self.assertEqual(there.drain("c"), [low])
 
-    def test_start_at_a_number_holds_after_a_restore(self):
+    def test_start_number_still_applies_after_a_restore(self):
         self.burn(self.reader, 2000)
         late = self.session()
         late.do("BEGIN")
@@ -421,7 +421,7 @@ class Restored(Servers):
         self.assertEqual(there.drain("c"), [high, new])
         self.assertEqual(there.do("SELECT state FROM @.delivery WHERE seq = %s", low), [("before-start",)])
 
-    def test_restore_into_another_database_continues(self):
+    def test_consumer_continues_in_another_database_after_a_restore(self):
         self.register("c")
         first = [self.reader.emit("a/1") for _ in range(10)]
         self.reader.take("c", max_events=4)
@@ -440,7 +440,7 @@ def servers_base(url):
     return os.environ.get("OUTBOX_TEST_PG") or url
 
 
-@thorough("it starts a cluster of its own for each case")
+@thorough("each case starts a cluster of its own")
 class Replicated(Servers):
     """A cut-over by logical replication, from a server that decodes its log to another."""
 
@@ -519,7 +519,7 @@ class Replicated(Servers):
         self.assertEqual(self.there.do("SELECT moved, numbers, sequence FROM @._trouble()"), [(None, None, None)])
         self.assertLess(len(read()), n[0], "every event was repeated")
 
-    def test_cut_over_to_a_cluster_with_lower_numbers_loses_nothing(self):
+    def test_cutover_to_a_cluster_with_lower_numbers_loses_nothing(self):
         self.cut(True, lambda self: self.burn(self.here, 4000))
 
     def test_switch_to_a_cluster_with_higher_numbers_is_safe(self):

@@ -132,7 +132,7 @@ class Restored(Moved):
         self.assert_keys_in_order("new")
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_claim"), [(0,)])
 
-    def test_restored_dump_continues_each_consumer(self):
+    def test_each_consumer_continues_from_a_restored_dump(self):
         self.prepare()
         dump = self.dump()
         other = self.start_server(mariadb_server.MariaDB())
@@ -148,7 +148,7 @@ class Restored(Moved):
         self.store = self.load(self.start_server(mariadb_server.MariaDB()), dump)
         self.go_on()
 
-    def test_dump_loaded_over_the_outbox_sets_it_back(self):
+    def test_dump_loaded_over_the_outbox_restores_its_old_state(self):
         """Its tables are dropped and recreated; a relay stopped meanwhile had an epoch and a position from after the dump."""
         self.prepare()
         self.drain(*self.consumer())
@@ -164,7 +164,7 @@ class Restored(Moved):
         self.assertEqual(self.got()[26:], list(range(26, 32)))
 
     @unittest.skipUnless(os.path.exists(BACKUP), "mariadb-backup is not installed (Debian package mariadb-backup)")
-    def test_copied_data_files_continue_every_consumer(self):
+    def test_every_consumer_continues_from_copied_data_files(self):
         self.prepare()
         other = mariadb_server.MariaDB()
         other.dir = servers.make_folder(other.prefix)
@@ -179,7 +179,7 @@ class Restored(Moved):
         self.store = other.url("shop")
         self.go_on()
 
-    def test_dump_by_a_missing_account_is_named_and_repaired(self):
+    def test_doctor_finds_and_init_repairs_a_missing_trigger_owner(self):
         """A trigger runs as its creator. Where that account is missing, each INSERT fails: doctor says so, and init repairs
         it."""
         mariadb_server.execute(self.server.url(""), "CREATE USER founder@localhost")
@@ -200,7 +200,7 @@ class Restored(Moved):
         self.assertEqual(self.got(), list(range(6)))
 
 
-    def test_init_recreates_an_adoption_trigger_without_account(self):
+    def test_init_recreates_an_adoption_trigger_without_an_owner(self):
         """With its former columns and mark."""
         sql = lambda text: mariadb_server.execute(self.store, text)
         self.init()
@@ -232,7 +232,7 @@ class Lagging(Moved):
         self.store = self.primary.create_database("shop")
         self.init()
 
-    def test_promoted_lagging_replica_continues(self):
+    def test_consumers_continue_on_a_promoted_lagging_replica(self):
         """The relay knows of events, positions and claims that the new primary has never heard of."""
         self.send(10)
         self.drain(*self.consumer())

@@ -89,7 +89,7 @@ class Order:
         self.end(waiting)
         self.assertEqual(self.payloads()[-rows - 1:], [*range(1, rows), 9, rows])
 
-    def test_rows_of_a_statement_and_transaction_keep_order(self):
+    def test_rows_of_a_statement_or_transaction_keep_their_order(self):
         session = self.session()
         session.do("BEGIN")
         session.do(EMIT + "SELECT 't', 'k', '1', seq FROM seq_1_to_2000 ORDER BY seq DESC")
@@ -98,7 +98,7 @@ class Order:
         session.do("COMMIT")
         self.assertEqual(self.payloads(), [*range(2000, 0, -1), *range(5000, 5100), *range(7001, 9001)])
 
-    def test_event_that_waited_for_its_key_is_ordered_later(self):
+    def test_event_that_waited_for_its_key_comes_later(self):
         holder = self.session()
         holder.do("BEGIN")
         self.emit(holder, 0, idempotency_key="once")
@@ -109,7 +109,7 @@ class Order:
         self.end(waiting)
         self.assertEqual(self.payloads(), [9, 2] if self.MODE > 0 else [2])
 
-    def test_duplicate_key_blocks_no_keyless_producer(self):
+    def test_duplicate_key_does_not_block_keyless_producers(self):
         """The server locks the gap before the known key until the transaction ends, and that before the next one if the event with the
         key was deleted. Events without a key lie in neither."""
         def without_key():
@@ -139,7 +139,7 @@ class Order:
                     holder.do("ROLLBACK")
                     reader.do("ROLLBACK")
 
-    def test_explicit_number_does_not_move_its_event(self):
+    def test_explicit_number_does_not_reorder_its_event(self):
         session = self.session()
         session.do("BEGIN")
         for _ in range(2): self.emit(session, 0)
@@ -191,11 +191,11 @@ class Order:
 class AheadOfTheStatement(Order):
     """Numbers are assigned to a statement whose number of rows the server knows, and others keep emitting."""
 
-    def test_values_row_follows_the_event_it_awaited(self):
+    def test_values_row_follows_the_event_it_waited_for(self):
         for name, statement in VALUES.items():
             with self.subTest(name): self.assert_after_the_gate(statement)
 
-    def test_row_follows_the_event_an_earlier_trigger_awaited(self):
+    def test_row_follows_an_event_awaited_by_an_earlier_trigger(self):
         for when in ("BEFORE", "AFTER"):
             with self.subTest(when):
                 row = 2 if when == "BEFORE" else 1
@@ -204,7 +204,7 @@ class AheadOfTheStatement(Order):
                 try: self.assert_after_the_gate(EMIT + "VALUES ('t', 'k', '1', 1), ('t', 'k', '1', 2)")
                 finally: self.sql("DROP TRIGGER waits")
 
-    def test_row_behind_a_named_lock_follows_its_holder(self):
+    def test_row_waiting_for_a_named_lock_follows_the_holders_event(self):
         holder = self.session()
         holder.do("DO GET_LOCK('gate', 10)")
         waiting = self.start(EMIT + "VALUES ('t', 'k', '1', 1), ('t', 'k', '1', 1 + GET_LOCK('gate', 10))")
@@ -213,7 +213,7 @@ class AheadOfTheStatement(Order):
         self.end(waiting)
         self.assertEqual(self.payloads(), [1, 9, 2])
 
-    def test_trigger_events_follow_the_event_their_row_awaited(self):
+    def test_trigger_events_follow_the_event_their_row_waited_for(self):
         self.sql("CREATE TABLE shop (n INT PRIMARY KEY, gate INT, FOREIGN KEY (gate) REFERENCES gate (id)) ENGINE = InnoDB")
         self.sql(f"CREATE TRIGGER tells AFTER INSERT ON shop FOR EACH ROW {EMIT} VALUES ('t', 'k', '1', NEW.n)")
         self.assert_after_the_gate("INSERT INTO shop VALUES (1, NULL), (2, 2)")
@@ -235,11 +235,11 @@ class Interleaved(AheadOfTheStatement, ExactAlone):
     MODE = 2
     SETTINGS = {"innodb-autoinc-lock-mode": MODE, "secure-file-priv": ""}
 
-    def test_selected_row_follows_the_event_it_awaited(self):
+    def test_selected_row_follows_the_event_it_waited_for(self):
         for name, statement in SELECT.items():
             with self.subTest(name): self.assert_after_the_gate(statement, rows=3)
 
-    def test_loaded_row_follows_the_event_it_awaited(self):
+    def test_loaded_row_follows_the_event_it_waited_for(self):
         rows = self.server.dir / "rows"
         rows.write_text("1\n2\n3\n")
         rows.chmod(0o644)

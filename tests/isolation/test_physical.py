@@ -49,7 +49,7 @@ class Copied(Case):
     def whole(self, url):
         self.assertEqual(self.session(url).do("SELECT moved, numbers, sequence FROM @._trouble()"), [(None, None, None)])
 
-    def test_promoted_lagging_standby_continues(self):
+    def test_consumers_continue_on_a_promoted_lagging_standby(self):
         """The relay knows of events, positions and claims that the new primary has never heard of."""
         new = self.copy("new", hot_standby="on")
         new.start()
@@ -74,7 +74,7 @@ class Copied(Case):
         self.whole(new.url("shop"))
 
     @unittest.skipUnless(SOAK, "runs only in a soak: ./test --soak")
-    def test_point_in_time_recovery_continues(self):
+    def test_consumers_continue_after_a_point_in_time_recovery(self):
         archive = self.path("archive")
         archive.mkdir()
         os.chmod(self.dir, 0o755)

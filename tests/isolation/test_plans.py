@@ -130,7 +130,7 @@ class Costs(ExactAlone):
         self.bulk(self.session(), n, '"' + 500 * "x" + '"')
         self.reader.do("VACUUM ANALYZE @.event")
 
-    def test_chunk_of_a_fresh_bulk_costs_the_same_at_any_size(self):
+    def test_chunk_cost_does_not_depend_on_the_size_of_a_fresh_bulk(self):
         costs = []
         for n in (1000, BIG):
             name = f"c{n}"
@@ -139,7 +139,7 @@ class Costs(ExactAlone):
             costs.append(self.walk(name))
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
-    def test_cost_of_a_window_ignores_earlier_deliveries(self):
+    def test_cost_of_a_window_does_not_depend_on_past_deliveries(self):
         costs = []
         for n in (10, 1000, 50000):  # the first one reads the catalogs
             self.kept(n)
@@ -148,7 +148,7 @@ class Costs(ExactAlone):
             costs.append(self.claim(f"c{n}", 1))
         self.assertLess(costs[2], costs[1] * 1.5 + 20, costs)
 
-    def test_chunk_of_a_late_bulk_costs_the_same_at_any_size(self):
+    def test_chunk_cost_does_not_depend_on_the_size_of_a_late_bulk(self):
         costs = []
         for n in (1000, BIG):
             name = f"c{n}"
@@ -163,7 +163,7 @@ class Costs(ExactAlone):
             costs.append(self.walk(name))
         self.assertLess(costs[1], costs[0] * 1.5 + 20, costs)
 
-    def test_late_low_event_causes_no_scan_of_later_ones(self):
+    def test_late_low_number_does_not_cause_a_scan_of_later_events(self):
         costs = []
         for n in (1000, BIG):
             name = f"c{n}"
@@ -188,12 +188,12 @@ class Costs(ExactAlone):
         self.assertEqual([found(look) for look in (1000, 1700, 1800, None)], [None, None, 300, 300])
 
     def entries(self, *indexes):
-        """entries returns how many entries of these indexes were read so far; of lanes and claims, if none is named."""
+        """entries returns how many entries of these indexes were read so far; of lanes and claims by default."""
         self.reader.do("SELECT pg_stat_force_next_flush()")
         return self.session().do("SELECT sum(idx_tup_read)::int FROM pg_stat_user_indexes WHERE indexrelname = ANY (%s)",
                                  list(indexes or ("claim_pkey", "lane_pkey")))[0][0]
 
-    def test_claims_skip_no_dead_rows_of_an_open_transaction(self):
+    def test_claims_do_not_scan_dead_rows_kept_by_a_transaction(self):
         self.register("c")
         self.bulk(self.session(), 3000)
         old = self.session()
@@ -210,7 +210,7 @@ class Costs(ExactAlone):
         self.assertGreater(first, 150)  # they are counted
         self.assertLess(second, first * 1.2, read)
 
-    def test_retries_skip_no_dead_rows_of_an_open_transaction(self):
+    def test_retries_do_not_scan_dead_rows_kept_by_a_transaction(self):
         self.register("c")
         self.bulk(self.session(), 700)
         old = self.session()
@@ -223,7 +223,7 @@ class Costs(ExactAlone):
         self.assertGreater(read, 175)  # they are counted
         self.assertLess(read, 30000)  # occasionally one reads all, including old ones; reading all each time would be some 240,000
 
-    def test_polling_with_retries_due_skips_no_dead_rows(self):
+    def test_polling_with_retries_due_does_not_scan_dead_rows(self):
         """A worker that never rests always has to check for events that wait too long. It does so when nothing is due."""
         self.register("c")
         self.bulk(self.session(), 200)
@@ -256,7 +256,7 @@ class Costs(ExactAlone):
         self.reader.do(f"SELECT @.settle(%s, 'w', e.epoch, {failed}) FROM @.claim(%s, 'w', 1) e", name, name)
         self.reader.do("SELECT @.settle(%s, 'w', e.epoch) FROM @.claim(%s, 'w', 1) e", name, name)
 
-    def test_idle_polling_is_cheap_behind_a_big_table(self):
+    def test_idle_polling_of_a_big_table_is_cheap(self):
         self.register("c")
         self.kept(20000)
         while self.take("c", max_events=20000): pass
@@ -302,7 +302,7 @@ class Costs(ExactAlone):
             self.assertLess(many[0], few[0] * 1.2 + 50, (what, costs))
             self.assertLess(clean[0], few[0] * 1.2 + 50, (what, costs))
 
-    def test_identity_is_checked_once_for_equal_positions(self):
+    def test_consumers_at_one_position_share_an_identity_check(self):
         self.reader.do("SELECT count(@.register('c' || i, start_at => 'end')) FROM generate_series(1, 100) i")
         self.kept(2000)
         self.reader.do("SELECT * FROM @._trouble()")  # this one reads the catalogs

@@ -32,11 +32,11 @@ class Histories(World):
         if SEED: return [int(SEED)]
         return range(1, n + 1)
 
-    def test_every_event_is_handed_out_once_without_crashes(self):
+    def test_without_crashes_every_event_is_handed_out_once(self):
         for seed in self.seeds(1):
             with self.subTest(seed=seed): self.play(seed, 400, trouble=False)
 
-    def test_failing_crashing_releasing_workers_lose_nothing(self):
+    def test_workers_that_fail_crash_or_release_lose_nothing(self):
         for seed in self.seeds(2):
             with self.subTest(seed=seed): self.play(seed, 400, trouble=True)
 

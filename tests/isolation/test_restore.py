@@ -82,7 +82,7 @@ class Restored(PgCase):
         self.move()
         self.assertEqual(sorted(self.drain_there()), list(range(10, 30)))
 
-    def test_events_of_the_target_are_delivered_and_reported(self):
+    def test_events_in_the_target_are_delivered_and_reported(self):
         self.burn(self.store, 3000)
         self.fill()
         self.move()
@@ -97,7 +97,7 @@ class Restored(PgCase):
         self.assertNotEqual(meta["rebaselined_from"], meta["system_identifier"])
         self.assertEqual(self.there("SELECT moved IS NOT NULL FROM outbox._trouble()"), [(False,)])
 
-    def test_consumer_registered_at_the_beginning_gets_all(self):
+    def test_consumer_starting_at_the_beginning_gets_everything(self):
         self.burn(self.store, 3000)
         self.fill()
         self.move()
@@ -115,7 +115,7 @@ class Restored(PgCase):
         got = sum((self.numbers(self.path(f"r{i}.ndjson")) for i in range(3)), [])
         self.assertEqual(sorted(set(got)), list(range(10, 30)))
 
-    def test_unmoved_outbox_is_not_repaired(self):
+    def test_outbox_that_was_not_moved_is_not_repaired(self):
         self.fill()
         self.outbox("status")
         self.assertEqual(self.sql("SELECT moved IS NOT NULL FROM outbox._trouble()"), [(False,)])

@@ -20,7 +20,7 @@ class Late(LateCommits, Exact):
     def write_many(self, session, n):
         session.do("INSERT INTO @.event (type) SELECT 'x' FROM generate_series(1, %s)", n)
 
-    def test_many_savepoints_between_two_polls_lose_no_event(self):
+    def test_many_savepoints_between_two_polls_lose_nothing(self):
         # More running transactions than a snapshot may name.
         early, writer = self.writer(), self.writer()
         first = early.emit("a/1")
@@ -32,7 +32,7 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         self.assertEqual(len(self.drain_all("c", max_events=1000)), 1500)
 
-    def test_idle_writer_in_another_database_stalls_no_consumer(self):
+    def test_idle_writer_in_another_database_never_stalls_consumers(self):
         other = f"{self.dbname}_b"
         server = self.store.replace(f"/{self.dbname}?", "/?")
         servers.create_database(server, other)
@@ -48,7 +48,7 @@ class Late(LateCommits, Exact):
         idle.do("COMMIT")
         self.assertEqual(self.take("c"), [])
 
-    def test_emit_after_a_claim_in_one_transaction_is_handed_out(self):
+    def test_event_emitted_after_a_claim_in_one_transaction_arrives(self):
         first = self.session().emit("a/1")
         self.reader.do("BEGIN")
         _, events = self.reader.claim("c", "w")
@@ -77,7 +77,7 @@ class Late(LateCommits, Exact):
     def backlog(self, name):
         return self.reader.do("SELECT n FROM @._backlog(%s, 1000)", name)[0][0]
 
-    def test_start_at_a_number_holds_whenever_an_event_commits(self):
+    def test_start_number_applies_whenever_an_event_commits(self):
         for ordering, lanes in (("none", 1), ("key", 1), ("key", 4), ("global", 1)):
             with self.subTest(ordering=ordering, lanes=lanes):
                 name = f"{ordering}{lanes}"
@@ -99,14 +99,14 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         return low
 
-    def test_event_before_the_start_blocks_no_trim(self):
+    def test_event_before_the_start_does_not_block_trimming(self):
         self.reader.do("SELECT @.remove('c')")
         low = self.before()
         self.assertEqual((self.state("n", low), self.backlog("n")), ("before-start", 0))
         self.reader.do("SELECT * FROM @.trim('0')")
         self.assertEqual(self.reader.do("SELECT seq FROM @.event"), [])
 
-    def test_event_before_the_start_blocks_no_change_of_lanes(self):
+    def test_event_before_the_start_does_not_block_a_lane_change(self):
         low = self.before()
         self.register("n", lanes=4)
         self.assertEqual((self.drain_all("n"), self.state("n", low)), ([], "before-start"))
@@ -236,11 +236,11 @@ class Ways(Exact):
         super().setUp()
         self.register("c")
 
-    def test_seq_cannot_be_chosen(self):
+    def test_producers_cannot_choose_a_seq(self):
         with self.assertRaises(psycopg2.errors.GeneratedAlways):
             self.reader.do("INSERT INTO @.event (seq, type) VALUES (7, 'x')")
 
-    def test_copied_events_are_handed_out(self):
+    def test_events_inserted_by_copy_are_handed_out(self):
         writer = self.session()
         writer.do("BEGIN")
         rows = "".join(f"x\ta\t{i}\n" for i in range(1000))

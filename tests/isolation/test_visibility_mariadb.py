@@ -26,7 +26,7 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
-    def test_runs_are_numbered_around_an_open_writer(self):
+    def test_bulk_inserts_are_numbered_around_an_open_writer(self):
         # The server locks beyond a range as well, unless it knows the number of rows.
         writer, other = self.writer(), self.session()
         many = "INSERT INTO outbox_event (type, payload) SELECT 'x', seq FROM seq_1_to_512"
@@ -40,7 +40,7 @@ class Late(LateCommits, Exact):
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
-    def test_rolled_back_savepoint_blocks_no_other_producer(self):
+    def test_rolled_back_savepoint_does_not_block_other_producers(self):
         """A poll that asks for the lock of a marker leaves one on the gap behind it once the marker is rolled back."""
         watcher, writer, other = self.session(), self.writer(), self.session()
         watcher.do("SET SESSION tx_isolation = 'READ-UNCOMMITTED'")

@@ -1,4 +1,4 @@
-"""Wake-ups with real relays: every sleeping relay is woken by every commit, also when another sleeping relay dies. No relay polls
+"""Wake-ups with real relays: every sleeping relay is woken by every commit, even when another sleeping relay dies. No relay polls
 within the time a test would wait, except after a holder died: then a listener does, after ten seconds."""
 # quick: no
 # sanitizers: soak
@@ -105,7 +105,7 @@ class Wakeup(ExactAlone):
             time.sleep(dice.choice([0, 0.001, 0.002, 0.003, 0.005, 0.02]))  # until about the moment they fall asleep
         for relay in relays.values(): relay.stop()
 
-    def test_commits_of_many_producers_all_wake(self):
+    def test_every_commit_of_many_producers_wakes_the_relays(self):
         names, each = ["a", "b", "c"], 80
         relays = self.sleepers(names)
 

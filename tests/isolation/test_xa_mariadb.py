@@ -1,5 +1,5 @@
 """G2, G3, G4 and G10 on MariaDB with prepared transactions (XA): their events are delivered once they are committed, by any
-session, also after failures of the server, in the order of their key, and never if they are rolled back."""
+session, even after failures of the server, in the order of their key, and never if they are rolled back."""
 # build: plain
 # quick: no
 import random
@@ -69,7 +69,7 @@ class Prepared:
         self.restart()
         self.assertEqual(self.take("c"), [])
 
-    def test_commit_confirmed_by_a_killed_server_is_delivered(self):
+    def test_commit_confirmed_before_a_server_kill_is_delivered(self):
         events = self.prepare("one", "a/1")
         self.restart()
         self.sql("XA COMMIT 'one'")
@@ -91,7 +91,7 @@ class Prepared:
         rest = self.take("c", 2000)
         self.assertEqual((rest[0], len(rest)), (late[0], 2001))
 
-    def test_trim_deletes_around_a_prepared_transaction(self):
+    def test_trim_works_around_a_prepared_transaction(self):
         before = self.session().emit("a/1")
         late = self.prepare("one", "a/1", "a/2")
         after = self.session().emit("a/1")
@@ -105,7 +105,7 @@ class Prepared:
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_event"), [(2,)])
         self.assertEqual(self.take("c"), late)
 
-    def test_consumer_at_the_end_gets_prepared_events(self):
+    def test_consumer_starting_at_the_end_gets_prepared_events(self):
         self.session().emit("a/1")
         late = self.prepare("one", "a/1")
         self.register("new", start_at="end")
@@ -197,7 +197,7 @@ class Logged(Prepared, Sessions):
 class Promoted(Sessions):
     SERVER = Primary
 
-    def test_transaction_prepared_before_promotion_ends_after_it(self):
+    def test_transaction_prepared_before_a_promotion_can_still_end(self):
         replica = Replica(self.server).start()
         self.addCleanup(replica.close)
         replica.follow()

@@ -33,7 +33,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [low])
 
-    def test_number_taken_early_written_late_keeps_key_order(self):
+    def test_number_taken_early_but_written_late_keeps_key_order(self):
         # Ordered by transaction, `late` would be first.
         writer, other = self.writer(), self.session()
         self.begin_early(writer)
@@ -42,7 +42,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [first, late])
 
-    def test_number_taken_before_a_read_written_after_is_handed_out(self):
+    def test_event_numbered_before_but_written_after_a_read_arrives(self):
         writer = self.writer()
         self.begin_early(writer)
         first = self.session().emit("a/1")
@@ -52,7 +52,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), [late])
 
-    def test_late_event_with_a_very_low_seq_is_handed_out_alone(self):
+    def test_late_event_with_a_very_low_number_is_handed_out_once(self):
         writer = self.writer()
         low = writer.emit("a/1")
         others = self.session()
@@ -77,14 +77,14 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("c"), kept)
 
-    def test_rolled_back_transaction_leaves_no_event(self):
+    def test_rolled_back_transaction_leaves_no_event_behind(self):
         writer = self.writer()
         writer.emit("a/1")
         self.assertEqual(self.take("c"), [])
         writer.do("ROLLBACK")
         self.assertEqual(self.take("c"), [])
 
-    def test_forty_transactions_committing_in_any_order_stay_whole(self):
+    def test_forty_transactions_in_any_commit_order_lose_nothing(self):
         writers = [self.session() for _ in range(40)]
         for w in writers: w.do("BEGIN")
         seqs = [w.emit(f"a/{i % 7}") for i, w in enumerate(writers)]
@@ -94,7 +94,7 @@ class LateCommits:
             if i % 5 == 0: seen += self.take("c")
         self.assertEqual(sorted(seen), sorted(seqs))
 
-    def test_consumer_at_the_end_gets_transactions_running_then(self):
+    def test_consumer_starting_at_the_end_gets_open_transactions(self):
         self.session().emit("a/1")
         writer = self.writer()
         late = writer.emit("a/1")
@@ -102,7 +102,7 @@ class LateCommits:
         writer.do("COMMIT")
         self.assertEqual(self.take("new"), [late])
 
-    def test_change_of_lanes_loses_no_running_transaction(self):
+    def test_lane_change_does_not_lose_running_transactions(self):
         self.assertEqual(self.take("c"), [])
         writer = self.writer()
         late = writer.emit("a/1")

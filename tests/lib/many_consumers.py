@@ -55,7 +55,7 @@ class ManyConsumers:
 class OneRelay(ManyConsumers):
     """Consumers that share resources without affecting each other."""
 
-    def test_supervising_thread_is_not_woken_by_events(self):
+    def test_events_do_not_wake_the_supervising_thread(self):
         """Each event and consumer would wake it for nothing. The kernel counts the wake-ups."""
         with self.many(6) as relay:
             sent = ["first"]
@@ -71,7 +71,7 @@ class OneRelay(ManyConsumers):
                 self.wait_for(6, sent, relay)
             self.assertLess(slept() - before, 15)  # now and then it trims
 
-    def test_backlog_is_delivered_to_all(self):
+    def test_backlog_is_delivered_to_every_consumer(self):
         self.ask("WITH RECURSIVE c (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < 3000) INSERT INTO @event (type) SELECT 't' || n FROM c")
         with self.many(6) as relay:
             self.wait_for(6, [f"t{n}" for n in range(1, 3001)], relay)
@@ -89,7 +89,7 @@ class OneRelay(ManyConsumers):
             self.emit("a", None, {"pad": random.randbytes(40000).hex(), "n": 4})
             wait_until(lambda: len(self.got(4)) == 1, what=relay.output)
 
-    def test_failing_consumer_blocks_no_other_and_recovers(self):
+    def test_failing_consumer_does_not_block_others_and_recovers(self):
         flag = self.path("fail")
         flag.touch()
         sink = f"exec:[ $OUTBOX_CONSUMER != c1 ] || [ ! -e {flag} ] && echo $OUTBOX_TYPE >>{self.path('$OUTBOX_CONSUMER')}.txt"
@@ -130,7 +130,7 @@ class OneRelay(ManyConsumers):
                 self.assertEqual(first, [t for t in sent if int(t.split("-")[1]) % 3 == key])
         stays.stop()
 
-    def test_more_consumers_than_descriptors_are_allowed_by_default(self):
+    def test_consumers_may_exceed_the_default_descriptor_limit(self):
         limit = (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         was = resource.getrlimit(resource.RLIMIT_NOFILE)
         config = self.config(120)

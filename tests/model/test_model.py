@@ -127,7 +127,7 @@ class Model(Checked):
         self.holds((0, 0, 0), fast=False)
 
     @thorough("spin takes half a minute")
-    def test_every_event_is_finally_delivered_or_dead(self):
+    def test_every_event_ends_up_delivered_or_a_dead_letter(self):
         self.holds((0, 0, 0), "-DORDER=IN_ALL", liveness=True, fast=False)
 
     @unittest.skipUnless(SOAK or not QUICK and changed_of_late(MODEL), "the model has not changed recently: ./test --soak")
@@ -145,13 +145,13 @@ class Model(Checked):
                 self.assertRegex(said, rf"pan:1: {BUGS[name][1]}")
                 self.assertIn("proc ", trace, "no trace")
 
-    def test_each_bug_has_its_counterpart_or_a_reason(self):
+    def test_each_bug_has_a_counterpart_or_a_reason_for_none(self):
         here = [of for of, _ in BUGS.values() if of]
         self.assertEqual(sorted([*here, *NOT_IN_THE_MODEL]), sorted(bugs.all_bugs()))
         rows = re.findall(r"^\| `?(\w+|-)`? \| `(BUG_\w+)` \|", DOCUMENT.read_text(), re.M)
         self.assertEqual({(mine, of.replace("-", "")) for of, mine in rows}, {(mine, of) for mine, (of, _) in BUGS.items()})
 
-    def test_document_names_existing_code(self):
+    def test_document_refers_only_to_existing_code(self):
         named = 0
         for path, functions in re.findall(r"`((?:src|sql)/[\w/.]+): (\w+`(?: `\w+`)*)", DOCUMENT.read_text()):
             text = (ROOT / path).read_text()
@@ -160,7 +160,7 @@ class Model(Checked):
                 named += 1
         self.assertGreater(named, 40)
 
-    def test_document_names_existing_steps(self):
+    def test_document_refers_only_to_existing_steps(self):
         steps = re.findall(r"^\| ((?:`\w+`(?:, )?)+)[^|]*\| `(?:src|sql)/", DOCUMENT.read_text(), re.M)
         model = MODEL.read_text()
         for step in re.findall(r"`(\w+)`", " ".join(steps)): self.assertRegex(model, rf"(?:inline|#define) {step}\b")
@@ -192,7 +192,7 @@ IN_THE_END = {"key": ((0, 0, 0), []), "key_with_a_crash": (CRASH, []),
 @unittest.skipUnless(shutil.which("spin"), "spin is not installed (Debian package spin)")
 @unittest.skipUnless(SOAK, "needs many minutes: ./test --soak")
 class Soak(Checked):
-    def test_mistakes_are_found_in_other_setups_too(self):
+    def test_planted_mistakes_are_also_found_in_other_setups(self):
         for setup, names in MISTAKES.items():
             folder = pathlib.Path(self.folder) / setup
             folder.mkdir()

@@ -125,7 +125,7 @@ class Tokens(AdminCase):
         said = self.outbox("relay", "--listen", "127.0.0.1:0", "--listen-token-env", "SCRAPE", *self.sink(), status=CONFIG).stderr
         self.assertIn("SCRAPE is not set", said)
 
-    def test_file_is_read_again_at_sighup(self):
+    def test_token_file_is_reread_at_sighup(self):
         conf = self.path("outbox.conf")
         conf.write_text(f"[outbox]\nstore = {self.store}\nlisten = 127.0.0.1:0\nlisten-token-file = {self.token_file}\n"
                         f"[consumer mail]\nsink = file:{self.path('mail')}\n")
@@ -242,7 +242,7 @@ class Requests(AdminCase):
                     self.assertNotIn(b" 200 ", answer.split(b"\r\n")[0], raw)
             self.assertEqual(self.status(relay, "/livez"), 200)
 
-    def test_unfinished_requests_lock_out_no_other_client(self):
+    def test_unfinished_requests_do_not_lock_out_other_clients(self):
         with self.serve() as relay:
             slow = [self.connect(relay) for _ in range(100)]
             for connection in slow:
@@ -311,7 +311,7 @@ class UnixSocket(AdminCase):
             self.assertIn("another process is listening on this socket", self.refused(UNAVAILABLE))
             self.assertEqual(self.status(relay, "/livez"), 200)
 
-    def test_one_of_many_starting_processes_gets_the_socket(self):
+    def test_exactly_one_of_many_starting_processes_gets_the_socket(self):
         self.serve(listen=self.at).kill()
         relays = [self.relay("--listen", self.at, *self.sink(), wait=False) for _ in range(4)]
         wait_until(lambda: sum(relay.running() for relay in relays) == 1 and

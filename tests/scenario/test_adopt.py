@@ -32,7 +32,7 @@ class Adoption(FlagTable):
         self.assertTrue(all(uuid.UUID(e["id"]).version == 7 for e in events))
         self.assertEqual(self.processed(), [3, 6, 9], "rows are marked only with --mark")
 
-    def test_new_row_is_an_event_only_if_it_commits(self):
+    def test_new_row_becomes_an_event_only_if_committed(self):
         self.sql(self.flagged)
         self.outbox("adopt", "outbox")
         do = self.session()
@@ -111,7 +111,7 @@ class Adoption(FlagTable):
         self.assertIn("new rows would be read with these columns", said)
         self.assertFalse(self.json("adopt", "outbox")["changed"])
 
-    def test_undo_keeps_events_and_readopting_needs_a_decision(self):
+    def test_undo_keeps_events_and_readopting_requires_a_decision(self):
         self.old_rows(3)
         undo = lambda *how: self.outbox("adopt", "outbox", "--undo", *how).stdout
         self.assertEqual(undo("--yes"), "outbox: was not adopted; nothing to do\n")

@@ -22,7 +22,7 @@ class Adoption(FlagTable, MariaCase):
     def events(self, columns):
         return self.sql(f"SELECT {columns} FROM outbox_event ORDER BY nr")
 
-    def test_old_producers_need_no_rights_and_never_fail(self):
+    def test_old_producers_never_fail_and_need_no_new_rights(self):
         self.sql("CREATE TABLE old (id VARCHAR(50), event_type TEXT, payload LONGTEXT, processed_at DATE, short VARCHAR(3)) CHARACTER SET utf8mb4")
         self.outbox("adopt", "old")
         user = f"u{uuid.uuid4().hex[:12]}"
@@ -83,7 +83,7 @@ class Adoption(FlagTable, MariaCase):
             with self.subTest(args=args): self.assertIn(says, self.outbox("adopt", *args, status=status).stderr)
         self.assertEqual(self.triggers("odd"), 0)
 
-    def test_names_of_any_length_and_characters_are_accepted(self):
+    def test_names_of_any_length_with_any_characters_are_accepted(self):
         for name in ("x" * 64, "a'b\\c`d", "\u2603"):
             quoted = "`" + name.replace("`", "``") + "`"
             self.sql(f"CREATE TABLE {quoted} (`i'd` INT, `event``type` TEXT, payload TEXT, processed_at DATE)".replace("%", "%%"))
@@ -102,7 +102,7 @@ class Adoption(FlagTable, MariaCase):
         self.outbox("adopt", "outbox")
         self.assertEqual([e["type"] for e in self.drained()], ["before"] + ["message:created"] * 2)
 
-    def test_table_lock_is_not_awaited_for_long(self):
+    def test_adoption_does_not_wait_long_for_a_table_lock(self):
         self.old_rows(3)
         db = self.connect()
         with db.cursor() as cursor:
@@ -166,7 +166,7 @@ class Beside(FlagTable, MariaCase):
         got = [int(event["headers"]["source_id"]) for event in self.drained()]
         self.assertEqual(sorted(got), sorted(self.wrote))
 
-    def test_concurrent_writes_lose_and_duplicate_no_row(self):
+    def test_concurrent_writes_neither_lose_nor_duplicate_rows(self):
         with self.writers(3):
             self.more()
             self.outbox("adopt", "outbox")
@@ -185,7 +185,7 @@ class Beside(FlagTable, MariaCase):
         self.proxy.stops.clear()
         return stop, adopt
 
-    def test_uncommitted_row_from_before_the_trigger_is_awaited(self):
+    def test_adoption_waits_for_an_earlier_uncommitted_row(self):
         """The trigger does not see the row yet, and the copy precedes its commit: the row would be lost, but the adoption waits
         for it."""
         for level in ("READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"):
@@ -225,13 +225,13 @@ class Beside(FlagTable, MariaCase):
             self.more()
         self.check()
 
-    def test_adoption_cut_before_any_statement_can_be_repeated(self):
+    def test_adoption_cut_off_before_any_statement_can_be_repeated(self):
         self.cut(UNSENT)
 
-    def test_adoption_cut_after_any_statement_can_be_repeated(self):
+    def test_adoption_cut_off_after_any_statement_can_be_repeated(self):
         self.cut(ANSWERED)
 
-    def test_marking_cut_anywhere_can_be_set_and_dropped_again(self):
+    def test_mark_cut_off_anywhere_can_be_set_and_dropped_again(self):
         mark = ("--mark", "processed_at", "--consumer", "mail")
         self.cut(ANSWERED, *mark)
         unmarked = "SELECT count(*) FROM outbox WHERE processed_at IS NULL"

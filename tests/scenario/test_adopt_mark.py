@@ -67,13 +67,13 @@ class Marked(Marking):
             self.path("go").touch()
             wait_until(lambda: self.processed() == [2, 3, 4], what=lambda: str(self.processed()))
 
-    def test_relay_killed_before_the_mark_leaves_it_to_the_next(self):
+    def test_killed_relay_leaves_the_mark_to_the_next_relay(self):
         self.old_rows(1)
         self.adopt()
         killed = self.relay("--consumer", "mail", "--lease", "1s", "--sink", "exec:echo $OUTBOX_SEQ >>had; kill -9 $PPID", wait=False)
         killed.wait(expect=-9)
         self.assertEqual(self.path("had").read_text(), "1\n")
-        self.assertEqual(self.processed(), [], "it was delivered, but the delivery was not recorded")
+        self.assertEqual(self.processed(), [], "the event was delivered, but its delivery was not recorded")
         self.insert(2)
         with self.relay("--consumer", "mail", "--lease", "1s", "--sink", "exec:echo $OUTBOX_SEQ >>had"):
             wait_until(lambda: self.processed() == [1, 2], what=lambda: str(self.processed()))
@@ -89,7 +89,7 @@ class Marked(Marking):
         self.assertEqual(sorted(e["payload"]["n"] for e in self.ndjson(self.path("mail.ndjson"))), list(range(1, 31)))
         self.assertEqual(self.waiting(), 0)
 
-    def test_marking_changes_with_the_consumer_or_column_only(self):
+    def test_marking_changes_only_with_the_consumer_or_column(self):
         self.old_rows(1)
         self.sql("ALTER TABLE outbox ADD COLUMN done boolean")
         self.adopt()
@@ -125,7 +125,7 @@ class Marked(Marking):
         self.put(4)
         self.assertEqual(self.numbers(), [1, 2, 3, 4], "the table is still adopted")
 
-    def test_undoing_forgets_the_mark(self):
+    def test_undo_removes_the_mark(self):
         self.old_rows(2)
         self.adopt()
         self.outbox("adopt", "outbox", "--undo", "--yes")
@@ -134,7 +134,7 @@ class Marked(Marking):
         self.assertEqual(self.processed(), [])
         self.sql("ALTER TABLE outbox DROP COLUMN processed_at")
 
-    def test_dropped_table_blocks_no_event(self):
+    def test_dropped_table_does_not_block_events(self):
         self.old_rows(2)
         self.adopt()
         self.sql("DROP TABLE outbox")
@@ -149,13 +149,13 @@ class Marked(Marking):
         self.outbox("trim", "--older-than", "0s", "--yes")
         self.assertEqual(self.waiting(), 0)
 
-    def test_rows_a_consumer_never_gets_are_not_marked(self):
+    def test_rows_excluded_by_the_filter_are_not_marked(self):
         self.old_rows(2)
         self.adopt()
         self.drained("mail", "--events", "order.*")
         self.assertEqual(self.processed(), [])
 
-    def test_row_without_a_unique_key_is_never_mismarked(self):
+    def test_row_without_a_unique_key_is_never_marked_wrongly(self):
         self.sql("CREATE TABLE twins (shop int NOT NULL, id int NOT NULL, event_type text, payload text, processed_at date, "
                  "PRIMARY KEY (shop, id))")
         for shop in (1, 2): self.ask("INSERT INTO twins VALUES (?, 7, 'a', ?, NULL)", shop, '{"n": %d}' % shop)
@@ -178,7 +178,7 @@ class Marked(Marking):
         self.sql("INSERT INTO odd VALUES (1, 'a', '1', NULL, NULL)")
         self.assertEqual(self.ask("SELECT count(*) FROM @event"), [(0,)])
 
-    def test_listener_is_seeded_at_the_highest_id(self):
+    def test_consumer_starts_at_the_position_of_the_old_listener(self):
         """A consumer that begins where the old one is: the old one's deliveries are not repeated."""
         self.old_rows(6)
         self.adopt("--existing", "skip")
@@ -205,7 +205,7 @@ class OnSqlite(Marking, Case):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_receipt"), [(2,)])
         self.assertRegex(self.sql("SELECT processed_at FROM outbox WHERE id = 1")[0][0], r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
 
-    def test_flag_is_set_in_its_existing_form(self):
+    def test_flag_keeps_its_existing_form(self):
         for kind, old, wanted in (("BOOLEAN", None, 1), ("INTEGER", None, r"\d{10}"), ("INTEGER", 1714521600000, r"\d{13}"),
                                   ("TEXT", "2024-05-01T00:00:00Z", r"\d{4}-\d\d-\d\dT.*Z"), ("INTEGER", 1, 1)):
             with self.subTest(kind=kind, old=old):
@@ -253,7 +253,7 @@ class OnPostgres(Marking, PgCase):
         db.rollback()
         self.assertEqual(self.troubles(), [])
 
-    def test_broken_table_blocks_no_event_and_is_reported(self):
+    def test_broken_table_is_reported_and_does_not_block_events(self):
         self.old_rows(2)
         self.adopt()
         self.sql("CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'not in this house'; END$$")
@@ -264,7 +264,7 @@ class OnPostgres(Marking, PgCase):
         self.numbers()
         self.assertEqual((self.processed(), self.troubles()), ([1, 2], []))
 
-    def test_relay_with_one_consumers_rights_marks_too(self):
+    def test_relay_with_rights_to_one_consumer_also_marks_rows(self):
         self.old_rows(2)
         self.adopt()
         store = self.role("consumer")
@@ -272,7 +272,7 @@ class OnPostgres(Marking, PgCase):
         self.assertEqual(self.processed(), [1, 2])
         with self.assertRaises(psycopg2.errors.InsufficientPrivilege): self.session(store)[1].execute("UPDATE outbox SET processed_at = NULL")
 
-    def test_partitions_and_composite_keys_are_marked(self):
+    def test_rows_in_partitions_or_with_composite_keys_are_marked(self):
         self.sql("""CREATE TABLE parts (id uuid DEFAULT gen_random_uuid(), at timestamptz DEFAULT clock_timestamp(), code char(3) DEFAULT 'x',
                     event_type text, payload json, done boolean, PRIMARY KEY (id, code, at)) PARTITION BY RANGE (at)""")
         self.sql("CREATE TABLE parts_1 PARTITION OF parts DEFAULT")
@@ -332,7 +332,7 @@ class OnMariadb(Marking, MariaCase):
         self.numbers()
         self.assertEqual((self.processed(), self.waiting(), self.troubles()), ([1, 2, 3], 0, []))
 
-    def test_broken_table_blocks_no_event_and_is_reported(self):
+    def test_broken_table_is_reported_and_does_not_block_events(self):
         self.old_rows(2)
         self.adopt()
         self.sql("CREATE TRIGGER no BEFORE UPDATE ON outbox FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not in this house'")
@@ -361,7 +361,7 @@ class OnMariadb(Marking, MariaCase):
         drain()
         self.assertEqual((self.processed(), self.troubles()), ([1, 2], []))
 
-    def test_keys_of_any_type_are_found_and_flags_keep_their_form(self):
+    def test_keys_of_any_type_work_and_flags_keep_their_form(self):
         keys = {"BIGINT UNSIGNED": (18446744073709551615, 18446744073709551614), "BINARY(16)": (b"\x00" * 15 + b"'", b"\xff" * 16),
                 "VARCHAR(50) COLLATE utf8mb4_general_ci": ("it's \\ \u2603", "B"), "VARCHAR(20) CHARACTER SET latin1": ("\u00fc", "a b "),
                 "CHAR(36)": (str(uuid.uuid4()), str(uuid.uuid4()).upper()), "DATETIME(6)": ("2025-01-02 03:04:05.000006", "2025-01-02 03:04:05.000007"),
@@ -385,7 +385,7 @@ class OnMariadb(Marking, MariaCase):
                 self.assertEqual(self.sql("SELECT count(*) FROM old WHERE id IS NULL AND processed_at IS NULL"), [(1,)])
                 self.assertEqual((self.waiting(), self.troubles()), (0, []))
 
-    def test_other_columns_keep_the_mark_and_another_key_is_refused(self):
+    def test_changed_columns_keep_the_mark_and_a_new_key_is_refused(self):
         self.old_rows(1)
         self.sql("ALTER TABLE outbox ADD COLUMN other INT UNIQUE")
         self.adopt()

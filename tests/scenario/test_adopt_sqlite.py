@@ -24,7 +24,7 @@ class Adoption(FlagTable, Case):
                           ("deep", json.dumps("[" * 100000), "10"), ("ü" * 63, '{"c":2}', "0102"), ("unknown", '"qu\\"ote\\n"', "11")])
         self.assertEqual(len(self.drained()), 8)
 
-    def test_any_time_format_is_kept_to_the_millisecond(self):
+    def test_times_in_any_format_are_kept_to_the_millisecond(self):
         self.sql("CREATE TABLE old (id INTEGER PRIMARY KEY, event_type TEXT, payload TEXT, created_at, processed_at)")
         whole, half = 1763374008, 1763374008.5  # 2025-11-17 10:06:48; as a Julian day it is slightly less
         times = ("2025-11-17 10:06:48", "2025-11-17T10:06:48.500Z", whole, half, whole * 1000 + 7, 2440587.5 + whole / 86400)
@@ -33,5 +33,5 @@ class Adoption(FlagTable, Case):
         made = [at - whole * 1000 for at, in self.sql("SELECT created_at FROM outbox_event ORDER BY seq")]
         self.assertEqual(made, [0, 500, 0, 500, 7, 0])
 
-    def test_sqlite_internal_tables_are_not_found(self):
+    def test_sqlite_internal_tables_cannot_be_adopted(self):
         self.assertIn("no table sqlite_master", self.outbox("adopt", "sqlite_master", status=DATA).stderr)

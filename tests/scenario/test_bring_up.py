@@ -78,13 +78,13 @@ class OnPostgres(KilledHalfWay, PgCase):
     def events(self):
         return [i for i, in self.sql("SELECT id::text FROM outbox.event ORDER BY seq")]
 
-    def test_concurrent_upgrades_run_once(self):
+    def test_concurrent_upgrades_are_applied_once(self):
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(6)]
         for child in children: child.wait()
         self.assertEqual(sorted(json.loads(c.output())["changed"] for c in children), [False] * 5 + [True])
         self.assertEqual(self.installed(), self.functions)
 
-    def test_producers_proceed_while_a_long_transaction_is_awaited(self):
+    def test_producers_proceed_while_init_awaits_a_long_transaction(self):
         long = psycopg2.connect(self.store, application_name="report")
         cursor = long.cursor()
         cursor.execute("INSERT INTO outbox.event (type) VALUES ('long')")  # it holds the lock that CREATE TRIGGER needs

@@ -70,7 +70,7 @@ class CliCase:
 
 
 class Arguments(CliCase, Case):
-    def test_version_is_printed_three_ways(self):
+    def test_all_three_version_commands_agree(self):
         text = self.outbox("version").stdout
         self.assertRegex(text, r"\Aoutbox \d+\.\d+\.\d+\n\Z")
         self.assertEqual(self.outbox("--version").stdout, text)
@@ -98,7 +98,7 @@ class Arguments(CliCase, Case):
         for args in (["help"], ["version"], ["emit", "--help"], ["config", "sample"]):
             self.outbox(*args, env=bad)
 
-    def test_unknown_names_suggest_the_nearest(self):
+    def test_errors_for_unknown_names_suggest_the_nearest(self):
         self.refused(USAGE, "emti", says="did you mean emit?")
         self.refused(USAGE, "events", "lits", says="did you mean list?")
         self.refused(USAGE, "emit", "a", "--paylod", "1", says="did you mean --payload?")
@@ -109,7 +109,7 @@ class Arguments(CliCase, Case):
         self.refused(USAGE, "--store", "sqlight:x.db", "status", says=["--store", "sqlite:"])
         self.refused(USAGE, "relay", "--consumer", "a", "--sink", "stdot:", says=["--sink", "stdout:"])
 
-    def test_unrelated_names_point_to_the_list(self):
+    def test_errors_for_unrelated_names_refer_to_the_help(self):
         self.refused(USAGE, "zzzzzz", says="outbox help")
         self.refused(USAGE, "status", "--zzzzzz", says="outbox help status")
         self.refused(USAGE, "-x", "status", says="-x")
@@ -125,7 +125,7 @@ class Arguments(CliCase, Case):
         self.refused(USAGE, "dead", "drop", "7", "--all")
         self.refused(USAGE, "emit", "--ndjson", "--payload", "1", says="--ndjson")
 
-    def test_bad_flag_values_are_usage_errors_naming_the_flag(self):
+    def test_bad_flag_value_is_a_usage_error_that_names_the_flag(self):
         for flag, value in (("--lease", "3"), ("--lease", "1ms"), ("--lanes", "0"), ("--lanes", "65"),
                             ("--concurrency", "1025"), ("--batch", "10001"), ("--retry", "quick"), ("--from", "now"),
                             ("--where", "a ="), ("--receipts=maybe", None), ("--consumer", "a b")):
@@ -137,7 +137,7 @@ class Arguments(CliCase, Case):
         self.refused(USAGE, "emit", "a", "--header", "a=1", "--header", "a=2", says="twice")
         self.refused(USAGE, "emit", "a", "--delay", "soon", says="--delay")
 
-    def test_global_options_go_before_or_after_the_command(self):
+    def test_global_options_may_precede_or_follow_the_command(self):
         other = f"sqlite:{self.path('other.db')}"
         self.outbox("--store", other, "init")
         self.outbox("status", f"--store={other}")
@@ -150,7 +150,7 @@ class Arguments(CliCase, Case):
         self.outbox("emit", "--", "--type")
         self.assertEqual(self.json("events", "show", "1")["type"], "--type")
 
-    def test_error_messages_carry_no_control_characters(self):
+    def test_error_messages_never_contain_control_characters(self):
         self.assertNotIn(ESCAPE, self.refused(USAGE, f"{ESCAPE}[31mred"))
 
     def test_output_that_cannot_be_written_is_an_error(self):
@@ -167,7 +167,7 @@ class Init(CliCase):
         self.assertEqual(self.json("init"), {"store": self.store, "created": False})
         self.assertIn("nothing to do", self.outbox("init").stdout)
 
-    def test_coexists_with_application_tables(self):
+    def test_outbox_coexists_with_application_tables(self):
         self.ask("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
         self.outbox("init")
         self.outbox("emit", "a")
@@ -181,7 +181,7 @@ class Emit(CliCase):
         super().setUp()
         self.init()
 
-    def test_prints_the_id_of_the_stored_event(self):
+    def test_emit_prints_the_id_of_the_stored_event(self):
         id = self.outbox("emit", "order.paid", "--key", "order/4/2", "--version", "3", "--payload", '{"total": 9.50}',
                          "--header", "trace=a=b", "--header", 'q="ü"', "--tenant", "acme").stdout.strip()
         self.assertTrue(UUID7.fullmatch(id), id)
@@ -191,7 +191,7 @@ class Emit(CliCase):
         self.assertEqual(ev["headers"], {"trace": "a=b", "q": '"ü"'})
         self.assertEqual(self.ask("SELECT CAST(payload AS text) FROM @event"), [('{"total": 9.50}',)])
 
-    def test_unprintable_id_is_reported_as_stored(self):
+    def test_failure_to_print_an_id_reports_the_event_as_stored(self):
         for redirect in (">/dev/full", ">&-"):
             done = subprocess.run(["sh", "-c", f'exec "$0" emit a {redirect}', BIN], capture_output=True, text=True,
                                   env=self.env(), cwd=self.dir)
@@ -243,7 +243,7 @@ class Bulk(CliCase):
         super().setUp()
         self.init()
 
-    def test_reads_stdin_or_a_file_and_prints_the_count(self):
+    def test_bulk_emit_reads_stdin_or_a_file_and_prints_the_count(self):
         self.assertEqual(self.outbox("emit", "--ndjson", input=self.lines(3)).stdout, "3 events, 0 duplicates\n")
         self.assertEqual(self.outbox("emit", "--ndjson", "-", input=self.lines(2)).stdout, "2 events, 0 duplicates\n")
         self.assertEqual(self.outbox("emit", "--ndjson", input=self.lines(1)).stdout, "1 event, 0 duplicates\n")
@@ -251,7 +251,7 @@ class Bulk(CliCase):
         self.assertEqual(self.json("emit", "--ndjson", path), {"events": 2500, "duplicates": 0})
         self.assertEqual(self.stored(), 2506)
 
-    def test_accepts_every_key_and_keeps_the_payload_verbatim(self):
+    def test_every_key_is_accepted_and_the_payload_kept_verbatim(self):
         line = ('{"type":"a","aggregate_type":"o","aggregate_id":"\\u00fc","version":7,"payload":{ "x" : 1.0 },'
                 '"headers":{"h":"v"},"idempotency_key":"k"}')
         done = self.outbox("emit", "--ndjson", input=f"{line}\r\n\n  \n{line}")
@@ -260,7 +260,7 @@ class Bulk(CliCase):
                                   "FROM @event"),
                          [("ü", 7, '{ "x" : 1.0 }', '{"h":"v"}')])
 
-    def test_bad_line_is_named_and_its_transaction_rolled_back(self):
+    def test_bad_line_is_reported_and_its_transaction_rolled_back(self):
         bad = self.write("orders.ndjson", self.lines(1500) + "{broken\n" + self.lines(700))
         self.refused(DATA, "emit", "--ndjson", "orders.ndjson",
                      says=["orders.ndjson:1501: ", "lines 1 to 1000 are stored (1000 events, 0 duplicates)",
@@ -269,7 +269,7 @@ class Bulk(CliCase):
         self.refused(DATA, "emit", "--ndjson", bad, "--atomic", says=[":1501: ", "nothing is stored"])
         self.assertEqual(self.stored(), 1000)
 
-    def test_atomic_is_one_transaction(self):
+    def test_atomic_import_is_one_transaction(self):
         self.outbox("emit", "--ndjson", "--atomic", input=self.lines(2300))
         self.assertEqual(self.stored(), 2300)
         self.refused(DATA, "emit", "--ndjson", input=self.lines(10) + "{}\n", env={"OUTBOX_ATOMIC": "yes"},
@@ -289,10 +289,10 @@ class Bulk(CliCase):
                              says=["stdin:2: ", says, "nothing is stored"])
                 self.assertEqual(self.stored(), 0)
 
-    def test_long_reason_does_not_hide_the_number_stored(self):
+    def test_long_reason_does_not_hide_how_many_were_stored(self):
         self.refused(DATA, "emit", "--ndjson", input=json.dumps({"n" * 5000: 1}) + "\n", says="nothing is stored")
 
-    def test_missing_file_is_bad_data(self):
+    def test_missing_input_file_is_a_data_error(self):
         self.refused(DATA, "emit", "--ndjson", "none.ndjson", says="none.ndjson")
 
 
@@ -386,10 +386,10 @@ class Files(CliCase, Case):
         super().setUp()
         self.init()
 
-    def test_folder_that_does_not_exist_is_unavailable(self):
+    def test_store_in_a_missing_folder_is_unavailable(self):
         self.refused(UNAVAILABLE, "init", "--store", f"sqlite:{self.path('no/such/folder.db')}", says="folder.db")
 
-    def test_text_file_is_refused(self):
+    def test_text_file_is_refused_as_a_database(self):
         text = "# just notes, long enough to be taken for a database header\n" * 40
         self.write("notes.db", text)
         for command in (["emit", "a"], ["status"], ["init"], ["relay", "--consumer", "c", "--sink", "stdout:"]):
@@ -461,7 +461,7 @@ class Files(CliCase, Case):
                      input=json.dumps("x" * 3_000_000), says="no space left")
         self.assertEqual((self.stored(), self.keys()), (1 + stored, 0))
 
-    def test_locked_database_is_reported_and_readable(self):
+    def test_locked_database_is_reported_but_readable(self):
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
         db.execute("BEGIN IMMEDIATE")
@@ -474,7 +474,7 @@ class Files(CliCase, Case):
         self.assertEqual(self.stored(), 0)
         self.outbox("emit", "a", env=quick)
 
-    def test_tables_show_no_control_characters(self):
+    def test_tables_never_show_control_characters(self):
         db = sqlite3.connect(self.db)
         db.execute("PRAGMA ignore_check_constraints = ON")  # an older version accepted them
         with db:
@@ -490,7 +490,7 @@ class Files(CliCase, Case):
 
 
 class Progress(CliCase, Case):
-    def test_progress_is_shown_on_a_terminal_only(self):
+    def test_progress_is_shown_only_on_a_terminal(self):
         self.init()
         text, status = self.on_terminal("emit", "--ndjson", self.write("many.ndjson", self.lines(60_000)))
         self.assertEqual(status, 0)
@@ -520,7 +520,7 @@ lease = 20s
         rows = self.json("config", "show", *args, **kw)
         return {(r["section"], r["name"]): (r["value"], r["origin"], r["where"]) for r in rows}
 
-    def test_flag_over_environment_over_file_over_default(self):
+    def test_flags_override_variables_which_override_the_file(self):
         conf = self.write("o.conf", self.CONF)
         no_store = {"OUTBOX_STORE": ""}
         got = self.config("-c", conf, env=no_store)
@@ -538,7 +538,7 @@ lease = 20s
         self.assertEqual(got["outbox", "store"], ("sqlite:f.db", "flag", "--store"))
         self.assertEqual(got["consumer mail", "lease"], ("3s", "flag", "--lease"))
 
-    def test_options_after_a_consumer_apply_to_it_alone(self):
+    def test_options_after_a_consumer_apply_only_to_that_consumer(self):
         got = self.config("--batch", "7", "--lanes=2", "--consumer", "a", "--lanes", "3", "--sink", "stdout:",
                           "--consumer", "b", "--receipts")
         self.assertEqual(got["consumer a", "batch"][0], "7")
@@ -549,17 +549,17 @@ lease = 20s
         self.assertEqual(got["consumer b", "receipts"][0], "yes")
         self.assertEqual(got["consumer b", "sink"][0], None)
 
-    def test_consumers_in_arguments_start_from_the_files_settings(self):
+    def test_consumers_in_arguments_inherit_the_files_settings(self):
         got = self.config("-c", self.write("o.conf", self.CONF), "--consumer", "mail", "--batch", "5")
         self.assertEqual({section for section, _ in got}, {"outbox", "consumer mail"})
         self.assertEqual(got["consumer mail", "sink"][0], "exec:./mail")
         self.assertEqual(got["consumer mail", "batch"][0], "5")
 
-    def test_check_accepts_a_good_file(self):
+    def test_config_check_accepts_a_good_file(self):
         conf = self.write("o.conf", self.CONF)
         self.assertIn("ok, 2 consumers", self.outbox("config", "check", "-c", conf).stdout)
 
-    def test_bad_file_is_refused_naming_file_and_line(self):
+    def test_bad_file_is_refused_with_file_and_line(self):
         for text, says in (("[outbox]\nstor = x\n", ["o.conf:2: ", "did you mean store?"]),
                            ("[outbox]\n\nlease = 3\n", ["o.conf:3: ", "lease", "unit"]),
                            ("[consumer a]\nsink = stdot:\n", ["o.conf:2: ", "stdout:"]),
@@ -581,7 +581,7 @@ lease = 20s
                 for text in says: self.assertIn(text, said)
         self.refused(CONFIG, "status", "-c", "none.conf", says="none.conf")
 
-    def test_bad_variable_is_named(self):
+    def test_error_names_the_bad_variable(self):
         self.refused(CONFIG, "status", env={"OUTBOX_BUSY_TIMEOUT": "long"}, says="OUTBOX_BUSY_TIMEOUT")
         self.refused(CONFIG, "status", env={"OUTBOX_LANES": "many"}, says="OUTBOX_LANES")
         self.refused(CONFIG, "status", env={"OUTBOX_JSON": "maybe"}, says="OUTBOX_JSON")
@@ -613,7 +613,7 @@ class Inspect(CliCase):
         self.drain("--consumer", "good", "--sink", f"file:{self.path('out')}", "--consumer", "bad", "--events", "order.*",
                    "--sink", "exec:echo no >&2; exit 65", *more)
 
-    def test_status_of_an_empty_outbox(self):
+    def test_status_describes_an_empty_outbox(self):
         status = self.json("status")
         self.assertEqual((status["store"]["events"], status["store"]["head"], status["consumers"]), (4, 4, []))
         self.assertIn("4 events kept, head 4", self.outbox("status").stdout)
@@ -660,7 +660,7 @@ class Inspect(CliCase):
         self.assertIn("bad:expired", limited.stdout)
         self.assertIn("good:delivered", limited.stdout)
 
-    def test_events_show_by_id_and_by_seq(self):
+    def test_events_show_accepts_an_id_or_a_seq(self):
         self.deliver()
         ev = self.json("events", "show", "1")
         self.assertEqual(self.json("events", "show", ev["id"]), ev)
@@ -734,7 +734,7 @@ class Inspect(CliCase):
         self.assertIn("deleted 0 events", self.outbox("trim", "--older-than", "0s").stdout)
         self.refused(USAGE, "trim", "--retention", "0s", says="--older-than")
 
-    def test_colours_are_for_terminals_and_not_with_no_color(self):
+    def test_colours_appear_only_on_terminals_without_no_color(self):
         self.deliver()
         self.assertNotIn(ESCAPE, self.outbox("status").stdout)
         self.assertIn(ESCAPE, self.outbox("status", "--color", "always").stdout)
@@ -754,7 +754,7 @@ class Relay(CliCase):
         super().setUp()
         self.init()
 
-    def test_refuses_to_run_without_complete_configuration(self):
+    def test_relay_refuses_an_incomplete_configuration(self):
         self.refused(CONFIG, "relay", says=["--consumer", "[consumer NAME]"])
         self.refused(CONFIG, "relay", "--consumer", "a", says=['"a"', "sink"])
         self.refused(USAGE, "relay", "--consumer", "a", "--sink", "stdout:", "--consumer", "a", says='"a"')
@@ -771,7 +771,7 @@ class Relay(CliCase):
         self.assertRegex(logged[0], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info starting store=\S+ consumers=c$")
         self.assertRegex(logged[-1], r"Z info stopped: every consumer is done$")
 
-    def test_consumers_come_from_the_file(self):
+    def test_relay_reads_its_consumers_from_the_file(self):
         self.write("r.conf", f"[outbox]\nstore = {self.store}\nretention = 0s\n"
                              "[consumer a]\nsink = file:a.out\nevents = x.*\n"
                              "[consumer b]\nsink = file:b.out\nwhere = n = 2\n")
@@ -790,7 +790,7 @@ class Relay(CliCase):
             relay.wait(0)
             self.assertIn(f"stopped by {name}", relay.output())
 
-    def test_second_signal_ends_the_relay_at_once(self):
+    def test_second_signal_stops_the_relay_at_once(self):
         self.emit("a")
         # A delivery that lasts as long as the relay does, and leaves no process behind.
         relay = self.relay("--consumer", "c", "--sink", "exec:touch busy; while kill -0 $PPID; do sleep 0.01; done")

@@ -114,14 +114,14 @@ class NamedOnPostgres(Named, PgCase):
                          [("tenant.created", "exit status 65")])
         self.outbox("migrate", "validate", env=of_service)
 
-    def test_validate_compares_names_and_allows_taken_ones(self):
+    def test_validate_checks_view_names_and_allows_taken_ones(self):
         self.outbox("migrate", "validate")
         self.sql("DROP VIEW outbox.outbox_listeners")
         self.assertIn("outbox_listeners is missing", self.outbox("migrate", "validate", status=1).stdout)
         self.sql("CREATE TABLE outbox.outbox_listeners (mine text)")
         self.outbox("migrate", "validate")
 
-    def test_roles_get_no_right_to_application_tables(self):
+    def test_roles_never_get_rights_to_application_tables(self):
         self.sql("DROP VIEW outbox.outbox_dead_letters; CREATE TABLE outbox.outbox_dead_letters (mine text)")
         roles = {part: self.role(part) for part in ("producer", "consumer", "operator")}
         may = {part: {name for (name,) in self.sql("SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND "
@@ -252,7 +252,7 @@ class Names(PgCase):
                     with self.subTest(section=heading, there=left, here=name):
                         self.assertTrue(self.is_there(name), "no such name")
 
-    def test_missing_name_would_be_noticed(self):
+    def test_missing_name_is_noticed(self):
         for name in ("outbox.claims()", "outbox.listeners", "outbox events lost", "--idempotent", "outbox_emits()", "outbox_depths",
                      "retry = slowly", "leases", "outbox migrate gen --sorvice", "OUTBOX_REJECTED"):
             with self.subTest(name=name): self.assertFalse(self.is_there(name))

@@ -115,7 +115,7 @@ webhook-ca-file = neither
                 (_, text), = self.problems("-c", "o.conf")
                 self.assertRegex(text, r"this is a private address; to allow it, set webhook-allow = (::ffff:)?10\.0\.0\.1$")
 
-    def test_unopenable_store_is_refused_by_check_and_relay(self):
+    def test_invalid_store_url_is_refused_by_check_and_relay(self):
         for store in ("sqlite:", "postgres://h:99999/db", "postgres://h/db?sslmode=bogus", "postgres://h/db?port=1,2",
                       "postgres://h/db?target_session_attrs=x", "postgres://h/db?bogus=1", "postgres://h/db?schema=pg_x"):
             with self.subTest(store=store):
@@ -125,7 +125,7 @@ webhook-ca-file = neither
                 relay = self.outbox("relay", "-c", "o.conf", status=CONFIG, env=env).stderr
                 self.assertIn(relay.splitlines()[-1].removeprefix("outbox: "), check)
 
-    def test_flags_environment_and_missing_settings_are_named_too(self):
+    def test_errors_also_name_flags_variables_and_missing_settings(self):
         self.assertEqual(self.problems("--consumer", "a", "--sink", "exec:")[0][0], "--sink")
         got = self.problems(env={"OUTBOX_LEASE": "soon", "OUTBOX_LANES": "many", "OUTBOX_STORE": ""})
         self.assertEqual([where for where, _ in got][:2], ["OUTBOX_LANES", "OUTBOX_LEASE"] if got[0][0] == "OUTBOX_LANES"
@@ -140,7 +140,7 @@ webhook-ca-file = neither
             self.write("closed.conf", "", 0)
             self.assertIn("closed.conf", self.problems("-c", "closed.conf")[0][1])
 
-    def test_world_readable_secrets_are_a_warning(self):
+    def test_world_readable_secrets_cause_a_warning(self):
         secret = self.write("secrets", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 0o644)
         args = "--consumer", "a", "--sink", "https://example.com/", "--webhook-secret-file", secret
         got = self.json("config", "check", *args)
@@ -181,7 +181,7 @@ class Environment(ConfigCase):
         rows = self.json("config", "show", *args, env=env)
         return {(r["section"], r["name"]): (r["value"], r["where"]) for r in rows}
 
-    def test_consumers_come_from_the_environment_alone(self):
+    def test_environment_alone_can_define_consumers(self):
         env = {"OUTBOX_CONSUMERS": "search, mail-eu.x", "OUTBOX_CONSUMER_SEARCH_SINK": f"file:{self.path('search')}",
                "OUTBOX_CONSUMER_MAIL_EU_X_SINK": f"file:{self.path('mail')}", "OUTBOX_CONSUMER_MAIL_EU_X_EVENTS": "b.*"}
         self.emit("a.1")
@@ -191,7 +191,7 @@ class Environment(ConfigCase):
         self.assertEqual([ev["type"] for ev in self.ndjson(self.path("mail"))], ["b.1"])
         self.assertTrue(self.json("config", "check", env=env)["ok"])
 
-    def test_flags_precede_the_environment_and_the_file(self):
+    def test_flags_override_the_environment_and_the_file(self):
         self.write("o.conf", "[outbox]\nbatch = 1\n[consumer a]\nsink = file:x\nbatch = 2\nlease = 7s\n[consumer b]\nsink = file:y\n")
         env = {"OUTBOX_CONSUMER_A_BATCH": "3", "OUTBOX_BATCH": "4"}
         got = self.show("-c", "o.conf", **env)
@@ -220,7 +220,7 @@ class Environment(ConfigCase):
                 self.assertIn(says, said)
                 self.assertIn(where, [w for w, _ in self.problems(env={**base, **more})])
 
-    def test_variable_that_misspells_a_setting_is_refused(self):
+    def test_misspelled_variable_is_refused(self):
         self.init()
         for name, meant in (("LAESE", "LEASE"), ("LEAS", "LEASE"), ("LEASEE", "LEASE"), ("LEESE", "LEASE"), ("DRAIN_DEADLIN", "DRAIN_DEADLINE"),
                             ("LIMITS", "LIMIT"), ("STORES", "STORE")):
@@ -236,7 +236,7 @@ class Environment(ConfigCase):
                    env={"OUTBOX_CONSUMER_X_SERVICE_HOST": "10.0.0.1", "OUTBOX_CONSUMER_X_PORT": "tcp://10.0.0.1:80",
                         "OUTBOX_CONSUMER_X_PORT_80_TCP_ADDR": "10.0.0.1", "OUTBOX_CONSUMER_A_EVENTS": ""})
 
-    def test_command_sees_no_setting_of_the_relay(self):
+    def test_command_never_sees_settings_of_the_relay(self):
         self.emit("t")
         self.drain(env={"OUTBOX_CONSUMERS": "a", "OUTBOX_CONSUMER_A_SINK": f"exec:env >{self.path('env')}",
                         "OUTBOX_LEASE": "20s", "OUTBOX_REDIS_PASSWORD": "geheim"})

@@ -70,7 +70,7 @@ class Old(Case):
                     guest.sendall(hello)
                     while guest.recv(4096): pass  # it receives no query until the end
 
-    def test_too_old_server_is_refused_before_any_query(self):
+    def test_server_that_is_too_old_is_refused_before_any_query(self):
         for args in (["init"], ["status"], ["doctor"], ["relay", "--consumer", "mail", "--sink", "stdout:"]):
             with self.subTest(command=args[0]):
                 said = self.outbox(*args, status=CONFIG).stderr

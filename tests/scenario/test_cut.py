@@ -52,16 +52,16 @@ class Cut:
     def settled_nothing(self):
         self.assertEqual(self.state(), (1, 0, 0))
 
-    def test_failure_without_its_burial_is_not_settled(self):
+    def test_failure_is_not_settled_unless_its_burial_is_written(self):
         self.cut_and_mended("INSERT", "dead", self.settled_nothing)
 
-    def test_open_claim_buries_and_records_nothing(self):
+    def test_settlement_that_cannot_end_its_claim_records_nothing(self):
         self.cut_and_mended("DELETE", "claim", self.settled_nothing)
 
-    def test_event_without_its_record_is_not_settled_or_buried(self):
+    def test_event_is_not_settled_unless_its_receipt_is_written(self):
         self.cut_and_mended("INSERT", "receipt", self.settled_nothing)
 
-    def test_position_does_not_move_without_its_claim(self):
+    def test_position_does_not_move_unless_its_claim_is_written(self):
         before = self.position()
         self.cut_and_mended("INSERT", "claim", lambda: self.assertEqual((self.position(), self.state()), (before, (0, 0, 0))))
 

@@ -78,7 +78,7 @@ class Destroying(Case):
         self.assertEqual(did, {**would, "dry_run": False})
         self.assertEqual(self.json("consumers", "remove", "good", "--yes")["now"], "removed")
 
-    def test_no_confirmation_if_nothing_would_be_lost(self):
+    def test_confirmation_is_skipped_if_nothing_would_be_lost(self):
         self.outbox("dead", "drop", "--all", "--yes")
         self.assertEqual(self.outbox("dead", "drop", "--all").stdout, "0 dead letters dropped\n")
         self.outbox("trim", "--older-than", "100h")

@@ -103,7 +103,7 @@ class Dispatcher(broker_redis.Shared, Configured):
         self.assertEqual(self.sql(self.EPOCHS), [(claims + 1,)])
         self.assertEqual({e: r for e, r in self.receipts().items() if e != last}, recorded)
 
-    def test_claim_lasts_30_seconds_and_holds_50(self):
+    def test_claim_lasts_30_seconds_and_holds_50_events(self):
         """The view of other sessions while a delivery hangs."""
         self.emit_many({"type": "t", "payload": i} for i in range(60))
         args = ["--consumer", "c", "--preset", "dispatcher", "--concurrency", "1", "--sink", "exec:cat > got; sleep 60"]

@@ -145,7 +145,7 @@ class Examples(Runs, Case):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout
 
-    def test_programs_of_the_page_on_c_compile_and_run(self):
+    def test_programs_on_the_c_page_compile_and_run(self):
         programs = [text for language, text, _ in blocks(C_PAGE) if language == "c" and "int main(" in text]
         printed = [self.compile_and_run(text) for text in programs]
         self.assertEqual(printed, ["", 'order.paid {"total":99}\n'])
@@ -155,7 +155,7 @@ class Readme(Runs, PgCase):
     def test_readme_examples_print_the_documented_output(self):
         self.run_blocks(README, shop=self.store)
 
-    def test_python_producer_of_the_page_emits(self):
+    def test_python_producer_on_the_page_emits_events(self):
         import psycopg2
         self.init()
         self.sql("CREATE TABLE orders (id bigint, paid boolean); INSERT INTO orders VALUES (42, false)")
@@ -177,7 +177,7 @@ class Readme(Runs, PgCase):
 
 
 class Quotes(unittest.TestCase):
-    def test_snippets_of_the_page_on_c_are_quotes(self):
+    def test_snippets_on_the_c_page_are_quotes(self):
         examples = [path.read_text() for path in (ROOT / "examples").glob("*.c")]
         quotes = [text for language, text, _ in blocks(C_PAGE) if language == "c" and "int main(" not in text]
         self.assertTrue(quotes)
@@ -230,7 +230,7 @@ class Conformance(unittest.TestCase):
         self.assertEqual(said(*on_both[:3], "ok 2 - B.test_y # SKIP no server")[0], "test_y: skipped")
         self.assertEqual(said(*on_both[:3], "not ok 2 - B.test_y")[0], "test_y: failed")
         self.assertEqual(said()[0], "test_y: not run")
-        self.assertEqual(said(cell="")[0], "no test is named")
+        self.assertEqual(said(cell="")[0], "names no test")
         self.assertEqual(said(*on_both, stores="PostgreSQL, SQLite, memory"), ["no test on memory"])
         self.assertEqual(said(*on_both, stores="PostgreSQL, MariaDB (not yet)"), [])
 
@@ -250,7 +250,7 @@ class References(unittest.TestCase):
                 with self.subTest(document=path.name, test=f"{name}:{case}"):
                     self.assertTrue(has_test(name, case), "no such test")
 
-    def test_missing_test_would_be_noticed(self):
+    def test_missing_test_is_noticed(self):
         self.assertTrue(has_test("contract/store_lease.c", "live_claim_is_never_stolen"))
         self.assertFalse(has_test("contract/store_lease.c", "live_claim_is_never"))
         self.assertFalse(has_test("contract/store.c", "must"))
@@ -299,7 +299,7 @@ class Program(unittest.TestCase):
                     if f"{first} list" in known or f"{first} up" in known or f"{first} check" in known:
                         self.assertIn(f"{first} {second}".strip(), known)
 
-    def test_oldest_postgresql_is_the_same_everywhere(self):
+    def test_oldest_supported_postgresql_is_the_same_everywhere(self):
         source = (ROOT / "src" / "store" / "postgres" / "connect.c").read_text()
         oldest = re.search(r"#define PG_OLDEST (\d+)", source)[1]
         said = {(path.name, number) for path in documents() if path.name != "CHANGELOG.md"
@@ -431,7 +431,7 @@ class Numbers(unittest.TestCase):
         known = {match[1] for pattern in self.FIXED for match in re.finditer(pattern, text)}
         self.assertEqual(set(re.findall(r"\d+", text)) - known, set(), "numbers that the test does not compare")
 
-    def test_numbers_elsewhere_match_the_code(self):
+    def test_numbers_on_other_pages_match_the_code(self):
         for page, pattern, folder, name, unit in self.ELSEWHERE:
             text = re.sub(r"(?<=\d),(?=\d)", "", re.sub(r"\s+", " ", (ROOT / "docs" / page).read_text()).lower())
             with self.subTest(page=page, words=pattern):

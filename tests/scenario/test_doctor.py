@@ -118,7 +118,7 @@ class Server(PgDoctor):
         db.rollback()
         self.doctor("--patience", "0s")
 
-    def test_open_transaction_makes_no_consumer_look_stuck(self):
+    def test_open_transaction_does_not_make_a_consumer_look_stuck(self):
         db = self.connect()
         db.cursor().execute("SELECT outbox.emit('order.paid', NULL, NULL, '{}')")
         self.emit("order.sent")
@@ -137,7 +137,7 @@ class Server(PgDoctor):
         self.assertEqual(found[0][0], "note")
         self.assertIn("pg_read_all_stats", found[0][3])
 
-    def test_synchronous_commit_off_is_a_risk(self):
+    def test_synchronous_commit_off_is_reported_as_a_risk(self):
         role, store = self.role()
         self.sql(f"ALTER ROLE {role} SET synchronous_commit = off")
         self.one("warning", "durability", f'role "{role}"', "crashes")
@@ -145,11 +145,11 @@ class Server(PgDoctor):
         self.sql(f"ALTER DATABASE {self.dbname} SET synchronous_commit = off")
         self.one("warning", "durability", "every role in this database")
 
-    def test_pooler_makes_relays_poll(self):
+    def test_pooler_that_makes_relays_poll_is_found(self):
         with servers.PgBouncer(self.pg) as pooler:
             self.one("warning", "wakeup", "pooler", "poll every few milliseconds", args=("--store", pooler.url(self.dbname)))
 
-    def test_disabled_wake_ups_are_noted(self):
+    def test_disabled_wake_ups_are_reported(self):
         self.sql(f"ALTER DATABASE {self.dbname} SET outbox.wakeup = 'off'")
         self.assertIn("note", [f[0] for f in self.doctor() if f[1] == "wakeup" and "outbox.wakeup" in f[2]])
 
@@ -158,7 +158,7 @@ class Server(PgDoctor):
                  "'SELECT statement_timestamp() - interval ''90 seconds'''")
         self.one("warning", "clock", "the store's clock is 1m", "behind this one")
 
-    def test_unremovable_dead_rows_are_found(self):
+    def test_dead_rows_that_cannot_be_removed_are_found(self):
         self.sql("INSERT INTO outbox.parked (consumer, seq, key, attempts) SELECT 'x', g, 0, 0 FROM "
                  "generate_series(1, 60000) g; DELETE FROM outbox.parked")
         servers.forget_connections()  # a session reports its activity when it ends, or much later
@@ -167,7 +167,7 @@ class Server(PgDoctor):
 
 
 class Roles(PgDoctor):
-    def test_missing_privileges_are_named_and_sufficient(self):
+    def test_privileges_reported_as_missing_are_sufficient(self):
         role, store = self.role()
         self.assertIn(("problem", "grants"), [f[:2] for f in self.bad("--store", store)])
         self.outbox("grant", "consumer", role)
@@ -188,7 +188,7 @@ class Roles(PgDoctor):
         self.sql(f"REVOKE SELECT ON SEQUENCE outbox.epoch FROM {role}")
         self.one("problem", "grants", 'SELECT on "outbox".epoch', args=("--store", store))
 
-    def test_schema_without_usage_is_found(self):
+    def test_role_without_usage_on_the_schema_is_found(self):
         role, store = self.role()
         found = self.bad("--store", store)
         self.assertIn(("problem", "grants", f'schema "outbox" is closed to role "{role}"'), [f[:3] for f in found])
@@ -242,7 +242,7 @@ class Consumers(PgDoctor):
         self.drain("--consumer", "mail", "--sink", "exec:exit 65", "--sweep", "100ms")
         self.one("warning", "dead-letter", 'consumer "mail" has 1 dead letter', "outbox dead list --consumer mail")
 
-    def test_consumer_that_keeps_old_events_is_named(self):
+    def test_doctor_names_the_consumer_that_keeps_old_events(self):
         self.emit("order.paid")
         self.consume()
         self.age("30 days")
@@ -353,7 +353,7 @@ class Sqlite(Doctor, Case):
         self.assertLessEqual({"version", "file", "space", "journal", "claim", "clock", "consumer", "retention"},
                              {f[1] for f in found})
 
-    def test_doctor_creates_no_file(self):
+    def test_doctor_does_not_create_a_file(self):
         self.outbox("doctor", "--store", f"sqlite:{self.path('other.db')}", status=DATA)
         self.assertFalse(self.path("other.db").exists())
 

@@ -122,7 +122,7 @@ class ExampleCase(PgCase):
 class Claims:
     """Claims about every language."""
 
-    def test_rollback_leaves_no_event(self):
+    def test_rollback_leaves_no_event_behind(self):
         self.produce(self.language)
         self.assertEqual(self.sql("SELECT customer, total FROM shop_order ORDER BY id"), [("ada", 30), ("ada", 12)])
         self.assertEqual(self.sql("SELECT type, payload FROM outbox.event ORDER BY seq"),
@@ -131,7 +131,7 @@ class Claims:
         self.assertEqual(self.sql("SELECT aggregate_id FROM outbox.event ORDER BY seq"),
                          self.sql("SELECT id::text FROM shop_order ORDER BY id"))
 
-    def test_committed_events_are_consumed_once_over_two_runs(self):
+    def test_committed_events_are_consumed_once_across_two_runs(self):
         self.produce(self.language)
         self.consume(self.language)
         self.assertEqual(self.revenue(), {"ada": 42})
@@ -148,7 +148,7 @@ class Claims:
         self.consume(self.language)
         self.assertEqual((self.status("delivered"), self.revenue()), (2, {"ada": 42}))
 
-    def test_failing_event_holds_only_its_key_until_buried(self):
+    def test_failing_event_holds_back_only_its_key_until_buried(self):
         bad = self.order(1, "ada", "oops")
         self.order(1, "ada", 1)
         self.order(2, "bob", 2)
@@ -163,7 +163,7 @@ class Claims:
 
     CLASSES = {"python": "InvalidTextRepresentation: ", "node": "DatabaseError: ", "psql": "22P02: "}
 
-    def test_error_names_its_kind(self):
+    def test_stored_error_names_its_class(self):
         self.order(1, "ada", "oops")
         self.consume(self.language)
         error = self.sql("SELECT error FROM outbox.dead")[0][0]
@@ -256,7 +256,7 @@ class Go(ExampleCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         return done
 
-    test_rollback_leaves_no_event = Claims.test_rollback_leaves_no_event
+    test_rollback_leaves_no_event_behind = Claims.test_rollback_leaves_no_event_behind
 
     def test_ids_payloads_and_headers_of_every_go_type_are_emitted(self):
         want = {tuple(line.split()) for line in self.example("go", "pgx_emit").stdout.splitlines()}
@@ -272,7 +272,7 @@ class Psql(Claims, ExampleCase):
 
 
 class Together(ExampleCase):
-    def test_one_language_produces_and_another_consumes(self):
+    def test_events_from_one_language_are_consumed_in_another(self):
         self.produce("python")
         self.consume("psql")
         self.assertEqual(self.revenue(), {"ada": 42})
@@ -297,7 +297,7 @@ class Together(ExampleCase):
             self.sql(f"SELECT outbox.{function}('t.e', 'order', 7, %s{more})", psycopg2.Binary(given))
         self.assertEqual(self.sql("SELECT payload::text FROM outbox.event"), [(given.decode(),)] * 2)
 
-    def test_workers_in_several_languages_at_once_take_effect_once(self):
+    def test_events_take_effect_once_with_workers_in_many_languages(self):
         self.consume("psql")  # create the table first: PostgreSQL fails if several sessions create it at once
         self.sql("INSERT INTO outbox.event (type, aggregate_type, aggregate_id, payload)"
                  " SELECT 'order.created', 'order', i::text, json_build_object('customer', 'c' || i %% 7, 'total', i)"
@@ -375,7 +375,7 @@ class Shop:
         self.exact(30)
         self.assertEqual(len(self.letters()), 26)
 
-    def test_repeatedly_killed_shop_ends_exact(self):
+    def test_repeatedly_killed_shop_ends_with_exact_figures(self):
         killed_at = (lambda: self.count("orders") > 50,
                      lambda: self.count("stock WHERE quantity < 100000") > 0,
                      lambda: len(self.letters()) > 250)

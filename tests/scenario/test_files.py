@@ -25,7 +25,7 @@ class Made(Case):
     def deliver(self, path, *more, **kw):
         return self.drain("--consumer", path.name.replace("~", ""), "--sink", f"file:{path}", *more, **kw)
 
-    def test_files_are_readable_by_their_owner_only(self):
+    def test_files_are_readable_only_by_their_owner(self):
         self.outbox("init")
         self.emit("t")
         self.deliver(self.path("out"))
@@ -55,7 +55,7 @@ class Made(Case):
         for bad in ("rw", "0666", "0440", "7", "1777", "-640"):
             self.outbox("relay", "--consumer", "a", "--sink", "file:x", f"--file-mode={bad}", status=64)
 
-    def test_link_is_not_followed(self):
+    def test_symbolic_link_is_not_followed(self):
         self.outbox("init")
         self.emit("t")
         victim = self.path("victim")
@@ -80,7 +80,7 @@ class Made(Case):
             self.assertIn(f"{more[1:8]} is for PostgreSQL", said)
         self.assertEqual(list(self.path("new.db").parent.glob("new.db*")), [])
 
-    def test_init_creates_no_database_through_a_link(self):
+    def test_init_does_not_create_a_database_through_a_link(self):
         self.db.symlink_to(self.path("elsewhere"))
         self.assertIn("is a symbolic link", self.outbox("init", status=69).stderr)
         self.assertFalse(self.path("elsewhere").exists())
@@ -110,7 +110,7 @@ class Shared(Case):
         os.chown(path, STRANGER, STRANGER)
         return path
 
-    def test_file_owned_by_another_user_gets_no_events(self):
+    def test_events_are_not_written_to_another_users_file(self):
         path = self.plant("out")
         self.refused(path, f"belongs to uid {STRANGER}")
         self.assertEqual(path.read_text(), "")
@@ -150,7 +150,7 @@ class Shared(Case):
         os.chown(link, STRANGER, STRANGER, follow_symlinks=False)
         self.assertIn(f"belongs to uid {STRANGER}", self.outbox("status", "--store", f"sqlite:{link}", status=69).stderr)
 
-    def test_folder_writable_by_others_is_warned_about(self):
+    def test_folder_writable_by_others_causes_a_warning(self):
         for prepare, says in ((lambda: self.tmp.chmod(0o777), "any user of this machine can delete files"),
                               (lambda: (self.tmp.chmod(0o755), os.chown(self.tmp, STRANGER, -1)), f"belongs to uid {STRANGER}")):
             prepare()
@@ -166,7 +166,7 @@ class Seen(Case):
         super().setUp()
         self.outbox("init")
 
-    def test_world_readable_files_are_warned_about(self):
+    def test_world_readable_files_cause_a_warning(self):
         secret = self.path("secrets")
         secret.write_text(SECRET)
         conf = self.path("a.conf")
@@ -183,7 +183,7 @@ class Seen(Case):
             self.assertEqual(said.count(words or "everybody"), 3 if words else 0, said)
             self.assertNotIn("geheim", said)
 
-    def test_relay_logs_the_warning(self):
+    def test_relay_logs_the_warning_about_a_readable_secret(self):
         secret = self.path("secrets")
         secret.write_text(SECRET)
         secret.chmod(0o644)
@@ -193,7 +193,7 @@ class Seen(Case):
             self.assertLessEqual(relay.output().count("running as root"), 1)
 
     @as_root
-    def test_config_file_of_another_user_is_warned_about(self):
+    def test_config_file_of_another_user_causes_a_warning(self):
         conf = self.path("a.conf")
         conf.write_text("")
         os.chown(conf, STRANGER, -1)

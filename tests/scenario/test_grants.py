@@ -150,7 +150,7 @@ class Grants(PgCase):
         self.outbox("consumers", "remove", "mail", "--yes", "--store", consumer, status=UNAVAILABLE)
         self.outbox("consumers", "remove", "mail", "--yes", "--store", operator)
 
-    def test_relay_sleeps_with_a_consumers_rights(self):
+    def test_relay_can_sleep_with_only_consumer_rights(self):
         producer, consumer = self.role(PRODUCER), self.role(CONSUMER)
         out = self.path("out.ndjson")
         with self.relay("--consumer", "mail", "--sink", f"file:{out}", "--store", consumer, "--retention", "0s") as relay:
@@ -158,7 +158,7 @@ class Grants(PgCase):
             wait_until(lambda: len(self.ndjson(out)) == 1, what=relay.output)
         self.assertNotIn("permission denied", relay.output())
 
-    def test_revoking_one_grant_leaves_the_others(self):
+    def test_revoking_one_grant_keeps_the_others(self):
         store = self.role(PRODUCER, CONSUMER)
         name = store.partition("user=")[2].partition("&")[0]
         self.assertEqual(self.outbox("revoke", "--dry-run", "consumer", name).stdout,

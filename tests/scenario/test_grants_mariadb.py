@@ -141,7 +141,7 @@ class Grants(MariaCase):
         self.outbox("consumers", "remove", "mail", "--yes", "--store", consumer, status=UNAVAILABLE)
         self.outbox("consumers", "remove", "mail", "--yes", "--store", operator)
 
-    def test_relay_is_woken_and_trims_with_a_consumers_rights(self):
+    def test_relay_wakes_and_trims_with_only_consumer_rights(self):
         producer, consumer = self.account(PRODUCER), self.account(CONSUMER)
         out = self.path("out.ndjson")
         with self.relay("--consumer", "mail", "--sink", f"file:{out}", "--store", consumer, "--retention", "1s") as relay:
@@ -150,7 +150,7 @@ class Grants(MariaCase):
             wait_until(lambda: self.sql("SELECT count(*) FROM outbox_event") == [(0,)], what=relay.output)
         self.assertNotIn("denied", relay.output())
 
-    def test_revoking_one_grant_leaves_the_others(self):
+    def test_revoking_one_grant_keeps_the_others(self):
         store = self.account(PRODUCER, CONSUMER, OPERATOR)
         name = self.name(store)
         self.assertEqual(self.outbox("revoke", "--dry-run", "consumer", name).stdout,
@@ -166,7 +166,7 @@ class Grants(MariaCase):
             self.outbox("revoke", "--yes", part, name)
         self.assertEqual(len(self.sql(f"SHOW GRANTS FOR {name}")), 1)  # to connect
 
-    def test_roles_can_have_grants_too(self):
+    def test_roles_can_also_have_grants(self):
         role = f"o{uuid.uuid4().hex[:16]}"
         self.sql(f"CREATE ROLE {role}")
         self.addCleanup(mariadb_server.execute, self.server_url, f"DROP ROLE {role}")
@@ -175,12 +175,12 @@ class Grants(MariaCase):
         self.outbox("revoke", "--yes", PRODUCER, role)
         self.assertFalse(self.json("revoke", "--dry-run", PRODUCER, role)["changed"])
 
-    def test_role_without_read_rights_revokes_no_grant(self):
+    def test_role_without_read_rights_cannot_revoke_a_grant(self):
         name = self.name(self.account(PRODUCER))
         said = self.outbox("revoke", "--yes", PRODUCER, name, "--store", self.account(OPERATOR), status=UNAVAILABLE).stderr
         self.assertIn("mysql.procs_priv", said)
 
-    def test_role_without_a_grant_is_told_about_grants(self):
+    def test_error_without_a_grant_suggests_outbox_grant(self):
         store = self.account()
         self.sql(f"GRANT INSERT ON outbox_event TO {self.name(store)}")
         self.assertIn("outbox grant", self.outbox("emit", "a", "--store", store, status=DATA).stderr)
@@ -191,7 +191,7 @@ class Grants(MariaCase):
             with self.assertRaisesRegex(pymysql.Error, "not stored .*type"):
                 cursor.execute("CALL outbox_emit(%s, NULL, NULL, '1')", "x" * 300)
 
-    def test_numbers_beyond_signed_range_are_delivered(self):
+    def test_events_numbered_beyond_the_signed_range_are_delivered(self):
         many = "INSERT INTO outbox_event (type, payload) SELECT 'a', seq FROM seq_1_to_300"
         self.sql(many)
         self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 9223372036854775900)")
@@ -229,7 +229,7 @@ class Grants(MariaCase):
         return [n for n, in self.sql("SELECT auto_increment FROM information_schema.tables WHERE table_schema = DATABASE() "
                                      "AND table_name IN ('outbox_event', 'outbox_fresh')")]
 
-    def test_no_producer_takes_the_numbers_of_others_by_insert_id(self):
+    def test_producer_cannot_take_others_numbers_by_insert_id(self):
         for way in WAYS:
             for number in (CHOSEN, 2**63, 2**62 + 1):
                 with self.subTest(way, number=number):
@@ -268,12 +268,12 @@ class Grants(MariaCase):
         self.outbox("relay", "--drain", "--consumer", "mail", "--sink", f"file:{out}")
         self.assertEqual([e["type"] for e in self.ndjson(out)], ["c"])
 
-    def test_exhausting_number_is_found_and_advice_repairs_it(self):
+    def test_number_that_exhausts_the_range_is_found_and_repaired(self):
         self.emit("a")
         self.sql("INSERT INTO outbox_event (type, nr) VALUES ('b', 18446744073709551615)")
         self.assert_numbers_run_out_and_advice_helps("outbox_event")
 
-    def test_rolled_back_number_is_found_and_advice_repairs_it(self):
+    def test_rolled_back_number_is_found_and_repaired_by_the_advice(self):
         self.emit("a")
         with mariadb_server.connect(self.store) as db, db.cursor() as cursor:
             cursor.execute("BEGIN")
@@ -281,7 +281,7 @@ class Grants(MariaCase):
             cursor.execute("ROLLBACK")
         self.assert_numbers_run_out_and_advice_helps("outbox_event")
 
-    def test_exhausting_marker_is_found_and_advice_repairs_it(self):
+    def test_marker_that_exhausts_the_range_is_found_and_repaired(self):
         self.emit("a")
         self.sql("DROP TRIGGER outbox_event_inserted")
         nr = self.sql("INSERT INTO outbox_event (type) VALUES ('b') RETURNING nr")[0][0]

@@ -71,7 +71,7 @@ class Guards(unittest.TestCase):
         self.finds("width", "docs/page.md:13", "104 columns; break it at 100", **{"docs__page.md": fine + f"\n{wide}\n"})
         self.finds("width", "tests/list.md:1", "106 columns", **{"docs__page.md": fine, "tests__list.md": f"* {wide}\n"})
 
-    def test_python_migrations_have_their_own_width(self):
+    def test_migrations_and_python_files_may_be_wider(self):
         wide = "x" * 200
         self.assertEqual(self.complaints("width", **{"sql__sqlite__0001_outbox.sql": wide, "scripts__a.py": wide,
                                                      "scripts__embed": "#!/usr/bin/env python3\n" + wide}), [])
@@ -93,7 +93,7 @@ class Guards(unittest.TestCase):
                 (self.tree / whole.replace("__", "/")).unlink()
         self.finds("exports", "src/sink/exec.c:1", "exports http_judge; call it exec_*, or", **{"src__sink__exec.c": "int http_judge(void)\n" + BODY, "src__sink__http_answer.c": ""})
 
-    def test_missing_named_files_are_found(self):
+    def test_references_to_missing_files_are_reported(self):
         there = {"sql__postgres__internal__turn.sql": "", "src__base__a.h": "", "docs__reference.md": ""}
         good = "/* internal/turn.sql, sql/postgres/internal/turn.sql, src/base/a.h, docs/reference.md, sql/<store>/0001_outbox.sql, x/turn.sql */\n"
         self.assertEqual(self.complaints("named", **there, **{"src__store__postgres__a.c": good}), [])
@@ -108,7 +108,7 @@ class Guards(unittest.TestCase):
         for line in ('printf("%s", a);', "puts(why);", "fputs(why, stdout);", 'fprintf(stderr, "%d", 1);', "fwrite(p, 1, n, stdout);"):
             with self.subTest(line): self.finds("printed", "src/cli/a.c:1", "output_addf", **{"src__cli__a.c": line})
 
-    def test_test_names_are_short(self):
+    def test_long_test_names_are_found(self):
         long, short = "a_" * 29 + "bc", "a_" * 29 + "b"
         text = "class T:\n    def test_{}(self):\n        pass\n"
         self.assertEqual(self.complaints("claims", **{"tests__unit__test_a.c": f"static void {short}(void **state)\n", "tests__a__test_a.py": text.format(short[5:])}), [])

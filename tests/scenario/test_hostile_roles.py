@@ -402,14 +402,14 @@ class Consumers(Hostile):
     FORGED = "(consumer, seq, id, type, payload, attempts, created_at, dead_at, retrying) VALUES ('audit', 1000, gen_random_uuid(), " \
              "'order.paid', '{\"total\": 0}', 0, now(), now(), true)"
 
-    def test_cannot_invent_an_event_that_the_relay_would_deliver(self):
+    def test_role_cannot_invent_an_event_that_a_relay_would_deliver(self):
         for role in (self.audit, self.all):
             db = self.as_role(role)
             self.refused(db, f"INSERT INTO outbox.dead {self.FORGED}")
             self.refused(db, "INSERT INTO outbox.parked (consumer, seq, key, attempts, due_at) VALUES ('audit', 1000, 0, 0, now())")
             self.refused(db, "INSERT INTO outbox.event (type) VALUES ('x')")
 
-    def test_cannot_settle_extend_or_shrink_anothers_claim(self):
+    def test_role_cannot_settle_extend_or_shrink_anothers_claim(self):
         db, epoch = self.as_role(self.audit), lair.claims["mail"]
         said = self.refused(db, "SELECT outbox.settle('mail', 'w', %s)", epoch)
         self.assertIn(f'role "{self.audit}" may not work on consumer "mail"', said)
@@ -421,7 +421,7 @@ class Consumers(Hostile):
         self.refused(db, "SELECT outbox.register('other')")
         self.refused(db, "SELECT outbox._report('mail', 'all is well')")
 
-    def test_works_on_its_own_consumer_and_handlers(self):
+    def test_role_can_work_on_its_own_consumer_and_handlers(self):
         db = self.as_role(self.audit)
         self.assertEqual(self.run_on(db, "SELECT outbox.register('audit')"), [(False,)])
         self.run_on(db, "BEGIN")
@@ -433,14 +433,14 @@ class Consumers(Hostile):
         self.run_on(db, "ROLLBACK")
         self.assertEqual(self.run_on(db, "SELECT outbox.extend('audit', 'w', %s, 86400000)", lair.claims["audit"]), [(True,)])
 
-    def test_cannot_see_anothers_dead_letters_claims_or_name(self):
+    def test_role_cannot_see_anothers_dead_letters_claims_or_name(self):
         db = self.as_role(self.audit)
         for table in ("lane", "claim", "parked", "dead", "mark", "receipt", "setting", "ended", "former_filter", "delivery"):
             self.assertEqual(self.run_on(db, f"SELECT consumer FROM outbox.{table} WHERE consumer <> 'audit'"), [], table)
         self.assertEqual(self.run_on(db, "SELECT name FROM outbox.consumer_status"), [("audit",)])
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox._claimed('mail', %s)", lair.claims["mail"]), [])
 
-    def test_cannot_move_a_lane_or_a_sequence(self):
+    def test_role_cannot_move_a_lane_or_a_sequence(self):
         for role in (self.audit, self.all):
             db = self.as_role(role)
             self.refused(db, "UPDATE outbox.lane SET seen = '9999:9999:'")
@@ -449,13 +449,13 @@ class Consumers(Hostile):
                 self.refused(db, f"SELECT nextval('outbox.{sequence}')")
                 self.refused(db, f"SELECT setval('outbox.{sequence}', 1)")
 
-    def test_cannot_leave_a_receipt_that_stops_every_consumer(self):
+    def test_role_cannot_leave_a_receipt_that_stops_every_consumer(self):
         """A receipt past the last event's number looks as if event numbers had restarted."""
         db = self.as_role(self.all)
         self.refused(db, """SELECT outbox.settle('mail', 'w', %s, '[{"seq": 9000000000000000000, "kind": "delivered",
             "id": "01a1e144-ba7a-7541-824e-a17ad541ace3", "receipt": "r"}]')""", lair.claims["mail"], state="OB004")
 
-    def test_cannot_claim_past_the_last_event(self):
+    def test_role_cannot_claim_past_the_last_event(self):
         """The numbers of claims are where new ones continue when an outbox is repaired."""
         db = self.as_role(self.audit)
         self.run_on(db, "BEGIN")
@@ -466,7 +466,7 @@ class Consumers(Hostile):
         self.assertEqual(self.run_on(db, "SELECT 1 FROM outbox.claim WHERE to_seq > 1000000"), [])
         self.run_on(db, "ROLLBACK")
 
-    def test_cannot_exhaust_claim_numbers_by_false_statements(self):
+    def test_role_cannot_exhaust_claim_numbers_by_false_statements(self):
         """Epochs are shared, and setval is not rolled back: past their end no worker could claim or settle."""
         db, name = self.as_role(lair.role("consumer {} --consumer known")), "known"
         lair.do("SELECT outbox.emit('t', NULL, NULL, '1') FROM generate_series(1, 4)")
@@ -486,7 +486,7 @@ class Consumers(Hostile):
         self.assertEqual(lair.do("SELECT 1 FROM outbox.lane WHERE home LIKE '1234567890%'"), [])
         self.assertEqual(lair.do("SELECT moved IS NOT NULL FROM outbox._trouble()"), [(False,)])
 
-    def test_none_of_its_code_runs_with_the_owners_rights(self):
+    def test_code_of_a_role_never_runs_with_the_owners_rights(self):
         """Functions and operators named like PostgreSQL's, found first in its search_path."""
         db, schema = self.as_role(self.audit), f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.audit}")
@@ -514,7 +514,7 @@ class Consumers(Hostile):
                 self.assertIn("mail", statement, error)
         self.assertEqual(lair.do(f"SELECT DISTINCT who FROM {schema}.ran_as WHERE who <> %s", self.audit), [])
 
-    def test_maintained_index_gives_it_no_rights(self):
+    def test_index_maintenance_never_raises_the_rights_of_a_role(self):
         """A function in an index of its own table, which a superuser's ANALYZE runs with the superuser's rights, in that
         session."""
         db, schema = self.as_role(self.audit), f"s{uuid.uuid4().hex[:8]}"
@@ -535,7 +535,7 @@ class Consumers(Hostile):
 class Readers(Hostile):
     """Roles with manually granted read access to the tables, as for reports and backups."""
 
-    def test_read_all_role_does_not_become_operator_by_init(self):
+    def test_init_does_not_make_a_read_all_role_an_operator(self):
         reader = lair.role()
         lair.do(f"GRANT USAGE ON SCHEMA outbox TO {reader}; GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO {reader}")
         lair.do(f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA outbox TO {reader}; DELETE FROM outbox.meta WHERE name = 'functions'")
@@ -566,7 +566,7 @@ class Schemas(Hostile):
         self.addCleanup(lair.do, f"DROP SCHEMA {name} CASCADE")
         return name, stranger
 
-    def test_no_outbox_is_created_in_a_schema_others_can_change(self):
+    def test_init_refuses_a_schema_that_others_can_change(self):
         for more, who in (("CREATE SCHEMA {name} AUTHORIZATION {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO {stranger}", None),
                           ("CREATE SCHEMA {name}; GRANT CREATE ON SCHEMA {name} TO PUBLIC", "every role")):
@@ -609,11 +609,11 @@ class Tenants(Hostile):
                 self.assertEqual(self.run_on(db, "SELECT name FROM outbox.consumer"), [("a.mail",)], said)
                 self.assertEqual(self.run_on(db, "SELECT DISTINCT consumer FROM outbox.dead"), [("a.mail",)], said)
 
-    def test_sees_only_adopted_rows_of_its_own_consumers(self):
+    def test_role_sees_only_adopted_rows_of_its_own_consumers(self):
         for said, db in self.connections(self.operator):
             self.assertEqual(self.run_on(db, "SELECT key FROM outbox.adopted_row"), [(["a.mail"],)], said)
 
-    def test_cannot_work_on_another_tenants_consumer(self):
+    def test_role_cannot_work_on_another_tenants_consumer(self):
         for said, db in self.connections(self.consumer):
             for name in ("b.mail", "mail"):
                 state = REFUSED if said == "b" else "OB003"
@@ -622,7 +622,7 @@ class Tenants(Hostile):
                 self.refused(db, f"SELECT outbox.register('{name}')", state=REFUSED if said == "b" else "OB004")
                 if said != "b": self.assertEqual(self.run_on(db, f"SELECT outbox.extend('{name}', 'w', {lair.claims[name]})"), [(False,)])
 
-    def test_cannot_operate_on_another_tenants_consumer(self):
+    def test_role_cannot_operate_on_another_tenants_consumer(self):
         for said, db in self.connections(self.operator):
             if said == "b": continue
             for name in ("b.mail", "mail"):
@@ -632,7 +632,7 @@ class Tenants(Hostile):
             self.refused(db, "SELECT outbox.trim('0s')", state="OB004")
         self.assertEqual(lair.do("SELECT count(*) FROM outbox.consumer WHERE paused"), [(0,)])
 
-    def test_emits_only_for_itself_and_cannot_choose_ids(self):
+    def test_role_emits_only_for_itself_and_cannot_choose_ids(self):
         event = lair.do("SELECT id FROM outbox.event WHERE tenant = 'b' LIMIT 1")[0][0]
         for said, db in self.connections(self.producer):
             self.run_on(db, "BEGIN")
@@ -647,7 +647,7 @@ class Tenants(Hostile):
             self.refused(db, "INSERT INTO outbox.event (type, tenant) VALUES ('x', NULL)")
             self.refused(db, "INSERT INTO outbox.event (id, type, tenant) VALUES (%s, 'x', 'a')", event)
 
-    def test_cannot_choose_ids_through_an_adopted_table(self):
+    def test_role_cannot_choose_ids_through_an_adopted_table(self):
         event = lair.do("SELECT id FROM outbox.event WHERE tenant = 'b' LIMIT 1")[0][0]
         lair.do("CREATE TABLE IF NOT EXISTS public.old (id uuid, event_type text, payload jsonb, processed_at timestamptz)")
         lair.outbox("adopt", "public.old")
@@ -659,7 +659,7 @@ class Tenants(Hostile):
         lair.do("INSERT INTO public.old VALUES ('01a1e144-ba7a-7541-824e-a17ad541ace3', 'adopted', '1')")
         self.assertEqual(lair.do("SELECT count(*) FROM outbox.event WHERE id = '01a1e144-ba7a-7541-824e-a17ad541ace3'"), [(1,)])
 
-    def test_cannot_move_another_tenants_mark(self):
+    def test_role_cannot_move_another_tenants_mark(self):
         """A mark beyond the written entries makes a reader skip everything up to it."""
         reader = self.as_role(lair.role("consumer {} --tenant b --consumer b.mail"))
         for db, name, hi in ((self.as_role(lair.role("consumer {} --consumer mail")), "mail", 5), (reader, "b.mail", 6),
@@ -670,14 +670,14 @@ class Tenants(Hostile):
         self.assertEqual(lair.outbox("hwm", "orders"), "5-0\n")
         self.assertEqual(lair.outbox("hwm", "--consumer", "b.mail", "--json").count("6-0"), 1)
 
-    def test_cannot_inject_text_into_a_listing_of_marks(self):
+    def test_role_cannot_inject_text_into_a_listing_of_marks(self):
         db = self.as_role(self.consumer)
         self.turn(db, "a.mail", max_events=0, max_attempts=0, marks=[{"stream": "\33[2J\n\u202eall is well", "hi": 1, "lo": 0}])
         shown = lair.outbox("hwm")
         self.assertIn("all is well", shown)
         self.assertFalse(set("\33\u202e") & set(shown), shown)
 
-    def test_cannot_learn_another_tenants_keys(self):
+    def test_role_cannot_learn_another_tenants_keys(self):
         """It can neither read a key nor detect one: the same key is a different key for it, and it does not wait for the
         other's transaction."""
         holder = psycopg2.connect(lair.url)
@@ -692,7 +692,7 @@ class Tenants(Hostile):
             self.run_on(db, "ROLLBACK")
             self.refused(db, "INSERT INTO outbox.idempotency (tenant, key, event_id, hash) VALUES ('b', 'next', gen_random_uuid(), 0)")
 
-    def test_has_its_own_inbox(self):
+    def test_tenant_role_has_its_own_inbox(self):
         for said, db in self.connections(self.consumer):
             if said == "b": continue
             self.run_on(db, "BEGIN")
@@ -702,7 +702,7 @@ class Tenants(Hostile):
             self.refused(db, "SELECT * FROM outbox.handled")
             self.refused(db, "INSERT INTO outbox.handled (handler, key, hash) VALUES ('mail', 'x', 0)")
 
-    def test_cannot_learn_what_others_received(self):
+    def test_role_cannot_learn_what_others_received(self):
         """A role's tenant and consumers are visible only to that role and to operators. A leaky function of the reader, cheap
         enough to run first, sees no rows of others either."""
         other = lair.role("consumer {} --consumer b.mail --tenant b")
@@ -716,7 +716,7 @@ class Tenants(Hostile):
             self.run_on(db, "SELECT 1 FROM outbox.works_here WHERE pg_temp.leak(consumer)")
             self.assertEqual([said.split()[-1] for said in db.notices], own)
 
-    def test_keeps_its_identity_in_a_foreign_function(self):
+    def test_function_emits_for_its_owners_tenant_not_the_callers(self):
         """An application's SECURITY DEFINER function emits for its owner's tenant, whoever the caller is."""
         schema = f"s{uuid.uuid4().hex[:8]}"
         lair.do(f"CREATE SCHEMA {schema} AUTHORIZATION {self.producer}; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")

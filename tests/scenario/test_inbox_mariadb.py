@@ -46,7 +46,7 @@ class Inbox(MariaCase):
             wait_until(lambda: self.sql("SELECT delivered FROM outbox_consumer") == [(6,)])
         self.assertEqual(sorted(self.sql("SELECT event FROM bill")), sorted(self.sql("SELECT id FROM outbox_event")))
 
-    def test_first_call_returns_first_once_and_rolls_back(self):
+    def test_inbox_returns_first_only_once_and_rolls_back(self):
         one, other = self.connect().cursor(), self.connect().cursor()
         one.execute("BEGIN")
         self.assertTrue(self.call(one, "a", "\u2603"))

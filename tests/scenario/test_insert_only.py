@@ -41,7 +41,7 @@ class InsertOnly:
                 self.sql(statement)
         self.assertEqual(self.relayed(), [(ID, "first", 1)])
 
-    def test_trim_deletes_and_keeps_events_protected(self):
+    def test_trim_deletes_events_and_keeps_the_rest_protected(self):
         self.relayed()
         self.assertEqual(self.json("trim", "--older-than", "0s", "--yes")["events"], 1)
         self.sql(f"INSERT INTO {self.events} (type) VALUES ('second')")
@@ -96,11 +96,11 @@ class Sqlite(InsertOnly, Case):
         "DROP TRIGGER outbox_event_deleted": "insert-only .*a trigger on outbox_event is missing",
     }
 
-    def test_replacing_insert_with_a_new_key_is_an_insert(self):
+    def test_insert_or_replace_with_a_new_key_only_inserts(self):
         self.sql("INSERT OR REPLACE INTO outbox_event (type, idempotency_key) VALUES ('second', 'new')")
         self.assertEqual([e[1] for e in self.relayed()], ["first", "second"])
 
-    def test_or_replace_in_a_firing_statement_replaces_nothing(self):
+    def test_or_replace_in_the_firing_statement_replaces_nothing(self):
         """An application's INSERT OR REPLACE into one of its tables, whose trigger emits: OR REPLACE applies inside, too."""
         self.sql("CREATE TABLE cart (n INTEGER PRIMARY KEY)")
         self.sql("CREATE TRIGGER told AFTER INSERT ON cart BEGIN "
@@ -152,7 +152,7 @@ class MariaDB(InsertOnly, MariaCase):
         self.assertEqual([e[1] for e in self.relayed()], ["later"])
         self.assertEqual(self.found("lost"), [])
 
-    def test_doctor_finds_events_no_consumer_received(self):
+    def test_doctor_finds_events_not_received_by_any_consumer(self):
         self.relayed()
         for n in range(3): self.sql("INSERT INTO outbox_event (type) VALUES (%s)", f"t{n}")
         self.json("status")

@@ -69,7 +69,7 @@ class Inspections:
             self.assertEqual(states, ["before-start"] * 600 + ["in-flight"])
             self.hold.unlink()
 
-    def test_with_a_predicate_published_goes_by_receipts(self):
+    def test_with_a_predicate_published_depends_on_receipts(self):
         """Where SQL cannot evaluate a predicate, only a receipt distinguishes delivered from skipped events."""
         self.emit_many([{"type": type, "payload": {"by": by}} for type, by in (("a", "user"), ("b", "bot"), ("c", "user"))])
         where = ("--where", 'by = "user"', "--sink", "exec:[ $OUTBOX_TYPE != c ] || exit 65")
@@ -158,7 +158,7 @@ class Maria(Asked, MariaCase):
 class Ranges:
     """Where inspections are views, the reader gives the range to search: the cost of a range of seq depends on its content."""
 
-    def test_cost_of_a_view_range_does_not_grow_with_the_events(self):
+    def test_cost_of_a_view_range_does_not_grow_with_the_table(self):
         self.init()
         costs = []
         for _ in range(2):

@@ -58,7 +58,7 @@ class Shown(OnKafka, BrokerView, Case):
 
 @on_each_store
 class Messages(OnKafka):
-    def test_event_arrives_with_its_key_and_headers_and_is_marked(self):
+    def test_event_arrives_with_key_and_headers_and_is_marked(self):
         kafka.create(self.topic, 3)
         event = self.emit("order.placed", "order/42", None, "--payload", '{"total": 9.50}', "--version", 3, "--header",
                           f"traceparent={TRACE}")
@@ -73,7 +73,7 @@ class Messages(OnKafka):
         self.assertEqual(self.ask("SELECT sink_id FROM @receipt"), [(f"{place}/0",)])
         self.assertIn(place, self.outbox("hwm").stdout)
 
-    def test_keys_keep_their_order_over_partitions(self):
+    def test_keys_keep_their_order_across_partitions(self):
         kafka.create(self.topic, 4)
         self.emit_keys(500)
         self.drain(*self.to())
@@ -103,7 +103,7 @@ class Strangers(OnKafka, Case):
         self.assertIn(f"id:{event},type:order.placed", headers)
         self.assertEqual(second.split("\t")[1:], ["null", '"zo\\u00eb \\u6f22\\u5b57"'])
 
-    def test_key_goes_to_the_partition_java_would_choose(self):
+    def test_key_goes_to_the_same_partition_as_from_java(self):
         """murmur2, as Java's: a topic that both write to has one partition for a key."""
         kafka.create(self.topic, 7)
         kafka.create(self.topic + "-java", 7)
@@ -141,7 +141,7 @@ class Strangers(OnKafka, Case):
                 self.assertEqual(e["traceparent"], TRACE)
                 self.assertEqual(e["data"] if isinstance(e["data"], dict) else json.loads(e["data"]), {"n": ids.index(e["id"])})
 
-    def test_debezium_format_matches_its_outbox_router(self):
+    def test_debezium_format_matches_debeziums_outbox_router(self):
         """Debezium's EventRouter: the topic by the aggregate's type, the key its id, the payload alone, one header: id."""
         kafka.create("outbox.event.order")
         event = self.emit("order.placed", "order/42", {"total": 99}, "--header", f"traceparent={TRACE}")
@@ -149,7 +149,7 @@ class Strangers(OnKafka, Case):
         m, = kafka.read("outbox.event.order")
         self.assertEqual((m.key, m.json, m.headers), ("42", {"total": 99}, {"id": event}))
 
-    def test_json_and_contract_formats_use_the_value_only(self):
+    def test_json_and_contract_formats_use_only_the_value(self):
         kafka.create(self.topic)
         event = self.emit("order.placed", "order/42", {"total": 99}, "--version", 3)
         self.drain("--consumer", "line", "--sink", self.url("format=json"))
@@ -275,17 +275,17 @@ class Received(OnKafka, Case):
 
 @on_each_store
 class Refused(OnKafka, Refusals):
-    def test_events_one_topic_refuses_are_buried_and_others_arrive(self):
+    def test_only_events_refused_by_one_topic_are_buried(self):
         good = kafka.create(f"{self.topic}.good")
         self.check_refused_among_others(self.to(self.url(path="{type}")), lambda: len(kafka.read(good)), "UNKNOWN_TOPIC",
                                         f"{self.topic}.bad", good)
 
-    def test_events_the_only_topic_refuses_are_buried(self):
+    def test_events_refused_by_the_only_topic_are_buried(self):
         self.check_refused_alone(self.to(), "UNKNOWN_TOPIC", lambda: kafka.create(self.topic), lambda: len(kafka.read(self.topic)))
 
 
 class TopicsAndSizes(OnKafka, Case):
-    def test_missing_topic_refuses_until_created(self):
+    def test_events_are_refused_until_the_topic_is_created(self):
         self.emit_keys(10)
         with self.relay(*self.to()) as relay:
             wait_until(lambda: "create=on" in relay.output(), what=relay.output)
@@ -311,7 +311,7 @@ class TopicsAndSizes(OnKafka, Case):
             wait_until(lambda: len(kafka.read(f"{self.topic}.bad")) == 10, what=relay.output)
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(0,)])
 
-    def test_oversized_event_is_buried_alone(self):
+    def test_only_the_oversized_event_is_buried(self):
         kafka.create(self.topic, max_message_bytes=50000)
         for i in range(3):
             self.emit_keys(100)
@@ -323,7 +323,7 @@ class TopicsAndSizes(OnKafka, Case):
         self.assertIn("MSG_SIZE_TOO_LARGE", done.stderr)
         self.assertNotIn("sink is down", done.stderr)
 
-    def test_keyless_event_on_a_compacted_topic_is_buried_alone(self):
+    def test_only_the_keyless_event_on_a_compacted_topic_is_buried(self):
         kafka.create(self.topic, cleanup_policy="compact")
         self.emit_keys(20)
         self.emit("note", None, 1)
@@ -333,7 +333,7 @@ class TopicsAndSizes(OnKafka, Case):
         self.assertEqual(self.sql("SELECT count(*) FROM outbox_dead"), [(1,)])
         self.assertIn("INVALID_RECORD", done.stderr)
 
-    def test_topic_that_may_lose_events_is_warned_about(self):
+    def test_topic_that_may_lose_events_causes_a_warning(self):
         kafka.create(self.topic, unclean_leader_election_enable="true")
         self.emit_keys(1)
         with self.relay(*self.to()) as relay:

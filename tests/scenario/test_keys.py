@@ -55,7 +55,7 @@ class Inserted(Keyed):
         with self.assertRaisesRegex(Exception, "idempotency.key"): self.insert("e", payload="2", how="")
         self.assertEqual(self.stored(), (2, 2))
 
-    def test_duplicate_key_in_one_statement_gives_one_event(self):
+    def test_duplicate_key_in_one_statement_stores_one_event(self):
         how = self.ignoring()
         self.ask(f"INSERT {how} INTO @event (type, idempotency_key) VALUES ('a', 'k'), ('a', 'k'), ('a', NULL), ('a', NULL)")
         self.assertEqual(self.stored(), (3, 1))

@@ -328,7 +328,7 @@ class WaysIn:
         for line in out.read_bytes().split(b"\n")[:-1]: lines[json.loads(line)["seq"]].append(line)
         return lines
 
-    def test_stored_violation_stops_no_consumer(self):
+    def test_stored_violation_never_stops_a_consumer(self):
         """Bypassing the checks, like an older version's events and a superuser's."""
         self.begin()
         self.let_in_anything()
@@ -375,7 +375,7 @@ class LimitsOfSqlite(WaysIn, Case):
         except sqlite3.IntegrityError as why:
             raise Refused(str(why))
 
-    def test_values_of_other_column_types_are_refused(self):
+    def test_values_of_the_wrong_column_type_are_refused(self):
         self.begin()
         for name, (broken, words) in TYPES.items():
             with self.subTest(name):
@@ -488,7 +488,7 @@ class LimitsOfPostgres(WaysIn, PgCase):
                 column, value = next(iter(self.values(broken).items()))
                 self.alter_events(f"UPDATE outbox.event SET {column} = %s", params=(value,))
 
-    def test_largest_payload_is_a_setting_with_a_ceiling(self):
+    def test_payload_limit_is_a_setting_with_a_ceiling(self):
         self.begin()
         large = lambda n: json.dumps("x" * (n - 2))
         insert = "SELECT set_config('outbox.max_payload', %s, true); INSERT INTO outbox.event (type, payload) VALUES ('a', %s)"

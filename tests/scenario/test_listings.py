@@ -53,7 +53,7 @@ class Listings:
         self.assertIn("searched only", self.outbox("events", "list", *rare, "--json").stderr)
         self.assertIn("no events match", self.outbox("events", "list", "--type", "none", "--all").stderr)
 
-    def test_key_is_looked_up_like_a_type(self):
+    def test_lookup_by_key_works_like_lookup_by_type(self):
         self.emit_many([{"type": "a", "aggregate_type": "o", "aggregate_id": str(n)} for n in range(1, 31)])
         self.assertEqual(self.listed("--key", "o/3", "--look", "10"), ([3], (True, 1, 11, 11)))
         self.assertEqual(self.listed("--key", "o/3", "--look", "10", "--newest"), ([], (True, 21, 30, 21)))
@@ -67,7 +67,7 @@ class Listings:
         self.assertNotIn("searched only", limited.stderr)
         self.assertEqual(self.listed("--look", "1", "--limit", "3", "--newest"), ([20, 19, 18], None))
 
-    def test_states_of_single_events_need_no_scan(self):
+    def test_states_of_individual_events_do_not_need_a_scan(self):
         hold = self.path("hold")
         hold.touch()
         sink = f'case "$OUTBOX_TYPE" in bad|gone) exit 65;; later) exit 1;; slow) while [ -e {hold} ]; do sleep 0.02; done;; esac'
@@ -84,7 +84,7 @@ class Listings:
                     self.assertEqual(self.listed("--state", state, "--look", "1", *order), ([seq], None), state)
                     self.assertEqual(self.listed("--state", state, "--look", "1", "--type", "none", *order), ([], None), state)
                 self.assertEqual(self.listed("--state", "pending", "--look", "1", *order), ([35], None), "every event up to its position was claimed")
-                self.assertEqual(self.listed("--state", "before-start", "--look", "1", *order), ([], None), "it started at the first event")
+                self.assertEqual(self.listed("--state", "before-start", "--look", "1", *order), ([], None), "the consumer started at the first event")
                 self.assertEqual(self.listed("--state", "skipped", "--look", "10", *order)[0], [])
                 self.assertIsNotNone(self.listed("--state", "skipped", "--look", "10", *order)[1])
             self.assertEqual(self.listed("--state", "delivered", "--look", "1", "--limit", "14"), (list(range(1, 15)), None))
@@ -97,7 +97,7 @@ class Listings:
         states = {row["seq"]: {d["state"] for d in row["deliveries"]} for row in rows}
         return lambda state: [seq for seq in states if {"unprocessed": "pending"}.get(state, state) in states[seq]]
 
-    def test_steps_of_any_size_find_every_match(self):
+    def test_lookup_in_steps_of_any_size_finds_every_match(self):
         """Two consumers, one behind the other, with events that failed and that wait between their positions."""
         self.emit_types(*["a", "b"] * 6)
         self.drain("--consumer", "b", "--events", "b", "--from", "4", "--sink", "stdout:")

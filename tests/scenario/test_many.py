@@ -33,7 +33,7 @@ class Many(OneRelay, PgCase):
             wait_until(self.settled)
             self.assertLessEqual(self.sessions(), 4)
 
-    def test_two_connections_are_enough(self):
+    def test_two_connections_are_enough_for_five_consumers(self):
         with self.many(5, "--connections", "2") as relay:
             self.emit("a")
             self.wait_for(5, ["a"], relay)
@@ -42,7 +42,7 @@ class Many(OneRelay, PgCase):
     def test_only_consumers_matching_an_event_are_woken(self):
         self.assertEqual(self.are_woken("version"), {"c3"})
 
-    def test_consumer_with_a_locked_row_blocks_no_other(self):
+    def test_consumer_with_a_locked_row_does_not_block_others(self):
         with self.many(8) as relay:
             self.emit("first")
             self.wait_for(8, ["first"], relay)
@@ -84,7 +84,7 @@ class Many(OneRelay, PgCase):
             self.wait_for(8, want, relay)
         self.assertLess(slowest, 4)
 
-    def test_relay_without_a_watcher_reports_it_once_and_delivers(self):
+    def test_missing_watcher_is_reported_once_and_events_arrive(self):
         store = self.role("consumer")
         user = urllib.parse.parse_qs(urllib.parse.urlsplit(store).query)["user"][0]
         with self.many(6, "--store", store) as relay:
@@ -121,8 +121,8 @@ class Many(OneRelay, PgCase):
             self.emit("third")
             self.wait_for(8, ["first", "second", "third"], relay)
 
-    def test_returned_connection_wakes_one_waiter_only(self):
-        """Consumers with several lanes make their turns alone, on two connections for all of them."""
+    def test_returned_connection_wakes_only_one_waiter(self):
+        """Consumers with several lanes take their turns separately, on two connections for all of them."""
         n, events = 100, 3
         def switches(pid):
             status = (task.joinpath("status").read_text() for task in pathlib.Path(f"/proc/{pid}/task").iterdir())
@@ -137,7 +137,7 @@ class Many(OneRelay, PgCase):
             wait_until(self.settled)
             self.assertLess((switches(relay.pid) - before) / (n * events), 30)  # with a thundering herd it was 195
 
-    def test_consumer_locked_during_a_cut_loses_no_attempt(self):
+    def test_consumer_locked_during_a_release_keeps_its_attempts(self):
         """c0 claims more than it can hold, and is locked before it can release the rest."""
         sizes = lambda i: [len(str(event["payload"])) > 1000 for event in self.ndjson(self.path(f"c{i}"))]
         with proxy_postgres.Proxy(self.store) as px:
@@ -159,7 +159,7 @@ class Many(OneRelay, PgCase):
                 self.assertTrue(rule.done())
                 self.assertNotIn("vanished", relay.output())
 
-    def test_worker_hiding_its_claims_receives_no_more_events(self):
+    def test_worker_that_hides_its_claims_stops_receiving_events(self):
         with contextlib.closing(Session(self.store, "outbox")) as worker:
             worker.do("SELECT outbox.register('c0')")
             self.emit("first")
@@ -174,7 +174,7 @@ class Many(OneRelay, PgCase):
             for known in (None, [], [None]): self.assertEqual(ask("x", known), [], known)
             self.assertEqual(self.sql("SELECT max(delivered) FROM outbox.lane WHERE consumer = 'c0'"), [(1,)])
 
-    def test_consume_only_role_shares_turns_too(self):
+    def test_role_with_only_consumer_rights_also_shares_turns(self):
         store = self.role("consumer")
         with self.many(6, "--store", store) as relay:
             for t in ("a", "b"): self.emit(t)
@@ -208,7 +208,7 @@ class Cost(PgCase):
     def test_event_for_twenty_consumers_costs_little_more(self):
         self.costs_little()
 
-    def test_smaller_batches_for_many_consumers_cost_no_more(self):
+    def test_smaller_batches_for_many_consumers_do_not_cost_more(self):
         self.costs_little("--memory", "8MiB")
 
     def costs_little(self, *more):

@@ -215,7 +215,7 @@ class OnBothStores(Outside):
             hold.unlink()
             self.wait_metric(relay, 1, "outbox_dispatched_total")
 
-    def test_high_water_mark_keeps_the_part_after_the_dash(self):
+    def test_high_water_mark_includes_the_part_after_the_dash(self):
         """Ids that Redis assigns within a millisecond differ only in that."""
         redis = servers.Redis().start()
         self.addCleanup(redis.close)
@@ -367,7 +367,7 @@ class Undelivered(Outside):
             self.assertAlmostEqual(page.get("outbox_depth", topic="c"), n / 4, delta=n / 50)
             self.assertEqual((shown["behind_exact"], shown["parked_exact"], shown["first_parked"]["seq"]), (False, False, 1))
 
-    def test_delayed_event_is_counted_and_not_overdue(self):
+    def test_delayed_event_is_counted_but_not_overdue(self):
         for n in range(3): self.emit("planned", f"order/{n}", n, "--delay", "1h")
         with self.serve(*self.file_sink()) as relay:
             self.wait_metric(relay, 3, "outbox_parked")
@@ -418,7 +418,7 @@ class Waiting(OutsideCase):
 
 
 class Ready(OutsideCase):
-    def test_stuck_consumer_makes_the_relay_unready_meanwhile(self):
+    def test_relay_is_unready_while_a_consumer_is_stuck(self):
         folder = self.path("later")
         self.emit("a", payload=1)
         with self.serve("--stuck-after", "300ms", *self.file_sink(), "--consumer", "stuck", "--sink",
@@ -443,7 +443,7 @@ class Ready(OutsideCase):
             time.sleep(0.3)  # longer than stuck-after
             self.assertEqual(self.fetch(relay, "/readyz?verbose"), (200, "[+] mail: paused\nready\n"))
 
-    def test_stuck_consumer_that_is_paused_is_ready_again(self):
+    def test_relay_is_ready_again_once_a_stuck_consumer_is_paused(self):
         self.emit("a", payload=1)
         with self.serve("--stuck-after", "100ms", "--consumer", "mail", "--sink", f"file:{self.path('no')}/out") as relay:
             self.wait_ready(relay, 503)
@@ -461,7 +461,7 @@ class Ready(OutsideCase):
             hold.unlink()
             self.wait_ready(relay, 200)
 
-    def test_hanging_store_makes_the_relay_not_alive(self):
+    def test_relay_is_not_alive_while_its_store_hangs(self):
         db = sqlite3.connect(self.db, isolation_level=None)
         self.addCleanup(db.close)
         with self.serve("--stuck-after", "300ms", "--busy-timeout", "60s", "--sweep", "100ms",
@@ -520,7 +520,7 @@ class Served(OutsideCase):
                     return False
             wait_until(answers)  # clients silent for five seconds are disconnected
 
-    def test_externally_reachable_address_is_warned_about(self):
+    def test_externally_reachable_address_causes_a_warning(self):
         warning = "warning --listen 0.0.0.0:0: other machines may reach it, and no token is set"
         with self.relay("--listen", "0.0.0.0:0", *self.file_sink()) as relay: self.assertIn(warning, relay.output())
         with self.serve(*self.file_sink()) as relay: self.assertNotIn("other machines", relay.output())
@@ -554,7 +554,7 @@ class OfPostgres(Outside, PgCase):
         time.sleep(0.3)
         return proxy.asked == before
 
-    def test_idle_relay_sends_no_query_unless_scraped(self):
+    def test_idle_relay_sends_queries_only_when_scraped(self):
         with Proxy(self.store) as proxy, self.serve("--store", proxy.url, "--sweep", "1h", *self.file_sink()) as relay:
             self.emit("a", payload=1)
             self.wait_metric(relay, 1, "outbox_dispatched_total")
@@ -585,7 +585,7 @@ class OfPostgres(Outside, PgCase):
             self.wait_metric(relay, 30, "outbox_dispatched_total")
             self.wait_metric(relay, 0, "outbox_depth")
 
-    def test_no_password_is_in_metrics_health_or_log(self):
+    def test_metrics_health_and_log_never_show_a_password(self):
         secret = "hunter2-and-more"
         with Proxy(self.store) as proxy:
             store = f"{proxy.url}&password={secret}"

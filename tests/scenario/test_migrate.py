@@ -20,7 +20,7 @@ class Up(PgCase):
         self.assertEqual(self.json("migrate", "up"), {"store": self.store, "from": 1, "to": 1, "changed": False})
         self.emit("order.paid")
 
-    def test_concurrent_migrations_run_once(self):
+    def test_concurrent_migrations_are_applied_once(self):
         db = psycopg2.connect(self.store)
         db.cursor().execute("CREATE SCHEMA outbox")  # not committed: the creator waits until all have started
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(8)]
@@ -93,7 +93,7 @@ class Functions(PgCase):
         self.outbox("status", "--store", consumer)
         self.assertFalse(self.json("migrate", "up")["changed"])
 
-    def test_init_migrates_too(self):
+    def test_init_also_migrates(self):
         self.of_another_build()
         self.outbox("init")
         self.assertEqual(self.json("migrate", "validate")["problems"], 0)
@@ -118,7 +118,7 @@ class Functions(PgCase):
         self.assertEqual([f["text"] for f in said["findings"]],
                          ["function claim(a text) has the name of one of the outbox's: calls are ambiguous"])
 
-    def test_dropped_view_with_dependents_is_kept_and_named(self):
+    def test_obsolete_view_with_dependents_is_kept_and_reported(self):
         self.of_another_build()
         self.sql("CREATE VIEW public.built AS SELECT outbox.former() AS a")
         self.outbox("init")
@@ -126,7 +126,7 @@ class Functions(PgCase):
         self.assertEqual([f["text"] for f in self.json("migrate", "validate")["findings"]],
                          ["function former() was not created by this program"])
 
-    def test_non_owner_is_told_which_role_to_use(self):
+    def test_error_tells_a_non_owner_which_role_to_use(self):
         role = self.role("operator")
         self.assertIn("nothing to do", self.outbox("init", "--store", role).stdout)
         self.of_another_build()
@@ -211,7 +211,7 @@ class Validate(PgCase):
             self.sql(undo)
             self.assertEqual(self.json("migrate", "validate")["problems"], 0, undo)
 
-    def test_missing_tables_and_views_are_differences(self):
+    def test_validate_reports_missing_tables_and_views(self):
         self.outbox("init")
         self.sql("DROP TABLE outbox.setting; DROP VIEW outbox.consumer_status")
         self.assertEqual(self.differences(), ["table setting is missing", "view consumer_status is missing"])
@@ -223,7 +223,7 @@ class Validate(PgCase):
         self.assertEqual((said["ok"], {f["level"] for f in said["findings"]}), (True, {"note"}))
         self.assertIn("index event.mine_type was not created by this program", [f["text"] for f in said["findings"]])
 
-    def test_role_that_cannot_create_schemas_is_told_why(self):
+    def test_error_explains_why_a_role_cannot_create_a_schema(self):
         self.outbox("init")
         role = f"r{self.dbname[2:20]}"
         self.sql(f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA outbox TO {role}; GRANT SELECT ON outbox.meta TO {role}")
@@ -255,7 +255,7 @@ class Gen(PgCase):
         self.sql(self.gen())
         self.valid()
 
-    def test_flyway_runs_in_the_transaction_of_the_tool(self):
+    def test_flyway_migration_runs_in_the_transaction_of_flyway(self):
         text = self.gen("--tool", "flyway")
         self.assertTrue(text.startswith("-- V1__outbox.sql\n"))
         self.assertNotRegex(text, r"(?m)^(BEGIN|COMMIT);")
@@ -314,7 +314,7 @@ class Gen(PgCase):
         self.assertFalse(self.gone("billing_outbox"))
         self.assertTrue(self.gone("outbox"))
 
-    def test_gen_needs_no_server_and_reveals_no_secret(self):
+    def test_gen_works_without_a_server_and_reveals_no_secret(self):
         url = "postgres://app:s3cret%3F@nowhere.invalid:1/shop?sslmode=require&password=hush&sslpassword=hush2"
         text = self.gen("--service", "shop", store=url)
         for secret in ("s3cret", "hush"):
@@ -343,7 +343,7 @@ class Sqlite(Case):
         self.assertIn("newer", self.outbox("migrate", "up", status=DATA).stderr)
         self.assertIn("newer", self.outbox("migrate", "status").stdout)
 
-    def test_concurrent_migrations_run_once(self):
+    def test_concurrent_migrations_are_applied_once(self):
         children = [self.spawn(BIN, "migrate", "up", "--json") for _ in range(8)]
         for child in children:
             child.wait()

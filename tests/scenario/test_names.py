@@ -175,7 +175,7 @@ class Trapped(Names):
             self.assertNotIn("trap:", done.stdout + done.stderr)
             return done
 
-    def test_producer_runs_no_foreign_code(self):
+    def test_producer_never_runs_foreign_code(self):
         producer = self.grant("producer")
         self.set_trap()
         self.do(producer,
@@ -202,7 +202,7 @@ class Trapped(Names):
         self.cli(producer, "emit", "--ndjson", "-", input='{"type": "a", "payload": 1}\n' * 3)
         self.assert_unsprung()
 
-    def test_consumers_and_operators_run_no_foreign_code(self):
+    def test_consumers_and_operators_never_run_foreign_code(self):
         consumer, operator = self.grant("consumer"), self.grant("operator")
         for n in range(40): self.emit(f"a.{n % 2}", f"k/{n % 5}", n)
         self.set_trap()
@@ -231,7 +231,7 @@ class Trapped(Names):
             self.cli(operator, *args, status=None)
         self.assert_unsprung()
 
-    def test_owner_runs_no_foreign_code(self):
+    def test_owner_never_runs_foreign_code(self):
         self.sql("CREATE TABLE public.old (id pg_catalog.int8 PRIMARY KEY, event_type text, payload jsonb, created_at timestamptz, "
                  "processed_at timestamptz)")
         self.sql("INSERT INTO public.old VALUES (1, 'a', '1', now(), NULL)")
@@ -247,7 +247,7 @@ class Trapped(Names):
         self.assertEqual(self.as_boss("SELECT pg_catalog.count(*) FROM outbox.event"), [(2,)])
         self.assert_unsprung()
 
-    def test_superuser_creating_an_outbox_runs_no_foreign_code(self):
+    def test_superuser_creating_an_outbox_never_runs_foreign_code(self):
         self.set_trap()
         self.store = self.boss
         for args in (("init", "--store", self.boss + "&schema=second"), ("doctor",), ("status",), ("migrate", "validate")):
@@ -264,7 +264,7 @@ class Trapped(Names):
                          self.cli(self.boss, "migrate", "validate").stdout)
         self.assert_unsprung()
 
-    def test_application_names_cause_no_foreign_code_to_run(self):
+    def test_application_names_never_cause_foreign_code_to_run(self):
         guest = self.grant("producer", "consumer")
         self.sql("CREATE TABLE public.note (n pg_catalog.int4)")
         self.sql("GRANT ALL ON public.note TO PUBLIC")
@@ -309,7 +309,7 @@ class Catalog(PgCase):
         for name, bound, config, body in rows:
             with self.subTest(name):
                 own = "search_path=pg_catalog, pg_temp" in (config or [])
-                self.assertTrue(bound or own or NAMED in body, "it uses its caller's search_path")
+                self.assertTrue(bound or own or NAMED in body, "the function uses its caller's search_path")
 
     def test_hot_functions_are_called_without_changing_a_setting(self):
         """A `SET search_path` is done and undone at each call. Every emit and every claimed event passes through these."""
@@ -320,7 +320,7 @@ class Catalog(PgCase):
                "_places", "_sees", "_take_key", "_tenant_fits", "_wakeup_notify", "_window_events", "emit", "emit_once"}
         self.assertEqual(hot - free, set())
 
-    def test_check_for_qualified_names_is_reliable(self):
+    def test_functions_contain_no_unqualified_name(self):
         """No unqualified name is left: no bare operator, function or type."""
         self.outbox("init")
         keywords = {"IF", "AND", "OR", "NOT", "IN", "EXISTS", "VALUES", "RETURN", "WHERE", "SELECT", "COALESCE", "GREATEST", "LEAST",

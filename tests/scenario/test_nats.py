@@ -71,10 +71,10 @@ class Delivered(Own):
 
 @on_each_store
 class Refused(Own, Refusals):
-    def test_events_one_subject_refuses_are_buried_others_arrive(self):
+    def test_only_events_refused_by_one_subject_are_buried(self):
         self.check_subject("")
 
-    def test_events_refused_by_one_subject_are_buried_alone(self):
+    def test_exclusive_stream_also_buries_only_refused_events(self):
         self.check_subject("&exclusive=on")
 
     def check_subject(self, query):
@@ -82,7 +82,7 @@ class Refused(Own, Refusals):
         self.nats.stream("S", subjects=["s.good"])
         self.check_refused_among_others(self.to("s.{type}", query), lambda: len(self.nats.messages("S")), "does not include the subject s.bad")
 
-    def test_events_the_only_stream_refuses_are_buried(self):
+    def test_events_refused_by_the_only_stream_are_buried(self):
         self.nats.delete("S")
         self.check_refused_alone(self.to("s.a"), "has no stream S", lambda: self.nats.stream("S", subjects=["s.a"]),
                                  lambda: len(self.nats.messages("S")))
@@ -138,12 +138,12 @@ class Settings(Own, Case):
                 done = self.outbox(*args, status=78 if words else 0)
                 self.assertIn(words or "", done.stdout + done.stderr)
 
-    def test_relay_warns_of_a_stream_that_may_lose_events(self):
+    def test_relay_warns_about_a_stream_that_may_lose_events(self):
         self.emit("a")
         done = self.drain(*self.to())
         self.assertIn("consumer=out stream S: one replica", done.stderr)
 
-    def test_world_readable_secret_files_are_warned_about(self):
+    def test_world_readable_secret_files_cause_a_warning(self):
         for name in ("password-file", "token-file", "creds-file", "nkey-file"):
             secret = self.path(name)
             secret.write_text("geheim\n")

@@ -74,7 +74,7 @@ class Drift(Case):
         self.check_given("flag", lambda name: f"--{name}",
                          lambda names: ([f"--{name}={self.examples[name]}" for name in names], {}))
 
-    def test_options_are_accepted_by_their_own_command_only(self):
+    def test_each_option_is_accepted_only_by_its_own_command(self):
         """Each option with its own command and with one other, in turn; a soak tries all commands."""
         scopes = sorted({o["scope"] for o in self.options} - {"global", "outbox", "consumer"})
         own = sorted({o["name"] for o in self.options if o["scope"] in scopes})

@@ -112,7 +112,7 @@ class Pooler(Case):
             self.assertEqual(self.sql("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%%'"), [])
         self.check_sessions()
 
-    def test_more_relays_than_the_pool_has_connections_share_them(self):
+    def test_relays_share_a_pool_that_has_fewer_connections(self):
         relays = [self.mail("--batch", 5) for _ in range(2 * self.POOL)]
         self.numbers(0, 60)
         self.wait_for(60, *relays)

@@ -93,7 +93,7 @@ class Refused(Broker, Refusals):
         self.rabbit.declare(self.name, self.name, binding="good")
         self.check_refused_among_others(["--consumer", "out", "--sink", self.url()], self.arrivals(), "no queue is bound")
 
-    def test_events_the_only_exchange_refuses_are_buried(self):
+    def test_events_refused_by_the_only_exchange_are_buried(self):
         self.rabbit.delete(self.name)
         self.check_refused_alone(["--consumer", "out", "--sink", self.url("routing-key=k")], "no exchange",
                                  lambda: self.rabbit.declare(self.name, self.name), self.arrivals())
@@ -131,7 +131,7 @@ class Formats(Broker, Case):
         (key, properties, body), = self.rabbit.take(self.name)
         self.assertEqual((key, properties.headers, body), ("outbox.event.order", {"id": event, "x-delivery-count": 0}, b'{"a": 1.50}'))
 
-    def test_json_format_equals_the_file_sinks_line(self):
+    def test_json_format_matches_the_line_of_the_file_sink(self):
         self.emit("order.paid", "order/42", {"a": 1})
         self.send("format=json", name="out")
         (_, _, body), = self.rabbit.take(self.name)
@@ -156,7 +156,7 @@ class Receiving(Broker, Case):
                     if form != "debezium": self.assertEqual((got["type"], got["key"]), ("order.paid", "order/42"))
                 self.assertEqual(len(self.rabbit.take(self.name)), 1)
 
-    def test_check_compares_with_the_store(self):
+    def test_check_compares_messages_with_the_store(self):
         self.emit_many([{"type": "a", "aggregate_type": "k", "aggregate_id": str(i % 3), "payload": i} for i in range(300)])
         self.send()
         verdict, = self.received(f"queue={self.name}", "--check", "--consumer", "out")
@@ -174,7 +174,7 @@ class Receiving(Broker, Case):
         self.assertEqual([int(g["position"]) for g in got], list(range(500)))
         self.assertEqual(len(self.received(query, "--from", "490")), 10)
 
-    def test_exchange_stores_nothing(self):
+    def test_receiving_from_an_exchange_is_refused(self):
         said = self.outbox("receive", self.url(), status=78).stderr
         self.assertIn("an exchange stores no messages; add queue=NAME", said)
 

@@ -124,11 +124,11 @@ class Errors(unittest.TestCase):
 
 @on_each_store
 class Refused(Redis, Refusals):
-    def test_events_one_stream_refuses_are_buried_others_arrive(self):
+    def test_only_events_refused_by_one_stream_are_buried(self):
         self.redis("SET", "bad", "x")
         self.check_refused_among_others(self.to("{type}"), lambda: len(self.redis.entries("good")), "WRONGTYPE")
 
-    def test_events_the_only_stream_refuses_are_buried(self):
+    def test_events_refused_by_the_only_stream_are_buried(self):
         self.redis("SET", "s", "x")
         self.check_refused_alone(self.to("s"), "WRONGTYPE", lambda: self.redis("DEL", "s"), lambda: len(self.redis.entries("s")))
 
@@ -145,14 +145,14 @@ class RefusedBySeveral(Refusals, Case):
         self.check_refused_among_others(["--consumer", "out", "--sink", url], lambda: len(server_of(good)("XRANGE", good, "-", "+")),
                                         "WRONGTYPE", good=good)
 
-    def test_stream_of_a_cluster_is_refused_alone(self):
+    def test_only_the_refused_stream_of_a_cluster_fails(self):
         for together in (False, True):
             with self.subTest(together=together), broker_redis.Cluster(3, replicas=0) as cluster:
                 good = next(name for name in map("g{}".format, range(1000)) if (cluster.owner(name) is cluster.owner("bad")) == together)
                 self.check(cluster.url("stream={type}"), cluster.owner, good)
             self.sql("DELETE FROM outbox_dead")
 
-    def test_one_refused_stream_behind_sentinels_fails_alone(self):
+    def test_only_the_refused_stream_behind_sentinels_fails(self):
         with broker_redis.Sentinels(1, 1) as group: self.check(group.url("stream={type}"), lambda _: group.master(), "good")
 
 
@@ -253,7 +253,7 @@ class Streams(Redis):
         self.assertEqual(sorted(got), list(range(3000)))
         for key in range(7): self.assertEqual([n for n in got if n % 7 == key], list(range(key, 3000, 7)))
 
-    def test_exhausted_attempts_bury_the_event_and_delay_no_other(self):
+    def test_exhausted_event_is_buried_without_delaying_others(self):
         bad = self.emit("t", "bad/1", {"n": 1})
         self.emit("t", "good/1", {"n": 2})
         with Odd("bad") as odd:
@@ -327,7 +327,7 @@ class OnSqlite(Redis, Case):
         self.assertEqual(got["payload"]["_telemetry"], {"h": odd})
         self.assertEqual(self.redis("GET", "canary"), "sings")
 
-    def test_trimming_is_warned_about(self):
+    def test_trimming_causes_a_warning(self):
         log = self.drain("--consumer", "out", "--sink", self.redis.url("stream=s&maxlen=10")).stderr
         self.assertIn("maxlen lets Redis drop unread entries", log)
         self.assertNotIn("drop unread", self.drain(*self.to("s")).stderr)
@@ -413,7 +413,7 @@ class OnPostgres(Redis, PgCase):
         self.drain(*self.to("s"))
         self.assertTrue(self.sql("SELECT outbox.hwm('s')")[0][0].startswith("9000000000000-"))
 
-    def test_consumer_role_is_enough(self):
+    def test_relay_to_redis_needs_only_the_consumer_role(self):
         self.emit("t", "k/1", 1)
         store, self.store = self.store, self.role("consumer")
         try:
@@ -494,7 +494,7 @@ class Consuming(Redis, Case):
         self.assertIn("it has no event_id", said)
         self.assertIn("2 skipped", said)
 
-    def test_stops_on_sigterm_and_resumes_later(self):
+    def test_reader_stops_on_sigterm_and_resumes_later(self):
         child = self.spawn(BIN, "consume", self.redis.url("stream=s"), "--store", f"sqlite:{self.b}", "--group", "g", "--exec",
                            'echo "$OUTBOX_ID" >> got', log="consume.log")
         with self.relay(*self.to("s")):

@@ -74,7 +74,7 @@ class InACluster(Many):
         self.drain(*self.to("stream={{{aggregate_type}}}.{type[1]}"))
         self.assertEqual(sorted(node("DBSIZE") for node in self.cluster.masters()), [0, 0, 8])
 
-    def test_cluster_has_marks_receipts_replicas_and_a_lease(self):
+    def test_cluster_supports_marks_receipts_replicas_and_a_lease(self):
         self.fill(200)
         self.drain(*self.to("stream=k.{aggregate_id}&replicas=1&lease=lock:out&format=plain", "--receipts"))
         marks = [json.loads(line) for line in self.outbox("hwm", "--json").stdout.splitlines()]
@@ -128,7 +128,7 @@ class BySentinels(Many):
     def entries(self):
         return len(self.group.master()("XRANGE", "s", "-", "+"))
 
-    def test_z_failover_loses_no_event(self):
+    def test_z_failover_loses_nothing(self):
         """With replicas=1 nothing that was delivered is lost with the master."""
         url = self.group.url("stream=s&replicas=1")
         with self.serve("--consumer", "out", "--sink", url) as relay:

@@ -62,7 +62,7 @@ class RelayCase:
         return self.json("consumers", "show", name)
 
     def make_due(self):
-        """make_due makes events that wait for a retry due."""
+        """make_due makes events waiting for a retry due."""
         self.ask(f"UPDATE @parked SET due_at = {self.time_of(1)} WHERE due_at IS NOT NULL")
 
     def assert_settled(self, delivered, consumer="mail"):
@@ -88,7 +88,7 @@ class Order(RelayCase):
             self.wait_got([200, 201, 202, 203, 204, 205, 100, 101, 102, 103, 104, 105], relay=relay)
         self.assert_settled(12)
 
-    def test_without_order_a_failing_event_holds_back_no_other(self):
+    def test_without_order_a_failing_event_does_not_block_others(self):
         self.broken.touch()
         self.number(*range(1, 7))
         with self.relay(*self.failing("[ $OUTBOX_SEQ = 2 ]", "--retry", QUICK, "--order", "none")) as relay:
@@ -97,7 +97,7 @@ class Order(RelayCase):
             wait_until(lambda: self.got()[5:] == [2], what=relay.output)
         self.assert_settled(6)
 
-    def test_in_global_order_a_failing_event_holds_back_all(self):
+    def test_in_global_order_a_failing_event_holds_back_all_others(self):
         self.broken.touch()
         for n in range(1, 9): self.number(n, key=str(n))
         with self.relay(*self.failing("[ $OUTBOX_SEQ = 3 ]", "--retry", QUICK, "--order", "global")) as relay:
@@ -166,7 +166,7 @@ class Failing(RelayCase):
         self.assertEqual(self.got(), [])
         self.assert_settled(0)
 
-    def test_latest_error_is_stored_and_all_are_logged(self):
+    def test_latest_error_is_stored_and_every_error_is_logged(self):
         """C2.6, and C4.4: the fields of a dead letter."""
         event = self.emit("a", "k/1", 1)
         begun = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
@@ -199,7 +199,7 @@ class Failing(RelayCase):
         self.assertEqual(self.state(2)[0], "delivered")
         self.assert_settled(3)
 
-    def test_dead_letter_that_fails_again_is_a_dead_letter_again(self):
+    def test_retried_dead_letter_that_fails_is_a_dead_letter_again(self):
         self.number(1)
         sink = self.exec_sink("exit 1; ", "--retry", "base=1ms,attempts=2,outage=0s")
         self.drain(*sink)
@@ -209,7 +209,7 @@ class Failing(RelayCase):
         self.assertEqual([letter["attempts"] for letter in self.json("dead", "list")], [2])
         self.assert_settled(0)
 
-    def test_exit_65_is_rejected_at_once_and_75_is_retried(self):
+    def test_exit_65_rejects_the_event_at_once_and_75_retries(self):
         self.number(1, key="1")
         self.number(2, key="2")
         script = "[ $OUTBOX_SEQ != 1 ] || exit 65; [ $OUTBOX_ATTEMPT -ge 3 ] || exit 75; "
@@ -217,7 +217,7 @@ class Failing(RelayCase):
         self.assertEqual(self.state(1), ("expired", 1))
         self.assertEqual([(ev["payload"], ev["attempt"]) for ev in self.ndjson(self.out)], [(2, 3)])
 
-    def test_missing_command_uses_no_attempts(self):
+    def test_missing_command_does_not_use_up_attempts(self):
         self.number(1, 2)
         command = self.path("later.sh")
         with self.relay("--consumer", "mail", "--sink", f"exec:{command}", "--retry", "base=1ms,attempts=1,outage=0s") as relay:
@@ -234,7 +234,7 @@ class Failing(RelayCase):
         draft.chmod(0o755)
         draft.rename(path)
 
-    def test_down_sink_uses_no_attempts_and_gets_all_in_order(self):
+    def test_down_sink_gets_events_in_order_without_using_attempts(self):
         folder = self.path("not-yet")
         sink = self.file_sink(out=folder / "out")
         self.number(*range(30))
@@ -248,7 +248,7 @@ class Failing(RelayCase):
         self.assertEqual({ev["attempt"] for ev in self.ndjson(folder / "out")}, {1})
         self.assert_settled(60)
 
-    def test_consumer_that_always_fails_delays_no_other(self):
+    def test_consumer_that_always_fails_does_not_delay_others(self):
         """G7: the failing consumer retries for an hour."""
         bad = self.exec_sink("exit 1; ", "--retry", "base=1h,cap=1h,outage=0s", name="bad")
         with self.relay(*bad, *self.file_sink("good")) as relay:
@@ -259,7 +259,7 @@ class Failing(RelayCase):
             wait_until(lambda: self.state(5, "good")[0] == "delivered")
         self.assertEqual(self.state(5, "bad"), ("pending", 0))
 
-    def test_consumer_whose_sink_hangs_delays_no_other(self):
+    def test_consumer_whose_sink_hangs_does_not_delay_others(self):
         self.broken.touch()
         hangs = self.exec_sink(f"while [ -e {self.broken} ]; do sleep 0.02; done; ", name="slow", out=self.path("slow"))
         with self.relay(*hangs, *self.file_sink("good")) as relay:
@@ -272,7 +272,7 @@ class Failing(RelayCase):
 
 @on_each_store
 class Choosing(RelayCase):
-    def test_filters_by_type_and_by_payload(self):
+    def test_relay_filters_by_type_and_by_payload(self):
         for type, who in (("post.added", "user"), ("post.added", "bot"), ("post.gone", "user"), ("mail.sent", "user")):
             self.emit(type, payload={"authorType": who, "author": {"type": who}})
         self.drain(*self.file_sink("types", "--events", "post.*", out=self.path("types")),
@@ -293,7 +293,7 @@ class Choosing(RelayCase):
         self.assertEqual({name: self.got(self.path(name)) for name in starts},
                          {"all": [1, 2, 3, 4, 5], "new": [5], "some": [3, 4, 5]})
 
-    def test_known_consumer_ignores_from(self):
+    def test_existing_consumer_ignores_the_from_setting(self):
         self.number(1, 2)
         self.drain(*self.file_sink())
         self.number(3)
@@ -322,7 +322,7 @@ class Delay(RelayCase):
     def stamping(self, script="", *more):
         return self.exec_sink(f"{script}echo $OUTBOX_SEQ $(date +%s%N) >>{self.path('times')}; ", *more)
 
-    def test_delayed_event_is_on_time_and_holds_only_its_key(self):
+    def test_delayed_event_is_on_time_and_holds_back_only_its_key(self):
         events = [{"type": "a", "aggregate_type": "k", "aggregate_id": key, "payload": n} for n, key in enumerate("112", 1)]
         events[0]["delay"] = "2s"
         with self.relay(*self.stamping()) as relay:
@@ -382,7 +382,7 @@ class Operating(RelayCase):
             self.ask("INSERT INTO @event (type, aggregate_type, aggregate_id, payload) VALUES ('a', 'k', '1', '7')")
             wait_until(lambda: self.got() == [7], timeout=AT_ONCE, what=relay.output)
 
-    def test_consumer_removed_under_a_running_relay_stops_alone(self):
+    def test_only_the_consumer_removed_from_a_running_relay_stops(self):
         relay = self.relay(*self.file_sink("gone", out=self.path("gone")), *self.file_sink("stays"))
         self.number(1)
         self.wait_got([1], self.path("gone"), relay)
@@ -395,7 +395,7 @@ class Operating(RelayCase):
         self.assertEqual(self.got(self.path("gone")), [1])
         self.assertNotEqual(relay.stop(expect=None), 0, "one of its consumers could not continue")
 
-    def test_lanes_change_only_once_the_consumer_caught_up(self):
+    def test_lanes_change_only_once_the_consumer_has_caught_up(self):
         self.broken.touch()
         self.number(1, 2)
         fails = self.failing("true", "--retry", "base=1h,cap=1h,outage=0s")
@@ -462,7 +462,7 @@ class OfSqlite(RelayCase, Case):
 
 @on_each_store
 class Early:
-    def test_relay_before_init_names_the_init_command(self):
+    def test_relay_started_before_init_names_the_init_command(self):
         done = self.outbox("relay", "--consumer", "mail", "--sink", "stdout:", status=None)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("outbox init", done.stderr)
@@ -481,14 +481,14 @@ class Retention(RelayCase):
         self.ask(f"UPDATE @event SET created_at = {older('created_at')} WHERE seq <= ?", seq)
         self.ask(f"UPDATE @passed SET at = {older('at')}")
 
-    def test_relay_trims_old_events_that_every_consumer_has(self):
+    def test_relay_trims_old_events_received_by_every_consumer(self):
         self.number(*range(10))
         self.drain(*self.file_sink())
         self.age(7)
         with self.relay(*self.file_sink(), "--retention", "1h") as relay:
             wait_until(lambda: self.seqs() == [8, 9, 10], what=relay.output)
 
-    def test_paused_consumer_holds_its_events_and_is_named(self):
+    def test_trim_names_the_paused_consumer_that_holds_events(self):
         self.number(*range(4))
         late = self.file_sink("late", out=self.path("late"))
         self.drain(*self.file_sink(), *late)
@@ -599,7 +599,7 @@ class Stopping(RelayCase):
         self.assertLess(time.monotonic() - since, 5)
         self.assertIn("stopped by SIGTERM", relay.output())
 
-    def test_drain_ends_once_every_consumer_caught_up(self):
+    def test_drain_ends_once_every_consumer_has_caught_up(self):
         self.number(*range(500))
         self.drain(*self.file_sink("a", out=self.path("a")), *self.file_sink("b", out=self.path("b")))
         self.assertEqual(self.got(self.path("a")), [*range(500)])

@@ -38,7 +38,7 @@ class Counting:
         self.older(2, (self.event, "created_at"), (self.passed, "at"))
         self.assertEqual((self.trim("--dry-run"), self.trim()), (1, 1))
 
-    def test_samples_stay_few(self):
+    def test_number_of_samples_stays_small(self):
         for n in range(1, 5):
             self.emit("order.paid")
             self.deliver()
@@ -54,7 +54,7 @@ class Counting:
         self.outbox("consumers", "remove", "mail", "--yes")
         self.assertEqual(self.samples(), [])
 
-    def test_moved_back_position_discards_its_samples(self):
+    def test_moving_a_position_back_discards_its_samples(self):
         for _ in range(3): self.emit("order.paid")
         self.deliver()
         self.trim()
@@ -115,7 +115,7 @@ class Late(Exact):
         self.sql("UPDATE outbox.passed SET at = at - interval '169 hours'")
         self.assertEqual(self.json("trim")["events"], 1)
 
-    def test_open_transaction_slows_no_batch(self):
+    def test_open_transaction_does_not_slow_down_batches(self):
         """The index entries of deleted events stay; a batch begins behind those of the last one."""
         gone, calls = 20000, 20
         self.sql(f"INSERT INTO outbox.event (type) SELECT 'order.paid' FROM generate_series(1, {gone})")

@@ -1,4 +1,4 @@
-"""An operator retries events that wait for their next attempt, or are dead letters; the CLI names those that cannot be
+"""An operator retries events waiting for their next attempt, and dead letters; the CLI names those that cannot be
 retried."""
 import unittest
 
@@ -58,7 +58,7 @@ class Retry:
             wait_until(lambda: self.delivered() == ["other 1 2"], what=relay.output)
             self.assertEqual(self.states(), ["failed"])
 
-    def test_unretryable_events_are_named_and_the_rest_retried(self):
+    def test_unretryable_events_are_reported_and_the_rest_retried(self):
         first, behind = self.emit("later", key="k/1"), self.emit("later", key="k/1")
         with self.failed() as relay:
             told = self.outbox("events", "retry", behind, status=DATA).stderr
@@ -69,7 +69,7 @@ class Retry:
             wait_until(lambda: self.delivered() == ["mail 1 2", "mail 2 1"], what=relay.output)
             self.assertIn("neither waits for a retry", self.outbox("events", "retry", first, status=DATA).stderr)
 
-    def test_retried_letter_of_a_trimmed_event_is_found_again(self):
+    def test_retried_dead_letter_of_a_trimmed_event_is_found_again(self):
         id = self.emit("bad")
         self.drain("--consumer", "mail", "--sink", "exec:exit 65")
         self.outbox("trim", "--older-than", "0s", "--yes")

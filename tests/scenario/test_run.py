@@ -74,7 +74,7 @@ class Demo(unittest.TestCase):
             self.assertEqual((done.returncode, os.listdir(tmp)), (1, [stub.name]))
         self.assertIn("no room left\nrun: the mariadb server did not start\n", done.stderr)
 
-    def test_repeated_runs_print_no_warnings(self):
+    def test_repeated_runs_never_print_warnings(self):
         for n in range(5):
             done = subprocess.run([ROOT / "run", "--orders", "20"], cwd="/", env=clean_env(), capture_output=True, text=True,
                                   timeout=150, stdin=subprocess.DEVNULL)
@@ -106,7 +106,7 @@ class Demo(unittest.TestCase):
 
 
 class BareMachine(unittest.TestCase):
-    def test_configures_without_test_dependencies(self):
+    def test_build_is_configured_without_test_dependencies(self):
         with tempfile.TemporaryDirectory(prefix="ob") as tmp:
             tmp = pathlib.Path(tmp)
             known = subprocess.check_output(["pkg-config", "--variable", "pc_path", "pkg-config"], text=True)
@@ -171,7 +171,7 @@ class Packages(unittest.TestCase):
                               capture_output=True, text=True, env={"PATH": str(self.dir), **env}, stdin=subprocess.DEVNULL,
                               timeout=30)
 
-    def test_uninstallable_package_blocks_no_other(self):
+    def test_uninstallable_package_does_not_block_others(self):
         self.stub("apt-get", f'case "$*" in *-s*broken*) exit 100 ;; esac; echo "apt-get $*" >>{self.dir}/calls')
         self.lists = self.dir / "lists"
         self.lists.mkdir()
@@ -199,7 +199,7 @@ class Packages(unittest.TestCase):
         self.node("yes", f'echo "npm $*" >>{self.dir}/calls')
         self.assertEqual(self.calls(), [])
 
-    def test_webhook_libraries_are_outside_the_tree_or_skipped(self):
+    def test_webhook_libraries_are_kept_outside_the_tree_or_skipped(self):
         for tool in "mkdir", "timeout": (self.dir / tool).symlink_to(shutil.which(tool))
         self.stub("node", "exit 1")
         for status, said in ((0, ""), (1, "the tests that want {} are skipped: {} cannot get it from here\n")):
@@ -227,7 +227,7 @@ class Packages(unittest.TestCase):
         self.assertNotIn("went on", done.stdout)
         self.assertIn("apt-get install -y --no-install-recommends lack-b\n", done.stderr)
 
-    def test_missing_root_and_sudo_exits_69_naming_the_command(self):
+    def test_script_exits_69_and_names_the_command_without_root(self):
         self.user(1000)
         self.refused()
         self.assertEqual(self.calls(), [])

@@ -44,12 +44,12 @@ class Quick(unittest.TestCase):
 
 
 class Versions(unittest.TestCase):
-    def test_tests_of_the_newest_version_run_on_each_version(self):
+    def test_tests_about_postgresql_run_on_each_version(self):
         for label in (*postgres_versions.IN_EVERY_RUN, "fault/test_postgres_servers.py", "fault/test_clock.py"): self.assertTrue(postgres_versions.about_postgres(run.ROOT, label), label)
         for label in ("fault/test_mariadb.py", "scenario/test_cli.py", "store_sqlite"):
             self.assertFalse(postgres_versions.about_postgres(run.ROOT, label), label)
 
-    def test_unavailable_version_is_skipped_and_named(self):
+    def test_unavailable_version_is_skipped_and_reported(self):
         jobs = run.version_jobs("build", argparse.Namespace(versions=True, others={99: None}))
         with contextlib.redirect_stdout(io.StringIO()) as out:
             for job in jobs: run.report(run.run(job, 60))
@@ -79,7 +79,7 @@ class SecondChance(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as out: status = run.total(jobs)
         return status, out.getvalue()
 
-    def test_case_passing_alone_is_flaky_and_fails_no_run(self):
+    def test_case_that_passes_alone_is_flaky_but_not_a_failure(self):
         status, said = self.outcome([self.job("once", "well")])
         self.assertEqual(status, 0)
         self.assertIn("UNSTEADY build test_file.py Some.test_once", said)

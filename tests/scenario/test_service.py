@@ -144,7 +144,7 @@ class Reloading(ServiceCase):
             self.emit("t", payload=1)
             self.wait_numbers("a", [1], relay)
 
-    def test_reload_names_fixed_settings_and_changes_log_level(self):
+    def test_reload_reports_fixed_settings_and_changes_log_level(self):
         self.configure(self.file_sink("a"), log_level="error")
         with self.relay("-c", self.conf, wait=False) as relay:
             wait_until(lambda: self.sql("SELECT 1 FROM outbox_consumer"), what=relay.output)
@@ -231,7 +231,7 @@ class Notifying(ServiceCase):
         if watchdog: env["WATCHDOG_USEC"] = str(int(watchdog * 1e6))
         return manager, self.relay(*args, env=env)
 
-    def test_start_reload_and_stop_are_notified(self):
+    def test_service_manager_is_notified_of_start_reload_and_stop(self):
         self.configure(self.file_sink("a"))
         for address in (None, f"@outbox-test-{os.getpid()}"):
             manager, relay = self.manage("-c", self.conf, address=address)
@@ -303,7 +303,7 @@ class Early(Case):
         wait_until(lambda: self.ndjson(self.path("out")), what=relay.output)
         relay.stop()
 
-    def test_waiting_relay_is_alive_and_explains_why_unready(self):
+    def test_waiting_relay_is_alive_and_explains_why_it_is_unready(self):
         def fetch(path):
             try:
                 with urllib.request.urlopen(url + path, timeout=10) as answer: return answer.status, answer.read().decode()
@@ -370,7 +370,7 @@ class ReadOnly(Case):
 
 
 class Logging(ServiceCase):
-    def test_every_line_of_json_parses(self):
+    def test_every_json_line_parses(self):
         failing = ["--consumer", "bad", "--sink", """exec:printf 'q"uote \\\\ \\377 \\303\\274 \\033[31m' >&2; exit 65"""]
         self.emit("t", payload=1)
         with self.relay("--log-format", "json", *failing) as relay:
@@ -385,7 +385,7 @@ class Logging(ServiceCase):
         self.assertEqual((letter["consumer"], letter["level"]), ("bad", "error"))
         self.assertIn('q"uote \\', letter["message"])
 
-    def test_lines_about_an_event_have_its_fields(self):
+    def test_log_lines_about_an_event_contain_its_fields(self):
         event = self.emit("order.paid", "order/42", {"n": 1})
         sink = ["--consumer", "bad", "--sink", "exec:exit 1", "--retry", "base=1ms,cap=1ms,attempts=2,outage=0s"]
         with self.relay("--log-format", "json", *sink) as relay:
@@ -394,7 +394,7 @@ class Logging(ServiceCase):
         fields = [(line["event_id"], line["type"], line["key"], line["attempt"]) for line in lines if "event_id" in line]
         self.assertEqual(fields, [(event, "order.paid", "order/42", 1), (event, "order.paid", "order/42", 2)])
 
-    def test_last_error_is_json_too(self):
+    def test_last_error_is_also_json(self):
         done = self.outbox("relay", "--log-format", "json", status=CONFIG)
         line = json.loads(done.stderr)
         self.assertEqual(line["level"], "error")
@@ -413,7 +413,7 @@ class Logging(ServiceCase):
         repeats = [int(n) for n in re.findall(r"\.\.\. repeated (\d+) times? in \d+ s$", "\n".join(lines), re.MULTILINE)]
         return len(lines) - len(repeats), sum(repeats)
 
-    def test_repeated_lines_are_only_counted_after_the_tenth(self):
+    def test_repeated_lines_are_counted_not_shown_after_the_tenth(self):
         shown, counted = self.failing(60, "--log-hold", "3s")
         self.assertEqual(shown + counted, 60)
         self.assertGreaterEqual(shown, 10)

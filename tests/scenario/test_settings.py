@@ -94,7 +94,7 @@ class Rolling:
                 wait_until(lambda: self.ready(old)[0] == 200, what=old.output)
                 self.assertIn("its settings are in force again: resuming", old.output())
 
-    def test_replaced_order_and_lanes_stand_by_too(self):
+    def test_relay_with_replaced_order_or_lanes_also_stands_by(self):
         with self.host("old", lanes="1") as old:
             with self.host("new", lanes="4", order="none") as new:
                 self.wait_standing(old)
@@ -162,7 +162,7 @@ class Rolling:
         self.outbox("consumers", "set", "c", status=64)
         self.outbox("consumers", "set", "c", "--lanes", 2, "--order", "global", status=64)
 
-    def test_equivalent_filters_are_the_same_settings(self):
+    def test_equivalent_filters_count_as_the_same_settings(self):
         sink = "--consumer", "c", "--sink", f"file:{self.path('out')}"
         self.drain(*sink, "--events", "b.*,a.*", "--where", "n=1 and( m  exists)")
         for events, where in (("a.*,b.*", "n = 1 and (m exists)"), (" a.* ,b.*, a.**", " n=1  and (m exists)")):

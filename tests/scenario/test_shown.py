@@ -218,7 +218,7 @@ class Shown:
             if (start is None or e.n < start) and wants(e): self.model[name].state[e.n] = "before-start"
 
     def operate_on_letters(self, name):
-        """operate_on_letters: some dead letters are dropped, one is sent back."""
+        """operate_on_letters: some dead letters are dropped, one is sent back for retry."""
         c = self.model[name]
         dead = [e for e in self.events if c.state.get(e.n) == "expired"]
         self.rng.shuffle(dead)
@@ -576,13 +576,13 @@ class Shown:
 
     @thorough("one seed will do")
     @unittest.skipIf(SANITIZED, "repeats the same calls")
-    def test_states_and_counts_match_more_histories(self):
+    def test_states_and_counts_match_random_histories(self):
         for seed in range(2, 41 if SOAK else self.SEEDS + 1):
             self.doCleanups()
             self.setUp()
             self.look_at(seed)
 
-    def test_event_dated_in_the_future_blocks_no_trim(self):
+    def test_event_dated_in_the_future_does_not_block_trimming(self):
         for n in range(6): self.emit("a.x", None, n, "--idempotency-key", str(n))
         self.drain("--consumer", "all", "--sink", f"file:{self.path('all')}", "--receipts")
         self.from_the_future(2)
@@ -593,7 +593,7 @@ class Shown:
                              {"events": 6, "keys": 6, "inbox_rows": 0, "receipts": 6, "kept_for_pin": 0, "pin": None})
         self.assertEqual(self.json("status")["store"]["events"], 0)
 
-    def test_down_sink_is_shown_with_its_start(self):
+    def test_status_shows_since_when_a_sink_has_been_down(self):
         self.emit("a.x")
         with self.relay("--consumer", "mail", "--sink", f"file:{self.path('no')}/such/folder/out"):
             wait_until(lambda: self.consumer("mail").get("state") == "down", what=lambda: self.consumer("mail"))
@@ -627,7 +627,7 @@ class Sqlite(Shown, Case):
 
 
 class Postgres(Shown, PgCase):
-    # Where other transactions are under way, also of other databases, a consumer may be past an event and not know it yet.
+    # Where other transactions are under way, even in other databases, a consumer may be past an event and not know it yet.
     PREFIX, VIEW, SQL_UNSURE, EXACT_FLOOR = "outbox.", "outbox.delivery", False, False
     SEEDS = 2
     NUMBER = "(payload ->> 'n')::int"

@@ -66,7 +66,7 @@ class Skeleton:
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 
-    def test_service_is_generated_compiled_and_runs(self):
+    def test_generated_service_compiles_and_runs(self):
         self.check("nodii-tenant-service")
 
     def test_existing_files_are_never_overwritten(self):
@@ -96,7 +96,7 @@ class OnSqlite(Skeleton, Case):
         db.executescript(text)
         db.close()
 
-    def test_each_tool_has_its_files(self):
+    def test_each_migration_tool_gets_its_files(self):
         names = {"flyway": ["V1__outbox.sql"], "golang-migrate": ["000001_outbox.up.sql", "000001_outbox.down.sql"]}
         for tool, files in names.items():
             folder = self.path(tool)

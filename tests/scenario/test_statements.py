@@ -40,7 +40,7 @@ class Statements(unittest.TestCase):
         self.assertIn('"SELECT \':a\' FROM \\1outbox_t WHERE x = ? AND y = ? OR z = ?", twice_mariadb, 3', self.source.read_text())
         self.assertEqual(self.source.read_text().count('{"b", \'s\''), 2)
 
-    def test_shared_statement_has_parameters_and_text_of_both(self):
+    def test_statement_of_two_stores_has_the_parameters_of_both(self):
         self.assertEqual(self.make_both(DROP, "-- drop_claim (epoch int, owner str): it is over.\nDELETE FROM c WHERE o = :owner AND e = :epoch;\n").returncode, 0)
         self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n    struct str owner;\n};", self.header.read_text())
         self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch", drop_claim_sqlite, 2}', self.source.read_text())
@@ -66,13 +66,13 @@ class Statements(unittest.TestCase):
         self.assertIn('[SQL_SQLITE] = {"DELETE FROM c WHERE consumer = :consumer AND epoch = :epoch"', self.source.read_text())
         self.assertIn('[SQL_MARIADB] = {"DELETE FROM d WHERE e = ?"', self.source.read_text())
 
-    def test_shared_parameter_may_be_used_by_one_store_only(self):
+    def test_shared_parameter_may_be_used_by_only_one_store(self):
         text = "-- read (most int): some.\nSELECT @payload@;\n"
         self.assertEqual(self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: part.\nleft(p, :most);\n").returncode, 0)
         done = self.make_shared(text, "-- @payload@: all.\np;\n", "-- @payload@: all.\np;\n")
         self.assertIn("read: no store uses most", done.stderr)
 
-    def test_one_parameter_cannot_be_of_two_types(self):
+    def test_parameter_cannot_have_two_types(self):
         done = self.make_both(DROP, "-- drop_claim (consumer str): it is over.\nDELETE FROM c WHERE consumer = :consumer;\n")
         self.assertEqual(done.returncode, 1)
         self.assertIn("drop_claim: consumer is str in mariadb, and text elsewhere", done.stderr)
@@ -82,7 +82,7 @@ class Statements(unittest.TestCase):
         self.assertIn('"SELECT a, b FROM t WHERE c = \':no\'"', self.source.read_text())
         self.assertIn('#define SQL_PAIR "a, b"', self.header.read_text())
 
-    def test_inconsistent_statements_are_refused_naming_the_file(self):
+    def test_inconsistent_statements_are_refused_with_the_file_name(self):
         for text, why in ((DROP.replace(", epoch int", ""), "drop_claim: declared are ['consumer'], used are ['consumer', 'epoch']"),
                           (DROP.replace("epoch int", "epoch int, lane int"), "'lane'"), (DROP.replace("int)", "number)"), "no such type: number"),
                           (DROP.replace("-- drop_claim (", "-- ("), "does not open with"), (DROP.replace(";", ""), "a semicolon at its end"),

@@ -50,7 +50,7 @@ class Strangers(PgCase):
     def findings(self):
         return [f for f in self.json("doctor", status=None)["findings"] if f["name"] == "lock"]
 
-    def test_no_lock_of_an_unrelated_role_blocks_a_relay(self):
+    def test_lock_of_an_unrelated_role_never_blocks_a_relay(self):
         for how in ("", "_shared"):
             with self.subTest(how):
                 wait_until(lambda: not self.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'"))  # of the relay before
@@ -69,7 +69,7 @@ class Strangers(PgCase):
                     wait_until(lambda: "wake-ups work again" in relay.output(), SOON, relay.output)
                     self.assertEqual([f["level"] for f in self.findings()], ["ok"])
 
-    def test_unrelated_role_blocks_neither_init_nor_settling(self):
+    def test_unrelated_role_cannot_block_init_or_settling(self):
         self.squat("")
         self.sql("DELETE FROM outbox.meta WHERE name = 'functions'")
         self.outbox("init", timeout=SOON)
@@ -78,7 +78,7 @@ class Strangers(PgCase):
         epoch, = self.sql("SELECT epoch FROM outbox.claim('mail', 'w')")[0]
         self.assertEqual(self.sql("SELECT outbox.settle('mail', 'w', %s)", epoch), [(True,)])
 
-    def test_notifications_of_others_keep_no_idle_relay_awake(self):
+    def test_unrelated_notifications_do_not_keep_a_relay_awake(self):
         with self.mail() as relay:
             (pid,), = wait_until(lambda: self.sql("SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database WHERE d.datname = "
                                                   "current_database() AND locktype = 'advisory' AND mode = 'ExclusiveLock' AND granted"))
@@ -98,7 +98,7 @@ class Strangers(PgCase):
                 looks |= set(self.sql("SELECT query_start FROM pg_stat_activity WHERE pid = %s", pid))
             self.assertLess(len(looks), 20)
 
-    def test_unrelated_lock_holder_makes_no_commit_notify(self):
+    def test_unrelated_lock_holder_does_not_make_commits_notify(self):
         listener = psycopg2.connect(self.store)
         self.addCleanup(listener.close)
         listener.autocommit = True
@@ -116,7 +116,7 @@ class Strangers(PgCase):
         listener.poll()
         self.assertEqual(len(listener.notifies), 1, "only of the second, while a worker held the lock")
 
-    def test_producer_holding_the_wake_up_lock_is_reported_too(self):
+    def test_producer_holding_the_wake_up_lock_is_also_reported(self):
         """It emits and never sleeps; only roles that may work can take the lock."""
         for part, strange in ("producer", True), ("consumer", False):
             holder = psycopg2.connect(self.role(part))
@@ -127,7 +127,7 @@ class Strangers(PgCase):
             holder.close()
             wait_until(lambda: self.sql("SELECT count(*) FROM outbox._wakeup_locks()") == [(0,)])
 
-    def test_session_that_locks_a_consumers_row_is_named(self):
+    def test_relay_names_the_session_that_locks_a_consumers_row(self):
         holder = psycopg2.connect(self.store, application_name="the holder")
         self.addCleanup(holder.close)
         with self.mail() as relay:

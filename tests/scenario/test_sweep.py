@@ -49,7 +49,7 @@ class Postgres(Sweep, PgCase):
         return self.sql("SELECT a.pid, a.query_start FROM outbox._wakeup_locks() b JOIN pg_stat_activity a USING (pid) WHERE b.alone "
                         "AND NOT b.second AND a.state = 'idle'")
 
-    def test_sleeping_relay_sends_no_query_as_others_join_and_leave(self):
+    def test_sleeping_relay_stays_silent_as_others_join_and_leave(self):
         """The server records when each session last began a statement: an unchanged time means no statement. Only the lock
         holder is that quiet: a listener beside it is notified when the holder wakes, and polls every 10 s."""
         self.init()

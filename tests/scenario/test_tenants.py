@@ -95,7 +95,7 @@ class Tenants(PgCase):
 
     # ---- consuming ----
 
-    def test_tenant_consumer_gets_its_own_and_platform_gets_all(self):
+    def test_tenant_gets_its_own_events_and_the_platform_gets_all(self):
         self.mixed()
         self.assertEqual(self.drained("a-mail", "a"), ["a1", "a2"])
         self.assertEqual(self.drained("b-mail", "b"), ["b1", "b2"])
@@ -250,7 +250,7 @@ class Tenants(PgCase):
 
     # ---- the platform's rights ----
 
-    def test_only_the_platform_trims(self):
+    def test_only_the_platform_can_trim(self):
         self.mixed()
         self.drained("a-mail", "a")
         said = self.outbox("trim", "--older-than", "0s", "--yes", "--store", self.of("a", self.operator), status=CONFIG).stderr
@@ -259,7 +259,7 @@ class Tenants(PgCase):
         self.drained("all", None)
         self.assertEqual(self.json("trim", "--older-than", "0s", "--yes", "--store", self.operator)["events"], 6)
 
-    def test_role_bypassing_row_security_serves_no_tenant(self):
+    def test_role_bypassing_row_security_cannot_serve_a_tenant(self):
         self.mixed()
         self.assertIn("row-level security", self.outbox("status", "--store", self.of("a", self.store), status=CONFIG).stderr)
         owner = self.connect("a", self.store)

@@ -94,7 +94,7 @@ class Events(Terminal):
             known = {c for c in part if unicodedata.category(c)[0] in "LNPS" and not unfit(c)}
             self.assertEqual(known - set(payload), set())  # readable text is unchanged
 
-    def test_log_shows_no_control_characters(self):
+    def test_log_never_shows_control_characters(self):
         """As text, and as JSON, whose message can be decoded and shown; an event's own fields keep their values."""
         self.put()
         sink = ["--consumer", "c", "--sink", f"exec:printf '%s' '{EVIL}' >&2; exit 65"]
@@ -136,7 +136,7 @@ class Events(Terminal):
         self.assertEqual(child.wait(TIMEOUT), 0, data)
         return data.decode().replace("\r\n", "\n")
 
-    def test_sink_stdout_escapes_for_a_terminal_only(self):
+    def test_stdout_sink_escapes_only_for_a_terminal(self):
         self.put()
         seen = self.shown(self.tty("relay", "--drain", "--consumer", "c", "--sink", "stdout:").replace("\t", " "))
         self.assertEqual(json.loads(seen)["payload"], self.EVENT["payload"])
@@ -144,7 +144,7 @@ class Events(Terminal):
         self.assertIn("\u202e", piped)
         self.assertEqual(json.loads(piped), {**json.loads(seen), "consumer": "d"})
 
-    def test_tables_on_a_terminal_show_no_control_characters(self):
+    def test_tables_on_a_terminal_never_show_control_characters(self):
         self.put()
         for args in (["events", "list"], ["events", "show", "1"], ["status"]): self.shown(self.tty(*args), args)
 
@@ -213,7 +213,7 @@ class Outside(Terminal):
         self.assertIn(r"a\u202eb.conf: ok", text)
         self.shown(self.outbox("relay", "--drain", "-c", path).stderr)
 
-    def test_sql_with_an_unprintable_name_goes_to_files_only(self):
+    def test_sql_with_an_unprintable_name_goes_only_to_files(self):
         store = {"OUTBOX_STORE": "postgres:///x?schema=a%E2%80%AEb"}
         said = self.outbox("migrate", "gen", env=store, status=None)
         self.assertIn("--out-dir", self.shown(said.stderr), said.stdout[:200])

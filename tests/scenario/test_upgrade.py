@@ -159,7 +159,7 @@ class Upgrade:
         for command in (("status",), ("emit", "t"), ("init",), ("migrate", "up"), ("relay", *self.consumer(), "--drain")):
             with self.subTest(command): self.assertIn(NEWER, self.outbox(*command, status=DATA).stderr)
 
-    def test_concurrent_upgrades_run_once(self):
+    def test_concurrent_upgrades_are_applied_once(self):
         self.emit("t")
         children = [self.spawn(self.NEXT, "migrate", "up", "--json") for _ in range(4)]
         for child in children: child.wait()

@@ -32,7 +32,7 @@ class Bumped:
         after = [e["payload"] for e in read_ndjson(out)]
         self.assertEqual(after, list(range(2000)), f"lost or repeated; {len(came)} arrived")
 
-    def test_idle_relay_stops_after_an_upgrade_too(self):
+    def test_idle_relay_also_stops_after_an_upgrade(self):
         self.outbox("init")
         relay = self.relay("--consumer", "a", "--sink", f"file:{self.path('out')}", "--sweep", "200ms")
         self.set_version(99)
@@ -56,7 +56,7 @@ class BumpedMariaDB(Bumped, MariaCase):
 class BumpedPostgres(Bumped, PgCase):
     meta = "outbox.meta"
 
-    def test_plain_sql_worker_is_told_about_the_upgrade(self):
+    def test_error_tells_a_plain_sql_worker_about_the_upgrade(self):
         self.outbox("init")
         self.sql("SELECT outbox.register('w')")
         self.emit("t")

@@ -161,7 +161,7 @@ class Asymmetric(WebhookCase):
                            request.headers["webhook-timestamp"], "--signature", request.headers["webhook-signature"],
                            input=request.body, status=status).stdout
 
-    def test_private_key_signs_beside_a_secret(self):
+    def test_private_key_and_secret_both_sign(self):
         request = self.sent(f"{SECRET}\n# the pair\n{PRIVATE}\n")
         first, second = request.headers["webhook-signature"].split(" ")
         self.assertEqual(first, self.signature(request))
@@ -183,7 +183,7 @@ class Asymmetric(WebhookCase):
         other = "whpk_" + base64.b64encode(ed25519.public(SEED[::-1])).decode()
         self.assertIn("not genuine", self.outbox(*args, input=body, env={"KEYS": other}, status=1).stdout)
 
-    def test_pairs_are_rotated_without_a_gap(self):
+    def test_key_pairs_are_rotated_without_a_gap(self):
         fresh = self.outbox("webhook", "secret", "--asymmetric").stdout
         private, comment = fresh.splitlines()
         self.assertRegex(private, r"^whsk_[A-Za-z0-9+/]{86}==$")
@@ -254,7 +254,7 @@ class Encrypted(WebhookCase):
             self.assertEqual(len(endpoint.requests), 1)
 
     @unittest.skipUnless(shutil.which("nghttpd"), "nghttpd (nghttp2-server) is not installed")
-    def test_http_2_carries_many_over_one_connection(self):
+    def test_http_2_carries_many_events_over_one_connection(self):
         authority, certificate, key = certificates(self.dir)
         for path in (self.dir, certificate, key): path.chmod(0o755)
         (self.dir / "hook").write_text("ok")
@@ -374,7 +374,7 @@ class Listening(WebhookCase):
         made = hmac.new(base64.b64decode(secret[6:]), f"{id}.{at}.".encode() + body, hashlib.sha256).digest()
         return [f"webhook-id: {id}", f"webhook-timestamp: {at}", "webhook-signature: v1," + base64.b64encode(made).decode()]
 
-    def test_only_whole_seconds_within_five_minutes_are_a_timestamp(self):
+    def test_timestamp_must_be_whole_seconds_within_five_minutes(self):
         child, url = self.listen("--verify", self.secrets)
         now = int(time.time())
         self.assertEqual(self.post(url, *self.signed()), 204)
@@ -483,7 +483,7 @@ class Listening(WebhookCase):
         self.assertIn("-> 204, genuine\n", child.output())
         child.stop()
 
-    def test_sign_and_verify_by_hand(self):
+    def test_commands_sign_and_verify_as_the_specification_does(self):
         body = b'{"test": 2432232314}'
         self.secrets.write_text("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
         common = ["--secret-file", self.secrets, "--id", "msg_p5jXN8AQM9LWM0D4loKWxJek", "--timestamp", "1614265330"]

@@ -202,7 +202,7 @@ static void letters(struct sim *w, int c)
         sim_fail(w, "%s", err.text);
     if (n)
         sim_trace(w, "%lld dead letters of %s are %s", (long long)n, q.consumer,
-                  drop ? "dropped" : "sent back");
+                  drop ? "dropped" : "sent back for retry");
     if (drop)
         check_dropped(w, c);
     else

@@ -84,7 +84,7 @@ static int leave(const struct from *f, int r, struct error *err)
 
 /* ---- claims ---- */
 
-/* in_company makes a turn like a relay with many consumers, in half of the cases where the store
+/* in_company takes a turn like a relay with many consumers, in half of the cases where the store
  * can: by turns, and by turn if it is not simple. A store with several writers has one way for a
  * single turn and another for several; so half of these turns are requested in both ways, and the
  * store makes one of them. */

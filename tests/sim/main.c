@@ -72,7 +72,7 @@ static void tell(const struct totals *t, double took)
 
 /* The history of a seed has faults of every kind, then all of them end. A failure prints the
  * command that replays it. */
-static void random_histories_break_no_guarantee(void **state)
+static void random_histories_never_break_a_guarantee(void **state)
 {
     struct totals totals = {0};
     double start = seconds();
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
                                             {"steps", 1, NULL, 't'},    {"trace", 0, NULL, 'v'},
                                             {"postgres", 0, NULL, 'p'}, {"mariadb", 0, NULL, 'm'},
                                             {"share", 1, NULL, 'h'},    {NULL, 0, NULL, 0}};
-    const struct CMUnitTest tests[] = {cmocka_unit_test(random_histories_break_no_guarantee)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(random_histories_never_break_a_guarantee)};
     uint64_t seeds = 0, part = SEEDS;
     int c;
     asked.first = asked.n = 1;

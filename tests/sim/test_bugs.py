@@ -53,7 +53,7 @@ class Bugs(unittest.TestCase):
                      "What.\nSeen by: sim\n\n@@ src/a.c\n+2\n", "What.\nSeen by: sim\n\n@@ src/a.c\n 2\n", "What.\nSeen by: sim\n\n@@ a\n-1\n2\n"):
             with self.subTest(text), self.assertRaisesRegex(bugs.Stale, "EXAMPLE"): bug(text)
 
-    def test_change_applies_in_its_function_in_any_layout(self):
+    def test_change_applies_within_its_function_in_any_layout(self):
         self.assertEqual(self.changed("l->to = l->from + n;", "l->to = n;"), CODE.replace("l->to =\n        l->from + n", "l->to = n"))
         self.assertEqual(self.changed("return n;", "return 1;"), "return 1;".join(CODE.rsplit("return n;", 1)))
 
@@ -62,7 +62,7 @@ class Bugs(unittest.TestCase):
                                    ("l->to", "other", "0 times"), ("l->to", "claims", "no function claims")):
             with self.subTest(old), self.assertRaisesRegex(bugs.Stale, why): self.changed(old, "", function)
 
-    def test_bug_that_no_longer_applies_is_named_with_its_place(self):
+    def test_error_names_a_bug_that_no_longer_applies_and_its_place(self):
         stale = bug("What.\nSeen by: sim\n\n@@ src/engine/retry.c\n-this is nowhere\n")
         with self.assertRaisesRegex(bugs.Stale, r"EXAMPLE can no longer be put into src/engine/retry.c: not once but 0 times"):
             bugs.mutate(stale)

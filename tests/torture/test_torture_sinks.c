@@ -110,7 +110,7 @@ static void torture(const char *url)
         fail_msg("%s: %ld blocks left", url, fail_blocks() - before);
 }
 
-static void no_event_is_rejected_for_a_lack_of_memory(void **state)
+static void lack_of_memory_never_causes_a_rejection(void **state)
 {
     (void)state;
     /* Nothing listens at port 1. */
@@ -143,7 +143,7 @@ static void no_event_is_rejected_for_a_lack_of_memory(void **state)
 
 #ifdef OUTBOX_NATS
 /* A message is created only once there is a connection, so it gets one that leads nowhere. */
-static void no_nats_message_is_unfit_for_a_lack_of_memory(void **state)
+static void lack_of_memory_never_makes_a_nats_message_unfit(void **state)
 {
     (void)state;
     const struct sink_ops *ops;
@@ -197,7 +197,7 @@ static struct nats_sink *open_ready(const struct sink_config *cfg, struct nats_l
 }
 
 /* Memory runs out in the middle of a submit call, after which a new connection could be begun. */
-static void chain_cut_by_lack_of_memory_accepts_no_later_event(void **state)
+static void chain_broken_by_lack_of_memory_never_accepts_later_events(void **state)
 {
     (void)state;
     struct nats_stream stream = {.last_seq = 1};
@@ -244,10 +244,10 @@ static void chain_cut_by_lack_of_memory_accepts_no_later_event(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_event_is_rejected_for_a_lack_of_memory),
+        cmocka_unit_test(lack_of_memory_never_causes_a_rejection),
 #ifdef OUTBOX_NATS
-        cmocka_unit_test(no_nats_message_is_unfit_for_a_lack_of_memory),
-        cmocka_unit_test(chain_cut_by_lack_of_memory_accepts_no_later_event),
+        cmocka_unit_test(lack_of_memory_never_makes_a_nats_message_unfit),
+        cmocka_unit_test(chain_broken_by_lack_of_memory_never_accepts_later_events),
 #endif
     };
     fail_setup();

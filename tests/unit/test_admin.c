@@ -160,7 +160,7 @@ struct asked {
     unsigned status;
 };
 
-static void only_our_own_host_names_are_answered(void **state)
+static void only_requests_to_our_own_host_names_are_answered(void **state)
 {
     static const struct asked asked[] = {
         {"127.0.0.1", "localhost:8025", NULL, 0},
@@ -388,7 +388,7 @@ static void request_and_response_have_deadlines(void **state)
     }
 }
 
-static void client_without_request_is_disconnected_first(void **state)
+static void client_without_a_request_is_disconnected_first(void **state)
 {
     struct connections g;
     int pair[CONNECTIONS_MAX][2];
@@ -418,14 +418,14 @@ int main(void)
         cmocka_unit_test(several_tokens_are_valid_at_once),
         cmocka_unit_test(invalid_tokens_are_refused_without_being_echoed),
         cmocka_unit_test(host_header_is_parsed_as_browsers_write_it),
-        cmocka_unit_test(only_our_own_host_names_are_answered),
+        cmocka_unit_test(only_requests_to_our_own_host_names_are_answered),
         cmocka_unit_test(invalid_hosts_are_refused_in_the_settings),
         cmocka_unit_test(pages_of_other_origins_are_not_answered),
         cmocka_unit_test(malformed_requests_are_not_answered),
         cmocka_unit_test(clients_with_the_token_get_details),
         cmocka_unit_test(loopback_addresses_are_recognized),
         cmocka_unit_test(request_and_response_have_deadlines),
-        cmocka_unit_test(client_without_request_is_disconnected_first),
+        cmocka_unit_test(client_without_a_request_is_disconnected_first),
     };
     return cmocka_run_group_tests_name("admin", tests, NULL, NULL);
 }

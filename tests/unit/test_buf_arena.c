@@ -10,7 +10,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 
-static void grows_by_doubling_up_to_the_ceiling(void **state)
+static void buffer_doubles_up_to_its_ceiling(void **state)
 {
     (void)state;
     struct buf b;
@@ -101,7 +101,7 @@ static void cstr_fits_at_the_ceiling(void **state)
     buf_release(&b);
 }
 
-static void writes_numbers_as_printf_does(void **state)
+static void numbers_are_written_as_by_printf(void **state)
 {
     (void)state;
     static const int64_t numbers[] = {0, 1, -1, 9, 10, -10, 1234567890123, INT64_MAX, INT64_MIN};
@@ -174,7 +174,7 @@ static void pieces_do_not_overlap(void **state)
 
 /* After a few rounds of the same size, one block holds the batch, so the first allocation always
  * returns the same address. */
-static void steady_batches_reuse_one_block(void **state)
+static void batches_of_steady_size_reuse_one_block(void **state)
 {
     (void)state;
     struct arena a;
@@ -260,18 +260,18 @@ static void one_piece_may_be_larger_than_any_block(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grows_by_doubling_up_to_the_ceiling),
+        cmocka_unit_test(buffer_doubles_up_to_its_ceiling),
         cmocka_unit_test(failed_append_keeps_the_content_and_is_sticky),
         cmocka_unit_test(truncate_undoes_a_half_written_record),
         cmocka_unit_test(clear_resets_the_error_and_keeps_the_memory),
         cmocka_unit_test(cstr_of_an_empty_buffer_is_empty),
         cmocka_unit_test(cstr_fits_at_the_ceiling),
-        cmocka_unit_test(writes_numbers_as_printf_does),
+        cmocka_unit_test(numbers_are_written_as_by_printf),
         cmocka_unit_test(huge_sizes_fail_without_overflow),
         cmocka_unit_test(absent_strings_add_nothing),
         cmocka_unit_test(memory_is_aligned_for_any_type),
         cmocka_unit_test(pieces_do_not_overlap),
-        cmocka_unit_test(steady_batches_reuse_one_block),
+        cmocka_unit_test(batches_of_steady_size_reuse_one_block),
         cmocka_unit_test(limit_counts_allocated_bytes),
         cmocka_unit_test(zalloc_zeroes_reused_memory_and_refuses_overflow),
         cmocka_unit_test(bytes_copies_and_terminates),

@@ -94,7 +94,7 @@ static void first_answer_clears_reports_of_another_relay(void **state)
     assert_false(circuit_report_take(&r, &text)); /* already known */
 }
 
-static void problem_is_reported_once_and_cleared_when_solved(void **state)
+static void problem_is_reported_once_and_cleared_once_solved(void **state)
 {
     (void)state;
     struct circuit_report r = {0};
@@ -134,7 +134,7 @@ int main(void)
         cmocka_unit_test(longer_requested_wait_is_kept),
         cmocka_unit_test(limit_recovers_by_doubling),
         cmocka_unit_test(first_answer_clears_reports_of_another_relay),
-        cmocka_unit_test(problem_is_reported_once_and_cleared_when_solved),
+        cmocka_unit_test(problem_is_reported_once_and_cleared_once_solved),
         cmocka_unit_test(reason_for_a_pause_stays_until_resumed),
     };
     return cmocka_run_group_tests_name("circuit", tests, NULL, NULL);

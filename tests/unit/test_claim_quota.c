@@ -11,7 +11,7 @@
 #define QUICK (50 * MS_NS)
 #define SLOW (1500 * MS_NS)
 
-static void starts_at_64_or_the_flight_limit_within_its_maximum(void **state)
+static void quota_starts_at_64_or_the_flight_limit_within_its_maximum(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -25,7 +25,7 @@ static void starts_at_64_or_the_flight_limit_within_its_maximum(void **state)
     assert_int_equal(b.n, 10);
 }
 
-static void quota_starts_at_8_or_the_flight_limit_within_its_maximum(void **state)
+static void small_quota_starts_at_8_or_the_flight_limit(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -40,7 +40,7 @@ static void quota_starts_at_8_or_the_flight_limit_within_its_maximum(void **stat
     assert_int_equal(b.n, 5);
 }
 
-static void full_quick_batch_doubles_up_to_the_maximum(void **state)
+static void full_quick_batch_doubles_the_quota_up_to_the_maximum(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -55,7 +55,7 @@ static void full_quick_batch_doubles_up_to_the_maximum(void **state)
     assert_int_equal(b.n, 200);
 }
 
-static void slow_batch_halves_down_to_the_flight_limit(void **state)
+static void slow_batch_halves_the_quota_down_to_the_flight_limit(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -66,7 +66,7 @@ static void slow_batch_halves_down_to_the_flight_limit(void **state)
     assert_int_equal(b.n, 20);
 }
 
-static void halving_ends_at_one(void **state)
+static void halving_the_quota_stops_at_one(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -80,7 +80,7 @@ static void halving_ends_at_one(void **state)
     assert_int_equal(b.n, 1);
 }
 
-static void memory_is_twice_the_usage_within_bounds(void **state)
+static void memory_estimate_is_twice_the_usage_within_bounds(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -97,7 +97,7 @@ static void memory_is_twice_the_usage_within_bounds(void **state)
 }
 
 /* Claims of few retries alternate with claims of many new events. */
-static void memory_is_not_forgotten_after_one_small_batch(void **state)
+static void memory_estimate_survives_one_small_batch(void **state)
 {
     (void)state;
     struct claim_quota b;
@@ -192,7 +192,7 @@ static void memory_kept_by_a_consumer_is_not_counted_twice(void **state)
     assert_int_equal(claim_quota_reserve(&p, 0, false), 0);
 }
 
-static void held_is_the_sum_of_all_parts_and_the_peak_is_remembered(void **state)
+static void held_memory_is_summed_and_its_peak_is_remembered(void **state)
 {
     (void)state;
     struct budget b = {.limit = 8 * MIB};
@@ -211,19 +211,19 @@ static void held_is_the_sum_of_all_parts_and_the_peak_is_remembered(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(starts_at_64_or_the_flight_limit_within_its_maximum),
-        cmocka_unit_test(quota_starts_at_8_or_the_flight_limit_within_its_maximum),
-        cmocka_unit_test(full_quick_batch_doubles_up_to_the_maximum),
-        cmocka_unit_test(slow_batch_halves_down_to_the_flight_limit),
-        cmocka_unit_test(halving_ends_at_one),
-        cmocka_unit_test(memory_is_twice_the_usage_within_bounds),
-        cmocka_unit_test(memory_is_not_forgotten_after_one_small_batch),
+        cmocka_unit_test(quota_starts_at_64_or_the_flight_limit_within_its_maximum),
+        cmocka_unit_test(small_quota_starts_at_8_or_the_flight_limit),
+        cmocka_unit_test(full_quick_batch_doubles_the_quota_up_to_the_maximum),
+        cmocka_unit_test(slow_batch_halves_the_quota_down_to_the_flight_limit),
+        cmocka_unit_test(halving_the_quota_stops_at_one),
+        cmocka_unit_test(memory_estimate_is_twice_the_usage_within_bounds),
+        cmocka_unit_test(memory_estimate_survives_one_small_batch),
         cmocka_unit_test(without_a_budget_batches_are_unlimited),
         cmocka_unit_test(sole_consumer_is_unlimited_up_to_half_the_budget),
         cmocka_unit_test(greedy_consumers_get_equal_shares),
         cmocka_unit_test(consumer_without_memory_always_gets_a_little),
         cmocka_unit_test(memory_kept_by_a_consumer_is_not_counted_twice),
-        cmocka_unit_test(held_is_the_sum_of_all_parts_and_the_peak_is_remembered),
+        cmocka_unit_test(held_memory_is_summed_and_its_peak_is_remembered),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

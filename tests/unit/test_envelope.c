@@ -21,7 +21,7 @@ static void writes(const struct event *ev, const char *want)
 }
 
 /* The format is public (C3.4). */
-static void writes_exactly_these_keys_in_this_order(void **state)
+static void envelope_has_exactly_these_keys_in_this_order(void **state)
 {
     (void)state;
     writes(&full, "{\"event_id\":\"0197c9a2-5b1e-7c3a-9f00-1234567890ab\",\"topic\":\"order."
@@ -154,7 +154,7 @@ static void non_envelopes_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_exactly_these_keys_in_this_order),
+        cmocka_unit_test(envelope_has_exactly_these_keys_in_this_order),
         cmocka_unit_test(absent_parts_are_null),
         cmocka_unit_test(telemetry_only_adds_a_last_member),
         cmocka_unit_test(envelope_round_trips),

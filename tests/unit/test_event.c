@@ -59,7 +59,7 @@ static void refused(const struct new_event *ev, const char *want)
 
 static const struct str absent = {NULL, 0};
 
-static void accepts_a_full_and_a_minimal_event(void **state)
+static void full_and_minimal_events_are_accepted(void **state)
 {
     (void)state;
     struct new_event ev = sound(), bare = {.type = STR("x")};
@@ -67,7 +67,7 @@ static void accepts_a_full_and_a_minimal_event(void **state)
     accepted(&bare);
 }
 
-static void type_is_refused_when_missing_empty_or_too_long(void **state)
+static void missing_empty_or_overlong_type_is_refused(void **state)
 {
     (void)state;
     WITH(type, absent, "type is missing");
@@ -76,7 +76,7 @@ static void type_is_refused_when_missing_empty_or_too_long(void **state)
     FINE(type, ((struct str){long_text, 255}));
 }
 
-static void type_is_refused_with_white_space(void **state)
+static void type_with_white_space_is_refused(void **state)
 {
     (void)state;
     WITH(type, STR("a b"), "type has white space at byte 1");
@@ -121,7 +121,7 @@ static void aggregate_needs_both_type_and_id(void **state)
     WITH(aggregate_type, STR(""), "aggregate type is empty");
 }
 
-static void slash_is_for_aggregate_ids_only(void **state)
+static void only_aggregate_ids_may_contain_a_slash(void **state)
 {
     (void)state;
     WITH(aggregate_type, STR("a/b"),
@@ -129,14 +129,14 @@ static void slash_is_for_aggregate_ids_only(void **state)
     FINE(aggregate_id, STR("a/b/c"));
 }
 
-static void aggregates_may_hold_quotes_and_spaces(void **state)
+static void aggregates_may_contain_quotes_and_spaces(void **state)
 {
     (void)state;
     FINE(aggregate_type, STR("it's a \"type\""));
     FINE(aggregate_id, STR("'; drop table event; -- \\ \xf0\x9f\x98\x80"));
 }
 
-static void keys_have_limits_and_are_not_empty(void **state)
+static void empty_or_overlong_keys_are_refused(void **state)
 {
     (void)state;
     struct str full = {long_text, EVENT_KEY_MAX}, over = {long_text, EVENT_KEY_MAX + 1};
@@ -247,7 +247,7 @@ static void time_too_far_ahead_is_refused(void **state)
             assert_string_equal(err_.text, want_); \
     } while (0)
 
-static void stored_event_no_sink_can_express_is_refused(void **state)
+static void stored_event_that_no_sink_can_express_is_refused(void **state)
 {
     (void)state;
     STORED(id, STR("7"), "malformed: id is not a UUID");
@@ -332,22 +332,22 @@ static void similar_ids_spread_over_the_lanes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_a_full_and_a_minimal_event),
-        cmocka_unit_test(type_is_refused_when_missing_empty_or_too_long),
-        cmocka_unit_test(type_is_refused_with_white_space),
+        cmocka_unit_test(full_and_minimal_events_are_accepted),
+        cmocka_unit_test(missing_empty_or_overlong_type_is_refused),
+        cmocka_unit_test(type_with_white_space_is_refused),
         cmocka_unit_test(control_characters_are_refused_everywhere),
         cmocka_unit_test(invalid_utf8_is_refused_everywhere),
         cmocka_unit_test(aggregate_needs_both_type_and_id),
-        cmocka_unit_test(slash_is_for_aggregate_ids_only),
-        cmocka_unit_test(aggregates_may_hold_quotes_and_spaces),
-        cmocka_unit_test(keys_have_limits_and_are_not_empty),
+        cmocka_unit_test(only_aggregate_ids_may_contain_a_slash),
+        cmocka_unit_test(aggregates_may_contain_quotes_and_spaces),
+        cmocka_unit_test(empty_or_overlong_keys_are_refused),
         cmocka_unit_test(payload_is_json_within_its_limit),
         cmocka_unit_test(payload_size_is_checked_before_its_syntax),
         cmocka_unit_test(headers_are_an_object_of_strings),
         cmocka_unit_test(header_names_are_checked_after_unescaping),
         cmocka_unit_test(headers_have_a_limit),
         cmocka_unit_test(time_too_far_ahead_is_refused),
-        cmocka_unit_test(stored_event_no_sink_can_express_is_refused),
+        cmocka_unit_test(stored_event_that_no_sink_can_express_is_refused),
         cmocka_unit_test(stored_event_that_breaks_newer_rules_is_delivered),
         cmocka_unit_test(inbox_accepts_names_and_keys_within_their_limits),
         cmocka_unit_test(key_hash_is_stable_across_versions),

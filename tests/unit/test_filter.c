@@ -98,7 +98,7 @@ static void no_filter_passes_everything(void **state)
     }
 }
 
-static void reports_whether_types_matter(void **state)
+static void filter_reports_whether_types_matter(void **state)
 {
     (void)state;
     static const struct {
@@ -142,7 +142,7 @@ static bool passes(const char *where, const char *payload)
     return r;
 }
 
-static void compares_with_every_kind_of_literal(void **state)
+static void every_kind_of_literal_can_be_compared(void **state)
 {
     (void)state;
     assert_true(passes("authorType = \"user\"", "{\"authorType\":\"user\"}"));
@@ -160,7 +160,7 @@ static void compares_with_every_kind_of_literal(void **state)
     assert_true(passes("n = ''", "{\"n\":\"\"}"));
 }
 
-static void not_equal_is_exactly_the_negation(void **state)
+static void not_equal_is_the_exact_negation_of_equal(void **state)
 {
     (void)state;
     assert_false(passes("a != 1", "{\"a\":1}"));
@@ -170,7 +170,7 @@ static void not_equal_is_exactly_the_negation(void **state)
     assert_true(passes("a!=1", "{\"a\":{}}"));
 }
 
-static void exists_may_precede_or_follow(void **state)
+static void exists_may_precede_or_follow_its_path(void **state)
 {
     (void)state;
     assert_true(passes("a exists", "{\"a\":null}"));
@@ -202,7 +202,7 @@ static void paths_traverse_objects_and_arrays(void **state)
     assert_false(passes("a.b.0.x exists", payload));
 }
 
-static void keywords_as_names_are_quoted_or_behind_a_dot(void **state)
+static void keywords_may_be_names_if_quoted_or_behind_a_dot(void **state)
 {
     (void)state;
     assert_true(passes("\"not\" = 1", "{\"not\":1}"));
@@ -335,14 +335,14 @@ int main(void)
         cmocka_unit_test(other_characters_match_themselves),
         cmocka_unit_test(many_stars_match_in_polynomial_time),
         cmocka_unit_test(no_filter_passes_everything),
-        cmocka_unit_test(reports_whether_types_matter),
+        cmocka_unit_test(filter_reports_whether_types_matter),
         cmocka_unit_test(any_matching_pattern_is_enough),
         cmocka_unit_test(bad_patterns_are_reported_with_their_position),
-        cmocka_unit_test(compares_with_every_kind_of_literal),
-        cmocka_unit_test(not_equal_is_exactly_the_negation),
-        cmocka_unit_test(exists_may_precede_or_follow),
+        cmocka_unit_test(every_kind_of_literal_can_be_compared),
+        cmocka_unit_test(not_equal_is_the_exact_negation_of_equal),
+        cmocka_unit_test(exists_may_precede_or_follow_its_path),
         cmocka_unit_test(paths_traverse_objects_and_arrays),
-        cmocka_unit_test(keywords_as_names_are_quoted_or_behind_a_dot),
+        cmocka_unit_test(keywords_may_be_names_if_quoted_or_behind_a_dot),
         cmocka_unit_test(and_binds_tighter_than_or),
         cmocka_unit_test(non_json_payload_fails_every_predicate),
         cmocka_unit_test(absent_payload_is_null),

@@ -52,7 +52,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void holds_at_most_four_batches(void **state)
+static void at_most_four_batches_are_held(void **state)
 {
     struct inflight *f = *state;
     for (int i = 0; i < INFLIGHT_BATCHES; i++)
@@ -120,7 +120,7 @@ static void newest_batch_is_settled_first_if_untried(void **state)
     assert_int_equal(inflight_next_settled(f), 0);
 }
 
-static void fresh_batch_of_the_only_lane_rules_out_unknown_claims(void **state)
+static void new_batch_of_the_only_lane_rules_out_unknown_claims(void **state)
 {
     struct inflight *f = *state;
     inflight_forgot(f);
@@ -139,7 +139,7 @@ static void lost_batch_is_not_queued(void **state)
     assert_int_equal(lost->open, 0);
 }
 
-static void batch_that_starts_over_is_queued_whole(void **state)
+static void restarted_batch_is_queued_whole(void **state)
 {
     struct inflight *f = *state;
     struct batch_state *b = take(f, 0);
@@ -155,14 +155,14 @@ static void batch_that_starts_over_is_queued_whole(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CLAIM(holds_at_most_four_batches),
+        CLAIM(at_most_four_batches_are_held),
         CLAIM(returned_events_precede_later_claims),
         CLAIM(events_released_to_others_are_not_requeued),
         CLAIM(events_at_the_sink_are_not_released),
         CLAIM(newest_batch_is_settled_first_if_untried),
-        CLAIM(fresh_batch_of_the_only_lane_rules_out_unknown_claims),
+        CLAIM(new_batch_of_the_only_lane_rules_out_unknown_claims),
         CLAIM(lost_batch_is_not_queued),
-        CLAIM(batch_that_starts_over_is_queued_whole),
+        CLAIM(restarted_batch_is_queued_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

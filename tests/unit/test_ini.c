@@ -54,7 +54,7 @@ static void refuses(struct str text, const char *want)
     buf_release(&s.b);
 }
 
-static void reads_sections_and_settings_in_order(void **state)
+static void sections_and_settings_are_read_in_order(void **state)
 {
     (void)state;
     reads(STR("store = sqlite:shop.db\n[outbox]\nlease=2s\n\n[consumer search]\norder = key\n"),
@@ -64,7 +64,7 @@ static void reads_sections_and_settings_in_order(void **state)
     reads(STR("\n\n"), "");
 }
 
-static void trims_white_space_and_collapses_it_in_sections(void **state)
+static void white_space_is_trimmed_and_collapsed_in_section_names(void **state)
 {
     (void)state;
     reads(STR("  [  consumer \t  search ]  \n \t a\t= \t b  c \t\n"),
@@ -75,7 +75,7 @@ static void trims_white_space_and_collapses_it_in_sections(void **state)
     reads(STR("\xef\xbb\xbf[s]\n"), "[s]");
 }
 
-static void comments_start_a_line_and_never_end_one(void **state)
+static void comments_may_start_a_line_but_not_end_one(void **state)
 {
     (void)state;
     reads(STR("# c\n ; c = d\n#[x]\na = b # no comment; really\n"), "|a|b # no comment; really;");
@@ -126,7 +126,7 @@ static void duplicate_name_in_a_section_is_refused(void **state)
     reads(STR("a=1\n[s]\na=2\n[t]\na=3\nA=4\n"), "|a|1;[s]s|a|2;[t]t|a|3;t|A|4;");
 }
 
-static void lines_may_be_of_any_length_and_number(void **state)
+static void any_number_of_lines_of_any_length_is_read(void **state)
 {
     (void)state;
     struct buf text, want;
@@ -169,14 +169,14 @@ static void load_reads_a_file_or_reports_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_sections_and_settings_in_order),
-        cmocka_unit_test(trims_white_space_and_collapses_it_in_sections),
-        cmocka_unit_test(comments_start_a_line_and_never_end_one),
+        cmocka_unit_test(sections_and_settings_are_read_in_order),
+        cmocka_unit_test(white_space_is_trimmed_and_collapsed_in_section_names),
+        cmocka_unit_test(comments_may_start_a_line_but_not_end_one),
         cmocka_unit_test(values_are_taken_literally),
         cmocka_unit_test(surrounding_quotes_are_removed_once),
         cmocka_unit_test(errors_name_file_and_line),
         cmocka_unit_test(duplicate_name_in_a_section_is_refused),
-        cmocka_unit_test(lines_may_be_of_any_length_and_number),
+        cmocka_unit_test(any_number_of_lines_of_any_length_is_read),
         cmocka_unit_test(load_reads_a_file_or_reports_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,7 +34,7 @@ static void refused(struct str text, const char *reason, size_t where)
 #define REFUSED(literal, why, at) refused(STR(literal), why, at)
 #define ACCEPTED(literal) assert_int_equal(json_parse(STR(literal), NULL, NULL, NULL), 0)
 
-static void accepts_every_kind_of_value(void **state)
+static void every_kind_of_value_is_accepted(void **state)
 {
     (void)state;
     assert_int_equal(parsed("null").type, JSON_NULL);
@@ -51,14 +51,14 @@ static void accepts_every_kind_of_value(void **state)
              "\xf4\x8f\xbf\xbf\"");
 }
 
-static void value_is_the_text_without_outer_white_space(void **state)
+static void value_excludes_surrounding_white_space(void **state)
 {
     (void)state;
     struct json v = parsed(" \r\n\t{\"a\" : 1 } \n");
     assert_true(str_is(v.raw, "{\"a\" : 1 }"));
 }
 
-static void refuses_anything_but_one_value(void **state)
+static void anything_but_one_value_is_refused(void **state)
 {
     (void)state;
     REFUSED("", "unexpected end", 0);
@@ -79,7 +79,7 @@ static void refuses_anything_but_one_value(void **state)
     REFUSED("// c\n1", "unexpected '/'", 0);
 }
 
-static void refuses_bad_numbers(void **state)
+static void bad_numbers_are_refused(void **state)
 {
     (void)state;
     REFUSED("01", "leading zero", 0);
@@ -96,7 +96,7 @@ static void refuses_bad_numbers(void **state)
     REFUSED("-Infinity", "unexpected 'I'", 1);
 }
 
-static void refuses_bad_brackets(void **state)
+static void bad_brackets_are_refused(void **state)
 {
     (void)state;
     REFUSED("[", "unexpected end", 1);
@@ -117,7 +117,7 @@ static void refuses_bad_brackets(void **state)
     REFUSED("[[1],[2}]", "unexpected '}'", 7);
 }
 
-static void refuses_bad_strings(void **state)
+static void bad_strings_are_refused(void **state)
 {
     (void)state;
     REFUSED("\"abc", "unfinished string", 4);
@@ -134,14 +134,14 @@ static void refuses_bad_strings(void **state)
     REFUSED("{\"\\q\":1}", "invalid escape", 2);
 }
 
-static void rejects_lone_surrogate_bytes(void **state)
+static void lone_surrogate_bytes_are_refused(void **state)
 {
     (void)state;
     REFUSED("\"\xed\xa0\x80\"", "invalid UTF-8", 1);
     REFUSED("\"\xed\xbf\xbf\"", "invalid UTF-8", 1);
 }
 
-static void rejects_overlong_truncated_and_too_large_utf8(void **state)
+static void overlong_truncated_and_too_large_utf8_is_refused(void **state)
 {
     (void)state;
     REFUSED("\"\xc0\x80\"", "invalid UTF-8", 1);
@@ -157,7 +157,7 @@ static void rejects_overlong_truncated_and_too_large_utf8(void **state)
 
 /* The fast loop reads eight bytes at a time, so a special byte must be found at every offset, next
  * to any neighbour. */
-static void finds_a_special_byte_at_every_offset(void **state)
+static void special_byte_is_found_at_every_offset(void **state)
 {
     (void)state;
     static const unsigned char fillers[] = {' ', '!', '#', '[', ']', 'a', 0x7F};
@@ -179,7 +179,7 @@ static void finds_a_special_byte_at_every_offset(void **state)
     }
 }
 
-static void nests_at_most_256_deep(void **state)
+static void nesting_is_limited_to_256_levels(void **state)
 {
     (void)state;
     char text[2 * JSON_MAX_DEPTH + 2];
@@ -191,7 +191,7 @@ static void nests_at_most_256_deep(void **state)
     refused((struct str){text, sizeof text}, "nested too deeply", JSON_MAX_DEPTH);
 }
 
-static void remembers_each_bracket_at_depth(void **state)
+static void each_bracket_is_remembered_at_any_depth(void **state)
 {
     (void)state;
     struct buf b;
@@ -390,7 +390,7 @@ static void quotes(struct str s, const char *want)
     buf_release(&b);
 }
 
-static void quote_escapes_only_what_it_must(void **state)
+static void quote_escapes_only_what_must_be_escaped(void **state)
 {
     (void)state;
     quotes(STR(""), "\"\"");
@@ -423,7 +423,7 @@ static void quote_undoes_unescape_at_every_offset(void **state)
     }
 }
 
-static void quote_leaves_the_buffer_whole_at_its_ceiling(void **state)
+static void quote_leaves_the_buffer_intact_at_its_ceiling(void **state)
 {
     (void)state;
     struct buf b;
@@ -488,17 +488,17 @@ static void utf8_valid_sees_every_byte_of_long_text(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_every_kind_of_value),
-        cmocka_unit_test(value_is_the_text_without_outer_white_space),
-        cmocka_unit_test(refuses_anything_but_one_value),
-        cmocka_unit_test(refuses_bad_numbers),
-        cmocka_unit_test(refuses_bad_brackets),
-        cmocka_unit_test(refuses_bad_strings),
-        cmocka_unit_test(rejects_lone_surrogate_bytes),
-        cmocka_unit_test(rejects_overlong_truncated_and_too_large_utf8),
-        cmocka_unit_test(finds_a_special_byte_at_every_offset),
-        cmocka_unit_test(nests_at_most_256_deep),
-        cmocka_unit_test(remembers_each_bracket_at_depth),
+        cmocka_unit_test(every_kind_of_value_is_accepted),
+        cmocka_unit_test(value_excludes_surrounding_white_space),
+        cmocka_unit_test(anything_but_one_value_is_refused),
+        cmocka_unit_test(bad_numbers_are_refused),
+        cmocka_unit_test(bad_brackets_are_refused),
+        cmocka_unit_test(bad_strings_are_refused),
+        cmocka_unit_test(lone_surrogate_bytes_are_refused),
+        cmocka_unit_test(overlong_truncated_and_too_large_utf8_is_refused),
+        cmocka_unit_test(special_byte_is_found_at_every_offset),
+        cmocka_unit_test(nesting_is_limited_to_256_levels),
+        cmocka_unit_test(each_bracket_is_remembered_at_any_depth),
         cmocka_unit_test(get_finds_the_last_of_repeated_names),
         cmocka_unit_test(get_compares_names_after_unescaping),
         cmocka_unit_test(each_walks_members_and_elements_in_order),
@@ -509,9 +509,9 @@ int main(void)
         cmocka_unit_test(equal_compares_strings_after_unescaping),
         cmocka_unit_test(equal_compares_numbers_by_value),
         cmocka_unit_test(equal_never_crosses_types),
-        cmocka_unit_test(quote_escapes_only_what_it_must),
+        cmocka_unit_test(quote_escapes_only_what_must_be_escaped),
         cmocka_unit_test(quote_undoes_unescape_at_every_offset),
-        cmocka_unit_test(quote_leaves_the_buffer_whole_at_its_ceiling),
+        cmocka_unit_test(quote_leaves_the_buffer_intact_at_its_ceiling),
         cmocka_unit_test(flat_only_turns_line_breaks_into_spaces),
         cmocka_unit_test(utf8_valid_reports_the_first_bad_byte),
         cmocka_unit_test(utf8_valid_sees_every_byte_of_long_text),

@@ -85,7 +85,7 @@ static void our_headers_override_the_events(void **state)
     assert_int_equal(m.n, 12);
 }
 
-static void as_many_headers_as_an_event_may_have_fit(void **state)
+static void message_has_room_for_all_headers_of_an_event(void **state)
 {
     (void)state;
     struct event ev = full;
@@ -208,7 +208,7 @@ int main(void)
         cmocka_unit_test(plain_has_the_payload_and_the_rest_in_headers),
         cmocka_unit_test(absent_event_fields_are_omitted),
         cmocka_unit_test(our_headers_override_the_events),
-        cmocka_unit_test(as_many_headers_as_an_event_may_have_fit),
+        cmocka_unit_test(message_has_room_for_all_headers_of_an_event),
         cmocka_unit_test(too_many_headers_are_refused),
         cmocka_unit_test(cloudevents_has_its_attributes_in_headers),
         cmocka_unit_test(structured_is_one_cloudevent),

@@ -20,7 +20,7 @@ static void end_with(struct meter *m, const char *type, enum sink_status status,
                     .type = str_of(type), .status = status, .call_ns = call_ns, .age_ms = age_ms});
 }
 
-static void counts_by_type_and_outcome(void **state)
+static void deliveries_are_counted_by_type_and_outcome(void **state)
 {
     static struct meter m;
     (void)state;
@@ -38,7 +38,7 @@ static void counts_by_type_and_outcome(void **state)
     assert_int_equal(m.type[1].ends[SINK_DELIVERED], 1);
 }
 
-static void counts_burials_by_type_and_reason(void **state)
+static void burials_are_counted_by_type_and_reason(void **state)
 {
     static struct meter m;
     (void)state;
@@ -72,7 +72,7 @@ static void sums_of_ages_saturate(void **state)
     assert_int_equal(clock_since(-2, INT64_MAX), INT64_MIN);
 }
 
-static void types_beyond_the_limit_and_long_ones_are_others(void **state)
+static void types_beyond_the_limit_and_long_ones_count_as_others(void **state)
 {
     static struct meter m;
     char name[METER_NAME + 1];
@@ -173,7 +173,7 @@ static void endless_step_is_not_alive(void **state)
            "stuck for 70 s: the store does not answer, or a handler does not return");
 }
 
-static void paused_worker_is_ready_and_stopped_is_not(void **state)
+static void paused_worker_is_ready_and_a_stopped_one_is_not(void **state)
 {
     struct worker_view v = working_since(900);
     (void)state;
@@ -191,16 +191,16 @@ static void paused_worker_is_ready_and_stopped_is_not(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_by_type_and_outcome),
-        cmocka_unit_test(counts_burials_by_type_and_reason),
+        cmocka_unit_test(deliveries_are_counted_by_type_and_outcome),
+        cmocka_unit_test(burials_are_counted_by_type_and_reason),
         cmocka_unit_test(sums_of_ages_saturate),
-        cmocka_unit_test(types_beyond_the_limit_and_long_ones_are_others),
+        cmocka_unit_test(types_beyond_the_limit_and_long_ones_count_as_others),
         cmocka_unit_test(bucket_bounds_are_inclusive_and_time_non_negative),
         cmocka_unit_test(worker_making_progress_or_idle_is_ready),
         cmocka_unit_test(worker_waiting_for_a_sink_is_not_ready_but_alive),
         cmocka_unit_test(sink_silent_past_its_time_limit_is_a_stuck_loop),
         cmocka_unit_test(endless_step_is_not_alive),
-        cmocka_unit_test(paused_worker_is_ready_and_stopped_is_not),
+        cmocka_unit_test(paused_worker_is_ready_and_a_stopped_one_is_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

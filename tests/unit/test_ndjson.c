@@ -21,7 +21,7 @@ static void writes(const struct event *ev, const char *want)
 }
 
 /* A public format: keys may be appended, never changed. */
-static void writes_every_key_in_its_order(void **state)
+static void every_key_is_written_in_its_order(void **state)
 {
     (void)state;
     writes(&full,
@@ -128,7 +128,7 @@ static void refused(struct str line, const char *want)
     assert_int_equal(ndjson_read(line, NOW, &arena, &ev, NULL), -1);
 }
 
-static void reads_every_key(void **state)
+static void every_key_is_read(void **state)
 {
     (void)state;
     struct str line = STR(
@@ -269,12 +269,12 @@ static int stop(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_every_key_in_its_order),
+        cmocka_unit_test(every_key_is_written_in_its_order),
         cmocka_unit_test(absent_parts_are_null_and_headers_empty),
         cmocka_unit_test(line_breaks_of_the_payload_become_spaces),
         cmocka_unit_test(strings_are_escaped_and_read_back_the_same),
         cmocka_unit_test(line_needs_exactly_its_length),
-        cmocka_unit_test(reads_every_key),
+        cmocka_unit_test(every_key_is_read),
         cmocka_unit_test(missing_and_null_keys_are_absent),
         cmocka_unit_test(empty_strings_stay_empty_strings),
         cmocka_unit_test(escapes_are_undone_in_strings_and_names),

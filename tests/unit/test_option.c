@@ -48,7 +48,7 @@ static const struct option_def table[] = {
     {NULL},
 };
 
-static void finds_by_whole_name_only(void **state)
+static void option_is_found_only_by_its_whole_name(void **state)
 {
     (void)state;
     assert_ptr_equal(option_find(table, "lanes"), &table[1]);
@@ -57,7 +57,7 @@ static void finds_by_whole_name_only(void **state)
     assert_null(option_find(table, ""));
 }
 
-static void sets_a_value(void **state)
+static void option_sets_a_value(void **state)
 {
     (void)state;
     struct target t = {.lease = 0};
@@ -172,8 +172,8 @@ static void defaults_match_the_table(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_by_whole_name_only),
-        cmocka_unit_test(sets_a_value),
+        cmocka_unit_test(option_is_found_only_by_its_whole_name),
+        cmocka_unit_test(option_sets_a_value),
         cmocka_unit_test(error_names_the_option),
         cmocka_unit_test(unknown_option_names_the_nearest),
         cmocka_unit_test(switch_accepts_every_form_of_yes_and_no),

@@ -107,7 +107,7 @@ static void start(struct user *u, struct pool *p, unsigned keep_ms)
 
 /* A handler that holds its connection for long makes room for an extra one. But a server that is
  * slow to open connections must not be asked for more and more of them. */
-static void slow_server_is_asked_for_no_more_connections(void **state)
+static void pool_does_not_add_connections_to_a_slow_server(void **state)
 {
     (void)state;
     struct user u[USERS];
@@ -164,7 +164,7 @@ static void refused_connection_is_retried_after_a_pause(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slow_server_is_asked_for_no_more_connections),
+        cmocka_unit_test(pool_does_not_add_connections_to_a_slow_server),
         cmocka_unit_test(slow_handler_opens_a_connection_at_its_first_use),
         cmocka_unit_test(refused_connection_is_retried_after_a_pause),
     };

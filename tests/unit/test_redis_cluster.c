@@ -10,7 +10,7 @@
 #include "redis/cluster.h"
 
 /* The slots that a server returns for CLUSTER KEYSLOT. */
-static void slots_match_redis(void **state)
+static void slots_match_those_of_redis(void **state)
 {
     (void)state;
     static const struct {
@@ -124,7 +124,7 @@ static void slot_ranges_are_parsed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slots_match_redis),
+        cmocka_unit_test(slots_match_those_of_redis),
         cmocka_unit_test(redirections_are_parsed),
         cmocka_unit_test(other_errors_are_not_redirections),
         cmocka_unit_test(slot_ranges_are_parsed),

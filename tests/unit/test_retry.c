@@ -16,7 +16,7 @@ static struct retry_policy parsed(const char *s)
     return p;
 }
 
-static void slow_has_five_retries_the_last_after_sixteen_minutes(void **state)
+static void slow_preset_makes_its_fifth_retry_after_sixteen_minutes(void **state)
 {
     (void)state;
     static const int minutes[] = {1, 2, 4, 8, 16};
@@ -87,7 +87,7 @@ static void hold_removes_the_attempt_limit_unless_explicit(void **state)
     assert_int_equal(p.attempts, usual);
 }
 
-static void shown_policy_parses_back(void **state)
+static void shown_policy_can_be_parsed_again(void **state)
 {
     (void)state;
     static const char *const texts[] = {"fast",
@@ -126,11 +126,11 @@ static void invalid_parameters_are_refused_by_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(slow_has_five_retries_the_last_after_sixteen_minutes),
+        cmocka_unit_test(slow_preset_makes_its_fifth_retry_after_sixteen_minutes),
         cmocka_unit_test(fast_jitters_over_the_whole_range_and_is_capped),
         cmocka_unit_test(every_retry_parameter_can_be_set),
         cmocka_unit_test(hold_removes_the_attempt_limit_unless_explicit),
-        cmocka_unit_test(shown_policy_parses_back),
+        cmocka_unit_test(shown_policy_can_be_parsed_again),
         cmocka_unit_test(invalid_parameters_are_refused_by_name),
     };
     return cmocka_run_group_tests_name("retry", tests, NULL, NULL);

@@ -39,7 +39,7 @@ static struct signature_keys *keys_of(const char *words)
     return keys;
 }
 
-static void signs_as_the_specification_does(void **state)
+static void signatures_match_the_specification(void **state)
 {
     struct buf b;
     (void)state;
@@ -59,7 +59,7 @@ static void signs_as_the_specification_does(void **state)
     buf_release(&b);
 }
 
-static void accepts_only_genuine_signatures(void **state)
+static void only_genuine_signatures_are_accepted(void **state)
 {
     struct signature_keys *keys = keys_of(SECRET),
                           *others = keys_of("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA");
@@ -114,7 +114,7 @@ static void private_key_signatures_match_other_libraries(void **state)
     buf_release(&b);
 }
 
-static void accepts_only_the_matching_public_key(void **state)
+static void only_the_matching_public_key_is_accepted(void **state)
 {
     struct signature_keys *keys = keys_of(PUBLIC), *both = keys_of(PUBLIC " " SECRET),
                           *secret = keys_of(SECRET);
@@ -175,7 +175,7 @@ static void signed_text_is_unambiguous(void **state)
     signature_keys_free(keys);
 }
 
-static void only_digits_are_a_timestamp(void **state)
+static void timestamp_has_only_digits(void **state)
 {
     static const char *const bad[] = {"",
                                       "123xyz",
@@ -248,7 +248,7 @@ static void replay_memory_is_bounded_and_keeps_the_newest(void **state)
     replay_free(r);
 }
 
-static void refuses_bad_secrets_without_echoing_them(void **state)
+static void bad_secrets_are_refused_without_being_echoed(void **state)
 {
     static const char *const bad[] = {
         "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
@@ -359,15 +359,15 @@ static void base64_round_trips(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(signs_as_the_specification_does),
-        cmocka_unit_test(accepts_only_genuine_signatures),
-        cmocka_unit_test(refuses_bad_secrets_without_echoing_them),
+        cmocka_unit_test(signatures_match_the_specification),
+        cmocka_unit_test(only_genuine_signatures_are_accepted),
+        cmocka_unit_test(bad_secrets_are_refused_without_being_echoed),
         cmocka_unit_test(new_secrets_work_and_differ),
         cmocka_unit_test(new_pairs_work_and_differ),
         cmocka_unit_test(private_key_signatures_match_other_libraries),
-        cmocka_unit_test(accepts_only_the_matching_public_key),
+        cmocka_unit_test(only_the_matching_public_key_is_accepted),
         cmocka_unit_test(signed_text_is_unambiguous),
-        cmocka_unit_test(only_digits_are_a_timestamp),
+        cmocka_unit_test(timestamp_has_only_digits),
         cmocka_unit_test(replays_and_repeats_are_distinguished),
         cmocka_unit_test(replay_memory_is_bounded_and_keeps_the_newest),
         cmocka_unit_test(base64_round_trips),

@@ -42,7 +42,7 @@ static void pipelines_do_not_wait_for_each_others_deliveries(void **state)
     suspect_all_release(&all);
 }
 
-static void suspect_beside_another_clears_it(void **state)
+static void second_suspect_clears_the_first(void **state)
 {
     (void)state;
     struct suspects all;
@@ -120,7 +120,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(suspect_waits_for_other_batches_of_its_pipeline),
         cmocka_unit_test(pipelines_do_not_wait_for_each_others_deliveries),
-        cmocka_unit_test(suspect_beside_another_clears_it),
+        cmocka_unit_test(second_suspect_clears_the_first),
         cmocka_unit_test(suspect_does_not_begin_while_another_is_being_claimed),
         cmocka_unit_test(stopping_the_process_clears_the_event_in_flight),
     };

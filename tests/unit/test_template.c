@@ -64,7 +64,7 @@ static void only_values_are_escaped(void **state)
     template_free(t);
 }
 
-static void absent_event_fields_are_named(void **state)
+static void error_names_the_absent_event_field(void **state)
 {
     (void)state;
     static const char *const cases[][2] = {{"{tenant}", "no tenant"},
@@ -105,7 +105,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fields_and_parts_are_substituted),
         cmocka_unit_test(only_values_are_escaped),
-        cmocka_unit_test(absent_event_fields_are_named),
+        cmocka_unit_test(error_names_the_absent_event_field),
         cmocka_unit_test(bad_templates_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@ static int64_t duration(const char *s)
     return ms;
 }
 
-static void reads_durations_and_their_sums(void **state)
+static void durations_and_their_sums_are_read(void **state)
 {
     (void)state;
     assert_int_equal(duration("0"), 0);
@@ -34,7 +34,7 @@ static void reads_durations_and_their_sums(void **state)
     assert_true(duration("36525d") == INT64_C(3155760000000));
 }
 
-static void refuses_a_duration_without_unit_and_names_the_units(void **state)
+static void duration_without_a_unit_is_refused_and_the_units_are_listed(void **state)
 {
     (void)state;
     struct error err;
@@ -46,7 +46,7 @@ static void refuses_a_duration_without_unit_and_names_the_units(void **state)
     assert_int_equal(ms, 7);
 }
 
-static void refuses_invalid_durations(void **state)
+static void invalid_durations_are_refused(void **state)
 {
     (void)state;
     static const char *const no[] = {"",    " ",  "s",   "-1s", "+1s",  "1.5h", "5 m",
@@ -62,7 +62,7 @@ static void refuses_invalid_durations(void **state)
     }
 }
 
-static void refuses_more_than_a_hundred_years(void **state)
+static void durations_over_a_hundred_years_are_refused(void **state)
 {
     (void)state;
     static const char *const no[] = {"36526d", "36525d1ms", "99999999999999999999ms",
@@ -109,7 +109,7 @@ static int64_t size(const char *s)
     return n;
 }
 
-static void reads_sizes_in_powers_of_1024(void **state)
+static void sizes_are_read_in_powers_of_1024(void **state)
 {
     (void)state;
     assert_int_equal(size("0"), 0);
@@ -124,7 +124,7 @@ static void reads_sizes_in_powers_of_1024(void **state)
     assert_int_equal(size("2G"), INT64_C(2) << 30);
 }
 
-static void refuses_bad_sizes(void **state)
+static void bad_sizes_are_refused(void **state)
 {
     (void)state;
     static const char *const no[] = {"",
@@ -147,7 +147,7 @@ static void refuses_bad_sizes(void **state)
     }
 }
 
-static void shows_sizes_in_the_largest_exact_unit(void **state)
+static void sizes_are_shown_in_the_largest_exact_unit(void **state)
 {
     (void)state;
     static const struct {
@@ -166,7 +166,7 @@ static void shows_sizes_in_the_largest_exact_unit(void **state)
     }
 }
 
-static void reads_whole_numbers_within_bounds(void **state)
+static void whole_numbers_within_bounds_are_read(void **state)
 {
     (void)state;
     int64_t n = 0;
@@ -180,7 +180,7 @@ static void reads_whole_numbers_within_bounds(void **state)
     assert_true(n == INT64_MAX);
 }
 
-static void refuses_numbers_out_of_bounds(void **state)
+static void numbers_out_of_bounds_are_refused(void **state)
 {
     (void)state;
     struct error err;
@@ -194,7 +194,7 @@ static void refuses_numbers_out_of_bounds(void **state)
     assert_int_equal(n, 7);
 }
 
-static void refuses_anything_but_whole_numbers(void **state)
+static void only_whole_numbers_are_accepted(void **state)
 {
     (void)state;
     static const char *const no[] = {"",   "-",   "x",    "1x",  " 1", "1 ",
@@ -208,7 +208,7 @@ static void refuses_anything_but_whole_numbers(void **state)
     }
 }
 
-static void reads_yes_and_no_in_all_their_forms(void **state)
+static void yes_and_no_are_read_in_all_their_forms(void **state)
 {
     (void)state;
     static const char *const yes[] = {"yes", "true", "on", "1", "YES"}, *const no[] = {
@@ -242,7 +242,7 @@ static void nearest_finds_the_intended_word(void **state)
     assert_string_equal(text_nearest("type", names), "type");
 }
 
-static void hint_names_the_nearest_or_lists_all(void **state)
+static void hint_suggests_the_nearest_word_or_lists_all_words(void **state)
 {
     (void)state;
     static const char *const names[] = {"type", "payload", NULL};
@@ -257,7 +257,7 @@ static void hint_names_the_nearest_or_lists_all(void **state)
     assert_string_equal(text_hint("colour", names, (struct text_hint){"{", "}", NULL}, out), "");
 }
 
-static void nearest_does_not_guess_distant_words(void **state)
+static void nearest_never_guesses_a_distant_word(void **state)
 {
     (void)state;
     static const char *const names[] = {"type", "payload", "id", "x", NULL}, *const none[] = {NULL};
@@ -387,7 +387,7 @@ static void text_is_shown_literally_or_escaped(void **state)
     shows("a\tb\n", 4, "\n", "a\\u0009b\n");
 }
 
-static void cleaned_text_is_cut_after_a_whole_character(void **state)
+static void cleaned_text_is_truncated_at_a_character_boundary(void **state)
 {
     char out[8], same[] = "in\tplace\n";
     (void)state;
@@ -423,24 +423,24 @@ static void error_is_one_line_of_valid_utf8(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_durations_and_their_sums),
-        cmocka_unit_test(refuses_a_duration_without_unit_and_names_the_units),
-        cmocka_unit_test(refuses_invalid_durations),
-        cmocka_unit_test(refuses_more_than_a_hundred_years),
+        cmocka_unit_test(durations_and_their_sums_are_read),
+        cmocka_unit_test(duration_without_a_unit_is_refused_and_the_units_are_listed),
+        cmocka_unit_test(invalid_durations_are_refused),
+        cmocka_unit_test(durations_over_a_hundred_years_are_refused),
         cmocka_unit_test(durations_round_trip),
-        cmocka_unit_test(reads_sizes_in_powers_of_1024),
-        cmocka_unit_test(refuses_bad_sizes),
-        cmocka_unit_test(shows_sizes_in_the_largest_exact_unit),
-        cmocka_unit_test(reads_whole_numbers_within_bounds),
-        cmocka_unit_test(refuses_numbers_out_of_bounds),
-        cmocka_unit_test(refuses_anything_but_whole_numbers),
-        cmocka_unit_test(reads_yes_and_no_in_all_their_forms),
+        cmocka_unit_test(sizes_are_read_in_powers_of_1024),
+        cmocka_unit_test(bad_sizes_are_refused),
+        cmocka_unit_test(sizes_are_shown_in_the_largest_exact_unit),
+        cmocka_unit_test(whole_numbers_within_bounds_are_read),
+        cmocka_unit_test(numbers_out_of_bounds_are_refused),
+        cmocka_unit_test(only_whole_numbers_are_accepted),
+        cmocka_unit_test(yes_and_no_are_read_in_all_their_forms),
         cmocka_unit_test(nearest_finds_the_intended_word),
-        cmocka_unit_test(hint_names_the_nearest_or_lists_all),
-        cmocka_unit_test(nearest_does_not_guess_distant_words),
+        cmocka_unit_test(hint_suggests_the_nearest_word_or_lists_all_words),
+        cmocka_unit_test(nearest_never_guesses_a_distant_word),
         cmocka_unit_test(cleaned_text_is_one_terminal_safe_line),
         cmocka_unit_test(text_is_shown_literally_or_escaped),
-        cmocka_unit_test(cleaned_text_is_cut_after_a_whole_character),
+        cmocka_unit_test(cleaned_text_is_truncated_at_a_character_boundary),
         cmocka_unit_test(variable_names_have_letters_digits_and_underscores),
         cmocka_unit_test(rfc3339_knows_the_calendar),
         cmocka_unit_test(rfc3339_fits_its_buffer_at_the_ends_of_time),

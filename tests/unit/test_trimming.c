@@ -16,7 +16,7 @@ static void took(struct trimming *t, bool one_writer, int64_t ms, bool more, int
     store_trim_took(t, one_writer, AT, ms * MS_NS, &res);
 }
 
-static void steps_grow_while_they_are_quick_and_shrink_when_slow(void **state)
+static void steps_grow_while_quick_and_shrink_when_slow(void **state)
 {
     (void)state;
     struct trimming t = {.rows = 1000};
@@ -71,7 +71,7 @@ static void slow_full_scans_are_rare(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(steps_grow_while_they_are_quick_and_shrink_when_slow),
+        cmocka_unit_test(steps_grow_while_quick_and_shrink_when_slow),
         cmocka_unit_test(with_one_writer_steps_are_short_and_pauses_equal),
         cmocka_unit_test(step_continues_where_the_last_one_ended),
         cmocka_unit_test(slow_full_scans_are_rare),

@@ -8,7 +8,7 @@
 
 #include "base/uuid7.h"
 
-static void has_version_7_variant_2_and_the_time_in_front(void **state)
+static void id_has_version_7_variant_2_and_starts_with_the_time(void **state)
 {
     (void)state;
     struct uuid7 g = {0};
@@ -96,7 +96,7 @@ static void uuid_valid_refuses_other_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(has_version_7_variant_2_and_the_time_in_front),
+        cmocka_unit_test(id_has_version_7_variant_2_and_starts_with_the_time),
         cmocka_unit_test(fifty_bits_are_random),
         cmocka_unit_test(ids_of_one_generator_ascend),
         cmocka_unit_test(counter_orders_ids_across_generators),
