@@ -15,19 +15,23 @@
 
 /* Opening and closing */
 
-int broker_open(const struct sink_config *cfg, size_t size,
-                int (*set_up)(struct sink *sk, struct error *err), struct sink **ret,
+int broker_open(const struct sink_config *cfg, const struct broker_kind *kind, struct sink **ret,
                 struct error *err)
 {
     const struct sink_ops *ops;
     if (sink_find(cfg->url, &ops, err) != 0)
         return -1;
-    struct broker *b = calloc(1, size);
+    struct broker *b = calloc(1, kind->size);
     if (!b)
         return err_nomem(err);
     b->base = (struct sink){.ops = ops, .cfg = *cfg};
+    b->kind = kind;
+    buf_init(&b->destination, kind->name_max);
+    buf_init(&b->text, kind->message_max);
 
-    int rc = set_up(&b->base, err);
+    int rc = kind->set_up(&b->base, err);
+    if (rc == 0 && kind->in_flight > 0)
+        rc = window_init(&b->window, &b->base, kind->in_flight, kind->item_size, err);
     if (rc == 0 && window_marks_init(&b->marks) != 0)
         rc = err_nomem(err);
     if (rc != 0) {
@@ -41,8 +45,37 @@ int broker_open(const struct sink_config *cfg, size_t size,
 void broker_close(struct sink *sk)
 {
     struct broker *b = (struct broker *)sk;
+    template_free(b->name);
+    buf_release(&b->destination);
+    buf_release(&b->text);
+    window_release(&b->window);
     window_marks_release(&b->marks);
     free(b);
+}
+
+int broker_route(struct broker *b, const char *name, struct message_style style,
+                 struct error *err)
+{
+    b->style = style;
+    if (template_new(name, &b->name, err) != 0)
+        return err_prefix(err, "%s sink: %s", b->kind->name, b->kind->destination);
+    b->fixed = template_fixed(b->name);
+    return 0;
+}
+
+struct str broker_name(struct broker *b, const struct event *ev, struct error *err)
+{
+    buf_clear(&b->destination);
+    if (template_write_escaped(b->name, ev, b->kind->escape, &b->destination, err) != 0)
+        return (struct str){NULL, 0};
+    return (struct str){b->destination.p, b->destination.n};
+}
+
+int broker_message(struct broker *b, const struct delivery *d, struct str destination,
+                   struct message *ret, struct error *err)
+{
+    return message_make(&b->style, d->ev, destination, str_of(b->base.cfg.consumer), d->attempt,
+                        &b->text, ret, err);
 }
 
 void broker_settings_release(const struct option_def *table, void *settings)

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "event/template.h"
 #include "sink/broker.h"
 
 #define KAFKA_WINDOW 8192 /* deliveries in flight */
@@ -171,15 +170,11 @@ struct kafka_sink {
     struct broker b;
     struct kafka_settings set;
     struct broker_url url;
-    struct template *name;
-    bool fixed; /* every event goes to the same topic */
-    char topic[KAFKA_TOPIC_MAX + 1];
-    struct message_style style;
+    char topic[KAFKA_TOPIC_MAX + 1]; /* of the last event, or of all events */
     struct kafka_producer *p; /* NULL if none exists at present */
     struct kafka_tail *tail;  /* NULL before the first lookup */
     int tail_fd;              /* an eventfd, signalled after a lookup; -1 without dedupe */
     struct kafka_retired retired[KAFKA_RETIRED];
-    struct window window;
     struct kafka_item *waiting;
     uint64_t next_number, one_by_one_to;
     size_t n_sent;
@@ -192,7 +187,6 @@ struct kafka_sink {
     bool facts_reported, partial_reported;
     bool answered; /* a broker has responded to this producer */
     struct kafka_leaders leaders;
-    struct buf topic_name, text;
 };
 
 /* kafka_one_by_one returns whether events are sent one at a time. */

@@ -408,9 +408,9 @@ static int open_producer(struct kafka_sink *k, struct kafka_producer *p, struct 
     }
     p->queue = rd_kafka_queue_get_main(p->rk);
     rd_kafka_queue_io_event_enable(p->queue, p->fd, &one, sizeof one);
-    if (k->fixed)
+    if (k->b.fixed)
         p->topic = rd_kafka_topic_new(p->rk, k->topic, NULL);
-    if (k->fixed && !p->topic)
+    if (k->b.fixed && !p->topic)
         return err_set(err, ERR_CONFIG, "kafka sink: librdkafka rejects the topic %s", k->topic);
     return 0;
 }
@@ -428,7 +428,7 @@ int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct
     p->one_by_one = kafka_one_by_one(k);
     k->facts_reported = false;
     k->answered = false;
-    if (k->fixed) {
+    if (k->b.fixed) {
         /* The topic check runs in parallel with the first deliveries. If its thread cannot start,
          * the sink lacks advice and cautions, but loses no event. */
         p->set = &k->set;

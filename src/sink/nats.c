@@ -20,7 +20,7 @@
 
 static struct nats_item *first_item(const struct nats_sink *n)
 {
-    return (struct nats_item *)n->window.first;
+    return (struct nats_item *)n->b.window.first;
 }
 
 /* Sending */
@@ -79,11 +79,11 @@ static uint64_t find_stored(struct nats_sink *n, const struct event *ev)
  * others stay with the engine. */
 static bool has_room(const struct nats_sink *n, const struct event *ev)
 {
-    if (n->window.count == 0)
+    if (n->b.window.count == 0)
         return true;
-    if (!n->ready || n->window.count >= (size_t)n->plan->set.window)
+    if (!n->ready || n->b.window.count >= (size_t)n->plan->set.window)
         return false;
-    return n->window.bytes + event_bytes(ev) <= BYTES_MAX;
+    return n->b.window.bytes + event_bytes(ev) <= BYTES_MAX;
 }
 
 /* Accepts an event, and sends it if the link is ready; otherwise drive sends it. Returns whether
@@ -105,7 +105,7 @@ static bool submit_one(struct nats_sink *n, struct delivery *d)
     }
     if (!n->link && nats_link_start(n->plan, &n->link, &err) != 0)
         return broker_unsent(&n->b, d, &err);
-    struct nats_item *it = (struct nats_item *)window_add(&n->window, d, NULL);
+    struct nats_item *it = (struct nats_item *)window_add(&n->b.window, d, NULL);
     it->token = 0;
     it->sent_at = 0;
     return !n->ready || send_item(n, it, new_token(n));
@@ -160,7 +160,7 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
 {
     struct nats_sink *n = (struct nats_sink *)sk;
     size_t i = 0;
-    bool idle = n->link && n->window.count == 0;
+    bool idle = n->link && n->b.window.count == 0;
     if (idle)
         poll_link(n); /* an idle connection that was closed is replaced, which is not a failure */
     bool more = true;
@@ -177,7 +177,7 @@ static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t cou
 static int64_t resend_at(const struct nats_sink *n, const struct nats_item *it)
 {
     bool missing = it->sent_at < n->replied_at;
-    if (!it->token || !(missing || &it->f == n->window.first))
+    if (!it->token || !(missing || &it->f == n->b.window.first))
         return CLOCK_NEVER;
     return it->sent_at + RESEND_NS;
 }
@@ -187,7 +187,7 @@ static void resend_missing(struct nats_sink *n, int64_t now)
 {
     bool any = false;
     struct in_flight *next;
-    for (struct in_flight *f = n->window.first; f && n->link && f->since + RESEND_NS <= now;
+    for (struct in_flight *f = n->b.window.first; f && n->link && f->since + RESEND_NS <= now;
          f = next) {
         struct nats_item *it = (struct nats_item *)f;
         next = f->next;
@@ -204,7 +204,7 @@ static void resend_missing(struct nats_sink *n, int64_t now)
  * with its leader, and is resent only after checking which of its events were stored. */
 static int64_t silence_due(const struct nats_sink *n)
 {
-    if (!n->plan->set.exclusive || !n->ready || !n->window.first)
+    if (!n->plan->set.exclusive || !n->ready || !n->b.window.first)
         return CLOCK_NEVER;
     return max_i64(first_item(n)->sent_at, n->replied_at) + SILENCE_NS;
 }
@@ -220,13 +220,13 @@ static void nats_drive(struct sink *sk)
     int64_t now = broker_now(&n->b);
     if (n->ready && !n->plan->set.exclusive)
         resend_missing(n, now);
-    int64_t late = window_due(&n->window), silent = silence_due(n);
+    int64_t late = window_due(&n->b.window), silent = silence_due(n);
     if (now < late && now < silent)
         return;
     int64_t limit_ms = now >= late ? n->b.base.cfg.timeout_ms : SILENCE_NS / MS_NS;
     err_class(&err, ERR_UNAVAILABLE, CLASS_DOWN, ETIMEDOUT,
               "%s has not answered for %lld ms; %zu events were waiting", n->plan->url.label,
-              (long long)limit_ms, n->window.count);
+              (long long)limit_ms, n->b.window.count);
     atomic_fetch_add(&n->plan->host, 1); /* try another server */
     nats_answer_lost(n, &err);
 }
@@ -243,8 +243,8 @@ static size_t nats_fds(struct sink *sk, struct pollfd *out, size_t max)
 static int64_t nats_deadline(struct sink *sk)
 {
     const struct nats_sink *n = (const struct nats_sink *)sk;
-    int64_t due = min_i64(window_due(&n->window), silence_due(n));
-    for (const struct in_flight *f = n->window.first; f && !n->plan->set.exclusive; f = f->next) {
+    int64_t due = min_i64(window_due(&n->b.window), silence_due(n));
+    for (const struct in_flight *f = n->b.window.first; f && !n->plan->set.exclusive; f = f->next) {
         int64_t at = resend_at(n, (const struct nats_item *)f);
         if (at == CLOCK_NEVER)
             break;
@@ -259,7 +259,7 @@ static void nats_cancel(struct sink *sk)
     struct nats_sink *n = (struct nats_sink *)sk;
     if (n->link)
         poll_link(n);
-    if (n->window.count > 0)
+    if (n->b.window.count > 0)
         nats_answer_all(n, &(struct sink_result){.status = SINK_CANCELLED, .text = "cancelled"});
 }
 
@@ -275,7 +275,7 @@ static void nats_broker(struct sink *sk, struct sink_broker *ret)
     sink_peer_add(ret->broker, at->host, at->port);
     if (n->ready && n->stream->leader[0])
         sink_peer_add(ret->leader, n->stream->leader, NULL);
-    window_describe(&n->window, ret);
+    window_describe(&n->b.window, ret);
 }
 
 /* Opening */
@@ -285,45 +285,44 @@ static void nats_close(struct sink *sk)
     struct nats_sink *n = (struct nats_sink *)sk;
     nats_link_drop(n->link, CLOSE_MS);
     nats_plan_release(n->plan);
-    template_free(n->subject);
-    buf_release(&n->name);
-    buf_release(&n->text);
     buf_release(&n->header);
     free(n->chain.id);
     free(n->by_token);
-    window_release(&n->window);
     broker_close(sk);
 }
 
 static int nats_set_up(struct sink *sk, struct error *err)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
-    buf_init(&n->name, NATS_SUBJECT_MAX);
-    buf_init(&n->text, TEXT_MAX_BYTES);
     buf_init(&n->header, HEADER_MAX_BYTES);
     if (nats_plan_read(&sk->cfg, &n->plan, err) != 0)
         return -1;
-    if (template_new(n->plan->url.path, &n->subject, err) != 0)
-        return err_prefix(err, "nats sink: subject");
-    n->fixed = template_fixed(n->subject);
-    n->style = (struct message_style){
-        .format = n->plan->set.format, .source = str_of(n->plan->set.source), .ce_prefix = "ce-"};
-    if (n->plan->set.exclusive && sk->cfg.lanes > 1)
+    const struct nats_settings *set = &n->plan->set;
+    struct message_style style = {set->format, str_of(set->source), "ce-"};
+    if (broker_route(&n->b, n->plan->url.path, style, err) != 0)
+        return -1;
+    if (set->exclusive && sk->cfg.lanes > 1)
         return err_set(err, ERR_CONFIG,
                        "nats sink: exclusive=on requires one lane: several lanes would break "
                        "each other's chains");
-    if (n->plan->set.exclusive)
+    if (set->exclusive)
         sk->caps = SINK_FAILSTOP;
     n->by_token = calloc(NATS_WINDOW_MAX, sizeof *n->by_token);
-    if (!n->by_token)
-        return err_nomem(err);
-    return window_init(&n->window, sk, NATS_WINDOW_MAX, sizeof(struct nats_item), err);
+    return n->by_token ? 0 : err_nomem(err);
 }
 
-static int nats_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
-{
-    return broker_open(cfg, sizeof(struct nats_sink), nats_set_up, ret, err);
-}
+static const struct broker_kind nats_kind = {
+    .name = "nats",
+    .destination = "subject",
+    .size = sizeof(struct nats_sink),
+    .in_flight = NATS_WINDOW_MAX,
+    .item_size = sizeof(struct nats_item),
+    .name_max = NATS_SUBJECT_MAX,
+    .message_max = TEXT_MAX_BYTES,
+    .escape = nats_subject_escape,
+    .set_up = nats_set_up,
+};
+BROKER_OPEN(nats)
 
 /* Connects and queries the stream, as the sink does before its first event. */
 static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
@@ -352,14 +351,8 @@ static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     }
 }
 
-#define NATS_OPS(name, scheme_, synopsis_, help_) \
-    const struct sink_ops name = { \
-        .scheme = scheme_, \
-        .synopsis = synopsis_, \
-        .help = help_, \
-        BROKER_OPS(nats), \
-    }
-
-NATS_OPS(nats_ops, "nats", "nats://HOST:PORT/SUBJECT?stream=NAME",
-         "publish to a stream of NATS JetStream; see docs/brokers.md");
-NATS_OPS(nats_tls_ops, "nats+tls", "nats+tls://HOST:PORT/SUBJECT?stream=NAME", "the same with TLS");
+const struct sink_ops nats_ops = {
+    BROKER_OPS(nats, "nats", "nats://HOST:PORT/SUBJECT?stream=NAME",
+               "publish to a stream of NATS JetStream; see docs/brokers.md")};
+const struct sink_ops nats_tls_ops = {
+    BROKER_OPS(nats, "nats+tls", "nats+tls://HOST:PORT/SUBJECT?stream=NAME", "the same with TLS")};

@@ -59,7 +59,7 @@ void nats_answer_end(struct nats_sink *n, struct nats_item *it, const struct sin
 {
     if (it->token)
         n->by_token[it->token & (NATS_WINDOW_MAX - 1)] = NULL;
-    window_end(&n->window, &it->f, r);
+    window_end(&n->b.window, &it->f, r);
 }
 
 void nats_answer_all(struct nats_sink *n, const struct sink_result *r)
@@ -69,7 +69,7 @@ void nats_answer_all(struct nats_sink *n, const struct sink_result *r)
     n->ready = false;
     n->stream = NULL;
     memset(n->by_token, 0, NATS_WINDOW_MAX * sizeof *n->by_token);
-    window_end_all(&n->window, r);
+    window_end_all(&n->b.window, r);
 }
 
 void nats_answer_lost(struct nats_sink *n, const struct error *err)
@@ -105,8 +105,8 @@ void nats_answer_stored(struct nats_sink *n, struct nats_item *it, uint64_t seq)
 {
     char receipt[RECEIPT];
     struct sink_result r = {.status = SINK_DELIVERED};
-    while (n->plan->set.exclusive && n->window.first != &it->f)
-        nats_answer_end(n, (struct nats_item *)n->window.first, &r);
+    while (n->plan->set.exclusive && n->b.window.first != &it->f)
+        nats_answer_end(n, (struct nats_item *)n->b.window.first, &r);
     note_stored(n, seq, receipt);
     r.receipt = receipt;
     nats_answer_end(n, it, &r);
@@ -126,7 +126,7 @@ static void refused(struct nats_sink *n, struct nats_item *it, const struct sink
         others.status = SINK_FATAL;
     if (r->status == SINK_REFUSED) {
         others.status = SINK_CANCELLED;
-        if (&it->f == n->window.first)
+        if (&it->f == n->b.window.first)
             nats_answer_end(n, it, r);
     }
     nats_answer_all(n, &others);
@@ -148,7 +148,7 @@ static void no_stream(struct nats_sink *n, struct nats_item *it)
     struct sink_result r = {.status = SINK_DOWN, .native = 503, .text = text};
     const char *name = subject_of(n, it->f.d->ev);
     text_clean(subject, sizeof subject, name, strlen(name));
-    bool accepted = n->fixed || nats_stream_accepts(n->stream, str_of(name));
+    bool accepted = n->b.fixed || nats_stream_accepts(n->stream, str_of(name));
     if (accepted) {
         snprintf(text, sizeof text,
                  "%s: no stream accepts %s at the moment: stream %s has no leader, or was deleted",
@@ -159,7 +159,7 @@ static void no_stream(struct nats_sink *n, struct nats_item *it)
                  n->plan->url.label, n->plan->set.stream, subject);
     }
     refused(n, it, &r);
-    if (accepted && n->window.count == 0 && n->link)
+    if (accepted && n->b.window.count == 0 && n->link)
         nats_answer_all(n, &r);
 }
 
@@ -171,7 +171,7 @@ static void not_allowed(struct nats_sink *n, const char *subject)
     snprintf(text, sizeof text, "%s: the user may not publish to %s", n->plan->url.label, clean);
     struct sink_result r = {.status = SINK_REFUSED, .text = text};
     struct in_flight *next;
-    for (struct in_flight *f = n->window.first; f && n->link; f = next) {
+    for (struct in_flight *f = n->b.window.first; f && n->link; f = next) {
         struct nats_item *it = (struct nats_item *)f;
         next = f->next;
         if (it->token && strcmp(subject_of(n, f->d->ev), subject) == 0)

@@ -4,7 +4,6 @@
 #ifndef SINK_NATS_IMPL_H
 #define SINK_NATS_IMPL_H
 
-#include "event/template.h"
 #include "sink/nats_link.h"
 
 #define NATS_WINDOW_MAX 4096  /* a power of two */
@@ -23,9 +22,6 @@ struct nats_item {
 struct nats_sink {
     struct broker b;
     struct nats_plan *plan;
-    struct template *subject;
-    bool fixed; /* every event goes to the same subject */
-    struct message_style style;
 
     struct nats_link *link;
     bool ready; /* the link is ready, and `stream` describes its stream */
@@ -33,7 +29,6 @@ struct nats_sink {
     int64_t max_payload;
     size_t lookups_left; /* remaining number of events to look up in the stream's last messages */
 
-    struct window window;
     struct nats_item **by_token;
     uint64_t token;     /* the last token assigned */
     int64_t replied_at; /* when the last reply arrived */
@@ -48,7 +43,7 @@ struct nats_sink {
         uint64_t seq; /* the last sequence */
     } chain;
 
-    struct buf name, text, header;
+    struct buf header; /* a header being encoded, or the Nats-Msg-Id */
 };
 
 /* nats_subject_check rejects a template whose literal text cannot be a subject because of blanks,

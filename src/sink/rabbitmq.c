@@ -15,17 +15,17 @@
 
 /* Messages */
 
-/* Writes the routing key. A dot in a value starts another word of a topic: brokers allow any bytes,
- * so nothing is escaped. */
-static int write_key(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
+/* Returns the routing key; p == NULL on failure. A dot in a value starts another word of a topic:
+ * brokers allow any bytes, so nothing is escaped. */
+static struct str key_of(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
-    buf_clear(&r->name);
-    if (template_write(r->key, ev, &r->name, err) != 0)
-        return -1;
-    if (r->name.n > RABBIT_SHORT_MAX)
-        return err_set(err, ERR_INVALID, "its routing key has %zu bytes; the limit of AMQP is %d",
-                       r->name.n, RABBIT_SHORT_MAX);
-    return 0;
+    struct str key = broker_name(&r->b, ev, err);
+    if (key.n > RABBIT_SHORT_MAX) {
+        err_set(err, ERR_INVALID, "its routing key has %zu bytes; the limit of AMQP is %d", key.n,
+                RABBIT_SHORT_MAX);
+        key.p = NULL;
+    }
+    return key;
 }
 
 /* Returns the high-water mark of an exchange. The default exchange routes to the queue named by the
@@ -34,9 +34,9 @@ static struct stream *find_mark(struct rabbitmq_sink *r, const struct event *ev,
 {
     struct str name = str_of(r->set.exchange);
     if (name.n == 0) {
-        if (write_key(r, ev, err) != 0)
+        name = key_of(r, ev, err);
+        if (!name.p)
             return NULL;
-        name = (struct str){r->name.p, r->name.n};
     }
     struct stream *st = window_marks_get(&r->b.marks, name);
     if (!st)
@@ -70,7 +70,8 @@ static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *re
 
 /* Writes the method, the header and the body. In every format the header contains the id, which
  * identifies the event in basic.return. */
-static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
+static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct str key,
+                      struct error *err)
 {
     const struct message *m = &r->message;
     amqp_table_entry_t entries[MESSAGE_HEADERS];
@@ -95,7 +96,7 @@ static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct er
 
     amqp_basic_publish_t publish = {
         .exchange = rabbit_bytes(str_of(r->set.exchange)),
-        .routing_key = rabbit_bytes((struct str){r->name.p, r->name.n}),
+        .routing_key = rabbit_bytes(key),
         .mandatory = r->set.unroutable != UNROUTABLE_IGNORE,
     };
     rabbit_frame_put_method(&r->conn.out, RABBITMQ_CHANNEL, AMQP_BASIC_PUBLISH_METHOD, &publish);
@@ -105,18 +106,13 @@ static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct er
 
 static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, struct error *err)
 {
-    struct message_style style = {
-        .format = r->set.format, .source = str_of(r->set.source), .ce_prefix = r->set.ce_prefix};
-    if (write_key(r, d->ev, err) != 0)
-        return -1;
-    struct str key = {r->name.p, r->name.n};
-    if (message_make(&style, d->ev, key, str_of(r->b.base.cfg.consumer), d->attempt, &r->text,
-                     &r->message, err) != 0)
+    struct str key = key_of(r, d->ev, err);
+    if (!key.p || broker_message(&r->b, d, key, &r->message, err) != 0)
         return -1;
 
     struct buf *out = &r->conn.out;
     size_t before = out->n;
-    int rc = put_frames(r, d->ev, err);
+    int rc = put_frames(r, d->ev, key, err);
     if (rc == 0 && out->failed)
         rc = err_nomem(err);
     if (rc != 0)
@@ -157,7 +153,7 @@ static void publish_waiting(struct rabbitmq_sink *r)
             r->one_by_one--;
         if (publish_event(r, it->f.d, &err) != 0) {
             struct sink_result res = sink_unsent(&err);
-            window_end(&r->window, &it->f, &res);
+            window_end(&r->b.window, &it->f, &res);
             continue;
         }
         it->tag = r->next_tag++;
@@ -191,11 +187,11 @@ static int ensure_channel(struct rabbitmq_sink *r, struct error *err)
 
 static bool has_room(const struct rabbitmq_sink *r)
 {
-    if (r->window.count == 0)
+    if (r->b.window.count == 0)
         return true;
     if (r->one_by_one > 0 || r->next_tag - r->first_tag >= RABBITMQ_WINDOW)
         return false;
-    return r->window.count + 1 < RABBITMQ_WINDOW && rabbit_conn_queued(&r->conn) < OUT_ENOUGH;
+    return r->b.window.count + 1 < RABBITMQ_WINDOW && rabbit_conn_queued(&r->conn) < OUT_ENOUGH;
 }
 
 /* Fails because the broker blocks publishers. */
@@ -224,7 +220,7 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
             rabbitmq_answer_lost(r, &err); /* the events that waited for the failed connection */
         return false;
     }
-    struct rabbitmq_item *it = (struct rabbitmq_item *)window_add(&r->window, d, mark);
+    struct rabbitmq_item *it = (struct rabbitmq_item *)window_add(&r->b.window, d, mark);
     it->tag = 0;
     it->returned = 0;
     if (!r->waiting)
@@ -240,7 +236,7 @@ static void rabbitmq_drive(struct sink *sk);
 static size_t rabbitmq_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
-    if (r->window.count == 0 && wire_stirs(&r->conn.wire))
+    if (r->b.window.count == 0 && wire_stirs(&r->conn.wire))
         rabbitmq_drive(sk);
     for (size_t i = 0; i < n; i++) {
         if (!has_room(r))
@@ -261,7 +257,7 @@ static void rabbitmq_drive(struct sink *sk)
     if (r->conn.state == RABBIT_CLOSED)
         return;
     int rc = rabbit_conn_drive(&r->conn, rabbitmq_answer_frame, r, &err);
-    if (rc == 0 && must_replace_channel(r) && r->window.count > 0)
+    if (rc == 0 && must_replace_channel(r) && r->b.window.count > 0)
         rc = ensure_channel(r, &err);
     if (rc != 0) {
         rabbitmq_answer_lost(r, &err);
@@ -273,7 +269,7 @@ static void rabbitmq_drive(struct sink *sk)
         fail_blocked(r, &err);
         rabbitmq_answer_waiting(r, &(struct sink_result){.status = SINK_DOWN, .text = err.text});
     }
-    if (broker_now(&r->b) < window_due(&r->window))
+    if (broker_now(&r->b) < window_due(&r->b.window))
         return;
     if (r->conn.blocked) {
         /* Keep the connection: a new one would publish messages already written twice. */
@@ -282,7 +278,7 @@ static void rabbitmq_drive(struct sink *sk)
         return;
     }
     err_set(&err, ERR_UNAVAILABLE, "%s has not confirmed for %lld ms; %zu events were waiting",
-            rabbit_conn_label(&r->conn), (long long)r->b.base.cfg.timeout_ms, r->window.count);
+            rabbit_conn_label(&r->conn), (long long)r->b.base.cfg.timeout_ms, r->b.window.count);
     rabbitmq_answer_lost(r, &err);
 }
 
@@ -298,7 +294,7 @@ static size_t rabbitmq_fds(struct sink *sk, struct pollfd *out, size_t max)
 static int64_t rabbitmq_deadline(struct sink *sk)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
-    return min_i64(window_due(&r->window), rabbit_conn_deadline(&r->conn));
+    return min_i64(window_due(&r->b.window), rabbit_conn_deadline(&r->conn));
 }
 
 /* Checks for confirms once more: an event known to be delivered need not be retried. */
@@ -307,7 +303,7 @@ static void rabbitmq_cancel(struct sink *sk)
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
     struct error err;
     const char *why = "cancelled";
-    if (r->window.count == 0)
+    if (r->b.window.count == 0)
         return;
     if (rabbit_conn_drive(&r->conn, rabbitmq_answer_frame, r, &err) != 0)
         why = err.text;
@@ -331,7 +327,7 @@ static void rabbitmq_broker(struct sink *sk, struct sink_broker *ret)
     ret->kind = "rabbitmq";
     ret->connected = r->channel == CHANNEL_READY;
     sink_peer_add(ret->broker, at->host, at->port);
-    window_describe(&r->window, ret);
+    window_describe(&r->b.window, ret);
 }
 
 /* Opening */
@@ -340,28 +336,22 @@ static void rabbitmq_close(struct sink *sk)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
     rabbit_conn_release(&r->conn);
-    template_free(r->key);
-    buf_release(&r->name);
-    buf_release(&r->text);
     rabbitmq_settings_release(&r->set);
     broker_url_release(&r->url);
     rabbitmq_login_release(&r->login);
     free(r->by_tag);
-    window_release(&r->window);
     broker_close(sk);
 }
 
 static int rabbitmq_set_up(struct sink *sk, struct error *err)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
-    buf_init(&r->name, KEY_MAX);
-    buf_init(&r->text, TEXT_MAX);
     wire_init(&r->conn.wire);
     if (rabbitmq_settings_read(sk->cfg.url, &r->set, &r->url, err) != 0)
         return -1;
-    if (template_new(r->set.routing_key, &r->key, err) != 0)
-        return err_prefix(err, "rabbitmq sink: routing-key");
-    r->fixed = template_fixed(r->key);
+    struct message_style style = {r->set.format, str_of(r->set.source), r->set.ce_prefix};
+    if (broker_route(&r->b, r->set.routing_key, style, err) != 0)
+        return -1;
 
     bool classic = r->set.create && r->set.queue && strcmp(r->set.queue_type, "classic") == 0;
     if (r->set.unroutable == UNROUTABLE_IGNORE)
@@ -372,8 +362,6 @@ static int rabbitmq_set_up(struct sink *sk, struct error *err)
                                   "node is lost, so are the queue's events; quorum replicates "
                                   "them");
 
-    if (window_init(&r->window, sk, RABBITMQ_WINDOW, sizeof(struct rabbitmq_item), err) != 0)
-        return -1;
     r->by_tag = calloc(RABBITMQ_WINDOW, sizeof *r->by_tag);
     if (!r->by_tag)
         return err_nomem(err);
@@ -386,10 +374,17 @@ static int rabbitmq_set_up(struct sink *sk, struct error *err)
     return 0;
 }
 
-static int rabbitmq_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
-{
-    return broker_open(cfg, sizeof(struct rabbitmq_sink), rabbitmq_set_up, ret, err);
-}
+static const struct broker_kind rabbitmq_kind = {
+    .name = "rabbitmq",
+    .destination = "routing-key",
+    .size = sizeof(struct rabbitmq_sink),
+    .in_flight = RABBITMQ_WINDOW,
+    .item_size = sizeof(struct rabbitmq_item),
+    .name_max = KEY_MAX,
+    .message_max = TEXT_MAX,
+    .set_up = rabbitmq_set_up,
+};
+BROKER_OPEN(rabbitmq)
 
 /* Waits until the channel is ready: logged in, with exchange and queue verified. */
 static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
@@ -416,15 +411,10 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
     }
 }
 
-#define RABBITMQ_OPS(name, scheme_, synopsis_, help_) \
-    const struct sink_ops name = { \
-        .scheme = scheme_, \
-        .synopsis = synopsis_, \
-        .help = help_, \
-        .attended = rabbitmq_attended, \
-        BROKER_OPS(rabbitmq), \
-    }
-
-RABBITMQ_OPS(rabbitmq_ops, "amqp", "amqp://USER@HOST/VHOST/EXCHANGE",
-             "publish to RabbitMQ; see docs/brokers.md");
-RABBITMQ_OPS(rabbitmq_tls_ops, "amqps", "amqps://USER@HOST/VHOST/EXCHANGE", "the same with TLS");
+const struct sink_ops rabbitmq_ops = {
+    BROKER_OPS(rabbitmq, "amqp", "amqp://USER@HOST/VHOST/EXCHANGE",
+               "publish to RabbitMQ; see docs/brokers.md"),
+    .attended = rabbitmq_attended};
+const struct sink_ops rabbitmq_tls_ops = {
+    BROKER_OPS(rabbitmq, "amqps", "amqps://USER@HOST/VHOST/EXCHANGE", "the same with TLS"),
+    .attended = rabbitmq_attended};

@@ -62,7 +62,7 @@ void rabbitmq_answer_waiting(struct rabbitmq_sink *r, const struct sink_result *
     while (r->waiting) {
         struct rabbitmq_item *it = r->waiting;
         r->waiting = (struct rabbitmq_item *)it->f.next;
-        window_end(&r->window, &it->f, res);
+        window_end(&r->b.window, &it->f, res);
     }
 }
 
@@ -79,7 +79,7 @@ void rabbitmq_answer_all(struct rabbitmq_sink *r, const struct sink_result *res)
     forget_tags(r);
     r->waiting = NULL;
     r->one_by_one = 0;
-    window_end_all(&r->window, res);
+    window_end_all(&r->b.window, res);
 }
 
 /* Confirms */
@@ -88,10 +88,10 @@ void rabbitmq_answer_all(struct rabbitmq_sink *r, const struct sink_result *res)
 static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, char out[KEY_SHOWN])
 {
     struct error ignored;
-    buf_clear(&r->name);
-    if (template_write(r->key, ev, &r->name, &ignored) != 0)
+    struct str key = broker_name(&r->b, ev, &ignored);
+    if (!key.p)
         return "?";
-    text_clean(out, KEY_SHOWN, r->name.p, r->name.n);
+    text_clean(out, KEY_SHOWN, key.p, key.n);
     return out;
 }
 
@@ -127,7 +127,7 @@ static void end_confirmed(struct rabbitmq_sink *r, uint64_t tag, bool stored)
                  rabbit_conn_label(&r->conn), show_key(r, ev, key), m->meaning);
         /* If all events have one routing key, the queue will refuse them all; otherwise events for
          * other queues continue. */
-        if (!r->fixed) {
+        if (!r->b.fixed) {
             res.status = SINK_LATER;
             res.retry_after_ms = LATER_MS;
         }
@@ -137,7 +137,7 @@ static void end_confirmed(struct rabbitmq_sink *r, uint64_t tag, bool stored)
         res.text = NULL;
         break;
     }
-    window_end(&r->window, &it->f, &res);
+    window_end(&r->b.window, &it->f, &res);
 }
 
 /* Handles an ack or a nack: for one tag or, with `multiple`, for all tags up to this one, where 0
@@ -247,7 +247,7 @@ static int declare_exchange(struct rabbitmq_sink *r, bool *ret_sent)
 /* Returns the queue that must exist; NULL if none is known. */
 static const char *queue_of(const struct rabbitmq_sink *r)
 {
-    bool names_queue = r->set.exchange[0] == '\0' && r->fixed;
+    bool names_queue = r->set.exchange[0] == '\0' && r->b.fixed;
     return names_queue ? r->set.routing_key : r->set.queue;
 }
 
@@ -377,20 +377,20 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
     }
 
     if (r->published > 1) {
-        for (struct in_flight *f = r->window.first; f; f = f->next) {
+        for (struct in_flight *f = r->b.window.first; f; f = f->next) {
             ((struct rabbitmq_item *)f)->tag = 0;
             ((struct rabbitmq_item *)f)->returned = 0;
         }
-        r->waiting = (struct rabbitmq_item *)r->window.first;
-        r->one_by_one = r->window.count;
+        r->waiting = (struct rabbitmq_item *)r->b.window.first;
+        r->one_by_one = r->b.window.count;
         forget_tags(r);
         return rabbitmq_answer_setup(r, err);
     }
-    struct rabbitmq_item *first = (struct rabbitmq_item *)r->window.first;
+    struct rabbitmq_item *first = (struct rabbitmq_item *)r->b.window.first;
     bool is_published = first && first != r->waiting;
     forget_tags(r);
     if (is_published)
-        window_end(&r->window, &first->f, &res);
+        window_end(&r->b.window, &first->f, &res);
     if (r->waiting)
         return rabbitmq_answer_setup(r, err);
     return 0;
@@ -471,7 +471,7 @@ void rabbitmq_answer_lost(struct rabbitmq_sink *r, const struct error *err)
 {
     struct sink_result res = {.status = SINK_DOWN, .native = err->native, .text = err->text};
     bool alone = r->channel == CHANNEL_READY && r->published == 1 && !r->waiting;
-    if (alone && !r->conn.blocked && window_blame(&r->window, r->window.first->d->ev))
+    if (alone && !r->conn.blocked && window_blame(&r->b.window, r->b.window.first->d->ev))
         res.status = SINK_RETRY;
     if (err->retry_class == CLASS_FATAL)
         res.status = SINK_FATAL;

@@ -4,7 +4,6 @@
 #ifndef SINK_RABBITMQ_IMPL_H
 #define SINK_RABBITMQ_IMPL_H
 
-#include "event/template.h"
 #include "rabbit/conn.h"
 #include "sink/broker.h"
 
@@ -109,21 +108,17 @@ struct rabbitmq_sink {
     struct rabbitmq_settings set;
     struct broker_url url;
     struct rabbitmq_login login;
-    struct template *key;
-    bool fixed; /* every event has the same routing key */
     struct rabbit_conn conn;
     enum rabbitmq_channel channel;
     size_t step;        /* current step of the setup */
     bool passive;       /* only check: the existing exchange or queue differs from ours */
     bool has_connected; /* has connected, or tried to */
-    struct window window;
     struct rabbitmq_item *waiting, **by_tag;
     uint64_t first_tag, next_tag;
     size_t published, one_by_one;
     struct rabbitmq_returning returning;
-    int64_t nacked;        /* time of the first nack on this channel; 0 if none */
-    int64_t renewed;       /* when a channel was last replaced because of nacks */
-    struct buf name, text; /* the routing key, and the output of message_make */
+    int64_t nacked;  /* time of the first nack on this channel; 0 if none */
+    int64_t renewed; /* when a channel was last replaced because of nacks */
     struct message message;
     struct error refused; /* why the last attempt to open a channel failed; for probe */
 };

@@ -210,11 +210,10 @@ void redis_settings_release(struct redis_settings *s)
 /* Returns the stream of an event; NULL with ERR_INVALID if the name is not valid. */
 static struct stream *find_stream(struct redis_sink *r, const struct event *ev, struct error *err)
 {
-    buf_clear(&r->stream_name);
-    if (template_write(r->name, ev, &r->stream_name, err) != 0)
+    struct str name = broker_name(&r->b, ev, err);
+    if (!name.p)
         return NULL;
-    struct stream *st = window_marks_get(&r->b.marks,
-                                         (struct str){r->stream_name.p, r->stream_name.n});
+    struct stream *st = window_marks_get(&r->b.marks, name);
     if (!st)
         err_nomem(err);
     return st;
@@ -337,9 +336,6 @@ static void redis_close(struct sink *sk)
     if (r->n_nodes > 0)
         redis_lease_release(r);
     redis_route_release(r);
-    template_free(r->name);
-    buf_release(&r->stream_name);
-    buf_release(&r->envelope);
     buf_release(&r->args);
     buf_release(&r->seen);
     redis_settings_release(&r->set);
@@ -350,8 +346,6 @@ static int redis_set_up(struct sink *sk, struct error *err)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
     const struct redis_settings *set = &r->set;
-    buf_init(&r->stream_name, NAME_MAX_BYTES);
-    buf_init(&r->envelope, MESSAGE_MAX);
     buf_init(&r->args, MESSAGE_MAX);
     buf_init(&r->seen, 2 * NAME_MAX_BYTES + 256);
     snprintf(r->client, sizeof r->client, "outbox:%s", sk->cfg.consumer);
@@ -361,10 +355,9 @@ static int redis_set_up(struct sink *sk, struct error *err)
                                  set->url.cert, set->url.key};
     if (broker_check_files(files, sizeof files / sizeof files[0], err) != 0)
         return err_prefix(err, "redis sink");
-    if (template_new(set->stream, &r->name, err) != 0)
-        return err_prefix(err, "redis sink: stream");
-    r->fixed = template_fixed(r->name);
-    r->style = (struct message_style){set->format, str_of(set->source), "ce_"};
+    struct message_style style = {set->format, str_of(set->source), "ce_"};
+    if (broker_route(&r->b, set->stream, style, err) != 0)
+        return -1;
 
     bool fails_over = set->kind != REDIS_SINGLE;
     if (redis_limited(r))
@@ -381,10 +374,15 @@ static int redis_set_up(struct sink *sk, struct error *err)
     return redis_route_init(r, err);
 }
 
-static int redis_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
-{
-    return broker_open(cfg, sizeof(struct redis_sink), redis_set_up, ret, err);
-}
+static const struct broker_kind redis_kind = {
+    .name = "redis",
+    .destination = "stream",
+    .size = sizeof(struct redis_sink),
+    .name_max = NAME_MAX_BYTES,
+    .message_max = MESSAGE_MAX,
+    .set_up = redis_set_up,
+};
+BROKER_OPEN(redis)
 
 static int redis_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
@@ -409,14 +407,8 @@ static void redis_broker(struct sink *sk, struct sink_broker *ret)
 
 #define REDIS_OPS(name, scheme_, synopsis_, help_) \
     const struct sink_ops name = { \
-        .scheme = scheme_, \
-        .synopsis = synopsis_, \
-        .help = help_, \
-        .caps = SINK_CHAINS, \
-        .lease = redis_lease, \
-        .settled = redis_settled, \
-        BROKER_OPS(redis), \
-    }
+        BROKER_OPS(redis, scheme_, synopsis_, help_), .caps = SINK_CHAINS, .lease = redis_lease, \
+        .settled = redis_settled}
 
 REDIS_OPS(redis_ops, "redis", "redis://HOST:PORT/DB?stream=NAME",
           "append to a Redis stream; see docs/brokers.md");

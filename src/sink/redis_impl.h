@@ -4,7 +4,6 @@
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
-#include "event/template.h"
 #include "redis/cluster.h"
 #include "redis/conn.h"
 #include "redis/sentinel.h"
@@ -116,16 +115,12 @@ struct redis_map {
 struct redis_sink {
     struct broker b;
     struct redis_settings set;
-    struct template *name;
-    bool fixed;               /* all events have the same stream */
     struct redis_node **node; /* a single node, except for a cluster */
     size_t n_nodes;
     struct redis_sentinel sentinel; /* REDIS_SENTINEL only */
     int64_t watch_at;               /* when to resubscribe to a Sentinel */
     struct redis_map *map;          /* REDIS_CLUSTER only */
     char client[80];
-    struct message_style style;
-    struct buf stream_name, envelope;
     struct buf args;      /* of a script */
     struct buf seen;      /* name of the key that remembers event ids */
     int64_t scripts_from; /* no scripts before this time, because the server refused them */

@@ -117,7 +117,7 @@ enum sink_status redis_map_away(const struct redis_node *n)
 {
     const struct redis_sink *r = n->sink;
     int64_t since = redis_now(r) - GOOD_NS;
-    if (r->fixed)
+    if (r->b.fixed)
         return SINK_DOWN;
     for (size_t i = 0; i < r->n_nodes; i++) {
         const struct redis_node *other = r->node[i];

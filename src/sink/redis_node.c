@@ -356,12 +356,10 @@ bool redis_node_has_room(const struct redis_node *n, const struct event *ev)
 bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st)
 {
     struct error err;
-    if (r->fixed)
+    if (r->b.fixed)
         return true;
-    buf_clear(&r->stream_name);
-    if (template_write(r->name, ev, &r->stream_name, &err) != 0)
-        return false;
-    return str_eq((struct str){r->stream_name.p, r->stream_name.n}, (struct str){st->name, st->n});
+    struct str name = broker_name(&r->b, ev, &err);
+    return name.p && str_eq(name, (struct str){st->name, st->n});
 }
 
 /* Returns how many of the deliveries to send as one script. The first one starts a chain; the
