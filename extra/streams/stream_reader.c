@@ -8,7 +8,6 @@
 
 #include "event/envelope.h"
 #include "redis/conn.h"
-#include "redis/reply.h"
 
 #define STREAMS_MAX 64
 #define ID_TEXT 48

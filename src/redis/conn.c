@@ -9,7 +9,6 @@
 #include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
-#include "redis/reply.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
 /* A text with this many leading bytes of the password counts as repeating it. */

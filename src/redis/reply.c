@@ -1,6 +1,6 @@
 /* reply.c: interprets the replies of a Redis server: errors and entry ids. docs/brokers.md
  * documents the table of errors, and a test compares them. */
-#include "redis/reply.h"
+#include "redis/conn.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -170,8 +170,10 @@ int redis_url_at(const struct redis_url *like, const char *kind, const char *hos
         {&ret->key, like->key},
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (option_copy_maybe(texts[i].to, texts[i].from, err) != 0)
+        if (option_copy_maybe(texts[i].to, texts[i].from, err) != 0) {
+            redis_url_release(ret);
             return -1;
+        }
     snprintf(ret->label, sizeof ret->label, "%s at %.200s:%.10s", kind, host, port);
     return 0;
 }

@@ -34,8 +34,8 @@ int redis_url_parse(const char *text, const struct option_def *table, void *targ
 void redis_url_release(struct redis_url *u);
 
 /* redis_url_at builds the URL of another server with the same login, such as one named by a cluster
- * or a Sentinel. `kind` is for the label: "redis" or "sentinel". Errors: ERR_NOMEM. The caller
- * releases *ret, even after an error. */
+ * or a Sentinel. `kind` is for the label: "redis" or "sentinel". Errors: ERR_NOMEM. On
+ * success the caller releases *ret. */
 int redis_url_at(const struct redis_url *like, const char *kind, const char *host, const char *port,
                  struct redis_url *ret, struct error *err);
 

@@ -53,8 +53,7 @@ void broker_close(struct sink *sk)
     free(b);
 }
 
-int broker_route(struct broker *b, const char *name, struct message_style style,
-                 struct error *err)
+int broker_route(struct broker *b, const char *name, struct message_style style, struct error *err)
 {
     b->style = style;
     if (template_new(name, &b->name, err) != 0)

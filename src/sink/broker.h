@@ -99,8 +99,7 @@ void broker_close(struct sink *sk);
 
 /* broker_route sets the template of the destination and the style of messages. The strings of the
  * style are borrowed. Errors: ERR_CONFIG. */
-int broker_route(struct broker *b, const char *name, struct message_style style,
-                 struct error *err);
+int broker_route(struct broker *b, const char *name, struct message_style style, struct error *err);
 /* broker_name returns the destination of an event, borrowed until the next call. On failure p is
  * NULL: ERR_INVALID if the event has no valid destination, or ERR_NOMEM. */
 struct str broker_name(struct broker *b, const struct event *ev, struct error *err);

@@ -171,9 +171,9 @@ struct kafka_sink {
     struct kafka_settings set;
     struct broker_url url;
     char topic[KAFKA_TOPIC_MAX + 1]; /* of the last event, or of all events */
-    struct kafka_producer *p; /* NULL if none exists at present */
-    struct kafka_tail *tail;  /* NULL before the first lookup */
-    int tail_fd;              /* an eventfd, signalled after a lookup; -1 without dedupe */
+    struct kafka_producer *p;        /* NULL if none exists at present */
+    struct kafka_tail *tail;         /* NULL before the first lookup */
+    int tail_fd;                     /* an eventfd, signalled after a lookup; -1 without dedupe */
     struct kafka_retired retired[KAFKA_RETIRED];
     struct kafka_item *waiting;
     uint64_t next_number, one_by_one_to;

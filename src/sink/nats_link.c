@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "sink/nats_link_impl.h"
+#include "sink/nats_impl.h"
 
 #define BUFFERED_ENOUGH (1 << 20) /* bytes; above it, libnats receives no more messages */
 
@@ -354,11 +354,6 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
     nats_link_unref(l);
 }
 
-int nats_link_fd(const struct nats_link *l)
-{
-    return l->update_fd;
-}
-
 void nats_link_poll(struct nats_link *l, struct nats_update *ret)
 {
     clear_wake(l->update_fd);
@@ -376,11 +371,6 @@ void nats_link_poll(struct nats_link *l, struct nats_update *ret)
         .max_payload = l->max_payload,
     };
     pthread_mutex_unlock(&l->lock);
-}
-
-void nats_link_reply_subject(const struct nats_link *l, uint64_t token, char out[NATS_REPLY_MAX])
-{
-    snprintf(out, NATS_REPLY_MAX, "%s.%llu", l->inbox, (unsigned long long)token);
 }
 
 int nats_link_send(struct nats_link *l, uint64_t token, natsMsg *msg)

@@ -297,7 +297,7 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
                       struct error *err)
 {
     struct message msg;
-    char reply[NATS_REPLY_MAX];
+    char reply[sizeof n->link->inbox + 32];
     const char *subject = nats_message_subject(n, d->ev, err);
     if (!subject)
         return -1;
@@ -308,7 +308,7 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
         return -1;
 
     struct builder m = {.n = n};
-    nats_link_reply_subject(n->link, token, reply);
+    snprintf(reply, sizeof reply, "%s.%llu", n->link->inbox, (unsigned long long)token);
     natsStatus s = natsMsg_Create(&m.msg, subject, reply, msg.value.p, (int)msg.value.n);
     if (s != NATS_OK)
         return err_nomem(err);

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "sink/nats_link.h"
+#include "sink/nats_impl.h"
 
 #define SUBJECTS_MAX ((size_t)1 << 20)
 #define TEXT_SIZE 200
@@ -144,7 +144,7 @@ static void read_state(struct json o, struct nats_stream *st)
         text_of(cluster, STR("leader"), st->leader, sizeof st->leader);
 }
 
-int nats_stream_read(struct str text, const struct nats_stream_spec *spec, struct nats_stream *ret,
+int nats_stream_read(struct str text, const struct nats_settings *set, struct nats_stream *ret,
                      struct error *err)
 {
     struct json o, config;
@@ -163,12 +163,12 @@ int nats_stream_read(struct str text, const struct nats_stream_spec *spec, struc
     if (ret->sealed)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
                          "it is sealed and accepts no more messages");
-    if (!spec->fixed || nats_stream_accepts(ret, str_of(spec->subject)))
+    if (!set->fixed || nats_stream_accepts(ret, str_of(set->subject)))
         return 0;
     char accepts[200];
     text_clean(accepts, sizeof accepts, ret->subjects, strlen(ret->subjects));
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it accepts %s; the events go to %s",
-                     accepts[0] ? accepts : "no subjects", spec->subject);
+                     accepts[0] ? accepts : "no subjects", set->subject);
 }
 
 void nats_stream_release(struct nats_stream *st)
@@ -178,15 +178,15 @@ void nats_stream_release(struct nats_stream *st)
     nats_tail_release(&st->tail);
 }
 
-void nats_stream_request(struct buf *b, const struct nats_stream_spec *spec)
+void nats_stream_request(struct buf *b, const struct nats_settings *set)
 {
     buf_adds(b, "{\"name\":");
-    json_quote(b, str_of(spec->name));
+    json_quote(b, str_of(set->stream));
     buf_adds(b, ",\"subjects\":[");
-    json_quote(b, str_of(spec->subject));
+    json_quote(b, str_of(set->subject));
     buf_adds(b, "],\"retention\":\"limits\",\"storage\":\"file\",\"discard\":\"new\","
                 "\"num_replicas\":");
-    buf_addi64(b, spec->replicas);
+    buf_addi64(b, set->replicas);
     buf_adds(b, "}");
 }
 
@@ -213,7 +213,7 @@ static const char *drop_limit(const struct nats_stream *st)
     return NULL;
 }
 
-void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_spec *spec,
+void nats_stream_caution(const struct nats_stream *st, const struct nats_settings *set,
                          int64_t resend_ms, char *out, size_t size)
 {
     struct buf b;
@@ -233,7 +233,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_
     if (strcmp(st->retention, "workqueue") == 0)
         add_risk(&b, "retention=workqueue drops an event once it is read, so an event settled "
                      "late cannot be found again");
-    if (!spec->exclusive && st->duplicate_ms < resend_ms) {
+    if (!set->exclusive && st->duplicate_ms < resend_ms) {
         char window[32], resend[32];
         text_duration_show(st->duplicate_ms, window);
         text_duration_show(resend_ms, resend);
@@ -250,7 +250,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_
 
     out[0] = '\0';
     if (b.n > 0)
-        snprintf(out, size, "stream %s: %s", spec->name, buf_cstr(&b));
+        snprintf(out, size, "stream %s: %s", set->stream, buf_cstr(&b));
     buf_release(&b);
 }
 
@@ -286,8 +286,6 @@ static struct nats_tail_entry *place_of(const struct nats_tail *t, struct str id
 void nats_tail_add(struct nats_tail *t, struct str id, uint64_t seq)
 {
     uint64_t hash[2];
-    if (seq > t->last)
-        t->last = seq;
     if (t->n * 2 >= t->cap || seq == 0)
         return;
     struct nats_tail_entry *e = place_of(t, id, hash);
@@ -359,7 +357,6 @@ struct nats_answer nats_reply_ack(struct str text)
         return a;
     a.kind = NATS_STORED;
     a.seq = (uint64_t)seq;
-    a.duplicate = json_get(o, STR("duplicate"), &v) && v.type == JSON_TRUE;
     return a;
 }
 

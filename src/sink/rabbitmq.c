@@ -411,10 +411,10 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
     }
 }
 
-const struct sink_ops rabbitmq_ops = {
-    BROKER_OPS(rabbitmq, "amqp", "amqp://USER@HOST/VHOST/EXCHANGE",
-               "publish to RabbitMQ; see docs/brokers.md"),
-    .attended = rabbitmq_attended};
+const struct sink_ops rabbitmq_ops = {BROKER_OPS(rabbitmq, "amqp",
+                                                 "amqp://USER@HOST/VHOST/EXCHANGE",
+                                                 "publish to RabbitMQ; see docs/brokers.md"),
+                                      .attended = rabbitmq_attended};
 const struct sink_ops rabbitmq_tls_ops = {
     BROKER_OPS(rabbitmq, "amqps", "amqps://USER@HOST/VHOST/EXCHANGE", "the same with TLS"),
     .attended = rabbitmq_attended};

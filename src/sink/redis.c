@@ -7,7 +7,7 @@
 #include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
-#include "redis/reply.h"
+#include "redis/conn.h"
 #include "sink/broker.h"
 #include "sink/kinds.h"
 #include "sink/redis_impl.h"
@@ -232,13 +232,14 @@ static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t 
 
     struct redis_node *node = redis_route_of(r, (struct str){st->name, st->n});
     *ret = 0;
-    bool others_first = r->map && redis_map_is_probed(node) && redis_map_away(node) == SINK_LATER;
+    bool others_first = r->map && redis_route_is_probed(node) &&
+                        redis_route_away(node) == SINK_LATER;
     if (others_first)
         return err_set(err, ERR_BUSY, "%s", node->why);
     if (!redis_node_has_room(node, d[0]->ev))
         return 0;
     if (redis_node_connect(node, err) != 0) {
-        if (r->map && redis_map_away(node) == SINK_LATER)
+        if (r->map && redis_route_away(node) == SINK_LATER)
             err->code = ERR_BUSY;
         return -1;
     }
@@ -406,9 +407,9 @@ static void redis_broker(struct sink *sk, struct sink_broker *ret)
 }
 
 #define REDIS_OPS(name, scheme_, synopsis_, help_) \
-    const struct sink_ops name = { \
-        BROKER_OPS(redis, scheme_, synopsis_, help_), .caps = SINK_CHAINS, .lease = redis_lease, \
-        .settled = redis_settled}
+    const struct sink_ops name = {BROKER_OPS(redis, scheme_, synopsis_, help_), \
+                                  .caps = SINK_CHAINS, .lease = redis_lease, \
+                                  .settled = redis_settled}
 
 REDIS_OPS(redis_ops, "redis", "redis://HOST:PORT/DB?stream=NAME",
           "append to a Redis stream; see docs/brokers.md");

@@ -1,12 +1,10 @@
-/* redis_impl.h: private to the Redis sink: redis.c (settings and sink methods), redis_route.c and
- * redis_map.c (the choice of a server), redis_node.c (a server: sending and replies),
- * redis_command.c (the commands) and redis_lease.c. */
+/* redis_impl.h: private to the Redis sink: redis.c (settings and sink methods), redis_route.c (the
+ * choice of a server), redis_node.c (a server: sending and replies), redis_command.c (the commands) and redis_lease.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
-#include "redis/cluster.h"
 #include "redis/conn.h"
-#include "redis/sentinel.h"
+#include "redis/locate.h"
 #include "sink/broker.h"
 
 #define REDIS_ID 48       /* an id, "18446744073709551615-18446744073709551615", and its NUL */
@@ -173,8 +171,6 @@ int64_t redis_node_deadline(const struct redis_node *n);
 /* redis_node_cancel ends all requests in flight. */
 void redis_node_cancel(struct redis_node *n);
 
-/* redis_route_add adds a node with this address and our login. */
-int redis_route_add(struct redis_sink *r, const char *host, const char *port, struct error *err);
 /* redis_route_init adds the nodes known from the URL. */
 int redis_route_init(struct redis_sink *r, struct error *err);
 void redis_route_release(struct redis_sink *r);
@@ -197,27 +193,17 @@ int redis_route_probe(struct redis_sink *r, int64_t timeout_ms, struct error *er
 
 #define REDIS_AWAY_MS 250 /* delay for an event whose server is unavailable while others work */
 
-/* The counterparts for a cluster. redis_map_init adds the nodes of the URL. */
-int redis_map_init(struct redis_sink *r, struct error *err);
-void redis_map_release(struct redis_sink *r);
-struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot);
-int redis_map_open(struct redis_node *n, struct error *err);
-void redis_map_lost(struct redis_node *n, const struct error *err);
-/* redis_map_good records that a node works. This and the next two functions may be called without a
- * cluster. */
-void redis_map_good(struct redis_node *n);
-void redis_map_drive(struct redis_sink *r);
-int64_t redis_map_deadline(const struct redis_sink *r);
-int redis_map_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err);
-/* redis_map_away returns the status for events whose server is unavailable: they wait for the sink,
- * or only for this server (SINK_LATER). */
-enum sink_status redis_map_away(const struct redis_node *n);
-/* redis_map_is_probed returns whether a server that was unavailable is being retried. */
-bool redis_map_is_probed(const struct redis_node *n);
-/* redis_map_redirect resends the `count` events from `first` on to the server named by an error;
- * returns false if the error names none. */
-bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_t count,
-                        const char *said);
+/* redis_route_good records that a node works. */
+void redis_route_good(struct redis_node *n);
+/* redis_route_away returns the status for events whose server is unavailable: they wait for the
+ * sink, or only for this server (SINK_LATER). */
+enum sink_status redis_route_away(const struct redis_node *n);
+/* redis_route_is_probed returns whether a server that was unavailable is being retried. */
+bool redis_route_is_probed(const struct redis_node *n);
+/* redis_route_redirect resends the `count` events from `first` on to the server of the cluster
+ * named by an error; returns false if the error names none. */
+bool redis_route_redirect(struct redis_node *n, struct redis_request *first, size_t count,
+                          const char *said);
 
 /* redis_command_xadd queues the XADD of one event. redis_command_run queues a script that appends
  * the first *count events to one stream, and reduces *count if one of them cannot be expressed. On

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <sys/random.h>
 
-#include "redis/reply.h"
+#include "redis/conn.h"
 #include "sink/redis_impl.h"
 
 #define AGAIN_NS (500 * MS_NS) /* between attempts to acquire the lease */

@@ -5,7 +5,7 @@
 
 #include "base/num.h"
 #include "base/text.h"
-#include "redis/reply.h"
+#include "redis/conn.h"
 #include "sink/redis_impl.h"
 
 #define OUT_MAX ((size_t)2 << 30)    /* limit on queued bytes: one event may be large */
@@ -87,7 +87,7 @@ static void report_added(struct redis_node *n, struct redis_request *q, const ch
     int64_t hi, lo;
     if (redis_id(id, &hi, &lo))
         window_marks_advance(&n->sink->b.marks, q->f.mark, hi, lo);
-    redis_map_good(n);
+    redis_route_good(n);
     window_end(&n->window, &q->f, &(struct sink_result){.status = SINK_DELIVERED, .receipt = id});
 }
 
@@ -115,14 +115,14 @@ static void report_error(struct redis_node *n, struct redis_request *q, const re
 
     struct sink_result res = {.status = statuses[e->fault], .text = text};
     if (e->fault == REDIS_FAULT_AWAY)
-        res.status = redis_map_away(n);
+        res.status = redis_route_away(n);
     if (res.status == SINK_LATER)
         res.retry_after_ms = REDIS_AWAY_MS;
     if (e->reconnect)
         n->stale = true;
     bool works = e->fault == REDIS_FAULT_STREAM;
     if (works)
-        redis_map_good(n);
+        redis_route_good(n);
     else if (n->sink->map)
         n->sink->map->wanted = true;
     window_end(&n->window, &q->f, &res);
@@ -250,7 +250,7 @@ static void take_reply(void *node, redisReply *reply)
     bool failed = reply->type == REDIS_REPLY_ERROR;
     switch (kind) {
     case REQUEST_XADD:
-        if (n->sink->map && failed && redis_map_redirect(n, q, run, reply->str))
+        if (n->sink->map && failed && redis_route_redirect(n, q, run, reply->str))
             break;
         if (run > 1)
             run_replied(n, q, run, reply);
@@ -303,7 +303,7 @@ static void end_all(struct redis_node *n, enum sink_status status, const char *w
  * through, and large events are always sent alone. */
 void redis_node_lost(struct redis_node *n, const struct error *err)
 {
-    enum sink_status status = redis_map_away(n);
+    enum sink_status status = redis_route_away(n);
     bool alone = n->conn.state == REDIS_READY && n->window.events == 1;
     struct redis_request *q = n->awaited; /* NULL: the server has replied to the event */
     while (q && !q->f.d)
