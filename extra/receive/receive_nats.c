@@ -27,7 +27,7 @@ struct nats_receiver {
 
 static int connect_any_host(struct nats_receiver *rc, struct error *err)
 {
-    const struct broker_url *u = &rc->plan->url;
+    const struct url *u = &rc->plan->url;
     for (size_t i = 0; i < u->n_hosts && !rc->nc; i++) {
         natsOptions *o = NULL;
         *err = (struct error){0};

@@ -31,7 +31,7 @@ enum reading { READ_OPEN, READ_QOS, READ_DECLARE, READ_BIND, READ_CONSUME, READ_
 struct rabbitmq_receiver {
     struct receiver base;
     struct rabbitmq_settings set;
-    struct broker_url url;
+    struct url url;
     struct rabbitmq_login login;
     struct rabbit_conn conn;
     enum reading reading;
@@ -303,7 +303,7 @@ static void rabbitmq_end(struct receiver *base)
     arena_release(&rc->text);
     rabbitmq_login_release(&rc->login);
     rabbitmq_settings_release(&rc->set);
-    broker_url_release(&rc->url);
+    url_release(&rc->url);
 }
 
 /* Decides what to read. Only queues store messages: an exchange has only those published from now

@@ -451,6 +451,7 @@ static int set_streams(void *target, const char *value, const struct option_def 
 
 static const struct option_def options[] = {
     {"stream", "NAME,...", NULL, "streams to read", set_streams, .at = 0},
+    REDIS_DB_OPTION(member, url),
     {NULL},
 };
 

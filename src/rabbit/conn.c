@@ -9,6 +9,7 @@
 
 #include "base/num.h"
 #include "base/text.h"
+#include "base/url.h"
 
 #define LOGIN_MAX 16384              /* bytes of the login */
 #define READ_SIZE 65536              /* of one read */
@@ -55,9 +56,7 @@ static void change_state(struct rabbit_conn *c, enum rabbit_state to)
 /* Wipes the login, which contained the password. */
 static void wipe_login(struct rabbit_conn *c)
 {
-    if (c->login.p)
-        explicit_bzero(c->login.p, c->login.cap);
-    buf_clear(&c->login);
+    buf_wipe(&c->login);
     c->login_sent = 0;
 }
 
@@ -187,17 +186,6 @@ static bool has_word(struct str list, const char *word)
     return false;
 }
 
-static struct str property(const amqp_table_t *t, const char *name)
-{
-    for (int i = 0; i < t->num_entries; i++) {
-        const amqp_table_entry_t *e = &t->entries[i];
-        bool found = str_is(rabbit_str(e->key), name) && e->value.kind == AMQP_FIELD_KIND_UTF8;
-        if (found)
-            return rabbit_str(e->value.value.bytes);
-    }
-    return STR("");
-}
-
 /* Announces our capabilities. Without these, the broker closes the connection on a refused login
  * without a reason, and does not notify us of alarms. */
 static int start_ok(struct rabbit_conn *c, const char *mechanism, struct str response,
@@ -249,25 +237,15 @@ static int login_plain(struct rabbit_conn *c, struct error *err)
     else
         rc = start_ok(c, "PLAIN", (struct str){b.p, b.n}, err);
 
-    if (b.p)
-        explicit_bzero(b.p, b.cap);
+    buf_wipe(&b);
     buf_release(&b);
-    if (password)
-        explicit_bzero(password, strlen(password));
-    free(password);
+    url_password_free(password);
     return rc;
 }
 
 static int handle_start(struct rabbit_conn *c, const amqp_connection_start_t *m, struct error *err)
 {
     const char *mechanism = c->cfg.external ? "EXTERNAL" : "PLAIN";
-    struct str product = property(&m->server_properties, "product");
-    struct str version = property(&m->server_properties, "version");
-    char both[RABBIT_TEXT];
-    int n = snprintf(both, sizeof both, "%.*s %.*s", (int)min_size(product.n, 80),
-                     product.n ? product.p : "", (int)min_size(version.n, 80),
-                     version.n ? version.p : "");
-    text_clean(c->product, sizeof c->product, both, (size_t)n);
     if (!has_word(rabbit_str(m->mechanisms), mechanism)) {
         char offered[RABBIT_TEXT];
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s does not offer SASL %s, only %s",

@@ -50,10 +50,9 @@ struct rabbit_conn {
     size_t frame_max;
     int64_t heartbeat; /* ns; 0: none */
     int64_t last_read, last_write;
-    int64_t since;             /* when connecting to this node started */
-    bool blocked;              /* connection.blocked: the broker accepts no messages for now */
-    char reason[RABBIT_TEXT];  /* why */
-    char product[RABBIT_TEXT]; /* "RabbitMQ 3.10.8" */
+    int64_t since;            /* when connecting to this node started */
+    bool blocked;             /* connection.blocked: the broker accepts no messages for now */
+    char reason[RABBIT_TEXT]; /* why */
 };
 
 /* rabbit_conn_init prepares a closed connection. */

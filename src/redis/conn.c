@@ -38,17 +38,13 @@ void redis_conn_close(struct redis_conn *c)
 {
     wire_close(&c->wire);
     change_state(c, REDIS_CLOSED);
-    if (c->secret)
-        explicit_bzero(c->secret, strlen(c->secret));
-    free(c->secret);
+    url_password_free(c->secret);
     c->secret = NULL;
     if (c->reader)
         redisReaderFree(c->reader);
     c->reader = NULL;
     buf_clear(&c->out);
-    if (c->greet.p)
-        explicit_bzero(c->greet.p, c->greet.cap); /* the buffer contained the password */
-    buf_clear(&c->greet);
+    buf_wipe(&c->greet); /* it contained the password */
     c->sent = c->greet_sent = c->n_asked = c->greeted = c->coming = 0;
 }
 

@@ -1,62 +1,15 @@
-/* broker.h: the common part of sinks that deliver to a broker: the URL with its address and login,
- * opening and closing, high-water marks, and cautions. window.h tracks the deliveries in flight.
- * Each kind of sink adds the connection, the message, and the meaning of replies. */
+/* broker.h: the common part of sinks that deliver to a broker: opening and closing, the name of a
+ * destination, messages, high-water marks, and cautions. window.h tracks the deliveries in flight.
+ * Each kind of sink adds its settings, the connection, and the meaning of replies. */
 #ifndef SINK_BROKER_H
 #define SINK_BROKER_H
 
 #include "base/option.h"
+#include "base/url.h"
 #include "event/message.h"
 #include "event/template.h"
 #include "sink/sink.h"
 #include "sink/window.h"
-
-/* The URL of a broker:
- * SCHEME://[USER@]HOST[:PORT][,HOST[:PORT]...]/PATH?option=value&... */
-
-#define BROKER_HOSTS_MAX 64
-
-struct broker_host {
-    char *host, *port;
-};
-
-/* (1) Strings are owned; NULL if not given. (2) n_hosts > 0. */
-struct broker_url {
-    char *scheme, *user;
-    struct broker_host *hosts;
-    size_t n_hosts;
-    char *path; /* decoded, without the leading slash; "" if absent */
-    char *password_file;
-    char *password;        /* from the environment; password_file overrides it */
-    char *ca, *cert, *key; /* TLS: PEM files */
-    char label[300];       /* "kafka at host:9092 and 2 others", for messages */
-};
-
-/* broker_url_parse parses a URL. The defaults of `table`, which may be NULL, and all parameters
- * other than broker_url_options go into `target`. A row whose name ends with a star matches every
- * name with that prefix; its setter receives the rest: "linger.ms=5" for rdkafka.linger.ms=5 and
- * "rdkafka.*". A host without a port gets default_port, and a URL without a host means 127.0.0.1. A
- * password in the URL is refused, because it would show up in ps, in the configuration and in
- * copies of it: it belongs in a file or in the environment variable password_env. The caller checks
- * whether ca, cert and key suit the scheme; cert requires key, and key requires cert. Errors:
- * ERR_CONFIG, ERR_NOMEM. No error repeats the URL. The caller releases *ret, even after an
- * error. */
-int broker_url_parse(const char *text, const char *default_port, const char *password_env,
-                     const struct option_def *table, void *target, struct broker_url *ret,
-                     struct error *err);
-void broker_url_release(struct broker_url *u);
-/* broker_url_check_files calls broker_check_files for the URL's files. */
-int broker_url_check_files(const struct broker_url *u, struct error *err);
-
-/* broker_url_password returns a copy of the password, which the caller wipes and frees. It rereads
- * a password file on each call. NULL with err->code 0 means that no password is set; NULL with an
- * error, that it could not be read. */
-char *broker_url_password(const struct broker_url *u, struct error *err);
-
-/* broker_url_options lists the connection parameters common to all brokers: user, password-file,
- * ca, cert, key. */
-extern const struct option_def broker_url_options[];
-
-/* The sink */
 
 #define BROKER_CAUTION 900
 
@@ -132,7 +85,7 @@ const char *broker_caution(struct sink *sk);
     .marks_recorded = broker_marks_recorded, .probe = kind##_probe, .caution = broker_caution, \
     .broker = kind##_broker
 
-/* The URL parameters common to all brokers, in addition to broker_url_options. */
+/* The URL parameters about the message that are common to all brokers. */
 #define BROKER_OPTIONS(settings, usual) \
     {"format", \
      "NAME", \
@@ -153,7 +106,9 @@ const char *broker_caution(struct sink *sk);
 void broker_settings_release(const struct option_def *table, void *settings);
 
 /* broker_check_files checks that the files read for each connection exist. A file missing at
- * startup is a configuration mistake: ERR_CONFIG. NULL entries are skipped. */
+ * startup is a configuration mistake: ERR_CONFIG. NULL entries are skipped. broker_url_check_files
+ * checks the files of a URL. */
 int broker_check_files(const char *const *files, size_t n, struct error *err);
+int broker_url_check_files(const struct url *u, struct error *err);
 
 #endif

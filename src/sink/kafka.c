@@ -3,10 +3,8 @@
  *
  * The library's threads do the work, and the sink never waits for them: it consumes reports when
  * the producer's descriptor is readable, and every delivery has its own time limit. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -29,7 +27,7 @@
 static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct error *err)
 {
     if (k->tail_fd < 0)
-        k->tail_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+        k->tail_fd = wake_fd_new();
     if (k->tail_fd < 0)
         return err_set(err, ERR_UNAVAILABLE, "kafka sink: no file descriptors left");
     if (!k->tail) {
@@ -49,10 +47,9 @@ static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct erro
 /* Handles the results of finished lookups. */
 static void end_lookups(struct kafka_sink *k)
 {
-    uint64_t wakes;
     if (!k->tail)
         return;
-    (void)!read(k->tail_fd, &wakes, sizeof wakes);
+    wake_fd_clear(k->tail_fd);
     for (struct in_flight *f = k->b.window.first; f; f = f->next) {
         struct kafka_item *it = (struct kafka_item *)f;
         struct kafka_place at;
@@ -453,7 +450,7 @@ static void kafka_close(struct sink *sk)
     if (k->tail_fd >= 0)
         close(k->tail_fd);
     kafka_settings_release(&k->set);
-    broker_url_release(&k->url);
+    url_release(&k->url);
     broker_close(sk);
 }
 
@@ -480,7 +477,6 @@ static int kafka_set_up(struct sink *sk, struct error *err)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
     k->tail_fd = -1;
-    kafka_producer_init_leaders(&k->leaders);
     if (kafka_settings_read(sk->cfg.url, &k->set, &k->url, err) != 0)
         return -1;
     struct message_style style = {k->set.format, str_of(k->set.source), "ce_"};

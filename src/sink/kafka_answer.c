@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "sink/kafka_impl.h"
@@ -352,13 +353,12 @@ static void handle_facts(struct kafka_sink *k)
 
 void kafka_answer_poll(struct kafka_sink *k)
 {
-    uint64_t wakes;
     size_t n = 0;
     rd_kafka_event_t *ev;
     const rd_kafka_message_t *m;
     if (!k->p)
         return;
-    (void)!read(k->p->fd, &wakes, sizeof wakes);
+    wake_fd_clear(k->p->fd);
     while (n < REPORTS_MAX && (ev = rd_kafka_queue_poll(k->p->queue, 0))) {
         if (rd_kafka_event_type(ev) == RD_KAFKA_EVENT_ERROR) {
             handle_error(k, ev);
@@ -371,7 +371,7 @@ void kafka_answer_poll(struct kafka_sink *k)
         rd_kafka_event_destroy(ev);
     }
     if (n >= REPORTS_MAX)
-        kafka_producer_wake(k->p);
+        wake_fd_signal(k->p->fd);
 
     for (struct in_flight *f = k->b.window.first; f && !k->b.fixed; f = f->next)
         if (((struct kafka_item *)f)->state == ITEM_NO_TOPIC)

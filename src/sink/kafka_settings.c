@@ -116,7 +116,7 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-static int check_settings(const struct kafka_settings *s, struct broker_url *u, struct error *err)
+static int check_settings(const struct kafka_settings *s, struct url *u, struct error *err)
 {
     bool tls = strcmp(u->scheme, "kafka+ssl") == 0;
     bool has_files = u->ca || u->cert || u->key;
@@ -137,10 +137,9 @@ static int check_settings(const struct kafka_settings *s, struct broker_url *u, 
     return broker_url_check_files(u, err);
 }
 
-int kafka_settings_read(const char *url, struct kafka_settings *s, struct broker_url *u,
-                        struct error *err)
+int kafka_settings_read(const char *url, struct kafka_settings *s, struct url *u, struct error *err)
 {
-    int rc = broker_url_parse(url, DEFAULT_PORT, PASSWORD_ENV, options, s, u, err);
+    int rc = url_parse(url, DEFAULT_PORT, PASSWORD_ENV, options, s, u, err);
     if (rc == 0)
         rc = check_settings(s, u, err);
     if (rc != 0)

@@ -486,8 +486,8 @@ static void nats_cancel(struct sink *sk)
 static void nats_broker(struct sink *sk, struct sink_broker *ret)
 {
     struct nats_sink *n = (struct nats_sink *)sk;
-    const struct broker_url *u = &n->plan->url;
-    const struct broker_host *at = &u->hosts[atomic_load(&n->plan->host) % u->n_hosts];
+    const struct url *u = &n->plan->url;
+    const struct url_host *at = &u->hosts[atomic_load(&n->plan->host) % u->n_hosts];
     ret->kind = "nats";
     ret->connected = n->ready;
     sink_peer_add(ret->broker, at->host, at->port);

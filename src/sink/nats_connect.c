@@ -11,11 +11,11 @@
 
 #include "base/fd.h"
 #include "base/text.h"
+#include "base/url.h"
 #include "sink/nats_impl.h"
 
 #define TAIL_MAX 100000
 #define CONNECT_MS 5000 /* time limit for one host, and for one request */
-#define SECRET_MAX 4096
 
 /* The URL */
 
@@ -66,7 +66,7 @@ static int check_name(const char *what, const char *name, struct error *err)
 }
 
 /* Rejects two login methods at once, and TLS files without TLS. */
-static int check_login(const struct nats_settings *s, const struct broker_url *u, struct error *err)
+static int check_login(const struct nats_settings *s, const struct url *u, struct error *err)
 {
     int ways = (u->user != NULL) + (s->creds_file != NULL) + (s->nkey != NULL) +
                (s->token_file != NULL);
@@ -90,8 +90,7 @@ static int check_login(const struct nats_settings *s, const struct broker_url *u
     return broker_check_files(files, sizeof files / sizeof files[0], err);
 }
 
-static int check_settings(const struct nats_settings *s, const struct broker_url *u,
-                          struct error *err)
+static int check_settings(const struct nats_settings *s, const struct url *u, struct error *err)
 {
     if (!s->stream)
         return err_set(err, ERR_CONFIG,
@@ -134,7 +133,7 @@ static int read_subject(struct nats_plan *p, struct error *err)
 static int read_plan(struct nats_plan *p, const char *url, struct error *err)
 {
     struct nats_settings *s = &p->set;
-    if (broker_url_parse(url, "4222", NATS_PASSWORD_ENV, options, s, &p->url, err) != 0)
+    if (url_parse(url, "4222", NATS_PASSWORD_ENV, options, s, &p->url, err) != 0)
         return -1;
     if (check_settings(s, &p->url, err) != 0)
         return -1;
@@ -171,11 +170,9 @@ void nats_plan_release(struct nats_plan *p)
     if (!p || atomic_fetch_sub(&p->refs, 1) > 1)
         return;
     broker_settings_release(options, &p->set);
-    broker_url_release(&p->url);
+    url_release(&p->url);
     free(p->set.subject);
-    if (p->token)
-        explicit_bzero(p->token, strlen(p->token));
-    free(p->token);
+    url_password_free(p->token);
     free(p);
 }
 
@@ -315,59 +312,40 @@ static void on_closed(natsConnection *nc, void *closure)
     nats_link_unref(closure);
 }
 
-/* Reads the first line of a secret file. The caller wipes it. */
-static int read_secret(const char *path, char out[SECRET_MAX], struct error *err)
-{
-    ssize_t n = fd_read_file(path, out, SECRET_MAX);
-    if (n < 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not read %s", path);
-    if (n == SECRET_MAX)
-        return err_set(err, ERR_UNAVAILABLE, "%s is too long", path);
-    out[n] = '\0';
-    out[strcspn(out, "\r\n")] = '\0';
-    return 0;
-}
-
 /* Sets the login. Files are reread for each connection. */
 static int set_login(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
     natsStatus s = NATS_OK;
     const char *what = "credentials";
-    if (p->set.creds_file)
-        s = natsOptions_SetUserCredentialsFromFiles(o, p->set.creds_file, NULL);
-    if (p->set.nkey)
-        s = natsOptions_SetNKeyFromSeed(o, p->set.nkey, p->set.nkey_file);
+    char *secret = NULL;
+    err->code = ERR_NONE;
+    if (p->url.user)
+        secret = url_password(p->url.password_file, p->url.password, err);
+    else
+        secret = url_password(p->set.token_file, p->token, err);
+    if (!secret && err->code)
+        return -1;
 
-    if (s == NATS_OK && p->url.user) {
-        char *password = broker_url_password(&p->url, err);
-        if (!password && err->code)
-            return -1;
+    if (p->set.creds_file) {
+        s = natsOptions_SetUserCredentialsFromFiles(o, p->set.creds_file, NULL);
+    } else if (p->set.nkey) {
+        s = natsOptions_SetNKeyFromSeed(o, p->set.nkey, p->set.nkey_file);
+    } else if (p->url.user) {
         what = "user";
-        s = natsOptions_SetUserInfo(o, p->url.user, password ? password : "");
-        if (password)
-            explicit_bzero(password, strlen(password));
-        free(password);
-    } else if (s == NATS_OK && p->set.token_file) {
-        char token[SECRET_MAX];
-        if (read_secret(p->set.token_file, token, err) != 0)
-            return -1;
+        s = natsOptions_SetUserInfo(o, p->url.user, secret ? secret : "");
+    } else if (secret) {
         what = "token";
-        s = natsOptions_SetToken(o, token);
-        explicit_bzero(token, sizeof token);
-    } else if (s == NATS_OK && p->token) {
-        what = "token";
-        s = natsOptions_SetToken(o, p->token);
+        s = natsOptions_SetToken(o, secret);
     }
-    if (s != NATS_OK)
-        return nats_link_failed(p, s, what, err);
-    return 0;
+    url_password_free(secret);
+    return s == NATS_OK ? 0 : nats_link_failed(p, s, what, err);
 }
 
 /* Requires a certificate valid for this host name. libnats checks the name only if it is set
  * explicitly. */
 static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, struct error *err)
 {
-    const struct broker_url *u = &p->url;
+    const struct url *u = &p->url;
     if (!p->tls)
         return 0;
     natsStatus s = natsOptions_SetSecure(o, true);
@@ -391,7 +369,7 @@ static int set_all(const struct nats_plan *p, const natsStatus *all, size_t n, s
     return 0;
 }
 
-int nats_connect_options(const struct nats_plan *p, const struct broker_host *h, natsOptions *o,
+int nats_connect_options(const struct nats_plan *p, const struct url_host *h, natsOptions *o,
                          struct error *err)
 {
     char address[300];
@@ -411,7 +389,7 @@ int nats_connect_options(const struct nats_plan *p, const struct broker_host *h,
     return set_login(p, o, err);
 }
 
-int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, natsStatus s,
+int nats_connect_failed(const struct nats_plan *p, const struct url_host *h, natsStatus s,
                         struct error *err)
 {
     char said[200];
@@ -426,7 +404,7 @@ int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, 
                      h->host, h->port, said, advice);
 }
 
-int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err)
+int nats_connect_host(struct nats_link *l, const struct url_host *h, struct error *err)
 {
     natsOptions *o = NULL;
     *err = (struct error){0};

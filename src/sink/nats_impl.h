@@ -45,7 +45,7 @@ struct nats_settings {
 struct nats_plan {
     atomic_int refs, threads;
     atomic_uint host; /* index of the host that the next link tries first */
-    struct broker_url url;
+    struct url url;
     struct nats_settings set;
     bool tls;
     char *token;   /* from the environment; owned */
@@ -262,12 +262,12 @@ void nats_tls_begin(struct nats_link *l, int64_t limit_ms);
 void nats_tls_end(void);
 
 /* nats_connect_host connects to one of the plan's hosts. Errors: ERR_UNAVAILABLE. */
-int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err);
+int nats_connect_host(struct nats_link *l, const struct url_host *h, struct error *err);
 /* nats_connect_options sets the address and the login; fails with ERR_UNAVAILABLE.
  * nats_connect_failed reports why a connection attempt failed, with advice. */
-int nats_connect_options(const struct nats_plan *p, const struct broker_host *h, natsOptions *o,
+int nats_connect_options(const struct nats_plan *p, const struct url_host *h, natsOptions *o,
                          struct error *err);
-int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, natsStatus s,
+int nats_connect_failed(const struct nats_plan *p, const struct url_host *h, natsStatus s,
                         struct error *err);
 /* nats_prepare queries the stream once the link is connected. Errors: ERR_UNAVAILABLE,
  * ERR_NOMEM. */

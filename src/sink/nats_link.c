@@ -5,12 +5,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/text.h"
 #include "sink/nats_impl.h"
 
@@ -68,18 +68,6 @@ void nats_link_unref(struct nats_link *l)
         free_link(l);
 }
 
-static void wake(int fd)
-{
-    while (eventfd_write(fd, 1) != 0 && errno == EINTR)
-        continue;
-}
-
-static void clear_wake(int fd)
-{
-    eventfd_t n;
-    (void)eventfd_read(fd, &n);
-}
-
 /* Errors */
 
 void nats_link_text(natsStatus s, char *out, size_t size)
@@ -119,7 +107,7 @@ void nats_link_push(struct nats_link *l, struct nats_answer a)
     all->at[all->n++] = a;
     pthread_mutex_unlock(&l->lock);
     if (first)
-        wake(l->update_fd);
+        wake_fd_signal(l->update_fd);
 }
 
 static void set_state(struct nats_link *l, enum nats_link_state state, const struct error *err)
@@ -129,7 +117,7 @@ static void set_state(struct nats_link *l, enum nats_link_state state, const str
     if (err)
         l->lost = *err;
     pthread_mutex_unlock(&l->lock);
-    wake(l->update_fd);
+    wake_fd_signal(l->update_fd);
 }
 
 /* Reports why the connection was lost. */
@@ -163,7 +151,7 @@ int nats_link_process(struct nats_link *l, int timeout_ms, struct error *err)
     if (poll(fds, 2, timeout_ms) < 0)
         return 0;
     if (fds[0].revents)
-        clear_wake(l->wake_fd);
+        wake_fd_clear(l->wake_fd);
     if (is_dropped(l))
         return err_set(err, ERR_UNAVAILABLE, "given up");
     if (fds[1].revents & POLLOUT)
@@ -212,7 +200,7 @@ static void send_some(struct nats_link *l)
 /* Tries the hosts in turn, starting after the last host that failed. */
 static int connect_any(struct nats_link *l, struct error *err)
 {
-    const struct broker_url *u = &l->plan->url;
+    const struct url *u = &l->plan->url;
     for (size_t i = 0; i < u->n_hosts; i++) {
         size_t host = atomic_load(&l->plan->host) % u->n_hosts;
         if (is_dropped(l))
@@ -308,8 +296,8 @@ int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error
     l->handshake_fd = -1;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->ended_cond, NULL);
-    l->update_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    l->update_fd = wake_fd_new();
+    l->wake_fd = wake_fd_new();
 
     bool has_fds = l->update_fd >= 0 && l->wake_fd >= 0;
     int rc = has_fds ? 0 : EMFILE;
@@ -341,7 +329,7 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
         shutdown(l->fd, SHUT_RDWR);
     if (l->handshake_fd >= 0)
         shutdown(l->handshake_fd, SHUT_RDWR);
-    wake(l->wake_fd);
+    wake_fd_signal(l->wake_fd);
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     int64_t ns = until.tv_nsec + wait_ms * MS_NS;
@@ -356,7 +344,7 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
 
 void nats_link_poll(struct nats_link *l, struct nats_update *ret)
 {
-    clear_wake(l->update_fd);
+    wake_fd_clear(l->update_fd);
     clear_answers(&l->reading);
     pthread_mutex_lock(&l->lock);
     struct nats_answers read = l->reading;
@@ -396,5 +384,5 @@ int nats_link_send(struct nats_link *l, uint64_t token, natsMsg *msg)
 
 void nats_link_flush(struct nats_link *l)
 {
-    wake(l->wake_fd);
+    wake_fd_signal(l->wake_fd);
 }

@@ -337,7 +337,7 @@ static void rabbitmq_close(struct sink *sk)
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
     rabbit_conn_release(&r->conn);
     rabbitmq_settings_release(&r->set);
-    broker_url_release(&r->url);
+    url_release(&r->url);
     rabbitmq_login_release(&r->login);
     free(r->by_tag);
     broker_close(sk);

@@ -197,31 +197,19 @@ static int handle_content(struct rabbitmq_sink *r, const struct rabbit_frame *f,
 /* The setup of the channel: confirms, an exchange, perhaps a queue. Every new channel checks them;
  * it creates them only if the URL says so. */
 
-/* A step of the setup: `send` queues the request, unless the step can be skipped, and `reply` is
- * the method of a positive reply. */
-struct step {
-    int (*send)(struct rabbitmq_sink *r, bool *ret_sent);
-    amqp_method_number_t reply;
+/* The steps of the setup, with the method of a positive reply. */
+static const struct {
+    amqp_method_number_t request, reply;
     const char *what;
+} steps[] = {
+    {AMQP_CHANNEL_OPEN_METHOD, AMQP_CHANNEL_OPEN_OK_METHOD, "a channel"},
+    {AMQP_CONFIRM_SELECT_METHOD, AMQP_CONFIRM_SELECT_OK_METHOD, "confirms"},
+    {AMQP_EXCHANGE_DECLARE_METHOD, AMQP_EXCHANGE_DECLARE_OK_METHOD, "the exchange"},
+    {AMQP_QUEUE_DECLARE_METHOD, AMQP_QUEUE_DECLARE_OK_METHOD, "the queue"},
+    {AMQP_QUEUE_BIND_METHOD, AMQP_QUEUE_BIND_OK_METHOD, "the binding"},
 };
 
-static int send_request(struct rabbitmq_sink *r, amqp_method_number_t id, void *m, bool *ret_sent)
-{
-    *ret_sent = true;
-    return rabbit_conn_send(&r->conn, RABBITMQ_CHANNEL, id, m);
-}
-
-static int open_channel(struct rabbitmq_sink *r, bool *ret_sent)
-{
-    amqp_channel_open_t m = {.out_of_band = amqp_empty_bytes};
-    return send_request(r, AMQP_CHANNEL_OPEN_METHOD, &m, ret_sent);
-}
-
-static int select_confirms(struct rabbitmq_sink *r, bool *ret_sent)
-{
-    amqp_confirm_select_t m = {.nowait = 0};
-    return send_request(r, AMQP_CONFIRM_SELECT_METHOD, &m, ret_sent);
-}
+#define STEPS (sizeof steps / sizeof steps[0])
 
 /* Returns whether the setup creates the exchange and the queue instead of only checking them. */
 static bool creates(const struct rabbitmq_sink *r)
@@ -229,75 +217,66 @@ static bool creates(const struct rabbitmq_sink *r)
     return r->set.create && !r->passive;
 }
 
-/* Declares the exchange. Skips the default exchange, which always exists and must not be
- * declared. */
-static int declare_exchange(struct rabbitmq_sink *r, bool *ret_sent)
+/* Queues the request of a step. Sets *ret_sent unless the step can be skipped. */
+static int send_step(struct rabbitmq_sink *r, amqp_method_number_t request, bool *ret_sent)
 {
-    amqp_exchange_declare_t m = {
-        .exchange = rabbit_bytes(str_of(r->set.exchange)),
-        .type = rabbit_bytes(str_of(r->set.exchange_type)),
+    const struct rabbitmq_settings *set = &r->set;
+    bool default_exchange = set->exchange[0] == '\0';
+    amqp_bytes_t exchange = rabbit_bytes(str_of(set->exchange));
+    /* The default exchange routes to the queue named by the routing key. */
+    const char *queue = default_exchange && r->b.fixed ? set->routing_key : set->queue;
+    amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
+    amqp_confirm_select_t confirms = {.nowait = 0};
+    amqp_exchange_declare_t declare = {
+        .exchange = exchange,
+        .type = rabbit_bytes(str_of(set->exchange_type)),
         .passive = !creates(r),
         .durable = 1,
     };
-    if (r->set.exchange[0] == '\0')
-        return 0;
-    return send_request(r, AMQP_EXCHANGE_DECLARE_METHOD, &m, ret_sent);
-}
-
-/* Returns the queue that must exist; NULL if none is known. */
-static const char *queue_of(const struct rabbitmq_sink *r)
-{
-    bool names_queue = r->set.exchange[0] == '\0' && r->b.fixed;
-    return names_queue ? r->set.routing_key : r->set.queue;
-}
-
-static int declare_queue(struct rabbitmq_sink *r, bool *ret_sent)
-{
     amqp_table_entry_t type = {
         .key = rabbit_bytes(STR("x-queue-type")),
         .value = {.kind = AMQP_FIELD_KIND_UTF8,
-                  .value.bytes = rabbit_bytes(str_of(r->set.queue_type))},
+                  .value.bytes = rabbit_bytes(str_of(set->queue_type))},
     };
-    amqp_queue_declare_t m = {
-        .queue = rabbit_bytes(str_of(queue_of(r))),
+    amqp_queue_declare_t declare_queue = {
+        .queue = rabbit_bytes(str_of(queue)),
         .passive = !creates(r),
         .durable = 1,
         .arguments = {.num_entries = 1, .entries = &type},
     };
-    if (!queue_of(r))
-        return 0;
-    return send_request(r, AMQP_QUEUE_DECLARE_METHOD, &m, ret_sent);
-}
-
-static int bind_queue(struct rabbitmq_sink *r, bool *ret_sent)
-{
-    amqp_queue_bind_t m = {
-        .queue = rabbit_bytes(str_of(r->set.queue)),
-        .exchange = rabbit_bytes(str_of(r->set.exchange)),
-        .routing_key = rabbit_bytes(str_of(r->set.binding)),
+    amqp_queue_bind_t bind = {
+        .queue = rabbit_bytes(str_of(set->queue)),
+        .exchange = exchange,
+        .routing_key = rabbit_bytes(str_of(set->binding)),
     };
-    bool bindable = r->set.create && r->set.queue;
-    if (!bindable)
-        return 0;
-    return send_request(r, AMQP_QUEUE_BIND_METHOD, &m, ret_sent);
+
+    void *m = NULL;
+    switch (request) {
+    case AMQP_CHANNEL_OPEN_METHOD: m = &open; break;
+    case AMQP_CONFIRM_SELECT_METHOD: m = &confirms; break;
+    case AMQP_EXCHANGE_DECLARE_METHOD:
+        if (!default_exchange) /* which always exists, and must not be declared */
+            m = &declare;
+        break;
+    case AMQP_QUEUE_DECLARE_METHOD:
+        if (queue)
+            m = &declare_queue;
+        break;
+    default:
+        if (set->create && set->queue)
+            m = &bind;
+        break;
+    }
+    *ret_sent = m != NULL;
+    return m ? rabbit_conn_send(&r->conn, RABBITMQ_CHANNEL, request, m) : 0;
 }
-
-static const struct step steps[] = {
-    {open_channel, AMQP_CHANNEL_OPEN_OK_METHOD, "a channel"},
-    {select_confirms, AMQP_CONFIRM_SELECT_OK_METHOD, "confirms"},
-    {declare_exchange, AMQP_EXCHANGE_DECLARE_OK_METHOD, "the exchange"},
-    {declare_queue, AMQP_QUEUE_DECLARE_OK_METHOD, "the queue"},
-    {bind_queue, AMQP_QUEUE_BIND_OK_METHOD, "the binding"},
-};
-
-#define STEPS (sizeof steps / sizeof steps[0])
 
 /* Runs steps until one awaits a reply. After the last step the channel is ready. */
 static int run_steps(struct rabbitmq_sink *r, struct error *err)
 {
     while (r->step < STEPS) {
-        bool sent = false;
-        if (steps[r->step].send(r, &sent) != 0)
+        bool sent;
+        if (send_step(r, steps[r->step].request, &sent) != 0)
             return err_nomem(err);
         if (sent)
             return 0;

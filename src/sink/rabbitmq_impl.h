@@ -35,7 +35,7 @@ struct rabbitmq_settings {
 
 /* rabbitmq_settings_read parses a URL into *s, which the caller has zeroed, and *u. The caller
  * releases both, even after an error. Errors: ERR_CONFIG, ERR_NOMEM. */
-int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct broker_url *u,
+int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct url *u,
                            struct error *err);
 void rabbitmq_settings_release(struct rabbitmq_settings *s);
 
@@ -48,9 +48,8 @@ struct rabbitmq_login {
 
 /* rabbitmq_login_make fills in the address and the login. *ret borrows from the other arguments,
  * and uses the system's clock. Errors: ERR_NOMEM. The caller releases *l, even after an error. */
-int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s,
-                        struct broker_url *u, const char *who, struct rabbit_config *ret,
-                        struct error *err);
+int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s, struct url *u,
+                        const char *who, struct rabbit_config *ret, struct error *err);
 void rabbitmq_login_release(struct rabbitmq_login *l);
 
 /* The subject of a broker's reply. */
@@ -106,7 +105,7 @@ struct rabbitmq_returning {
 struct rabbitmq_sink {
     struct broker b;
     struct rabbitmq_settings set;
-    struct broker_url url;
+    struct url url;
     struct rabbitmq_login login;
     struct rabbit_conn conn;
     enum rabbitmq_channel channel;

@@ -65,8 +65,7 @@ static int split_path(const char *path, struct rabbitmq_settings *s, struct erro
 
 /* Fills in defaults that depend on the rest of the URL: the routing key, and SASL EXTERNAL if only
  * a certificate is given. */
-static int choose_defaults(struct rabbitmq_settings *s, const struct broker_url *u,
-                           struct error *err)
+static int choose_defaults(struct rabbitmq_settings *s, const struct url *u, struct error *err)
 {
     bool only_cert = u->cert && !u->user && !u->password_file;
     if (s->auth == AUTH_AUTO)
@@ -82,8 +81,7 @@ static int choose_defaults(struct rabbitmq_settings *s, const struct broker_url 
     return option_copy(&s->routing_key, usual, NULL, err);
 }
 
-static int check_settings(const struct rabbitmq_settings *s, const struct broker_url *u,
-                          struct error *err)
+static int check_settings(const struct rabbitmq_settings *s, const struct url *u, struct error *err)
 {
     bool tls = strcmp(u->scheme, "amqps") == 0;
     bool external = s->auth == AUTH_EXTERNAL;
@@ -104,11 +102,11 @@ static int check_settings(const struct rabbitmq_settings *s, const struct broker
     return broker_url_check_files(u, err);
 }
 
-int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct broker_url *u,
+int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct url *u,
                            struct error *err)
 {
     const char *port = strncmp(url, "amqps:", 6) == 0 ? "5671" : "5672";
-    int rc = broker_url_parse(url, port, RABBITMQ_PASSWORD_ENV, options, s, u, err);
+    int rc = url_parse(url, port, RABBITMQ_PASSWORD_ENV, options, s, u, err);
     if (rc == 0)
         rc = split_path(u->path, s, err);
     if (rc == 0)
@@ -133,8 +131,8 @@ void rabbitmq_settings_release(struct rabbitmq_settings *s)
 /* Defaults to guest's password, like every AMQP client; brokers accept it only from localhost. */
 static char *read_password(void *ctx, struct error *err)
 {
-    const struct broker_url *u = ctx;
-    char *password = broker_url_password(u, err);
+    const struct url *u = ctx;
+    char *password = url_password(u->password_file, u->password, err);
     bool is_guest = !password && !err->code && !u->user;
     if (!is_guest)
         return password;
@@ -144,9 +142,8 @@ static char *read_password(void *ctx, struct error *err)
     return password;
 }
 
-int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s,
-                        struct broker_url *u, const char *who, struct rabbit_config *ret,
-                        struct error *err)
+int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s, struct url *u,
+                        const char *who, struct rabbit_config *ret, struct error *err)
 {
     *l = (struct rabbitmq_login){0};
     snprintf(l->client, sizeof l->client, "outbox:%s", who);
@@ -155,7 +152,7 @@ int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings
     if (!l->peers || !l->labels)
         return err_nomem(err);
     for (size_t i = 0; i < u->n_hosts; i++) {
-        const struct broker_host *h = &u->hosts[i];
+        const struct url_host *h = &u->hosts[i];
         snprintf(l->labels[i], sizeof l->labels[i], "rabbitmq at %.200s:%.10s", h->host, h->port);
         l->peers[i] = (struct wire_peer){
             .label = l->labels[i],

@@ -13,7 +13,6 @@
 #include "sink/redis_impl.h"
 
 #define REDIS_SENTINEL_PASSWORD_ENV "OUTBOX_REDIS_SENTINEL_PASSWORD"
-#define DB_MAX 1000000
 #define REPLICAS_MAX 64
 #define LEASE_MIN_MS 1000
 #define TIME_MAX_MS (INT64_C(10) * 365 * 24 * 3600000)
@@ -60,13 +59,13 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
      .max = TIME_MAX_MS}
 /* clang-format on */
 
-static const struct option_def options[] = {OPTIONS, {NULL}};
-
-/* Options for a server named by Sentinels. */
+/* The options for a cluster, which has one database; for one server; and for one that Sentinels
+ * name. */
+static const struct option_def cluster_options[] = {OPTIONS, {NULL}};
+static const struct option_def options[] = {OPTIONS, REDIS_DB_OPTION(redis_settings, url), {NULL}};
 static const struct option_def sentinel_options[] = {
     OPTIONS,
-    {"db", "N", "0", "database number", option_long, .at = offsetof(struct redis_settings, db),
-     .max = DB_MAX},
+    REDIS_DB_OPTION(redis_settings, url),
     {"sentinel-user", "NAME", NULL, "user name to log in to the Sentinels with", option_copy,
      .at = offsetof(struct redis_settings, sentinel_user)},
     {"sentinel-password-file", "FILE", NULL,
@@ -90,16 +89,9 @@ static enum redis_kind kind_of(const char *url)
 }
 
 /* Fills s->url with the login from the URL. */
-static int take_login(struct redis_settings *s, const struct broker_url *b, struct error *err)
+static int take_login(struct redis_settings *s, const struct url *b, struct error *err)
 {
-    struct redis_url like = {.tls = begins_with(b->scheme, "rediss"),
-                             .user = b->user,
-                             .password_file = b->password_file,
-                             .password = b->password,
-                             .db = s->db,
-                             .ca = b->ca,
-                             .cert = b->cert,
-                             .key = b->key};
+    struct redis_url like = redis_url_login(b, s->url.db);
     bool has_files = b->ca || b->cert;
     if (has_files && !like.tls)
         return err_set(err, ERR_CONFIG, "ca, cert and key require %.20s, which has TLS",
@@ -108,7 +100,7 @@ static int take_login(struct redis_settings *s, const struct broker_url *b, stru
 }
 
 /* Adds one of the hosts: a server of the cluster, or a Sentinel, which has a separate login. */
-static int add_seed(struct redis_settings *s, const struct broker_host *h, struct error *err)
+static int add_seed(struct redis_settings *s, const struct url_host *h, struct error *err)
 {
     struct redis_url like = s->url;
     const char *kind = "redis";
@@ -123,15 +115,13 @@ static int add_seed(struct redis_settings *s, const struct broker_host *h, struc
         like.password = password;
     }
     int rc = redis_url_at(&like, kind, h->host, h->port, &s->seed[s->n_seeds++], err);
-    if (password)
-        explicit_bzero(password, strlen(password));
-    free(password);
+    url_password_free(password);
     return rc;
 }
 
 /* Uses the path as the master's name. A cluster has only one database, so its path is empty or
  * 0. */
-static int check_path(struct redis_settings *s, const struct broker_url *b, struct error *err)
+static int check_path(struct redis_settings *s, const struct url *b, struct error *err)
 {
     bool named = b->path[0] != '\0' && !strchr(b->path, '/');
     if (s->kind == REDIS_SENTINEL && !named)
@@ -148,14 +138,14 @@ static int check_path(struct redis_settings *s, const struct broker_url *b, stru
 /* Parses a URL with several hosts. */
 static int read_many(const char *url, struct redis_settings *s, struct error *err)
 {
-    struct broker_url b;
+    struct url b;
     const char *port = "6379";
-    const struct option_def *table = options;
+    const struct option_def *table = cluster_options;
     if (s->kind == REDIS_SENTINEL) {
         port = "26379";
         table = sentinel_options;
     }
-    int rc = broker_url_parse(url, port, REDIS_PASSWORD_ENV, table, s, &b, err);
+    int rc = url_parse(url, port, REDIS_PASSWORD_ENV, table, s, &b, err);
     if (rc == 0)
         rc = check_path(s, &b, err);
     if (rc == 0)
@@ -166,20 +156,18 @@ static int read_many(const char *url, struct redis_settings *s, struct error *er
         rc = err_nomem(err);
     for (size_t i = 0; i < b.n_hosts && rc == 0; i++)
         rc = add_seed(s, &b.hosts[i], err);
-    broker_url_release(&b);
+    url_release(&b);
     return rc;
 }
 
 int redis_settings_read(const char *url, struct redis_settings *s, struct error *err)
 {
     *s = (struct redis_settings){.kind = kind_of(url)};
-    int rc = 0;
-    if (s->kind != REDIS_SINGLE)
-        rc = read_many(url, s, err);
-    else
-        rc = option_defaults(options, s, err);
-    if (rc == 0 && s->kind == REDIS_SINGLE)
+    int rc;
+    if (s->kind == REDIS_SINGLE)
         rc = redis_url_parse(url, options, s, &s->url, err);
+    else
+        rc = read_many(url, s, err);
     if (rc != 0)
         return err_prefix(err, "redis sink");
     if (!s->stream)

@@ -23,7 +23,6 @@ struct redis_settings {
     struct redis_url *seed;
     size_t n_seeds;
     char *master; /* the name by which Sentinels know the master */
-    int64_t db;
     char *sentinel_user, *sentinel_password_file;
     char *stream;              /* template of the stream's name */
     int64_t maxlen, maxage_ms; /* 0: no limit; at most one of the two is set */
