@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/clock.h"
+#include "base/url.h"
 #include "net/wire.h"
 
 /* Frames */
@@ -80,43 +81,26 @@ static inline struct str rabbit_str(amqp_bytes_t b)
 
 #define RABBIT_TEXT 200 /* length of a text from the broker, including the NUL */
 
-/* Connection states, in order. */
-enum rabbit_state {
-    RABBIT_CLOSED,
-    RABBIT_CONNECTING, /* connecting the socket, and TLS */
-    RABBIT_LOGIN,      /* login, limits and virtual host are being negotiated */
-    RABBIT_READY,
-};
-
-/* The address and the login. All fields are borrowed while the connection exists. */
+/* The address and the login. Strings are borrowed while the connection exists. */
 struct rabbit_config {
-    const struct wire_peer *peers; /* nodes of one broker, tried in turn */
-    size_t n_peers;
+    const struct url *url; /* the nodes of one broker, tried in turn, and the login */
+    bool tls;
     const char *vhost;
-    const char *name; /* client name shown by the broker */
-    const char *user;
-    bool external; /* authenticate with the client certificate: SASL EXTERNAL instead of PLAIN */
-    /* password returns a copy, which the connection wipes and frees. NULL with err->code 0 means
-     * that no password is set; NULL with an error, that it could not be read. Called for each
-     * login. */
-    char *(*password)(void *ctx, struct error *err);
-    void *password_ctx;
+    char name[80];   /* client name shown by the broker */
+    bool external;   /* authenticate with the client certificate: SASL EXTERNAL instead of PLAIN */
     int heartbeat_s; /* 0: none */
     const struct clock *clock;
     size_t out_max; /* limit on queued bytes */
 };
 
-/* (1) state == RABBIT_CLOSED if and only if the wire is closed. (2) out[sent..n) is not written
- * yet, and is held back until RABBIT_READY. (3) login[login_sent..n) is the unwritten part of the
- * login. (4) in[0..n) is an incomplete frame. */
+/* (1) in[0..n) is an incomplete frame. (2) The login includes the limits and the virtual host. */
 struct rabbit_conn {
     struct rabbit_config cfg;
-    enum rabbit_state state;
     struct wire wire;
-    size_t peer;  /* current node, or the next to try */
-    size_t tries; /* nodes tried since rabbit_conn_open */
-    struct buf in, out, login;
-    size_t sent, login_sent;
+    char label[300]; /* "rabbitmq at host:port", the current node */
+    size_t peer;     /* current node, or the next to try */
+    size_t tries;    /* nodes tried since rabbit_conn_open */
+    struct buf in;
     amqp_pool_t pool;
     size_t frame_max;
     int64_t heartbeat; /* ns; 0: none */
@@ -138,16 +122,9 @@ int rabbit_conn_open(struct rabbit_conn *c, struct error *err);
  * listening, without waiting for a reply. */
 void rabbit_conn_close(struct rabbit_conn *c);
 
-/* rabbit_conn_label returns the name of the current node, for messages. */
-const char *rabbit_conn_label(const struct rabbit_conn *c);
-
 /* rabbit_conn_send queues a method on a channel; returns -1 if out of memory or at the limit. A
- * caller may instead append whole frames to c->out. */
+ * caller may instead append whole frames to c->wire.out. */
 int rabbit_conn_send(struct rabbit_conn *c, uint16_t channel, amqp_method_number_t id, void *m);
-static inline size_t rabbit_conn_queued(const struct rabbit_conn *c)
-{
-    return c->out.n - c->sent;
-}
 
 /* A rabbit_frame_fn receives a frame on a channel; m is its method, or NULL if it is not a method
  * frame. Both are borrowed for the call. The function may queue frames but must not close the
@@ -161,10 +138,8 @@ typedef int rabbit_frame_fn(void *ctx, const struct rabbit_frame *f, const amqp_
  * closes the connection. */
 int rabbit_conn_drive(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err);
 
-/* rabbit_conn_poll returns the events to poll for before the next drive. rabbit_conn_deadline
- * returns the monotonic time at which drive must be called even without an event; CLOCK_NEVER if
- * none. */
-struct pollfd rabbit_conn_poll(const struct rabbit_conn *c);
+/* rabbit_conn_deadline returns the monotonic time at which drive must be called even without an
+ * event; CLOCK_NEVER if none. */
 int64_t rabbit_conn_deadline(const struct rabbit_conn *c);
 
 /* rabbit_conn_text cleans a text from the broker for messages. Returns out. */

@@ -1,6 +1,5 @@
 #include "redis/conn.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,37 +22,24 @@ void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const ch
                      size_t out_max, size_t in_max)
 {
     *c = (struct redis_conn){.url = url, .name = name, .in_max = in_max};
-    wire_init(&c->wire);
-    buf_init(&c->out, out_max);
-    buf_init(&c->greet, GREET_MAX);
-}
-
-/* The only function that sets the state. A connection only moves forward, or is closed. */
-static void change_state(struct redis_conn *c, enum redis_state to)
-{
-    assert(to == REDIS_CLOSED || to > c->state);
-    c->state = to;
+    wire_init(&c->wire, out_max, GREET_MAX);
 }
 
 void redis_conn_close(struct redis_conn *c)
 {
     wire_close(&c->wire);
-    change_state(c, REDIS_CLOSED);
     url_password_free(c->secret);
     c->secret = NULL;
     if (c->reader)
         redisReaderFree(c->reader);
     c->reader = NULL;
-    buf_clear(&c->out);
-    buf_wipe(&c->greet); /* it contained the password */
-    c->sent = c->greet_sent = c->n_asked = c->greeted = c->coming = 0;
+    c->n_asked = c->greeted = c->coming = 0;
 }
 
 void redis_conn_release(struct redis_conn *c)
 {
     redis_conn_close(c);
-    buf_release(&c->out);
-    buf_release(&c->greet);
+    wire_release(&c->wire);
 }
 
 /* Appends a command, and leaves no other copy in memory. */
@@ -73,20 +59,20 @@ static int add_command(struct buf *b, int argc, const char **argv)
 
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv)
 {
-    return add_command(&c->out, argc, argv);
+    return add_command(&c->wire.out, argc, argv);
 }
 
 /* ---- the greeting: AUTH, SELECT, CLIENT SETNAME and ROLE ---- */
 
-/* Appends one command of the greeting. A failure sets c->greet.failed. */
+/* Appends one command of the greeting. A failure marks the buffer as failed. */
 static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
 {
     c->asked[c->n_asked++] = what;
-    if (add_command(&c->greet, argc, argv) != 0)
-        c->greet.failed = true;
+    if (add_command(&c->wire.login, argc, argv) != 0)
+        c->wire.login.failed = true;
 }
 
-/* Writes the commands into c->greet, and keeps the password in c->secret. */
+/* Queues the commands, and keeps the password in c->secret. */
 static int make_greeting(struct redis_conn *c, struct error *err)
 {
     c->secret = url_password(c->url->password_file, c->url->password, err);
@@ -106,7 +92,7 @@ static int make_greeting(struct redis_conn *c, struct error *err)
     greet(c, GREET_NAME, 3, (const char *[]){"CLIENT", "SETNAME", c->name});
     if (c->master_only)
         greet(c, GREET_ROLE, 1, (const char *[]){"ROLE"});
-    if (c->greet.failed)
+    if (c->wire.login.failed)
         return err_nomem(err);
     return 0;
 }
@@ -170,7 +156,7 @@ static void *make_array(const redisReadTask *task, int n)
 void redis_conn_hold(struct redis_conn *c)
 {
     redis_conn_close(c);
-    change_state(c, REDIS_HELD);
+    wire_hold(&c->wire);
 }
 
 int redis_conn_open(struct redis_conn *c, struct error *err)
@@ -184,7 +170,7 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
         .tls = u->tls,
         .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
     };
-    if (c->state != REDIS_HELD)
+    if (c->wire.state != WIRE_HELD)
         redis_conn_close(c);
 
     int rc = 0;
@@ -205,10 +191,8 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
         if (!err->retry_class)
             err->retry_class = CLASS_DOWN;
         redis_conn_close(c);
-        return -1;
     }
-    change_state(c, REDIS_CONNECTING);
-    return 0;
+    return rc;
 }
 
 /* ---- reading and writing ---- */
@@ -239,7 +223,7 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
             return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                              "%s does not speak the Redis protocol: %s", c->url->label,
                              c->reader->errstr);
-        bool greeting = c->state == REDIS_GREETING;
+        bool greeting = c->wire.state == WIRE_LOGIN;
         if (!r) {
             /* The reply is longer than any reply to our commands. */
             if (c->coming > (greeting ? GREET_MAX : c->in_max))
@@ -257,7 +241,7 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
         if (rc != 0)
             return -1;
         if (c->greeted == c->n_asked)
-            change_state(c, REDIS_READY);
+            wire_accepted(&c->wire);
     }
 }
 
@@ -286,24 +270,20 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
  * one: with a fast peer, a single call completes them all. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
-    if (c->state == REDIS_CONNECTING) {
-        if (wire_advance(&c->wire, err) != 0)
-            return -1;
-        if (c->wire.state == WIRE_OPEN)
-            change_state(c, REDIS_GREETING);
-    }
-    if (c->state == REDIS_GREETING) {
-        if (wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
+    if (wire_advance(&c->wire, err) != 0)
+        return -1;
+    if (c->wire.state == WIRE_LOGIN) {
+        if (wire_flush(&c->wire, err) != 0)
             return wire_lost(&c->wire, err);
         if (read_replies(c, reply, ctx, err) != 0)
             return -1;
     }
-    if (c->state != REDIS_READY)
+    if (c->wire.state != WIRE_READY)
         return 0;
 
     /* Read even after a failed write: replies sent before the failure still count. */
     struct error cut;
-    int written = wire_flush(&c->wire, &c->out, &c->sent, &cut);
+    int written = wire_flush(&c->wire, &cut);
     if (read_replies(c, reply, ctx, err) != 0)
         return -1;
     if (written == 0)
@@ -315,21 +295,8 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
 void redis_conn_flush(struct redis_conn *c)
 {
     struct error err;
-    if (c->state == REDIS_READY)
-        (void)wire_flush(&c->wire, &c->out, &c->sent, &err);
-}
-
-bool redis_conn_idle_gone(const struct redis_conn *c)
-{
-    return c->state == REDIS_READY && wire_stirs(&c->wire);
-}
-
-struct pollfd redis_conn_poll(const struct redis_conn *c)
-{
-    bool unsent = c->sent < c->out.n;
-    if (c->state == REDIS_GREETING)
-        unsent = c->greet_sent < c->greet.n;
-    return wire_poll(&c->wire, unsent);
+    if (c->wire.state == WIRE_READY)
+        (void)wire_flush(&c->wire, &err);
 }
 
 /* ---- calling ---- */
@@ -347,7 +314,7 @@ static void keep_first(void *ctx, redisReply *r)
  * readable. */
 static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct error *err)
 {
-    struct pollfd fds[2] = {redis_conn_poll(c), {.fd = wake, .events = POLLIN}};
+    struct pollfd fds[2] = {wire_poll(&c->wire), {.fd = wake, .events = POLLIN}};
     int64_t left = (deadline - clock_mono(&clock_system)) / MS_NS;
     if (left <= 0)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not answered in time",
@@ -367,7 +334,7 @@ int redis_conn_call(struct redis_conn *c, int argc, const char **argv, int64_t t
 {
     redisReply *answer = NULL;
     int64_t deadline = clock_mono(&clock_system) + timeout_ms * MS_NS;
-    if (c->state == REDIS_CLOSED && redis_conn_open(c, err) != 0)
+    if (c->wire.state == WIRE_CLOSED && redis_conn_open(c, err) != 0)
         return -1;
     if (redis_conn_add(c, argc, argv) != 0) {
         err_nomem(err);

@@ -14,34 +14,20 @@
 
 #define REDIS_TEXT 256 /* see redis_conn_text */
 
-/* Connection states, in order. */
-enum redis_state {
-    REDIS_CLOSED,
-    REDIS_HELD,       /* the address is not known yet */
-    REDIS_CONNECTING, /* connecting the socket, and TLS */
-    REDIS_GREETING,   /* awaiting replies to AUTH, SELECT, CLIENT SETNAME, ROLE */
-    REDIS_READY,
-};
-
-/* The commands of the greeting. */
+/* The commands of the greeting, which is the login. */
 enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREET_ROLE, GREETINGS };
 
-/* (1) The wire is closed if and only if state <= REDIS_HELD. (2) out[sent..n) is not written yet,
- * and is held back until REDIS_READY. (3) greet[greet_sent..n) is the unwritten part of the
- * greeting. (4) asked[greeted..n_asked) of the greeting are not answered yet. */
+/* (1) asked[greeted..n_asked) of the greeting are not answered yet. */
 struct redis_conn {
     const struct redis_url *url;
     const char *name; /* for CLIENT SETNAME */
     bool master_only; /* refuse a server that is not a master; set by the caller */
-    enum redis_state state;
     struct wire wire;
     redisReader *reader;
     redisReplyObjectFunctions objects; /* how reader creates replies */
     size_t in_max;                     /* limit on one reply */
     size_t coming;                     /* bytes of the incomplete reply */
-    struct buf out, greet;
-    size_t sent, greet_sent;
-    char *secret; /* the password that was sent; NULL: none */
+    char *secret;                      /* the password that was sent; NULL: none */
     enum redis_greeting asked[GREETINGS];
     size_t n_asked, greeted;
 };
@@ -52,7 +38,7 @@ void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const ch
                      size_t out_max, size_t in_max);
 void redis_conn_release(struct redis_conn *c);
 
-/* redis_conn_hold lets commands be queued on a closed connection, for a later redis_conn_open. */
+/* redis_conn_hold closes the connection, but lets commands be queued for a later redis_conn_open. */
 void redis_conn_hold(struct redis_conn *c);
 /* redis_conn_open starts connecting. Commands queued while the connection was held stay queued;
  * further commands may be queued at once. All of them are sent after the greeting. The call blocks
@@ -63,13 +49,8 @@ int redis_conn_open(struct redis_conn *c, struct error *err);
 void redis_conn_close(struct redis_conn *c);
 
 /* redis_conn_add queues a command whose arguments contain no NUL; returns -1 if out of memory or at
- * the limit. A caller may instead append whole commands to c->out. */
+ * the limit. A caller may instead append whole commands to c->wire.out. */
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv);
-/* redis_conn_queued returns the number of unwritten bytes. */
-static inline size_t redis_conn_queued(const struct redis_conn *c)
-{
-    return c->out.n - c->sent;
-}
 
 /* redis_conn_text copies the text of an error reply, cleaned for printing. It hides a text that
  * contains our password: a server with a renamed AUTH repeats the arguments of the unknown
@@ -87,13 +68,6 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
 /* redis_conn_flush writes as many queued bytes as it can, and reads nothing. The next drive reports
  * a failure. */
 void redis_conn_flush(struct redis_conn *c);
-
-/* redis_conn_idle_gone returns whether the server has closed a connection without outstanding
- * commands, or has sent unsolicited data on it. */
-bool redis_conn_idle_gone(const struct redis_conn *c);
-
-/* redis_conn_poll returns the events to poll for before the next drive. */
-struct pollfd redis_conn_poll(const struct redis_conn *c);
 
 /* redis_conn_call sends a command and waits up to timeout_ms for its reply, connecting first if
  * necessary. Only for callers that may block. The caller frees *ret with freeReplyObject; an error

@@ -99,9 +99,10 @@ static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct st
         .routing_key = rabbit_bytes(key),
         .mandatory = r->set.unroutable != UNROUTABLE_IGNORE,
     };
-    rabbit_frame_put_method(&r->conn.out, RABBITMQ_CHANNEL, AMQP_BASIC_PUBLISH_METHOD, &publish);
-    return rabbit_frame_put_content(&r->conn.out, RABBITMQ_CHANNEL, &p, m->value, r->conn.frame_max,
-                                    err);
+    rabbit_frame_put_method(&r->conn.wire.out, RABBITMQ_CHANNEL, AMQP_BASIC_PUBLISH_METHOD,
+                            &publish);
+    return rabbit_frame_put_content(&r->conn.wire.out, RABBITMQ_CHANNEL, &p, m->value,
+                                    r->conn.frame_max, err);
 }
 
 static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, struct error *err)
@@ -110,7 +111,7 @@ static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, stru
     if (!key.p || broker_message(&r->b, d, key, &r->message, err) != 0)
         return -1;
 
-    struct buf *out = &r->conn.out;
+    struct buf *out = &r->conn.wire.out;
     size_t before = out->n;
     int rc = put_frames(r, d->ev, key, err);
     if (rc == 0 && out->failed)
@@ -134,7 +135,7 @@ static bool must_replace_channel(const struct rabbitmq_sink *r)
 static bool may_publish(const struct rabbitmq_sink *r)
 {
     bool open = r->channel == CHANNEL_READY && !r->conn.blocked;
-    if (!open || rabbit_conn_queued(&r->conn) >= OUT_ENOUGH || must_replace_channel(r))
+    if (!open || wire_queued(&r->conn.wire) >= OUT_ENOUGH || must_replace_channel(r))
         return false;
     if (r->one_by_one > 0)
         return r->published == 0;
@@ -172,7 +173,7 @@ static int ensure_channel(struct rabbitmq_sink *r, struct error *err)
         r->nacked = 0;
         r->renewed = broker_now(&r->b);
     }
-    if (r->conn.state == RABBIT_CLOSED) {
+    if (r->conn.wire.state == WIRE_CLOSED) {
         r->channel = CHANNEL_NONE;
         if (rabbit_conn_open(&r->conn, err) != 0)
             return -1;
@@ -191,14 +192,14 @@ static bool has_room(const struct rabbitmq_sink *r)
         return true;
     if (r->one_by_one > 0 || r->next_tag - r->first_tag >= RABBITMQ_WINDOW)
         return false;
-    return r->b.window.count + 1 < RABBITMQ_WINDOW && rabbit_conn_queued(&r->conn) < OUT_ENOUGH;
+    return r->b.window.count + 1 < RABBITMQ_WINDOW && wire_queued(&r->conn.wire) < OUT_ENOUGH;
 }
 
 /* Fails because the broker blocks publishers. */
 static int fail_blocked(const struct rabbitmq_sink *r, struct error *err)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is blocking publishers: %s",
-                     rabbit_conn_label(&r->conn), r->conn.reason);
+                     r->conn.label, r->conn.reason);
 }
 
 /* Accepts one delivery. Returns whether submit may accept the deliveries after it. */
@@ -216,7 +217,7 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
         rc = ensure_channel(r, &err);
     if (rc != 0) {
         broker_unsent(&r->b, d, &err);
-        if (r->conn.state == RABBIT_CLOSED)
+        if (r->conn.wire.state == WIRE_CLOSED)
             rabbitmq_answer_lost(r, &err); /* the events that waited for the failed connection */
         return false;
     }
@@ -254,7 +255,7 @@ static void rabbitmq_drive(struct sink *sk)
     struct error err;
     if (!r->has_connected && ensure_channel(r, &err) != 0)
         return;
-    if (r->conn.state == RABBIT_CLOSED)
+    if (r->conn.wire.state == WIRE_CLOSED)
         return;
     int rc = rabbit_conn_drive(&r->conn, rabbitmq_answer_frame, r, &err);
     if (rc == 0 && must_replace_channel(r) && r->b.window.count > 0)
@@ -278,16 +279,16 @@ static void rabbitmq_drive(struct sink *sk)
         return;
     }
     err_set(&err, ERR_UNAVAILABLE, "%s has not confirmed for %lld ms; %zu events were waiting",
-            rabbit_conn_label(&r->conn), (long long)r->b.base.cfg.timeout_ms, r->b.window.count);
+            r->conn.label, (long long)r->b.base.cfg.timeout_ms, r->b.window.count);
     rabbitmq_answer_lost(r, &err);
 }
 
 static size_t rabbitmq_fds(struct sink *sk, struct pollfd *out, size_t max)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
-    if (r->conn.state == RABBIT_CLOSED || max == 0)
+    if (r->conn.wire.state == WIRE_CLOSED || max == 0)
         return 0;
-    out[0] = rabbit_conn_poll(&r->conn);
+    out[0] = wire_poll(&r->conn.wire);
     return 1;
 }
 
@@ -323,7 +324,7 @@ static bool rabbitmq_attended(struct sink *sk)
 static void rabbitmq_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
-    const struct wire_peer *at = &r->conn.cfg.peers[r->conn.peer];
+    const struct url_host *at = &r->url.hosts[r->conn.peer];
     ret->kind = "rabbitmq";
     ret->connected = r->channel == CHANNEL_READY;
     sink_peer_add(ret->broker, at->host, at->port);
@@ -338,7 +339,6 @@ static void rabbitmq_close(struct sink *sk)
     rabbit_conn_release(&r->conn);
     rabbitmq_settings_release(&r->set);
     url_release(&r->url);
-    rabbitmq_login_release(&r->login);
     free(r->by_tag);
     broker_close(sk);
 }
@@ -346,7 +346,7 @@ static void rabbitmq_close(struct sink *sk)
 static int rabbitmq_set_up(struct sink *sk, struct error *err)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
-    wire_init(&r->conn.wire);
+    rabbit_conn_init(&r->conn, &(struct rabbit_config){0}); /* for close */
     if (rabbitmq_settings_read(sk->cfg.url, &r->set, &r->url, err) != 0)
         return -1;
     struct message_style style = {r->set.format, str_of(r->set.source), r->set.ce_prefix};
@@ -366,10 +366,8 @@ static int rabbitmq_set_up(struct sink *sk, struct error *err)
     if (!r->by_tag)
         return err_nomem(err);
 
-    struct rabbit_config conn;
-    if (rabbitmq_login_make(&r->login, &r->set, &r->url, sk->cfg.consumer, &conn, err) != 0)
-        return -1;
-    conn.clock = sk->cfg.clock;
+    struct rabbit_config conn = rabbitmq_settings_conn(&r->set, &r->url, sk->cfg.consumer,
+                                                       sk->cfg.clock);
     rabbit_conn_init(&r->conn, &conn);
     return 0;
 }
@@ -405,8 +403,8 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
         int64_t left = (deadline - clock_mono(&clock_system)) / MS_NS;
         if (left <= 0)
             return err_set(err, ERR_UNAVAILABLE, "rabbitmq sink: %s has not answered in time",
-                           rabbit_conn_label(&r->conn));
-        struct pollfd fd = rabbit_conn_poll(&r->conn);
+                           r->conn.label);
+        struct pollfd fd = wire_poll(&r->conn.wire);
         poll(&fd, 1, (int)min_i64(left + 1, 1000));
     }
 }

@@ -115,16 +115,16 @@ static void end_confirmed(struct rabbitmq_sink *r, uint64_t tag, bool stored)
     switch (reply) {
     case REPLY_RETURN:
         snprintf(text, sizeof text,
-                 "%s: no queue is bound to exchange \"%.120s\" for routing key %s",
-                 rabbit_conn_label(&r->conn), r->set.exchange, show_key(r, ev, key));
+                 "%s: no queue is bound to exchange \"%.120s\" for routing key %s", r->conn.label,
+                 r->set.exchange, show_key(r, ev, key));
         if (r->set.unroutable == UNROUTABLE_REJECT)
             res.status = SINK_REJECT;
         break;
     case REPLY_NACK:
         if (!r->nacked)
             r->nacked = broker_now(&r->b);
-        snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s",
-                 rabbit_conn_label(&r->conn), show_key(r, ev, key), m->meaning);
+        snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s", r->conn.label,
+                 show_key(r, ev, key), m->meaning);
         /* If all events have one routing key, the queue will refuse them all; otherwise events for
          * other queues continue. */
         if (!r->b.fixed) {
@@ -151,8 +151,8 @@ static int handle_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, 
     bool sent = all || (tag > 0 && tag < r->next_tag);
     if (!sent)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s confirmed message %llu, which was never sent",
-                         rabbit_conn_label(&r->conn), (unsigned long long)tag);
+                         "%s confirmed message %llu, which was never sent", r->conn.label,
+                         (unsigned long long)tag);
 
     uint64_t from = multiple ? r->first_tag : tag;
     for (uint64_t t = from; t <= tag; t++) {
@@ -172,7 +172,7 @@ static int handle_content(struct rabbitmq_sink *r, const struct rabbit_frame *f,
     struct rabbit_header h;
     if (ret->what == RETURNING_HEADER && f->type == RABBIT_HEADER) {
         if (rabbit_frame_header(f, &h, err) != 0)
-            return err_prefix(err, "%s", rabbit_conn_label(&r->conn));
+            return err_prefix(err, "%s", r->conn.label);
         for (uint64_t tag = r->first_tag; tag < r->next_tag; tag++) {
             struct rabbitmq_item *it = *rabbitmq_tag(r, tag);
             if (it && !it->returned && str_eq(it->f.d->ev->id, h.message_id)) {
@@ -187,7 +187,7 @@ static int handle_content(struct rabbitmq_sink *r, const struct rabbit_frame *f,
     bool fits = ret->what == RETURNING_BODY && f->type == RABBIT_BODY && f->payload.n <= ret->rest;
     if (!fits)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected message",
-                         rabbit_conn_label(&r->conn));
+                         r->conn.label);
     ret->rest -= f->payload.n;
     if (ret->rest == 0)
         ret->what = RETURNING_NOTHING;
@@ -300,7 +300,7 @@ static int handle_setup_reply(struct rabbitmq_sink *r, const amqp_method_t *m, s
 {
     if (m->id != steps[r->step].reply)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
-                         rabbit_conn_label(&r->conn), amqp_method_name(m->id));
+                         r->conn.label, amqp_method_name(m->id));
     r->step++;
     return run_steps(r, err);
 }
@@ -318,7 +318,7 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
         broker_set_caution(&r->b,
                            "%s has %s with properties other than those of create=on, and uses it "
                            "unchanged: %s",
-                           rabbit_conn_label(&r->conn), what, said);
+                           r->conn.label, what, said);
         return rabbitmq_answer_setup(r, err);
     }
 
@@ -332,8 +332,8 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
         class = CLASS_FATAL;
     if (status == SINK_REFUSED)
         class = CLASS_RETRY;
-    return err_class(err, ERR_UNAVAILABLE, class, code, "%s, %s: %s%s", rabbit_conn_label(&r->conn),
-                     what, said, advice);
+    return err_class(err, ERR_UNAVAILABLE, class, code, "%s, %s: %s%s", r->conn.label, what, said,
+                     advice);
 }
 
 /* Closing the channel */
@@ -348,7 +348,7 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
     rabbit_conn_text(m->reply_text, said);
     const struct rabbitmq_meaning *means = rabbitmq_answer_meaning(REPLY_PUBLISH, m->reply_code,
                                                                    said);
-    snprintf(text, sizeof text, "%s: %s", rabbit_conn_label(&r->conn), said);
+    snprintf(text, sizeof text, "%s: %s", r->conn.label, said);
     struct sink_result res = {.status = means->status, .native = m->reply_code, .text = text};
     if (!means->about_one) {
         rabbitmq_answer_all(r, &res);
@@ -424,7 +424,7 @@ static int handle_method(struct rabbitmq_sink *r, const amqp_method_t *m, struct
     }
     default:
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
-                         rabbit_conn_label(&r->conn), amqp_method_name(m->id));
+                         r->conn.label, amqp_method_name(m->id));
     }
 }
 
@@ -435,8 +435,8 @@ int rabbitmq_answer_frame(void *sink, const struct rabbit_frame *f, const amqp_m
     bool expected = f->channel == RABBITMQ_CHANNEL && r->channel != CHANNEL_NONE;
     if (!expected)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s sent a frame on channel %d, which is not open",
-                         rabbit_conn_label(&r->conn), f->channel);
+                         "%s sent a frame on channel %d, which is not open", r->conn.label,
+                         f->channel);
     if (!m)
         return handle_content(r, f, err);
     if (m->id == AMQP_CHANNEL_CLOSE_METHOD)

@@ -39,18 +39,10 @@ int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct 
                            struct error *err);
 void rabbitmq_settings_release(struct rabbitmq_settings *s);
 
-/* The data that a connection borrows. */
-struct rabbitmq_login {
-    struct wire_peer *peers;
-    char (*labels)[300];
-    char client[80]; /* our client name */
-};
-
-/* rabbitmq_login_make fills in the address and the login. *ret borrows from the other arguments,
- * and uses the system's clock. Errors: ERR_NOMEM. The caller releases *l, even after an error. */
-int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s, struct url *u,
-                        const char *who, struct rabbit_config *ret, struct error *err);
-void rabbitmq_login_release(struct rabbitmq_login *l);
+/* rabbitmq_settings_conn returns how to connect, as a client named after `who`. The result borrows
+ * from the settings and the URL. */
+struct rabbit_config rabbitmq_settings_conn(const struct rabbitmq_settings *s, const struct url *u,
+                                            const char *who, const struct clock *clock);
 
 /* The subject of a broker's reply. */
 enum rabbitmq_reply {
@@ -106,7 +98,6 @@ struct rabbitmq_sink {
     struct broker b;
     struct rabbitmq_settings set;
     struct url url;
-    struct rabbitmq_login login;
     struct rabbit_conn conn;
     enum rabbitmq_channel channel;
     size_t step;        /* current step of the setup */

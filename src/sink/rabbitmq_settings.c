@@ -1,4 +1,4 @@
-/* rabbitmq_settings.c: the URL of a RabbitMQ sink: the settings, the nodes, and the login. */
+/* rabbitmq_settings.c: the URL of a RabbitMQ sink: the settings, and the connection. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,61 +126,18 @@ void rabbitmq_settings_release(struct rabbitmq_settings *s)
     broker_settings_release(options, s);
 }
 
-/* The login */
-
-/* Defaults to guest's password, like every AMQP client; brokers accept it only from localhost. */
-static char *read_password(void *ctx, struct error *err)
+struct rabbit_config rabbitmq_settings_conn(const struct rabbitmq_settings *s, const struct url *u,
+                                            const char *who, const struct clock *clock)
 {
-    const struct url *u = ctx;
-    char *password = url_password(u->password_file, u->password, err);
-    bool is_guest = !password && !err->code && !u->user;
-    if (!is_guest)
-        return password;
-    password = strdup("guest");
-    if (!password)
-        err_nomem(err);
-    return password;
-}
-
-int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s, struct url *u,
-                        const char *who, struct rabbit_config *ret, struct error *err)
-{
-    *l = (struct rabbitmq_login){0};
-    snprintf(l->client, sizeof l->client, "outbox:%s", who);
-    l->peers = calloc(u->n_hosts, sizeof *l->peers);
-    l->labels = calloc(u->n_hosts, sizeof *l->labels);
-    if (!l->peers || !l->labels)
-        return err_nomem(err);
-    for (size_t i = 0; i < u->n_hosts; i++) {
-        const struct url_host *h = &u->hosts[i];
-        snprintf(l->labels[i], sizeof l->labels[i], "rabbitmq at %.200s:%.10s", h->host, h->port);
-        l->peers[i] = (struct wire_peer){
-            .label = l->labels[i],
-            .host = h->host,
-            .port = h->port,
-            .tls = strcmp(u->scheme, "amqps") == 0,
-            .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
-        };
-    }
-    *ret = (struct rabbit_config){
-        .peers = l->peers,
-        .n_peers = u->n_hosts,
+    struct rabbit_config c = {
+        .url = u,
+        .tls = strcmp(u->scheme, "amqps") == 0,
         .vhost = s->vhost,
-        .name = l->client,
-        .user = u->user ? u->user : "guest",
         .external = s->auth == AUTH_EXTERNAL,
-        .password = read_password,
-        .password_ctx = u,
         .heartbeat_s = (int)(s->heartbeat_ms / 1000),
-        .clock = &clock_system,
+        .clock = clock,
         .out_max = OUT_MAX,
     };
-    return 0;
-}
-
-void rabbitmq_login_release(struct rabbitmq_login *l)
-{
-    free(l->peers);
-    free(l->labels);
-    *l = (struct rabbitmq_login){0};
+    snprintf(c.name, sizeof c.name, "outbox:%s", who);
+    return c;
 }

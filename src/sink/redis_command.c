@@ -206,7 +206,7 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
                        struct error *err)
 {
     struct redis_sink *r = n->sink;
-    struct buf *b = &n->conn.out;
+    struct buf *b = &n->conn.wire.out;
     struct str name = {st->name, st->n};
     struct entry e;
     size_t before = b->n;
@@ -288,7 +288,7 @@ int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *c
                       const struct stream *st, struct error *err)
 {
     struct redis_sink *r = n->sink;
-    struct buf *b = &n->conn.out;
+    struct buf *b = &n->conn.wire.out;
     struct str name = {st->name, st->n};
     bool once = script_of(r) == SCRIPT_ONCE, limited = redis_limited(r);
     size_t before = b->n;
@@ -323,7 +323,7 @@ void redis_command_forget(struct redis_node *n, const struct event *const *ev, s
                           struct str stream)
 {
     struct error err;
-    struct buf *b = &n->conn.out;
+    struct buf *b = &n->conn.wire.out;
     size_t before = b->n;
     if (make_seen(n->sink, stream, &err) != 0)
         return;

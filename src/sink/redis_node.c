@@ -304,7 +304,7 @@ static void end_all(struct redis_node *n, enum sink_status status, const char *w
 void redis_node_lost(struct redis_node *n, const struct error *err)
 {
     enum sink_status status = redis_route_away(n);
-    bool alone = n->conn.state == REDIS_READY && n->window.events == 1;
+    bool alone = n->conn.wire.state == WIRE_READY && n->window.events == 1;
     struct redis_request *q = n->awaited; /* NULL: the server has replied to the event */
     while (q && !q->f.d)
         q = (struct redis_request *)q->f.next;
@@ -331,11 +331,11 @@ int redis_node_connect(struct redis_node *n, struct error *err)
     bool forgetting = n->window.events == 0 && n->window.count > 0;
     if (forgetting)
         redis_node_drive(n); /* pending replies have not been read yet */
-    bool idle = n->conn.state != REDIS_CLOSED && n->window.count == 0;
-    if (idle && redis_conn_idle_gone(&n->conn))
+    bool idle = n->conn.wire.state != WIRE_CLOSED && n->window.count == 0;
+    if (idle && wire_stirs(&n->conn.wire))
         n->stale = true;
     drop_stale(n);
-    if (n->conn.state != REDIS_CLOSED)
+    if (n->conn.wire.state != WIRE_CLOSED)
         return 0;
     return redis_route_open(n, err);
 }
@@ -348,7 +348,7 @@ bool redis_node_has_room(const struct redis_node *n, const struct event *ev)
     bool lonely = n->alone || event_bytes(ev) >= ALONE_BYTES;
     if (lonely && n->window.events > 0)
         return false;
-    if (redis_conn_queued(&n->conn) >= OUT_ENOUGH)
+    if (wire_queued(&n->conn.wire) >= OUT_ENOUGH)
         return false;
     return busy + RESERVED < REDIS_WINDOW;
 }
@@ -413,7 +413,7 @@ int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t coun
 void redis_node_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                        struct str stream)
 {
-    bool possible = n->conn.state == REDIS_READY && n->window.count + RESERVED < REDIS_WINDOW;
+    bool possible = n->conn.wire.state == WIRE_READY && n->window.count + RESERVED < REDIS_WINDOW;
     if (possible)
         redis_command_forget(n, ev, count, stream);
 }
@@ -428,7 +428,7 @@ int64_t redis_node_deadline(const struct redis_node *n)
 void redis_node_drive(struct redis_node *n)
 {
     struct error err;
-    if (n->conn.state == REDIS_CLOSED)
+    if (n->conn.wire.state == WIRE_CLOSED)
         return;
     if (n->unwaited) {
         /* No event before the WAIT counts as delivered until the WAIT has a reply. If memory runs
@@ -456,7 +456,7 @@ void redis_node_drive(struct redis_node *n)
 void redis_node_cancel(struct redis_node *n)
 {
     struct error err;
-    if (n->conn.state == REDIS_CLOSED)
+    if (n->conn.wire.state == WIRE_CLOSED)
         return;
     if (redis_conn_drive(&n->conn, take_reply, n, &err) != 0)
         end_all(n, SINK_CANCELLED, err.text);

@@ -106,7 +106,7 @@ enum sink_status redis_route_away(const struct redis_node *n)
 /* Returns whether a server that was unavailable is being retried: one event suffices for that. */
 bool redis_route_is_probed(const struct redis_node *n)
 {
-    bool unsure = n->retry_ms > 0 && n->conn.state != REDIS_READY;
+    bool unsure = n->retry_ms > 0 && n->conn.wire.state != WIRE_READY;
     return unsure && n->window.count > 0;
 }
 
@@ -213,7 +213,7 @@ static void map_drive(struct redis_sink *r)
 
         /* Give up on a server that has been silent for a while if others work: its events would
          * delay all others until the timeout. */
-        int64_t patience = n->conn.state == REDIS_READY ? STILL_NS : GREET_NS;
+        int64_t patience = n->conn.wire.state == WIRE_READY ? STILL_NS : GREET_NS;
         if (waited >= patience && redis_route_away(n) == SINK_LATER) {
             char why[64];
             snprintf(why, sizeof why, "has not answered for %lld ms", (long long)(waited / MS_NS));
@@ -418,9 +418,9 @@ static void drive_sentinel(struct redis_sink *r)
     struct error err;
     int64_t now = redis_now(r);
     redis_sentinel_drive(s, now);
-    if (n->conn.state == REDIS_CLOSED)
+    if (n->conn.wire.state == WIRE_CLOSED)
         return;
-    if (n->conn.state == REDIS_HELD) {
+    if (n->conn.wire.state == WIRE_HELD) {
         /* Held commands are sent once the address is known, or else returned. */
         if (s->state == SENTINEL_NOBODY)
             redis_node_lost(n, &s->why);
@@ -481,7 +481,8 @@ void redis_route_lost(struct redis_node *n, const struct error *err)
         redis_sentinel_doubt(&r->sentinel);
     if (!r->map)
         return;
-    if (n->conn.state != REDIS_READY) /* one that worked may just have been cut: retry at once */
+    if (n->conn.wire.state !=
+        WIRE_READY) /* one that worked may just have been cut: retry at once */
         back_off(n);
     n->good_at = 0;
     snprintf(n->why, sizeof n->why, "%.290s", err->text);
@@ -502,9 +503,9 @@ void redis_route_drive(struct redis_sink *r)
 
 static size_t add_fd(const struct redis_conn *c, struct pollfd *out, size_t n, size_t max)
 {
-    bool open = c->state > REDIS_HELD && n < max;
+    bool open = c->wire.state > WIRE_HELD && n < max;
     if (open)
-        out[n++] = redis_conn_poll(c);
+        out[n++] = wire_poll(&c->wire);
     return n;
 }
 
@@ -560,7 +561,7 @@ void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret)
     ret->kind = kinds[r->set.kind];
     for (size_t i = 0; i < r->n_nodes; i++) {
         const struct redis_node *n = r->node[i];
-        bool ready = n->conn.state == REDIS_READY;
+        bool ready = n->conn.wire.state == WIRE_READY;
         ret->connected = ret->connected || ready;
         window_describe(&n->window, ret);
         bool known = r->set.kind == REDIS_SINGLE || s->told.host[0];
@@ -584,7 +585,7 @@ static int wait_told(struct redis_sink *r, int64_t deadline, struct error *err)
     struct redis_sentinel *s = &r->sentinel;
     redis_sentinel_ask(s, redis_now(r));
     while (s->state == SENTINEL_ASKING) {
-        struct pollfd fd = redis_conn_poll(&s->conn);
+        struct pollfd fd = wire_poll(&s->conn.wire);
         if (redis_now(r) >= deadline)
             return err_set(err, ERR_UNAVAILABLE, "%s has not answered in time", s->conn.url->label);
         poll(&fd, 1, 50);
