@@ -94,8 +94,11 @@ int broker_check_files(const char *const *files, size_t n, struct error *err)
     return 0;
 }
 
-int broker_url_check_files(const struct url *u, struct error *err)
+int broker_check_url(const struct url *u, const char *secure, struct error *err)
 {
+    bool has_files = u->ca || u->cert || u->key;
+    if (has_files && strcmp(u->scheme, secure) != 0)
+        return err_set(err, ERR_CONFIG, "ca, cert and key require %s://, which has TLS", secure);
     const char *const files[] = {u->password_file, u->ca, u->cert, u->key};
     return broker_check_files(files, sizeof files / sizeof files[0], err);
 }

@@ -106,9 +106,10 @@ const char *broker_caution(struct sink *sk);
 void broker_settings_release(const struct option_def *table, void *settings);
 
 /* broker_check_files checks that the files read for each connection exist. A file missing at
- * startup is a configuration mistake: ERR_CONFIG. NULL entries are skipped. broker_url_check_files
- * checks the files of a URL. */
+ * startup is a configuration mistake: ERR_CONFIG. NULL entries are skipped. */
 int broker_check_files(const char *const *files, size_t n, struct error *err);
-int broker_url_check_files(const struct url *u, struct error *err);
+/* broker_check_url does so for the files of a URL, and refuses those of TLS if the scheme is not
+ * `secure`, the one with TLS. */
+int broker_check_url(const struct url *u, const char *secure, struct error *err);
 
 #endif

@@ -79,13 +79,8 @@ static int check_login(const struct nats_settings *s, const struct url *u, struc
         return err_set(err, ERR_CONFIG,
                        "password-file requires a user: write nats://USER@HOST, or use token-file "
                        "for a token");
-    bool tls = strcmp(u->scheme, "nats") != 0;
-    bool has_files = u->ca || u->cert;
-    if (has_files && !tls)
-        return err_set(err, ERR_CONFIG, "ca, cert and key require nats+tls://");
-
     const char *const files[] = {s->creds_file, s->nkey_file, s->token_file};
-    if (broker_url_check_files(u, err) != 0)
+    if (broker_check_url(u, "nats+tls", err) != 0)
         return -1;
     return broker_check_files(files, sizeof files / sizeof files[0], err);
 }

@@ -83,11 +83,9 @@ static int choose_defaults(struct rabbitmq_settings *s, const struct url *u, str
 
 static int check_settings(const struct rabbitmq_settings *s, const struct url *u, struct error *err)
 {
-    bool tls = strcmp(u->scheme, "amqps") == 0;
     bool external = s->auth == AUTH_EXTERNAL;
-    bool needs_tls = u->ca || u->cert || external;
-    if (needs_tls && !tls)
-        return err_set(err, ERR_CONFIG, "ca, cert, key and auth=external require amqps://");
+    if (external && strcmp(u->scheme, "amqps") != 0)
+        return err_set(err, ERR_CONFIG, "auth=external requires amqps://");
     if (external && !u->cert)
         return err_set(err, ERR_CONFIG, "auth=external requires cert=FILE and key=FILE");
     if (s->heartbeat_ms > 0 && s->heartbeat_ms < BEAT_MIN_MS)
@@ -99,7 +97,7 @@ static int check_settings(const struct rabbitmq_settings *s, const struct url *u
         return err_set(err, ERR_CONFIG, "a name in AMQP has at most %d bytes", RABBIT_SHORT_MAX);
     if (s->queue && s->exchange[0] == '\0')
         return err_set(err, ERR_CONFIG, "queue requires an exchange to bind it to");
-    return broker_url_check_files(u, err);
+    return broker_check_url(u, "amqps", err);
 }
 
 int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct url *u,

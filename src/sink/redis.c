@@ -21,13 +21,6 @@
 
 /* ---- the parameters of the URL ---- */
 
-static int set_lease(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    if (!*value)
-        return err_set(err, ERR_CONFIG, "expected the name of a key, such as lock:outbox:shop");
-    return option_copy(field, value, o, err);
-}
-
 /* clang-format off */
 #define OPTIONS \
     {"stream", "TEMPLATE", NULL, "name of the stream, a template with " TEMPLATE_FIELDS, \
@@ -52,7 +45,7 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
      .max = TIME_MAX_MS}, \
     {"lease", "KEY", NULL, \
      "deliver only while holding this key in Redis; saves work, but safety does not depend on it", \
-     set_lease, .at = offsetof(struct redis_settings, lease)}, \
+     option_file, .at = offsetof(struct redis_settings, lease)}, \
     {"lease-ttl", "DURATION", "30s", \
      "time to live of that key, which is renewed after half of this time", \
      option_span, .at = offsetof(struct redis_settings, lease_ms), .min = LEASE_MIN_MS, \
@@ -92,10 +85,9 @@ static enum redis_kind kind_of(const char *url)
 static int take_login(struct redis_settings *s, const struct url *b, struct error *err)
 {
     struct redis_url like = redis_url_login(b, s->url.db);
-    bool has_files = b->ca || b->cert;
-    if (has_files && !like.tls)
-        return err_set(err, ERR_CONFIG, "ca, cert and key require %.20s, which has TLS",
-                       s->kind == REDIS_CLUSTER ? "rediss-cluster://" : "rediss-sentinel://");
+    const char *secure = s->kind == REDIS_CLUSTER ? "rediss-cluster" : "rediss-sentinel";
+    if (broker_check_url(b, secure, err) != 0)
+        return -1;
     return redis_url_at(&like, "redis", b->hosts[0].host, b->hosts[0].port, &s->url, err);
 }
 
@@ -182,10 +174,8 @@ int redis_settings_read(const char *url, struct redis_settings *s, struct error 
 
 void redis_settings_release(struct redis_settings *s)
 {
-    char *const all[] = {s->stream, s->lease,         s->source,
-                         s->master, s->sentinel_user, s->sentinel_password_file};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        free(all[i]);
+    broker_settings_release(sentinel_options, s);
+    free(s->master);
     redis_url_release(&s->url);
     for (size_t i = 0; i < s->n_seeds; i++)
         redis_url_release(&s->seed[i]);
