@@ -333,13 +333,13 @@ static bool submit_one(struct nats_sink *n, struct delivery *d)
 /* Driving */
 
 /* Starts using a link that has become ready: sends the events accepted before that. */
-static void use_link(struct nats_sink *n, const struct nats_update *up)
+static void use_link(struct nats_sink *n)
 {
     int64_t limit = n->b.base.cfg.timeout_ms ? n->b.base.cfg.timeout_ms : NO_LIMIT_MS;
     char caution[BROKER_CAUTION];
     n->ready = true;
-    n->stream = up->stream;
-    n->max_payload = up->max_payload;
+    n->stream = &n->link->stream;
+    n->max_payload = n->link->max_payload;
     n->lookups_left = n->stream->tail.n > 0 ? 2 * NATS_WINDOW_MAX : 0;
     n->chain.by_id = false;
     n->chain.seq = n->stream->last_seq;
@@ -361,17 +361,18 @@ static void use_link(struct nats_sink *n, const struct nats_update *up)
 /* Handles the link's updates. */
 static void poll_link(struct nats_sink *n)
 {
-    struct nats_update up;
-    nats_link_poll(n->link, &up);
-    const struct nats_link *link = n->link;
-    for (size_t i = 0; i < up.n && n->link == link; i++)
-        handle_answer(n, &up.answers[i]);
+    struct nats_link *link = n->link;
+    enum nats_link_state state = nats_link_poll(link);
+    for (size_t i = 0; n->link == link && i < link->reading.n; i++)
+        handle_answer(n, &link->reading.at[i]);
     if (n->link != link)
         return;
-    if (up.state == NATS_LOST)
-        link_lost(n, &up.lost);
-    else if (up.state == NATS_READY && !n->ready)
-        use_link(n, &up);
+    if (state == NATS_LOST) {
+        struct error lost = link->lost; /* the link ends with its events */
+        link_lost(n, &lost);
+    } else if (state == NATS_READY && !n->ready) {
+        use_link(n);
+    }
 }
 
 static size_t nats_submit(struct sink *sk, struct delivery *const *d, size_t count)
@@ -550,14 +551,13 @@ static int nats_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     if (!n->link && nats_link_start(n->plan, &n->link, err) != 0)
         return -1;
     for (;;) {
-        struct nats_update up;
-        nats_link_poll(n->link, &up);
-        if (up.state == NATS_READY) {
-            use_link(n, &up);
+        enum nats_link_state state = nats_link_poll(n->link);
+        if (state == NATS_READY) {
+            use_link(n);
             return 0;
         }
-        if (up.state == NATS_LOST) {
-            *err = up.lost;
+        if (state == NATS_LOST) {
+            *err = n->link->lost;
             return -1;
         }
         int64_t left_ms = (until - broker_now(&n->b)) / MS_NS;

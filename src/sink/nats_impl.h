@@ -169,18 +169,6 @@ char *nats_reply_subject(const char *said);
 
 enum nats_link_state { NATS_CONNECTING, NATS_READY, NATS_LOST };
 
-/* The events on a link since the last poll. (1) answers[0..n) are in order of arrival, borrowed
- * until the next call of nats_link_poll. (2) `stream` is valid from NATS_READY until the link is
- * dropped. */
-struct nats_update {
-    enum nats_link_state state;
-    struct nats_answer *answers;
-    size_t n;
-    struct error lost; /* the reason, if NATS_LOST */
-    const struct nats_stream *stream;
-    int64_t max_payload;
-};
-
 struct nats_link;
 
 /* nats_link_start starts connecting and returns at once. The caller must eventually drop the link.
@@ -190,8 +178,10 @@ int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error
  * Unsent messages are discarded. Accepts NULL. */
 void nats_link_drop(struct nats_link *l, int64_t wait_ms);
 
-/* nats_link_poll returns the update and resets update_fd, which is readable while there is one. */
-void nats_link_poll(struct nats_link *l, struct nats_update *ret);
+/* nats_link_poll returns the state, and the replies since the last poll in l->reading. It resets
+ * update_fd, which is readable while there is news. From NATS_READY on, `stream` and `max_payload`
+ * are known; at NATS_LOST, so is `lost`. */
+enum nats_link_state nats_link_poll(struct nats_link *l);
 
 /* nats_link_send queues a message and takes ownership of it. The link must be NATS_READY, and the
  * token not 0. nats_link_flush sends the queued messages. Returns -1 if out of memory; the caller
@@ -226,7 +216,7 @@ struct nats_link {
     natsConnection *nc;
     natsSubscription *sub;
     struct nats_queue sending;   /* messages moved from `outgoing` */
-    struct nats_answers reading; /* replies lent to the sink; see nats_update */
+    struct nats_answers reading; /* replies in order of arrival, for the sink */
     unsigned request;            /* number of the last request */
 
     pthread_mutex_t lock;

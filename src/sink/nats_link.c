@@ -88,21 +88,29 @@ int nats_link_failed(const struct nats_plan *p, natsStatus s, const char *what, 
 
 /* For the link's thread */
 
+/* Makes room for one more element after n in a list; returns the list, or NULL if out of memory. */
+static void *make_room(void *list, size_t n, size_t *cap, size_t size)
+{
+    if (n < *cap)
+        return list;
+    size_t more = *cap ? *cap * 2 : 256;
+    void *grown = reallocarray(list, more, size);
+    if (grown)
+        *cap = more;
+    return grown;
+}
+
 void nats_link_push(struct nats_link *l, struct nats_answer a)
 {
     pthread_mutex_lock(&l->lock);
     struct nats_answers *all = &l->answers;
-    if (all->n == all->cap) {
-        size_t cap = all->cap ? all->cap * 2 : 256;
-        struct nats_answer *more = reallocarray(all->at, cap, sizeof *more);
-        if (!more) { /* without a reply, the event times out in the sink */
-            pthread_mutex_unlock(&l->lock);
-            free(a.text);
-            return;
-        }
-        all->at = more;
-        all->cap = cap;
+    struct nats_answer *at = make_room(all->at, all->n, &all->cap, sizeof *at);
+    if (!at) { /* without a reply, the event times out in the sink */
+        pthread_mutex_unlock(&l->lock);
+        free(a.text);
+        return;
     }
+    all->at = at;
     bool first = all->n == 0;
     all->at[all->n++] = a;
     pthread_mutex_unlock(&l->lock);
@@ -342,7 +350,7 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
     nats_link_unref(l);
 }
 
-void nats_link_poll(struct nats_link *l, struct nats_update *ret)
+enum nats_link_state nats_link_poll(struct nats_link *l)
 {
     wake_fd_clear(l->update_fd);
     clear_answers(&l->reading);
@@ -350,36 +358,22 @@ void nats_link_poll(struct nats_link *l, struct nats_update *ret)
     struct nats_answers read = l->reading;
     l->reading = l->answers;
     l->answers = read;
-    *ret = (struct nats_update){
-        .state = l->state,
-        .answers = l->reading.at,
-        .n = l->reading.n,
-        .lost = l->lost,
-        .stream = &l->stream,
-        .max_payload = l->max_payload,
-    };
+    enum nats_link_state state = l->state;
     pthread_mutex_unlock(&l->lock);
+    return state;
 }
 
 int nats_link_send(struct nats_link *l, uint64_t token, natsMsg *msg)
 {
-    int rc = 0;
     pthread_mutex_lock(&l->lock);
     struct nats_queue *q = &l->outgoing;
-    if (q->n == q->cap) {
-        size_t cap = q->cap ? q->cap * 2 : 256;
-        struct nats_outgoing *more = reallocarray(q->at, cap, sizeof *more);
-        if (more) {
-            q->at = more;
-            q->cap = cap;
-        } else {
-            rc = -1;
-        }
-    }
-    if (rc == 0)
+    struct nats_outgoing *at = make_room(q->at, q->n, &q->cap, sizeof *at);
+    if (at) {
+        q->at = at;
         q->at[q->n++] = (struct nats_outgoing){token, msg};
+    }
     pthread_mutex_unlock(&l->lock);
-    return rc;
+    return at ? 0 : -1;
 }
 
 void nats_link_flush(struct nats_link *l)

@@ -258,11 +258,6 @@ static void redis_drive(struct sink *sk)
     redis_route_drive(r);
 }
 
-static size_t redis_fds(struct sink *sk, struct pollfd *out, size_t max)
-{
-    return redis_route_fds((const struct redis_sink *)sk, out, max);
-}
-
 static int64_t redis_deadline(struct sink *sk)
 {
     const struct redis_sink *r = (const struct redis_sink *)sk;
@@ -377,11 +372,6 @@ static int redis_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
         rc = err_set(err, ERR_UNAVAILABLE, "redis sink: %s", reply->str);
     freeReplyObject(reply);
     return rc;
-}
-
-static void redis_broker(struct sink *sk, struct sink_broker *ret)
-{
-    redis_route_broker((const struct redis_sink *)sk, ret);
 }
 
 #define REDIS_OPS(name, scheme_, synopsis_, help_) \

@@ -35,8 +35,7 @@ struct redis_settings {
     char *source; /* of CloudEvents; NULL: the default */
 };
 
-/* redis_settings_read parses a URL into *s, which the caller releases, even after an error. Errors:
- * ERR_CONFIG, ERR_NOMEM. */
+/* The caller releases *s, even after an error: ERR_CONFIG, ERR_NOMEM. */
 int redis_settings_read(const char *url, struct redis_settings *s, struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
@@ -129,12 +128,6 @@ static inline int64_t redis_now(const struct redis_sink *r)
     return broker_now(&r->b);
 }
 
-/* redis_waited returns how long the oldest request at a server has been in flight. */
-static inline int64_t redis_waited(const struct redis_node *n)
-{
-    return n->window.first ? redis_now(n->sink) - n->window.first->since : 0;
-}
-
 static inline bool redis_limited(const struct redis_sink *r)
 {
     return r->set.maxlen || r->set.maxage_ms;
@@ -146,13 +139,10 @@ int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_nod
                    struct error *err);
 void redis_node_free(struct redis_node *n);
 
-/* redis_node_goes_to returns whether this stream is the destination of an event. */
 bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st);
-
 /* redis_node_connect connects if the connection is closed, or replaces an idle one closed by the
  * server. */
 int redis_node_connect(struct redis_node *n, struct error *err);
-/* redis_node_has_room returns whether an event may be sent now. */
 bool redis_node_has_room(const struct redis_node *n, const struct event *ev);
 /* redis_node_send queues the first of `count` deliveries, with as much of its chain as fits into
  * one script. *ret is the number of queued deliveries. On failure it queues nothing:
@@ -165,9 +155,7 @@ void redis_node_forget(struct redis_node *n, const struct event *const *ev, size
                        struct str stream);
 /* redis_node_drive writes and reads, and ends requests that have timed out. */
 void redis_node_drive(struct redis_node *n);
-/* redis_node_deadline returns when redis_node_drive must be called. */
-int64_t redis_node_deadline(const struct redis_node *n);
-/* redis_node_cancel ends all requests in flight. */
+int64_t redis_node_deadline(const struct redis_node *n); /* of redis_node_drive */
 void redis_node_cancel(struct redis_node *n);
 
 /* redis_route_init adds the nodes known from the URL. */
@@ -180,19 +168,17 @@ struct redis_node *redis_route_of(struct redis_sink *r, struct str key);
 int redis_route_open(struct redis_node *n, struct error *err);
 /* redis_route_drive follows changes reported by Sentinels and the cluster. */
 void redis_route_drive(struct redis_sink *r);
-size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t max);
 int64_t redis_route_deadline(const struct redis_sink *r);
-/* redis_route_lost records that the connection of a node has failed. */
 void redis_route_lost(struct redis_node *n, const struct error *err);
-/* redis_route_broker reports the servers, and which of them accept our events. */
-void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret);
+/* Two methods of the sink. */
+size_t redis_fds(struct sink *sk, struct pollfd *out, size_t max);
+void redis_broker(struct sink *sk, struct sink_broker *ret);
 /* redis_route_probe sends the queries that locate the servers, as before the first event, and waits
  * for the replies. */
 int redis_route_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err);
 
 #define REDIS_AWAY_MS 250 /* delay for an event whose server is unavailable while others work */
 
-/* redis_route_good records that a node works. */
 void redis_route_good(struct redis_node *n);
 /* redis_route_away returns the status for events whose server is unavailable: they wait for the
  * sink, or only for this server (SINK_LATER). */
@@ -212,7 +198,6 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
 int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *count,
                       const struct stream *st, struct error *err);
 
-/* redis_command_forget queues the removal of event ids remembered for a stream. */
 void redis_command_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                           struct str stream);
 
@@ -235,8 +220,7 @@ void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redi
 /* redis_lease_held returns whether we hold the lease now. It counts a lease that has expired as
  * lost. */
 bool redis_lease_held(struct redis_sink *r);
-/* redis_lease_deadline returns when redis_lease_drive must be called. */
-int64_t redis_lease_deadline(const struct redis_sink *r);
+int64_t redis_lease_deadline(const struct redis_sink *r); /* of redis_lease_drive */
 /* redis_lease_release releases the lease, if we hold it and the server is reachable. */
 void redis_lease_release(struct redis_sink *r);
 

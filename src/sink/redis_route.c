@@ -153,6 +153,12 @@ static void take_reply(void *ctx, redisReply *reply)
     r->map->known = true;
 }
 
+/* Returns how long the oldest request at a server has been in flight. */
+static int64_t waited_at(const struct redis_node *n)
+{
+    return n->window.first ? redis_now(n->sink) - n->window.first->since : 0;
+}
+
 /* Gives up on a server and returns its events. */
 static void drop_node(struct redis_node *n, const char *why)
 {
@@ -175,7 +181,7 @@ static void end_query(struct redis_sink *r, bool good)
     /* Give up on servers that have lost their slots and do not respond, such as a master that was
      * stopped and replaced. */
     for (size_t i = 0; i < r->n_nodes; i++)
-        if (!r->node[i]->owns && redis_waited(r->node[i]) >= SILENT_NS)
+        if (!r->node[i]->owns && waited_at(r->node[i]) >= SILENT_NS)
             drop_node(r->node[i], "has lost its slots and does not respond");
 }
 
@@ -208,7 +214,7 @@ static void map_drive(struct redis_sink *r)
     bool ask = map->wanted;
     for (size_t i = 0; i < r->n_nodes; i++) {
         struct redis_node *n = r->node[i];
-        int64_t waited = redis_waited(n);
+        int64_t waited = waited_at(n);
         ask = ask || waited >= SILENT_NS;
 
         /* Give up on a server that has been silent for a while if others work: its events would
@@ -509,8 +515,9 @@ static size_t add_fd(const struct redis_conn *c, struct pollfd *out, size_t n, s
     return n;
 }
 
-size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t max)
+size_t redis_fds(struct sink *sk, struct pollfd *out, size_t max)
 {
+    const struct redis_sink *r = (const struct redis_sink *)sk;
     size_t n = 0;
     if (r->set.kind == REDIS_SENTINEL)
         n = add_fd(&r->sentinel.conn, out, n, max);
@@ -552,8 +559,9 @@ static void add_peer(char list[SINK_PEERS], const struct redis_url *u)
 
 /* Reports the server; the master, or the Sentinels until they have named one; or the servers of a
  * cluster that we are connected to or that have slots. */
-void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret)
+void redis_broker(struct sink *sk, struct sink_broker *ret)
 {
+    const struct redis_sink *r = (const struct redis_sink *)sk;
     static const char *const kinds[] = {[REDIS_SINGLE] = "redis",
                                         [REDIS_SENTINEL] = "redis-sentinel",
                                         [REDIS_CLUSTER] = "redis-cluster"};
