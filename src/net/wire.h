@@ -59,8 +59,8 @@ void wire_release(struct wire *w);
  * resolved. On failure nothing is connected: ERR_UNAVAILABLE with CLASS_DOWN; the caller closes the
  * connection. */
 int wire_open(struct wire *w, const struct wire_peer *peer, struct error *err);
-/* wire_drop drops the connection, and wipes the login, which may have contained a password. It keeps
- * what is queued. wire_close drops that too. A closed connection is valid. */
+/* wire_drop drops the connection, and wipes the login, which may have contained a password. It
+ * keeps what is queued. wire_close drops that too. A closed connection is valid. */
 void wire_drop(struct wire *w);
 void wire_close(struct wire *w);
 /* wire_hold closes the connection, but allows bytes to be queued for a later wire_open. */

@@ -1,7 +1,7 @@
 /* conn.h: one non-blocking connection to an AMQP 0-9-1 broker, and the frames of the protocol. It
  * logs in, sends heartbeats, and tracks whether the broker blocks publishers. The caller opens
- * channels. librabbitmq encodes and decodes methods; the framing is our own, so that a server cannot
- * make us allocate more than one frame. */
+ * channels. librabbitmq encodes and decodes methods; the framing is our own, so that a server
+ * cannot make us allocate more than one frame. */
 #ifndef RABBIT_CONN_H
 #define RABBIT_CONN_H
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/char.h"
+#include "base/decimal.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
@@ -467,12 +469,9 @@ static bool number(const char *s, const char **end, int64_t *ret)
 {
     int64_t n = 0;
     const char *p = s;
-    for (; *p >= '0' && *p <= '9'; p++) {
-        int digit = *p - '0';
-        if (n > (INT64_MAX - digit) / 10)
+    for (; char_is_digit(*p); p++)
+        if (!decimal_push(&n, *p - '0'))
             return false;
-        n = 10 * n + digit;
-    }
     *end = p;
     *ret = n;
     return p > s;

@@ -38,7 +38,7 @@ void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const ch
                      size_t out_max, size_t in_max);
 void redis_conn_release(struct redis_conn *c);
 
-/* redis_conn_hold closes the connection, but lets commands be queued for a later redis_conn_open. */
+/* redis_conn_hold closes the connection; commands may be queued for a later redis_conn_open. */
 void redis_conn_hold(struct redis_conn *c);
 /* redis_conn_open starts connecting. Commands queued while the connection was held stay queued;
  * further commands may be queued at once. All of them are sent after the greeting. The call blocks

@@ -1,5 +1,5 @@
-/* locate.h: which server to use: the owner of a key's slot in a Redis Cluster, or the master known to
- * Redis Sentinels. No function blocks. */
+/* locate.h: which server to use: the owner of a key's slot in a Redis Cluster, or the master known
+ * to Redis Sentinels. No function blocks. */
 #ifndef REDIS_LOCATE_H
 #define REDIS_LOCATE_H
 

@@ -1,7 +1,7 @@
 /* nats_impl.h: private to the NATS sink: nats.c (deliveries in flight, and the meaning of replies),
- * nats_message.c (the messages), and its connection, a link: nats_link.c (the thread and its queues),
- * nats_connect.c (the URL, TLS and the login), nats_prepare.c (queries about the stream) and
- * nats_stream.c (parses what the server says).
+ * nats_message.c (the messages), and its connection, a link: nats_link.c (the thread and its
+ * queues), nats_connect.c (the URL, TLS and the login), nats_prepare.c (queries about the stream)
+ * and nats_stream.c (parses what the server says).
  *
  * libnats blocks in many places: connecting includes the login and the TLS handshake, and with TLS
  * even a read or a write may block. Only the thread of a link therefore calls functions that may
@@ -333,7 +333,8 @@ void nats_subject_escape(struct buf *b, struct str value, bool levels);
  * may leave an empty token. */
 bool nats_subject_whole(struct str subject);
 
-/* nats_message_subject returns an event's subject, borrowed until the next call; NULL with an error. */
+/* nats_message_subject returns an event's subject, borrowed until the next call; NULL with an
+ * error. */
 const char *nats_message_subject(struct nats_sink *n, const struct event *ev, struct error *err);
 /* nats_message_make builds the message of an event, with the headers that JetStream uses, and
  * leaves its Nats-Msg-Id in n->header. The caller owns *ret. Fails with ERR_INVALID if the event

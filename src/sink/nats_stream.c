@@ -2,7 +2,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/char.h"
 #include "base/clock.h"
+#include "base/decimal.h"
 #include "base/hash.h"
 #include "base/text.h"
 #include "sink/nats_impl.h"
@@ -36,12 +38,16 @@ static bool is_true(struct json o, struct str name)
     return json_get(o, name, &v) && v.type == JSON_TRUE;
 }
 
+/* Copies the string with this name, cleaned; "" if there is none. */
 static void text_of(struct json o, struct str name, char *out, size_t size)
 {
     struct json v;
-    out[0] = '\0';
+    struct buf b;
+    buf_init(&b, 4096);
     if (json_get(o, name, &v) && v.type == JSON_STRING)
-        text_clean(out, size, v.raw.p + 1, v.raw.n - 2);
+        json_unescape(v.raw, &b);
+    text_clean(out, size, b.p ? b.p : "", b.n);
+    buf_release(&b);
 }
 
 static bool text_is(struct json o, struct str name, const char *value)
@@ -310,20 +316,9 @@ void nats_tail_release(struct nats_tail *t)
 
 /* Replies */
 
-/* Copies an unescaped string, cleaned; "" if the value is not a string. */
-static void copy_string(struct json v, char *out, size_t size)
-{
-    struct buf b;
-    buf_init(&b, 4096);
-    if (v.type == JSON_STRING)
-        json_unescape(v.raw, &b);
-    text_clean(out, size, b.p ? b.p : "", b.n);
-    buf_release(&b);
-}
-
 bool nats_reply_error(struct json o, int *ret_code, char *text, size_t size)
 {
-    struct json e, code, description;
+    struct json e, code;
     if (!json_get(o, STR("error"), &e) || e.type != JSON_OBJECT)
         return false;
     *ret_code = 0;
@@ -331,9 +326,7 @@ bool nats_reply_error(struct json o, int *ret_code, char *text, size_t size)
     bool has_code = json_get(e, STR("err_code"), &code) || json_get(e, STR("code"), &code);
     if (has_code && json_int(code, &n) && n > 0 && n < 1000000)
         *ret_code = (int)n;
-    text[0] = '\0';
-    if (json_get(e, STR("description"), &description))
-        copy_string(description, text, size);
+    text_of(e, STR("description"), text, size);
     return true;
 }
 
@@ -360,26 +353,21 @@ struct nats_answer nats_reply_ack(struct str text)
     return a;
 }
 
-/* Parses a decimal number of at most 19 digits. */
+/* Parses a decimal number of up to 63 bits. */
 static bool parse_number(const char *p, size_t n, uint64_t *ret)
 {
-    uint64_t v = 0;
-    if (n == 0 || n > 19)
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        if (p[i] < '0' || p[i] > '9')
+    int64_t v = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!char_is_digit(p[i]) || !decimal_push(&v, p[i] - '0'))
             return false;
-        v = v * 10 + (uint64_t)(p[i] - '0');
-    }
-    *ret = v;
-    return true;
+    *ret = (uint64_t)v;
+    return n > 0;
 }
 
 uint64_t nats_reply_token(const char *text)
 {
-    uint64_t token;
-    if (!parse_number(text, strlen(text), &token))
-        return 0;
+    uint64_t token = 0;
+    (void)parse_number(text, strlen(text), &token);
     return token;
 }
 

@@ -1,5 +1,6 @@
 /* redis_impl.h: private to the Redis sink: redis.c (settings and sink methods), redis_route.c (the
- * choice of a server), redis_node.c (a server: sending and replies), redis_command.c (the commands) and redis_lease.c. */
+ * choice of a server), redis_node.c (a server: sending and replies), redis_command.c (the commands)
+ * and redis_lease.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 

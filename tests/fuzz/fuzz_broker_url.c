@@ -1,7 +1,7 @@
 /* URLs of brokers. They are read, or refused with a reason; a password in its usual places is
  * always refused, and never repeated. */
 #include "fuzz.h"
-#include "sink/broker.h"
+#include "base/url.h"
 
 #define SECRET "hunter2hunter2"
 

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "base/str.h"
-#include "sink/broker.h"
+#include "base/url.h"
 
 #define ENV "OUTBOX_TEST_PASSWORD"
 
