@@ -191,17 +191,29 @@ static bool check_is_over(const struct kafka_producer *p, int64_t began)
     return atomic_load(&p->quit) || ms >= p->patience_ms;
 }
 
-/* Sends an admin request through `send` and returns the reply; NULL if none arrives. */
-typedef void send_fn(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
-                     rd_kafka_queue_t *queue);
-
-static rd_kafka_event_t *ask_admin(struct kafka_producer *p, rd_kafka_admin_op_t op, send_fn *send)
+/* Sends an admin request, to create the topic or to describe its settings, and returns the reply;
+ * NULL if none arrives. */
+static rd_kafka_event_t *ask_admin(struct kafka_producer *p, rd_kafka_admin_op_t op)
 {
     char said[KAFKA_TEXT];
     rd_kafka_AdminOptions_t *how = rd_kafka_AdminOptions_new(p->rk, op);
     rd_kafka_queue_t *queue = rd_kafka_queue_new(p->rk);
     rd_kafka_AdminOptions_set_request_timeout(how, (int)p->patience_ms, said, sizeof said);
-    send(p, how, queue);
+    if (op == RD_KAFKA_ADMIN_OP_CREATETOPICS) {
+        int replicas = p->set->replicas > 0 ? p->set->replicas : -1;
+        rd_kafka_NewTopic_t *t = rd_kafka_NewTopic_new(p->topic_name, p->set->partitions, replicas,
+                                                       said, sizeof said);
+        if (t) {
+            rd_kafka_CreateTopics(p->rk, &t, 1, how, queue);
+            rd_kafka_NewTopic_destroy(t);
+        }
+    } else {
+        rd_kafka_ConfigResource_t *c = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC,
+                                                                   p->topic_name);
+        rd_kafka_DescribeConfigs(p->rk, &c, 1, how, queue);
+        rd_kafka_ConfigResource_destroy(c);
+    }
+
     int64_t began = clock_mono(&clock_system);
     rd_kafka_event_t *answer = NULL;
     while (!answer && !check_is_over(p, began))
@@ -211,23 +223,10 @@ static rd_kafka_event_t *ask_admin(struct kafka_producer *p, rd_kafka_admin_op_t
     return answer;
 }
 
-static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
-                        rd_kafka_queue_t *queue)
-{
-    char said[KAFKA_TEXT];
-    int replicas = p->set->replicas > 0 ? p->set->replicas : -1;
-    rd_kafka_NewTopic_t *t = rd_kafka_NewTopic_new(p->topic_name, p->set->partitions, replicas,
-                                                   said, sizeof said);
-    if (!t)
-        return;
-    rd_kafka_CreateTopics(p->rk, &t, 1, how, queue);
-    rd_kafka_NewTopic_destroy(t);
-}
-
 /* Creates the topic. Succeeds if another relay has just created it. */
 static rd_kafka_resp_err_t create_topic(struct kafka_producer *p)
 {
-    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, send_create);
+    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_CREATETOPICS);
     if (!answer)
         return RD_KAFKA_RESP_ERR__TIMED_OUT;
     rd_kafka_resp_err_t code = rd_kafka_event_error(answer);
@@ -270,20 +269,11 @@ static rd_kafka_resp_err_t read_topic(struct kafka_producer *p, struct kafka_top
     return code;
 }
 
-static void send_describe(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
-                          rd_kafka_queue_t *queue)
-{
-    rd_kafka_ConfigResource_t *c = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC,
-                                                               p->topic_name);
-    rd_kafka_DescribeConfigs(p->rk, &c, 1, how, queue);
-    rd_kafka_ConfigResource_destroy(c);
-}
-
 /* Records the topic settings that decide whether a confirmed event can be lost. Without permission
  * to read them, the check skips them. */
 static void read_config(struct kafka_producer *p, struct kafka_topic_facts *f)
 {
-    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, send_describe);
+    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS);
     if (!answer)
         return;
     size_t n = 0, n_entries = 0;

@@ -1,7 +1,7 @@
 /* URLs of brokers. They are read, or refused with a reason; a password in its usual places is
  * always refused, and never repeated. */
-#include "fuzz.h"
 #include "base/url.h"
+#include "fuzz.h"
 
 #define SECRET "hunter2hunter2"
 
