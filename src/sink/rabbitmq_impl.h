@@ -1,6 +1,5 @@
-/* rabbitmq_impl.h: private to the RabbitMQ sink: rabbitmq.c (deliveries in flight),
- * rabbitmq_settings.c (the URL and the login) and rabbitmq_answer.c (the setup of the channel, and
- * the meaning of replies). */
+/* rabbitmq_impl.h: private to the RabbitMQ sink: rabbitmq.c (settings and deliveries in flight) and
+ * rabbitmq_answer.c (the setup of the channel, and the meaning of replies). */
 #ifndef SINK_RABBITMQ_IMPL_H
 #define SINK_RABBITMQ_IMPL_H
 
