@@ -117,7 +117,7 @@ static void kafka_end(struct receiver *base)
         rd_kafka_destroy_flags(rc->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
     buf_release(&rc->pattern);
     kafka_settings_release(&rc->sink.set);
-    broker_url_release(&rc->sink.url);
+    url_release(&rc->sink.url);
 }
 
 static int read_offset(const char *from, int64_t *ret, struct error *err)

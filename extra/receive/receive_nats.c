@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "extra/receive/receive.h"
 #include "sink/nats_impl.h"
-#include "sink/nats_link_impl.h"
 
 #define RECONNECT_MS 200
 #define TEXT_MAX_BYTES ((size_t)4 << 20) /* all headers of a message, decoded */
@@ -28,7 +27,7 @@ struct nats_receiver {
 
 static int connect_any_host(struct nats_receiver *rc, struct error *err)
 {
-    const struct broker_url *u = &rc->plan->url;
+    const struct url *u = &rc->plan->url;
     for (size_t i = 0; i < u->n_hosts && !rc->nc; i++) {
         natsOptions *o = NULL;
         *err = (struct error){0};
@@ -86,7 +85,7 @@ static int subscribe(struct nats_receiver *rc, struct error *err)
     jo.Domain = rc->plan->set.domain;
     natsStatus s = natsConnection_JetStream(&rc->js, rc->nc, &jo);
     if (s == NATS_OK)
-        s = js_SubscribeSync(&rc->sub, rc->js, rc->plan->stream.subject, NULL, &so, NULL);
+        s = js_SubscribeSync(&rc->sub, rc->js, rc->plan->set.subject, NULL, &so, NULL);
     if (s != NATS_OK)
         return stream_failed(rc, s, err);
     (void)natsSubscription_SetPendingLimits(rc->sub, -1, -1);

@@ -31,8 +31,7 @@ enum reading { READ_OPEN, READ_QOS, READ_DECLARE, READ_BIND, READ_CONSUME, READ_
 struct rabbitmq_receiver {
     struct receiver base;
     struct rabbitmq_settings set;
-    struct broker_url url;
-    struct rabbitmq_login login;
+    struct url url;
     struct rabbit_conn conn;
     enum reading reading;
     bool temporary; /* the queue is exclusive to this connection, and deleted with it */
@@ -69,7 +68,7 @@ static amqp_field_value_t offset_of(const char *from)
 static int unexpected_method(const struct rabbitmq_receiver *rc, const amqp_method_t *m,
                              struct error *err)
 {
-    return err_set(err, ERR_UNAVAILABLE, "%s sent an unexpected %s", rabbit_conn_label(&rc->conn),
+    return err_set(err, ERR_UNAVAILABLE, "%s sent an unexpected %s", rc->conn.label,
                    amqp_method_name(m->id));
 }
 
@@ -148,10 +147,10 @@ static int take_header(struct rabbitmq_receiver *rc, const struct rabbit_frame *
 {
     struct rabbit_header h;
     if (rabbit_frame_header(f, &h, err) != 0)
-        return err_prefix(err, "%s", rabbit_conn_label(&rc->conn));
+        return err_prefix(err, "%s", rc->conn.label);
     if (h.body_size > BODY_MAX)
         return err_set(err, ERR_UNAVAILABLE, "%s has a message of %llu bytes, which is too large",
-                       rabbit_conn_label(&rc->conn), (unsigned long long)h.body_size);
+                       rc->conn.label, (unsigned long long)h.body_size);
     struct arrival *p = malloc(sizeof *p + f->payload.n + h.body_size);
     if (!p)
         return err_nomem(err);
@@ -173,8 +172,7 @@ static int take_content(struct rabbitmq_receiver *rc, const struct rabbit_frame 
         return take_header(rc, f, err);
     bool fits = p && f->type == RABBIT_BODY && f->payload.n <= p->rest;
     if (!fits)
-        return err_set(err, ERR_UNAVAILABLE, "%s sent an unexpected message",
-                       rabbit_conn_label(&rc->conn));
+        return err_set(err, ERR_UNAVAILABLE, "%s sent an unexpected message", rc->conn.label);
     memcpy(p->data + p->n, f->payload.p, f->payload.n);
     p->n += f->payload.n;
     p->rest -= f->payload.n;
@@ -193,13 +191,12 @@ static int take_frame(void *ctx, const struct rabbit_frame *f, const amqp_method
         const amqp_channel_close_t *closed = m->decoded;
         char said[RABBIT_TEXT];
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, closed->reply_code, "%s: %s",
-                         rabbit_conn_label(&rc->conn), rabbit_conn_text(closed->reply_text, said));
+                         rc->conn.label, rabbit_conn_text(closed->reply_text, said));
     }
     if (rc->reading != READ_RUNS)
         return take_answer(rc, m, err);
     if (m->id == AMQP_BASIC_CANCEL_METHOD)
-        return err_set(err, ERR_UNAVAILABLE, "%s: queue %s is gone", rabbit_conn_label(&rc->conn),
-                       rc->queue);
+        return err_set(err, ERR_UNAVAILABLE, "%s: queue %s is gone", rc->conn.label, rc->queue);
     if (m->id != AMQP_BASIC_DELIVER_METHOD || rc->tag || rc->partial)
         return unexpected_method(rc, m, err);
     rc->tag = ((const amqp_basic_deliver_t *)m->decoded)->delivery_tag;
@@ -243,7 +240,7 @@ static int fill_received(struct rabbitmq_receiver *rc, const struct arrival *p,
     ret->m.content_type = h.content_type;
     ret->m.n = 0;
     if (rabbit_frame_fields(h.table, take_field, &(struct filling){rc, ret}, err) != 0)
-        return err_prefix(err, "%s", rabbit_conn_label(&rc->conn));
+        return err_prefix(err, "%s", rc->conn.label);
     ret->m.key = message_header_of(&ret->m, STR("aggregate_id"));
     return 0;
 }
@@ -267,8 +264,7 @@ static int next_arrival(struct rabbitmq_receiver *rc, struct received *ret, stru
 static int drive_for(struct rabbitmq_receiver *rc, int64_t wait_ms, struct error *err)
 {
     int64_t beat_ms = (rabbit_conn_deadline(&rc->conn) - clock_mono(&clock_system)) / MS_NS + 1;
-    struct pollfd fds[] = {rabbit_conn_poll(&rc->conn),
-                           {.fd = rc->base.cfg.wake, .events = POLLIN}};
+    struct pollfd fds[] = {wire_poll(&rc->conn.wire), {.fd = rc->base.cfg.wake, .events = POLLIN}};
     poll(fds, 2, (int)max_i64(0, min_i64(wait_ms, beat_ms)));
     return rabbit_conn_drive(&rc->conn, take_frame, rc, err);
 }
@@ -301,9 +297,8 @@ static void rabbitmq_end(struct receiver *base)
         free(p);
     }
     arena_release(&rc->text);
-    rabbitmq_login_release(&rc->login);
     rabbitmq_settings_release(&rc->set);
-    broker_url_release(&rc->url);
+    url_release(&rc->url);
 }
 
 /* Decides what to read. Only queues store messages: an exchange has only those published from now
@@ -334,15 +329,14 @@ static int choose_queue(struct rabbitmq_receiver *rc, struct error *err)
 static int rabbitmq_begin(struct receiver *base, struct error *err)
 {
     struct rabbitmq_receiver *rc = (struct rabbitmq_receiver *)base;
-    struct rabbit_config conn;
     arena_init(&rc->text, 0);
-    wire_init(&rc->conn.wire);
+    rabbit_conn_init(&rc->conn, &(struct rabbit_config){0}); /* for end */
     if (rabbitmq_settings_read(base->cfg.url, &rc->set, &rc->url, err) != 0)
         return -1;
     if (choose_queue(rc, err) != 0)
         return -1;
-    if (rabbitmq_login_make(&rc->login, &rc->set, &rc->url, "receive", &conn, err) != 0)
-        return -1;
+    struct rabbit_config conn = rabbitmq_settings_conn(&rc->set, &rc->url, "receive",
+                                                       &clock_system);
     rabbit_conn_init(&rc->conn, &conn);
     if (rabbit_conn_open(&rc->conn, err) != 0)
         return -1;

@@ -6,7 +6,7 @@
 
 #include "base/num.h"
 #include "extra/receive/receive.h"
-#include "redis/reply.h"
+#include "redis/conn.h"
 #include "sink/redis_impl.h"
 
 #define PATTERN_MAX ((size_t)1 << 20)
@@ -79,10 +79,8 @@ static size_t peer_at(struct redis_peers *p, const char *host, const char *port,
         if (same)
             return i + 1;
     }
-    if (redis_url_at(&p->set->url, "redis", host, port, &url, err) != 0) {
-        redis_url_release(&url);
+    if (redis_url_at(&p->set->url, "redis", host, port, &url, err) != 0)
         return 0;
-    }
     return add_peer(p, &url, err) == 0 ? p->n : 0;
 }
 

@@ -8,7 +8,6 @@
 
 #include "event/envelope.h"
 #include "redis/conn.h"
-#include "redis/reply.h"
 
 #define STREAMS_MAX 64
 #define ID_TEXT 48
@@ -377,7 +376,7 @@ static int read_round(struct member *m, bool *ret_any, struct error *err)
 
     /* Entries read over a lost connection may not have been handled, so our own entries are read
      * again from the start. */
-    bool connected = m->conn.state != REDIS_CLOSED;
+    bool connected = m->conn.wire.state != WIRE_CLOSED;
     for (size_t i = 0; !connected && i < m->n; i++) {
         strcpy(m->cursor[i], "0");
         if (make_group(m, m->stream[i], err) != 0)
@@ -452,6 +451,7 @@ static int set_streams(void *target, const char *value, const struct option_def 
 
 static const struct option_def options[] = {
     {"stream", "NAME,...", NULL, "streams to read", set_streams, .at = 0},
+    REDIS_DB_OPTION(member, url),
     {NULL},
 };
 

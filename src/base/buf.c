@@ -18,6 +18,13 @@ void buf_release(struct buf *b)
     *b = (struct buf){.max = b->max};
 }
 
+void buf_wipe(struct buf *b)
+{
+    if (b->p)
+        explicit_bzero(b->p, b->cap);
+    buf_clear(b);
+}
+
 void buf_clear(struct buf *b)
 {
     buf_truncate(b, 0);

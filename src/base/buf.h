@@ -24,6 +24,9 @@ void buf_init(struct buf *b, size_t max);
 /* buf_release frees the content; the buffer is then empty and can be reused. */
 void buf_release(struct buf *b);
 
+/* buf_wipe overwrites the content, a secret, and empties the buffer. */
+void buf_wipe(struct buf *b);
+
 /* buf_clear empties the buffer, keeps its memory and clears the failure. */
 void buf_clear(struct buf *b);
 

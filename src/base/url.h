@@ -1,12 +1,11 @@
-/* url.h: the parts that all kinds of URL share: %XX, parameters, hosts; and passwords, which no URL
- * contains. */
+/* url.h: the URL of a server or of several, for brokers; %XX, for all kinds of URL; and passwords,
+ * which no URL contains. */
 #ifndef BASE_URL_H
 #define BASE_URL_H
 
 #include "base/err.h"
+#include "base/option.h"
 #include "base/str.h"
-
-#define URL_PART_MAX 256 /* for user, host and port, with the NUL */
 
 /* url_decode copies `from` into `to` and decodes every %XX. Control characters are not allowed
  * anywhere in a URL. Errors are ERR_CONFIG here and below, and never repeat the URL. */
@@ -16,30 +15,50 @@ int url_decode(struct str from, char *to, size_t size, struct error *err);
  * is malformed, contains a control character, or memory is short. */
 char *url_decoded(struct str from);
 
-/* url_after returns the rest of s after the character at p, which points into s. */
-struct str url_after(struct str s, const char *p);
+/* SCHEME://[USER@]HOST[:PORT][,HOST[:PORT]...]/PATH?option=value&... */
 
-/* A url_set_fn takes one parameter; name and value are decoded. */
-typedef int url_set_fn(void *ctx, const char *name, const char *value, struct error *err);
+#define URL_HOSTS_MAX 64
 
-/* url_parameters passes the parameters name=value&... to `set`, one by one. A parameter named
- * password is refused, with an error that points to password_env and password-file. */
-int url_parameters(const char *query, const char *password_env, url_set_fn *set, void *ctx,
-                   struct error *err);
+struct url_host {
+    char *host, *port;
+};
 
-/* url_user decodes the user before the @, and refuses a password there. "" if there is none. */
-int url_user(struct str s, const char *password_env, char to[URL_PART_MAX], struct error *err);
+/* (1) Strings are owned; NULL if not given. (2) n_hosts > 0. */
+struct url {
+    char *scheme, *user;
+    struct url_host *hosts;
+    size_t n_hosts;
+    char *path; /* decoded, without the leading slash; "" if absent */
+    char *password_file;
+    char *password;        /* from the environment; password_file overrides it */
+    char *ca, *cert, *key; /* TLS: PEM files */
+    char label[300];       /* "kafka at host:9092 and 2 others", for messages */
+};
 
-/* url_host_port parses host[:port] into two texts that the caller owns. An IPv6 address is written
- * in brackets. An empty host means 127.0.0.1. */
-int url_host_port(struct str s, const char *default_port, char **ret_host, char **ret_port,
-                  struct error *err);
+/* url_parse parses a URL. The defaults of `table`, which may be NULL, and all parameters other than
+ * user, password-file, ca, cert and key go into `target`. A row whose name ends with a star matches
+ * every name with that prefix; its setter receives the rest: "linger.ms=5" for rdkafka.linger.ms=5
+ * and "rdkafka.*". A host without a port gets default_port, and a URL without a host means
+ * 127.0.0.1; an IPv6 address is written in brackets. A password in the URL is refused, because it
+ * would show up in ps, in the configuration and in copies of it: it belongs in a file or in the
+ * environment variable password_env. The caller checks whether ca, cert and key suit the scheme;
+ * cert requires key, and key requires cert. Errors: ERR_CONFIG, ERR_NOMEM. The caller releases
+ * *ret, even after an error. */
+int url_parse(const char *text, const char *default_port, const char *password_env,
+              const struct option_def *table, void *target, struct url *ret, struct error *err);
+/* url_query is the part of url_parse after the path, for a URL with an address of another form. */
+int url_query(const char *text, const char *password_env, const struct option_def *table,
+              void *target, struct url *ret, struct error *err);
+void url_release(struct url *u);
 
 /* url_password returns a copy of the password that the caller wipes and frees: the content of
  * `file` without its line end, read each time so that a password can be rotated; else a copy of
  * `given`. NULL with err->code 0 if both are NULL; NULL with ERR_UNAVAILABLE or ERR_NOMEM if it
  * could not be read. */
 char *url_password(const char *file, const char *given, struct error *err);
+
+/* url_password_free wipes and frees a password; NULL is fine. */
+void url_password_free(char *password);
 
 /* url_password_env copies the password from that environment variable into *ret; if it is not set,
  * *ret is unchanged. */

@@ -249,9 +249,18 @@ static ssize_t tls_write(struct tls *t, const void *p, size_t n, struct error *e
 
 /* ---- the connection ---- */
 
-void wire_init(struct wire *w)
+void wire_init(struct wire *w, size_t out_max, size_t login_max)
 {
     *w = (struct wire){.fd = -1};
+    buf_init(&w->out, out_max);
+    buf_init(&w->login, login_max);
+}
+
+void wire_release(struct wire *w)
+{
+    wire_close(w);
+    buf_release(&w->out);
+    buf_release(&w->login);
 }
 
 static void forget_addrs(struct wire *w)
@@ -278,10 +287,30 @@ static void close_socket(struct wire *w)
     change_state(w, WIRE_CLOSED);
 }
 
-void wire_close(struct wire *w)
+static void wipe_login(struct wire *w)
+{
+    buf_wipe(&w->login);
+    w->login_sent = 0;
+}
+
+void wire_drop(struct wire *w)
 {
     close_socket(w);
     forget_addrs(w);
+    wipe_login(w);
+}
+
+void wire_close(struct wire *w)
+{
+    wire_drop(w);
+    buf_clear(&w->out);
+    w->sent = 0;
+}
+
+void wire_hold(struct wire *w)
+{
+    wire_close(w);
+    change_state(w, WIRE_HELD);
 }
 
 /* ---- connecting ---- */
@@ -359,23 +388,17 @@ static int open_network(struct wire *w, struct error *err)
 
 int wire_open(struct wire *w, const struct wire_peer *peer, struct error *err)
 {
-    wire_close(w);
     w->peer = *peer;
-    int rc = 0;
-    if (!peer->path) {
-        rc = open_network(w, err);
-    } else {
-        struct sockaddr_un sa = {.sun_family = AF_UNIX};
-        size_t n = strlen(peer->path) + 1;
-        if (n > sizeof sa.sun_path)
-            return unreachable(w, ENAMETOOLONG, err);
-        memcpy(sa.sun_path, peer->path, n);
-        if (start_socket(w, (const struct sockaddr *)&sa, sizeof sa) != 0)
-            rc = unreachable(w, errno, err);
-    }
-    if (rc != 0)
-        wire_close(w);
-    return rc;
+    if (!peer->path)
+        return open_network(w, err);
+    struct sockaddr_un sa = {.sun_family = AF_UNIX};
+    size_t n = strlen(peer->path) + 1;
+    if (n > sizeof sa.sun_path)
+        return unreachable(w, ENAMETOOLONG, err);
+    memcpy(sa.sun_path, peer->path, n);
+    if (start_socket(w, (const struct sockaddr *)&sa, sizeof sa) != 0)
+        return unreachable(w, errno, err);
+    return 0;
 }
 
 /* Checks whether the socket is connected. */
@@ -395,7 +418,7 @@ static int advance_connecting(struct wire *w, struct error *err)
 
     forget_addrs(w);
     if (!w->peer.tls) {
-        change_state(w, WIRE_OPEN);
+        change_state(w, WIRE_LOGIN);
         return 0;
     }
     change_state(w, WIRE_SECURING);
@@ -414,8 +437,14 @@ int wire_advance(struct wire *w, struct error *err)
     if (rc < 0)
         return wire_lost(w, err);
     if (rc > 0)
-        change_state(w, WIRE_OPEN);
+        change_state(w, WIRE_LOGIN);
     return 0;
+}
+
+void wire_accepted(struct wire *w)
+{
+    change_state(w, WIRE_READY);
+    wipe_login(w);
 }
 
 /* ---- reading and writing ---- */
@@ -448,8 +477,11 @@ ssize_t wire_read(struct wire *w, char *p, size_t n, struct error *err)
     return k;
 }
 
-int wire_flush(struct wire *w, struct buf *b, size_t *sent, struct error *err)
+int wire_flush(struct wire *w, struct error *err)
 {
+    bool ready = w->state == WIRE_READY;
+    struct buf *b = ready ? &w->out : &w->login;
+    size_t *sent = ready ? &w->sent : &w->login_sent;
     while (*sent < b->n) {
         const char *rest = b->p + *sent;
         size_t n = b->n - *sent;
@@ -477,23 +509,25 @@ bool wire_drained(const struct wire *w, size_t n, size_t max)
     return n < max && !w->tls;
 }
 
-struct pollfd wire_poll(const struct wire *w, bool unsent)
+struct pollfd wire_poll(const struct wire *w)
 {
     struct pollfd fd = {.fd = w->fd, .events = POLLIN};
+    bool unsent = false;
     switch (w->state) {
     case WIRE_CONNECTING: fd.events = POLLOUT; break;
     case WIRE_SECURING: fd.events = w->tls->events; break;
-    case WIRE_OPEN:
-        if (unsent)
-            fd.events = POLLIN | POLLOUT;
-        break;
-    case WIRE_CLOSED: break;
+    case WIRE_LOGIN: unsent = w->login_sent < w->login.n; break;
+    case WIRE_READY: unsent = wire_queued(w) > 0; break;
+    case WIRE_CLOSED:
+    case WIRE_HELD: break;
     }
+    if (unsent)
+        fd.events |= POLLOUT;
     return fd;
 }
 
 bool wire_stirs(const struct wire *w)
 {
     struct pollfd fd = {.fd = w->fd, .events = POLLIN};
-    return w->state == WIRE_OPEN && poll(&fd, 1, 0) == 1;
+    return w->state == WIRE_READY && poll(&fd, 1, 0) == 1;
 }

@@ -2,13 +2,13 @@
  * heartbeats. */
 #include "rabbit/conn.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/num.h"
 #include "base/text.h"
+#include "base/url.h"
 
 #define LOGIN_MAX 16384              /* bytes of the login */
 #define READ_SIZE 65536              /* of one read */
@@ -22,16 +22,9 @@
 void rabbit_conn_init(struct rabbit_conn *c, const struct rabbit_config *cfg)
 {
     *c = (struct rabbit_conn){.cfg = *cfg};
-    wire_init(&c->wire);
+    wire_init(&c->wire, cfg->out_max, LOGIN_MAX);
     buf_init(&c->in, IN_MAX);
-    buf_init(&c->out, cfg->out_max);
-    buf_init(&c->login, LOGIN_MAX);
     init_amqp_pool(&c->pool, POOL_PAGE);
-}
-
-const char *rabbit_conn_label(const struct rabbit_conn *c)
-{
-    return c->cfg.peers[c->peer].label;
 }
 
 const char *rabbit_conn_text(amqp_bytes_t said, char out[RABBIT_TEXT])
@@ -45,28 +38,10 @@ static int64_t now_of(const struct rabbit_conn *c)
     return clock_mono(c->cfg.clock);
 }
 
-/* The only function that sets the state. A connection only moves forward, or is closed. */
-static void change_state(struct rabbit_conn *c, enum rabbit_state to)
-{
-    assert(to == RABBIT_CLOSED || to > c->state);
-    c->state = to;
-}
-
-/* Wipes the login, which contained the password. */
-static void wipe_login(struct rabbit_conn *c)
-{
-    if (c->login.p)
-        explicit_bzero(c->login.p, c->login.cap);
-    buf_clear(&c->login);
-    c->login_sent = 0;
-}
-
 /* Drops the connection to this node, but keeps the queued frames for the next node. */
 static void disconnect(struct rabbit_conn *c)
 {
-    wire_close(&c->wire);
-    change_state(c, RABBIT_CLOSED);
-    wipe_login(c);
+    wire_drop(&c->wire);
     buf_clear(&c->in);
     empty_amqp_pool(&c->pool);
     init_amqp_pool(&c->pool, POOL_PAGE);
@@ -79,24 +54,22 @@ void rabbit_conn_close(struct rabbit_conn *c)
     /* Without connection.close, the broker logs that the client vanished. It cannot follow a
      * partially written frame. */
     struct error err;
-    if (c->state == RABBIT_READY && c->sent == 0) {
+    if (c->wire.state == WIRE_READY && c->wire.sent == 0) {
         amqp_connection_close_t bye = {.reply_code = AMQP_REPLY_SUCCESS,
                                        .reply_text = rabbit_bytes(STR("done"))};
-        buf_clear(&c->out);
-        rabbit_frame_put_method(&c->out, 0, AMQP_CONNECTION_CLOSE_METHOD, &bye);
-        (void)wire_flush(&c->wire, &c->out, &c->sent, &err);
+        buf_clear(&c->wire.out);
+        rabbit_frame_put_method(&c->wire.out, 0, AMQP_CONNECTION_CLOSE_METHOD, &bye);
+        (void)wire_flush(&c->wire, &err);
     }
     disconnect(c);
-    buf_clear(&c->out);
-    c->sent = 0;
+    wire_close(&c->wire);
 }
 
 void rabbit_conn_release(struct rabbit_conn *c)
 {
     rabbit_conn_close(c);
+    wire_release(&c->wire);
     buf_release(&c->in);
-    buf_release(&c->out);
-    buf_release(&c->login);
     empty_amqp_pool(&c->pool);
 }
 
@@ -106,26 +79,36 @@ void rabbit_conn_release(struct rabbit_conn *c)
 static int connect_node(struct rabbit_conn *c, struct error *err)
 {
     static const char protocol[8] = {'A', 'M', 'Q', 'P', 0, 0, 9, 1};
+    const struct url *u = c->cfg.url;
+    const struct url_host *h = &u->hosts[c->peer];
+    struct wire_peer peer = {
+        .label = c->label,
+        .host = h->host,
+        .port = h->port,
+        .tls = c->cfg.tls,
+        .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
+    };
+    snprintf(c->label, sizeof c->label, "rabbitmq at %.200s:%.10s", h->host, h->port);
     c->tries++;
     c->since = now_of(c);
-    if (wire_open(&c->wire, &c->cfg.peers[c->peer], err) != 0)
+    if (wire_open(&c->wire, &peer, err) != 0)
         return -1;
-    change_state(c, RABBIT_CONNECTING);
-    buf_add(&c->login, protocol, sizeof protocol);
+    buf_add(&c->wire.login, protocol, sizeof protocol);
     return 0;
 }
 
 /* Moves on to the next node until all have been tried; err is then the error of the last node. */
 static int connect_next(struct rabbit_conn *c, struct error *err)
 {
+    size_t n = c->cfg.url->n_hosts;
     disconnect(c);
-    while (c->tries < c->cfg.n_peers) {
-        c->peer = (c->peer + 1) % c->cfg.n_peers;
+    while (c->tries < n) {
+        c->peer = (c->peer + 1) % n;
         if (connect_node(c, err) == 0)
             return 0;
         disconnect(c);
     }
-    c->peer = (c->peer + 1) % c->cfg.n_peers; /* for the next attempt */
+    c->peer = (c->peer + 1) % n; /* for the next attempt */
     return -1;
 }
 
@@ -140,16 +123,16 @@ int rabbit_conn_open(struct rabbit_conn *c, struct error *err)
 
 int rabbit_conn_send(struct rabbit_conn *c, uint16_t channel, amqp_method_number_t id, void *m)
 {
-    rabbit_frame_put_method(&c->out, channel, id, m);
-    return c->out.failed ? -1 : 0;
+    rabbit_frame_put_method(&c->wire.out, channel, id, m);
+    return c->wire.out.failed ? -1 : 0;
 }
 
 /* Channel 0 */
 
 static int send_login(struct rabbit_conn *c, amqp_method_number_t id, void *m, struct error *err)
 {
-    rabbit_frame_put_method(&c->login, 0, id, m);
-    if (c->login.failed)
+    rabbit_frame_put_method(&c->wire.login, 0, id, m);
+    if (c->wire.login.failed)
         return err_nomem(err);
     return 0;
 }
@@ -187,17 +170,6 @@ static bool has_word(struct str list, const char *word)
     return false;
 }
 
-static struct str property(const amqp_table_t *t, const char *name)
-{
-    for (int i = 0; i < t->num_entries; i++) {
-        const amqp_table_entry_t *e = &t->entries[i];
-        bool found = str_is(rabbit_str(e->key), name) && e->value.kind == AMQP_FIELD_KIND_UTF8;
-        if (found)
-            return rabbit_str(e->value.value.bytes);
-    }
-    return STR("");
-}
-
 /* Announces our capabilities. Without these, the broker closes the connection on a refused login
  * without a reason, and does not notify us of alarms. */
 static int start_ok(struct rabbit_conn *c, const char *mechanism, struct str response,
@@ -225,10 +197,13 @@ static int start_ok(struct rabbit_conn *c, const char *mechanism, struct str res
     return send_login(c, AMQP_CONNECTION_START_OK_METHOD, &m, err);
 }
 
+/* Without a user, logs in as guest, like every AMQP client; brokers accept it only from
+ * localhost. */
 static int login_plain(struct rabbit_conn *c, struct error *err)
 {
-    struct error why = {0};
-    char *password = c->cfg.password(c->cfg.password_ctx, &why);
+    struct error why;
+    const struct url *u = c->cfg.url;
+    char *password = url_password(u->password_file, u->password, &why);
     if (!password && why.code) {
         *err = why;
         err->retry_class = CLASS_DOWN;
@@ -238,40 +213,32 @@ static int login_plain(struct rabbit_conn *c, struct error *err)
     struct buf b;
     buf_init(&b, RABBIT_FRAME_MIN / 2);
     buf_addc(&b, '\0');
-    buf_adds(&b, c->cfg.user);
+    buf_adds(&b, u->user ? u->user : "guest");
     buf_addc(&b, '\0');
     if (password)
         buf_adds(&b, password);
+    else if (!u->user)
+        buf_adds(&b, "guest");
     int rc;
     if (b.failed)
         rc = err_class(err, ERR_CONFIG, CLASS_DOWN, 0, "%s: user and password are too long",
-                       rabbit_conn_label(c));
+                       c->label);
     else
         rc = start_ok(c, "PLAIN", (struct str){b.p, b.n}, err);
 
-    if (b.p)
-        explicit_bzero(b.p, b.cap);
+    buf_wipe(&b);
     buf_release(&b);
-    if (password)
-        explicit_bzero(password, strlen(password));
-    free(password);
+    url_password_free(password);
     return rc;
 }
 
 static int handle_start(struct rabbit_conn *c, const amqp_connection_start_t *m, struct error *err)
 {
     const char *mechanism = c->cfg.external ? "EXTERNAL" : "PLAIN";
-    struct str product = property(&m->server_properties, "product");
-    struct str version = property(&m->server_properties, "version");
-    char both[RABBIT_TEXT];
-    int n = snprintf(both, sizeof both, "%.*s %.*s", (int)min_size(product.n, 80),
-                     product.n ? product.p : "", (int)min_size(version.n, 80),
-                     version.n ? version.p : "");
-    text_clean(c->product, sizeof c->product, both, (size_t)n);
     if (!has_word(rabbit_str(m->mechanisms), mechanism)) {
         char offered[RABBIT_TEXT];
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s does not offer SASL %s, only %s",
-                         rabbit_conn_label(c), mechanism, rabbit_conn_text(m->mechanisms, offered));
+                         c->label, mechanism, rabbit_conn_text(m->mechanisms, offered));
     }
     if (c->cfg.external)
         return start_ok(c, mechanism, STR(""), err);
@@ -283,7 +250,7 @@ static int handle_tune(struct rabbit_conn *c, const amqp_connection_tune_t *m, s
 {
     if (m->frame_max > 0 && m->frame_max < RABBIT_FRAME_MIN)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s limits frames to %u bytes, which is too small", rabbit_conn_label(c),
+                         "%s limits frames to %u bytes, which is too small", c->label,
                          m->frame_max);
     c->frame_max = FRAME_MAX;
     if (m->frame_max > 0 && m->frame_max < FRAME_MAX)
@@ -312,9 +279,9 @@ static int connection_closed(struct rabbit_conn *c, const amqp_connection_close_
 {
     char said[RABBIT_TEXT];
     rabbit_conn_text(m->reply_text, said);
-    const char *what = c->state == RABBIT_READY ? "closed the connection" : "refused the login";
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, m->reply_code, "%s %s: %s",
-                     rabbit_conn_label(c), what, said);
+    const char *what = c->wire.state == WIRE_READY ? "closed the connection" : "refused the login";
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, m->reply_code, "%s %s: %s", c->label, what,
+                     said);
 }
 
 /* Handles a method on channel 0, and sets *ret_ready once the login is complete. Until then,
@@ -323,7 +290,7 @@ static int connection_closed(struct rabbit_conn *c, const amqp_connection_close_
 static int handle_method(struct rabbit_conn *c, const amqp_method_t *m, bool *ret_ready,
                          struct error *err)
 {
-    bool logging_in = c->state == RABBIT_LOGIN;
+    bool logging_in = c->wire.state == WIRE_LOGIN;
     switch (m->id) {
     case AMQP_CONNECTION_START_METHOD:
         if (logging_in)
@@ -346,8 +313,8 @@ static int handle_method(struct rabbit_conn *c, const amqp_method_t *m, bool *re
     case AMQP_CONNECTION_UNBLOCKED_METHOD: c->blocked = false; return 0;
     default: break;
     }
-    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
-                     rabbit_conn_label(c), amqp_method_name(m->id));
+    return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s", c->label,
+                     amqp_method_name(m->id));
 }
 
 /* Reading */
@@ -355,7 +322,7 @@ static int handle_method(struct rabbit_conn *c, const amqp_method_t *m, bool *re
 /* Reports that the peer violates the protocol. */
 static int protocol_error(const struct rabbit_conn *c, struct error *err)
 {
-    err_prefix(err, "%s", rabbit_conn_label(c));
+    err_prefix(err, "%s", c->label);
     err->code = ERR_UNAVAILABLE;
     err->retry_class = CLASS_DOWN;
     return -1;
@@ -371,21 +338,19 @@ static int handle_frame(struct rabbit_conn *c, const struct rabbit_frame *f, rab
         return protocol_error(c, err);
 
     int rc = 0;
-    if (f->channel != 0 && c->state == RABBIT_READY) {
+    if (f->channel != 0 && c->wire.state == WIRE_READY) {
         rc = frame(ctx, f, has_method ? &m : NULL, err);
     } else if (f->channel != 0) {
         rc = err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                       "%s sent a frame on a channel before the login", rabbit_conn_label(c));
+                       "%s sent a frame on a channel before the login", c->label);
     } else if (has_method) {
         rc = handle_method(c, &m, &login_done, err);
     } else if (f->type != RABBIT_HEARTBEAT) {
         err_set(err, ERR_INVALID, "it sent a message on channel 0");
         rc = protocol_error(c, err);
     }
-    if (login_done) {
-        change_state(c, RABBIT_READY);
-        wipe_login(c);
-    }
+    if (login_done)
+        wire_accepted(&c->wire);
     recycle_amqp_pool(&c->pool);
     return rc;
 }
@@ -399,7 +364,7 @@ static int handle_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ct
     while (rc == 0) {
         struct rabbit_frame f;
         struct str rest = {c->in.p + used, c->in.n - used};
-        size_t max = c->state == RABBIT_READY ? c->frame_max : RABBIT_FRAME_MIN;
+        size_t max = c->wire.state == WIRE_READY ? c->frame_max : RABBIT_FRAME_MIN;
         ssize_t k = rabbit_frame_next(rest, max, &f, err);
         if (k < 0)
             return protocol_error(c, err);
@@ -444,27 +409,24 @@ static int read_frames(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
 /* Continues connecting and logging in. */
 static int drive_login(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
-    if (c->state == RABBIT_CONNECTING) {
-        if (wire_advance(&c->wire, err) != 0)
-            return -1;
-        if (c->wire.state == WIRE_OPEN) {
-            change_state(c, RABBIT_LOGIN);
-            c->last_read = c->last_write = now_of(c);
-        }
-    }
-    if (c->state == RABBIT_LOGIN) {
-        if (wire_flush(&c->wire, &c->login, &c->login_sent, err) != 0)
+    bool connecting = c->wire.state < WIRE_LOGIN;
+    if (wire_advance(&c->wire, err) != 0)
+        return -1;
+    if (connecting)
+        c->last_read = c->last_write = now_of(c);
+    if (c->wire.state == WIRE_LOGIN) {
+        if (wire_flush(&c->wire, err) != 0)
             return wire_lost(&c->wire, err);
         if (read_frames(c, frame, ctx, err) != 0)
             return -1;
     }
     /* Write the reply to the method just read. */
-    if (c->state == RABBIT_LOGIN && wire_flush(&c->wire, &c->login, &c->login_sent, err) != 0)
+    if (c->wire.state == WIRE_LOGIN && wire_flush(&c->wire, err) != 0)
         return wire_lost(&c->wire, err);
-    if (c->state == RABBIT_READY || now_of(c) < c->since + LOGIN_NS)
+    if (c->wire.state == WIRE_READY || now_of(c) < c->since + LOGIN_NS)
         return 0;
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s: login timed out after %d s",
-                     rabbit_conn_label(c), (int)(LOGIN_NS / MS_NS / 1000));
+                     c->label, (int)(LOGIN_NS / MS_NS / 1000));
 }
 
 /* Sends a heartbeat if no other data was written for a while, and gives up on a peer that has been
@@ -476,21 +438,21 @@ static int keep_heartbeat(struct rabbit_conn *c, struct error *err)
     int64_t now = now_of(c);
     if (now >= c->last_read + 2 * c->heartbeat)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s has been silent for two heartbeats of %d s", rabbit_conn_label(c),
+                         "%s has been silent for two heartbeats of %d s", c->label,
                          (int)(c->heartbeat / MS_NS / 1000));
-    if (now >= c->last_write + c->heartbeat / 2 && rabbit_conn_queued(c) == 0)
-        rabbit_frame_put_heartbeat(&c->out);
+    if (now >= c->last_write + c->heartbeat / 2 && wire_queued(&c->wire) == 0)
+        rabbit_frame_put_heartbeat(&c->wire.out);
     return 0;
 }
 
 static int write_out(struct rabbit_conn *c, struct error *err)
 {
-    size_t before = rabbit_conn_queued(c);
+    size_t before = wire_queued(&c->wire);
     if (before == 0)
         return 0;
-    if (wire_flush(&c->wire, &c->out, &c->sent, err) != 0)
+    if (wire_flush(&c->wire, err) != 0)
         return -1;
-    if (rabbit_conn_queued(c) < before)
+    if (wire_queued(&c->wire) < before)
         c->last_write = now_of(c);
     return 0;
 }
@@ -515,39 +477,31 @@ static int drive_ready(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx,
 
 int rabbit_conn_drive(struct rabbit_conn *c, rabbit_frame_fn *frame, void *ctx, struct error *err)
 {
-    if (c->state == RABBIT_CLOSED)
+    if (c->wire.state == WIRE_CLOSED)
         return 0;
-    if (c->state != RABBIT_READY && drive_login(c, frame, ctx, err) != 0) {
+    if (c->wire.state != WIRE_READY && drive_login(c, frame, ctx, err) != 0) {
         /* If a node is unreachable, or fails before answering the login, try the next one. A
          * refusal would be the same everywhere. */
-        bool refused = err->native == AMQP_ACCESS_REFUSED || c->state == RABBIT_READY;
+        bool refused = err->native == AMQP_ACCESS_REFUSED || c->wire.state == WIRE_READY;
         if (refused)
             return -1;
         return connect_next(c, err);
     }
-    if (c->state == RABBIT_READY)
+    if (c->wire.state == WIRE_READY)
         return drive_ready(c, frame, ctx, err);
     return 0;
 }
 
-struct pollfd rabbit_conn_poll(const struct rabbit_conn *c)
-{
-    bool unsent = c->login_sent < c->login.n;
-    if (c->state == RABBIT_READY)
-        unsent = rabbit_conn_queued(c) > 0;
-    return wire_poll(&c->wire, unsent);
-}
-
 int64_t rabbit_conn_deadline(const struct rabbit_conn *c)
 {
-    if (c->state == RABBIT_CLOSED)
+    if (c->wire.state == WIRE_CLOSED)
         return CLOCK_NEVER;
-    if (c->state != RABBIT_READY)
+    if (c->wire.state != WIRE_READY)
         return c->since + LOGIN_NS;
     if (c->heartbeat == 0)
         return CLOCK_NEVER;
     int64_t silence = c->last_read + 2 * c->heartbeat;
-    if (rabbit_conn_queued(c) > 0)
+    if (wire_queued(&c->wire) > 0)
         return silence; /* unwritten data makes a heartbeat unnecessary */
     int64_t beat = c->last_write + c->heartbeat / 2;
     return min_i64(beat, silence);

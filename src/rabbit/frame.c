@@ -1,4 +1,4 @@
-#include "rabbit/frame.h"
+#include "rabbit/conn.h"
 
 #include <inttypes.h>
 #include <stdio.h>

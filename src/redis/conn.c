@@ -1,15 +1,15 @@
 #include "redis/conn.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/char.h"
+#include "base/decimal.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
-#include "redis/reply.h"
 
 #define GREET_MAX 16384 /* bytes of the greeting, and of each reply to it */
 /* A text with this many leading bytes of the password counts as repeating it. */
@@ -18,46 +18,30 @@
 #define READS_MAX 64           /* reads per call of redis_conn_drive */
 #define ELEMENTS_MAX (1 << 20) /* elements of an array in a reply */
 #define WAIT_MAX_MS 60000      /* of one poll */
+#define HALF_MAX 20            /* digits of 64 bits */
 
 void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const char *name,
                      size_t out_max, size_t in_max)
 {
     *c = (struct redis_conn){.url = url, .name = name, .in_max = in_max};
-    wire_init(&c->wire);
-    buf_init(&c->out, out_max);
-    buf_init(&c->greet, GREET_MAX);
-}
-
-/* The only function that sets the state. A connection only moves forward, or is closed. */
-static void change_state(struct redis_conn *c, enum redis_state to)
-{
-    assert(to == REDIS_CLOSED || to > c->state);
-    c->state = to;
+    wire_init(&c->wire, out_max, GREET_MAX);
 }
 
 void redis_conn_close(struct redis_conn *c)
 {
     wire_close(&c->wire);
-    change_state(c, REDIS_CLOSED);
-    if (c->secret)
-        explicit_bzero(c->secret, strlen(c->secret));
-    free(c->secret);
+    url_password_free(c->secret);
     c->secret = NULL;
     if (c->reader)
         redisReaderFree(c->reader);
     c->reader = NULL;
-    buf_clear(&c->out);
-    if (c->greet.p)
-        explicit_bzero(c->greet.p, c->greet.cap); /* the buffer contained the password */
-    buf_clear(&c->greet);
-    c->sent = c->greet_sent = c->n_asked = c->greeted = c->coming = 0;
+    c->n_asked = c->greeted = c->coming = 0;
 }
 
 void redis_conn_release(struct redis_conn *c)
 {
     redis_conn_close(c);
-    buf_release(&c->out);
-    buf_release(&c->greet);
+    wire_release(&c->wire);
 }
 
 /* Appends a command, and leaves no other copy in memory. */
@@ -77,20 +61,20 @@ static int add_command(struct buf *b, int argc, const char **argv)
 
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv)
 {
-    return add_command(&c->out, argc, argv);
+    return add_command(&c->wire.out, argc, argv);
 }
 
 /* ---- the greeting: AUTH, SELECT, CLIENT SETNAME and ROLE ---- */
 
-/* Appends one command of the greeting. A failure sets c->greet.failed. */
+/* Appends one command of the greeting. A failure marks the buffer as failed. */
 static void greet(struct redis_conn *c, enum redis_greeting what, int argc, const char **argv)
 {
     c->asked[c->n_asked++] = what;
-    if (add_command(&c->greet, argc, argv) != 0)
-        c->greet.failed = true;
+    if (add_command(&c->wire.login, argc, argv) != 0)
+        c->wire.login.failed = true;
 }
 
-/* Writes the commands into c->greet, and keeps the password in c->secret. */
+/* Queues the commands, and keeps the password in c->secret. */
 static int make_greeting(struct redis_conn *c, struct error *err)
 {
     c->secret = url_password(c->url->password_file, c->url->password, err);
@@ -110,7 +94,7 @@ static int make_greeting(struct redis_conn *c, struct error *err)
     greet(c, GREET_NAME, 3, (const char *[]){"CLIENT", "SETNAME", c->name});
     if (c->master_only)
         greet(c, GREET_ROLE, 1, (const char *[]){"ROLE"});
-    if (c->greet.failed)
+    if (c->wire.login.failed)
         return err_nomem(err);
     return 0;
 }
@@ -174,7 +158,7 @@ static void *make_array(const redisReadTask *task, int n)
 void redis_conn_hold(struct redis_conn *c)
 {
     redis_conn_close(c);
-    change_state(c, REDIS_HELD);
+    wire_hold(&c->wire);
 }
 
 int redis_conn_open(struct redis_conn *c, struct error *err)
@@ -188,7 +172,7 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
         .tls = u->tls,
         .files = {.ca = u->ca, .cert = u->cert, .key = u->key},
     };
-    if (c->state != REDIS_HELD)
+    if (c->wire.state != WIRE_HELD)
         redis_conn_close(c);
 
     int rc = 0;
@@ -209,10 +193,8 @@ int redis_conn_open(struct redis_conn *c, struct error *err)
         if (!err->retry_class)
             err->retry_class = CLASS_DOWN;
         redis_conn_close(c);
-        return -1;
     }
-    change_state(c, REDIS_CONNECTING);
-    return 0;
+    return rc;
 }
 
 /* ---- reading and writing ---- */
@@ -243,7 +225,7 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
             return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
                              "%s does not speak the Redis protocol: %s", c->url->label,
                              c->reader->errstr);
-        bool greeting = c->state == REDIS_GREETING;
+        bool greeting = c->wire.state == WIRE_LOGIN;
         if (!r) {
             /* The reply is longer than any reply to our commands. */
             if (c->coming > (greeting ? GREET_MAX : c->in_max))
@@ -261,7 +243,7 @@ static int take_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
         if (rc != 0)
             return -1;
         if (c->greeted == c->n_asked)
-            change_state(c, REDIS_READY);
+            wire_accepted(&c->wire);
     }
 }
 
@@ -290,24 +272,20 @@ static int read_replies(struct redis_conn *c, redis_reply_fn *reply, void *ctx, 
  * one: with a fast peer, a single call completes them all. */
 int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, struct error *err)
 {
-    if (c->state == REDIS_CONNECTING) {
-        if (wire_advance(&c->wire, err) != 0)
-            return -1;
-        if (c->wire.state == WIRE_OPEN)
-            change_state(c, REDIS_GREETING);
-    }
-    if (c->state == REDIS_GREETING) {
-        if (wire_flush(&c->wire, &c->greet, &c->greet_sent, err) != 0)
+    if (wire_advance(&c->wire, err) != 0)
+        return -1;
+    if (c->wire.state == WIRE_LOGIN) {
+        if (wire_flush(&c->wire, err) != 0)
             return wire_lost(&c->wire, err);
         if (read_replies(c, reply, ctx, err) != 0)
             return -1;
     }
-    if (c->state != REDIS_READY)
+    if (c->wire.state != WIRE_READY)
         return 0;
 
     /* Read even after a failed write: replies sent before the failure still count. */
     struct error cut;
-    int written = wire_flush(&c->wire, &c->out, &c->sent, &cut);
+    int written = wire_flush(&c->wire, &cut);
     if (read_replies(c, reply, ctx, err) != 0)
         return -1;
     if (written == 0)
@@ -319,21 +297,8 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
 void redis_conn_flush(struct redis_conn *c)
 {
     struct error err;
-    if (c->state == REDIS_READY)
-        (void)wire_flush(&c->wire, &c->out, &c->sent, &err);
-}
-
-bool redis_conn_idle_gone(const struct redis_conn *c)
-{
-    return c->state == REDIS_READY && wire_stirs(&c->wire);
-}
-
-struct pollfd redis_conn_poll(const struct redis_conn *c)
-{
-    bool unsent = c->sent < c->out.n;
-    if (c->state == REDIS_GREETING)
-        unsent = c->greet_sent < c->greet.n;
-    return wire_poll(&c->wire, unsent);
+    if (c->wire.state == WIRE_READY)
+        (void)wire_flush(&c->wire, &err);
 }
 
 /* ---- calling ---- */
@@ -351,7 +316,7 @@ static void keep_first(void *ctx, redisReply *r)
  * readable. */
 static int wait_for(struct redis_conn *c, int64_t deadline, int wake, struct error *err)
 {
-    struct pollfd fds[2] = {redis_conn_poll(c), {.fd = wake, .events = POLLIN}};
+    struct pollfd fds[2] = {wire_poll(&c->wire), {.fd = wake, .events = POLLIN}};
     int64_t left = (deadline - clock_mono(&clock_system)) / MS_NS;
     if (left <= 0)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s has not answered in time",
@@ -371,7 +336,7 @@ int redis_conn_call(struct redis_conn *c, int argc, const char **argv, int64_t t
 {
     redisReply *answer = NULL;
     int64_t deadline = clock_mono(&clock_system) + timeout_ms * MS_NS;
-    if (c->state == REDIS_CLOSED && redis_conn_open(c, err) != 0)
+    if (c->wire.state == WIRE_CLOSED && redis_conn_open(c, err) != 0)
         return -1;
     if (redis_conn_add(c, argc, argv) != 0) {
         err_nomem(err);
@@ -390,4 +355,151 @@ fail:
         freeReplyObject(answer);
     redis_conn_close(c);
     return -1;
+}
+
+/* ---- errors and stream ids ---- */
+
+/* docs/brokers.md documents this table, and a test compares them. */
+#define CLUSTER "this is a server of a cluster: use redis-cluster://HOST:PORT,.../?stream=NAME"
+#define RIGHTS "see ACL GETUSER"
+#define NO_ID "no id is left above the stream's last one: lower it by XSETID, or use another stream"
+
+const struct redis_error redis_errors[] = {
+    /* The state of the server; temporary. */
+    {"LOADING", REDIS_FAULT_AWAY, false, NULL},
+    {"BUSY ", REDIS_FAULT_AWAY, false,
+     "a script has been running for too long: SCRIPT KILL ends it"},
+    {"UNKILLABLE", REDIS_FAULT_AWAY, false, "a script has been running for too long"},
+    {"OOM", REDIS_FAULT_AWAY, false, "raise maxmemory, or trim old data"},
+    {"MISCONF", REDIS_FAULT_AWAY, false, "redis cannot save to its disk"},
+    {"READONLY", REDIS_FAULT_AWAY, true, "this is a replica: use its master's address"},
+    {"MASTERDOWN", REDIS_FAULT_AWAY, true, NULL},
+    {"NOREPLICAS", REDIS_FAULT_AWAY, false, "min-replicas-to-write is not met"},
+    {"CLUSTERDOWN", REDIS_FAULT_AWAY, false, NULL},
+    {"TRYAGAIN", REDIS_FAULT_AWAY, false, NULL},
+    {"EXECABORT", REDIS_FAULT_AWAY, true, NULL},
+    {"ERR max number of clients", REDIS_FAULT_AWAY, true, "raise maxclients"},
+
+    /* Login. */
+    {"NOAUTH", REDIS_FAULT_LOGIN, true, "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
+    {"WRONGPASS", REDIS_FAULT_LOGIN, true, NULL},
+    {"DENIED", REDIS_FAULT_LOGIN, true, NULL},
+    {"ERR operation not permitted", REDIS_FAULT_LOGIN, true,
+     "set password-file=FILE or OUTBOX_REDIS_PASSWORD"},
+    {"ERR invalid password", REDIS_FAULT_LOGIN, true, NULL},
+
+    /* The permission may be missing for one key only, or for the command: then no key can be
+     * written. */
+    {"NOPERM this user has no permissions to access one of the keys", REDIS_FAULT_STREAM, false,
+     RIGHTS},
+    {"NOPERM No permissions to access a key", REDIS_FAULT_STREAM, false, RIGHTS},
+    {"NOPERM ACL failure in script: No permissions to access a key", REDIS_FAULT_STREAM, false,
+     RIGHTS},
+    {"ERR The user executing the script can't access at least one of the keys", REDIS_FAULT_STREAM,
+     false, RIGHTS},
+    {"NOPERM", REDIS_FAULT_LOGIN, true, RIGHTS},
+    {"ERR The user executing the script can't run this command", REDIS_FAULT_LOGIN, true, RIGHTS},
+
+    /* The stream. */
+    {"WRONGTYPE", REDIS_FAULT_STREAM, false,
+     "a key of another type has the stream's name: rename one of them"},
+    {"ERR The stream has exhausted", REDIS_FAULT_STREAM, false, NO_ID},
+    {"ERR The ID specified in XADD", REDIS_FAULT_STREAM, false, NO_ID},
+
+    /* The event is too large. */
+    {"ERR Protocol error: invalid bulk length", REDIS_FAULT_SIZE, true,
+     "it is larger than proto-max-bulk-len"},
+    {"ERR Protocol error: too big", REDIS_FAULT_SIZE, true, "see the limits of the server"},
+    {"ERR Protocol error", REDIS_FAULT_AWAY, true, NULL},
+
+    /* The server's setup contradicts the URL, or the server is too old. */
+    {"MOVED", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"ASK ", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"CROSSSLOT", REDIS_FAULT_SETUP, true, CLUSTER},
+    {"ERR unknown command", REDIS_FAULT_SETUP, true,
+     "streams require Redis 5 or later, with XADD not renamed"},
+    {"ERR Unknown subcommand", REDIS_FAULT_SETUP, true, "streams require Redis 5 or later"},
+    {"ERR syntax error", REDIS_FAULT_SETUP, true, "maxage requires Redis 6.2 or later"},
+    {"ERR Invalid stream ID specified", REDIS_FAULT_SETUP, true,
+     "maxage requires Redis 6.2 or later"},
+    {"NOSCRIPT", REDIS_FAULT_SCRIPT, false, NULL},
+};
+const size_t redis_errors_n = sizeof redis_errors / sizeof redis_errors[0];
+
+/* An error begins with a code in capitals. ERR covers all errors without a specific code. Every
+ * other code concerns the state of the server; presumably, so do the codes of future versions. */
+static const struct redis_error unknown_error = {.fault = REDIS_FAULT_UNKNOWN};
+static const struct redis_error unknown_code = {.fault = REDIS_FAULT_AWAY, .reconnect = true};
+
+/* Returns whether an error begins with a code other than ERR. */
+static bool has_code(const char *text)
+{
+    size_t n = strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+    bool word = n > 1 && (text[n] == ' ' || text[n] == '\0');
+    return word && strncmp(text, "ERR", n) != 0;
+}
+
+const struct redis_error *redis_error_of(const char *text)
+{
+    for (size_t i = 0; i < redis_errors_n; i++) {
+        const char *words = redis_errors[i].words;
+        if (strncmp(text, words, strlen(words)) == 0)
+            return &redis_errors[i];
+    }
+    if (has_code(text))
+        return &unknown_code;
+    return &unknown_error;
+}
+
+enum redis_fault redis_fault_of(const char *text)
+{
+    return redis_error_of(text)->fault;
+}
+
+bool redis_refuses_command(const char *text)
+{
+    const struct redis_error *f = redis_error_of(text);
+    bool denied = f->fault == REDIS_FAULT_LOGIN && strncmp(text, "NOPERM", 6) == 0;
+    bool unknown = strncmp(text, "ERR unknown command", 19) == 0;
+    return denied || unknown;
+}
+
+/* Parses digits; returns false if none are present, or if the number does not fit. */
+static bool number(const char *s, const char **end, int64_t *ret)
+{
+    int64_t n = 0;
+    const char *p = s;
+    for (; char_is_digit(*p); p++)
+        if (!decimal_push(&n, *p - '0'))
+            return false;
+    *end = p;
+    *ret = n;
+    return p > s;
+}
+
+bool redis_id(const char *s, int64_t *hi, int64_t *lo)
+{
+    const char *end;
+    if (!number(s, &end, hi) || *end != '-')
+        return false;
+    return number(end + 1, &end, lo) && *end == '\0';
+}
+
+/* Counts the digits at s; returns 0 if they cannot be one half of an id. */
+static size_t half_of(const char *s)
+{
+    size_t n = strspn(s, "0123456789");
+    if (n > HALF_MAX)
+        return 0;
+    return n;
+}
+
+bool redis_is_id(const char *s)
+{
+    size_t high = half_of(s);
+    if (high == 0 || s[high] != '-')
+        return false;
+    const char *behind = s + high + 1;
+    size_t low = half_of(behind);
+    return low > 0 && behind[low] == '\0';
 }

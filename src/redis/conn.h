@@ -10,37 +10,24 @@
 #include "base/buf.h"
 #include "base/clock.h"
 #include "net/wire.h"
-#include "redis/reply.h"
 #include "redis/url.h"
 
-/* Connection states, in order. */
-enum redis_state {
-    REDIS_CLOSED,
-    REDIS_HELD,       /* the address is not known yet */
-    REDIS_CONNECTING, /* connecting the socket, and TLS */
-    REDIS_GREETING,   /* awaiting replies to AUTH, SELECT, CLIENT SETNAME, ROLE */
-    REDIS_READY,
-};
+#define REDIS_TEXT 256 /* see redis_conn_text */
 
-/* The commands of the greeting. */
+/* The commands of the greeting, which is the login. */
 enum redis_greeting { GREET_AUTH, GREET_SELECT, GREET_NAME, GREET_ROLE, GREETINGS };
 
-/* (1) The wire is closed if and only if state <= REDIS_HELD. (2) out[sent..n) is not written yet,
- * and is held back until REDIS_READY. (3) greet[greet_sent..n) is the unwritten part of the
- * greeting. (4) asked[greeted..n_asked) of the greeting are not answered yet. */
+/* (1) asked[greeted..n_asked) of the greeting are not answered yet. */
 struct redis_conn {
     const struct redis_url *url;
     const char *name; /* for CLIENT SETNAME */
     bool master_only; /* refuse a server that is not a master; set by the caller */
-    enum redis_state state;
     struct wire wire;
     redisReader *reader;
     redisReplyObjectFunctions objects; /* how reader creates replies */
     size_t in_max;                     /* limit on one reply */
     size_t coming;                     /* bytes of the incomplete reply */
-    struct buf out, greet;
-    size_t sent, greet_sent;
-    char *secret; /* the password that was sent; NULL: none */
+    char *secret;                      /* the password that was sent; NULL: none */
     enum redis_greeting asked[GREETINGS];
     size_t n_asked, greeted;
 };
@@ -51,7 +38,7 @@ void redis_conn_init(struct redis_conn *c, const struct redis_url *url, const ch
                      size_t out_max, size_t in_max);
 void redis_conn_release(struct redis_conn *c);
 
-/* redis_conn_hold lets commands be queued on a closed connection, for a later redis_conn_open. */
+/* redis_conn_hold closes the connection; commands may be queued for a later redis_conn_open. */
 void redis_conn_hold(struct redis_conn *c);
 /* redis_conn_open starts connecting. Commands queued while the connection was held stay queued;
  * further commands may be queued at once. All of them are sent after the greeting. The call blocks
@@ -62,13 +49,8 @@ int redis_conn_open(struct redis_conn *c, struct error *err);
 void redis_conn_close(struct redis_conn *c);
 
 /* redis_conn_add queues a command whose arguments contain no NUL; returns -1 if out of memory or at
- * the limit. A caller may instead append whole commands to c->out. */
+ * the limit. A caller may instead append whole commands to c->wire.out. */
 int redis_conn_add(struct redis_conn *c, int argc, const char **argv);
-/* redis_conn_queued returns the number of unwritten bytes. */
-static inline size_t redis_conn_queued(const struct redis_conn *c)
-{
-    return c->out.n - c->sent;
-}
 
 /* redis_conn_text copies the text of an error reply, cleaned for printing. It hides a text that
  * contains our password: a server with a renamed AUTH repeats the arguments of the unknown
@@ -87,13 +69,6 @@ int redis_conn_drive(struct redis_conn *c, redis_reply_fn *reply, void *ctx, str
  * a failure. */
 void redis_conn_flush(struct redis_conn *c);
 
-/* redis_conn_idle_gone returns whether the server has closed a connection without outstanding
- * commands, or has sent unsolicited data on it. */
-bool redis_conn_idle_gone(const struct redis_conn *c);
-
-/* redis_conn_poll returns the events to poll for before the next drive. */
-struct pollfd redis_conn_poll(const struct redis_conn *c);
-
 /* redis_conn_call sends a command and waits up to timeout_ms for its reply, connecting first if
  * necessary. Only for callers that may block. The caller frees *ret with freeReplyObject; an error
  * reply counts as a reply. If wake >= 0 becomes readable, the wait ends with ERR_BUSY. After any
@@ -101,5 +76,49 @@ struct pollfd redis_conn_poll(const struct redis_conn *c);
  * next command. */
 int redis_conn_call(struct redis_conn *c, int argc, const char **argv, int64_t timeout_ms, int wake,
                     redisReply **ret, struct error *err);
+
+/* Replies: errors and stream ids */
+
+/* The subject of an error reply. */
+enum redis_fault {
+    REDIS_FAULT_UNKNOWN, /* unknown: depends on the results of other events */
+    /* this stream and all events for it, while the server works: WRONGTYPE, an ACL on keys, ids
+     * exhausted */
+    REDIS_FAULT_STREAM,
+    REDIS_FAULT_AWAY,  /* the server, temporarily: LOADING, OOM, READONLY, ... */
+    REDIS_FAULT_LOGIN, /* our login: NOAUTH, WRONGPASS, an ACL on commands */
+    /* this command is too large and always will be; the server is about to close the connection */
+    REDIS_FAULT_SIZE,
+    /* this server, for any command: it belongs to a cluster, or does not know the command */
+    REDIS_FAULT_SETUP,
+    REDIS_FAULT_SCRIPT, /* NOSCRIPT: send the text of the script */
+};
+
+/* A row of the table of errors. */
+struct redis_error {
+    const char *words; /* prefix of the error; the first matching row applies */
+    enum redis_fault fault;
+    /* a new connection may help, because it may reach another server or log in again */
+    bool reconnect;
+    const char *advice; /* advice for operators; NULL if none */
+};
+
+extern const struct redis_error redis_errors[];
+extern const size_t redis_errors_n;
+
+/* redis_error_of returns the row of an error. An error missing from the table is classified by its
+ * code: ERR may concern anything, any other code concerns the server. */
+const struct redis_error *redis_error_of(const char *text);
+/* redis_fault_of returns the subject of an error reply. */
+enum redis_fault redis_fault_of(const char *text);
+/* redis_refuses_command returns whether the server did not run a command because it is unknown or
+ * forbidden. */
+bool redis_refuses_command(const char *text);
+
+/* redis_is_id returns whether s is a stream id, as in "1748100000000-0". */
+bool redis_is_id(const char *s);
+/* redis_id parses the two halves of a stream id. Returns false if s is not a stream id, or if a
+ * half exceeds 63 bits, which no clock can produce. */
+bool redis_id(const char *s, int64_t *hi, int64_t *lo);
 
 #endif

@@ -6,84 +6,24 @@
 #include <sys/un.h>
 
 #include "base/text.h"
-#include "base/url.h"
-
-#define DB_MAX 1000000
-
-const struct option_def redis_url_options[] = {
-    {"user", "NAME", NULL, "user name to log in with; default: the default user", option_copy,
-     .at = offsetof(struct redis_url, user)},
-    {"password-file", "FILE", NULL,
-     "file with the password, reread for each connection; otherwise " REDIS_PASSWORD_ENV,
-     option_copy, .at = offsetof(struct redis_url, password_file)},
-    {"db", "N", "0", "database number", option_long, .at = offsetof(struct redis_url, db),
-     .max = DB_MAX},
-    {"ca", "FILE", NULL, "trusted CA certificates; default: the system's", option_copy,
-     .at = offsetof(struct redis_url, ca)},
-    {"cert", "FILE", NULL, "client certificate, for a server that requires one", option_copy,
-     .at = offsetof(struct redis_url, cert)},
-    {"key", "FILE", NULL, "private key of the client certificate", option_copy,
-     .at = offsetof(struct redis_url, key)},
-    {NULL},
-};
-
-/* The targets of a URL's parameters: those about the connection go into `url`, all others into
- * `target` through `table`, which may be NULL. */
-struct destination {
-    struct redis_url *url;
-    const struct option_def *table;
-    void *target;
-};
 
 static bool begins_with(const char *s, const char *prefix)
 {
     return strncmp(s, prefix, strlen(prefix)) == 0;
 }
 
-/* Passes one name=value to our table if it has the name, otherwise to the caller's table. Without a
- * caller's table, an unknown name goes to our table, because option_set then suggests the nearest
- * name. */
-static int set_parameter(void *ctx, const char *name, const char *value, struct error *err)
+struct redis_url redis_url_login(const struct url *u, int64_t db)
 {
-    const struct destination *to = ctx;
-    bool ours = option_find(redis_url_options, name) != NULL;
-    if (ours || !to->table)
-        return option_set(redis_url_options, to->url, name, value, err);
-    return option_set(to->table, to->target, name, value, err);
-}
-
-/* Parses //[user@]host[:port][/db], up to the parameters. */
-static int read_network(const char *p, struct redis_url *u, struct error *err)
-{
-    if (!begins_with(p, "//"))
-        return err_set(err, ERR_CONFIG, "write redis://HOST:PORT/DB?stream=NAME");
-
-    struct str authority = {p + 2, strcspn(p + 2, "/?")};
-    const char *slash = authority.p + authority.n;
-    struct str path = {slash, strcspn(slash, "?")};
-    const char *at = memrchr(authority.p, '@', authority.n);
-    if (at) {
-        char user[URL_PART_MAX];
-        struct str login = {authority.p, (size_t)(at - authority.p)};
-        if (url_user(login, REDIS_PASSWORD_ENV, user, err) != 0)
-            return -1;
-        if (user[0] != '\0' && option_copy(&u->user, user, NULL, err) != 0)
-            return -1;
-        authority = url_after(authority, at);
-    }
-    if (url_host_port(authority, "6379", &u->host, &u->port, err) != 0)
-        return -1;
-    if (path.n > 1) {
-        char db[16];
-        int rc = url_decode(url_after(path, slash), db, sizeof db, err);
-        if (rc == 0)
-            rc = text_int(db, 0, DB_MAX, &u->db, err);
-        if (rc != 0)
-            return err_prefix(err, "database number");
-    }
-
-    snprintf(u->label, sizeof u->label, "redis at %.200s:%s", u->host, u->port);
-    return 0;
+    return (struct redis_url){
+        .tls = u->scheme && begins_with(u->scheme, "rediss"),
+        .user = u->user,
+        .password_file = u->password_file,
+        .password = u->password,
+        .db = db,
+        .ca = u->ca,
+        .cert = u->cert,
+        .key = u->key,
+    };
 }
 
 /* Parses the path of a Unix socket, up to the parameters. */
@@ -102,51 +42,65 @@ static int read_local(const char *p, struct redis_url *u, struct error *err)
     return option_copy(&u->path, path, NULL, err);
 }
 
-/* Parses the part before the parameters. */
-static int read_address(const char *text, struct redis_url *u, struct error *err)
+/* Parses a URL of one server. A parameter of the table that sets ret->db overrides the path. */
+static int read_network(const char *text, const struct option_def *table, void *target,
+                        struct url *u, struct redis_url *ret, struct error *err)
 {
-    const char *colon = strchr(text, ':');
-    if (!colon)
-        return err_set(err, ERR_CONFIG, "write redis://HOST:PORT/DB?stream=NAME");
-
+    const char *scheme = strchr(text, ':');
     bool several = begins_with(text, "redis-") || begins_with(text, "rediss-");
     if (several)
         return err_set(err, ERR_CONFIG,
                        "use the URL of one server: redis://HOST:PORT/DB?stream=NAME");
-    u->tls = begins_with(text, "rediss:");
-    bool local = begins_with(text, "unix:") || begins_with(text, "redis+unix:");
-    if (local)
-        return read_local(colon + 1, u, err);
-    return read_network(colon + 1, u, err);
+    if (!scheme || !begins_with(scheme, "://"))
+        return err_set(err, ERR_CONFIG, "write redis://HOST:PORT/DB?stream=NAME");
+
+    ret->db = -1;
+    if (url_parse(text, "6379", REDIS_PASSWORD_ENV, table, target, u, err) != 0)
+        return -1;
+    if (u->n_hosts > 1)
+        return err_set(err, ERR_CONFIG,
+                       "a redis URL names one server; for several, see "
+                       "redis-sentinel:// and redis-cluster://");
+    int64_t db = 0;
+    if (u->path[0] != '\0' && text_int(u->path, 0, REDIS_DB_MAX, &db, err) != 0)
+        return err_prefix(err, "database number");
+    struct redis_url like = redis_url_login(u, ret->db >= 0 ? ret->db : db);
+    return redis_url_at(&like, "redis", u->hosts[0].host, u->hosts[0].port, ret, err);
 }
 
 int redis_url_parse(const char *text, const struct option_def *table, void *target,
                     struct redis_url *ret, struct error *err)
 {
-    struct destination to = {ret, table, target};
+    struct url u = {0};
     *ret = (struct redis_url){0};
-
-    if (read_address(text, ret, err) != 0)
-        return -1;
-    const char *query = strchr(text, '?');
-    if (query && url_parameters(query + 1, REDIS_PASSWORD_ENV, set_parameter, &to, err) != 0)
+    bool local = begins_with(text, "unix:") || begins_with(text, "redis+unix:");
+    int rc;
+    if (local) {
+        rc = url_query(text, REDIS_PASSWORD_ENV, table, target, &u, err);
+        struct redis_url like = redis_url_login(&u, ret->db);
+        if (rc == 0)
+            rc = redis_url_at(&like, "redis", NULL, NULL, ret, err);
+        if (rc == 0)
+            rc = read_local(strchr(text, ':') + 1, ret, err);
+    } else {
+        rc = read_network(text, table, target, &u, ret, err);
+    }
+    url_release(&u);
+    if (rc != 0)
         return -1;
 
     bool has_files = ret->ca || ret->cert || ret->key;
     if (has_files && !ret->tls)
         return err_set(err, ERR_CONFIG,
                        "ca, cert and key require rediss://, which is redis:// with TLS");
-    if ((ret->cert != NULL) != (ret->key != NULL))
-        return err_set(err, ERR_CONFIG, "cert and key go together");
-    return url_password_env(REDIS_PASSWORD_ENV, &ret->password, err);
+    return 0;
 }
 
 void redis_url_release(struct redis_url *u)
 {
-    char *const all[] = {u->host,     u->port, u->path, u->user, u->password_file,
-                         u->password, u->ca,   u->cert, u->key};
-    if (u->password)
-        explicit_bzero(u->password, strlen(u->password));
+    char *const all[] = {u->host,          u->port, u->path, u->user,
+                         u->password_file, u->ca,   u->cert, u->key};
+    url_password_free(u->password);
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);
     *u = (struct redis_url){0};
@@ -170,9 +124,12 @@ int redis_url_at(const struct redis_url *like, const char *kind, const char *hos
         {&ret->key, like->key},
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        if (option_copy_maybe(texts[i].to, texts[i].from, err) != 0)
+        if (option_copy_maybe(texts[i].to, texts[i].from, err) != 0) {
+            redis_url_release(ret);
             return -1;
-    snprintf(ret->label, sizeof ret->label, "%s at %.200s:%.10s", kind, host, port);
+        }
+    if (host)
+        snprintf(ret->label, sizeof ret->label, "%s at %.200s:%.10s", kind, host, port);
     return 0;
 }
 

@@ -114,14 +114,6 @@ static int read_headers(struct buf *b, const char *path, struct error *err)
     return 0;
 }
 
-/* Wipes and frees a buffer of secrets. */
-static void wipe(struct buf *b)
-{
-    if (b->p)
-        explicit_bzero(b->p, b->cap);
-    buf_release(b);
-}
-
 /* ---- files that may change ---- */
 
 /* Returns whether a file has changed since the last check, and records its state. A missing file
@@ -170,10 +162,12 @@ static int refresh_headers(struct http *h, struct error *err)
     buf_init(&b, EXTRA_MAX);
     if (read_headers(&b, path, err) != 0) {
         h->headers.inode = 0; /* check it again next time */
-        wipe(&b);
+        buf_wipe(&b);
+        buf_release(&b);
         return -1;
     }
-    wipe(&h->extra);
+    buf_wipe(&h->extra);
+    buf_release(&h->extra);
     h->extra = b;
     return 0;
 }
@@ -417,7 +411,8 @@ void http_teardown(struct http *h)
     if (h->global)
         curl_global_cleanup();
     signature_keys_free(h->keys);
-    wipe(&h->extra);
+    buf_wipe(&h->extra);
+    buf_release(&h->extra);
     free(h->proxy);
 }
 

@@ -3,10 +3,8 @@
  *
  * The library's threads do the work, and the sink never waits for them: it consumes reports when
  * the producer's descriptor is readable, and every delivery has its own time limit. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/fd.h"
@@ -29,7 +27,7 @@
 static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct error *err)
 {
     if (k->tail_fd < 0)
-        k->tail_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+        k->tail_fd = wake_fd_new();
     if (k->tail_fd < 0)
         return err_set(err, ERR_UNAVAILABLE, "kafka sink: no file descriptors left");
     if (!k->tail) {
@@ -49,11 +47,10 @@ static int begin_lookup(struct kafka_sink *k, struct kafka_item *it, struct erro
 /* Handles the results of finished lookups. */
 static void end_lookups(struct kafka_sink *k)
 {
-    uint64_t wakes;
     if (!k->tail)
         return;
-    (void)!read(k->tail_fd, &wakes, sizeof wakes);
-    for (struct in_flight *f = k->window.first; f; f = f->next) {
+    wake_fd_clear(k->tail_fd);
+    for (struct in_flight *f = k->b.window.first; f; f = f->next) {
         struct kafka_item *it = (struct kafka_item *)f;
         struct kafka_place at;
         if (it->state != ITEM_LOOKUP || !kafka_tail_ready(k->tail, it->lookup))
@@ -102,12 +99,12 @@ static bool escape_name(struct str from, char to[KAFKA_TOPIC_MAX + 1])
 
 const char *kafka_topic_name(struct kafka_sink *k, const struct event *ev, struct error *err)
 {
-    if (k->fixed && k->topic[0] != '\0')
+    if (k->b.fixed && k->topic[0] != '\0')
         return k->topic;
-    buf_clear(&k->topic_name);
-    if (template_write(k->name, ev, &k->topic_name, err) != 0)
+    struct str name = broker_name(&k->b, ev, err);
+    if (!name.p)
         return NULL;
-    bool fits = escape_name((struct str){k->topic_name.p, k->topic_name.n}, k->topic);
+    bool fits = escape_name(name, k->topic);
     bool reserved = fits && (strcmp(k->topic, ".") == 0 || strcmp(k->topic, "..") == 0);
     if (fits && !reserved)
         return k->topic;
@@ -149,8 +146,7 @@ static int produce_message(struct kafka_sink *k, struct kafka_item *it, struct e
     struct message m;
     const struct delivery *d = it->f.d;
     const char *topic = it->topic ? it->topic : k->topic;
-    if (message_make(&k->style, d->ev, str_of(topic), str_of(k->b.base.cfg.consumer), d->attempt,
-                     &k->text, &m, err) != 0)
+    if (broker_message(&k->b, d, str_of(topic), &m, err) != 0)
         return -1;
     rd_kafka_headers_t *headers = make_headers(k, &m, d->ev->id);
     if (!headers)
@@ -252,11 +248,11 @@ static void send_waiting(struct kafka_sink *k)
 
 static bool has_room(const struct kafka_sink *k)
 {
-    if (k->window.count == 0)
+    if (k->b.window.count == 0)
         return true;
     if (k->breaking || kafka_one_by_one(k))
         return false;
-    return k->window.count < KAFKA_WINDOW - 2 && k->window.bytes < ENOUGH_BYTES;
+    return k->b.window.count < KAFKA_WINDOW - 2 && k->b.window.bytes < ENOUGH_BYTES;
 }
 
 /* Adds a delivery to the window. `before` is its predecessor in a chain; NULL if none. Returns NULL
@@ -265,14 +261,14 @@ static struct kafka_item *take_event(struct kafka_sink *k, struct delivery *d, c
                                      const struct kafka_item *before, struct error *err)
 {
     char *own = NULL;
-    if (!k->fixed) {
+    if (!k->b.fixed) {
         own = strdup(topic);
         if (!own) {
             err_nomem(err);
             return NULL;
         }
     }
-    struct kafka_item *it = (struct kafka_item *)window_add(&k->window, d, NULL);
+    struct kafka_item *it = (struct kafka_item *)window_add(&k->b.window, d, NULL);
     *it = (struct kafka_item){
         .f = it->f,
         .number = k->next_number,
@@ -298,7 +294,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
         /* A chained event must have the same topic and partition as its predecessor, so that their
          * order is kept. Otherwise the chain ends before it, and the engine offers it again as
          * the start of another chain. */
-        bool same = topic && last && (k->fixed || strcmp(last->topic, topic) == 0);
+        bool same = topic && last && (k->b.fixed || strcmp(last->topic, topic) == 0);
         bool behind = d[i]->chained && i > 0;
         if (behind && !same)
             break;
@@ -319,7 +315,7 @@ static size_t kafka_submit(struct sink *sk, struct delivery *const *d, size_t n)
 /* Returns when the oldest undecided delivery was accepted; CLOCK_NEVER if none is undecided. */
 static int64_t oldest_since(const struct kafka_sink *k)
 {
-    for (const struct in_flight *f = k->window.first; f; f = f->next)
+    for (const struct in_flight *f = k->b.window.first; f; f = f->next)
         if (((const struct kafka_item *)f)->state <= ITEM_SENT)
             return f->since;
     return CLOCK_NEVER;
@@ -374,7 +370,7 @@ static void check_time(struct kafka_sink *k)
                  has_trouble ? k->last_error : "no broker is reachable", scram_hint(k));
     else
         snprintf(text, sizeof text, "%s has not confirmed for %lld ms; %zu events were waiting%s%s",
-                 k->url.label, (long long)k->b.base.cfg.timeout_ms, k->window.count,
+                 k->url.label, (long long)k->b.base.cfg.timeout_ms, k->b.window.count,
                  has_trouble ? ": " : "", k->last_error);
     kafka_answer_all(k, SINK_DOWN, text);
 }
@@ -407,7 +403,7 @@ static int64_t kafka_deadline(struct sink *sk)
     int64_t due = min_i64(late_at(k), away_at(k));
     if (k->breaking)
         due = min_i64(due, k->break_by);
-    bool waits_for_room = !k->p && !k->tail && k->window.count > 0;
+    bool waits_for_room = !k->p && !k->tail && k->b.window.count > 0;
     if (waits_for_room)
         due = min_i64(due, broker_now(&k->b) + CLOSING_NS);
     return due;
@@ -419,7 +415,7 @@ static void kafka_cancel(struct sink *sk)
     struct kafka_sink *k = (struct kafka_sink *)sk;
     kafka_answer_poll(k);
     kafka_answer_known(k);
-    if (k->window.count > 0)
+    if (k->b.window.count > 0)
         kafka_answer_all(k, SINK_CANCELLED, "cancelled");
 }
 
@@ -440,7 +436,7 @@ static void kafka_broker(struct sink *sk, struct sink_broker *ret)
     for (size_t i = 0; i < k->url.n_hosts; i++)
         sink_peer_add(ret->broker, k->url.hosts[i].host, k->url.hosts[i].port);
     kafka_producer_list_leaders(&k->leaders, ret->leader);
-    window_describe(&k->window, ret);
+    window_describe(&k->b.window, ret);
 }
 
 /* Opening */
@@ -453,33 +449,25 @@ static void kafka_close(struct sink *sk)
     kafka_tail_free(k->tail);
     if (k->tail_fd >= 0)
         close(k->tail_fd);
-    template_free(k->name);
-    buf_release(&k->topic_name);
-    buf_release(&k->text);
     kafka_settings_release(&k->set);
-    broker_url_release(&k->url);
-    window_release(&k->window);
+    url_release(&k->url);
     broker_close(sk);
 }
 
-/* Compiles the template of the topic's name, and checks it as far as possible without an event. */
-static int set_topic(struct kafka_sink *k, struct error *err)
+/* Checks the topic's name as far as possible without an event. */
+static int check_topic(struct kafka_sink *k, struct error *err)
 {
-    const char *text = k->url.path;
-    if (template_new(text, &k->name, err) != 0)
-        return err_prefix(err, "kafka sink: topic");
-    k->fixed = template_fixed(k->name);
-    if (!k->fixed && k->set.dedupe)
+    if (!k->b.fixed && k->set.dedupe)
         return err_set(err, ERR_CONFIG,
                        "kafka sink: dedupe requires a single topic, but this topic's name "
                        "contains fields");
-    if (!k->fixed)
+    if (!k->b.fixed)
         return 0;
     if (!kafka_topic_name(k, &(struct event){0}, err)) {
         err->code = ERR_CONFIG;
         return err_prefix(err, "kafka sink: topic");
     }
-    if (strcmp(k->topic, text) != 0)
+    if (strcmp(k->topic, k->url.path) != 0)
         return err_set(err, ERR_CONFIG,
                        "kafka sink: a topic's name consists of letters, digits, '.', '_' and '-'");
     return 0;
@@ -489,25 +477,28 @@ static int kafka_set_up(struct sink *sk, struct error *err)
 {
     struct kafka_sink *k = (struct kafka_sink *)sk;
     k->tail_fd = -1;
-    buf_init(&k->topic_name, NAME_MAX_BYTES);
-    buf_init(&k->text, TEXT_MAX);
-    kafka_producer_init_leaders(&k->leaders);
     if (kafka_settings_read(sk->cfg.url, &k->set, &k->url, err) != 0)
         return -1;
-    if (set_topic(k, err) != 0)
+    struct message_style style = {k->set.format, str_of(k->set.source), "ce_"};
+    if (broker_route(&k->b, k->url.path, style, err) != 0)
         return -1;
-    k->style = (struct message_style){
-        .format = k->set.format, .source = str_of(k->set.source), .ce_prefix = "ce_"};
     /* With several topics, a topic that accepts nothing must not block the others: the sink is
      * fail-stop only within a key. */
-    sk->caps = k->fixed ? SINK_FAILSTOP : SINK_CHAINS;
-    return window_init(&k->window, sk, KAFKA_WINDOW, sizeof(struct kafka_item), err);
+    sk->caps = k->b.fixed ? SINK_FAILSTOP : SINK_CHAINS;
+    return check_topic(k, err);
 }
 
-static int kafka_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
-{
-    return broker_open(cfg, sizeof(struct kafka_sink), kafka_set_up, ret, err);
-}
+static const struct broker_kind kafka_kind = {
+    .name = "kafka",
+    .destination = "topic",
+    .size = sizeof(struct kafka_sink),
+    .in_flight = KAFKA_WINDOW,
+    .item_size = sizeof(struct kafka_item),
+    .name_max = NAME_MAX_BYTES,
+    .message_max = TEXT_MAX,
+    .set_up = kafka_set_up,
+};
+BROKER_OPEN(kafka)
 
 /* Queries the topic until a reply arrives, the time is over, or no broker is reachable. */
 static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
@@ -525,7 +516,7 @@ static rd_kafka_resp_err_t ask_topic(struct kafka_sink *k, int64_t timeout_ms)
     if (code != RD_KAFKA_RESP_ERR_NO_ERROR)
         return code;
     k->answered = true;
-    if (k->fixed && md->topic_cnt > 0) {
+    if (k->b.fixed && md->topic_cnt > 0) {
         code = md->topics[0].err;
         kafka_producer_read_leaders(&k->leaders, md);
     }
@@ -554,14 +545,9 @@ static int kafka_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     return err_set(err, ERR_UNAVAILABLE, "%s, topic %s: %s", k->url.label, k->topic, said);
 }
 
-#define KAFKA_OPS(name, scheme_, synopsis_, help_) \
-    const struct sink_ops name = { \
-        .scheme = scheme_, \
-        .synopsis = synopsis_, \
-        .help = help_, \
-        .attended = kafka_attended, \
-        BROKER_OPS(kafka), \
-    }
-
-KAFKA_OPS(kafka_ops, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/brokers.md");
-KAFKA_OPS(kafka_tls_ops, "kafka+ssl", "kafka+ssl://HOST:PORT/TOPIC", "the same with TLS");
+const struct sink_ops kafka_ops = {
+    BROKER_OPS(kafka, "kafka", "kafka://HOST:PORT/TOPIC", "write to Kafka; see docs/brokers.md"),
+    .attended = kafka_attended};
+const struct sink_ops kafka_tls_ops = {
+    BROKER_OPS(kafka, "kafka+ssl", "kafka+ssl://HOST:PORT/TOPIC", "the same with TLS"),
+    .attended = kafka_attended};

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "sink/kafka_impl.h"
@@ -156,7 +157,7 @@ static void end_item(struct kafka_sink *k, struct kafka_item *it, const struct s
     if (k->waiting == it)
         k->waiting = kafka_next(it);
     it->why = it->topic = NULL;
-    window_end(&k->window, &it->f, res);
+    window_end(&k->b.window, &it->f, res);
     free(why);
     free(topic);
 }
@@ -205,12 +206,12 @@ static void end_known(struct kafka_sink *k, struct kafka_item *it)
 void kafka_answer_known(struct kafka_sink *k)
 {
     struct in_flight *next;
-    for (struct in_flight *f = k->window.first; f; f = next) {
+    for (struct in_flight *f = k->b.window.first; f; f = next) {
         struct kafka_item *it = (struct kafka_item *)f;
         next = f->next;
         if (is_known(it))
             end_known(k, it);
-        else if (k->fixed)
+        else if (k->b.fixed)
             return;
     }
 }
@@ -228,7 +229,7 @@ static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
     k->breaking = true;
     k->break_by = broker_now(&k->b) + BREAK_NS;
     /* A topic that accepts nothing would return its queued events too late: purge them. */
-    bool nothing_goes_out = k->fixed && k->p && meaning_of(code) == KAFKA_TOPIC;
+    bool nothing_goes_out = k->b.fixed && k->p && meaning_of(code) == KAFKA_TOPIC;
     if (nothing_goes_out)
         rd_kafka_purge(k->p->rk, RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_NON_BLOCKING);
 }
@@ -238,7 +239,7 @@ static void break_off(struct kafka_sink *k, rd_kafka_resp_err_t code)
  * are already reported. */
 static void cut_chain(struct kafka_sink *k, const struct kafka_item *it)
 {
-    if (k->fixed)
+    if (k->b.fixed)
         return;
     struct kafka_item *rest = kafka_next(it);
     for (; rest && rest->chain == it->chain; rest = kafka_next(rest)) {
@@ -265,7 +266,7 @@ void kafka_answer_failed(struct kafka_sink *k, struct kafka_item *it, rd_kafka_r
     case KAFKA_REFUSED: it->state = ITEM_REFUSED; break;
     case KAFKA_TOPIC:
         it->state = ITEM_NO_TOPIC;
-        breaks = k->fixed; /* later events must not be stored */
+        breaks = k->b.fixed; /* later events must not be stored */
         break;
     case KAFKA_STORED:
     case KAFKA_UNAVAILABLE:
@@ -292,7 +293,7 @@ static void handle_report(struct kafka_sink *k, const rd_kafka_message_t *m)
     k->unreachable_since = 0;
     k->answered = true;
     k->last_error[0] = '\0';
-    if (k->fixed)
+    if (k->b.fixed)
         kafka_producer_set_leader(&k->leaders, m->partition, rd_kafka_message_broker_id(m));
 }
 
@@ -340,7 +341,7 @@ static void handle_facts(struct kafka_sink *k)
         return;
     k->facts_reported = true;
     const struct kafka_topic_facts *f = &k->p->facts;
-    if (meaning_of(f->err) == KAFKA_TOPIC && k->window.count > 0)
+    if (meaning_of(f->err) == KAFKA_TOPIC && k->b.window.count > 0)
         break_off(k, f->err);
     if (f->err != RD_KAFKA_RESP_ERR_NO_ERROR)
         return;
@@ -352,13 +353,12 @@ static void handle_facts(struct kafka_sink *k)
 
 void kafka_answer_poll(struct kafka_sink *k)
 {
-    uint64_t wakes;
     size_t n = 0;
     rd_kafka_event_t *ev;
     const rd_kafka_message_t *m;
     if (!k->p)
         return;
-    (void)!read(k->p->fd, &wakes, sizeof wakes);
+    wake_fd_clear(k->p->fd);
     while (n < REPORTS_MAX && (ev = rd_kafka_queue_poll(k->p->queue, 0))) {
         if (rd_kafka_event_type(ev) == RD_KAFKA_EVENT_ERROR) {
             handle_error(k, ev);
@@ -371,9 +371,9 @@ void kafka_answer_poll(struct kafka_sink *k)
         rd_kafka_event_destroy(ev);
     }
     if (n >= REPORTS_MAX)
-        kafka_producer_wake(k->p);
+        wake_fd_signal(k->p->fd);
 
-    for (struct in_flight *f = k->window.first; f && !k->fixed; f = f->next)
+    for (struct in_flight *f = k->b.window.first; f && !k->b.fixed; f = f->next)
         if (((struct kafka_item *)f)->state == ITEM_NO_TOPIC)
             cut_chain(k, (struct kafka_item *)f);
     handle_facts(k);
@@ -388,8 +388,8 @@ void kafka_answer_all(struct kafka_sink *k, enum sink_status status, const char 
     k->n_sent = 0;
     k->unreachable_since = 0;
     k->one_by_one_to = 0;
-    while (k->window.first) {
-        struct kafka_item *it = (struct kafka_item *)k->window.first;
+    while (k->b.window.first) {
+        struct kafka_item *it = (struct kafka_item *)k->b.window.first;
         struct sink_result res = {.status = status, .native = it->err, .text = why};
         bool later_of_chain = kafka_chained(it) && status != SINK_DOWN && status != SINK_FATAL;
         if (later_of_chain)
@@ -419,7 +419,7 @@ static void blame_refused(struct kafka_sink *k, size_t n, struct kafka_item *las
     kafka_producer_retire(k);
     k->breaking = false;
     k->n_sent = 0;
-    k->waiting = (struct kafka_item *)k->window.first;
+    k->waiting = (struct kafka_item *)k->b.window.first;
     for (struct kafka_item *it = k->waiting; it; it = kafka_next(it))
         if (!is_known(it))
             it->state = ITEM_WAITING;
@@ -449,7 +449,7 @@ void kafka_answer_recover(struct kafka_sink *k)
         return;
     struct kafka_item *last = NULL;
     size_t n = 0, bytes = 0;
-    for (struct in_flight *f = k->window.first; f; f = f->next) {
+    for (struct in_flight *f = k->b.window.first; f; f = f->next) {
         struct kafka_item *it = (struct kafka_item *)f;
         if (it->state != ITEM_REFUSED)
             continue;

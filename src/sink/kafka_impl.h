@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "event/template.h"
 #include "sink/broker.h"
 
 #define KAFKA_WINDOW 8192 /* deliveries in flight */
@@ -42,7 +41,7 @@ struct kafka_settings {
 /* kafka_settings_read parses a URL into *s, which the caller has zeroed, and *u; u->path is the
  * template of the topic's name. The caller releases both, even after an error. Errors: ERR_CONFIG,
  * ERR_NOMEM. */
-int kafka_settings_read(const char *url, struct kafka_settings *s, struct broker_url *u,
+int kafka_settings_read(const char *url, struct kafka_settings *s, struct url *u,
                         struct error *err);
 void kafka_settings_release(struct kafka_settings *s);
 
@@ -75,8 +74,8 @@ void kafka_answer_text(rd_kafka_resp_err_t code, char out[KAFKA_TEXT]);
 #define KAFKA_LEADERS 64   /* partitions whose leader is remembered */
 #define KAFKA_ADDRESSES 16 /* brokers whose address is remembered */
 
-/* The leaders of the topic's partitions: leader[i] is the id of the broker that leads partition i;
- * -1 if unknown. */
+/* The leaders of the topic's partitions: leader[i] - 1 is the id of the broker that leads partition
+ * i; 0 if unknown. */
 struct kafka_leaders {
     int32_t leader[KAFKA_LEADERS];
     struct kafka_broker_address {
@@ -89,7 +88,6 @@ struct kafka_leaders {
 /* The topic check reports the leaders once; from then on, the broker that confirms a message is the
  * leader of its partition, so no further query is needed. kafka_producer_list_leaders writes the
  * addresses of the leaders, or "#ID" for a leader without an address. */
-void kafka_producer_init_leaders(struct kafka_leaders *l);
 void kafka_producer_read_leaders(struct kafka_leaders *l, const rd_kafka_metadata_t *md);
 void kafka_producer_set_leader(struct kafka_leaders *l, int32_t partition, int32_t broker);
 void kafka_producer_list_leaders(const struct kafka_leaders *l, char out[SINK_PEERS]);
@@ -97,7 +95,7 @@ void kafka_producer_list_leaders(const struct kafka_leaders *l, char out[SINK_PE
 /* The result of the topic check. */
 struct kafka_topic_facts {
     rd_kafka_resp_err_t err;
-    int partitions, replicas; /* replicas: the minimum of all partitions */
+    int replicas; /* the minimum of all partitions */
     int brokers;
     int min_insync; /* 0: unknown */
     bool unclean;   /* unclean leader election is enabled */
@@ -105,7 +103,8 @@ struct kafka_topic_facts {
 };
 
 /* A producer and the topic check that started with it. (1) `check` is joined before the producer is
- * destroyed. (2) `facts` may be read once `checked` is set. */
+ * destroyed. (2) `facts` may be read once `checked` is set. (3) A retired producer is destroyed by
+ * a thread, `closer`, because that may take long; `gone` is the last that this thread sets. */
 struct kafka_producer {
     rd_kafka_t *rk;
     rd_kafka_queue_t *queue;
@@ -116,6 +115,8 @@ struct kafka_producer {
     pthread_t check;
     atomic_bool checked;
     atomic_bool quit; /* tells the check to end */
+    pthread_t closer;
+    atomic_bool gone;
     struct kafka_topic_facts facts;
     /* input of the topic check */
     const struct kafka_settings *set;
@@ -123,14 +124,7 @@ struct kafka_producer {
     int64_t patience_ms;
 };
 
-/* Producers being destroyed. Each has its own thread, because destruction may take long. */
-#define KAFKA_RETIRED 16
-struct kafka_retired {
-    pthread_t thread;
-    atomic_bool gone;
-    bool used;
-    struct kafka_producer *p;
-};
+#define KAFKA_RETIRED 16 /* producers being destroyed at the same time */
 
 /* State of an event. From ITEM_STORED on, its result is known. */
 enum kafka_state {
@@ -170,16 +164,12 @@ struct kafka_item {
 struct kafka_sink {
     struct broker b;
     struct kafka_settings set;
-    struct broker_url url;
-    struct template *name;
-    bool fixed; /* every event goes to the same topic */
-    char topic[KAFKA_TOPIC_MAX + 1];
-    struct message_style style;
-    struct kafka_producer *p; /* NULL if none exists at present */
-    struct kafka_tail *tail;  /* NULL before the first lookup */
-    int tail_fd;              /* an eventfd, signalled after a lookup; -1 without dedupe */
-    struct kafka_retired retired[KAFKA_RETIRED];
-    struct window window;
+    struct url url;
+    char topic[KAFKA_TOPIC_MAX + 1]; /* of the last event, or of all events */
+    struct kafka_producer *p;        /* NULL if none exists at present */
+    struct kafka_tail *tail;         /* NULL before the first lookup */
+    int tail_fd;                     /* an eventfd, signalled after a lookup; -1 without dedupe */
+    struct kafka_producer *retired[KAFKA_RETIRED];
     struct kafka_item *waiting;
     uint64_t next_number, one_by_one_to;
     size_t n_sent;
@@ -192,7 +182,6 @@ struct kafka_sink {
     bool facts_reported, partial_reported;
     bool answered; /* a broker has responded to this producer */
     struct kafka_leaders leaders;
-    struct buf topic_name, text;
 };
 
 /* kafka_one_by_one returns whether events are sent one at a time. */
@@ -230,8 +219,6 @@ int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struc
 /* kafka_producer_patience_ms returns how long the library waits for a reply: much less than a
  * delivery's time limit, so that it can try another broker. */
 int64_t kafka_producer_patience_ms(const struct kafka_sink *k);
-/* kafka_producer_wake makes the producer's descriptor readable. Callable from any thread. */
-void kafka_producer_wake(const struct kafka_producer *p);
 
 /* kafka_answer_poll handles the producer's delivery reports and errors. */
 void kafka_answer_poll(struct kafka_sink *k);

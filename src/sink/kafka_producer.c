@@ -2,11 +2,11 @@
  * destruction in the background. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 
 #include "base/fd.h"
 #include "base/num.h"
 #include "base/text.h"
+#include "base/url.h"
 #include "sink/kafka_impl.h"
 
 #define LINGER_MS "2"           /* how long a message waits to be batched */
@@ -37,7 +37,7 @@ static int set_all(rd_kafka_conf_t *conf, const struct property *all, size_t n, 
     return 0;
 }
 
-static const char *list_hosts(struct buf *list, const struct broker_url *u)
+static const char *list_hosts(struct buf *list, const struct url *u)
 {
     buf_init(list, 64 << 10);
     for (size_t i = 0; i < u->n_hosts; i++) {
@@ -77,7 +77,7 @@ int64_t kafka_producer_patience_ms(const struct kafka_sink *k)
 
 int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struct error *err)
 {
-    const struct broker_url *u = &k->url;
+    const struct url *u = &k->url;
     bool tls = strcmp(u->scheme, "kafka+ssl") == 0;
     const char *protocol = tls ? "ssl" : "plaintext";
     if (u->user)
@@ -92,7 +92,7 @@ int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struc
     char *password = NULL;
     err->code = ERR_NONE;
     if (u->user)
-        password = broker_url_password(u, err);
+        password = url_password(u->password_file, u->password, err);
     int rc = -1;
     if (!hosts) {
         err_nomem(err);
@@ -116,9 +116,7 @@ int kafka_producer_conf(const struct kafka_sink *k, rd_kafka_conf_t *conf, struc
         };
         rc = set_all(conf, all, sizeof all / sizeof all[0], err);
     }
-    if (password)
-        explicit_bzero(password, strlen(password));
-    free(password);
+    url_password_free(password);
     buf_release(&list);
     return rc;
 }
@@ -164,9 +162,10 @@ static int make_conf(const struct kafka_sink *k, rd_kafka_conf_t **ret, struct e
     return 0;
 }
 
-/* Frees a producer after waiting for its threads. */
-static void destroy_producer(struct kafka_producer *p)
+/* Destroys a producer, but for its memory, after waiting for its threads. */
+static void *destroy_producer(void *producer)
 {
+    struct kafka_producer *p = producer;
     atomic_store(&p->quit, true);
     if (p->checking)
         pthread_join(p->check, NULL);
@@ -178,13 +177,8 @@ static void destroy_producer(struct kafka_producer *p)
         rd_kafka_destroy(p->rk);
     if (p->fd >= 0)
         close(p->fd);
-    free(p);
-}
-
-void kafka_producer_wake(const struct kafka_producer *p)
-{
-    uint64_t one = 1;
-    (void)!write(p->fd, &one, sizeof one);
+    atomic_store(&p->gone, true);
+    return NULL;
 }
 
 /* The topic */
@@ -197,17 +191,29 @@ static bool check_is_over(const struct kafka_producer *p, int64_t began)
     return atomic_load(&p->quit) || ms >= p->patience_ms;
 }
 
-/* Sends an admin request through `send` and returns the reply; NULL if none arrives. */
-typedef void send_fn(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
-                     rd_kafka_queue_t *queue);
-
-static rd_kafka_event_t *ask_admin(struct kafka_producer *p, rd_kafka_admin_op_t op, send_fn *send)
+/* Sends an admin request, to create the topic or to describe its settings, and returns the reply;
+ * NULL if none arrives. */
+static rd_kafka_event_t *ask_admin(struct kafka_producer *p, rd_kafka_admin_op_t op)
 {
     char said[KAFKA_TEXT];
     rd_kafka_AdminOptions_t *how = rd_kafka_AdminOptions_new(p->rk, op);
     rd_kafka_queue_t *queue = rd_kafka_queue_new(p->rk);
     rd_kafka_AdminOptions_set_request_timeout(how, (int)p->patience_ms, said, sizeof said);
-    send(p, how, queue);
+    if (op == RD_KAFKA_ADMIN_OP_CREATETOPICS) {
+        int replicas = p->set->replicas > 0 ? p->set->replicas : -1;
+        rd_kafka_NewTopic_t *t = rd_kafka_NewTopic_new(p->topic_name, p->set->partitions, replicas,
+                                                       said, sizeof said);
+        if (t) {
+            rd_kafka_CreateTopics(p->rk, &t, 1, how, queue);
+            rd_kafka_NewTopic_destroy(t);
+        }
+    } else {
+        rd_kafka_ConfigResource_t *c = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC,
+                                                                   p->topic_name);
+        rd_kafka_DescribeConfigs(p->rk, &c, 1, how, queue);
+        rd_kafka_ConfigResource_destroy(c);
+    }
+
     int64_t began = clock_mono(&clock_system);
     rd_kafka_event_t *answer = NULL;
     while (!answer && !check_is_over(p, began))
@@ -217,23 +223,10 @@ static rd_kafka_event_t *ask_admin(struct kafka_producer *p, rd_kafka_admin_op_t
     return answer;
 }
 
-static void send_create(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
-                        rd_kafka_queue_t *queue)
-{
-    char said[KAFKA_TEXT];
-    int replicas = p->set->replicas > 0 ? p->set->replicas : -1;
-    rd_kafka_NewTopic_t *t = rd_kafka_NewTopic_new(p->topic_name, p->set->partitions, replicas,
-                                                   said, sizeof said);
-    if (!t)
-        return;
-    rd_kafka_CreateTopics(p->rk, &t, 1, how, queue);
-    rd_kafka_NewTopic_destroy(t);
-}
-
 /* Creates the topic. Succeeds if another relay has just created it. */
 static rd_kafka_resp_err_t create_topic(struct kafka_producer *p)
 {
-    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, send_create);
+    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_CREATETOPICS);
     if (!answer)
         return RD_KAFKA_RESP_ERR__TIMED_OUT;
     rd_kafka_resp_err_t code = rd_kafka_event_error(answer);
@@ -265,7 +258,6 @@ static rd_kafka_resp_err_t read_topic(struct kafka_producer *p, struct kafka_top
     if (md->topic_cnt > 0) {
         code = md->topics[0].err;
         const rd_kafka_metadata_topic_t *t = &md->topics[0];
-        f->partitions = t->partition_cnt;
         f->replicas = 0;
         for (int i = 0; i < t->partition_cnt; i++) {
             int replicas = t->partitions[i].replica_cnt;
@@ -277,20 +269,11 @@ static rd_kafka_resp_err_t read_topic(struct kafka_producer *p, struct kafka_top
     return code;
 }
 
-static void send_describe(struct kafka_producer *p, const rd_kafka_AdminOptions_t *how,
-                          rd_kafka_queue_t *queue)
-{
-    rd_kafka_ConfigResource_t *c = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC,
-                                                               p->topic_name);
-    rd_kafka_DescribeConfigs(p->rk, &c, 1, how, queue);
-    rd_kafka_ConfigResource_destroy(c);
-}
-
 /* Records the topic settings that decide whether a confirmed event can be lost. Without permission
  * to read them, the check skips them. */
 static void read_config(struct kafka_producer *p, struct kafka_topic_facts *f)
 {
-    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, send_describe);
+    rd_kafka_event_t *answer = ask_admin(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS);
     if (!answer)
         return;
     size_t n = 0, n_entries = 0;
@@ -318,7 +301,6 @@ static void *check_topic(void *producer)
 {
     struct kafka_producer *p = producer;
     struct kafka_topic_facts *f = &p->facts;
-    kafka_producer_init_leaders(&f->leaders);
     f->err = read_topic(p, f);
     bool missing = f->err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
                    f->err == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
@@ -330,24 +312,17 @@ static void *check_topic(void *producer)
     if (f->err == RD_KAFKA_RESP_ERR_NO_ERROR)
         read_config(p, f);
     atomic_store(&p->checked, true);
-    kafka_producer_wake(p);
+    wake_fd_signal(p->fd);
     return NULL;
 }
 
 /* Leaders */
 
-void kafka_producer_init_leaders(struct kafka_leaders *l)
-{
-    l->n_addresses = 0;
-    for (size_t i = 0; i < KAFKA_LEADERS; i++)
-        l->leader[i] = -1;
-}
-
 void kafka_producer_set_leader(struct kafka_leaders *l, int32_t partition, int32_t broker)
 {
     bool is_kept = partition >= 0 && partition < KAFKA_LEADERS;
     if (is_kept)
-        l->leader[partition] = broker;
+        l->leader[partition] = broker + 1;
 }
 
 void kafka_producer_read_leaders(struct kafka_leaders *l, const rd_kafka_metadata_t *md)
@@ -384,8 +359,8 @@ void kafka_producer_list_leaders(const struct kafka_leaders *l, char out[SINK_PE
 {
     out[0] = '\0';
     for (size_t i = 0; i < KAFKA_LEADERS; i++)
-        if (l->leader[i] >= 0)
-            add_leader(l, l->leader[i], out);
+        if (l->leader[i] > 0)
+            add_leader(l, l->leader[i] - 1, out);
 }
 
 /* Starting a producer */
@@ -395,7 +370,7 @@ static int open_producer(struct kafka_sink *k, struct kafka_producer *p, struct 
     static const uint64_t one = 1;
     char said[KAFKA_TEXT];
     rd_kafka_conf_t *conf = NULL;
-    p->fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    p->fd = wake_fd_new();
     if (p->fd < 0)
         return err_set(err, ERR_UNAVAILABLE, "kafka sink: no file descriptors left");
     if (make_conf(k, &conf, err) != 0)
@@ -408,9 +383,9 @@ static int open_producer(struct kafka_sink *k, struct kafka_producer *p, struct 
     }
     p->queue = rd_kafka_queue_get_main(p->rk);
     rd_kafka_queue_io_event_enable(p->queue, p->fd, &one, sizeof one);
-    if (k->fixed)
+    if (k->b.fixed)
         p->topic = rd_kafka_topic_new(p->rk, k->topic, NULL);
-    if (k->fixed && !p->topic)
+    if (k->b.fixed && !p->topic)
         return err_set(err, ERR_CONFIG, "kafka sink: librdkafka rejects the topic %s", k->topic);
     return 0;
 }
@@ -423,12 +398,13 @@ int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct
     p->fd = -1;
     if (open_producer(k, p, err) != 0) {
         destroy_producer(p);
+        free(p);
         return -1;
     }
     p->one_by_one = kafka_one_by_one(k);
     k->facts_reported = false;
     k->answered = false;
-    if (k->fixed) {
+    if (k->b.fixed) {
         /* The topic check runs in parallel with the first deliveries. If its thread cannot start,
          * the sink lacks advice and cautions, but loses no event. */
         p->set = &k->set;
@@ -442,28 +418,21 @@ int kafka_producer_new(struct kafka_sink *k, struct kafka_producer **ret, struct
 
 /* Ending a producer */
 
-static void *destroy_retired(void *retired)
+static void join_retired(struct kafka_producer **p)
 {
-    struct kafka_retired *r = retired;
-    destroy_producer(r->p);
-    atomic_store(&r->gone, true);
-    return NULL;
+    pthread_join((*p)->closer, NULL);
+    free(*p);
+    *p = NULL;
 }
 
-static void join_retired(struct kafka_retired *r)
-{
-    pthread_join(r->thread, NULL);
-    *r = (struct kafka_retired){0};
-}
-
-static struct kafka_retired *free_place(struct kafka_sink *k)
+static struct kafka_producer **free_place(struct kafka_sink *k)
 {
     for (size_t i = 0; i < KAFKA_RETIRED; i++) {
-        struct kafka_retired *r = &k->retired[i];
-        if (r->used && atomic_load(&r->gone))
-            join_retired(r);
-        if (!r->used)
-            return r;
+        struct kafka_producer **p = &k->retired[i];
+        if (*p && atomic_load(&(*p)->gone))
+            join_retired(p);
+        if (!*p)
+            return p;
     }
     return NULL;
 }
@@ -483,20 +452,19 @@ void kafka_producer_retire(struct kafka_sink *k)
                               RD_KAFKA_PURGE_F_NON_BLOCKING);
     rd_kafka_queue_io_event_enable(p->queue, -1, NULL, 0);
 
-    struct kafka_retired *r = free_place(k);
-    if (r) {
-        *r = (struct kafka_retired){.used = true, .p = p};
-        if (pthread_create(&r->thread, NULL, destroy_retired, r) == 0)
-            return;
-        *r = (struct kafka_retired){0};
+    struct kafka_producer **place = free_place(k);
+    if (place && pthread_create(&p->closer, NULL, destroy_producer, p) == 0) {
+        *place = p;
+        return;
     }
     destroy_producer(p); /* no thread available: block */
+    free(p);
 }
 
 void kafka_producer_join(struct kafka_sink *k)
 {
     for (size_t i = 0; i < KAFKA_RETIRED; i++) {
-        if (k->retired[i].used)
+        if (k->retired[i])
             join_retired(&k->retired[i]);
     }
 }

@@ -116,13 +116,8 @@ static const struct option_def options[] = {
     {NULL},
 };
 
-static int check_settings(const struct kafka_settings *s, struct broker_url *u, struct error *err)
+static int check_settings(const struct kafka_settings *s, struct url *u, struct error *err)
 {
-    bool tls = strcmp(u->scheme, "kafka+ssl") == 0;
-    bool has_files = u->ca || u->cert || u->key;
-    if (has_files && !tls)
-        return err_set(err, ERR_CONFIG,
-                       "ca, cert and key require kafka+ssl://, which is kafka:// with TLS");
     bool routed = s->format == MESSAGE_DEBEZIUM && u->path[0] == '\0';
     if (routed && option_copy(&u->path, BROKER_DEBEZIUM_ROUTE, NULL, err) != 0)
         return -1;
@@ -134,13 +129,12 @@ static int check_settings(const struct kafka_settings *s, struct broker_url *u, 
     if (u->user && !has_password)
         return err_set(err, ERR_CONFIG,
                        "a user requires a password, from password-file=FILE or " PASSWORD_ENV);
-    return broker_url_check_files(u, err);
+    return broker_check_url(u, "kafka+ssl", err);
 }
 
-int kafka_settings_read(const char *url, struct kafka_settings *s, struct broker_url *u,
-                        struct error *err)
+int kafka_settings_read(const char *url, struct kafka_settings *s, struct url *u, struct error *err)
 {
-    int rc = broker_url_parse(url, DEFAULT_PORT, PASSWORD_ENV, options, s, u, err);
+    int rc = url_parse(url, DEFAULT_PORT, PASSWORD_ENV, options, s, u, err);
     if (rc == 0)
         rc = check_settings(s, u, err);
     if (rc != 0)

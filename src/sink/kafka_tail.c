@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/hash.h"
 #include "base/num.h"
 #include "base/text.h"
@@ -198,7 +199,6 @@ static bool catch_up(struct kafka_tail *t, int64_t since)
 static void *tail_thread(void *tail)
 {
     struct kafka_tail *t = tail;
-    uint64_t one = 1;
     pthread_mutex_lock(&t->lock);
     while (!atomic_load(&t->quit)) {
         uint64_t number = t->asked;
@@ -214,7 +214,7 @@ static void *tail_thread(void *tail)
         pthread_mutex_lock(&t->lock);
         if (done) {
             t->answered = number;
-            (void)!write(t->fd, &one, sizeof one);
+            wake_fd_signal(t->fd);
         }
     }
     pthread_mutex_unlock(&t->lock);

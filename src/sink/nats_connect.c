@@ -1,5 +1,5 @@
-/* nats_connect.c: connects a link to a server, with a time limit for the TLS handshake, and logs
- * in. */
+/* nats_connect.c: the URL of a NATS sink, the plan shared by its links, and connecting a link to a
+ * server: the TLS handshake, with a time limit, and the login. */
 #include <errno.h>
 #include <fcntl.h>
 #include <openssl/ssl.h>
@@ -11,9 +11,165 @@
 
 #include "base/fd.h"
 #include "base/text.h"
-#include "sink/nats_link_impl.h"
+#include "base/url.h"
+#include "sink/nats_impl.h"
 
-#define SECRET_MAX 4096
+#define TAIL_MAX 100000
+#define CONNECT_MS 5000 /* time limit for one host, and for one request */
+
+/* The URL */
+
+static const char *const msg_ids[] = {
+    [NATS_ID_CONSUMER] = "consumer", [NATS_ID_EVENT] = "event", NULL};
+
+static const struct option_def options[] = {
+    {"stream", "NAME", NULL, "the JetStream stream that stores the events", option_copy,
+     .at = offsetof(struct nats_settings, stream)},
+    BROKER_OPTIONS(nats_settings, "plain"),
+    {"create", "on|off", "off", "create the stream if it does not exist", option_bool,
+     .at = offsetof(struct nats_settings, create)},
+    {"replicas", "N", "1", "number of replicas of a created stream", option_long,
+     .at = offsetof(struct nats_settings, replicas), .min = 1, .max = 5},
+    {"exclusive", "on|off", "off",
+     "no other client writes to the stream: many events per key in flight, none stored twice",
+     option_bool, .at = offsetof(struct nats_settings, exclusive)},
+    {"msg-id", "consumer|event", "consumer",
+     "Nats-Msg-Id: the event's id and the consumer's name, or only the event's id", option_choice,
+     .at = offsetof(struct nats_settings, msg_id), .names = msg_ids},
+    {"lookback", "N", "8192", "number of the stream's last messages in which to look up events",
+     option_long, .at = offsetof(struct nats_settings, lookback), .max = TAIL_MAX},
+    {"window", "N", "1024", "maximum number of events in flight", option_long,
+     .at = offsetof(struct nats_settings, window), .min = 1, .max = NATS_WINDOW_MAX},
+    {"domain", "NAME", NULL, "JetStream domain", option_copy,
+     .at = offsetof(struct nats_settings, domain)},
+    {"creds-file", "FILE", NULL, "credentials: a JWT and its key, reread for each connection",
+     option_file, .at = offsetof(struct nats_settings, creds_file)},
+    {"nkey", "KEY", NULL, "public key of a user; requires nkey-file", option_copy,
+     .at = offsetof(struct nats_settings, nkey)},
+    {"nkey-file", "FILE", NULL, "file with the seed of that key, reread for each connection",
+     option_file, .at = offsetof(struct nats_settings, nkey_file)},
+    {"token-file", "FILE", NULL,
+     "file with the login token, reread for each connection; otherwise " NATS_TOKEN_ENV,
+     option_file, .at = offsetof(struct nats_settings, token_file)},
+    {NULL},
+};
+
+/* Rejects names that cannot be a stream or domain: the name becomes a token of a subject. */
+static int check_name(const char *what, const char *name, struct error *err)
+{
+    size_t n = strlen(name);
+    bool bad = n == 0 || n > 255 || strpbrk(name, " .*>/\\") || !text_plain(str_of(name));
+    if (bad)
+        return err_set(err, ERR_CONFIG, "%s must be a name without blanks, dots, slashes, * and >",
+                       what);
+    return 0;
+}
+
+/* Rejects two login methods at once, and TLS files without TLS. */
+static int check_login(const struct nats_settings *s, const struct url *u, struct error *err)
+{
+    int ways = (u->user != NULL) + (s->creds_file != NULL) + (s->nkey != NULL) +
+               (s->token_file != NULL);
+    if (ways > 1)
+        return err_set(err, ERR_CONFIG, "use only one of USER@, creds-file, nkey and token-file");
+    if (!s->nkey != !s->nkey_file)
+        return err_set(err, ERR_CONFIG, "nkey and nkey-file go together");
+    bool needs_user = u->password_file && !u->user;
+    if (needs_user)
+        return err_set(err, ERR_CONFIG,
+                       "password-file requires a user: write nats://USER@HOST, or use token-file "
+                       "for a token");
+    const char *const files[] = {s->creds_file, s->nkey_file, s->token_file};
+    if (broker_check_url(u, "nats+tls", err) != 0)
+        return -1;
+    return broker_check_files(files, sizeof files / sizeof files[0], err);
+}
+
+static int check_settings(const struct nats_settings *s, const struct url *u, struct error *err)
+{
+    if (!s->stream)
+        return err_set(err, ERR_CONFIG,
+                       "the URL names no stream: add ?stream=NAME; without one, NATS drops "
+                       "messages without a subscriber");
+    if (check_name("stream", s->stream, err) != 0)
+        return -1;
+    if (s->domain && check_name("domain", s->domain, err) != 0)
+        return -1;
+    if (s->exclusive && s->lookback < s->window)
+        return err_set(err, ERR_CONFIG, "exclusive=on requires a lookback of at least window, %lld",
+                       (long long)s->window);
+    return check_login(s, u, err);
+}
+
+/* Reads the template of the subject, and derives the pattern that matches all its subjects. */
+static int read_subject(struct nats_plan *p, struct error *err)
+{
+    struct template *t = NULL;
+    bool routed = p->set.format == MESSAGE_DEBEZIUM && p->url.path[0] == '\0';
+    if (routed && option_copy(&p->url.path, BROKER_DEBEZIUM_ROUTE, NULL, err) != 0)
+        return -1;
+    const char *text = p->url.path;
+    if (*text && template_new(text, &t, err) != 0)
+        return err_prefix(err, "subject");
+    p->set.fixed = t && template_fixed(t);
+    template_free(t);
+    if (nats_subject_check(text, err) != 0)
+        return -1;
+
+    struct buf pattern;
+    buf_init(&pattern, NATS_SUBJECT_MAX);
+    nats_subject_pattern(text, &pattern);
+    const char *subject = buf_cstr(&pattern);
+    p->set.subject = subject ? strdup(subject) : NULL;
+    buf_release(&pattern);
+    return p->set.subject ? 0 : err_nomem(err);
+}
+
+static int read_plan(struct nats_plan *p, const char *url, struct error *err)
+{
+    struct nats_settings *s = &p->set;
+    if (url_parse(url, "4222", NATS_PASSWORD_ENV, options, s, &p->url, err) != 0)
+        return -1;
+    if (check_settings(s, &p->url, err) != 0)
+        return -1;
+    if (read_subject(p, err) != 0)
+        return -1;
+
+    snprintf(p->api, sizeof p->api, s->domain ? "$JS.%s.API" : "$JS%s.API",
+             s->domain ? s->domain : "");
+    p->tls = strcmp(p->url.scheme, "nats") != 0;
+    bool other_login = p->url.user || s->creds_file || s->nkey || s->token_file;
+    if (!other_login && option_copy_maybe(&p->token, getenv(NATS_TOKEN_ENV), err) != 0)
+        return -1;
+    return 0;
+}
+
+int nats_plan_read(const struct sink_config *cfg, struct nats_plan **ret, struct error *err)
+{
+    struct nats_plan *p = calloc(1, sizeof *p);
+    *ret = p;
+    if (!p)
+        return err_nomem(err);
+    atomic_store(&p->refs, 1);
+    p->timeout_ms = CONNECT_MS;
+    if (cfg->timeout_ms > 0 && cfg->timeout_ms < CONNECT_MS)
+        p->timeout_ms = cfg->timeout_ms;
+    snprintf(p->client, sizeof p->client, "outbox:%s", cfg->consumer);
+    if (read_plan(p, cfg->url, err) != 0)
+        return err_prefix(err, "nats sink");
+    return 0;
+}
+
+void nats_plan_release(struct nats_plan *p)
+{
+    if (!p || atomic_fetch_sub(&p->refs, 1) > 1)
+        return;
+    broker_settings_release(options, &p->set);
+    url_release(&p->url);
+    free(p->set.subject);
+    url_password_free(p->token);
+    free(p);
+}
 
 /* TLS handshake */
 
@@ -151,59 +307,40 @@ static void on_closed(natsConnection *nc, void *closure)
     nats_link_unref(closure);
 }
 
-/* Reads the first line of a secret file. The caller wipes it. */
-static int read_secret(const char *path, char out[SECRET_MAX], struct error *err)
-{
-    ssize_t n = fd_read_file(path, out, SECRET_MAX);
-    if (n < 0)
-        return err_errno(err, ERR_UNAVAILABLE, errno, "could not read %s", path);
-    if (n == SECRET_MAX)
-        return err_set(err, ERR_UNAVAILABLE, "%s is too long", path);
-    out[n] = '\0';
-    out[strcspn(out, "\r\n")] = '\0';
-    return 0;
-}
-
 /* Sets the login. Files are reread for each connection. */
 static int set_login(const struct nats_plan *p, natsOptions *o, struct error *err)
 {
     natsStatus s = NATS_OK;
     const char *what = "credentials";
-    if (p->set.creds_file)
-        s = natsOptions_SetUserCredentialsFromFiles(o, p->set.creds_file, NULL);
-    if (p->set.nkey)
-        s = natsOptions_SetNKeyFromSeed(o, p->set.nkey, p->set.nkey_file);
+    char *secret = NULL;
+    err->code = ERR_NONE;
+    if (p->url.user)
+        secret = url_password(p->url.password_file, p->url.password, err);
+    else
+        secret = url_password(p->set.token_file, p->token, err);
+    if (!secret && err->code)
+        return -1;
 
-    if (s == NATS_OK && p->url.user) {
-        char *password = broker_url_password(&p->url, err);
-        if (!password && err->code)
-            return -1;
+    if (p->set.creds_file) {
+        s = natsOptions_SetUserCredentialsFromFiles(o, p->set.creds_file, NULL);
+    } else if (p->set.nkey) {
+        s = natsOptions_SetNKeyFromSeed(o, p->set.nkey, p->set.nkey_file);
+    } else if (p->url.user) {
         what = "user";
-        s = natsOptions_SetUserInfo(o, p->url.user, password ? password : "");
-        if (password)
-            explicit_bzero(password, strlen(password));
-        free(password);
-    } else if (s == NATS_OK && p->set.token_file) {
-        char token[SECRET_MAX];
-        if (read_secret(p->set.token_file, token, err) != 0)
-            return -1;
+        s = natsOptions_SetUserInfo(o, p->url.user, secret ? secret : "");
+    } else if (secret) {
         what = "token";
-        s = natsOptions_SetToken(o, token);
-        explicit_bzero(token, sizeof token);
-    } else if (s == NATS_OK && p->token) {
-        what = "token";
-        s = natsOptions_SetToken(o, p->token);
+        s = natsOptions_SetToken(o, secret);
     }
-    if (s != NATS_OK)
-        return nats_link_failed(p, s, what, err);
-    return 0;
+    url_password_free(secret);
+    return s == NATS_OK ? 0 : nats_link_failed(p, s, what, err);
 }
 
 /* Requires a certificate valid for this host name. libnats checks the name only if it is set
  * explicitly. */
 static int set_tls(const struct nats_plan *p, natsOptions *o, const char *host, struct error *err)
 {
-    const struct broker_url *u = &p->url;
+    const struct url *u = &p->url;
     if (!p->tls)
         return 0;
     natsStatus s = natsOptions_SetSecure(o, true);
@@ -227,7 +364,7 @@ static int set_all(const struct nats_plan *p, const natsStatus *all, size_t n, s
     return 0;
 }
 
-int nats_connect_options(const struct nats_plan *p, const struct broker_host *h, natsOptions *o,
+int nats_connect_options(const struct nats_plan *p, const struct url_host *h, natsOptions *o,
                          struct error *err)
 {
     char address[300];
@@ -247,7 +384,7 @@ int nats_connect_options(const struct nats_plan *p, const struct broker_host *h,
     return set_login(p, o, err);
 }
 
-int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, natsStatus s,
+int nats_connect_failed(const struct nats_plan *p, const struct url_host *h, natsStatus s,
                         struct error *err)
 {
     char said[200];
@@ -262,7 +399,7 @@ int nats_connect_failed(const struct nats_plan *p, const struct broker_host *h, 
                      h->host, h->port, said, advice);
 }
 
-int nats_connect_host(struct nats_link *l, const struct broker_host *h, struct error *err)
+int nats_connect_host(struct nats_link *l, const struct url_host *h, struct error *err)
 {
     natsOptions *o = NULL;
     *err = (struct error){0};

@@ -5,14 +5,14 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/text.h"
-#include "sink/nats_link_impl.h"
+#include "sink/nats_impl.h"
 
 #define BUFFERED_ENOUGH (1 << 20) /* bytes; above it, libnats receives no more messages */
 
@@ -68,18 +68,6 @@ void nats_link_unref(struct nats_link *l)
         free_link(l);
 }
 
-static void wake(int fd)
-{
-    while (eventfd_write(fd, 1) != 0 && errno == EINTR)
-        continue;
-}
-
-static void clear_wake(int fd)
-{
-    eventfd_t n;
-    (void)eventfd_read(fd, &n);
-}
-
 /* Errors */
 
 void nats_link_text(natsStatus s, char *out, size_t size)
@@ -100,26 +88,34 @@ int nats_link_failed(const struct nats_plan *p, natsStatus s, const char *what, 
 
 /* For the link's thread */
 
+/* Makes room for one more element after n in a list; returns the list, or NULL if out of memory. */
+static void *make_room(void *list, size_t n, size_t *cap, size_t size)
+{
+    if (n < *cap)
+        return list;
+    size_t more = *cap ? *cap * 2 : 256;
+    void *grown = reallocarray(list, more, size);
+    if (grown)
+        *cap = more;
+    return grown;
+}
+
 void nats_link_push(struct nats_link *l, struct nats_answer a)
 {
     pthread_mutex_lock(&l->lock);
     struct nats_answers *all = &l->answers;
-    if (all->n == all->cap) {
-        size_t cap = all->cap ? all->cap * 2 : 256;
-        struct nats_answer *more = reallocarray(all->at, cap, sizeof *more);
-        if (!more) { /* without a reply, the event times out in the sink */
-            pthread_mutex_unlock(&l->lock);
-            free(a.text);
-            return;
-        }
-        all->at = more;
-        all->cap = cap;
+    struct nats_answer *at = make_room(all->at, all->n, &all->cap, sizeof *at);
+    if (!at) { /* without a reply, the event times out in the sink */
+        pthread_mutex_unlock(&l->lock);
+        free(a.text);
+        return;
     }
+    all->at = at;
     bool first = all->n == 0;
     all->at[all->n++] = a;
     pthread_mutex_unlock(&l->lock);
     if (first)
-        wake(l->update_fd);
+        wake_fd_signal(l->update_fd);
 }
 
 static void set_state(struct nats_link *l, enum nats_link_state state, const struct error *err)
@@ -129,7 +125,7 @@ static void set_state(struct nats_link *l, enum nats_link_state state, const str
     if (err)
         l->lost = *err;
     pthread_mutex_unlock(&l->lock);
-    wake(l->update_fd);
+    wake_fd_signal(l->update_fd);
 }
 
 /* Reports why the connection was lost. */
@@ -163,7 +159,7 @@ int nats_link_process(struct nats_link *l, int timeout_ms, struct error *err)
     if (poll(fds, 2, timeout_ms) < 0)
         return 0;
     if (fds[0].revents)
-        clear_wake(l->wake_fd);
+        wake_fd_clear(l->wake_fd);
     if (is_dropped(l))
         return err_set(err, ERR_UNAVAILABLE, "given up");
     if (fds[1].revents & POLLOUT)
@@ -212,7 +208,7 @@ static void send_some(struct nats_link *l)
 /* Tries the hosts in turn, starting after the last host that failed. */
 static int connect_any(struct nats_link *l, struct error *err)
 {
-    const struct broker_url *u = &l->plan->url;
+    const struct url *u = &l->plan->url;
     for (size_t i = 0; i < u->n_hosts; i++) {
         size_t host = atomic_load(&l->plan->host) % u->n_hosts;
         if (is_dropped(l))
@@ -308,8 +304,8 @@ int nats_link_start(struct nats_plan *plan, struct nats_link **ret, struct error
     l->handshake_fd = -1;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->ended_cond, NULL);
-    l->update_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    l->update_fd = wake_fd_new();
+    l->wake_fd = wake_fd_new();
 
     bool has_fds = l->update_fd >= 0 && l->wake_fd >= 0;
     int rc = has_fds ? 0 : EMFILE;
@@ -341,7 +337,7 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
         shutdown(l->fd, SHUT_RDWR);
     if (l->handshake_fd >= 0)
         shutdown(l->handshake_fd, SHUT_RDWR);
-    wake(l->wake_fd);
+    wake_fd_signal(l->wake_fd);
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     int64_t ns = until.tv_nsec + wait_ms * MS_NS;
@@ -354,57 +350,33 @@ void nats_link_drop(struct nats_link *l, int64_t wait_ms)
     nats_link_unref(l);
 }
 
-int nats_link_fd(const struct nats_link *l)
+enum nats_link_state nats_link_poll(struct nats_link *l)
 {
-    return l->update_fd;
-}
-
-void nats_link_poll(struct nats_link *l, struct nats_update *ret)
-{
-    clear_wake(l->update_fd);
+    wake_fd_clear(l->update_fd);
     clear_answers(&l->reading);
     pthread_mutex_lock(&l->lock);
     struct nats_answers read = l->reading;
     l->reading = l->answers;
     l->answers = read;
-    *ret = (struct nats_update){
-        .state = l->state,
-        .answers = l->reading.at,
-        .n = l->reading.n,
-        .lost = l->lost,
-        .stream = &l->stream,
-        .max_payload = l->max_payload,
-    };
+    enum nats_link_state state = l->state;
     pthread_mutex_unlock(&l->lock);
-}
-
-void nats_link_reply_subject(const struct nats_link *l, uint64_t token, char out[NATS_REPLY_MAX])
-{
-    snprintf(out, NATS_REPLY_MAX, "%s.%llu", l->inbox, (unsigned long long)token);
+    return state;
 }
 
 int nats_link_send(struct nats_link *l, uint64_t token, natsMsg *msg)
 {
-    int rc = 0;
     pthread_mutex_lock(&l->lock);
     struct nats_queue *q = &l->outgoing;
-    if (q->n == q->cap) {
-        size_t cap = q->cap ? q->cap * 2 : 256;
-        struct nats_outgoing *more = reallocarray(q->at, cap, sizeof *more);
-        if (more) {
-            q->at = more;
-            q->cap = cap;
-        } else {
-            rc = -1;
-        }
-    }
-    if (rc == 0)
+    struct nats_outgoing *at = make_room(q->at, q->n, &q->cap, sizeof *at);
+    if (at) {
+        q->at = at;
         q->at[q->n++] = (struct nats_outgoing){token, msg};
+    }
     pthread_mutex_unlock(&l->lock);
-    return rc;
+    return at ? 0 : -1;
 }
 
 void nats_link_flush(struct nats_link *l)
 {
-    wake(l->wake_fd);
+    wake_fd_signal(l->wake_fd);
 }

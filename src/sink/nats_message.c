@@ -193,7 +193,7 @@ static int add_header(struct builder *m, const struct message_header *h, struct 
     add_name(b, h->name);
     buf_addc(b, '\0');
     size_t at = b->n;
-    add_value(b, h->value, m->n->style.format == MESSAGE_CLOUDEVENTS);
+    add_value(b, h->value, m->n->b.style.format == MESSAGE_CLOUDEVENTS);
     buf_addc(b, '\0');
     if (b->full)
         return err_set(err, ERR_INVALID, "its header %.*s is too long", (int)h->name.n, h->name.p);
@@ -245,7 +245,7 @@ static int add_headers(struct builder *m, const struct event *ev, const struct m
     if (msg->content_type.p) {
         char type[80];
         snprintf(type, sizeof type, "%.*s", (int)msg->content_type.n, msg->content_type.p);
-        bool attribute = m->n->style.format == MESSAGE_CLOUDEVENTS;
+        bool attribute = m->n->b.style.format == MESSAGE_CLOUDEVENTS;
         if (attribute && set_header(m, "ce-datacontenttype", type, err) != 0)
             return -1;
         if (set_header(m, "content-type", type, err) != 0)
@@ -285,10 +285,9 @@ static int check_size(const struct builder *m, size_t payload, struct error *err
 
 const char *nats_message_subject(struct nats_sink *n, const struct event *ev, struct error *err)
 {
-    buf_clear(&n->name);
-    if (template_write_escaped(n->subject, ev, nats_subject_escape, &n->name, err) != 0)
+    if (!broker_name(&n->b, ev, err).p)
         return NULL;
-    const char *subject = buf_cstr(&n->name);
+    const char *subject = buf_cstr(&n->b.destination);
     if (!subject)
         err_nomem(err);
     return subject;
@@ -298,19 +297,18 @@ int nats_message_make(struct nats_sink *n, const struct delivery *d, uint64_t to
                       struct error *err)
 {
     struct message msg;
-    char reply[NATS_REPLY_MAX];
+    char reply[sizeof n->link->inbox + 32];
     const char *subject = nats_message_subject(n, d->ev, err);
     if (!subject)
         return -1;
     if (!nats_subject_whole(str_of(subject)))
         return err_set(err, ERR_INVALID, "an empty value leaves its subject incomplete: \"%.200s\"",
                        subject);
-    if (message_make(&n->style, d->ev, str_of(subject), str_of(n->b.base.cfg.consumer), d->attempt,
-                     &n->text, &msg, err) != 0)
+    if (broker_message(&n->b, d, str_of(subject), &msg, err) != 0)
         return -1;
 
     struct builder m = {.n = n};
-    nats_link_reply_subject(n->link, token, reply);
+    snprintf(reply, sizeof reply, "%s.%llu", n->link->inbox, (unsigned long long)token);
     natsStatus s = natsMsg_Create(&m.msg, subject, reply, msg.value.p, (int)msg.value.n);
     if (s != NATS_OK)
         return err_nomem(err);

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "base/text.h"
-#include "sink/nats_link_impl.h"
+#include "sink/nats_impl.h"
 
 #define NO_STREAM 10059
 #define REPEAT_NS (500 * MS_NS) /* before a request without a reply is repeated */
@@ -204,7 +204,7 @@ static int refused(struct nats_link *l, const char *what, int code, const char *
     if (nats_answer_meaning(code, said)->status == SINK_REFUSED)
         class = CLASS_RETRY;
     return err_class(err, ERR_UNAVAILABLE, class, code, "%s: stream %s: %s: %s (%d)",
-                     l->plan->url.label, l->plan->stream.name, what, said, code);
+                     l->plan->url.label, l->plan->set.stream, what, said, code);
 }
 
 /* Creates the stream. *ret is the reply, which describes the stream as STREAM.INFO does. */
@@ -214,8 +214,8 @@ static int create_stream(struct nats_link *l, struct json *ret, struct error *er
     struct buf body;
     int code;
     buf_init(&body, 16384);
-    nats_stream_request(&body, &l->plan->stream);
-    snprintf(what, sizeof what, "STREAM.CREATE.%s", l->plan->stream.name);
+    nats_stream_request(&body, &l->plan->set);
+    snprintf(what, sizeof what, "STREAM.CREATE.%s", l->plan->set.stream);
     if (send_body(l, what, &body, ret, err) != 0)
         return -1;
     if (nats_reply_error(*ret, &code, said, sizeof said))
@@ -228,21 +228,21 @@ static int read_stream(struct nats_link *l, struct error *err)
     char what[300], said[200];
     struct json o;
     int code;
-    snprintf(what, sizeof what, "STREAM.INFO.%s", l->plan->stream.name);
+    snprintf(what, sizeof what, "STREAM.INFO.%s", l->plan->set.stream);
     if (send_request(l, what, (struct str){0}, &o, err) != 0)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said)) {
         if (code != NO_STREAM)
             return refused(l, "no information", code, said, err);
-        if (!l->plan->stream.create)
+        if (!l->plan->set.create)
             return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, NO_STREAM,
                              "%s has no stream %s; create one for %s, or set create=on",
-                             l->plan->url.label, l->plan->stream.name, l->plan->stream.subject);
+                             l->plan->url.label, l->plan->set.stream, l->plan->set.subject);
         if (create_stream(l, &o, err) != 0)
             return -1;
     }
-    if (nats_stream_read(o.raw, &l->plan->stream, &l->stream, err) != 0)
-        return err_prefix(err, "%s: stream %s", l->plan->url.label, l->plan->stream.name);
+    if (nats_stream_read(o.raw, &l->plan->set, &l->stream, err) != 0)
+        return err_prefix(err, "%s: stream %s", l->plan->url.label, l->plan->set.stream);
     return 0;
 }
 
@@ -258,14 +258,14 @@ static int make_consumer(struct nats_link *l, uint64_t from, char ret_name[100],
     int code;
     buf_init(&body, 4096);
     buf_adds(&body, "{\"stream_name\":");
-    json_quote(&body, str_of(l->plan->stream.name));
+    json_quote(&body, str_of(l->plan->set.stream));
     buf_adds(&body, ",\"config\":{\"deliver_policy\":\"by_start_sequence\",\"opt_start_seq\":");
     buf_addi64(&body, (int64_t)from);
     buf_adds(&body, ",\"ack_policy\":\"none\",\"max_deliver\":1,\"replay_policy\":\"instant\","
                     "\"headers_only\":true,\"mem_storage\":true,\"num_replicas\":1,"
                     "\"inactive_threshold\":5000000000,\"deliver_subject\":");
     buf_addf(&body, "\"%s-t\"}}", l->inbox);
-    snprintf(what, sizeof what, "CONSUMER.CREATE.%s", l->plan->stream.name);
+    snprintf(what, sizeof what, "CONSUMER.CREATE.%s", l->plan->set.stream);
     if (send_body(l, what, &body, &o, err) != 0)
         return -1;
     if (nats_reply_error(o, &code, said, sizeof said))
@@ -298,7 +298,7 @@ static int read_tail(struct nats_link *l, uint64_t from, struct error *err)
         if (rc == 0 && !done)
             rc = unanswered(l, "with the last messages of the stream", err);
         /* If this request is lost, the consumer expires after 5 s. */
-        snprintf(what, sizeof what, "%s.CONSUMER.DELETE.%s.%s", l->plan->api, l->plan->stream.name,
+        snprintf(what, sizeof what, "%s.CONSUMER.DELETE.%s.%s", l->plan->api, l->plan->set.stream,
                  name);
         (void)natsConnection_Publish(l->nc, what, NULL, 0);
     }
@@ -320,7 +320,7 @@ static void set_tail(struct nats_link *l, struct nats_tail *tail)
 static int look_back(struct nats_link *l, struct error *err)
 {
     const struct nats_stream *st = &l->stream;
-    uint64_t last = st->last_seq, want = (uint64_t)l->plan->stream.lookback;
+    uint64_t last = st->last_seq, want = (uint64_t)l->plan->set.lookback;
     bool empty = last == 0 || last < st->first_seq;
     if (empty || want == 0)
         return 0;
@@ -333,7 +333,7 @@ static int look_back(struct nats_link *l, struct error *err)
     set_tail(l, &l->stream.tail);
     int rc = read_tail(l, from, err);
     set_tail(l, NULL);
-    if (rc == 0 || l->plan->stream.exclusive || natsConnection_IsClosed(l->nc))
+    if (rc == 0 || l->plan->set.exclusive || natsConnection_IsClosed(l->nc))
         return rc;
     snprintf(l->stream.tail_error, sizeof l->stream.tail_error, "%s", err->text);
     return 0;

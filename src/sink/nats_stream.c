@@ -2,10 +2,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/char.h"
 #include "base/clock.h"
+#include "base/decimal.h"
 #include "base/hash.h"
 #include "base/text.h"
-#include "sink/nats_link.h"
+#include "sink/nats_impl.h"
 
 #define SUBJECTS_MAX ((size_t)1 << 20)
 #define TEXT_SIZE 200
@@ -36,12 +38,16 @@ static bool is_true(struct json o, struct str name)
     return json_get(o, name, &v) && v.type == JSON_TRUE;
 }
 
+/* Copies the string with this name, cleaned; "" if there is none. */
 static void text_of(struct json o, struct str name, char *out, size_t size)
 {
     struct json v;
-    out[0] = '\0';
+    struct buf b;
+    buf_init(&b, 4096);
     if (json_get(o, name, &v) && v.type == JSON_STRING)
-        text_clean(out, size, v.raw.p + 1, v.raw.n - 2);
+        json_unescape(v.raw, &b);
+    text_clean(out, size, b.p ? b.p : "", b.n);
+    buf_release(&b);
 }
 
 static bool text_is(struct json o, struct str name, const char *value)
@@ -144,7 +150,7 @@ static void read_state(struct json o, struct nats_stream *st)
         text_of(cluster, STR("leader"), st->leader, sizeof st->leader);
 }
 
-int nats_stream_read(struct str text, const struct nats_stream_spec *spec, struct nats_stream *ret,
+int nats_stream_read(struct str text, const struct nats_settings *set, struct nats_stream *ret,
                      struct error *err)
 {
     struct json o, config;
@@ -163,12 +169,12 @@ int nats_stream_read(struct str text, const struct nats_stream_spec *spec, struc
     if (ret->sealed)
         return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0,
                          "it is sealed and accepts no more messages");
-    if (!spec->fixed || nats_stream_accepts(ret, str_of(spec->subject)))
+    if (!set->fixed || nats_stream_accepts(ret, str_of(set->subject)))
         return 0;
     char accepts[200];
     text_clean(accepts, sizeof accepts, ret->subjects, strlen(ret->subjects));
     return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, 0, "it accepts %s; the events go to %s",
-                     accepts[0] ? accepts : "no subjects", spec->subject);
+                     accepts[0] ? accepts : "no subjects", set->subject);
 }
 
 void nats_stream_release(struct nats_stream *st)
@@ -178,15 +184,15 @@ void nats_stream_release(struct nats_stream *st)
     nats_tail_release(&st->tail);
 }
 
-void nats_stream_request(struct buf *b, const struct nats_stream_spec *spec)
+void nats_stream_request(struct buf *b, const struct nats_settings *set)
 {
     buf_adds(b, "{\"name\":");
-    json_quote(b, str_of(spec->name));
+    json_quote(b, str_of(set->stream));
     buf_adds(b, ",\"subjects\":[");
-    json_quote(b, str_of(spec->subject));
+    json_quote(b, str_of(set->subject));
     buf_adds(b, "],\"retention\":\"limits\",\"storage\":\"file\",\"discard\":\"new\","
                 "\"num_replicas\":");
-    buf_addi64(b, spec->replicas);
+    buf_addi64(b, set->replicas);
     buf_adds(b, "}");
 }
 
@@ -213,7 +219,7 @@ static const char *drop_limit(const struct nats_stream *st)
     return NULL;
 }
 
-void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_spec *spec,
+void nats_stream_caution(const struct nats_stream *st, const struct nats_settings *set,
                          int64_t resend_ms, char *out, size_t size)
 {
     struct buf b;
@@ -233,7 +239,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_
     if (strcmp(st->retention, "workqueue") == 0)
         add_risk(&b, "retention=workqueue drops an event once it is read, so an event settled "
                      "late cannot be found again");
-    if (!spec->exclusive && st->duplicate_ms < resend_ms) {
+    if (!set->exclusive && st->duplicate_ms < resend_ms) {
         char window[32], resend[32];
         text_duration_show(st->duplicate_ms, window);
         text_duration_show(resend_ms, resend);
@@ -250,7 +256,7 @@ void nats_stream_caution(const struct nats_stream *st, const struct nats_stream_
 
     out[0] = '\0';
     if (b.n > 0)
-        snprintf(out, size, "stream %s: %s", spec->name, buf_cstr(&b));
+        snprintf(out, size, "stream %s: %s", set->stream, buf_cstr(&b));
     buf_release(&b);
 }
 
@@ -286,8 +292,6 @@ static struct nats_tail_entry *place_of(const struct nats_tail *t, struct str id
 void nats_tail_add(struct nats_tail *t, struct str id, uint64_t seq)
 {
     uint64_t hash[2];
-    if (seq > t->last)
-        t->last = seq;
     if (t->n * 2 >= t->cap || seq == 0)
         return;
     struct nats_tail_entry *e = place_of(t, id, hash);
@@ -312,20 +316,9 @@ void nats_tail_release(struct nats_tail *t)
 
 /* Replies */
 
-/* Copies an unescaped string, cleaned; "" if the value is not a string. */
-static void copy_string(struct json v, char *out, size_t size)
-{
-    struct buf b;
-    buf_init(&b, 4096);
-    if (v.type == JSON_STRING)
-        json_unescape(v.raw, &b);
-    text_clean(out, size, b.p ? b.p : "", b.n);
-    buf_release(&b);
-}
-
 bool nats_reply_error(struct json o, int *ret_code, char *text, size_t size)
 {
-    struct json e, code, description;
+    struct json e, code;
     if (!json_get(o, STR("error"), &e) || e.type != JSON_OBJECT)
         return false;
     *ret_code = 0;
@@ -333,9 +326,7 @@ bool nats_reply_error(struct json o, int *ret_code, char *text, size_t size)
     bool has_code = json_get(e, STR("err_code"), &code) || json_get(e, STR("code"), &code);
     if (has_code && json_int(code, &n) && n > 0 && n < 1000000)
         *ret_code = (int)n;
-    text[0] = '\0';
-    if (json_get(e, STR("description"), &description))
-        copy_string(description, text, size);
+    text_of(e, STR("description"), text, size);
     return true;
 }
 
@@ -359,30 +350,24 @@ struct nats_answer nats_reply_ack(struct str text)
         return a;
     a.kind = NATS_STORED;
     a.seq = (uint64_t)seq;
-    a.duplicate = json_get(o, STR("duplicate"), &v) && v.type == JSON_TRUE;
     return a;
 }
 
-/* Parses a decimal number of at most 19 digits. */
+/* Parses a decimal number of up to 63 bits. */
 static bool parse_number(const char *p, size_t n, uint64_t *ret)
 {
-    uint64_t v = 0;
-    if (n == 0 || n > 19)
-        return false;
-    for (size_t i = 0; i < n; i++) {
-        if (p[i] < '0' || p[i] > '9')
+    int64_t v = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!char_is_digit(p[i]) || !decimal_push(&v, p[i] - '0'))
             return false;
-        v = v * 10 + (uint64_t)(p[i] - '0');
-    }
-    *ret = v;
-    return true;
+    *ret = (uint64_t)v;
+    return n > 0;
 }
 
 uint64_t nats_reply_token(const char *text)
 {
-    uint64_t token;
-    if (!parse_number(text, strlen(text), &token))
-        return 0;
+    uint64_t token = 0;
+    (void)parse_number(text, strlen(text), &token);
     return token;
 }
 

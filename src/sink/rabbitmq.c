@@ -2,6 +2,7 @@
  * event is delivered once the broker has confirmed its message. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/num.h"
 #include "sink/kinds.h"
@@ -12,20 +13,156 @@
 #define REPLACED_NS (20000 * MS_NS)  /* minimum time between replacements */
 #define KEY_MAX ((size_t)16 << 10)   /* limit on a routing key before its length is checked */
 #define TEXT_MAX ((size_t)512 << 20) /* limit on the output of message_make */
+#define OUT_MAX ((size_t)1 << 30)    /* limit on queued bytes: one event may be large */
+#define BEAT_MIN_MS 1000
+#define BEAT_MAX_MS 3600000
+
+/* The URL */
+
+static const char *const unroutable_names[] = {"retry", "reject", "ignore", NULL};
+static const char *const auth_names[] = {"auto", "plain", "external", NULL};
+static const char *const exchange_types[] = {"topic", "direct", "fanout", "headers", NULL};
+static const char *const queue_types[] = {"quorum", "classic", "stream", NULL};
+
+static const struct option_def options[] = {
+    {"routing-key", "TEMPLATE", NULL,
+     "routing key of an event, a template with " TEMPLATE_FIELDS "; default: {type}", option_copy,
+     .at = offsetof(struct rabbitmq_settings, routing_key)},
+    BROKER_OPTIONS(rabbitmq_settings, "plain"),
+    {"ce-prefix", "TEXT", "cloudEvents:", "prefix of CloudEvents headers", option_copy,
+     .at = offsetof(struct rabbitmq_settings, ce_prefix)},
+    {"unroutable", "WHAT", "retry", "treatment of an event for which no queue is bound",
+     option_choice, .at = offsetof(struct rabbitmq_settings, unroutable),
+     .names = unroutable_names},
+    {"auth", "HOW", "auto", "SASL mechanism: plain, or external for the client certificate",
+     option_choice, .at = offsetof(struct rabbitmq_settings, auth), .names = auth_names},
+    {"heartbeat", "DURATION", "30s", "heartbeat interval of both sides; 0s: none", option_span,
+     .at = offsetof(struct rabbitmq_settings, heartbeat_ms), .max = BEAT_MAX_MS},
+    {"create", "on|off", "off", "declare the exchange, and the queue if one is named", option_bool,
+     .at = offsetof(struct rabbitmq_settings, create)},
+    {"exchange-type", "TYPE", "topic", "type of the exchange that create declares", option_word,
+     .at = offsetof(struct rabbitmq_settings, exchange_type), .names = exchange_types},
+    {"queue", "NAME", NULL, "a queue that must exist, or that create declares and binds",
+     option_file, .at = offsetof(struct rabbitmq_settings, queue)},
+    {"queue-type", "TYPE", "quorum", "type of the queue that create declares", option_word,
+     .at = offsetof(struct rabbitmq_settings, queue_type), .names = queue_types},
+    {"binding", "KEY", "#", "binding key of that queue", option_copy,
+     .at = offsetof(struct rabbitmq_settings, binding)},
+    {NULL},
+};
+
+/* Splits VHOST/EXCHANGE at the last slash. An empty VHOST means the usual virtual host, which is
+ * itself named by a slash. */
+static int split_path(const char *path, struct rabbitmq_settings *s, struct error *err)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return err_set(err, ERR_CONFIG,
+                       "write amqp://USER@HOST/VHOST/EXCHANGE, with the virtual host / written "
+                       "as %%2F");
+    if (slash == path)
+        s->vhost = strdup("/");
+    else
+        s->vhost = strndup(path, (size_t)(slash - path));
+    s->exchange = strdup(slash + 1);
+    if (!s->vhost || !s->exchange)
+        return err_nomem(err);
+    bool too_long = strlen(s->vhost) > RABBIT_SHORT_MAX || strlen(s->exchange) > RABBIT_SHORT_MAX;
+    if (too_long)
+        return err_set(err, ERR_CONFIG, "a name in AMQP has at most %d bytes", RABBIT_SHORT_MAX);
+    return 0;
+}
+
+/* Fills in defaults that depend on the rest of the URL: the routing key, and SASL EXTERNAL if only
+ * a certificate is given. */
+static int choose_defaults(struct rabbitmq_settings *s, const struct url *u, struct error *err)
+{
+    bool only_cert = u->cert && !u->user && !u->password_file;
+    if (s->auth == AUTH_AUTO)
+        s->auth = only_cert ? AUTH_EXTERNAL : AUTH_PLAIN;
+    if (s->routing_key)
+        return 0;
+    bool names_queue = s->exchange[0] == '\0';
+    if (names_queue)
+        return err_set(err, ERR_CONFIG,
+                       "the URL names no queue: without an exchange, add ?routing-key=QUEUE, or "
+                       "name an exchange: amqp://USER@HOST/VHOST/EXCHANGE");
+    const char *usual = s->format == MESSAGE_DEBEZIUM ? BROKER_DEBEZIUM_ROUTE : "{type}";
+    return option_copy(&s->routing_key, usual, NULL, err);
+}
+
+static int check_settings(const struct rabbitmq_settings *s, const struct url *u, struct error *err)
+{
+    bool external = s->auth == AUTH_EXTERNAL;
+    if (external && strcmp(u->scheme, "amqps") != 0)
+        return err_set(err, ERR_CONFIG, "auth=external requires amqps://");
+    if (external && !u->cert)
+        return err_set(err, ERR_CONFIG, "auth=external requires cert=FILE and key=FILE");
+    if (s->heartbeat_ms > 0 && s->heartbeat_ms < BEAT_MIN_MS)
+        return err_set(err, ERR_CONFIG, "heartbeat must be 0s or at least 1s");
+
+    bool long_queue = s->queue && strlen(s->queue) > RABBIT_SHORT_MAX;
+    bool long_binding = strlen(s->binding) > RABBIT_SHORT_MAX;
+    if (long_queue || long_binding)
+        return err_set(err, ERR_CONFIG, "a name in AMQP has at most %d bytes", RABBIT_SHORT_MAX);
+    if (s->queue && s->exchange[0] == '\0')
+        return err_set(err, ERR_CONFIG, "queue requires an exchange to bind it to");
+    return broker_check_url(u, "amqps", err);
+}
+
+int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct url *u,
+                           struct error *err)
+{
+    const char *port = strncmp(url, "amqps:", 6) == 0 ? "5671" : "5672";
+    int rc = url_parse(url, port, RABBITMQ_PASSWORD_ENV, options, s, u, err);
+    if (rc == 0)
+        rc = split_path(u->path, s, err);
+    if (rc == 0)
+        rc = choose_defaults(s, u, err);
+    if (rc == 0)
+        rc = check_settings(s, u, err);
+    if (rc != 0)
+        return err_prefix(err, "rabbitmq sink");
+    return 0;
+}
+
+void rabbitmq_settings_release(struct rabbitmq_settings *s)
+{
+    free(s->vhost);
+    free(s->exchange);
+    s->vhost = s->exchange = NULL;
+    broker_settings_release(options, s);
+}
+
+struct rabbit_config rabbitmq_settings_conn(const struct rabbitmq_settings *s, const struct url *u,
+                                            const char *who, const struct clock *clock)
+{
+    struct rabbit_config c = {
+        .url = u,
+        .tls = strcmp(u->scheme, "amqps") == 0,
+        .vhost = s->vhost,
+        .external = s->auth == AUTH_EXTERNAL,
+        .heartbeat_s = (int)(s->heartbeat_ms / 1000),
+        .clock = clock,
+        .out_max = OUT_MAX,
+    };
+    snprintf(c.name, sizeof c.name, "outbox:%s", who);
+    return c;
+}
 
 /* Messages */
 
-/* Writes the routing key. A dot in a value starts another word of a topic: brokers allow any bytes,
- * so nothing is escaped. */
-static int write_key(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
+/* Returns the routing key; p == NULL on failure. A dot in a value starts another word of a topic:
+ * brokers allow any bytes, so nothing is escaped. */
+static struct str key_of(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
 {
-    buf_clear(&r->name);
-    if (template_write(r->key, ev, &r->name, err) != 0)
-        return -1;
-    if (r->name.n > RABBIT_SHORT_MAX)
-        return err_set(err, ERR_INVALID, "its routing key has %zu bytes; the limit of AMQP is %d",
-                       r->name.n, RABBIT_SHORT_MAX);
-    return 0;
+    struct str key = broker_name(&r->b, ev, err);
+    if (key.n > RABBIT_SHORT_MAX) {
+        err_set(err, ERR_INVALID, "its routing key has %zu bytes; the limit of AMQP is %d", key.n,
+                RABBIT_SHORT_MAX);
+        key.p = NULL;
+    }
+    return key;
 }
 
 /* Returns the high-water mark of an exchange. The default exchange routes to the queue named by the
@@ -34,9 +171,9 @@ static struct stream *find_mark(struct rabbitmq_sink *r, const struct event *ev,
 {
     struct str name = str_of(r->set.exchange);
     if (name.n == 0) {
-        if (write_key(r, ev, err) != 0)
+        name = key_of(r, ev, err);
+        if (!name.p)
             return NULL;
-        name = (struct str){r->name.p, r->name.n};
     }
     struct stream *st = window_marks_get(&r->b.marks, name);
     if (!st)
@@ -70,7 +207,8 @@ static int fill_headers(const struct message *m, amqp_table_entry_t *to, int *re
 
 /* Writes the method, the header and the body. In every format the header contains the id, which
  * identifies the event in basic.return. */
-static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct error *err)
+static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct str key,
+                      struct error *err)
 {
     const struct message *m = &r->message;
     amqp_table_entry_t entries[MESSAGE_HEADERS];
@@ -95,28 +233,24 @@ static int put_frames(struct rabbitmq_sink *r, const struct event *ev, struct er
 
     amqp_basic_publish_t publish = {
         .exchange = rabbit_bytes(str_of(r->set.exchange)),
-        .routing_key = rabbit_bytes((struct str){r->name.p, r->name.n}),
+        .routing_key = rabbit_bytes(key),
         .mandatory = r->set.unroutable != UNROUTABLE_IGNORE,
     };
-    rabbit_frame_put_method(&r->conn.out, RABBITMQ_CHANNEL, AMQP_BASIC_PUBLISH_METHOD, &publish);
-    return rabbit_frame_put_content(&r->conn.out, RABBITMQ_CHANNEL, &p, m->value, r->conn.frame_max,
-                                    err);
+    rabbit_frame_put_method(&r->conn.wire.out, RABBITMQ_CHANNEL, AMQP_BASIC_PUBLISH_METHOD,
+                            &publish);
+    return rabbit_frame_put_content(&r->conn.wire.out, RABBITMQ_CHANNEL, &p, m->value,
+                                    r->conn.frame_max, err);
 }
 
 static int publish_event(struct rabbitmq_sink *r, const struct delivery *d, struct error *err)
 {
-    struct message_style style = {
-        .format = r->set.format, .source = str_of(r->set.source), .ce_prefix = r->set.ce_prefix};
-    if (write_key(r, d->ev, err) != 0)
-        return -1;
-    struct str key = {r->name.p, r->name.n};
-    if (message_make(&style, d->ev, key, str_of(r->b.base.cfg.consumer), d->attempt, &r->text,
-                     &r->message, err) != 0)
+    struct str key = key_of(r, d->ev, err);
+    if (!key.p || broker_message(&r->b, d, key, &r->message, err) != 0)
         return -1;
 
-    struct buf *out = &r->conn.out;
+    struct buf *out = &r->conn.wire.out;
     size_t before = out->n;
-    int rc = put_frames(r, d->ev, err);
+    int rc = put_frames(r, d->ev, key, err);
     if (rc == 0 && out->failed)
         rc = err_nomem(err);
     if (rc != 0)
@@ -138,7 +272,7 @@ static bool must_replace_channel(const struct rabbitmq_sink *r)
 static bool may_publish(const struct rabbitmq_sink *r)
 {
     bool open = r->channel == CHANNEL_READY && !r->conn.blocked;
-    if (!open || rabbit_conn_queued(&r->conn) >= OUT_ENOUGH || must_replace_channel(r))
+    if (!open || wire_queued(&r->conn.wire) >= OUT_ENOUGH || must_replace_channel(r))
         return false;
     if (r->one_by_one > 0)
         return r->published == 0;
@@ -157,7 +291,7 @@ static void publish_waiting(struct rabbitmq_sink *r)
             r->one_by_one--;
         if (publish_event(r, it->f.d, &err) != 0) {
             struct sink_result res = sink_unsent(&err);
-            window_end(&r->window, &it->f, &res);
+            window_end(&r->b.window, &it->f, &res);
             continue;
         }
         it->tag = r->next_tag++;
@@ -176,7 +310,7 @@ static int ensure_channel(struct rabbitmq_sink *r, struct error *err)
         r->nacked = 0;
         r->renewed = broker_now(&r->b);
     }
-    if (r->conn.state == RABBIT_CLOSED) {
+    if (r->conn.wire.state == WIRE_CLOSED) {
         r->channel = CHANNEL_NONE;
         if (rabbit_conn_open(&r->conn, err) != 0)
             return -1;
@@ -191,18 +325,18 @@ static int ensure_channel(struct rabbitmq_sink *r, struct error *err)
 
 static bool has_room(const struct rabbitmq_sink *r)
 {
-    if (r->window.count == 0)
+    if (r->b.window.count == 0)
         return true;
     if (r->one_by_one > 0 || r->next_tag - r->first_tag >= RABBITMQ_WINDOW)
         return false;
-    return r->window.count + 1 < RABBITMQ_WINDOW && rabbit_conn_queued(&r->conn) < OUT_ENOUGH;
+    return r->b.window.count + 1 < RABBITMQ_WINDOW && wire_queued(&r->conn.wire) < OUT_ENOUGH;
 }
 
 /* Fails because the broker blocks publishers. */
 static int fail_blocked(const struct rabbitmq_sink *r, struct error *err)
 {
     return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s is blocking publishers: %s",
-                     rabbit_conn_label(&r->conn), r->conn.reason);
+                     r->conn.label, r->conn.reason);
 }
 
 /* Accepts one delivery. Returns whether submit may accept the deliveries after it. */
@@ -220,11 +354,11 @@ static bool submit_one(struct rabbitmq_sink *r, struct delivery *d)
         rc = ensure_channel(r, &err);
     if (rc != 0) {
         broker_unsent(&r->b, d, &err);
-        if (r->conn.state == RABBIT_CLOSED)
+        if (r->conn.wire.state == WIRE_CLOSED)
             rabbitmq_answer_lost(r, &err); /* the events that waited for the failed connection */
         return false;
     }
-    struct rabbitmq_item *it = (struct rabbitmq_item *)window_add(&r->window, d, mark);
+    struct rabbitmq_item *it = (struct rabbitmq_item *)window_add(&r->b.window, d, mark);
     it->tag = 0;
     it->returned = 0;
     if (!r->waiting)
@@ -240,7 +374,7 @@ static void rabbitmq_drive(struct sink *sk);
 static size_t rabbitmq_submit(struct sink *sk, struct delivery *const *d, size_t n)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
-    if (r->window.count == 0 && wire_stirs(&r->conn.wire))
+    if (r->b.window.count == 0 && wire_stirs(&r->conn.wire))
         rabbitmq_drive(sk);
     for (size_t i = 0; i < n; i++) {
         if (!has_room(r))
@@ -258,10 +392,10 @@ static void rabbitmq_drive(struct sink *sk)
     struct error err;
     if (!r->has_connected && ensure_channel(r, &err) != 0)
         return;
-    if (r->conn.state == RABBIT_CLOSED)
+    if (r->conn.wire.state == WIRE_CLOSED)
         return;
     int rc = rabbit_conn_drive(&r->conn, rabbitmq_answer_frame, r, &err);
-    if (rc == 0 && must_replace_channel(r) && r->window.count > 0)
+    if (rc == 0 && must_replace_channel(r) && r->b.window.count > 0)
         rc = ensure_channel(r, &err);
     if (rc != 0) {
         rabbitmq_answer_lost(r, &err);
@@ -273,7 +407,7 @@ static void rabbitmq_drive(struct sink *sk)
         fail_blocked(r, &err);
         rabbitmq_answer_waiting(r, &(struct sink_result){.status = SINK_DOWN, .text = err.text});
     }
-    if (broker_now(&r->b) < window_due(&r->window))
+    if (broker_now(&r->b) < window_due(&r->b.window))
         return;
     if (r->conn.blocked) {
         /* Keep the connection: a new one would publish messages already written twice. */
@@ -282,23 +416,23 @@ static void rabbitmq_drive(struct sink *sk)
         return;
     }
     err_set(&err, ERR_UNAVAILABLE, "%s has not confirmed for %lld ms; %zu events were waiting",
-            rabbit_conn_label(&r->conn), (long long)r->b.base.cfg.timeout_ms, r->window.count);
+            r->conn.label, (long long)r->b.base.cfg.timeout_ms, r->b.window.count);
     rabbitmq_answer_lost(r, &err);
 }
 
 static size_t rabbitmq_fds(struct sink *sk, struct pollfd *out, size_t max)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
-    if (r->conn.state == RABBIT_CLOSED || max == 0)
+    if (r->conn.wire.state == WIRE_CLOSED || max == 0)
         return 0;
-    out[0] = rabbit_conn_poll(&r->conn);
+    out[0] = wire_poll(&r->conn.wire);
     return 1;
 }
 
 static int64_t rabbitmq_deadline(struct sink *sk)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
-    return min_i64(window_due(&r->window), rabbit_conn_deadline(&r->conn));
+    return min_i64(window_due(&r->b.window), rabbit_conn_deadline(&r->conn));
 }
 
 /* Checks for confirms once more: an event known to be delivered need not be retried. */
@@ -307,7 +441,7 @@ static void rabbitmq_cancel(struct sink *sk)
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
     struct error err;
     const char *why = "cancelled";
-    if (r->window.count == 0)
+    if (r->b.window.count == 0)
         return;
     if (rabbit_conn_drive(&r->conn, rabbitmq_answer_frame, r, &err) != 0)
         why = err.text;
@@ -327,11 +461,11 @@ static bool rabbitmq_attended(struct sink *sk)
 static void rabbitmq_broker(struct sink *sk, struct sink_broker *ret)
 {
     const struct rabbitmq_sink *r = (const struct rabbitmq_sink *)sk;
-    const struct wire_peer *at = &r->conn.cfg.peers[r->conn.peer];
+    const struct url_host *at = &r->url.hosts[r->conn.peer];
     ret->kind = "rabbitmq";
     ret->connected = r->channel == CHANNEL_READY;
     sink_peer_add(ret->broker, at->host, at->port);
-    window_describe(&r->window, ret);
+    window_describe(&r->b.window, ret);
 }
 
 /* Opening */
@@ -340,28 +474,21 @@ static void rabbitmq_close(struct sink *sk)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
     rabbit_conn_release(&r->conn);
-    template_free(r->key);
-    buf_release(&r->name);
-    buf_release(&r->text);
     rabbitmq_settings_release(&r->set);
-    broker_url_release(&r->url);
-    rabbitmq_login_release(&r->login);
+    url_release(&r->url);
     free(r->by_tag);
-    window_release(&r->window);
     broker_close(sk);
 }
 
 static int rabbitmq_set_up(struct sink *sk, struct error *err)
 {
     struct rabbitmq_sink *r = (struct rabbitmq_sink *)sk;
-    buf_init(&r->name, KEY_MAX);
-    buf_init(&r->text, TEXT_MAX);
-    wire_init(&r->conn.wire);
+    rabbit_conn_init(&r->conn, &(struct rabbit_config){0}); /* for close */
     if (rabbitmq_settings_read(sk->cfg.url, &r->set, &r->url, err) != 0)
         return -1;
-    if (template_new(r->set.routing_key, &r->key, err) != 0)
-        return err_prefix(err, "rabbitmq sink: routing-key");
-    r->fixed = template_fixed(r->key);
+    struct message_style style = {r->set.format, str_of(r->set.source), r->set.ce_prefix};
+    if (broker_route(&r->b, r->set.routing_key, style, err) != 0)
+        return -1;
 
     bool classic = r->set.create && r->set.queue && strcmp(r->set.queue_type, "classic") == 0;
     if (r->set.unroutable == UNROUTABLE_IGNORE)
@@ -372,24 +499,27 @@ static int rabbitmq_set_up(struct sink *sk, struct error *err)
                                   "node is lost, so are the queue's events; quorum replicates "
                                   "them");
 
-    if (window_init(&r->window, sk, RABBITMQ_WINDOW, sizeof(struct rabbitmq_item), err) != 0)
-        return -1;
     r->by_tag = calloc(RABBITMQ_WINDOW, sizeof *r->by_tag);
     if (!r->by_tag)
         return err_nomem(err);
 
-    struct rabbit_config conn;
-    if (rabbitmq_login_make(&r->login, &r->set, &r->url, sk->cfg.consumer, &conn, err) != 0)
-        return -1;
-    conn.clock = sk->cfg.clock;
+    struct rabbit_config conn = rabbitmq_settings_conn(&r->set, &r->url, sk->cfg.consumer,
+                                                       sk->cfg.clock);
     rabbit_conn_init(&r->conn, &conn);
     return 0;
 }
 
-static int rabbitmq_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
-{
-    return broker_open(cfg, sizeof(struct rabbitmq_sink), rabbitmq_set_up, ret, err);
-}
+static const struct broker_kind rabbitmq_kind = {
+    .name = "rabbitmq",
+    .destination = "routing-key",
+    .size = sizeof(struct rabbitmq_sink),
+    .in_flight = RABBITMQ_WINDOW,
+    .item_size = sizeof(struct rabbitmq_item),
+    .name_max = KEY_MAX,
+    .message_max = TEXT_MAX,
+    .set_up = rabbitmq_set_up,
+};
+BROKER_OPEN(rabbitmq)
 
 /* Waits until the channel is ready: logged in, with exchange and queue verified. */
 static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
@@ -410,21 +540,16 @@ static int rabbitmq_probe(struct sink *sk, int64_t timeout_ms, struct error *err
         int64_t left = (deadline - clock_mono(&clock_system)) / MS_NS;
         if (left <= 0)
             return err_set(err, ERR_UNAVAILABLE, "rabbitmq sink: %s has not answered in time",
-                           rabbit_conn_label(&r->conn));
-        struct pollfd fd = rabbit_conn_poll(&r->conn);
+                           r->conn.label);
+        struct pollfd fd = wire_poll(&r->conn.wire);
         poll(&fd, 1, (int)min_i64(left + 1, 1000));
     }
 }
 
-#define RABBITMQ_OPS(name, scheme_, synopsis_, help_) \
-    const struct sink_ops name = { \
-        .scheme = scheme_, \
-        .synopsis = synopsis_, \
-        .help = help_, \
-        .attended = rabbitmq_attended, \
-        BROKER_OPS(rabbitmq), \
-    }
-
-RABBITMQ_OPS(rabbitmq_ops, "amqp", "amqp://USER@HOST/VHOST/EXCHANGE",
-             "publish to RabbitMQ; see docs/brokers.md");
-RABBITMQ_OPS(rabbitmq_tls_ops, "amqps", "amqps://USER@HOST/VHOST/EXCHANGE", "the same with TLS");
+const struct sink_ops rabbitmq_ops = {BROKER_OPS(rabbitmq, "amqp",
+                                                 "amqp://USER@HOST/VHOST/EXCHANGE",
+                                                 "publish to RabbitMQ; see docs/brokers.md"),
+                                      .attended = rabbitmq_attended};
+const struct sink_ops rabbitmq_tls_ops = {
+    BROKER_OPS(rabbitmq, "amqps", "amqps://USER@HOST/VHOST/EXCHANGE", "the same with TLS"),
+    .attended = rabbitmq_attended};

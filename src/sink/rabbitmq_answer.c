@@ -62,7 +62,7 @@ void rabbitmq_answer_waiting(struct rabbitmq_sink *r, const struct sink_result *
     while (r->waiting) {
         struct rabbitmq_item *it = r->waiting;
         r->waiting = (struct rabbitmq_item *)it->f.next;
-        window_end(&r->window, &it->f, res);
+        window_end(&r->b.window, &it->f, res);
     }
 }
 
@@ -79,7 +79,7 @@ void rabbitmq_answer_all(struct rabbitmq_sink *r, const struct sink_result *res)
     forget_tags(r);
     r->waiting = NULL;
     r->one_by_one = 0;
-    window_end_all(&r->window, res);
+    window_end_all(&r->b.window, res);
 }
 
 /* Confirms */
@@ -88,10 +88,10 @@ void rabbitmq_answer_all(struct rabbitmq_sink *r, const struct sink_result *res)
 static const char *show_key(struct rabbitmq_sink *r, const struct event *ev, char out[KEY_SHOWN])
 {
     struct error ignored;
-    buf_clear(&r->name);
-    if (template_write(r->key, ev, &r->name, &ignored) != 0)
+    struct str key = broker_name(&r->b, ev, &ignored);
+    if (!key.p)
         return "?";
-    text_clean(out, KEY_SHOWN, r->name.p, r->name.n);
+    text_clean(out, KEY_SHOWN, key.p, key.n);
     return out;
 }
 
@@ -115,19 +115,19 @@ static void end_confirmed(struct rabbitmq_sink *r, uint64_t tag, bool stored)
     switch (reply) {
     case REPLY_RETURN:
         snprintf(text, sizeof text,
-                 "%s: no queue is bound to exchange \"%.120s\" for routing key %s",
-                 rabbit_conn_label(&r->conn), r->set.exchange, show_key(r, ev, key));
+                 "%s: no queue is bound to exchange \"%.120s\" for routing key %s", r->conn.label,
+                 r->set.exchange, show_key(r, ev, key));
         if (r->set.unroutable == UNROUTABLE_REJECT)
             res.status = SINK_REJECT;
         break;
     case REPLY_NACK:
         if (!r->nacked)
             r->nacked = broker_now(&r->b);
-        snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s",
-                 rabbit_conn_label(&r->conn), show_key(r, ev, key), m->meaning);
+        snprintf(text, sizeof text, "%s refused it (basic.nack), routing key %s: %s", r->conn.label,
+                 show_key(r, ev, key), m->meaning);
         /* If all events have one routing key, the queue will refuse them all; otherwise events for
          * other queues continue. */
-        if (!r->fixed) {
+        if (!r->b.fixed) {
             res.status = SINK_LATER;
             res.retry_after_ms = LATER_MS;
         }
@@ -137,7 +137,7 @@ static void end_confirmed(struct rabbitmq_sink *r, uint64_t tag, bool stored)
         res.text = NULL;
         break;
     }
-    window_end(&r->window, &it->f, &res);
+    window_end(&r->b.window, &it->f, &res);
 }
 
 /* Handles an ack or a nack: for one tag or, with `multiple`, for all tags up to this one, where 0
@@ -151,8 +151,8 @@ static int handle_confirm(struct rabbitmq_sink *r, uint64_t tag, bool multiple, 
     bool sent = all || (tag > 0 && tag < r->next_tag);
     if (!sent)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s confirmed message %llu, which was never sent",
-                         rabbit_conn_label(&r->conn), (unsigned long long)tag);
+                         "%s confirmed message %llu, which was never sent", r->conn.label,
+                         (unsigned long long)tag);
 
     uint64_t from = multiple ? r->first_tag : tag;
     for (uint64_t t = from; t <= tag; t++) {
@@ -172,7 +172,7 @@ static int handle_content(struct rabbitmq_sink *r, const struct rabbit_frame *f,
     struct rabbit_header h;
     if (ret->what == RETURNING_HEADER && f->type == RABBIT_HEADER) {
         if (rabbit_frame_header(f, &h, err) != 0)
-            return err_prefix(err, "%s", rabbit_conn_label(&r->conn));
+            return err_prefix(err, "%s", r->conn.label);
         for (uint64_t tag = r->first_tag; tag < r->next_tag; tag++) {
             struct rabbitmq_item *it = *rabbitmq_tag(r, tag);
             if (it && !it->returned && str_eq(it->f.d->ev->id, h.message_id)) {
@@ -187,7 +187,7 @@ static int handle_content(struct rabbitmq_sink *r, const struct rabbit_frame *f,
     bool fits = ret->what == RETURNING_BODY && f->type == RABBIT_BODY && f->payload.n <= ret->rest;
     if (!fits)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected message",
-                         rabbit_conn_label(&r->conn));
+                         r->conn.label);
     ret->rest -= f->payload.n;
     if (ret->rest == 0)
         ret->what = RETURNING_NOTHING;
@@ -197,31 +197,19 @@ static int handle_content(struct rabbitmq_sink *r, const struct rabbit_frame *f,
 /* The setup of the channel: confirms, an exchange, perhaps a queue. Every new channel checks them;
  * it creates them only if the URL says so. */
 
-/* A step of the setup: `send` queues the request, unless the step can be skipped, and `reply` is
- * the method of a positive reply. */
-struct step {
-    int (*send)(struct rabbitmq_sink *r, bool *ret_sent);
-    amqp_method_number_t reply;
+/* The steps of the setup, with the method of a positive reply. */
+static const struct {
+    amqp_method_number_t request, reply;
     const char *what;
+} steps[] = {
+    {AMQP_CHANNEL_OPEN_METHOD, AMQP_CHANNEL_OPEN_OK_METHOD, "a channel"},
+    {AMQP_CONFIRM_SELECT_METHOD, AMQP_CONFIRM_SELECT_OK_METHOD, "confirms"},
+    {AMQP_EXCHANGE_DECLARE_METHOD, AMQP_EXCHANGE_DECLARE_OK_METHOD, "the exchange"},
+    {AMQP_QUEUE_DECLARE_METHOD, AMQP_QUEUE_DECLARE_OK_METHOD, "the queue"},
+    {AMQP_QUEUE_BIND_METHOD, AMQP_QUEUE_BIND_OK_METHOD, "the binding"},
 };
 
-static int send_request(struct rabbitmq_sink *r, amqp_method_number_t id, void *m, bool *ret_sent)
-{
-    *ret_sent = true;
-    return rabbit_conn_send(&r->conn, RABBITMQ_CHANNEL, id, m);
-}
-
-static int open_channel(struct rabbitmq_sink *r, bool *ret_sent)
-{
-    amqp_channel_open_t m = {.out_of_band = amqp_empty_bytes};
-    return send_request(r, AMQP_CHANNEL_OPEN_METHOD, &m, ret_sent);
-}
-
-static int select_confirms(struct rabbitmq_sink *r, bool *ret_sent)
-{
-    amqp_confirm_select_t m = {.nowait = 0};
-    return send_request(r, AMQP_CONFIRM_SELECT_METHOD, &m, ret_sent);
-}
+#define STEPS (sizeof steps / sizeof steps[0])
 
 /* Returns whether the setup creates the exchange and the queue instead of only checking them. */
 static bool creates(const struct rabbitmq_sink *r)
@@ -229,75 +217,66 @@ static bool creates(const struct rabbitmq_sink *r)
     return r->set.create && !r->passive;
 }
 
-/* Declares the exchange. Skips the default exchange, which always exists and must not be
- * declared. */
-static int declare_exchange(struct rabbitmq_sink *r, bool *ret_sent)
+/* Queues the request of a step. Sets *ret_sent unless the step can be skipped. */
+static int send_step(struct rabbitmq_sink *r, amqp_method_number_t request, bool *ret_sent)
 {
-    amqp_exchange_declare_t m = {
-        .exchange = rabbit_bytes(str_of(r->set.exchange)),
-        .type = rabbit_bytes(str_of(r->set.exchange_type)),
+    const struct rabbitmq_settings *set = &r->set;
+    bool default_exchange = set->exchange[0] == '\0';
+    amqp_bytes_t exchange = rabbit_bytes(str_of(set->exchange));
+    /* The default exchange routes to the queue named by the routing key. */
+    const char *queue = default_exchange && r->b.fixed ? set->routing_key : set->queue;
+    amqp_channel_open_t open = {.out_of_band = amqp_empty_bytes};
+    amqp_confirm_select_t confirms = {.nowait = 0};
+    amqp_exchange_declare_t declare = {
+        .exchange = exchange,
+        .type = rabbit_bytes(str_of(set->exchange_type)),
         .passive = !creates(r),
         .durable = 1,
     };
-    if (r->set.exchange[0] == '\0')
-        return 0;
-    return send_request(r, AMQP_EXCHANGE_DECLARE_METHOD, &m, ret_sent);
-}
-
-/* Returns the queue that must exist; NULL if none is known. */
-static const char *queue_of(const struct rabbitmq_sink *r)
-{
-    bool names_queue = r->set.exchange[0] == '\0' && r->fixed;
-    return names_queue ? r->set.routing_key : r->set.queue;
-}
-
-static int declare_queue(struct rabbitmq_sink *r, bool *ret_sent)
-{
     amqp_table_entry_t type = {
         .key = rabbit_bytes(STR("x-queue-type")),
         .value = {.kind = AMQP_FIELD_KIND_UTF8,
-                  .value.bytes = rabbit_bytes(str_of(r->set.queue_type))},
+                  .value.bytes = rabbit_bytes(str_of(set->queue_type))},
     };
-    amqp_queue_declare_t m = {
-        .queue = rabbit_bytes(str_of(queue_of(r))),
+    amqp_queue_declare_t declare_queue = {
+        .queue = rabbit_bytes(str_of(queue)),
         .passive = !creates(r),
         .durable = 1,
         .arguments = {.num_entries = 1, .entries = &type},
     };
-    if (!queue_of(r))
-        return 0;
-    return send_request(r, AMQP_QUEUE_DECLARE_METHOD, &m, ret_sent);
-}
-
-static int bind_queue(struct rabbitmq_sink *r, bool *ret_sent)
-{
-    amqp_queue_bind_t m = {
-        .queue = rabbit_bytes(str_of(r->set.queue)),
-        .exchange = rabbit_bytes(str_of(r->set.exchange)),
-        .routing_key = rabbit_bytes(str_of(r->set.binding)),
+    amqp_queue_bind_t bind = {
+        .queue = rabbit_bytes(str_of(set->queue)),
+        .exchange = exchange,
+        .routing_key = rabbit_bytes(str_of(set->binding)),
     };
-    bool bindable = r->set.create && r->set.queue;
-    if (!bindable)
-        return 0;
-    return send_request(r, AMQP_QUEUE_BIND_METHOD, &m, ret_sent);
+
+    void *m = NULL;
+    switch (request) {
+    case AMQP_CHANNEL_OPEN_METHOD: m = &open; break;
+    case AMQP_CONFIRM_SELECT_METHOD: m = &confirms; break;
+    case AMQP_EXCHANGE_DECLARE_METHOD:
+        if (!default_exchange) /* which always exists, and must not be declared */
+            m = &declare;
+        break;
+    case AMQP_QUEUE_DECLARE_METHOD:
+        if (queue)
+            m = &declare_queue;
+        break;
+    default:
+        if (set->create && set->queue)
+            m = &bind;
+        break;
+    }
+    *ret_sent = m != NULL;
+    return m ? rabbit_conn_send(&r->conn, RABBITMQ_CHANNEL, request, m) : 0;
 }
-
-static const struct step steps[] = {
-    {open_channel, AMQP_CHANNEL_OPEN_OK_METHOD, "a channel"},
-    {select_confirms, AMQP_CONFIRM_SELECT_OK_METHOD, "confirms"},
-    {declare_exchange, AMQP_EXCHANGE_DECLARE_OK_METHOD, "the exchange"},
-    {declare_queue, AMQP_QUEUE_DECLARE_OK_METHOD, "the queue"},
-    {bind_queue, AMQP_QUEUE_BIND_OK_METHOD, "the binding"},
-};
-
-#define STEPS (sizeof steps / sizeof steps[0])
 
 /* Runs steps until one awaits a reply. After the last step the channel is ready. */
 static int run_steps(struct rabbitmq_sink *r, struct error *err)
 {
     while (r->step < STEPS) {
-        bool sent = false;
-        if (steps[r->step].send(r, &sent) != 0)
+        bool sent;
+        if (send_step(r, steps[r->step].request, &sent) != 0)
             return err_nomem(err);
         if (sent)
             return 0;
@@ -321,7 +300,7 @@ static int handle_setup_reply(struct rabbitmq_sink *r, const amqp_method_t *m, s
 {
     if (m->id != steps[r->step].reply)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
-                         rabbit_conn_label(&r->conn), amqp_method_name(m->id));
+                         r->conn.label, amqp_method_name(m->id));
     r->step++;
     return run_steps(r, err);
 }
@@ -339,7 +318,7 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
         broker_set_caution(&r->b,
                            "%s has %s with properties other than those of create=on, and uses it "
                            "unchanged: %s",
-                           rabbit_conn_label(&r->conn), what, said);
+                           r->conn.label, what, said);
         return rabbitmq_answer_setup(r, err);
     }
 
@@ -353,8 +332,8 @@ static int setup_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *m,
         class = CLASS_FATAL;
     if (status == SINK_REFUSED)
         class = CLASS_RETRY;
-    return err_class(err, ERR_UNAVAILABLE, class, code, "%s, %s: %s%s", rabbit_conn_label(&r->conn),
-                     what, said, advice);
+    return err_class(err, ERR_UNAVAILABLE, class, code, "%s, %s: %s%s", r->conn.label, what, said,
+                     advice);
 }
 
 /* Closing the channel */
@@ -369,7 +348,7 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
     rabbit_conn_text(m->reply_text, said);
     const struct rabbitmq_meaning *means = rabbitmq_answer_meaning(REPLY_PUBLISH, m->reply_code,
                                                                    said);
-    snprintf(text, sizeof text, "%s: %s", rabbit_conn_label(&r->conn), said);
+    snprintf(text, sizeof text, "%s: %s", r->conn.label, said);
     struct sink_result res = {.status = means->status, .native = m->reply_code, .text = text};
     if (!means->about_one) {
         rabbitmq_answer_all(r, &res);
@@ -377,20 +356,20 @@ static int publish_refused(struct rabbitmq_sink *r, const amqp_channel_close_t *
     }
 
     if (r->published > 1) {
-        for (struct in_flight *f = r->window.first; f; f = f->next) {
+        for (struct in_flight *f = r->b.window.first; f; f = f->next) {
             ((struct rabbitmq_item *)f)->tag = 0;
             ((struct rabbitmq_item *)f)->returned = 0;
         }
-        r->waiting = (struct rabbitmq_item *)r->window.first;
-        r->one_by_one = r->window.count;
+        r->waiting = (struct rabbitmq_item *)r->b.window.first;
+        r->one_by_one = r->b.window.count;
         forget_tags(r);
         return rabbitmq_answer_setup(r, err);
     }
-    struct rabbitmq_item *first = (struct rabbitmq_item *)r->window.first;
+    struct rabbitmq_item *first = (struct rabbitmq_item *)r->b.window.first;
     bool is_published = first && first != r->waiting;
     forget_tags(r);
     if (is_published)
-        window_end(&r->window, &first->f, &res);
+        window_end(&r->b.window, &first->f, &res);
     if (r->waiting)
         return rabbitmq_answer_setup(r, err);
     return 0;
@@ -445,7 +424,7 @@ static int handle_method(struct rabbitmq_sink *r, const amqp_method_t *m, struct
     }
     default:
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0, "%s sent an unexpected %s",
-                         rabbit_conn_label(&r->conn), amqp_method_name(m->id));
+                         r->conn.label, amqp_method_name(m->id));
     }
 }
 
@@ -456,8 +435,8 @@ int rabbitmq_answer_frame(void *sink, const struct rabbit_frame *f, const amqp_m
     bool expected = f->channel == RABBITMQ_CHANNEL && r->channel != CHANNEL_NONE;
     if (!expected)
         return err_class(err, ERR_UNAVAILABLE, CLASS_DOWN, 0,
-                         "%s sent a frame on channel %d, which is not open",
-                         rabbit_conn_label(&r->conn), f->channel);
+                         "%s sent a frame on channel %d, which is not open", r->conn.label,
+                         f->channel);
     if (!m)
         return handle_content(r, f, err);
     if (m->id == AMQP_CHANNEL_CLOSE_METHOD)
@@ -471,7 +450,7 @@ void rabbitmq_answer_lost(struct rabbitmq_sink *r, const struct error *err)
 {
     struct sink_result res = {.status = SINK_DOWN, .native = err->native, .text = err->text};
     bool alone = r->channel == CHANNEL_READY && r->published == 1 && !r->waiting;
-    if (alone && !r->conn.blocked && window_blame(&r->window, r->window.first->d->ev))
+    if (alone && !r->conn.blocked && window_blame(&r->b.window, r->b.window.first->d->ev))
         res.status = SINK_RETRY;
     if (err->retry_class == CLASS_FATAL)
         res.status = SINK_FATAL;

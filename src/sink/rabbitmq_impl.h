@@ -1,10 +1,8 @@
-/* rabbitmq_impl.h: private to the RabbitMQ sink: rabbitmq.c (deliveries in flight),
- * rabbitmq_settings.c (the URL and the login) and rabbitmq_answer.c (the setup of the channel, and
- * the meaning of replies). */
+/* rabbitmq_impl.h: private to the RabbitMQ sink: rabbitmq.c (settings and deliveries in flight) and
+ * rabbitmq_answer.c (the setup of the channel, and the meaning of replies). */
 #ifndef SINK_RABBITMQ_IMPL_H
 #define SINK_RABBITMQ_IMPL_H
 
-#include "event/template.h"
 #include "rabbit/conn.h"
 #include "sink/broker.h"
 
@@ -36,23 +34,14 @@ struct rabbitmq_settings {
 
 /* rabbitmq_settings_read parses a URL into *s, which the caller has zeroed, and *u. The caller
  * releases both, even after an error. Errors: ERR_CONFIG, ERR_NOMEM. */
-int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct broker_url *u,
+int rabbitmq_settings_read(const char *url, struct rabbitmq_settings *s, struct url *u,
                            struct error *err);
 void rabbitmq_settings_release(struct rabbitmq_settings *s);
 
-/* The data that a connection borrows. */
-struct rabbitmq_login {
-    struct wire_peer *peers;
-    char (*labels)[300];
-    char client[80]; /* our client name */
-};
-
-/* rabbitmq_login_make fills in the address and the login. *ret borrows from the other arguments,
- * and uses the system's clock. Errors: ERR_NOMEM. The caller releases *l, even after an error. */
-int rabbitmq_login_make(struct rabbitmq_login *l, const struct rabbitmq_settings *s,
-                        struct broker_url *u, const char *who, struct rabbit_config *ret,
-                        struct error *err);
-void rabbitmq_login_release(struct rabbitmq_login *l);
+/* rabbitmq_settings_conn returns how to connect, as a client named after `who`. The result borrows
+ * from the settings and the URL. */
+struct rabbit_config rabbitmq_settings_conn(const struct rabbitmq_settings *s, const struct url *u,
+                                            const char *who, const struct clock *clock);
 
 /* The subject of a broker's reply. */
 enum rabbitmq_reply {
@@ -107,23 +96,18 @@ struct rabbitmq_returning {
 struct rabbitmq_sink {
     struct broker b;
     struct rabbitmq_settings set;
-    struct broker_url url;
-    struct rabbitmq_login login;
-    struct template *key;
-    bool fixed; /* every event has the same routing key */
+    struct url url;
     struct rabbit_conn conn;
     enum rabbitmq_channel channel;
     size_t step;        /* current step of the setup */
     bool passive;       /* only check: the existing exchange or queue differs from ours */
     bool has_connected; /* has connected, or tried to */
-    struct window window;
     struct rabbitmq_item *waiting, **by_tag;
     uint64_t first_tag, next_tag;
     size_t published, one_by_one;
     struct rabbitmq_returning returning;
-    int64_t nacked;        /* time of the first nack on this channel; 0 if none */
-    int64_t renewed;       /* when a channel was last replaced because of nacks */
-    struct buf name, text; /* the routing key, and the output of message_make */
+    int64_t nacked;  /* time of the first nack on this channel; 0 if none */
+    int64_t renewed; /* when a channel was last replaced because of nacks */
     struct message message;
     struct error refused; /* why the last attempt to open a channel failed; for probe */
 };

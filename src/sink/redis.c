@@ -7,13 +7,12 @@
 #include "base/num.h"
 #include "base/text.h"
 #include "base/url.h"
-#include "redis/reply.h"
+#include "redis/conn.h"
 #include "sink/broker.h"
 #include "sink/kinds.h"
 #include "sink/redis_impl.h"
 
 #define REDIS_SENTINEL_PASSWORD_ENV "OUTBOX_REDIS_SENTINEL_PASSWORD"
-#define DB_MAX 1000000
 #define REPLICAS_MAX 64
 #define LEASE_MIN_MS 1000
 #define TIME_MAX_MS (INT64_C(10) * 365 * 24 * 3600000)
@@ -21,13 +20,6 @@
 #define MESSAGE_MAX ((size_t)2 << 30)     /* limit on an entry: one event may be large */
 
 /* ---- the parameters of the URL ---- */
-
-static int set_lease(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    if (!*value)
-        return err_set(err, ERR_CONFIG, "expected the name of a key, such as lock:outbox:shop");
-    return option_copy(field, value, o, err);
-}
 
 /* clang-format off */
 #define OPTIONS \
@@ -53,20 +45,20 @@ static int set_lease(void *field, const char *value, const struct option_def *o,
      .max = TIME_MAX_MS}, \
     {"lease", "KEY", NULL, \
      "deliver only while holding this key in Redis; saves work, but safety does not depend on it", \
-     set_lease, .at = offsetof(struct redis_settings, lease)}, \
+     option_file, .at = offsetof(struct redis_settings, lease)}, \
     {"lease-ttl", "DURATION", "30s", \
      "time to live of that key, which is renewed after half of this time", \
      option_span, .at = offsetof(struct redis_settings, lease_ms), .min = LEASE_MIN_MS, \
      .max = TIME_MAX_MS}
 /* clang-format on */
 
-static const struct option_def options[] = {OPTIONS, {NULL}};
-
-/* Options for a server named by Sentinels. */
+/* The options for a cluster, which has one database; for one server; and for one that Sentinels
+ * name. */
+static const struct option_def cluster_options[] = {OPTIONS, {NULL}};
+static const struct option_def options[] = {OPTIONS, REDIS_DB_OPTION(redis_settings, url), {NULL}};
 static const struct option_def sentinel_options[] = {
     OPTIONS,
-    {"db", "N", "0", "database number", option_long, .at = offsetof(struct redis_settings, db),
-     .max = DB_MAX},
+    REDIS_DB_OPTION(redis_settings, url),
     {"sentinel-user", "NAME", NULL, "user name to log in to the Sentinels with", option_copy,
      .at = offsetof(struct redis_settings, sentinel_user)},
     {"sentinel-password-file", "FILE", NULL,
@@ -90,25 +82,17 @@ static enum redis_kind kind_of(const char *url)
 }
 
 /* Fills s->url with the login from the URL. */
-static int take_login(struct redis_settings *s, const struct broker_url *b, struct error *err)
+static int take_login(struct redis_settings *s, const struct url *b, struct error *err)
 {
-    struct redis_url like = {.tls = begins_with(b->scheme, "rediss"),
-                             .user = b->user,
-                             .password_file = b->password_file,
-                             .password = b->password,
-                             .db = s->db,
-                             .ca = b->ca,
-                             .cert = b->cert,
-                             .key = b->key};
-    bool has_files = b->ca || b->cert;
-    if (has_files && !like.tls)
-        return err_set(err, ERR_CONFIG, "ca, cert and key require %.20s, which has TLS",
-                       s->kind == REDIS_CLUSTER ? "rediss-cluster://" : "rediss-sentinel://");
+    struct redis_url like = redis_url_login(b, s->url.db);
+    const char *secure = s->kind == REDIS_CLUSTER ? "rediss-cluster" : "rediss-sentinel";
+    if (broker_check_url(b, secure, err) != 0)
+        return -1;
     return redis_url_at(&like, "redis", b->hosts[0].host, b->hosts[0].port, &s->url, err);
 }
 
 /* Adds one of the hosts: a server of the cluster, or a Sentinel, which has a separate login. */
-static int add_seed(struct redis_settings *s, const struct broker_host *h, struct error *err)
+static int add_seed(struct redis_settings *s, const struct url_host *h, struct error *err)
 {
     struct redis_url like = s->url;
     const char *kind = "redis";
@@ -123,15 +107,13 @@ static int add_seed(struct redis_settings *s, const struct broker_host *h, struc
         like.password = password;
     }
     int rc = redis_url_at(&like, kind, h->host, h->port, &s->seed[s->n_seeds++], err);
-    if (password)
-        explicit_bzero(password, strlen(password));
-    free(password);
+    url_password_free(password);
     return rc;
 }
 
 /* Uses the path as the master's name. A cluster has only one database, so its path is empty or
  * 0. */
-static int check_path(struct redis_settings *s, const struct broker_url *b, struct error *err)
+static int check_path(struct redis_settings *s, const struct url *b, struct error *err)
 {
     bool named = b->path[0] != '\0' && !strchr(b->path, '/');
     if (s->kind == REDIS_SENTINEL && !named)
@@ -148,14 +130,14 @@ static int check_path(struct redis_settings *s, const struct broker_url *b, stru
 /* Parses a URL with several hosts. */
 static int read_many(const char *url, struct redis_settings *s, struct error *err)
 {
-    struct broker_url b;
+    struct url b;
     const char *port = "6379";
-    const struct option_def *table = options;
+    const struct option_def *table = cluster_options;
     if (s->kind == REDIS_SENTINEL) {
         port = "26379";
         table = sentinel_options;
     }
-    int rc = broker_url_parse(url, port, REDIS_PASSWORD_ENV, table, s, &b, err);
+    int rc = url_parse(url, port, REDIS_PASSWORD_ENV, table, s, &b, err);
     if (rc == 0)
         rc = check_path(s, &b, err);
     if (rc == 0)
@@ -166,20 +148,18 @@ static int read_many(const char *url, struct redis_settings *s, struct error *er
         rc = err_nomem(err);
     for (size_t i = 0; i < b.n_hosts && rc == 0; i++)
         rc = add_seed(s, &b.hosts[i], err);
-    broker_url_release(&b);
+    url_release(&b);
     return rc;
 }
 
 int redis_settings_read(const char *url, struct redis_settings *s, struct error *err)
 {
     *s = (struct redis_settings){.kind = kind_of(url)};
-    int rc = 0;
-    if (s->kind != REDIS_SINGLE)
-        rc = read_many(url, s, err);
-    else
-        rc = option_defaults(options, s, err);
-    if (rc == 0 && s->kind == REDIS_SINGLE)
+    int rc;
+    if (s->kind == REDIS_SINGLE)
         rc = redis_url_parse(url, options, s, &s->url, err);
+    else
+        rc = read_many(url, s, err);
     if (rc != 0)
         return err_prefix(err, "redis sink");
     if (!s->stream)
@@ -194,10 +174,8 @@ int redis_settings_read(const char *url, struct redis_settings *s, struct error 
 
 void redis_settings_release(struct redis_settings *s)
 {
-    char *const all[] = {s->stream, s->lease,         s->source,
-                         s->master, s->sentinel_user, s->sentinel_password_file};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        free(all[i]);
+    broker_settings_release(sentinel_options, s);
+    free(s->master);
     redis_url_release(&s->url);
     for (size_t i = 0; i < s->n_seeds; i++)
         redis_url_release(&s->seed[i]);
@@ -210,11 +188,10 @@ void redis_settings_release(struct redis_settings *s)
 /* Returns the stream of an event; NULL with ERR_INVALID if the name is not valid. */
 static struct stream *find_stream(struct redis_sink *r, const struct event *ev, struct error *err)
 {
-    buf_clear(&r->stream_name);
-    if (template_write(r->name, ev, &r->stream_name, err) != 0)
+    struct str name = broker_name(&r->b, ev, err);
+    if (!name.p)
         return NULL;
-    struct stream *st = window_marks_get(&r->b.marks,
-                                         (struct str){r->stream_name.p, r->stream_name.n});
+    struct stream *st = window_marks_get(&r->b.marks, name);
     if (!st)
         err_nomem(err);
     return st;
@@ -233,13 +210,14 @@ static int queue_events(struct redis_sink *r, struct delivery *const *d, size_t 
 
     struct redis_node *node = redis_route_of(r, (struct str){st->name, st->n});
     *ret = 0;
-    bool others_first = r->map && redis_map_is_probed(node) && redis_map_away(node) == SINK_LATER;
+    bool others_first = r->map && redis_route_is_probed(node) &&
+                        redis_route_away(node) == SINK_LATER;
     if (others_first)
         return err_set(err, ERR_BUSY, "%s", node->why);
     if (!redis_node_has_room(node, d[0]->ev))
         return 0;
     if (redis_node_connect(node, err) != 0) {
-        if (r->map && redis_map_away(node) == SINK_LATER)
+        if (r->map && redis_route_away(node) == SINK_LATER)
             err->code = ERR_BUSY;
         return -1;
     }
@@ -278,11 +256,6 @@ static void redis_drive(struct sink *sk)
     struct redis_sink *r = (struct redis_sink *)sk;
     redis_lease_drive(r);
     redis_route_drive(r);
-}
-
-static size_t redis_fds(struct sink *sk, struct pollfd *out, size_t max)
-{
-    return redis_route_fds((const struct redis_sink *)sk, out, max);
 }
 
 static int64_t redis_deadline(struct sink *sk)
@@ -337,9 +310,6 @@ static void redis_close(struct sink *sk)
     if (r->n_nodes > 0)
         redis_lease_release(r);
     redis_route_release(r);
-    template_free(r->name);
-    buf_release(&r->stream_name);
-    buf_release(&r->envelope);
     buf_release(&r->args);
     buf_release(&r->seen);
     redis_settings_release(&r->set);
@@ -350,8 +320,6 @@ static int redis_set_up(struct sink *sk, struct error *err)
 {
     struct redis_sink *r = (struct redis_sink *)sk;
     const struct redis_settings *set = &r->set;
-    buf_init(&r->stream_name, NAME_MAX_BYTES);
-    buf_init(&r->envelope, MESSAGE_MAX);
     buf_init(&r->args, MESSAGE_MAX);
     buf_init(&r->seen, 2 * NAME_MAX_BYTES + 256);
     snprintf(r->client, sizeof r->client, "outbox:%s", sk->cfg.consumer);
@@ -361,10 +329,9 @@ static int redis_set_up(struct sink *sk, struct error *err)
                                  set->url.cert, set->url.key};
     if (broker_check_files(files, sizeof files / sizeof files[0], err) != 0)
         return err_prefix(err, "redis sink");
-    if (template_new(set->stream, &r->name, err) != 0)
-        return err_prefix(err, "redis sink: stream");
-    r->fixed = template_fixed(r->name);
-    r->style = (struct message_style){set->format, str_of(set->source), "ce_"};
+    struct message_style style = {set->format, str_of(set->source), "ce_"};
+    if (broker_route(&r->b, set->stream, style, err) != 0)
+        return -1;
 
     bool fails_over = set->kind != REDIS_SINGLE;
     if (redis_limited(r))
@@ -381,10 +348,15 @@ static int redis_set_up(struct sink *sk, struct error *err)
     return redis_route_init(r, err);
 }
 
-static int redis_open(const struct sink_config *cfg, struct sink **ret, struct error *err)
-{
-    return broker_open(cfg, sizeof(struct redis_sink), redis_set_up, ret, err);
-}
+static const struct broker_kind redis_kind = {
+    .name = "redis",
+    .destination = "stream",
+    .size = sizeof(struct redis_sink),
+    .name_max = NAME_MAX_BYTES,
+    .message_max = MESSAGE_MAX,
+    .set_up = redis_set_up,
+};
+BROKER_OPEN(redis)
 
 static int redis_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
 {
@@ -402,21 +374,10 @@ static int redis_probe(struct sink *sk, int64_t timeout_ms, struct error *err)
     return rc;
 }
 
-static void redis_broker(struct sink *sk, struct sink_broker *ret)
-{
-    redis_route_broker((const struct redis_sink *)sk, ret);
-}
-
 #define REDIS_OPS(name, scheme_, synopsis_, help_) \
-    const struct sink_ops name = { \
-        .scheme = scheme_, \
-        .synopsis = synopsis_, \
-        .help = help_, \
-        .caps = SINK_CHAINS, \
-        .lease = redis_lease, \
-        .settled = redis_settled, \
-        BROKER_OPS(redis), \
-    }
+    const struct sink_ops name = {BROKER_OPS(redis, scheme_, synopsis_, help_), \
+                                  .caps = SINK_CHAINS, .lease = redis_lease, \
+                                  .settled = redis_settled}
 
 REDIS_OPS(redis_ops, "redis", "redis://HOST:PORT/DB?stream=NAME",
           "append to a Redis stream; see docs/brokers.md");

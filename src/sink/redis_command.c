@@ -72,7 +72,7 @@ static enum script script_of(const struct redis_sink *r)
 {
     if (r->set.dedupe)
         return SCRIPT_ONCE;
-    if (r->style.format != MESSAGE_CONTRACT)
+    if (r->b.style.format != MESSAGE_CONTRACT)
         return SCRIPT_FIELDS;
     return SCRIPT_ENVELOPES;
 }
@@ -136,10 +136,9 @@ static int prepare(struct redis_sink *r, const struct delivery *d, struct str st
 {
     ret->stream = stream;
     ret->n = 2;
-    if (r->style.format == MESSAGE_CONTRACT)
+    if (r->b.style.format == MESSAGE_CONTRACT)
         return 0;
-    if (message_make(&r->style, d->ev, stream, str_of(r->b.base.cfg.consumer), d->attempt,
-                     &r->envelope, &ret->m, err) != 0)
+    if (broker_message(&r->b, d, stream, &ret->m, err) != 0)
         return -1;
     if (ret->m.content_type.p)
         ret->n += 2;
@@ -154,12 +153,12 @@ static int prepare(struct redis_sink *r, const struct delivery *d, struct str st
 static void add_envelope(struct redis_sink *r, const struct event *ev, struct str stream,
                          struct buf *b)
 {
-    buf_clear(&r->envelope);
-    envelope_write(&r->envelope, ev, stream);
-    if (r->envelope.failed)
+    buf_clear(&r->b.text);
+    envelope_write(&r->b.text, ev, stream);
+    if (r->b.text.failed)
         b->failed = true;
     else
-        add_bulk(b, (struct str){r->envelope.p, r->envelope.n});
+        add_bulk(b, (struct str){r->b.text.p, r->b.text.n});
 }
 
 /* Writes the fields of an entry: the envelope, or the value, the content type and the headers of a
@@ -168,7 +167,7 @@ static void add_entry(struct redis_sink *r, const struct event *ev, const struct
                       struct buf *b)
 {
     const struct message *m = &e->m;
-    if (r->style.format == MESSAGE_CONTRACT) {
+    if (r->b.style.format == MESSAGE_CONTRACT) {
         ADD(b, "$5\r\nevent\r\n");
         add_envelope(r, ev, e->stream, b);
         return;
@@ -207,7 +206,7 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
                        struct error *err)
 {
     struct redis_sink *r = n->sink;
-    struct buf *b = &n->conn.out;
+    struct buf *b = &n->conn.wire.out;
     struct str name = {st->name, st->n};
     struct entry e;
     size_t before = b->n;
@@ -289,7 +288,7 @@ int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *c
                       const struct stream *st, struct error *err)
 {
     struct redis_sink *r = n->sink;
-    struct buf *b = &n->conn.out;
+    struct buf *b = &n->conn.wire.out;
     struct str name = {st->name, st->n};
     bool once = script_of(r) == SCRIPT_ONCE, limited = redis_limited(r);
     size_t before = b->n;
@@ -324,7 +323,7 @@ void redis_command_forget(struct redis_node *n, const struct event *const *ev, s
                           struct str stream)
 {
     struct error err;
-    struct buf *b = &n->conn.out;
+    struct buf *b = &n->conn.wire.out;
     size_t before = b->n;
     if (make_seen(n->sink, stream, &err) != 0)
         return;

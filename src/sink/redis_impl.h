@@ -1,13 +1,11 @@
-/* redis_impl.h: private to the Redis sink: redis.c (settings and sink methods), redis_route.c and
- * redis_map.c (the choice of a server), redis_node.c (a server: sending and replies),
- * redis_command.c (the commands) and redis_lease.c. */
+/* redis_impl.h: private to the Redis sink: redis.c (settings and sink methods), redis_route.c (the
+ * choice of a server), redis_node.c (a server: sending and replies), redis_command.c (the commands)
+ * and redis_lease.c. */
 #ifndef SINK_REDIS_IMPL_H
 #define SINK_REDIS_IMPL_H
 
-#include "event/template.h"
-#include "redis/cluster.h"
 #include "redis/conn.h"
-#include "redis/sentinel.h"
+#include "redis/locate.h"
 #include "sink/broker.h"
 
 #define REDIS_ID 48       /* an id, "18446744073709551615-18446744073709551615", and its NUL */
@@ -26,7 +24,6 @@ struct redis_settings {
     struct redis_url *seed;
     size_t n_seeds;
     char *master; /* the name by which Sentinels know the master */
-    int64_t db;
     char *sentinel_user, *sentinel_password_file;
     char *stream;              /* template of the stream's name */
     int64_t maxlen, maxage_ms; /* 0: no limit; at most one of the two is set */
@@ -39,8 +36,7 @@ struct redis_settings {
     char *source; /* of CloudEvents; NULL: the default */
 };
 
-/* redis_settings_read parses a URL into *s, which the caller releases, even after an error. Errors:
- * ERR_CONFIG, ERR_NOMEM. */
+/* The caller releases *s, even after an error: ERR_CONFIG, ERR_NOMEM. */
 int redis_settings_read(const char *url, struct redis_settings *s, struct error *err);
 void redis_settings_release(struct redis_settings *s);
 
@@ -116,16 +112,12 @@ struct redis_map {
 struct redis_sink {
     struct broker b;
     struct redis_settings set;
-    struct template *name;
-    bool fixed;               /* all events have the same stream */
     struct redis_node **node; /* a single node, except for a cluster */
     size_t n_nodes;
     struct redis_sentinel sentinel; /* REDIS_SENTINEL only */
     int64_t watch_at;               /* when to resubscribe to a Sentinel */
     struct redis_map *map;          /* REDIS_CLUSTER only */
     char client[80];
-    struct message_style style;
-    struct buf stream_name, envelope;
     struct buf args;      /* of a script */
     struct buf seen;      /* name of the key that remembers event ids */
     int64_t scripts_from; /* no scripts before this time, because the server refused them */
@@ -135,12 +127,6 @@ struct redis_sink {
 static inline int64_t redis_now(const struct redis_sink *r)
 {
     return broker_now(&r->b);
-}
-
-/* redis_waited returns how long the oldest request at a server has been in flight. */
-static inline int64_t redis_waited(const struct redis_node *n)
-{
-    return n->window.first ? redis_now(n->sink) - n->window.first->since : 0;
 }
 
 static inline bool redis_limited(const struct redis_sink *r)
@@ -154,13 +140,10 @@ int redis_node_new(struct redis_sink *r, struct redis_url *url, struct redis_nod
                    struct error *err);
 void redis_node_free(struct redis_node *n);
 
-/* redis_node_goes_to returns whether this stream is the destination of an event. */
 bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st);
-
 /* redis_node_connect connects if the connection is closed, or replaces an idle one closed by the
  * server. */
 int redis_node_connect(struct redis_node *n, struct error *err);
-/* redis_node_has_room returns whether an event may be sent now. */
 bool redis_node_has_room(const struct redis_node *n, const struct event *ev);
 /* redis_node_send queues the first of `count` deliveries, with as much of its chain as fits into
  * one script. *ret is the number of queued deliveries. On failure it queues nothing:
@@ -173,13 +156,9 @@ void redis_node_forget(struct redis_node *n, const struct event *const *ev, size
                        struct str stream);
 /* redis_node_drive writes and reads, and ends requests that have timed out. */
 void redis_node_drive(struct redis_node *n);
-/* redis_node_deadline returns when redis_node_drive must be called. */
-int64_t redis_node_deadline(const struct redis_node *n);
-/* redis_node_cancel ends all requests in flight. */
+int64_t redis_node_deadline(const struct redis_node *n); /* of redis_node_drive */
 void redis_node_cancel(struct redis_node *n);
 
-/* redis_route_add adds a node with this address and our login. */
-int redis_route_add(struct redis_sink *r, const char *host, const char *port, struct error *err);
 /* redis_route_init adds the nodes known from the URL. */
 int redis_route_init(struct redis_sink *r, struct error *err);
 void redis_route_release(struct redis_sink *r);
@@ -190,39 +169,27 @@ struct redis_node *redis_route_of(struct redis_sink *r, struct str key);
 int redis_route_open(struct redis_node *n, struct error *err);
 /* redis_route_drive follows changes reported by Sentinels and the cluster. */
 void redis_route_drive(struct redis_sink *r);
-size_t redis_route_fds(const struct redis_sink *r, struct pollfd *out, size_t max);
 int64_t redis_route_deadline(const struct redis_sink *r);
-/* redis_route_lost records that the connection of a node has failed. */
 void redis_route_lost(struct redis_node *n, const struct error *err);
-/* redis_route_broker reports the servers, and which of them accept our events. */
-void redis_route_broker(const struct redis_sink *r, struct sink_broker *ret);
+/* Two methods of the sink. */
+size_t redis_fds(struct sink *sk, struct pollfd *out, size_t max);
+void redis_broker(struct sink *sk, struct sink_broker *ret);
 /* redis_route_probe sends the queries that locate the servers, as before the first event, and waits
  * for the replies. */
 int redis_route_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err);
 
 #define REDIS_AWAY_MS 250 /* delay for an event whose server is unavailable while others work */
 
-/* The counterparts for a cluster. redis_map_init adds the nodes of the URL. */
-int redis_map_init(struct redis_sink *r, struct error *err);
-void redis_map_release(struct redis_sink *r);
-struct redis_node *redis_map_of(struct redis_sink *r, unsigned slot);
-int redis_map_open(struct redis_node *n, struct error *err);
-void redis_map_lost(struct redis_node *n, const struct error *err);
-/* redis_map_good records that a node works. This and the next two functions may be called without a
- * cluster. */
-void redis_map_good(struct redis_node *n);
-void redis_map_drive(struct redis_sink *r);
-int64_t redis_map_deadline(const struct redis_sink *r);
-int redis_map_probe(struct redis_sink *r, int64_t timeout_ms, struct error *err);
-/* redis_map_away returns the status for events whose server is unavailable: they wait for the sink,
- * or only for this server (SINK_LATER). */
-enum sink_status redis_map_away(const struct redis_node *n);
-/* redis_map_is_probed returns whether a server that was unavailable is being retried. */
-bool redis_map_is_probed(const struct redis_node *n);
-/* redis_map_redirect resends the `count` events from `first` on to the server named by an error;
- * returns false if the error names none. */
-bool redis_map_redirect(struct redis_node *n, struct redis_request *first, size_t count,
-                        const char *said);
+void redis_route_good(struct redis_node *n);
+/* redis_route_away returns the status for events whose server is unavailable: they wait for the
+ * sink, or only for this server (SINK_LATER). */
+enum sink_status redis_route_away(const struct redis_node *n);
+/* redis_route_is_probed returns whether a server that was unavailable is being retried. */
+bool redis_route_is_probed(const struct redis_node *n);
+/* redis_route_redirect resends the `count` events from `first` on to the server of the cluster
+ * named by an error; returns false if the error names none. */
+bool redis_route_redirect(struct redis_node *n, struct redis_request *first, size_t count,
+                          const char *said);
 
 /* redis_command_xadd queues the XADD of one event. redis_command_run queues a script that appends
  * the first *count events to one stream, and reduces *count if one of them cannot be expressed. On
@@ -232,7 +199,6 @@ int redis_command_xadd(struct redis_node *n, const struct delivery *d, const str
 int redis_command_run(struct redis_node *n, struct delivery *const *d, size_t *count,
                       const struct stream *st, struct error *err);
 
-/* redis_command_forget queues the removal of event ids remembered for a stream. */
 void redis_command_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                           struct str stream);
 
@@ -255,8 +221,7 @@ void redis_lease_answer(struct redis_sink *r, enum request_kind kind, const redi
 /* redis_lease_held returns whether we hold the lease now. It counts a lease that has expired as
  * lost. */
 bool redis_lease_held(struct redis_sink *r);
-/* redis_lease_deadline returns when redis_lease_drive must be called. */
-int64_t redis_lease_deadline(const struct redis_sink *r);
+int64_t redis_lease_deadline(const struct redis_sink *r); /* of redis_lease_drive */
 /* redis_lease_release releases the lease, if we hold it and the server is reachable. */
 void redis_lease_release(struct redis_sink *r);
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <sys/random.h>
 
-#include "redis/reply.h"
+#include "redis/conn.h"
 #include "sink/redis_impl.h"
 
 #define AGAIN_NS (500 * MS_NS) /* between attempts to acquire the lease */
@@ -71,7 +71,7 @@ void redis_lease_drive(struct redis_sink *r)
     bool has_room = n->window.count + 2 <= REDIS_WINDOW;
     if (!has_room || now < lease->next)
         return;
-    if (n->conn.state == REDIS_CLOSED && redis_node_connect(n, &err) != 0) {
+    if (n->conn.wire.state == WIRE_CLOSED && redis_node_connect(n, &err) != 0) {
         lease->next = now + AGAIN_NS;
         return;
     }
@@ -168,7 +168,8 @@ void redis_lease_release(struct redis_sink *r)
     redisReply *reply = NULL;
     if (!r->set.lease || !redis_lease_held(r))
         return;
-    bool reachable = lease_node(r)->conn.state == REDIS_READY && lease_node(r)->window.count == 0;
+    bool reachable = lease_node(r)->conn.wire.state == WIRE_READY &&
+                     lease_node(r)->window.count == 0;
     if (!reachable)
         return;
 

@@ -5,7 +5,7 @@
 
 #include "base/num.h"
 #include "base/text.h"
-#include "redis/reply.h"
+#include "redis/conn.h"
 #include "sink/redis_impl.h"
 
 #define OUT_MAX ((size_t)2 << 30)    /* limit on queued bytes: one event may be large */
@@ -87,7 +87,7 @@ static void report_added(struct redis_node *n, struct redis_request *q, const ch
     int64_t hi, lo;
     if (redis_id(id, &hi, &lo))
         window_marks_advance(&n->sink->b.marks, q->f.mark, hi, lo);
-    redis_map_good(n);
+    redis_route_good(n);
     window_end(&n->window, &q->f, &(struct sink_result){.status = SINK_DELIVERED, .receipt = id});
 }
 
@@ -115,14 +115,14 @@ static void report_error(struct redis_node *n, struct redis_request *q, const re
 
     struct sink_result res = {.status = statuses[e->fault], .text = text};
     if (e->fault == REDIS_FAULT_AWAY)
-        res.status = redis_map_away(n);
+        res.status = redis_route_away(n);
     if (res.status == SINK_LATER)
         res.retry_after_ms = REDIS_AWAY_MS;
     if (e->reconnect)
         n->stale = true;
     bool works = e->fault == REDIS_FAULT_STREAM;
     if (works)
-        redis_map_good(n);
+        redis_route_good(n);
     else if (n->sink->map)
         n->sink->map->wanted = true;
     window_end(&n->window, &q->f, &res);
@@ -250,7 +250,7 @@ static void take_reply(void *node, redisReply *reply)
     bool failed = reply->type == REDIS_REPLY_ERROR;
     switch (kind) {
     case REQUEST_XADD:
-        if (n->sink->map && failed && redis_map_redirect(n, q, run, reply->str))
+        if (n->sink->map && failed && redis_route_redirect(n, q, run, reply->str))
             break;
         if (run > 1)
             run_replied(n, q, run, reply);
@@ -303,8 +303,8 @@ static void end_all(struct redis_node *n, enum sink_status status, const char *w
  * through, and large events are always sent alone. */
 void redis_node_lost(struct redis_node *n, const struct error *err)
 {
-    enum sink_status status = redis_map_away(n);
-    bool alone = n->conn.state == REDIS_READY && n->window.events == 1;
+    enum sink_status status = redis_route_away(n);
+    bool alone = n->conn.wire.state == WIRE_READY && n->window.events == 1;
     struct redis_request *q = n->awaited; /* NULL: the server has replied to the event */
     while (q && !q->f.d)
         q = (struct redis_request *)q->f.next;
@@ -331,11 +331,11 @@ int redis_node_connect(struct redis_node *n, struct error *err)
     bool forgetting = n->window.events == 0 && n->window.count > 0;
     if (forgetting)
         redis_node_drive(n); /* pending replies have not been read yet */
-    bool idle = n->conn.state != REDIS_CLOSED && n->window.count == 0;
-    if (idle && redis_conn_idle_gone(&n->conn))
+    bool idle = n->conn.wire.state != WIRE_CLOSED && n->window.count == 0;
+    if (idle && wire_stirs(&n->conn.wire))
         n->stale = true;
     drop_stale(n);
-    if (n->conn.state != REDIS_CLOSED)
+    if (n->conn.wire.state != WIRE_CLOSED)
         return 0;
     return redis_route_open(n, err);
 }
@@ -348,7 +348,7 @@ bool redis_node_has_room(const struct redis_node *n, const struct event *ev)
     bool lonely = n->alone || event_bytes(ev) >= ALONE_BYTES;
     if (lonely && n->window.events > 0)
         return false;
-    if (redis_conn_queued(&n->conn) >= OUT_ENOUGH)
+    if (wire_queued(&n->conn.wire) >= OUT_ENOUGH)
         return false;
     return busy + RESERVED < REDIS_WINDOW;
 }
@@ -356,12 +356,10 @@ bool redis_node_has_room(const struct redis_node *n, const struct event *ev)
 bool redis_node_goes_to(struct redis_sink *r, const struct event *ev, const struct stream *st)
 {
     struct error err;
-    if (r->fixed)
+    if (r->b.fixed)
         return true;
-    buf_clear(&r->stream_name);
-    if (template_write(r->name, ev, &r->stream_name, &err) != 0)
-        return false;
-    return str_eq((struct str){r->stream_name.p, r->stream_name.n}, (struct str){st->name, st->n});
+    struct str name = broker_name(&r->b, ev, &err);
+    return name.p && str_eq(name, (struct str){st->name, st->n});
 }
 
 /* Returns how many of the deliveries to send as one script. The first one starts a chain; the
@@ -415,7 +413,7 @@ int redis_node_send(struct redis_node *n, struct delivery *const *d, size_t coun
 void redis_node_forget(struct redis_node *n, const struct event *const *ev, size_t count,
                        struct str stream)
 {
-    bool possible = n->conn.state == REDIS_READY && n->window.count + RESERVED < REDIS_WINDOW;
+    bool possible = n->conn.wire.state == WIRE_READY && n->window.count + RESERVED < REDIS_WINDOW;
     if (possible)
         redis_command_forget(n, ev, count, stream);
 }
@@ -430,7 +428,7 @@ int64_t redis_node_deadline(const struct redis_node *n)
 void redis_node_drive(struct redis_node *n)
 {
     struct error err;
-    if (n->conn.state == REDIS_CLOSED)
+    if (n->conn.wire.state == WIRE_CLOSED)
         return;
     if (n->unwaited) {
         /* No event before the WAIT counts as delivered until the WAIT has a reply. If memory runs
@@ -458,7 +456,7 @@ void redis_node_drive(struct redis_node *n)
 void redis_node_cancel(struct redis_node *n)
 {
     struct error err;
-    if (n->conn.state == REDIS_CLOSED)
+    if (n->conn.wire.state == WIRE_CLOSED)
         return;
     if (redis_conn_drive(&n->conn, take_reply, n, &err) != 0)
         end_all(n, SINK_CANCELLED, err.text);

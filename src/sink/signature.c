@@ -12,6 +12,7 @@
 
 #include "base/base64.h"
 #include "base/char.h"
+#include "base/decimal.h"
 #include "base/fd.h"
 
 #define SECRET_MIN 24
@@ -491,9 +492,8 @@ bool signature_timestamp(struct str text, int64_t *ret)
     if (!sized || text.p[0] == '0')
         return false;
     for (size_t i = 0; i < text.n; i++) {
-        if (text.p[i] < '0' || text.p[i] > '9')
+        if (!char_is_digit(text.p[i]) || !decimal_push(&n, text.p[i] - '0'))
             return false;
-        n = n * 10 + (text.p[i] - '0');
     }
     *ret = n;
     return true;

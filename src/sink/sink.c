@@ -67,6 +67,17 @@ static const struct {
     {"amqps", "rabbitmq", "librabbitmq-dev and libssl-dev"},
 };
 
+#define ABSENT (sizeof absent / sizeof absent[0])
+
+/* Returns the index of a scheme in `absent`; ABSENT if it is not a broker's. */
+static size_t find_absent(const char *scheme)
+{
+    size_t i = 0;
+    while (i < ABSENT && strcmp(scheme, absent[i].scheme) != 0)
+        i++;
+    return i;
+}
+
 /* Formats the kinds as "stdout:, file:, exec:". */
 static void list_kinds(char *out, size_t size)
 {
@@ -81,14 +92,14 @@ static void list_kinds(char *out, size_t size)
 
 static int unknown(const char *scheme, const char *list, struct error *err)
 {
-    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
-        if (strcmp(scheme, absent[i].scheme) == 0)
-            return err_set(err, ERR_CONFIG,
-                           "the %s sink is not part of this build, which found no %s; it has %s",
-                           absent[i].sink, absent[i].package, list);
+    size_t i = find_absent(scheme);
+    if (i < ABSENT)
+        return err_set(err, ERR_CONFIG,
+                       "the %s sink is not part of this build, which found no %s; it has %s",
+                       absent[i].sink, absent[i].package, list);
 
     const char *names[KINDS] = {NULL};
-    for (size_t i = 0; sink_kinds[i]; i++)
+    for (i = 0; sink_kinds[i]; i++)
         names[i] = sink_kinds[i]->scheme;
     char hint[TEXT_HINT], all[TEXT_HINT];
     snprintf(all, sizeof all, "known sinks are %s", list);
@@ -162,14 +173,6 @@ const struct sink_module *sink_module_load(struct error *err)
         *err = loaded.why;
     return loaded.module;
 }
-
-static bool is_brokers(const char *scheme)
-{
-    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
-        if (strcmp(scheme, absent[i].scheme) == 0)
-            return true;
-    return false;
-}
 #endif
 
 int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
@@ -184,7 +187,7 @@ int sink_find(const char *url, const struct sink_ops **ret, struct error *err)
     snprintf(scheme, sizeof scheme, "%.*s", (int)(colon - url), url);
     const struct sink_ops *found = find_in(sink_kinds, scheme);
 #ifdef OUTBOX_SINKS_ON_DEMAND
-    if (!found && is_brokers(scheme)) {
+    if (!found && find_absent(scheme) < ABSENT) {
         const struct sink_module *m = sink_module_load(err);
         if (!m)
             return -1;

@@ -123,7 +123,7 @@ static void heartbeats_keep_an_idle_connection_open(void **state)
         assert_true(p->rig.sk->ops->deadline(p->rig.sk) < clock_mono(&clock_system) + 1000 * MS_NS);
         pause_ms(100);
     }
-    assert_int_equal(conn_of(p)->state, RABBIT_READY);
+    assert_int_equal(conn_of(p)->wire.state, WIRE_READY);
     assert_int_equal(run_one(p, "2")->status, SINK_DELIVERED);
 }
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "redis/reply.h"
+#include "redis/conn.h"
 #include "redis/url.h"
 #include "redis_peer.h"
 #include "redis_scripted.h"

@@ -1,17 +1,17 @@
 /* URLs of brokers. They are read, or refused with a reason; a password in its usual places is
  * always refused, and never repeated. */
+#include "base/url.h"
 #include "fuzz.h"
-#include "sink/broker.h"
 
 #define SECRET "hunter2hunter2"
 
 static bool reads(const char *text)
 {
-    struct broker_url u;
+    struct url u;
     struct error err = {0};
-    bool good = broker_url_parse(text, "9092", "OUTBOX_FUZZ", NULL, NULL, &u, &err) == 0;
+    bool good = url_parse(text, "9092", "OUTBOX_FUZZ", NULL, NULL, &u, &err) == 0;
     if (good) {
-        MUST(u.n_hosts > 0 && u.n_hosts <= BROKER_HOSTS_MAX && u.scheme && u.path);
+        MUST(u.n_hosts > 0 && u.n_hosts <= URL_HOSTS_MAX && u.scheme && u.path);
         for (size_t i = 0; i < u.n_hosts; i++)
             MUST(u.hosts[i].host[0] && atoi(u.hosts[i].port) > 0 && atoi(u.hosts[i].port) < 65536);
         MUST(u.label[0] && !strpbrk(u.label, "\r\n"));
@@ -19,7 +19,7 @@ static bool reads(const char *text)
         MUST(err.code == ERR_CONFIG && err.text[0] && !strchr(err.text, '\n'));
         MUST(!strstr(err.text, SECRET));
     }
-    broker_url_release(&u);
+    url_release(&u);
     return good;
 }
 

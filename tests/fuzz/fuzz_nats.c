@@ -24,14 +24,14 @@ static void ack(struct str text)
 static void stream(struct str text)
 {
     char name[] = "S", wanted[] = "s.a";
-    struct nats_stream_spec spec = {.name = name, .subject = wanted, .fixed = true};
+    struct nats_settings set = {.stream = name, .subject = wanted, .fixed = true};
     struct nats_stream st = {0};
     struct error err = {0};
     char said[900];
-    bool fits = nats_stream_read(text, &spec, &st, &err) == 0;
+    bool fits = nats_stream_read(text, &set, &st, &err) == 0;
     MUST(fits || err.code != ERR_NONE);
     MUST(!fits || (nats_stream_accepts(&st, STR("s.a")) && !st.no_ack && !st.sealed));
-    nats_stream_caution(&st, &spec, 90000, said, sizeof said);
+    nats_stream_caution(&st, &set, 90000, said, sizeof said);
     MUST(strlen(said) < sizeof said && !strchr(said, '\n'));
     nats_stream_release(&st);
 }

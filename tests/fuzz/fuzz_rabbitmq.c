@@ -6,7 +6,7 @@
 
 #include "fuzz.h"
 #include "peer.h"
-#include "rabbit/frame.h"
+#include "rabbit/conn.h"
 #include "sink/sink.h"
 
 #define EVENTS 4

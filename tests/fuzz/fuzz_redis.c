@@ -4,7 +4,7 @@
  * said so; and whatever was sent, the next connection works. */
 #include "fuzz.h"
 #include "peer.h"
-#include "redis/reply.h"
+#include "redis/conn.h"
 #include "resp.h"
 #include "sink/sink.h"
 

@@ -1,7 +1,7 @@
 /* What servers of a cluster report about each other: redirections, and the owners of slots.
  * Every accepted report names existing slots and valid addresses. */
 #include "fuzz.h"
-#include "redis/cluster.h"
+#include "redis/locate.h"
 #include "resp.h"
 
 static void is_address(const struct redis_address *a)

@@ -2,7 +2,7 @@
  * with a valid address, or none and a reason. */
 #include "fuzz.h"
 #include "peer.h"
-#include "redis/sentinel.h"
+#include "redis/locate.h"
 
 #define DRIVES 4
 

@@ -154,7 +154,7 @@ class Settings(Own, Case):
             self.assertIn(f"{secret}: any user", self.outbox("status", "-c", conf).stderr)
 
     def test_documented_answer_table_matches_the_code(self):
-        source = (ROOT / "src" / "sink" / "nats_answer.c").read_text()
+        source = (ROOT / "src" / "sink" / "nats.c").read_text()
         rows = re.findall(r'\{(\d+), (?:NULL|"[^"]*"), SINK_(\w+), "(.*?)"\},', source)
         table = [(code.replace("-", "0"), status.upper(), meaning) for code, status, meaning in
                  (re.match(r"(\d{5}|-), (\w+): (.*)$", item).groups() for item in items(section(BROKERS, "### NATS")))]

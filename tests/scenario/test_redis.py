@@ -110,7 +110,7 @@ class Read(Redis, Case):
 class Errors(unittest.TestCase):
     def test_documented_errors_match_the_code(self):
         about = {"AWAY": "server", "LOGIN": "login", "STREAM": "stream", "SIZE": "event", "SETUP": "set-up", "SCRIPT": "script"}
-        source = (ROOT / "src" / "redis" / "reply.c").read_text().split("bool redis_refuses_command")[0]
+        source = (ROOT / "src" / "redis" / "conn.c").read_text().split("redis_errors[] = ")[1].split("bool redis_refuses_command")[0]
         rows = [(words.strip(), about[fault], "new" if reconnect == "true" else "kept")
                 for words, fault, reconnect in re.findall(r'\{"([^"]*)", REDIS_FAULT_(\w+),\s+(true|false),', source)]
         said = [re.match(r"\*(.*)\*, (kept|new connection): (`.*`)$", item).groups() for item in items(section(BROKERS, "### Redis"))]

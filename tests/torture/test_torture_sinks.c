@@ -18,7 +18,6 @@
 #include "sink/sink.h"
 #ifdef OUTBOX_NATS
 #include "sink/nats_impl.h"
-#include "sink/nats_link_impl.h"
 #endif
 
 #define EVENTS 3

@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "base/str.h"
-#include "sink/broker.h"
+#include "base/url.h"
 
 #define ENV "OUTBOX_TEST_PASSWORD"
 
@@ -20,14 +20,14 @@ static const struct option_def table[] = {
     {NULL},
 };
 
-static struct broker_url u;
+static struct url u;
 static struct target target;
 
 static void reads(const char *text)
 {
     struct error err = {0};
-    broker_url_release(&u);
-    if (broker_url_parse(text, "9092", ENV, table, &target, &u, &err) != 0)
+    url_release(&u);
+    if (url_parse(text, "9092", ENV, table, &target, &u, &err) != 0)
         fail_msg("%s: %s", text, err.text);
 }
 
@@ -75,8 +75,8 @@ static void password_in_the_url_is_refused_and_never_echoed(void **state)
                                       "amqp://a,b/?number=1&pass%77ord=hunter2"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct error err = {0};
-        broker_url_release(&u);
-        assert_int_equal(broker_url_parse(bad[i], "1", ENV, table, &target, &u, &err), -1);
+        url_release(&u);
+        assert_int_equal(url_parse(bad[i], "1", ENV, table, &target, &u, &err), -1);
         assert_int_equal(err.code, ERR_CONFIG);
         assert_non_null(strstr(err.text, ENV));
         assert_null(strstr(err.text, "hunter2"));
@@ -90,14 +90,14 @@ static void password_comes_from_the_environment(void **state)
     setenv(ENV, "from-env", 1);
     reads("amqp://a/");
     unsetenv(ENV);
-    char *password = broker_url_password(&u, &err);
+    char *password = url_password(u.password_file, u.password, &err);
     assert_string_equal(password, "from-env");
     free(password);
     reads("amqp://a/");
-    assert_null(broker_url_password(&u, &err));
+    assert_null(url_password(u.password_file, u.password, &err));
     assert_int_equal(err.code, 0);
     reads("amqp://a/?password-file=/nonexistent/file");
-    assert_null(broker_url_password(&u, &err));
+    assert_null(url_password(u.password_file, u.password, &err));
     assert_int_equal(err.code, ERR_UNAVAILABLE);
 }
 
@@ -124,8 +124,8 @@ static void bad_urls_are_refused(void **state)
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct error err = {0};
-        broker_url_release(&u);
-        if (broker_url_parse(bad[i], "1", ENV, table, &target, &u, &err) == 0)
+        url_release(&u);
+        if (url_parse(bad[i], "1", ENV, table, &target, &u, &err) == 0)
             fail_msg("%s", bad[i]);
         assert_int_equal(err.code, ERR_CONFIG);
     }
@@ -141,6 +141,6 @@ int main(void)
         cmocka_unit_test(bad_urls_are_refused),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    broker_url_release(&u);
+    url_release(&u);
     return failed;
 }

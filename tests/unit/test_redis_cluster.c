@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "redis/cluster.h"
+#include "redis/locate.h"
 
 /* The slots that a server returns for CLUSTER KEYSLOT. */
 static void slots_match_those_of_redis(void **state)

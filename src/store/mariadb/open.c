@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/url.h"
 #include "store/handle.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
@@ -133,9 +134,7 @@ static MYSQL *real_connect(struct mdb_store *st, MYSQL *db, struct error *err)
     /* Matched rows count as changed, as in other databases. */
     MYSQL *made = mysql_real_connect(db, u->host, u->user, password, u->database, u->port,
                                      u->socket, CLIENT_FOUND_ROWS | CLIENT_MULTI_RESULTS);
-    if (password)
-        explicit_bzero(password, strlen(password));
-    free(password);
+    url_password_free(password);
     if (!made)
         mdb_fail_since(st, db, since, err);
     return made;

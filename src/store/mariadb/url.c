@@ -188,16 +188,9 @@ int mdb_url_read(const char *url, struct mdb_url *ret, struct error *err)
     return 0;
 }
 
-static void forget(char *secret)
-{
-    if (secret)
-        explicit_bzero(secret, strlen(secret));
-    free(secret);
-}
-
 void mdb_url_release(struct mdb_url *u)
 {
-    forget(u->password);
+    url_password_free(u->password);
     free(u->user);
     free(u->host);
     free(u->socket);
