@@ -2,6 +2,22 @@
 -- `@include NAME(...)@` (scripts/embed). They are text, not functions, because a function is not
 -- planned together with the query that calls it.
 
+-- Only the owner may write to the tables. Any other caller goes through a SECURITY DEFINER wrapper
+-- (internal/wrappers.sql), which calls the function again.
+@define through(wrapper)@
+IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+    RETURN @schema@.{wrapper};
+END IF;
+
+-- A wrapper of a function that returns false for a consumer of another tenant.
+@define wrapper(name, parameters, part, call)@
+CREATE OR REPLACE FUNCTION @schema@.{name}{parameters} RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit({part}, consumer) AND @schema@.{call};
+END
+$outbox$;
+
 -- The consumer c has the settings that the request q names, and is not paused. Consumers that mark
 -- rows of adopted tables are left to _turn_full, which marks them.
 @define same_settings(c, q)@
@@ -44,6 +60,27 @@ ROW({place}, false, false, false, false, {n} = 0 AND NOT {others}, false, false,
 (SELECT p.due_at FROM @schema@.parked p
  WHERE p.consumer = {consumer} AND p.due_at >= coalesce({since}, '-infinity')
  ORDER BY p.due_at, p.seq LIMIT 1)
+
+-- An event e of a consumer waits behind a parked one of its key; NULL if not. The intended index is
+-- (consumer, key, seq): see _parked_rows.
+@define waits_behind(consumer, e)@
+(SELECT true FROM @schema@.parked x
+ WHERE x.consumer = {consumer} AND x.key BETWEEN {e}.key AND {e}.key AND x.seq < {e}.seq
+ ORDER BY x.key, x.seq LIMIT 1)
+
+-- A parked event of a consumer. If it was trimmed, it is a dead letter that was sent back, which is
+-- a full copy.
+@define parked_event(consumer, parked)@
+(SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version, i.payload, i.headers,
+        i.tenant, i.created_at, i.not_before, i.idempotency_key
+ FROM @schema@.event i
+ WHERE i.seq = {parked}.seq
+ UNION ALL
+ SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers,
+        d.tenant, d.created_at, d.not_before, d.idempotency_key
+ FROM @schema@.dead d
+ WHERE d.consumer = {consumer} AND d.seq = {parked}.seq
+ LIMIT 1)
 
 -- The seq after which a consumer was configured to start. NULL: it starts at the beginning, or at
 -- the end of the events as of its registration.

@@ -1,17 +1,15 @@
--- adopt turns the rows of an existing table into events. The table stays as it is. Rows that are
--- not processed yet are copied in their order. From then on a trigger makes an event of every new
--- row, in the transaction that inserts it. While adopt runs, writers to the table wait.
+-- Turns the rows of an existing table, which stays as it is, into events. Unprocessed rows are
+-- copied in their order; from then on a trigger makes an event of every new row. Writers to the
+-- table wait for adopt.
 --
 --     shape     'processed_at' (id, event_type, payload, created_at, processed_at), 'debezium' (id,
 --               aggregatetype, aggregateid, type, payload) or 'auto'
 --     columns   the names that differ from these, see _adopt_columns
---     existing  'copy' or 'skip'. The default is to copy. For a table that was adopted before there
---               is no default, because it is unknown which of its rows have become events.
---     mark      a column that is set in a row once `consumer` has received its event, see
---               _mark_adopted; NULL: none, or no change
+--     existing  'copy' (the default) or 'skip'; to be given for a table that was adopted before
+--     mark      a column that is set in a row once `consumer` has received its event; NULL: no change
 --
--- adopted: the table is newly adopted. copied: how many rows were copied. changed: the table was
--- adopted already, and its next rows are read with other columns or marked differently.
+-- changed: the table was adopted already, and its next rows are read with other columns or marked
+-- differently.
 CREATE OR REPLACE FUNCTION @schema@.adopt(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,
@@ -55,12 +53,10 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) FROM PUBLIC;
 COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS
     'turns the rows of an existing table into events';
 
--- _adopt_copy makes events of the rows of a table, in their order, and returns how many. The caller
--- holds the lock that adopt takes.
+-- Makes events of the rows of a table, in their order, and returns how many.
 CREATE OR REPLACE FUNCTION @schema@._adopt_copy(tab regclass, shape text, columns jsonb)
 RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -97,10 +93,8 @@ BEGIN
     RETURN copied;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) FROM PUBLIC;
 
--- adopt_dry_run reports the effect of adopt, without changing anything or blocking other sessions.
--- Its parameters are those of adopt. It returns
+-- Reports the effect of adopt, without changing anything or blocking other sessions.
 --
 --     what     'adopt', 'nothing', or 'change': the table is adopted, with other columns or another
 --              mark
@@ -146,12 +140,10 @@ BEGIN
     END IF;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) FROM PUBLIC;
 COMMENT ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) IS
     'what adopt would do';
 
--- unadopt undoes adopt: new rows of a table no longer become events. Existing events stay.
--- Returns whether the table was adopted.
+-- Undoes adopt: new rows no longer become events. Returns whether the table was adopted.
 CREATE OR REPLACE FUNCTION @schema@.unadopt(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
@@ -170,11 +162,9 @@ BEGIN
     RETURN true;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.unadopt(text) FROM PUBLIC;
 COMMENT ON FUNCTION @schema@.unadopt(text) IS 'undoes adopt';
 
--- drop_mark stops marking the rows of an adopted table. New rows become events as before. Returns
--- whether rows were being marked.
+-- Stops marking the rows of an adopted table. Returns whether they were being marked.
 CREATE OR REPLACE FUNCTION @schema@.drop_mark(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
@@ -188,5 +178,4 @@ BEGIN
     RETURN true;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.drop_mark(text) FROM PUBLIC;
 COMMENT ON FUNCTION @schema@.drop_mark(text) IS 'stops marking the rows of an adopted table';

@@ -1,8 +1,6 @@
--- register creates a consumer, or updates its settings. Returns whether it is new.
---
--- The filter (events, predicate) and the retry policy may change at any time. Order and lanes may
--- change only while the consumer has no undelivered events. Settings that were replaced before are
--- an error, see _replace_settings.
+-- Creates a consumer, or updates its settings. Returns whether it is new. Filter (events,
+-- predicate) and retry policy may change at any time, order and lanes only while it has no
+-- undelivered events. Settings that were replaced before are an error, see _replace_settings.
 --
 --     start_at  where a new consumer starts: 'beginning', 'end', or the first seq
 --     by_whom   who registers it, informational
@@ -18,13 +16,9 @@ DECLARE
     c @schema@.consumer; -- before the change
     l @schema@.lane;     -- the start of new lanes
     new_lanes boolean;
-    made boolean;
 BEGIN
-    -- See internal/wrappers.sql.
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._worker_register(consumer, events, predicate, ordering, lanes, retry,
-                                         start_at, by_whom, how);
-    END IF;
+    @include through(_worker_register(consumer, events, predicate, ordering, lanes, retry, start_at,
+                                      by_whom, how))@
     PERFORM @schema@._check_settings(consumer, events, predicate, ordering, lanes, retry, start_at,
                                      how);
     events := @schema@._normal_events(events);
@@ -36,13 +30,11 @@ BEGIN
             RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', consumer
                 USING ERRCODE = 'OB003';
         END IF;
-        made := @schema@._make_consumer(consumer, events, predicate, ordering, lanes, retry,
-                                        start_at);
-        IF NOT made THEN -- another session has just created the consumer
-            RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at,
-                                     by_whom, how);
-        END IF;
-        RETURN true;
+        -- Unless another session has just created the consumer.
+        RETURN @schema@._make_consumer(consumer, events, predicate, ordering, lanes, retry,
+                                       start_at)
+            OR @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at,
+                                 by_whom, how);
     END IF;
 
     -- An earlier version may have written the same patterns in another form.
@@ -57,8 +49,7 @@ BEGIN
             coalesce(left(by_whom, 1000), @schema@._caller()), how);
     END IF;
 
-    -- Another order, or another number of lanes, requires new lanes. They begin at the present end
-    -- of the events, which has to be read before anything is changed.
+    -- New lanes begin at the present end of the events, which has to be read before any change.
     new_lanes := (c.ordering, c.lanes) IS DISTINCT FROM (register.ordering, register.lanes);
     IF new_lanes THEN
         l := @schema@._lane_at_end();
@@ -72,8 +63,7 @@ BEGIN
         lanes = register.lanes
     WHERE x.name = c.name
       AND (x.events, x.predicate, x.retry, x.ordering, x.lanes) IS DISTINCT FROM
-          (register.events, register.predicate, register.retry, register.ordering,
-           register.lanes);
+          (register.events, register.predicate, register.retry, register.ordering, register.lanes);
     IF new_lanes THEN
         PERFORM @schema@._replace_lanes(c, lanes, l);
     END IF;
@@ -83,16 +73,13 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.register(text, text, text, text, int, text, text, text, text) IS
     'creates or updates a consumer; returns whether it is new';
 
--- pause stops a consumer, or resumes it. Events in flight are settled as usual. Returns whether the
--- consumer exists.
+-- Stops a consumer, or resumes it; events in flight are settled as usual. Returns whether it
+-- exists.
 CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- See internal/wrappers.sql.
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._operator_pause(consumer, paused);
-    END IF;
+    @include through(_operator_pause(consumer, paused))@
     -- Resuming also clears the report of why it was paused.
     UPDATE @schema@.consumer c
     SET paused = pause.paused,
@@ -107,9 +94,8 @@ END
 $outbox$;
 COMMENT ON FUNCTION @schema@.pause(text, boolean) IS 'stops or resumes a consumer';
 
--- revert restores replaced settings of a consumer. generation selects them (see table setting);
--- NULL selects the settings that the present ones replaced. Workers may not do this. Returns the
--- restored generation.
+-- Restores a generation of settings (see table setting), or (NULL) those that the present ones
+-- replaced, and returns it. Workers may not do this.
 CREATE OR REPLACE FUNCTION @schema@.revert(consumer text, generation int DEFAULT NULL) RETURNS int
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -138,23 +124,21 @@ BEGIN
     RETURN s.generation;
 END
 $outbox$;
-COMMENT ON FUNCTION @schema@.revert(text, int) IS
-    'restores replaced settings of a consumer';
+COMMENT ON FUNCTION @schema@.revert(text, int) IS 'restores replaced settings of a consumer';
 
--- remove deletes a consumer with all its rows. Unless forced, it deletes nothing while the consumer
--- has dead letters, parked events or live claims. It counts these in any case. known: the consumer
--- exists.
+-- Deletes a consumer with all its rows. Unless forced, it deletes nothing while the consumer has
+-- dead letters, parked events or live claims, which it counts. known: the consumer exists.
 CREATE OR REPLACE FUNCTION @schema@.remove(
     consumer text, force boolean DEFAULT false,
     OUT known boolean, OUT dead bigint, OUT parked bigint, OUT live bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    tab text;
 BEGIN
-    -- See internal/wrappers.sql.
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN -- see wrappers.sql
         SELECT r.* INTO known, dead, parked, live FROM @schema@._operator_remove(consumer, force) r;
         RETURN;
     END IF;
-
     PERFORM @schema@._lock_consumer(consumer);
     known := EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = remove.consumer);
     SELECT count(*) INTO dead FROM @schema@.dead d WHERE d.consumer = remove.consumer;
@@ -166,16 +150,10 @@ BEGIN
     END IF;
 
     -- A trigger records deleted dead letters in `ended`, so `ended` is deleted after them.
-    DELETE FROM @schema@.lane x WHERE x.consumer = remove.consumer;
-    DELETE FROM @schema@.claim x WHERE x.consumer = remove.consumer;
-    DELETE FROM @schema@.parked x WHERE x.consumer = remove.consumer;
-    DELETE FROM @schema@.dead x WHERE x.consumer = remove.consumer;
-    DELETE FROM @schema@.ended x WHERE x.consumer = remove.consumer;
-    DELETE FROM @schema@.passed x WHERE x.consumer = remove.consumer;
-    DELETE FROM @schema@.former_filter x WHERE x.consumer = remove.consumer;
-    DELETE FROM @schema@.receipt x WHERE x.consumer = remove.consumer;
-    DELETE FROM @schema@.mark x WHERE x.consumer = remove.consumer;
-    DELETE FROM @schema@.setting x WHERE x.consumer = remove.consumer;
+    FOREACH tab IN ARRAY '{lane, claim, parked, dead, ended, passed, former_filter, receipt, mark,
+                           setting}'::text[] LOOP
+        EXECUTE format('DELETE FROM %s.%I WHERE consumer = $1', '@schema@', tab) USING consumer;
+    END LOOP;
     DELETE FROM @schema@.consumer x WHERE x.name = remove.consumer;
 END
 $outbox$;

@@ -1,12 +1,10 @@
 -- emit inserts an event in the current transaction and returns its id. If its idempotency key was
--- used before, no second event is inserted, and the id of the first is returned; the same key with
--- other content is an error. The caller needs the right to insert events, but not to read them. If
--- tenant is NULL, the event belongs to the tenant that the connection works for.
+-- used before, it returns the id of the first event; with other content, it is an error. The caller
+-- needs no right to read events. If tenant is NULL, the connection's counts.
 --
--- Drivers send JSON as json, jsonb, text, bytes in UTF-8, or without a type (which the server
--- treats as text), and ids as any type. So each type of payload and headers has its own function,
--- all with the same body. Only text headers have a default, so that no call is ambiguous.
--- anycompatible accepts any type.
+-- Drivers send JSON as json, jsonb, text, bytes or without a type (text), and ids as any type. So
+-- each type of payload and headers has its own function. Only text headers have a default, so that
+-- no call is ambiguous.
 DO $outbox$
 DECLARE
     p text;
@@ -67,7 +65,7 @@ END
 $outbox$;
 
 -- emit_once is emit with a required idempotency key. duplicate: the key was used before, and id is
--- the id of the first event. As with emit, each type of payload and headers has its own function.
+-- that of the first event.
 DO $outbox$
 DECLARE
     p text;

@@ -1,19 +1,16 @@
--- find_unprocessed, find_processing, find_failed, find_abandoned and find_published list events, by
--- the names that other outboxes use. They return a row for each event and consumer, in order of
--- seq, and change nothing.
+-- find_* list events, by the names that other outboxes use, with a row for each event and consumer,
+-- in order of seq. As in the view delivery, events that a predicate does not match are skipped.
+-- They start from records about single events and from positions, so millions of kept events do not
+-- slow them down.
 --
 --     max_events  how many rows at most
 --     target      of this consumer only; NULL: of all
 --     after_seq   only events past it, to continue a listing
 --     look        how many numbers to search, if few events match; a notice reports how far the
 --                 search got (see _found)
---
--- Events that a consumer's predicate on the payload does not match are skipped, as in the view
--- delivery. The functions start from the records about single events and from the consumers'
--- positions, so that they are quick even if millions of events are kept.
 
--- find_unprocessed returns the events that a worker would get: pending events, including those of
--- an expired claim, and failed events that are due again.
+-- What a worker would get: pending events, including those of an expired claim, and failed events
+-- that are due again.
 CREATE OR REPLACE FUNCTION @schema@.find_unprocessed(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0,
     look bigint DEFAULT 200000)
@@ -45,7 +42,7 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint, bigint)
     IS 'what a worker would get: pending, due again, or with an expired claim';
 
--- find_processing returns the events in live claims.
+-- The events in live claims.
 CREATE OR REPLACE FUNCTION @schema@.find_processing(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
@@ -74,8 +71,7 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'events in live claims';
 
--- find_failed returns the events that failed and will be tried again at due_at; NULL: once the
--- event that they wait behind is delivered.
+-- What failed and will be tried again at due_at; NULL: after the event before it.
 CREATE OR REPLACE FUNCTION @schema@.find_failed(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
@@ -85,16 +81,7 @@ LANGUAGE sql STABLE AS $outbox$
     SELECT p.consumer, p.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
            p.attempts, p.due_at, p.error, e.created_at
     FROM @schema@.parked p
-    -- The event, or, if it was trimmed, its dead letter, which is a full copy.
-    CROSS JOIN LATERAL (
-        SELECT i.id, i.type, i.aggregate_type, i.aggregate_id, i.payload, i.created_at
-        FROM @schema@.event i
-        WHERE i.seq = p.seq
-        UNION ALL
-        SELECT d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload, d.created_at
-        FROM @schema@.dead d
-        WHERE d.consumer = p.consumer AND d.seq = p.seq
-        LIMIT 1) e
+    CROSS JOIN LATERAL @include parked_event(p.consumer, p)@ e
     WHERE (p.attempts > 0 OR p.failing_since IS NOT NULL)
       AND p.seq > $3 AND ($2 IS NULL OR p.consumer = $2)
       AND NOT EXISTS (SELECT 1 FROM @schema@.claim k
@@ -106,7 +93,7 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.find_failed(int, text, bigint)
     IS 'what failed and will be tried again';
 
--- find_abandoned returns dead letters that were not sent back.
+-- Returns dead letters that were not sent back.
 CREATE OR REPLACE FUNCTION @schema@.find_abandoned(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
@@ -123,8 +110,7 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint)
     IS 'dead letters that were not sent back';
 
--- find_published returns delivered events, as long as they are kept. Where SQL cannot evaluate a
--- predicate, a receipt shows that an event was delivered.
+-- Returns delivered events. Where SQL cannot evaluate a predicate, a receipt decides.
 CREATE OR REPLACE FUNCTION @schema@.find_published(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0,
     look bigint DEFAULT 200000)

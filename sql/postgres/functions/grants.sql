@@ -1,7 +1,6 @@
--- parts returns the parts that a role was granted. Each part is recognised by a right that the
--- other parts lack, and that a grant of the tables by hand does not include: init grants the whole
--- part again to every role that has it (see _give), and a role that may read everything must not
--- become an operator.
+-- The parts that a role was granted. Each is recognised by a right that the other parts lack, and
+-- that a grant of the tables by hand does not include: init grants each part again (see _give), and
+-- a role that may read everything must not become an operator.
 CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text
 LANGUAGE sql STABLE AS $outbox$
     SELECT p.part
@@ -22,15 +21,14 @@ LANGUAGE sql STABLE AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@.parts(text) IS 'the parts that a role was given';
 
--- _operates returns whether a role has the part of an operator, directly or by inheritance.
+-- Whether a role has the part of an operator, directly or by inheritance.
 CREATE OR REPLACE FUNCTION @schema@._operates(who name) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT has_function_privilege(who, '@schema@._operator_pause(text, boolean)'::regprocedure,
                                   'EXECUTE')
 $outbox$;
 
--- allow grants an existing role a part: producer, consumer or operator. A role may have several
--- parts, and may be granted the same part again.
+-- Grants an existing role a part, producer, consumer or operator, also again.
 --
 --     consumer  which consumer the role may work on: a name, or a prefix and a *; NULL: every
 --               consumer
@@ -43,8 +41,7 @@ DECLARE
 BEGIN
     PERFORM @schema@._check_grant(part, role, consumer);
     IF tenant IS NOT NULL AND @schema@._tenant_fits(tenant) IS NOT TRUE THEN
-        RAISE EXCEPTION 'tenant: 1 to 1024 bytes, no control character'
-            USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'tenant: 1 to 1024 bytes, no control character' USING ERRCODE = 'OB004';
     END IF;
     IF other <> tenant THEN
         RAISE EXCEPTION 'role "%" is already limited to tenant "%"', role, other
@@ -68,7 +65,7 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS
     'gives a role a part: producer, consumer or operator';
 
--- _check_grant raises an error for an unknown part or role, and for an invalid consumer name.
+-- Raises an error for an unknown part or role, and for an invalid consumer name.
 CREATE OR REPLACE FUNCTION @schema@._check_grant(part text, role text, consumer text) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -92,7 +89,7 @@ BEGIN
 END
 $outbox$;
 
--- _give grants a role the rights that this version needs for a part.
+-- Grants a role the rights that this version needs for a part.
 CREATE OR REPLACE FUNCTION @schema@._give(part text, role text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -114,9 +111,8 @@ BEGIN
 END
 $outbox$;
 
--- disallow revokes a part of a role. Rights that its other parts need stay. With `consumer`,
--- spelled as it was granted, only that consumer is revoked, and the part with the last one. Returns
--- whether the role had the part, or the consumer.
+-- Revokes a part of a role, except rights that its other parts need. With `consumer`, spelled as
+-- granted, only that consumer, and the part with the last one. Returns whether the role had it.
 CREATE OR REPLACE FUNCTION @schema@.disallow(part text, role text, consumer text DEFAULT NULL)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -140,8 +136,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- All rights of the part are revoked, and those that other parts need are granted again. USAGE
-    -- of the schema is revoked last.
+    -- Rights that other parts need are granted again. USAGE of the schema is revoked last.
     FOR r IN SELECT * FROM @schema@._rights(part) x WHERE x.kind <> 'SCHEMA' LOOP
         EXECUTE format('REVOKE ALL ON %s %s FROM %I', r.kind, r.object, role);
     END LOOP;
@@ -155,8 +150,8 @@ BEGIN
 
     -- The role has lost its last part, so it is no longer limited to a tenant.
     DELETE FROM @schema@.held h WHERE h.role = disallow.role;
-    -- The application may have tables in the schema as well. The role keeps USAGE while it has
-    -- rights on any table there.
+    -- The application may have tables in the schema, too: the role keeps USAGE while it has rights
+    -- there.
     IF NOT EXISTS (SELECT 1
                    FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) x,
                         pg_catalog.pg_roles g

@@ -1,8 +1,6 @@
--- handle_once is the inbox. It records in the current transaction that a handler handles a key,
--- which is an event's id or any other text, and returns whether this is the first time. The same
--- key with another payload is an error. Each tenant has its own inbox.
---
--- As with emit, the key may have any type, and each type of payload has its own function.
+-- handle_once is the inbox. It records in the current transaction that a handler handles a key, an
+-- event's id or any other text, and returns whether this is the first time. The same key with
+-- another payload is an error. Each type of payload has its own function, as with emit.
 DO $outbox$
 DECLARE
     p text;

@@ -1,10 +1,7 @@
--- hwm returns the last id that was written to a stream and recorded, in Redis's form
--- (1748100000000-0); NULL if none was. Read it in one snapshot with your rows (REPEATABLE READ):
--- then the rows contain everything that the stream has up to this id, and you can continue to read
--- the stream from there.
---
--- Workers report how far they wrote, and to which stream, so consumers of other tenants do not
--- count. If your workers do not trust each other, name the consumer that writes the stream.
+-- The last id that was written to a stream and recorded, in Redis's form (1748100000000-0); NULL if
+-- none was. In one snapshot with your rows (REPEATABLE READ), these contain everything that the
+-- stream has up to this id. Consumers of other tenants do not count. If your workers do not trust
+-- each other, name the consumer that writes the stream.
 CREATE OR REPLACE FUNCTION @schema@.hwm(stream text) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT m.hi || '-' || m.lo

@@ -1,21 +1,18 @@
--- rebaseline repairs the outbox after it was moved to another cluster, or after its event numbers
--- started over (see _trouble). Returns whether it changed anything. Nothing is lost; some events
--- may be delivered again.
+-- Repairs the outbox after it was moved to another cluster, or after its event numbers started over
+-- (see _trouble). Returns whether it changed anything. Nothing is lost; some events may be
+-- delivered again.
 --
--- It repairs three kinds of trouble.
+-- Moved: up to a lane's window_end its snapshots, from the old cluster, still show which events it
+-- has handed out; all events past it are new. An event that a consumer still needs gets a
+-- transaction number that has ended here and that no lane has seen, any other one that all have
+-- seen.
 --
--- The outbox was moved. The snapshots of a lane are from the old cluster. Up to the lane's
--- window_end they still show which events it has handed out: it was shown none past that, and
--- numbers only grow. All events past it are new, from either cluster. An event that a consumer
--- still needs gets a transaction number that has ended here and that no lane has seen. An event
--- that no consumer needs gets one that all lanes have seen.
+-- Strange events in the same cluster: their transaction number was not assigned yet, or they are
+-- past everything that a lane was shown and still appear to have been seen. They were written with
+-- a number from another cluster, and get the number of this transaction.
 --
--- Events are strange, in the same cluster. Their transaction number was not assigned yet, or they
--- are past everything that a lane was shown and still appear to have been seen by the lane. They
--- were written with a number from another cluster. They get the number of this transaction.
---
--- Event numbers started over. They continue past every known number, and new events get new numbers
--- in their order (see _renumber_events).
+-- Numbers that started over continue past every known number; new events get new numbers in their
+-- order (see _renumber_events).
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
 DECLARE
@@ -28,8 +25,7 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- Only one rebaseline runs at a time. The lock is on one of the outbox's tables, so no
-    -- unrelated role can take it.
+    -- Only one runs at a time. No unrelated role can lock the outbox's own table.
     LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE;
     PERFORM @schema@._lock_consumer(x.name)
     FROM (SELECT y.name FROM @schema@.consumer y ORDER BY y.name) x;
@@ -38,9 +34,14 @@ BEGIN
     found := concat_ws('; ', t.moved, t.numbers, t.sequence);
     PERFORM @schema@._check_whole();
 
-    -- Strange events. This checks all events, where _trouble takes samples.
-    IF @schema@._always_here()
-       AND (t.sequence IS NULL OR t.moved IS NOT NULL OR t.numbers IS NOT NULL) THEN
+    -- Strange events, if neither meta nor a lane has recorded another cluster. This checks all
+    -- events, where _trouble takes samples.
+    IF (t.sequence IS NULL OR t.moved IS NOT NULL OR t.numbers IS NOT NULL)
+       AND EXISTS (SELECT 1 FROM @schema@.meta m
+                   WHERE m.name = 'system_identifier' AND m.value = @schema@._home())
+       AND NOT EXISTS (SELECT 1
+                       FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+                       WHERE split_part(l.home, '/', 1) NOT IN ('?', @schema@._home())) THEN
         PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
         UPDATE @schema@.event x SET xid = DEFAULT
         WHERE x.xid >= pg_snapshot_xmax(pg_current_snapshot())
@@ -76,8 +77,8 @@ BEGIN
         ALTER SEQUENCE @schema@.epoch AS bigint INCREMENT 1 NO MINVALUE NO MAXVALUE NO CYCLE;
     END IF;
 
-    -- Events are repaired before lanes. Claims are taken over while their events can still be
-    -- found: before events get new numbers or, if the outbox was moved, new transaction numbers.
+    -- Claims are taken over while their events can still be found: before events get new numbers
+    -- or, if the outbox was moved, new transaction numbers.
     IF t.moved IS NULL AND t.numbers IS NOT NULL THEN
         PERFORM @schema@._take_over_all();
     END IF;
@@ -89,8 +90,7 @@ BEGIN
     END IF;
     PERFORM @schema@._rebase_lanes(t.moved IS NOT NULL, renumbered > 0);
 
-    -- Samples of progress refer to the old numbers. Parked events that no longer exist would wait
-    -- forever.
+    -- Samples refer to the old numbers. Parked events that no longer exist would wait forever.
     IF t.moved IS NOT NULL OR t.numbers IS NOT NULL THEN
         DELETE FROM @schema@.passed; -- retention starts over
         DELETE FROM @schema@.parked p
@@ -125,8 +125,8 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.rebaseline() IS
     'repairs the outbox after it was moved, or its numbers started over';
 
--- _may_rebaseline returns whether the caller may repair the outbox. Only the owner may. For other
--- roles it raises an error if a repair is needed.
+-- Whether the caller is the owner, who may repair the outbox. For other roles it raises an error if
+-- a repair is needed.
 CREATE OR REPLACE FUNCTION @schema@._may_rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -149,9 +149,8 @@ BEGIN
 END
 $outbox$;
 
--- _lock_events waits until no transaction has uncommitted events, and prevents new ones. It waits
--- for at most `patience`, and then raises an error that names the blocking sessions and the reason
--- for the lock.
+-- Waits until no transaction has uncommitted events, and prevents new ones. After `patience` it
+-- raises an error that names the blocking sessions and the reason for the lock.
 CREATE OR REPLACE FUNCTION @schema@._lock_events(why text, patience text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
@@ -177,8 +176,8 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
 END
 $outbox$;
 
--- _handed_out_there returns whether a lane from another cluster was past an event. It was past no
--- event after its window_end, except those below the floor where its consumer starts.
+-- Whether a lane from another cluster was past an event: after its window_end, only those below the
+-- floor where its consumer starts.
 CREATE OR REPLACE FUNCTION @schema@._handed_out_there(l @schema@.lane, xid xid8, seq bigint)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
@@ -186,8 +185,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
                 ELSE @schema@._handed_out((l).seen, (l).floor, (l).target, (l).pos, xid, seq) END
 $outbox$;
 
--- _began_again returns whether a lane is past an event's number, though the event's transaction
--- began after all that the lane has seen.
+-- Whether a lane is past an event's number, though the event's transaction began after all that the
+-- lane has seen.
 CREATE OR REPLACE FUNCTION @schema@._began_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1
@@ -197,9 +196,8 @@ LANGUAGE sql STABLE AS $outbox$
                      AND _began_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
 
--- _may_be_again returns whether an event may have a number that was assigned before: its number is
--- in the last window of a lane, and its transaction began after that. Either the transaction took
--- the number while the window was being opened, or the number was assigned again.
+-- Whether an event's number may have been assigned before: it is in the last window of a lane, and
+-- its transaction began after that, or took the number while the window was being opened.
 CREATE OR REPLACE FUNCTION @schema@._may_be_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1

@@ -1,10 +1,13 @@
--- settle records how a claim ended, and ends it. Events that no outcome names were delivered. If
--- the worker no longer has the claim, settle does nothing and returns false. It may share a
--- transaction with the effects of the delivery.
+-- Records how a claim ended, and ends it. Events that no outcome names were delivered. If the
+-- worker no longer has the claim, it does nothing and returns false. It may share a transaction
+-- with the effects of the delivery.
 --
 -- outcomes is an array, in the order in which the events were handed out:
+--
 --     [{"seq": 5, "kind": "retry", "attempts": 1, "delay_ms": 1000, "error": "..."}, ...]
--- attempts is the number used so far; if it is left out, this attempt is counted. kind is one of
+--
+-- attempts is the number used so far; if left out, this one is counted. kind is one of
+--
 --     retry      it failed, and will be retried
 --     dead       it failed for good
 --     behind     it was not tried: its key is held back
@@ -50,8 +53,7 @@ $outbox$;
 COMMENT ON FUNCTION @schema@.settle(text, text, bigint, jsonb, bigint) IS
     'records how a claim ended';
 
--- settle also takes outcomes as json and as text, because drivers send JSON as either, or without a
--- type, which the server takes for text.
+-- Drivers send JSON as jsonb, as json, or as text, which is also JSON without a type.
 CREATE OR REPLACE FUNCTION @schema@.settle(
     consumer text, worker text, epoch bigint, outcomes json, release_from bigint DEFAULT 0)
 RETURNS boolean

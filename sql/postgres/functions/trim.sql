@@ -1,5 +1,5 @@
--- trim deletes up to max_rows of the oldest events that every consumer was done with `older_than`
--- ago, and as many old idempotency keys, inbox rows and receipts.
+-- Deletes up to max_rows of the oldest events that every consumer was done with `older_than` ago,
+-- and as many old idempotency keys, inbox rows and receipts.
 --
 --     inbox      the age of inbox rows to delete; NULL: older_than
 --     after      0, or upto of the previous call: events up to there were examined already, and
@@ -10,12 +10,11 @@
 --     kept_more  not all of those were counted
 --     pin        which consumer needs them
 --
--- Samples, which trim takes, show when a consumer was done with an event (see _note_passed). So an
--- event is deleted no sooner than older_than, and at most half a minute later if trim is called
--- often enough. No event is deleted whose own created_at is younger than older_than. A wrong
--- created_at delays no other event: if it is ahead of the clock, the event counts as old as the
--- next event whose created_at is not. An idempotency key is kept for older_than, and as long as its
--- event (see _key_cutoff).
+-- Samples show when a consumer was done with an event (see _note_passed). So an event is deleted no
+-- sooner than older_than, and at most half a minute later if trim is called often enough; never
+-- before its own created_at is that old. An event whose created_at is ahead of the clock counts as
+-- old as the next one whose created_at is not. A key is kept for older_than, and as long as its
+-- event.
 CREATE OR REPLACE FUNCTION @schema@.trim(
     older_than interval, max_rows int DEFAULT 1000, inbox interval DEFAULT NULL,
     after bigint DEFAULT 0,
@@ -57,8 +56,7 @@ BEGIN
         past := f.floor; -- of now
     END IF;
 
-    -- Events are deleted by a range with two ends: with one end the planner might read the whole
-    -- table.
+    -- With only one end of the range the planner might read the whole table.
     sure := @schema@._surely_done();
     first := (SELECT e.seq FROM @schema@.event e WHERE e.seq > after ORDER BY e.seq LIMIT 1);
     SELECT count(*), max(o.seq) INTO old, last

@@ -1,10 +1,9 @@
 -- Adoption of an application's table: which tables can be adopted, the trigger of an adopted table,
 -- and its earlier rows.
 
--- _adopt_source finds a table by its name, quoted as in SQL (shop."Outbox") or not. Without a
--- schema the name must be unique: any role that may create tables in the search_path could decide
--- which of several is found first. Raises an error if the table does not exist or cannot be
--- adopted.
+-- Finds a table by its name, quoted as in SQL (shop."Outbox") or not. Without a schema the name
+-- must be unique: any role that may create tables in the search_path could decide which of several
+-- is found first. Raises an error if the table does not exist or cannot be adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopt_source(source text) RETURNS regclass
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -55,7 +54,7 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_refuse raises an error if a relation cannot be adopted, or was dropped.
+-- Raises an error if a relation cannot be adopted, or was dropped.
 CREATE OR REPLACE FUNCTION @schema@._adopt_refuse(tab regclass) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -75,8 +74,7 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_trusts returns why the outbox's owner must not mark rows of a table; NULL if the owner
--- may.
+-- Why the outbox's owner must not mark rows of a table; NULL if the owner may.
 --
 -- An UPDATE runs the table's triggers, constraints and indexes, and the functions that these call,
 -- with the rights of the role that updates. They could queue a deferred trigger, or change the
@@ -110,16 +108,15 @@ LANGUAGE sql STABLE AS $outbox$
     LIMIT 1
 $outbox$;
 
--- _adopt_decided raises an error if the table was adopted before, and `existing` ('copy' or 'skip';
--- NULL: not given) does not decide about its rows: it is unknown which of them have become events.
--- adopted: the table is adopted now.
+-- Raises an error if the table was adopted before, and `existing` ('copy' or 'skip'; NULL: not
+-- given) does not decide about its rows: it is unknown which of them have become events. adopted:
+-- the table is adopted now.
 CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, adopted boolean, existing text)
 RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF existing NOT IN ('copy', 'skip') THEN
-        RAISE EXCEPTION 'existing "%" is not one of copy, skip', existing
-            USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'existing "%" is not one of copy, skip', existing USING ERRCODE = 'OB004';
     END IF;
     IF adopted AND existing = 'copy' THEN
         RAISE EXCEPTION 'table % is adopted, and its rows became events: copies would be '
@@ -139,8 +136,8 @@ BEGIN
 END
 $outbox$;
 
--- _adopted_name returns the name under which meta records that a table was adopted. It is derived
--- from the table's name, because a dump and restore changes the oid.
+-- The name under which meta records that a table was adopted. It is derived from the table's name,
+-- because a dump and restore changes the oid.
 CREATE OR REPLACE FUNCTION @schema@._adopted_name(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT format('adopted %I.%I', c.relnamespace::regnamespace::text, c.relname)
@@ -148,9 +145,9 @@ LANGUAGE sql STABLE AS $outbox$
     WHERE c.oid = tab
 $outbox$;
 
--- _adoptions lists the triggers of adopted tables, with their functions. The first line of such a
--- function is a comment with its mapping of columns: -- {"id": "id", ...}. inherited: the trigger
--- of a partition, which belongs to the partitioned table.
+-- Lists the triggers of adopted tables, with their functions. The first line of such a function is
+-- a comment with its mapping of columns: -- {"id": "id", ...}. inherited: the trigger of a
+-- partition, which belongs to the partitioned table.
 CREATE OR REPLACE FUNCTION @schema@._adoptions()
 RETURNS TABLE (tab regclass, trigger_name name, func regprocedure, func_name name, body text,
                mapping text, inherited boolean)
@@ -164,22 +161,21 @@ LANGUAGE sql STABLE AS $outbox$
       AND p.proname LIKE E'adopted\\_%'
 $outbox$;
 
--- _adopted returns the name of the trigger that makes events of a table's rows; NULL if the table
--- is not adopted.
+-- The name of the trigger that makes events of a table's rows; NULL if the table is not adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopted(tab regclass) RETURNS name
 LANGUAGE sql STABLE AS $outbox$
     SELECT a.trigger_name FROM @schema@._adoptions() a WHERE a.tab = _adopted.tab
 $outbox$;
 
--- _adopted_mark returns the sentence that marks trigger functions which run no code of the table's
--- owner. The text is stored in databases, and must not change.
+-- The sentence that marks trigger functions which run no code of the table's owner. The text is
+-- stored in databases, and must not change.
 CREATE OR REPLACE FUNCTION @schema@._adopted_mark() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'Of the row nothing is used but what output functions write';
 
--- _adopted_formerly returns the adopted tables whose function was created by an earlier version: it
--- runs casts of the table's owner with the rights of the outbox's owner. init replaces them, unless
--- a table's columns have changed since, or this role may not touch its trigger.
+-- The adopted tables whose function was created by an earlier version: it runs casts of the table's
+-- owner with the rights of the outbox's owner. init replaces them, unless a table's columns have
+-- changed since, or this role may not touch its trigger.
 CREATE OR REPLACE FUNCTION @schema@._adopted_formerly() RETURNS SETOF regclass
 LANGUAGE sql STABLE AS $outbox$
     SELECT a.tab
@@ -187,9 +183,9 @@ LANGUAGE sql STABLE AS $outbox$
     WHERE NOT a.inherited AND strpos(a.body, @schema@._adopted_mark()) = 0
 $outbox$;
 
--- _adopt_again replaces the trigger functions of adopted tables. init calls it, because a new
--- version may convert a row to an event differently. A table whose columns have changed so that it
--- cannot be adopted the same way keeps its function, with a warning (see _adopted_formerly).
+-- Replaces the trigger functions of adopted tables. init calls it, because a new version may
+-- convert a row to an event differently. A table whose columns have changed so that it cannot be
+-- adopted the same way keeps its function, with a warning (see _adopted_formerly).
 CREATE OR REPLACE FUNCTION @schema@._adopt_again() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -205,10 +201,9 @@ BEGIN
     END LOOP;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_again() FROM PUBLIC;
 
--- _adopt_renew recreates the trigger function of an adopted table with the same mapping of columns.
--- Returns whether that changed anything; false for a table that is not adopted.
+-- Recreates the trigger function of an adopted table with the same mapping of columns. Returns
+-- whether that changed anything; false for a table that is not adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopt_renew(tab regclass) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -225,10 +220,9 @@ BEGIN
     RETURN @schema@._adopt_trigger(tab, shape, mapping);
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_renew(regclass) FROM PUBLIC;
 
--- _adopt_trigger creates or replaces the trigger of an adopted table, and its function, which is
--- specific to the table's columns. Returns whether that changed anything.
+-- Creates or replaces the trigger of an adopted table, and its function, which is specific to the
+-- table's columns. Returns whether that changed anything.
 --
 -- The function runs with the rights of the outbox's owner, because the old producer has no rights
 -- on the outbox. So it only converts the columns of a row to text (see _adopt_values), even if they
@@ -300,9 +294,8 @@ BEGIN
     RETURN true;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_trigger(regclass, text, jsonb) FROM PUBLIC;
 
--- _adopt_key returns an SQL expression for the key columns of a row r, as an array of texts.
+-- An SQL expression for the key columns of a row r, as an array of texts.
 CREATE OR REPLACE FUNCTION @schema@._adopt_key(keys name[], r text) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT format('ARRAY[%s]',
@@ -310,10 +303,10 @@ LANGUAGE sql STABLE AS $outbox$
     FROM unnest(keys) WITH ORDINALITY k (name, n)
 $outbox$;
 
--- _adopt_rows reads the rows of a table that are to become events, as texts, into a materialized
--- view, and returns that view; the caller drops it. Besides the texts of _adopt_values the view has
--- row_key, which identifies a row to be marked, and row_nr, the order of the rows. With count, the
--- view has only the number of rows, n.
+-- Reads the rows of a table that are to become events, as texts, into a materialized view, and
+-- returns that view; the caller drops it. Besides the texts of _adopt_values the view has row_key,
+-- which identifies a row to be marked, and row_nr, the order of the rows. With count, the view has
+-- only the number of rows, n.
 --
 -- Even planning a query can run code of the table's owner: in an index, a constraint or a policy.
 -- So the rows are read with the owner's rights and no others, as the server does when it refreshes
@@ -386,4 +379,3 @@ BEGIN
     RETURN rows;
 END
 $outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_rows(regclass, text, jsonb, boolean) FROM PUBLIC;

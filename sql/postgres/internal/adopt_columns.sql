@@ -80,8 +80,8 @@ BEGIN
 END
 $outbox$;
 
--- _base_type returns the type that a domain is based on, directly or through other domains. Other
--- types are returned as they are.
+-- The type that a domain is based on, directly or through other domains. Other types are returned
+-- as they are.
 CREATE OR REPLACE FUNCTION @schema@._base_type(typ oid) RETURNS oid
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -92,9 +92,9 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_text returns an SQL expression for a value v of type typ as text. Some of the server's own
--- types have a cast to text that differs from their output function (a boolean is true, not t).
--- Their text is parsed again and cast, which only the server controls.
+-- An SQL expression for a value v of type typ as text. Some of the server's own types have a cast
+-- to text that differs from their output function (a boolean is true, not t). Their text is parsed
+-- again and cast, which only the server controls.
 CREATE OR REPLACE FUNCTION @schema@._adopt_text(v text, typ regtype) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -119,9 +119,8 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_tenant returns the tenant of a row, or the connection's if the row has none. A connection
--- that works for a tenant, or whose role is bound to one, may write for no other tenant: that is an
--- error.
+-- The tenant of a row, or the connection's if the row has none. A connection that works for a
+-- tenant, or whose role is bound to one, may write for no other tenant: that is an error.
 CREATE OR REPLACE FUNCTION @schema@._adopt_tenant(tenant text) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -139,9 +138,9 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_id returns the event id for a row with this id; NULL: the event gets a new id. A role that
--- is bound to a tenant may never choose ids: it could choose the id of another tenant's event,
--- which would then be mistaken for its own.
+-- The event id for a row with this id; NULL: the event gets a new id. A role that is bound to a
+-- tenant may never choose ids: it could choose the id of another tenant's event, which would then
+-- be mistaken for its own.
 CREATE OR REPLACE FUNCTION @schema@._adopt_id(id text) RETURNS uuid
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -154,14 +153,16 @@ BEGIN
                        WHERE r.rolname = who AND r.rolsuper) THEN
         RETURN NULL;
     END IF;
-    RETURN @schema@._as_uuid(id);
+    -- Checked first: the cast could fail, and with it the INSERT of the row.
+    RETURN CASE WHEN id ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+                THEN id::uuid END;
 END
 $outbox$;
 
--- _adopt_columns maps the columns of a table to the fields of an event. It returns a row for each
--- field that has a column, in a fixed order. The shape ('processed_at', 'debezium', 'auto')
--- determines the usual names, and columns ({"type": "kind", "created_at": ""}) overrides them; ''
--- means that the field has no column. In a table without processed_at, no row counts as processed.
+-- Maps the columns of a table to the fields of an event. It returns a row for each field that has a
+-- column, in a fixed order. The shape ('processed_at', 'debezium', 'auto') determines the usual
+-- names, and columns ({"type": "kind", "created_at": ""}) overrides them; '' means that the field
+-- has no column. In a table without processed_at, no row counts as processed.
 --
 -- A string in single quotes ({"aggregate_type": "'order'"}) is a constant for every row, not a
 -- column. It is returned in literal, which is NULL for a column. typ and category are those of the

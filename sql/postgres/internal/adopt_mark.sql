@@ -1,7 +1,7 @@
 -- Marking rows of adopted tables once their consumer has received them.
 
--- _adopt_mark records that rows of a table are marked in column col once a consumer has received
--- their events. Returns whether that is a change; then the table's trigger has to be recreated.
+-- Records that rows of a table are marked in column col once a consumer has received their events.
+-- Returns whether that is a change; then the table's trigger has to be recreated.
 CREATE OR REPLACE FUNCTION @schema@._adopt_mark(tab regclass, col text, consumer text)
 RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -24,8 +24,8 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_unmark records that the rows of a table are no longer marked. Returns whether they were;
--- then the table's trigger has to be recreated.
+-- Records that the rows of a table are no longer marked. Returns whether they were; then the
+-- table's trigger has to be recreated.
 CREATE OR REPLACE FUNCTION @schema@._adopt_unmark(tab regclass) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -40,8 +40,8 @@ BEGIN
 END
 $outbox$;
 
--- _marks_kept updates consumer.marks: whether rows of any table are marked for that consumer. Turns
--- check only that flag.
+-- Updates consumer.marks: whether rows of any table are marked for that consumer. Turns check only
+-- that flag.
 CREATE OR REPLACE FUNCTION @schema@._marks_kept() RETURNS void
 LANGUAGE sql VOLATILE AS $outbox$
     UPDATE @schema@.consumer c
@@ -49,9 +49,8 @@ LANGUAGE sql VOLATILE AS $outbox$
     WHERE c.marks <> EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = c.name)
 $outbox$;
 
--- _adopt_keys returns the columns that identify a row of a table: its primary key, or a unique
--- index whose columns are never null. Raises an error unless the rows can be marked in column col
--- for this consumer.
+-- The columns that identify a row of a table: its primary key, or a unique index whose columns are
+-- never null. Raises an error unless the rows can be marked in column col for this consumer.
 CREATE OR REPLACE FUNCTION @schema@._adopt_keys(tab regclass, col text, consumer text)
 RETURNS name[]
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -119,8 +118,8 @@ BEGIN
 END
 $outbox$;
 
--- _adopt_stamp returns the SQL expression that marks a row in a column; NULL if the table lacks the
--- column. Raises an error if the column's type cannot be used as a mark.
+-- The SQL expression that marks a row in a column; NULL if the table lacks the column. Raises an
+-- error if the column's type cannot be used as a mark.
 CREATE OR REPLACE FUNCTION @schema@._adopt_stamp(tab regclass, col text) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -149,8 +148,8 @@ BEGIN
 END
 $outbox$;
 
--- _mark_adopted marks the rows of adopted tables whose events a consumer has received, in the
--- transaction that settled them. Under _lock_consumer.
+-- Marks the rows of adopted tables whose events a consumer has received, in the transaction that
+-- settled them. Under _lock_consumer.
 --
 -- An error with a table never prevents an event from being settled: the next turn tries again.
 -- Unless another session has only locked the table, the error is kept in table marking, where
@@ -179,9 +178,9 @@ BEGIN
 END
 $outbox$;
 
--- _mark_table marks the rows of one table, up to 10,000 at a time. It waits for no lock: rows that
--- a session has locked are left for the next turn. Most likely that session delivered them before
--- the table was adopted, and will mark them itself.
+-- Marks the rows of one table, up to 10,000 at a time. It waits for no lock: rows that a session
+-- has locked are left for the next turn. Most likely that session delivered them before the table
+-- was adopted, and will mark them itself.
 --
 -- If a consumer has a predicate, only receipts show which events it received. If it will never
 -- receive an event, the row is not marked, and its record is deleted.

@@ -1,9 +1,8 @@
--- _claim_parked leases parked events that are due, each with the events that wait behind it, and
--- returns the epoch, or NULL. suspect_policy: 0 skips suspect events; 1 claims nothing if the first
--- due event is suspect; 2 and 3 claim a suspect alone, and with 2 a vanished worker counts as an
--- attempt; 4 treats suspects like all other events. No parked event is due before `since`. pull_in:
--- if no event is due from there on, check all of them, including those whose wait grew when the
--- clock was set back. Under _lock_consumer.
+-- Leases parked events that are due, each with the events that wait behind it. suspect_policy: 0
+-- skips suspect events; 1 claims nothing if the first due event is suspect; 2 and 3 claim a suspect
+-- alone, and with 2 a vanished worker counts as an attempt; 4 treats suspects like others. No
+-- parked event is due before `since`. pull_in: if none is due from there on, check all of them,
+-- also those whose wait grew when the clock was set back. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._claim_parked(
     c @schema@.consumer, owner text, max_events int, lease interval, suspect_policy int,
     pull_in boolean, since timestamptz, now timestamptz,
@@ -29,8 +28,8 @@ BEGIN
                                  AND p.due_at >= since AND p.due_at <= now AND p.crashes > 0);
     END IF;
     FOR turn IN 1 .. 2 LOOP
-        -- The due events in order of their time, each with the events that wait behind it. The
-        -- nested loop (no other plan is possible) reads no more rows than are claimed.
+        -- The due events in order of their time, each with those behind it. The nested loop (no
+        -- other plan is possible) reads no more rows than are claimed.
         SELECT coalesce(array_agg(t.seq), '{}'), coalesce(array_agg(t.at), '{}'), min(t.due_at),
                coalesce(bool_or(t.odd), false)
         INTO seqs, rows, due, odd
@@ -114,9 +113,8 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Each event takes along those that wait behind it, up to one that is suspect, in a claim, or
-    -- has a due time. The nested loop (no other plan is possible) returns them in the order of the
-    -- array.
+    -- Each event takes along those behind it, up to one that is suspect, in a claim, or has a due
+    -- time. The nested loop (no other plan is possible) keeps the order of the array.
     IF followed AND NOT suspect THEN
         SELECT array_agg(a.seq), array_agg(a.at) INTO seqs, rows
         FROM (SELECT t.seq, t.at
@@ -148,15 +146,14 @@ BEGIN
 END
 $outbox$;
 
--- Retries of parked events in simple cases, for _turn_next. _claim_parked and _settle_claim handle
--- all cases. Under the consumer's lock.
+-- Retries of parked events in simple cases, for _turn_next, under the consumer's lock.
+-- _claim_parked and _settle_claim handle all cases.
 
--- _due_together finds the parked events that are due, each with the events that wait behind it, and
--- the locations of their rows. seqs is NULL if _claim_parked is needed: an event was in flight
--- during a crash, or another event of its key is in a claim, has a due time, or precedes it. No
--- event is due before `since`. Events of claim `was` may be parked after this query, and must be
--- behind all of these; an event for which that fails needs _claim_parked, too. The event numbers
--- must be those that lane l knows.
+-- Finds the parked events that are due, each with those behind it, and their rows. seqs is NULL if
+-- _claim_parked is needed: an event was in flight during a crash, or another one of its key is in a
+-- claim, has a due time, or precedes it, or the event is not before those of claim `was`, which may
+-- be parked after this query. No event is due before `since`. The event numbers must be those that
+-- lane l knows.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
     OUT seqs bigint[], OUT rows tid[])
@@ -173,8 +170,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- A nested loop: no other plan is possible. Both sides use the intended index: see
-    -- _parked_rows.
+    -- A nested loop: no other plan is possible. Both sides use the intended index (_parked_rows).
     SELECT array_agg(f.seq), array_agg(f.at),
            bool_or(f.odd) OR max(f.seq) > was.from_seq
     INTO seqs, rows, odd
@@ -200,9 +196,9 @@ BEGIN
 END
 $outbox$;
 
--- _take_due puts the parked events at `rows` into claim k. It returns their seqs, in order, and the
--- history of each as one number: for how many milliseconds it has been failing (from bit 24 on),
--- how many attempts it has used (from bit 1 on), and whether it was proven to be at fault.
+-- Puts the parked events at `rows` into claim k. It returns their seqs, in order, and the history
+-- of each as one number: milliseconds it has been failing (from bit 24 on), attempts used (from bit
+-- 1 on), and whether it was proven to be at fault.
 CREATE OR REPLACE FUNCTION @schema@._take_due(
     k @schema@.claim, rows tid[], now timestamptz, OUT seqs bigint[], OUT past bigint[])
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -220,8 +216,8 @@ BEGIN
 END
 $outbox$;
 
--- _settle_retried records how claim k of parked events ended, and notes in their lane how many were
--- delivered. It leaves the claim's own row alone. No parked event has a time before `since`.
+-- Records how claim k of parked events ended, and notes in their lane how many were delivered. It
+-- leaves the claim's own row alone. No parked event has a time before `since`.
 CREATE OR REPLACE FUNCTION @schema@._settle_retried(
     c @schema@.consumer, k @schema@.claim, q @schema@._request, since timestamptz,
     now timestamptz) RETURNS void
@@ -243,9 +239,8 @@ BEGIN
 END
 $outbox$;
 
--- _retried_rows returns the row locations (ctid) of the parked events that claim k holds. They are
--- close together, unless many others were parked between them; then _claimed_rows looks up each
--- one.
+-- The row locations (ctid) of the parked events that claim k holds. They are close together, unless
+-- many others were parked between them.
 CREATE OR REPLACE FUNCTION @schema@._retried_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

@@ -1,13 +1,14 @@
 -- Consumers and their settings.
 
--- _make_consumer creates a consumer and its lanes. Returns false if another session has just
--- created a consumer of that name. The parameters are those of register, which has checked them.
+-- Creates a consumer and its lanes. Returns false if another session has just created a consumer of
+-- that name. The parameters are those of register, which has checked them.
 CREATE OR REPLACE FUNCTION @schema@._make_consumer(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
     start_at text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := @schema@._lane_at_end();
+    tab text;
 BEGIN
     -- window_end must be an assigned seq, because rebaseline treats every event past it as new. So
     -- an explicit start leaves it NULL.
@@ -36,11 +37,9 @@ BEGIN
 
     -- If an earlier consumer of this name was deleted by hand, its leftover rows would determine
     -- the position of the new one.
-    DELETE FROM @schema@.lane x WHERE x.consumer = _make_consumer.consumer;
-    DELETE FROM @schema@.claim x WHERE x.consumer = _make_consumer.consumer;
-    DELETE FROM @schema@.parked x WHERE x.consumer = _make_consumer.consumer;
-    DELETE FROM @schema@.setting x WHERE x.consumer = _make_consumer.consumer;
-    DELETE FROM @schema@.passed x WHERE x.consumer = _make_consumer.consumer;
+    FOREACH tab IN ARRAY '{lane, claim, parked, setting, passed}'::text[] LOOP
+        EXECUTE format('DELETE FROM %s.%I WHERE consumer = $1', '@schema@', tab) USING consumer;
+    END LOOP;
 
     INSERT INTO @schema@.lane
     SELECT _make_consumer.consumer, g, 1, l.seen, l.floor, NULL, NULL, l.window_end, 0, 0, 0, l.home
@@ -49,8 +48,8 @@ BEGIN
 END
 $outbox$;
 
--- _lane_at_end returns a lane positioned at the present end of the events. Only seen, floor,
--- window_end and home are set:
+-- A lane positioned at the present end of the events. Only seen, floor, window_end and home are
+-- set:
 --
 --     seen        the snapshot: everything it shows is behind the lane
 --     floor       no transaction that begins after that snapshot takes a seq up to this one
@@ -92,7 +91,7 @@ BEGIN
 END
 $outbox$;
 
--- _check_settings raises an error for invalid arguments of register.
+-- Raises an error for invalid arguments of register.
 CREATE OR REPLACE FUNCTION @schema@._check_settings(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
     start_at text, how text) RETURNS void
@@ -122,9 +121,9 @@ BEGIN
 END
 $outbox$;
 
--- _keep_filter records the filter of consumer c and its positions in former_filter before the
--- filter is replaced: it applied to all events handed out so far. If no lane has moved since the
--- last replacement, nothing is recorded. Under _lock_consumer.
+-- Records the filter of consumer c and its positions in former_filter before the filter is
+-- replaced: it applied to all events handed out so far. If no lane has moved since the last
+-- replacement, nothing is recorded. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._keep_filter(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -157,8 +156,8 @@ BEGIN
 END
 $outbox$;
 
--- _replace_settings records new settings of consumer c. by_whom is informational. The last 100
--- generations are kept. Under _lock_consumer.
+-- Records new settings of consumer c. by_whom is informational. The last 100 generations are kept.
+-- Under _lock_consumer.
 --
 -- Settings that were replaced before are refused unless they are restored on purpose (how =
 -- 'purpose'). Otherwise a worker that starts with an old configuration would replace a newer filter
@@ -214,10 +213,10 @@ BEGIN
 END
 $outbox$;
 
--- _replace_lanes replaces the lanes of consumer c, whose order or number of lanes has changed, with
--- `lanes` new ones that begin at `l` (see _lane_at_end). c is the consumer before the change.
--- Raises an error unless the consumer has finished all events up to there, because events of one
--- key could overtake each other. Under _lock_consumer.
+-- Replaces the lanes of consumer c, whose order or number of lanes has changed, with `lanes` new
+-- ones that begin at `l` (see _lane_at_end). c is the consumer before the change. Raises an error
+-- unless the consumer has finished all events up to there, because events of one key could overtake
+-- each other. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._replace_lanes(c @schema@.consumer, lanes int, l @schema@.lane)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -231,18 +230,18 @@ BEGIN
     -- Is any event claimed, parked, or unread, in the open window of a lane or after it?
     IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
        OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
-       OR EXISTS (SELECT 1 FROM @schema@._lanes(c.name, c.lanes) x
-                  WHERE x.lane >= 0
-                    AND CASE WHEN x.target IS NULL
-                             THEN @schema@._window_next(x.seen, x.floor, l.seen, start,
-                                                        9223372036854775807, c.tenant)
-                             ELSE coalesce(@schema@._window_next(x.seen, x.floor, x.target,
-                                                                 greatest(x.pos, start),
-                                                                 x.window_end, c.tenant),
-                                           @schema@._window_next(x.target, x.next_floor, l.seen,
-                                                                 start, 9223372036854775807,
-                                                                 c.tenant))
-                        END IS NOT NULL) THEN
+       OR EXISTS (SELECT 1
+                  FROM @schema@._lanes(c.name, c.lanes) x
+                  CROSS JOIN LATERAL (
+                      SELECT x.seen, x.floor, x.target, greatest(x.pos, start) AS pos, x.window_end
+                      WHERE x.target IS NOT NULL
+                      UNION ALL
+                      SELECT coalesce(x.target, x.seen),
+                             CASE WHEN x.target IS NULL THEN x.floor ELSE x.next_floor END,
+                             l.seen, start, 9223372036854775807) w
+                  CROSS JOIN LATERAL @schema@._window_step(w.seen, w.floor, w.target, w.pos,
+                                                           w.window_end, NULL, c.tenant) s
+                  WHERE x.lane >= 0 AND s.next IS NOT NULL) THEN
         RAISE EXCEPTION 'consumer "%" still has undelivered events: its order and lanes can change '
             'only when it has none', c.name
             USING ERRCODE = 'OB001', HINT = 'run it with the old settings and --drain first';
@@ -262,13 +261,12 @@ BEGIN
 END
 $outbox$;
 
--- _report records a report of a consumer's worker, for operators. While a sink stays down,
--- report_at stays at the first report, so that it shows since when.
+-- Records a report of a consumer's worker, for operators. While a sink stays down, report_at stays
+-- at the first report, so that it shows since when.
 CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- See internal/wrappers.sql.
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN -- see wrappers.sql
         PERFORM @schema@._worker_report(consumer, said);
         RETURN;
     END IF;

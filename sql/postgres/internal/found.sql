@@ -1,8 +1,8 @@
 -- Finding events by their state.
 
--- _states returns the rows of view delivery for a few events and consumer `target` (NULL: every
--- consumer), with their receipts, in order of seq. Each event is looked up by index; a plan for
--- many events would read whole tables.
+-- The rows of view delivery for a few events and consumer `target` (NULL: every consumer), with
+-- their receipts, in order of seq. Each event is looked up by index; a plan for many events would
+-- read whole tables.
 CREATE OR REPLACE FUNCTION @schema@._states(seqs bigint[], target text)
 RETURNS TABLE (seq bigint, consumer text, state text, attempts int, due_at timestamptz, error text,
                predicate text, received_at timestamptz, sink_id text)
@@ -17,11 +17,11 @@ AS $outbox$
     ORDER BY d.seq
 $outbox$;
 
--- _seq_of returns the seq of the event with an id; NULL if it finds none. No index on id exists,
--- because it would slow down every emit. An id (UUIDv7) begins with its creation time, so ids
--- roughly grow with seq: a binary search finds the neighbourhood, which is then scanned. An id of
--- another kind, or one created while a clock was wrong, may be anywhere: then the newest `look`
--- events are searched, or all events if look is NULL.
+-- The seq of the event with an id; NULL if it finds none. No index on id exists, because it would
+-- slow down every emit. An id (UUIDv7) begins with its creation time, so ids roughly grow with seq:
+-- a binary search finds the neighbourhood, which is then scanned. An id of another kind, or one
+-- created while a clock was wrong, may be anywhere: then the newest `look` events are searched, or
+-- all events if look is NULL.
 CREATE OR REPLACE FUNCTION @schema@._seq_of(id uuid, look bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET jit = off AS $outbox$
 DECLARE
@@ -61,10 +61,9 @@ BEGIN
 END
 $outbox$;
 
--- _exceptional returns the seqs of events that may be in state `wanted` for consumer `whose` (NULL:
--- any consumer) because of a record about them: they are parked, dead, ended, in a claim, or late.
--- Some may be in another state, and the events of some dead letters no longer exist: _states
--- decides.
+-- The seqs of events that may be in state `wanted` for consumer `whose` (NULL: any consumer)
+-- because of a record about them: they are parked, dead, ended, in a claim, or late. Some may be in
+-- another state, and the events of some dead letters no longer exist: _states decides.
 --
 -- The list is complete for failed, expired, dropped and in-flight. For pending and unprocessed
 -- (pending, or failed and due again) it is complete up to _low. For other states it lists the
@@ -119,7 +118,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
                         WHERE i.xid = late.xid ORDER BY i.seq OFFSET 0) e -- by the index
 $outbox$;
 
--- _found lists at most max_events events past after_seq, in order of seq. wanted is `unprocessed`
+-- Lists at most max_events events past after_seq, in order of seq. wanted is `unprocessed`
 -- (pending, or failed and due again: the events that a worker would get) or `published`
 -- (delivered). target is one consumer; NULL means all.
 --
@@ -179,11 +178,11 @@ BEGIN
 END
 $outbox$;
 
--- _look_end returns the last number that _found may scan; NULL if the scan is unbounded. From the
--- first number that may concern a consumer on, _found may scan `look` numbers, divided among the
--- consumers. If many events have a matching type, it may scan fewer, because determining the state
--- of an event takes as long as scanning 20 numbers. Listed events are not wasted scans, so both
--- bounds grow by max_events. If look or max_events is NULL, the scan is unbounded.
+-- The last number that _found may scan; NULL if the scan is unbounded. From the first number that
+-- may concern a consumer on, _found may scan `look` numbers, divided among the consumers. If many
+-- events have a matching type, it may scan fewer, because determining the state of an event takes
+-- as long as scanning 20 numbers. Listed events are not wasted scans, so both bounds grow by
+-- max_events. If look or max_events is NULL, the scan is unbounded.
 CREATE OR REPLACE FUNCTION @schema@._look_end(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
 RETURNS bigint
@@ -216,9 +215,9 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
       AND EXISTS (SELECT FROM s, @schema@.event i WHERE i.seq > b.until AND i.seq <= s.high)
 $outbox$;
 
--- _scopes returns for each consumer the range (low < seq <= high) that can hold unprocessed or
--- published events, apart from those that _exceptional finds. judged: the consumer's present
--- patterns alone do not determine which events it was given.
+-- Returns for each consumer the range (low < seq <= high) that can hold unprocessed or published
+-- events, apart from those that _exceptional finds. judged: the consumer's present patterns alone
+-- do not determine which events it was given.
 CREATE OR REPLACE FUNCTION @schema@._scopes(wanted text, target text, after_seq bigint)
 RETURNS TABLE (name text, tenant text, type_like text[], judged boolean, low bigint, high bigint)
 LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
@@ -244,9 +243,9 @@ LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
     WHERE wanted = 'published' AND (target IS NULL OR c.name = target)
 $outbox$;
 
--- _candidates returns the events of a scope that match the consumer's patterns. If judged is true,
--- it also returns events that a former filter may have selected, or whose end is recorded. It is
--- inlined, so that a caller's LIMIT bounds the scan.
+-- The events of a scope that match the consumer's patterns. If judged is true, it also returns
+-- events that a former filter may have selected, or whose end is recorded. It is inlined, so that a
+-- caller's LIMIT bounds the scan.
 CREATE OR REPLACE FUNCTION @schema@._candidates(
     consumer text, of_tenant text, patterns text[], judged boolean, low bigint, high bigint)
 RETURNS TABLE (seq bigint)

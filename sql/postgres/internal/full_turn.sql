@@ -1,8 +1,6 @@
--- _turn_full handles every kind of turn; see _turn. head: see _claim_fresh.
---
--- The steps, each under the consumer's lock: check that this is still the outbox that the consumer
--- knows (_turn_home); take over expired claims; settle; claim (_turn_claim); store the positions of
--- the lanes.
+-- Handles every kind of turn, under the consumer's lock: check that this is still the outbox that
+-- the consumer knows (_turn_home); take over expired claims; settle; claim (_turn_claim); store the
+-- lanes. head: see _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._turn_full(q @schema@._request, head bigint)
 RETURNS @schema@._answer
 LANGUAGE plpgsql VOLATILE
@@ -47,11 +45,8 @@ BEGIN
         END IF;
     END IF;
     IF NOT surely_idle THEN
-        IF q.known IS NULL AND q.max_events > 0 AND q.epoch = 0 THEN
-            waited := @schema@._try_consumer(q.consumer);
-        ELSE
-            waited := @schema@._lock_consumer(q.consumer);
-        END IF;
+        waited := @schema@._lock_consumer(
+            q.consumer, q.known IS NULL AND q.max_events > 0 AND q.epoch = 0);
         IF waited IS NULL THEN
             r := @schema@._no_answer(q.place, NULL);
             r.busy := true;
@@ -82,8 +77,8 @@ BEGIN
         RETURN r;
     END IF;
 
-    -- The query of _places, written out. PostgreSQL replans it if a column is added to the table,
-    -- which it would not notice behind a function.
+    -- The query of _places, written out: behind a function, PostgreSQL would not notice that a
+    -- column was added to the table.
     SELECT array_agg(x.place ORDER BY n), max((x.place).claims_from) INTO ls, claims_from
     FROM generate_series(-1, c.lanes - 1) AS n,
          LATERAL (SELECT y AS place FROM @schema@.lane y
@@ -182,12 +177,11 @@ BEGIN
 END
 $outbox$;
 
--- _turn_repair ends a turn that found an outbox other than the one the consumer knows. It settles,
--- repairs the outbox (wrong describes the problem; NULL: it was already repaired), and claims
--- nothing. A repair may end all claims, and then existing events are delivered again. So a claim
--- that was delivered whole is settled before the repair. Other outcomes name events by seq, which
--- may belong to other events now: they are settled after the repair, if the claim still exists.
--- Under _lock_consumer.
+-- Ends a turn that found another outbox than the consumer knows: it settles, repairs (wrong
+-- describes the problem; NULL: already repaired), and claims nothing. A repair may end all claims,
+-- so a claim that was delivered whole is settled before it. Other outcomes name events by seq,
+-- which may now be other events: they are settled after it, if the claim still exists. Under
+-- _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_repair(
     c @schema@.consumer, q @schema@._request, wrong text, now timestamptz,
     INOUT r @schema@._answer)
@@ -209,8 +203,7 @@ BEGIN
 END
 $outbox$;
 
--- _settle_only settles a claim without the other steps of a turn. Returns false if the worker no
--- longer has the claim. Under _lock_consumer.
+-- Settles a claim, and returns false if the worker no longer has it. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_only(
     c @schema@.consumer, q @schema@._request, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -232,20 +225,20 @@ BEGIN
 END
 $outbox$;
 
--- _ms_until returns the milliseconds from now to due, rounded up; -1 if due is NULL.
+-- The milliseconds from now to due, rounded up; -1 if due is NULL.
 CREATE OR REPLACE FUNCTION @schema@._ms_until(due timestamptz, now timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN $1 IS NULL THEN -1
             ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
 
--- _turn_claim makes the claim of _turn_full: parked events that are due, or the next events of a
--- free lane; q.parked_first decides which are tried first. It fills in r, ls and dirty. due is when
--- the first event or lane that it skipped is due; first_due is the first time of a parked event, or
--- NULL if none is parked. astray: event numbers restarted, and nothing was claimed; the changed
--- lanes have to be stored before the repair. Under _lock_consumer.
+-- Makes the claim of _turn_full: of parked events that are due, or of the next events of a free
+-- lane, as q.parked_first says. due is when the first event or lane that it skipped is due;
+-- first_due is the first time of a parked event, NULL if none is parked. astray: event numbers
+-- restarted, and nothing was claimed; the changed lanes have to be stored before the repair. Under
+-- _lock_consumer.
 --
--- A worker that holds a claim joins lanes (see groups.sql). A worker without one takes a single
--- lane, and leaves the others to workers that start at the same time. The only worker of a process
+-- A worker that holds a claim joins lanes (see groups.sql). One without a claim takes a single
+-- lane, and leaves the others to workers that start at the same time; the only worker of a process
 -- passes lane_hint -1, and takes all lanes of a new consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, q @schema@._request, head bigint, now timestamptz,
@@ -390,8 +383,7 @@ BEGIN
         END IF;
     END IF;
 
-    -- If an answer was lost, the worker does not know its own claim, and waits for it as for a
-    -- claim of another worker.
+    -- If an answer was lost, the worker waits for its own claim as for another worker's.
     SELECT coalesce(min(x.locked_until) FILTER (WHERE x.locked_until > now
                         AND (x.owner <> q.owner OR x.epoch <> ALL (q.known))), due),
            count(*)
@@ -405,13 +397,12 @@ BEGIN
 END
 $outbox$;
 
--- _held returns the events of lane l's open window with a seq in (from_seq, to_seq] that have to
--- wait behind a parked event of their key. n is the number of events in the range. If few keys are
--- held up, _held reads all of them, by the first parked event of each, which has a due time, none
--- before `since`. A worker that computes keys (sample) then gets these keys, and looks up its
--- events itself. Otherwise _held looks up the key of each event. If the seqs are close together,
--- `held` may include events of other windows: the caller has none of them, and excluding them would
--- take longer.
+-- The events of lane l's open window with a seq in (from_seq, to_seq], n of them, that have to wait
+-- behind a parked event of their key. If few keys are held up, it reads them all, by the first
+-- parked event of each, which has a due time, none before `since`. A worker that computes keys
+-- (sample) then gets the keys, and finds its events itself. Otherwise _held looks up the key of
+-- each event. If the seqs are close together, `held` may include events of other windows, which the
+-- caller does not have.
 CREATE OR REPLACE FUNCTION @schema@._held(
     c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz,
     sample bigint, OUT held bigint[], OUT keys bigint[])
@@ -447,9 +438,8 @@ BEGIN
 END
 $outbox$;
 
--- _held_keys returns the keys of the parked events that have a due time, at most max_keys of them.
--- Every held-up key is among these, since its first event has a due time. No due time is before
--- `since`.
+-- The keys of at most max_keys parked events with a due time, which include every held-up key. No
+-- due time is before `since`.
 CREATE OR REPLACE FUNCTION @schema@._held_keys(consumer text, since timestamptz, max_keys bigint)
 RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -460,18 +450,16 @@ BEGIN
 END
 $outbox$;
 
--- _knows_keys returns whether a worker computes keys as _key does, which its hash of a sample key
--- proves. The worker hashes UTF-8, so this server has to hash the same bytes.
+-- Whether a worker computes keys as _key does, which its hash of a sample proves. The worker hashes
+-- UTF-8, so this server must hash the same bytes.
 CREATE OR REPLACE FUNCTION @schema@._knows_keys(sample bigint) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a few bytes'), false)
        AND getdatabaseencoding() IN ('UTF8', 'SQL_ASCII');
 
--- _idle returns whether a consumer certainly has nothing to do: it has no claim, no parked event
--- that is due, no unseen event and no position to advance, and the outbox is the one it knows. It
--- takes no lock and writes nothing. If idle is false, _turn_full checks again under the lock. due
--- and through are the answers that _turn_full would give. A single statement reads everything at
--- one moment.
+-- Whether a consumer certainly has nothing to do: no claim, no parked event that is due, no unseen
+-- event, no position to advance, and the outbox it knows. It takes no lock and writes nothing; one
+-- statement reads everything at one moment. due and through are as in _turn_full.
 CREATE OR REPLACE FUNCTION @schema@._idle(
     c @schema@.consumer, pull_in boolean, now timestamptz,
     OUT idle boolean, OUT due timestamptz, OUT through boolean)
@@ -491,8 +479,7 @@ BEGIN
                        (l.target IS NULL
                         AND l.floor >= s.head
                         AND (l.window_end <= s.head) IS NOT FALSE
-                        -- No event is new by its xid or its seq, and none is of a transaction that
-                        -- was running when the lane last polled.
+                        -- No event is new by its xid or seq, or late.
                         AND NOT EXISTS (SELECT 1 FROM @schema@.event e
                                         WHERE e.xid >= pg_snapshot_xmax(l.seen))
                         AND NOT EXISTS (SELECT 1 FROM @schema@.event e

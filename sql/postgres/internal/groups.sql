@@ -8,22 +8,22 @@
 -- no leader. (3) Only _join_lanes and _split_lanes form and split groups; a function that stores a
 -- row returned by _lanes makes that lane stand alone, and has to store all lanes of the consumer.
 
--- _members returns the lanes of a row of lane or claim.
+-- The lanes of a row of lane or claim.
 CREATE OR REPLACE FUNCTION @schema@._members(members bigint, lane int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(members, 1::bigint << lane);
 
--- _is_member returns whether lane n is one of the lanes of such a row.
+-- Whether lane n is one of the lanes of such a row.
 CREATE OR REPLACE FUNCTION @schema@._is_member(members bigint, lane int, n int) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (coalesce(members, 1::bigint << lane) >> n) & 1 = 1; -- each used once: can be inlined
 
--- _all_lanes returns the members of a group of all lanes.
+-- The members of a group of all lanes.
 CREATE OR REPLACE FUNCTION @schema@._all_lanes(lanes int) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN lanes >= 64 THEN -1 ELSE (1::bigint << lanes) - 1 END;
 
--- _same_place returns whether two leaders stand at the same place.
+-- Whether two leaders stand at the same place.
 CREATE OR REPLACE FUNCTION @schema@._same_place(l @schema@.lane, o @schema@.lane) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (o).pos
@@ -32,16 +32,16 @@ RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (
        AND (l).window_end IS NOT DISTINCT FROM (o).window_end
        AND (l).home IS NOT DISTINCT FROM (o).home;
 
--- _is_kept returns whether a leader is kept for a worker other than `owner`. A clock that was ahead
--- must not prolong that.
+-- Whether a leader is kept for a worker other than `owner`. A clock that was ahead must not prolong
+-- that.
 CREATE OR REPLACE FUNCTION @schema@._is_kept(l @schema@.lane, owner text, now timestamptz)
 RETURNS boolean
 LANGUAGE sql IMMUTABLE
 RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now
                 AND (l).kept_until <= now + interval '6 seconds', false);
 
--- _join_lanes adds every leader at the position of lane `lead` to its group, except those with a
--- lane in `busy`, and those that are kept for another worker. ls and dirty are as in _turn_full.
+-- Adds every leader at the position of lane `lead` to its group, except those with a lane in
+-- `busy`, and those that are kept for another worker. ls and dirty are as in _turn_full.
 CREATE OR REPLACE FUNCTION @schema@._join_lanes(
     lead int, busy bigint, owner text, now timestamptz,
     INOUT ls @schema@.lane[], INOUT dirty boolean[])
@@ -79,11 +79,11 @@ BEGIN
 END
 $outbox$;
 
--- _split_lanes splits a group for a worker that finds nothing to do because other workers have the
--- lanes. Half of the largest group that still has events to claim is kept for the worker, which can
--- claim there once the claims that cover these lanes are settled. A group kept for another worker
--- is split as well, so that several workers that start at once each get a share. promised: lanes
--- are kept for the worker, which should ask again soon.
+-- Splits a group for a worker that finds nothing to do because other workers have the lanes. Half
+-- of the largest group that still has events to claim is kept for the worker, which can claim there
+-- once the claims that cover these lanes are settled. A group kept for another worker is split as
+-- well, so that several workers that start at once each get a share. promised: lanes are kept for
+-- the worker, which should ask again soon.
 CREATE OR REPLACE FUNCTION @schema@._split_lanes(
     c @schema@.consumer, busy bigint, owner text, now timestamptz,
     INOUT ls @schema@.lane[], INOUT dirty boolean[], OUT promised boolean)
@@ -106,8 +106,9 @@ BEGIN
         CONTINUE WHEN l.members IS NULL OR l.target IS NULL
                    OR (l.members & busy = 0 AND NOT @schema@._is_kept(l, owner, now));
         size := length(replace(l.members::bit(64)::text, '0', ''));
-        IF size > largest AND @schema@._window_next(l.seen, l.floor, l.target, l.pos, l.window_end,
-                                                    c.tenant) IS NOT NULL THEN
+        IF size > largest
+           AND (@schema@._window_step(l.seen, l.floor, l.target, l.pos, l.window_end, NULL,
+                                      c.tenant)).next IS NOT NULL THEN
             largest := size;
             from_lane := l.lane;
         END IF;
@@ -153,8 +154,8 @@ BEGIN
 END
 $outbox$;
 
--- _behind_first returns the leaders among the lanes ls, those furthest behind first, so that groups
--- at different positions meet. Among leaders at the same position, `hint` is first.
+-- The leaders among the lanes ls, those furthest behind first, so that groups at different
+-- positions meet. Among leaders at the same position, `hint` is first.
 CREATE OR REPLACE FUNCTION @schema@._behind_first(ls @schema@.lane[], hint int) RETURNS int[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT array_agg(x.lane ORDER BY pg_snapshot_xmax(x.seen), x.target IS NOT NULL, x.pos,
@@ -164,8 +165,8 @@ LANGUAGE sql IMMUTABLE AS $outbox$
     WHERE x.lane >= 0 AND x.leader IS NULL
 $outbox$;
 
--- _meets returns where lane `lead` may meet other groups: upto is the position of the next free
--- group in its window, and other is the group furthest ahead, in another window. See _claim_fresh.
+-- Where lane `lead` may meet other groups: upto is the position of the next free group in its
+-- window, and other is the group furthest ahead, in another window. See _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._meets(
     lead int, busy bigint, owner text, now timestamptz, ls @schema@.lane[],
     OUT upto bigint, OUT other @schema@.lane)

@@ -1,7 +1,7 @@
 -- Checks whether this is still the outbox that a consumer knows.
 
--- _home returns the system identifier of this cluster; NULL if the role may not read it. A session
--- stays in its cluster, so the setting outbox.cluster caches it.
+-- The system identifier of this cluster; NULL if the role may not read it. A session stays in its
+-- cluster, so the setting outbox.cluster caches it.
 CREATE OR REPLACE FUNCTION @schema@._home() RETURNS text
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -19,37 +19,25 @@ BEGIN
 END
 $outbox$;
 
--- _here returns the place of the outbox, which lanes record (lane.home): cluster/sequence/file, for
--- the sequence of event numbers. If a lane has recorded another place, the outbox was moved, or the
--- sequence was changed: ALTER SEQUENCE and TRUNCATE ... RESTART IDENTITY always assign the sequence
--- a new file, and make sessions drop cached numbers.
+-- The place of the outbox, which lanes record (lane.home): cluster/sequence/file, for the sequence
+-- of event numbers. If a lane has recorded another place, the outbox was moved, or the sequence was
+-- changed: ALTER SEQUENCE and TRUNCATE ... RESTART IDENTITY always assign the sequence a new file,
+-- and make sessions drop cached numbers.
 CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text
 LANGUAGE sql VOLATILE
 RETURN concat(coalesce(@schema@._home(), '?'), '/',
               '@schema@.event_seq_seq'::regclass::oid, '/',
               pg_relation_filenode('@schema@.event_seq_seq'::regclass));
 
--- _at_home returns whether `home`, which a lane has recorded, is the place `here` (see _here). For
--- a role that may not read the cluster's identity, the sequence and its file decide.
+-- Whether `home`, which a lane has recorded, is the place `here` (see _here). For a role that may
+-- not read the cluster's identity, the sequence and its file decide.
 CREATE OR REPLACE FUNCTION @schema@._at_home(home text, here text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(home = here
                 OR (here LIKE '?/%' AND substr(home, strpos(home, '/')) = substr(here, 2)), false);
 
--- _always_here returns whether the outbox has always been in this cluster, as far as is known:
--- neither a lane nor meta has recorded another cluster.
-CREATE OR REPLACE FUNCTION @schema@._always_here() RETURNS boolean
-LANGUAGE sql VOLATILE AS $outbox$
-    SELECT NOT EXISTS (SELECT 1
-                       FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
-                       WHERE l.home IS NOT NULL
-                         AND split_part(l.home, '/', 1) NOT IN ('?', @schema@._home()))
-       AND EXISTS (SELECT 1 FROM @schema@.meta m
-                   WHERE m.name = 'system_identifier' AND m.value = @schema@._home())
-$outbox$;
-
--- _trouble checks whether this is still the outbox that its lanes know. Each result is NULL, or
--- describes a problem.
+-- Checks whether this is still the outbox that its lanes know. Each result is NULL, or describes a
+-- problem.
 --
 -- moved: the outbox came from another cluster, so its transaction numbers mean nothing here, and
 -- have to be replaced (rebaseline) before any session reads.
@@ -186,8 +174,8 @@ BEGIN
 END
 $outbox$;
 
--- _repair_outbox runs rebaseline for a caller that holds the lock of a consumer. why describes the
--- problem, for the error message if it cannot be repaired now.
+-- Runs rebaseline for a caller that holds the lock of a consumer. why describes the problem, for
+-- the error message if it cannot be repaired now.
 CREATE OR REPLACE FUNCTION @schema@._repair_outbox(why text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -208,10 +196,10 @@ BEGIN
 END
 $outbox$;
 
--- _turn_home checks whether this is still the outbox that the lanes of a consumer know. wrong: why
--- the outbox has to be repaired first. repaired: it was repaired, and the turn has to start over.
--- here: the lanes have to record this as their place. moved: the lanes have recorded another place,
--- so the head read before the lock means nothing to them. Under _lock_consumer.
+-- Checks whether this is still the outbox that the lanes of a consumer know. wrong: why the outbox
+-- has to be repaired first. repaired: it was repaired, and the turn has to start over. here: the
+-- lanes have to record this as their place. moved: the lanes have recorded another place, so the
+-- head read before the lock means nothing to them. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_home(
     ls @schema@.lane[], OUT wrong text, OUT repaired boolean, OUT here text, OUT moved boolean)
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -252,9 +240,9 @@ BEGIN
 END
 $outbox$;
 
--- _check_fed raises an error while an enabled subscription writes to table event. Events from
--- logical replication have transaction numbers of another cluster. The lanes here would consider
--- them seen and skip them, so no event is handed out while more may arrive.
+-- Raises an error while an enabled subscription writes to table event. Events from logical
+-- replication have transaction numbers of another cluster. The lanes here would consider them seen
+-- and skip them, so no event is handed out while more may arrive.
 CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

@@ -1,17 +1,14 @@
 -- The inbox: the keys that each handler has handled.
 
--- _handle records that a handler handles a key, with the hash of its event. It returns NULL the
--- first time, and the recorded hash after that. If another transaction is recording the same key,
--- _handle waits for it.
+-- Records that a handler handles a key, with the hash of its event. It returns NULL the first time,
+-- and the recorded hash after that. If another transaction is recording the same key, _handle waits
+-- for it.
 CREATE OR REPLACE FUNCTION @schema@._handle(handler text, key text, content bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     whose text := coalesce(current_setting('outbox.tenant', true), '');
 BEGIN
-    -- Only the owner may write to the tables; others go through a wrapper.
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._worker_handle(handler, key, content);
-    END IF;
+    @include through(_worker_handle(handler, key, content))@
     INSERT INTO @schema@.handled (tenant, handler, key, hash)
     VALUES (whose, _handle.handler, _handle.key, content)
     ON CONFLICT DO NOTHING;
@@ -24,16 +21,13 @@ BEGIN
 END
 $outbox$;
 
--- _handle_all records many events in the inbox, in the current transaction: each handler handles
--- its key. It returns true if this was the first time for all of them; otherwise it records
--- nothing. It avoids ON CONFLICT, which costs three times as much as the row.
+-- Records many events in the inbox, in the current transaction: each handler handles its key. It
+-- returns true if this was the first time for all of them; otherwise it records nothing. It avoids
+-- ON CONFLICT, which costs three times as much as the row.
 CREATE OR REPLACE FUNCTION @schema@._handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- Only the owner may write to the tables; others go through a wrapper.
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._worker_handle_all(handlers, keys);
-    END IF;
+    @include through(_worker_handle_all(handlers, keys))@
     INSERT INTO @schema@.handled (tenant, handler, key, hash)
     SELECT coalesce(current_setting('outbox.tenant', true), ''),
            x.handler, x.key, hashtextextended('', 0)
@@ -44,9 +38,9 @@ EXCEPTION WHEN unique_violation THEN
 END
 $outbox$;
 
--- _handled_before returns which of the given pairs (handler, key) are in the inbox already, as
--- indexes into the arrays, from 1. Each pair takes one probe of the primary key: the settings rule
--- out any plan that reads more, whatever the statistics.
+-- Which of the given pairs (handler, key) are in the inbox already, as indexes into the arrays,
+-- from 1. Each pair takes one probe of the primary key: the settings rule out any plan that reads
+-- more, whatever the statistics.
 CREATE OR REPLACE FUNCTION @schema@._handled_before(handlers text[], keys text[])
 RETURNS SETOF bigint
 LANGUAGE plpgsql STABLE

@@ -1,8 +1,8 @@
 -- The rows of table lane: the positions of a consumer.
 
--- _reached returns the seq up to which lane l has seen all numbers, so that no event up to it can
--- be new to the lane; NULL if that is unknown. The configured start of a consumer (start_at) does
--- not count: it may be ahead of everything that the lane has seen.
+-- The seq up to which lane l has seen all numbers, so that no event up to it can be new to the
+-- lane; NULL if that is unknown. The configured start of a consumer (start_at) does not count: it
+-- may be ahead of everything that the lane has seen.
 CREATE OR REPLACE FUNCTION @schema@._reached(c @schema@.consumer, l @schema@.lane) RETURNS bigint
 LANGUAGE sql STABLE
 RETURN CASE WHEN (l).window_end IS NULL THEN NULL
@@ -11,10 +11,10 @@ RETURN CASE WHEN (l).window_end IS NULL THEN NULL
             WHEN (l).floor <= @include start_of((c))@ THEN NULL
             ELSE least((l).floor, (l).window_end) END;
 
--- _places returns the current rows of a consumer with `lanes` lanes: first lane -1 (the parked
--- events), then each lane. The rows are as stored: the position of a lane in a group is in the row
--- of its leader (see groups.sql). The current row has the highest version, which one backward index
--- probe finds. The function can be inlined into queries.
+-- The current rows of a consumer with `lanes` lanes: first lane -1 (the parked events), then each
+-- lane. The rows are as stored: the position of a lane in a group is in the row of its leader (see
+-- groups.sql). The current row has the highest version, which one backward index probe finds. The
+-- function can be inlined into queries.
 CREATE OR REPLACE FUNCTION @schema@._places(consumer text, lanes int) RETURNS SETOF @schema@.lane
 LANGUAGE sql STABLE ROWS 2 AS $outbox$
     -- Every name is schema-qualified.
@@ -27,9 +27,9 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
                   LIMIT 1) AS l
 $outbox$;
 
--- _lanes returns the position of every lane of a consumer, as if no lanes were grouped: the rows of
--- _places, with the position of the leader for a lane that has one. The columns are listed, so that
--- a column added to the table by hand does no harm.
+-- The position of every lane of a consumer, as if no lanes were grouped: the rows of _places, with
+-- the position of the leader for a lane that has one. The columns are listed, so that a column
+-- added to the table by hand does no harm.
 CREATE OR REPLACE FUNCTION @schema@._lanes(whose text, n_lanes int) RETURNS TABLE (
     consumer text, lane int, version bigint, seen pg_snapshot, floor bigint, target pg_snapshot,
     next_floor bigint, window_end bigint, pos bigint, claims_from bigint, delivered bigint,
@@ -53,8 +53,8 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
                   LIMIT 1) AS p
 $outbox$;
 
--- _check_whole raises an error while a restore is under way. A restore creates keys last, so while
--- they are missing, rows may be missing, too.
+-- Raises an error while a restore is under way. A restore creates keys last, so while they are
+-- missing, rows may be missing, too.
 CREATE OR REPLACE FUNCTION @schema@._check_whole() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -66,8 +66,8 @@ BEGIN
 END
 $outbox$;
 
--- _lost_place always raises an error. It is called for a consumer whose rows in lane are missing,
--- so that it is unknown which events were handed out.
+-- Always raises an error. It is called for a consumer whose rows in lane are missing, so that it is
+-- unknown which events were handed out.
 CREATE OR REPLACE FUNCTION @schema@._lost_place(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -81,7 +81,7 @@ BEGIN
 END
 $outbox$;
 
--- _put_lane makes l the current row of its lane, in place of the version it was made from. Under
+-- Makes l the current row of its lane, in place of the version it was made from. Under
 -- _lock_consumer.
 --
 -- It inserts a row instead of updating one: the newest version is then found at the end of the
@@ -98,8 +98,8 @@ BEGIN
 END
 $outbox$;
 
--- _put_lanes does the same for the changed lanes of a consumer. ls and dirty are as in _turn_full.
--- Old rows are deleted by ctid, as in _turn_batch: one index probe for each.
+-- Does the same for the changed lanes of a consumer. ls and dirty are as in _turn_full. Old rows
+-- are deleted by ctid, as in _turn_batch: one index probe for each.
 CREATE OR REPLACE FUNCTION @schema@._put_lanes(ls @schema@.lane[], dirty boolean[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

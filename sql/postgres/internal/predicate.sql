@@ -1,7 +1,7 @@
--- _wants returns whether a payload matches a predicate, exactly as a relay decides it:
--- src/event/filter.h has the grammar, and a test compares the two. It returns NULL if SQL cannot
--- decide: the predicate is not valid, or asks for a NUL character, which PostgreSQL text cannot
--- hold, or the database's encoding is not UTF8 and the predicate or payload is not ASCII.
+-- Whether a payload matches a predicate, exactly as a relay decides it: src/event/filter.h has the
+-- grammar, and a test compares the two. It returns NULL if SQL cannot decide: the predicate is not
+-- valid, or asks for a NUL character, which PostgreSQL text cannot hold, or the database's encoding
+-- is not UTF8 and the predicate or payload is not ASCII.
 --
 -- The predicate is read from left to right. Each level of parentheses has an element in each array:
 -- any_before (an alternative before the last "or" holds), all_since (all factors since then hold),
@@ -82,8 +82,8 @@ BEGIN
 END
 $outbox$;
 
--- _at_path returns the value at a path of a predicate; NULL if the payload has none. Only an
--- unquoted number indexes an array.
+-- The value at a path of a predicate; NULL if the payload has none. Only an unquoted number indexes
+-- an array.
 CREATE OR REPLACE FUNCTION @schema@._at_path(payload json, path text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -102,9 +102,9 @@ BEGIN
 END
 $outbox$;
 
--- _equals returns whether a value equals a literal of a predicate; NULL if the literal is not
--- valid. Strings are compared after unescaping, numbers by value. Values of different types are
--- never equal, and a missing value equals nothing.
+-- Whether a value equals a literal of a predicate; NULL if the literal is not valid. Strings are
+-- compared after unescaping, numbers by value. Values of different types are never equal, and a
+-- missing value equals nothing.
 CREATE OR REPLACE FUNCTION @schema@._equals(value json, literal text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -126,9 +126,9 @@ BEGIN
 END
 $outbox$;
 
--- _normal_number returns a JSON number in a normal form: digits without leading or trailing zeros,
--- and an exponent. Equal numbers have the same form, however large they are. Only the first 16
--- digits of an exponent count, as in src/base/decimal.c.
+-- A JSON number in a normal form: digits without leading or trailing zeros, and an exponent. Equal
+-- numbers have the same form, however large they are. Only the first 16 digits of an exponent
+-- count, as in src/base/decimal.c.
 CREATE OR REPLACE FUNCTION @schema@._normal_number(number text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT CASE WHEN d.digits = '' THEN '0'
@@ -141,9 +141,8 @@ LANGUAGE sql IMMUTABLE AS $outbox$
          LATERAL (SELECT ltrim(concat(n.m[2], n.m[3]), '0') AS digits) d
 $outbox$;
 
--- _plain_json replaces the escapes in JSON text that PostgreSQL cannot decode: a lone surrogate
--- becomes U+FFFD, as in a relay, and a NUL character becomes U+FDD0, which _wants accepts in no
--- predicate.
+-- Replaces the escapes in JSON text that PostgreSQL cannot decode: a lone surrogate becomes U+FFFD,
+-- as in a relay, and a NUL character becomes U+FDD0, which _wants accepts in no predicate.
 CREATE OR REPLACE FUNCTION @schema@._plain_json(text text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN
@@ -160,9 +159,9 @@ BEGIN
 END
 $outbox$;
 
--- _too_deep returns whether JSON is nested more than 256 levels deep, which a relay rejects. Text
--- with that many brackets is checked more closely: strings are removed first, then the innermost
--- pairs of brackets, level by level.
+-- Whether JSON is nested more than 256 levels deep, which a relay rejects. Text with that many
+-- brackets is checked more closely: strings are removed first, then the innermost pairs of
+-- brackets, level by level.
 CREATE OR REPLACE FUNCTION @schema@._too_deep(document text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN

@@ -1,7 +1,7 @@
 -- Parts of rebaseline, which repairs an outbox that was restored elsewhere, or whose numbers
 -- started over.
 
--- _rebase_lanes records the present place in every lane (see _here).
+-- Records the present place in every lane (see _here).
 --
 -- If the outbox was moved, each lane moves back to the first event that it may not have handed out,
 -- and events get transaction numbers that are valid in this cluster. If events were renumbered,
@@ -60,7 +60,7 @@ BEGIN
 END
 $outbox$;
 
--- _take_over_all takes over every claim of every consumer, as if all leases had expired.
+-- Takes over every claim of every consumer, as if all leases had expired.
 CREATE OR REPLACE FUNCTION @schema@._take_over_all() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -73,9 +73,9 @@ BEGIN
 END
 $outbox$;
 
--- _rebase_shown updates where a consumer started, and which events its former filters covered.
--- Snapshots of the old cluster are meaningless here, so `snap`, a floor, and a list of the covered
--- events past the floor replace them. Events that will be handed out again are no longer covered.
+-- Updates where a consumer started, and which events its former filters covered. Snapshots of the
+-- old cluster are meaningless here, so `snap`, a floor, and a list of the covered events past the
+-- floor replace them. Events that will be handed out again are no longer covered.
 --
 -- It is called after the lanes have moved, and before events get their new transaction numbers.
 CREATE OR REPLACE FUNCTION @schema@._rebase_shown(c @schema@.consumer, snap pg_snapshot)
@@ -136,9 +136,9 @@ BEGIN
 END
 $outbox$;
 
--- _renumber_events assigns new numbers to the events whose numbers were used before, and to the
--- events written after them, in their order. The records of consumers about an event are updated.
--- Returns how many events got a new number.
+-- Assigns new numbers to the events whose numbers were used before, and to the events written after
+-- them, in their order. The records of consumers about an event are updated. Returns how many
+-- events got a new number.
 --
 -- moved and numbers are as _trouble returns them. If numbers is not NULL, the events are locked
 -- already, and the sequence continues past every known number.

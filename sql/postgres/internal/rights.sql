@@ -1,5 +1,5 @@
--- _rights returns exactly the rights that a role needs for its part (producer, consumer, operator).
--- held: the role is limited to a tenant.
+-- Exactly the rights that a role needs for its part (producer, consumer, operator). held: the role
+-- is limited to a tenant.
 --
 -- Apart from emitting, only the owner writes to the tables: workers and operators change rows only
 -- through functions that check them (see _admit). Rights on tables and row-level security limit
@@ -49,9 +49,9 @@ LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT 'USAGE', 'SCHEMA', '@schema@'
 $outbox$;
 
--- _open_to_all returns the functions that every role with USAGE on the schema may call. They run
--- with the rights of the caller, and only read, compute, or call a function that checks the caller.
--- All other functions are for the owner and for the roles that _rights names.
+-- The functions that every role with USAGE on the schema may call. They run with the rights of the
+-- caller, and only read, compute, or call a function that checks the caller. All other functions
+-- are for the owner and for the roles that _rights names.
 CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, _uuid7, _clock,

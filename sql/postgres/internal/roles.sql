@@ -1,8 +1,8 @@
 -- The caller's role, tenant and rights.
 
--- _caller returns the role whose rights count. In a SECURITY DEFINER function current_user is the
--- function's owner, so _caller returns the role that is logged in, or the one set by SET ROLE. A
--- SECURITY DEFINER function can change neither.
+-- The role whose rights count. In a SECURITY DEFINER function current_user is the function's owner,
+-- so _caller returns the role that is logged in, or the one set by SET ROLE. A SECURITY DEFINER
+-- function can change neither.
 --
 -- The server runs some functions as their owner, such as those of an index. The session that runs
 -- one may be a superuser's, and its role is returned: see _admit.
@@ -11,29 +11,28 @@ LANGUAGE sql STABLE
 RETURN CASE WHEN current_setting('role') = 'none' THEN session_user
             ELSE current_setting('role')::name END;
 
--- _owner returns the owner of the outbox.
+-- The owner of the outbox.
 CREATE OR REPLACE FUNCTION @schema@._owner() RETURNS name
 LANGUAGE sql STABLE
 RETURN (SELECT pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
         WHERE c.oid = '@schema@.event'::regclass);
 
--- _inherits returns whether the role `who` has the rights of `role`; false if `role` does not
--- exist.
+-- Whether the role `who` has the rights of `role`; false if `role` does not exist.
 CREATE OR REPLACE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(pg_has_role(who, to_regrole(quote_ident(role))::oid, 'USAGE'), false);
 
--- _name_like returns patterns for LIKE ANY that match the consumers of a name in a grant: mail
--- stands for itself and for mail.anything, mail* for all names with that prefix. The underscore is
--- the only character of a name that LIKE treats specially.
+-- Patterns for LIKE ANY that match the consumers of a name in a grant: mail stands for itself and
+-- for mail.anything, mail* for all names with that prefix. The underscore is the only character of
+-- a name that LIKE treats specially.
 CREATE OR REPLACE FUNCTION @schema@._name_like(granted text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_'), -1) || '%']
             ELSE ARRAY[replace(granted, '_', E'\\_'), replace(granted, '_', E'\\_') || '.%'] END;
 
--- _sees returns patterns for LIKE of the consumers that a role may see, or NULL for all. Operators,
--- and roles that were granted the tables by hand, see all of them. A worker sees its own. The
--- function runs with the rights of its caller, and answers only about the caller (works_here).
+-- Patterns for LIKE of the consumers that a role may see, or NULL for all. Operators, and roles
+-- that were granted the tables by hand, see all of them. A worker sees its own. The function runs
+-- with the rights of its caller, and answers only about the caller (works_here).
 CREATE OR REPLACE FUNCTION @schema@._sees(who name) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name is schema-qualified.
@@ -54,10 +53,10 @@ BEGIN
 END
 $outbox$;
 
--- _acting_for returns the tenant that a role acts for on this connection; '' is the platform, which
--- has access to every tenant. A role that is bound to one tenant acts for it, regardless of the
--- connection's setting outbox.tenant. A role that is bound to several acts for the one that the
--- connection names; NULL if the connection names none of them.
+-- The tenant that a role acts for on this connection; '' is the platform, which has access to every
+-- tenant. A role that is bound to one tenant acts for it, regardless of the connection's setting
+-- outbox.tenant. A role that is bound to several acts for the one that the connection names; NULL
+-- if the connection names none of them.
 --
 -- The function runs with the rights of its caller. About itself, a role learns from the view
 -- held_here. Only a role that may read table held can ask about others.
@@ -95,8 +94,8 @@ BEGIN
 END
 $outbox$;
 
--- _check_tenant raises an error unless consumer c belongs to the tenant that this connection works
--- for (outbox.tenant). A consumer gets the events of its tenant, or of all tenants if it is the
+-- Raises an error unless consumer c belongs to the tenant that this connection works for
+-- (outbox.tenant). A consumer gets the events of its tenant, or of all tenants if it is the
 -- platform's. A connection of another tenant would skip some of its events, or get those of others.
 CREATE OR REPLACE FUNCTION @schema@._check_tenant(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -123,10 +122,10 @@ BEGIN
 END
 $outbox$;
 
--- _admit checks the caller of a wrapper (internal/wrappers.sql). The server decides which roles may
--- call the wrapper (EXECUTE, see _rights); _admit decides for which consumer and tenant. part is
--- the part that the caller must have: 'consumer' for this consumer, or 'operator'. Raises an error
--- if the caller does not have it.
+-- Checks the caller of a wrapper (internal/wrappers.sql). The server decides which roles may call
+-- the wrapper (EXECUTE, see _rights); _admit decides for which consumer and tenant. part is the
+-- part that the caller must have: 'consumer' for this consumer, or 'operator'. Raises an error if
+-- the caller does not have it.
 --
 -- Returns whether the consumer belongs to the caller's tenant, or does not exist yet. A consumer of
 -- another tenant is treated as if it did not exist. Afterwards the setting outbox.tenant names the

@@ -1,10 +1,9 @@
--- _take_over ends every claim of consumer c whose lease has expired, and parks the claim's events,
--- each with one more crash. If the claim was blamed, its only event was delivered alone, and the
--- crash counts as an attempt. Otherwise it is unknown which event killed the worker: from the
--- fourth crash on, each event is retried after a random delay of up to 2 s at first and about a
--- minute at last, until the event that kills is delivered alone. If the consumer keeps an order, an
--- expired claim waits for earlier live claims of its lanes. Claims in `known` are not taken over:
--- the caller holds them, and may settle or extend them however late. Under _lock_consumer.
+-- Ends every expired claim of consumer c, and parks its events, each with one more crash. If the
+-- claim was blamed, its only event was delivered alone, and the crash counts as an attempt.
+-- Otherwise it is unknown which event killed the worker: from the fourth crash on, each is retried
+-- after a random delay of up to 2 s at first and about a minute at last, until the one that kills
+-- is delivered alone. With an order, an expired claim waits for earlier live claims of its lanes.
+-- Claims in `known` are the caller's, and not taken over, however late. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._take_over(c @schema@.consumer, claims_from bigint,
     max_attempts int, now timestamptz,
                                               known bigint[], OUT crashed bigint, OUT buried bigint)
@@ -55,7 +54,7 @@ BEGIN
         ELSE
             INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at, crashes, delayed)
             SELECT c.name, w.seq, w.key, 0,
-                   CASE WHEN w.key <> 0 AND (w.nth > 1 OR b.there)
+                   CASE WHEN w.key <> 0 AND (w.nth > 1 OR @include waits_behind(c.name, w)@)
                         THEN NULL ELSE greatest(now, least(coalesce(w.not_before, now),
                             now + interval '3653 days')) END,
                    1, coalesce(w.not_before > now, false)
@@ -68,10 +67,6 @@ BEGIN
                   WHERE (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
                     AND @schema@._is_member(k.members, k.lane, @schema@._lane_of(c.lanes, e.seq,
                         e.aggregate_type, e.aggregate_id))) w
-            LEFT JOIN LATERAL ( -- forces the index: see _parked_rows
-                 SELECT true AS there FROM @schema@.parked x
-                 WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
-                 ORDER BY x.key, x.seq LIMIT 1) b ON w.key <> 0
             ON CONFLICT DO NOTHING; -- already parked by mistake: must not block its key forever
         END IF;
         GET DIAGNOSTICS n = ROW_COUNT;
@@ -86,9 +81,9 @@ BEGIN
 END
 $outbox$;
 
--- _note_take_over records how the events of claim k end if the consumer's filter was replaced after
--- the claim was made: the present filter decides which of them are delivered and which are skipped.
--- For all other events up to that point the former filter decides. Usually no filter was replaced.
+-- Records how the events of claim k end if the consumer's filter was replaced after the claim was
+-- made: for them the present filter decides, for all others up to there the former one. Usually no
+-- filter was replaced.
 CREATE OR REPLACE FUNCTION @schema@._note_take_over(c @schema@.consumer, k @schema@.claim)
 RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -1,9 +1,9 @@
 -- Triggers of the outbox's tables.
 
--- _take_key records the idempotency key of an inserted event. If the key was used with the same
--- content, the row is left out: INSERT reports 0 rows, and RETURNING returns none. If it was used
--- with another type, aggregate or payload, an error is raised. If another open transaction uses the
--- same key, this one waits for it, and uses the key if the other is rolled back.
+-- Records the idempotency key of an inserted event. If the key was used with the same content, the
+-- row is left out: INSERT reports 0 rows, and RETURNING returns none. If it was used with another
+-- type, aggregate or payload, an error is raised. If another open transaction uses the same key,
+-- this one waits for it, and uses the key if the other is rolled back.
 --
 -- trim deletes a key after the retention period at the earliest, and not before its event. Each
 -- tenant has its own keys.
@@ -47,9 +47,9 @@ $outbox$;
 CREATE OR REPLACE TRIGGER take_key BEFORE INSERT ON @schema@.event
     FOR EACH ROW WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION @schema@._take_key();
 
--- _insert_only refuses statements that would change or delete events, including INSERT ... ON
--- CONFLICT DO UPDATE. trim and rebaseline set outbox.change_events for such a statement, and so
--- does an owner who has to delete an event (docs/operations.md).
+-- Refuses statements that would change or delete events, including INSERT ... ON CONFLICT DO
+-- UPDATE. trim and rebaseline set outbox.change_events for such a statement, and so does an owner
+-- who has to delete an event (docs/operations.md).
 --
 -- It runs once for a statement. It does not run for replicated or restored rows.
 CREATE OR REPLACE FUNCTION @schema@._insert_only() RETURNS trigger
@@ -69,9 +69,9 @@ $outbox$;
 CREATE OR REPLACE TRIGGER insert_only BEFORE UPDATE OR DELETE OR TRUNCATE ON @schema@.event
     FOR EACH STATEMENT EXECUTE FUNCTION @schema@._insert_only();
 
--- _note_drop records that a dead letter was deleted, and its event never delivered. The record is
--- kept as long as the event. The trigger calls it for each deleted dead letter, except one that was
--- sent back and is being settled.
+-- Records that a dead letter was deleted, and its event never delivered. The record is kept as long
+-- as the event. The trigger calls it for each deleted dead letter, except one that was sent back
+-- and is being settled.
 CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger
 LANGUAGE plpgsql AS $outbox$
 BEGIN

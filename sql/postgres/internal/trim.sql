@@ -1,6 +1,6 @@
 -- Retention: samples of progress, and the rows that a trim would delete.
 
--- _check_trim raises an error for a connection that works for a tenant.
+-- Raises an error for a connection that works for a tenant.
 CREATE OR REPLACE FUNCTION @schema@._check_trim() RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -13,8 +13,8 @@ BEGIN
 END
 $outbox$;
 
--- _trim_pin describes the consumer that still needs old events; '' if none are kept. The parameters
--- after `kept` are those of _floors.
+-- Describes the consumer that still needs old events; '' if none are kept. The parameters after
+-- `kept` are those of _floors.
 CREATE OR REPLACE FUNCTION @schema@._trim_pin(
     kept bigint, consumer text, pin text, floor bigint, paused boolean) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -23,20 +23,20 @@ RETURN CASE WHEN kept = 0 THEN ''
             ELSE format('consumer "%s" (%s at %s%s)', consumer, pin, floor,
                         CASE WHEN paused THEN ', paused' ELSE '' END) END;
 
--- _key_cutoff returns the time before which idempotency keys without an event may be deleted: it is
--- not after `cutoff`, and the events of older keys are gone. Events are created in the order of
--- their numbers, except in long statements: hence the margins of a thousand events and an hour.
+-- The time before which idempotency keys without an event may be deleted: it is not after `cutoff`,
+-- and the events of older keys are gone. Events are created in the order of their numbers, except
+-- in long statements: hence the margins of a thousand events and an hour.
 CREATE OR REPLACE FUNCTION @schema@._key_cutoff(cutoff timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT least($1, (SELECT min(x.created_at) - interval '1 hour'
                       FROM (SELECT e.created_at FROM @schema@.event e ORDER BY e.seq LIMIT 1000) x))
 $outbox$;
 
--- _note_passed takes samples of progress: one of each consumer whose last sample is at least as old
--- as `every`, and one of all consumers together if none was taken in the last half minute. A sample
--- records that at that time a consumer, or '' for all existing ones, was done with the events up to
--- seq that `seen` shows. By these samples trim keeps events for some time after all consumers are
--- done with them.
+-- Takes samples of progress: one of each consumer whose last sample is at least as old as `every`,
+-- and one of all consumers together if none was taken in the last half minute. A sample records
+-- that at that time a consumer, or '' for all existing ones, was done with the events up to seq
+-- that `seen` shows. By these samples trim keeps events for some time after all consumers are done
+-- with them.
 --
 -- Trimming depends on the samples of all consumers together, so those are taken often, and their
 -- number does not grow with the number of consumers. The samples of single consumers are used when
@@ -87,8 +87,8 @@ BEGIN
 END
 $outbox$;
 
--- _sample_due returns whether a sample may add information: no sample was taken since `since`, and
--- none with the same seq was taken while no earlier transaction was running.
+-- Whether a sample may add information: no sample was taken since `since`, and none with the same
+-- seq was taken while no earlier transaction was running.
 CREATE OR REPLACE FUNCTION @schema@._sample_due(consumer text, floor bigint, since timestamptz)
 RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
@@ -101,8 +101,8 @@ LANGUAGE sql STABLE AS $outbox$
               AND pg_snapshot_xmin(last.seen) = pg_snapshot_xmax(last.seen))
 $outbox$;
 
--- _put_sample stores a sample, unless it adds nothing to the last one: it has the same seq, and no
--- transaction that was running then has ended since.
+-- Stores a sample, unless it adds nothing to the last one: it has the same seq, and no transaction
+-- that was running then has ended since.
 CREATE OR REPLACE FUNCTION @schema@._put_sample(
     consumer text, floor bigint, shown pg_snapshot, now timestamptz) RETURNS void
 LANGUAGE sql VOLATILE AS $outbox$
@@ -116,10 +116,9 @@ LANGUAGE sql VOLATILE AS $outbox$
     ON CONFLICT DO NOTHING
 $outbox$;
 
--- _passed_snapshot returns a snapshot: the consumer is done with every event up to its floor that
--- the snapshot shows. Between windows, a lane is done with all events except those of transactions
--- that were running when it polled; past the floor in its window, it is done with all events that
--- the window shows.
+-- A snapshot: the consumer is done with every event up to its floor that the snapshot shows.
+-- Between windows, a lane is done with all events except those of transactions that were running
+-- when it polled; past the floor in its window, it is done with all events that the window shows.
 CREATE OR REPLACE FUNCTION @schema@._passed_snapshot(consumer text, floor bigint)
 RETURNS pg_snapshot
 LANGUAGE sql STABLE AS $outbox$
@@ -134,8 +133,7 @@ LANGUAGE sql STABLE AS $outbox$
             AND k.from_seq < _passed_snapshot.floor) s
 $outbox$;
 
--- _all_but_running returns a snapshot that shows all transactions begun by now, except those that
--- were running in `seen`.
+-- A snapshot that shows all transactions begun by now, except those that were running in `seen`.
 CREATE OR REPLACE FUNCTION @schema@._all_but_running(seen pg_snapshot) RETURNS pg_snapshot
 LANGUAGE sql STABLE AS $outbox$
     SELECT concat(coalesce(min(x::text::bigint), m.xmax), ':', m.xmax, ':',
@@ -146,8 +144,8 @@ LANGUAGE sql STABLE AS $outbox$
     GROUP BY m.xmax
 $outbox$;
 
--- _common_snapshot returns a snapshot that shows the transactions that every snapshot in `seen`
--- shows; NULL if `seen` is empty.
+-- A snapshot that shows the transactions that every snapshot in `seen` shows; NULL if `seen` is
+-- empty.
 CREATE OR REPLACE FUNCTION @schema@._common_snapshot(seen pg_snapshot[]) RETURNS pg_snapshot
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT concat(coalesce(min(r.xid), m.xmax), ':', m.xmax, ':',
@@ -161,9 +159,9 @@ LANGUAGE sql IMMUTABLE AS $outbox$
     GROUP BY m.xmax
 $outbox$;
 
--- _passed_by returns which events every consumer was done with at time `cutoff`: those up to seq
--- that `seen` shows. seq 0: none. Events before a consumer's start never concerned it, so they
--- count as passed. A sample of all consumers counts as one of each that had a sample by then.
+-- Which events every consumer was done with at time `cutoff`: those up to seq that `seen` shows.
+-- seq 0: none. Events before a consumer's start never concerned it, so they count as passed. A
+-- sample of all consumers counts as one of each that had a sample by then.
 CREATE OR REPLACE FUNCTION @schema@._passed_by(
     cutoff timestamptz, OUT seq bigint, OUT seen pg_snapshot)
 LANGUAGE sql STABLE AS $outbox$
@@ -192,8 +190,8 @@ LANGUAGE sql STABLE AS $outbox$
                              ORDER BY o.seq DESC, o.at DESC LIMIT 1) p ON true) x
 $outbox$;
 
--- _passed_since returns when the last consumer was done with an event, according to the samples;
--- NULL if they do not show it.
+-- When the last consumer was done with an event, according to the samples; NULL if they do not show
+-- it.
 CREATE OR REPLACE FUNCTION @schema@._passed_since(xid xid8, seq bigint) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT CASE WHEN bool_and(x.at IS NOT NULL) THEN max(x.at) END
@@ -206,10 +204,10 @@ LANGUAGE sql STABLE AS $outbox$
           FROM @schema@.consumer c) x
 $outbox$;
 
--- _trim_dry_run returns how many rows repeated calls of trim would delete and keep. It reads at
--- most `most` rows of each kind, so that it takes about a second however many are kept. If more
--- events would be deleted, events_exact is false, and `events` is the size of their range of
--- numbers, which may have gaps. The other counts are lower bounds if *_more is true.
+-- How many rows repeated calls of trim would delete and keep. It reads at most `most` rows of each
+-- kind, so that it takes about a second however many are kept. If more events would be deleted,
+-- events_exact is false, and `events` is the size of their range of numbers, which may have gaps.
+-- The other counts are lower bounds if *_more is true.
 CREATE OR REPLACE FUNCTION @schema@._trim_dry_run(
     older_than interval, inbox interval DEFAULT NULL, most int DEFAULT 100000,
     OUT events bigint, OUT events_exact boolean, OUT keys bigint, OUT keys_more boolean,

@@ -1,36 +1,28 @@
 -- A turn is the work of a worker in one transaction and one round trip: it takes over expired
--- claims, settles a claim, and claims the next events. The order matters: the events of an expired
--- claim must be parked before any event that waits behind them is handed out. 0001_outbox.sql
--- describes _request and _answer. Four functions make turns:
+-- claims, settles a claim, and claims the next events, in that order, because the events of an
+-- expired claim must be parked before any event behind them is handed out. 0001_outbox.sql
+-- describes _request and _answer.
 --
 --     _turn_next     the worker has read ahead, and takes the next chunk: a few statements
 --     _turn_full     all cases
 --     _turn_single   a simple turn while single events arrive; returns them as well
 --     _turn_batch    simple turns of several consumers, in one transaction
 --
--- _turn uses the first two, and always answers; claim and settle are simple interfaces to it.
--- _turns uses the other two, and leaves turns that are not simple to _turn (see simple_turns.sql).
--- They are two functions because a function that returns rows takes longer than one that returns a
--- value, which would slow down the turns of a backlog.
+-- _turn uses the first two, and always answers; claim and settle are built on it. _turns uses the
+-- other two (simple_turns.sql). It is another function because one that returns rows takes longer
+-- than one that returns a value.
 --
--- The worker passes the settings it works with (ordering, lanes, events, predicate). If they differ
--- from the registered ones, `changed` is set and nothing is claimed: events that another filter
--- rejects would be lost.
+-- The worker passes its settings (ordering, lanes, events, predicate). If the registered ones
+-- differ, `changed` is set and nothing is claimed: events that another filter rejects would be
+-- lost. It also passes the claims it holds (known): if an answer was lost, its own claim stays busy
+-- until the lease expires. NULL: the caller is not a relay, and does not wait for a locked
+-- consumer.
 --
--- The worker also passes the claims it holds (known). If an answer was lost, the worker does not
--- know its own claim, and the lane stays busy until that claim's lease expires. NULL: the caller is
--- not a relay, and a claim for it does not wait for a locked consumer.
---
--- knows is the version of the outbox that the worker was written for. A worker of another version
--- may settle its claim, so that delivered events are not delivered again; when it asks for more, it
--- gets an error and stops. So the functions of the next version must understand a settlement from
--- this version. NULL: the caller claims nothing.
---
--- Only the owner of the tables may write to them. Other roles go through _worker_turn and
--- _worker_turns.
+-- knows is the version of the outbox that the worker was written for; NULL: it claims nothing. A
+-- worker of another version may settle, so that delivered events are not delivered again, but gets
+-- an error when it asks for more. So the next version must understand a settlement from this one.
 
--- _turn makes the turn of one consumer: the next chunk that the worker has read ahead, or all
--- steps.
+-- Makes the turn of one consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn(q @schema@._request, knows int)
 RETURNS @schema@._answer
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -39,9 +31,7 @@ DECLARE
     there text;
     head bigint;
 BEGIN
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._worker_turn(q, knows);
-    END IF;
+    @include through(_worker_turn(q, knows))@
     IF pg_current_xact_id_if_assigned() IS NULL THEN
         -- For _claim_fresh, which needs the head as of before any write.
         head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
@@ -70,8 +60,7 @@ BEGIN
 END
 $outbox$;
 
--- _no_request returns a request that settles nothing and claims nothing. The SQL functions then set
--- the fields they need.
+-- A request that settles and claims nothing, for callers to fill in.
 CREATE OR REPLACE FUNCTION @schema@._no_request(consumer text, owner text)
 RETURNS @schema@._request
 LANGUAGE sql IMMUTABLE
@@ -80,10 +69,9 @@ RETURN ROW(0, consumer, owner, 0, 0, '[]', 0, NULL, 0, 0, 0, 0, false, false, 0,
 
 -- _turn_next is the turn during a backlog: the worker has read the next events ahead, no row of an
 -- adopted table has to be marked, no other worker is active, and no parked event has to come first.
--- Then the claim becomes the next claim and the lane advances, in a few statements;
--- _turn_exceptions adds some for events that failed, have to wait, or are retried. If parked events
--- are due and come first, the claim becomes a claim of those, and the lane keeps its position.
--- Returns NULL, without any change, if these conditions do not hold.
+-- The claim becomes the next claim, and the lane advances. If parked events are due and come first,
+-- the claim becomes a claim of those, and the lane stays. _turn_exceptions adds statements for
+-- events that failed or wait. NULL: the conditions do not hold, and nothing was changed.
 CREATE OR REPLACE FUNCTION @schema@._turn_next(q @schema@._request, knows int)
 RETURNS @schema@._answer
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -238,7 +226,7 @@ BEGIN
 END
 $outbox$;
 
--- _no_answer returns the answer of a turn that claimed nothing. Each path adds its results.
+-- The answer of a turn that claimed nothing.
 CREATE OR REPLACE FUNCTION @schema@._no_answer(place int, moment timestamptz)
 RETURNS @schema@._answer
 LANGUAGE sql IMMUTABLE
@@ -246,11 +234,10 @@ RETURN ROW(place, false, false, false, false, false, false, false, 0, 0, -1,
            floor(extract(epoch FROM moment) * 1000), NULL, NULL, 0, false, NULL, NULL, NULL, NULL,
            NULL, NULL, NULL, NULL, false, NULL, NULL)::@schema@._answer;
 
--- _turn_exceptions handles exceptions for _turn_next. It records how claim `was` ended. If the next
--- claim k is one of parked events, it takes those at `rows`, and returns their history (see
--- _take_due). Otherwise it finds the events of k, which the worker has read ahead in lane l, that
--- have to wait behind parked events of their key (see _held). delivered is how many events lane l
--- has delivered. No parked event is due before l.due_from. Under the consumer's lock.
+-- Records how claim `was` ended. If the next claim k is one of parked events, it takes those at
+-- `rows`, and returns their history (see _take_due). Otherwise it finds the events of k, read ahead
+-- in lane l, that have to wait behind parked events of their key (see _held). delivered is how many
+-- events lane l has delivered. No parked event is due before l.due_from. Under the consumer's lock.
 CREATE OR REPLACE FUNCTION @schema@._turn_exceptions(
     was @schema@.claim, k @schema@.claim, l @schema@.lane, q @schema@._request, rows tid[],
     now timestamptz, OUT delivered bigint, OUT held bigint[], OUT keys bigint[])
@@ -288,8 +275,7 @@ BEGIN
 END
 $outbox$;
 
--- _refuse_version raises the error that tells a worker of another version why it gets no more
--- events. knows is the version that the worker was written for.
+-- Tells a worker of another version why it gets no more events.
 CREATE OR REPLACE FUNCTION @schema@._refuse_version(knows int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

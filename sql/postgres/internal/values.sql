@@ -1,16 +1,16 @@
 -- Values: the clock, keys, ids, and the conversion of an application's values. Tables depend on
 -- some of these functions.
 
--- _clock returns the database's time, the only clock that counts here. It stands still during a
--- statement. For a procedure that commits, the statement is the whole CALL, however long it takes;
--- there the start of the current transaction is later, and is returned. (CURRENT_TIMESTAMP is not a
--- function call, so each emit has one call less to prepare.)
+-- The database's time, the only clock that counts here. It stands still during a statement. For a
+-- procedure that commits, the statement is the whole CALL, however long it takes; there the start
+-- of the current transaction is later, and is returned. (CURRENT_TIMESTAMP is not a function call,
+-- so each emit has one call less to prepare.)
 CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP);
 
--- _uuid7 returns a new event id, like the default of event.id, for callers that have to know the id
--- but may not read events.
+-- A new event id, like the default of event.id, for callers that have to know the id but may not
+-- read events.
 --
 -- It is a random UUID (version 4) whose first 16 digits are replaced by the time and the version:
 -- 48 bits of milliseconds since 1970, then 12 bits of their fraction, so that ids grow within a
@@ -22,23 +22,15 @@ RETURN overlay(gen_random_uuid()::text,
                             15, '0'), '7', 13, 0),
                1, 18)::uuid;
 
--- _as_type converts a type name of an adopted table to an event type: without white space or
--- control characters, not empty, not too long.
+-- Converts a type name of an adopted table to an event type: without white space or control
+-- characters, not empty, not too long.
 CREATE OR REPLACE FUNCTION @schema@._as_type(value text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(nullif(left(regexp_replace(value, '[[:space:][:cntrl:]]+', '_', 'g'), 255), ''),
                 'unknown');
 
--- _as_uuid returns the id of an adopted table's row if it is a UUID, else NULL. It checks the text
--- before the cast, which would fail, and with it the INSERT of the row.
-CREATE OR REPLACE FUNCTION @schema@._as_uuid(value text) RETURNS uuid
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN value ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-            THEN value::uuid END;
-
--- _as_json converts a value of an adopted table to a payload. Text that is JSON stays as it is;
--- other text becomes a JSON string. It never fails, because it runs inside the application's
--- INSERT.
+-- Converts a value of an adopted table to a payload. Text that is JSON stays as it is; other text
+-- becomes a JSON string. It never fails, because it runs inside the application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._as_json(value text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
 BEGIN
@@ -59,8 +51,7 @@ EXCEPTION WHEN data_exception THEN
 END
 $outbox$;
 
--- _type_like converts type patterns ('order.*, user.*') to patterns for LIKE ANY; NULL stands for
--- every type.
+-- Converts type patterns ('order.*, user.*') to patterns for LIKE ANY; NULL stands for every type.
 CREATE OR REPLACE FUNCTION @schema@._type_like(events text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
@@ -72,10 +63,9 @@ BEGIN ATOMIC
     WHERE p <> '';
 END;
 
--- _key returns the ordering key of an event, as a number. Events with the same number are delivered
--- one after the other; 0 means that order does not matter for the event. The hash must never
--- change, because it is stored in parked.key. hashtextextended does not, since hash partitions
--- depend on it.
+-- The ordering key of an event, as a number. Events with the same number are delivered one after
+-- the other; 0 means that order does not matter for the event. The hash must never change, because
+-- it is stored in parked.key. hashtextextended does not, since hash partitions depend on it.
 CREATE OR REPLACE FUNCTION @schema@._key(ordering text, aggregate_type text, aggregate_id text)
 RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -87,8 +77,8 @@ RETURN CASE
                                                  || aggregate_id, 0), 0), 1)
        END;
 
--- _lane_of returns which of a consumer's lanes, from 0 to lanes - 1, an event belongs to: by the
--- hash of its key, or by its seq if it has none. The mask makes the hash positive.
+-- Which of a consumer's lanes, from 0 to lanes - 1, an event belongs to: by the hash of its key, or
+-- by its seq if it has none. The mask makes the hash positive.
 CREATE OR REPLACE FUNCTION @schema@._lane_of(
     lanes int, seq bigint, aggregate_type text, aggregate_id text) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -99,8 +89,8 @@ RETURN CASE
                   & 9223372036854775807) % lanes)::int
        END;
 
--- _normal_events returns the normal form of type patterns: sorted, without duplicates, and '' for
--- every type. src/event/filter_normal.c does the same in the program.
+-- The normal form of type patterns: sorted, without duplicates, and '' for every type.
+-- src/event/filter_normal.c does the same in the program.
 CREATE OR REPLACE FUNCTION @schema@._normal_events(events text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE WHEN bool_or(p = '*') THEN ''

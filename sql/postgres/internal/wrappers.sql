@@ -28,23 +28,12 @@ BEGIN
 END
 $outbox$;
 
-CREATE OR REPLACE FUNCTION @schema@._worker_extend(
-    consumer text, worker text, epoch bigint, lease_ms bigint, absolve boolean) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('consumer', consumer)
-       AND @schema@.extend(consumer, worker, epoch, lease_ms, absolve);
-END
-$outbox$;
+@include wrapper(_worker_extend,
+    (consumer text, worker text, epoch bigint, lease_ms bigint, absolve boolean),
+    'consumer', extend(consumer, worker, epoch, lease_ms, absolve))@
 
-CREATE OR REPLACE FUNCTION @schema@._worker_shrink(
-    consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('consumer', consumer)
-       AND @schema@._shrink(consumer, worker, epoch, last);
-END
-$outbox$;
+@include wrapper(_worker_shrink, (consumer text, worker text, epoch bigint, last bigint),
+    'consumer', _shrink(consumer, worker, epoch, last))@
 
 CREATE OR REPLACE FUNCTION @schema@._worker_report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -110,12 +99,14 @@ BEGIN
 END
 $outbox$;
 
-CREATE OR REPLACE FUNCTION @schema@._operator_pause(consumer text, paused boolean) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('operator', consumer) AND @schema@.pause(consumer, paused);
-END
-$outbox$;
+@include wrapper(_operator_pause, (consumer text, paused boolean),
+    'operator', pause(consumer, paused))@
+
+@include wrapper(_operator_retry, (consumer text, seq bigint),
+    'operator', retry_now(consumer, seq))@
+
+@include wrapper(_operator_drop, (consumer text, seq bigint),
+    'operator', drop_dead(consumer, seq))@
 
 CREATE OR REPLACE FUNCTION @schema@._operator_redrive(consumer text, seqs bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -124,20 +115,6 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" is not registered', consumer USING ERRCODE = 'OB003';
     END IF;
     RETURN @schema@._redrive(consumer, seqs);
-END
-$outbox$;
-
-CREATE OR REPLACE FUNCTION @schema@._operator_retry(consumer text, seq bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('operator', consumer) AND @schema@.retry_now(consumer, seq);
-END
-$outbox$;
-
-CREATE OR REPLACE FUNCTION @schema@._operator_drop(consumer text, seq bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('operator', consumer) AND @schema@.drop_dead(consumer, seq);
 END
 $outbox$;
 
