@@ -7,7 +7,7 @@
 -- one, and raise PG_SCHEMA_VERSION; never edit a migration that was released. It runs while the tables are locked, except for
 -- the statements before a line `-- @locked@`. Keep the order of columns: functions build rows of these types by position.
 -- Functions and views are not migrations: they are in separate files, and every `outbox init` reinstalls them, and grants every
--- role its part again (internal/rights.sql).
+-- role its part again (functions/grants.sql).
 
 -- Events are UTF-8. In another encoding, some events and error texts could not be stored.
 DO $outbox$
@@ -182,7 +182,7 @@ COMMENT ON TABLE @schema@.idempotency IS 'idempotency keys of emitted events';
 -- ---- consumers and their progress ----
 
 -- start_seen, start_floor: the start of the consumer; events that these show precede it, and never were the consumer's.
--- start_also: further such seqs, which a snapshot can no longer express (see internal/rebase.sql).
+-- start_also: further such seqs, which a snapshot can no longer express (see _rebase_shown).
 CREATE TABLE @schema@.consumer (
     name        text PRIMARY KEY,
     events      text NOT NULL,                 -- type patterns, '' for all
@@ -366,7 +366,7 @@ CREATE TABLE @schema@.ended (
 COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not determine it';
 
 -- Samples record when a consumer passed an event: at that time it was done with every event up to seq that `seen` shows, and
--- with all before it. trim takes one now and then (internal/trim.sql), and deletes those no longer needed, so there are about
+-- with all before it. trim takes one now and then (functions/trim.sql), and deletes those no longer needed, so there are about
 -- 170 for a consumer, however many events there are. An event past the samples counts as not delivered yet: a lost sample keeps
 -- events longer, and never deletes one too early. The samples of consumer '' are of all consumers.
 CREATE TABLE @schema@.passed (

@@ -18,6 +18,18 @@ BEGIN
 END
 $outbox$;
 
+-- What emit and emit_once insert, and the tenant that the connection names; NULL: none.
+@define fields()@
+type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant
+
+@define values_of(f)@
+{f}.type, {f}.aggregate_type, {f}.aggregate_id::pg_catalog.text, <json>,
+{f}.headers::pg_catalog.json, {f}.version, {f}.not_before
+
+@define named_tenant()@
+CASE WHEN pg_catalog.current_setting('outbox.tenant', true) OPERATOR(pg_catalog.<>) ''
+     THEN pg_catalog.current_setting('outbox.tenant', true) END
+
 -- The consumer c has the settings that the request q names, and is not paused. Consumers that mark
 -- rows of adopted tables are left to _turn_full, which marks them.
 @define same_settings(c, q)@

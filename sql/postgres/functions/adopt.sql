@@ -6,7 +6,7 @@
 --               aggregatetype, aggregateid, type, payload) or 'auto'
 --     columns   the names that differ from these, see _adopt_columns
 --     existing  'copy' (the default) or 'skip'; to be given for a table that was adopted before
---     mark      a column that is set in a row once `consumer` has received its event; NULL: no change
+--     mark      a column that is set in a row once `consumer` has had its event; NULL: no change
 --
 -- changed: the table was adopted already, and its next rows are read with other columns or marked
 -- differently.
@@ -62,13 +62,12 @@ RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     rows regclass := @schema@._adopt_rows(tab, shape, columns);
-    marking int := (SELECT m.id FROM @schema@.marking m WHERE m.tab = _adopt_copy.tab);
     v record;
     copied bigint;
 BEGIN
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 's');
     PERFORM set_config('outbox.keep_ids', 'on', true); -- see _keeps_id
-    IF marking IS NULL THEN
+    IF v.marking IS NULL THEN
         EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t ORDER BY t.row_nr',
                        '@schema@.event', v.targets, v.expressions, rows);
         GET DIAGNOSTICS copied = ROW_COUNT;
@@ -86,7 +85,7 @@ BEGIN
                        'ON CONFLICT DO NOTHING) '
                        'SELECT count(*) FROM e',
                        v.targets, v.expressions, rows, '@schema@.event', '@schema@.adopted_row')
-        INTO copied USING marking;
+        INTO copied USING v.marking;
     END IF;
     PERFORM set_config('outbox.keep_ids', '', true);
     EXECUTE format('DROP MATERIALIZED VIEW %s', rows);

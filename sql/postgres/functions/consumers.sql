@@ -158,3 +158,284 @@ BEGIN
 END
 $outbox$;
 COMMENT ON FUNCTION @schema@.remove(text, boolean) IS 'deletes a consumer';
+
+-- Creates a consumer and its lanes. Returns false if another session has just created a consumer of
+-- that name. The parameters are those of register, which has checked them.
+CREATE OR REPLACE FUNCTION @schema@._make_consumer(
+    consumer text, events text, predicate text, ordering text, lanes int, retry text,
+    start_at text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    l @schema@.lane := @schema@._lane_at_end();
+    tab text;
+BEGIN
+    -- window_end must be an assigned seq, because rebaseline treats every event past it as new. So
+    -- an explicit start leaves it NULL.
+    IF start_at <> 'end' THEN
+        l.seen := '1:1:'; -- a snapshot that has seen nothing
+        l.floor := CASE start_at WHEN 'beginning' THEN 0
+                                 ELSE greatest(start_at::bigint - 1, 0) END;
+        l.window_end := NULL;
+    END IF;
+
+    INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry,
+                                   start_seen, start_floor, marks)
+    VALUES (_make_consumer.consumer, _make_consumer.events,
+            @schema@._type_like(_make_consumer.events), _make_consumer.predicate,
+            _make_consumer.ordering, _make_consumer.lanes, _make_consumer.retry, l.seen, l.floor,
+            EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = _make_consumer.consumer))
+    ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        -- Another session has just created it, or it exists and row-level security hides it.
+        IF EXISTS (SELECT 1 FROM @schema@.consumer x WHERE x.name = _make_consumer.consumer) THEN
+            RETURN false;
+        END IF;
+        RAISE EXCEPTION 'the name "%" is taken by a consumer of another tenant', consumer
+            USING ERRCODE = 'OB004', HINT = 'give the consumer another name';
+    END IF;
+
+    -- If an earlier consumer of this name was deleted by hand, its leftover rows would determine
+    -- the position of the new one.
+    FOREACH tab IN ARRAY '{lane, claim, parked, setting, passed}'::text[] LOOP
+        EXECUTE format('DELETE FROM %s.%I WHERE consumer = $1', '@schema@', tab) USING consumer;
+    END LOOP;
+
+    INSERT INTO @schema@.lane
+    SELECT _make_consumer.consumer, g, 1, l.seen, l.floor, NULL, NULL, l.window_end, 0, 0, 0, l.home
+    FROM generate_series(-1, _make_consumer.lanes - 1) AS g;
+    RETURN true;
+END
+$outbox$;
+
+-- A lane positioned at the present end of the events. Only seen, floor, window_end and home are
+-- set:
+--
+--     seen        the snapshot: everything it shows is behind the lane
+--     floor       no transaction that begins after that snapshot takes a seq up to this one
+--     window_end  the last seq assigned: no event that the snapshot shows is past it
+--     home        see _here
+--
+-- An outbox in trouble is repaired first (see _trouble).
+CREATE OR REPLACE FUNCTION @schema@._lane_at_end() RETURNS @schema@.lane
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    l @schema@.lane;
+    trouble record;
+BEGIN
+    l.home := @schema@._here();
+    trouble := @schema@._trouble();
+    IF coalesce(trouble.moved, trouble.numbers) IS NOT NULL THEN
+        PERFORM @schema@._repair_outbox(coalesce(trouble.moved, trouble.numbers));
+        l.home := @schema@._here();
+    ELSIF trouble.sequence IS NOT NULL THEN
+        l.home := NULL;
+    END IF;
+
+    -- The order matters: the floor is read before the snapshot is taken, and window_end after it.
+    -- As in _claim_fresh, the floor is known only if this transaction has written nothing yet.
+    l.floor := CASE WHEN pg_current_xact_id_if_assigned() IS NULL AND l.home IS NOT NULL
+                    THEN coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0) ELSE 0 END;
+    l.seen := @schema@._name_running(pg_current_snapshot());
+    IF l.seen IS NULL THEN
+        l.seen := pg_current_snapshot();
+        l.floor := 0;
+    END IF;
+    l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+
+    IF l.home <> @schema@._here() THEN
+        RAISE EXCEPTION 'the sequence of event numbers has just been changed: try again'
+            USING ERRCODE = 'lock_not_available';
+    END IF;
+    RETURN l;
+END
+$outbox$;
+
+-- Raises an error for invalid arguments of register.
+CREATE OR REPLACE FUNCTION @schema@._check_settings(
+    consumer text, events text, predicate text, ordering text, lanes int, retry text,
+    start_at text, how text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $outbox$
+BEGIN
+    IF consumer !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
+        RAISE EXCEPTION 'consumer name "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -', consumer
+            USING ERRCODE = 'OB004';
+    END IF;
+    IF (ordering IN ('none', 'key', 'global') AND lanes BETWEEN 1 AND 64
+        AND NOT (ordering = 'global' AND lanes > 1)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'ordering is none, key or global; lanes are 1 to 64, and 1 for global'
+            USING ERRCODE = 'OB004';
+    END IF;
+    IF start_at NOT IN ('beginning', 'end') AND start_at !~ '^[0-9]{1,18}$' THEN
+        RAISE EXCEPTION 'start_at "%" is not beginning, end or a seq', start_at
+            USING ERRCODE = 'OB004';
+    END IF;
+    IF (how IN ('start', 'again', 'purpose')) IS NOT TRUE THEN
+        RAISE EXCEPTION 'how "%" is not start, again or purpose', how USING ERRCODE = 'OB004';
+    END IF;
+    IF octet_length(events) > 65536 OR octet_length(predicate) > 65536
+       OR octet_length(retry) > 1024 THEN
+        RAISE EXCEPTION 'events and predicate are at most 64 KiB each, retry 1 KiB'
+            USING ERRCODE = 'OB004';
+    END IF;
+END
+$outbox$;
+
+-- Records the filter of consumer c and its positions in former_filter before the filter is
+-- replaced: it applied to all events handed out so far. If no lane has moved since the last
+-- replacement, nothing is recorded. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._keep_filter(c @schema@.consumer) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    last bigint := (SELECT max(f.n) FROM @schema@.former_filter f WHERE f.consumer = c.name);
+BEGIN
+    -- Snapshots have no comparison operators, so they are compared as text.
+    IF NOT EXISTS (SELECT 1
+                   FROM @schema@._lanes(c.name, c.lanes) l
+                   WHERE l.lane >= 0
+                     AND NOT EXISTS (
+                         SELECT 1 FROM @schema@.former_filter f
+                         WHERE f.consumer = c.name AND f.n = last AND f.lane = l.lane
+                           AND f.lanes = c.lanes
+                           AND (f.seen::text, f.floor, f.target::text, f.pos)
+                               IS NOT DISTINCT FROM
+                               (l.seen::text, l.floor, l.target::text, l.pos))) THEN
+        RETURN;
+    END IF;
+
+    -- The epoch is the highest that can have been assigned so far: claims up to it were made under
+    -- this filter.
+    INSERT INTO @schema@.former_filter (consumer, n, lane, lanes, events, type_like, predicate,
+                                        epoch, seen, floor, target, pos, head)
+    SELECT c.name, coalesce(last, 0) + 1, l.lane, c.lanes, c.events, c.type_like, c.predicate,
+           (coalesce(pg_sequence_last_value('@schema@.epoch'), 0) << 20) | 1048575,
+           l.seen, l.floor, l.target, l.pos,
+           coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0)
+    FROM @schema@._lanes(c.name, c.lanes) l
+    WHERE l.lane >= 0;
+END
+$outbox$;
+
+-- Records new settings of consumer c. by_whom is informational. The last 100 generations are kept.
+-- Under _lock_consumer.
+--
+-- Settings that were replaced before are refused unless they are restored on purpose (how =
+-- 'purpose'). Otherwise a worker that starts with an old configuration would replace a newer filter
+-- with its old one, and events that only the newer one matches would be skipped forever.
+CREATE OR REPLACE FUNCTION @schema@._replace_settings(
+    c @schema@.consumer, events text, predicate text, ordering text, lanes int,
+    by_whom text, how text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    old @schema@.setting;  -- the generation that had these settings
+    last @schema@.setting; -- the generation in force
+BEGIN
+    -- The first settings are recorded when they are replaced.
+    INSERT INTO @schema@.setting
+    SELECT c.name, 1, c.events, c.predicate, c.ordering, c.lanes, c.created_at, NULL
+    WHERE NOT EXISTS (SELECT 1 FROM @schema@.setting x WHERE x.consumer = c.name);
+    SELECT * INTO last FROM @schema@.setting x
+    WHERE x.consumer = c.name ORDER BY x.generation DESC LIMIT 1;
+    SELECT * INTO old FROM @schema@.setting x
+    WHERE x.consumer = c.name
+      AND (@schema@._normal_events(x.events), x.predicate, x.ordering, x.lanes) =
+          (_replace_settings.events, _replace_settings.predicate, _replace_settings.ordering,
+           _replace_settings.lanes);
+
+    IF FOUND AND how <> 'purpose' THEN
+        RAISE EXCEPTION 'consumer "%" was given other settings at % by %: %', c.name,
+            to_char(last.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+            coalesce(left(last.by_whom, 60), 'an unknown user'),
+            concat_ws(', ',
+                      CASE WHEN last.events <> old.events
+                           THEN format('events "%s"',
+                                       coalesce(nullif(left(last.events, 60), ''), '*')) END,
+                      CASE WHEN last.predicate <> old.predicate
+                           THEN format('where "%s"', left(last.predicate, 60)) END,
+                      CASE WHEN last.ordering <> old.ordering
+                           THEN format('order %s', last.ordering) END,
+                      CASE WHEN last.lanes <> old.lanes
+                           THEN format('lanes %s', last.lanes) END)
+            USING ERRCODE = 'OB001',
+                  HINT = format('these settings were replaced; to restore them: '
+                                'outbox consumers revert %s --to %s', c.name, old.generation);
+    END IF;
+
+    -- Each set of settings is kept once, under its last generation.
+    DELETE FROM @schema@.setting x
+    WHERE x.consumer = c.name
+      AND (x.generation = old.generation OR x.generation <= last.generation - 99);
+    INSERT INTO @schema@.setting
+    VALUES (c.name, last.generation + 1, _replace_settings.events, _replace_settings.predicate,
+            _replace_settings.ordering, _replace_settings.lanes, @schema@._clock(),
+            _replace_settings.by_whom);
+    PERFORM @schema@._wakeup_notify_all(); -- for workers that sleep with the old settings
+END
+$outbox$;
+
+-- Replaces the lanes of consumer c, whose order or number of lanes has changed, with `lanes` new
+-- ones that begin at `l` (see _lane_at_end). c is the consumer before the change. Raises an error
+-- unless the consumer has finished all events up to there, because events of one key could overtake
+-- each other. Under _lock_consumer.
+CREATE OR REPLACE FUNCTION @schema@._replace_lanes(c @schema@.consumer, lanes int, l @schema@.lane)
+RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    start bigint := @schema@._starts_after(c.start_seen, c.start_floor);
+BEGIN
+    IF (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes THEN
+        PERFORM @schema@._lost_place(c);
+    END IF;
+
+    -- Is any event claimed, parked, or unread, in the open window of a lane or after it?
+    IF EXISTS (SELECT 1 FROM @schema@.claim x WHERE x.consumer = c.name)
+       OR EXISTS (SELECT 1 FROM @schema@.parked x WHERE x.consumer = c.name)
+       OR EXISTS (SELECT 1
+                  FROM @schema@._lanes(c.name, c.lanes) x
+                  CROSS JOIN LATERAL (
+                      SELECT x.seen, x.floor, x.target, greatest(x.pos, start) AS pos, x.window_end
+                      WHERE x.target IS NOT NULL
+                      UNION ALL
+                      SELECT coalesce(x.target, x.seen),
+                             CASE WHEN x.target IS NULL THEN x.floor ELSE x.next_floor END,
+                             l.seen, start, 9223372036854775807) w
+                  CROSS JOIN LATERAL @schema@._window_step(w.seen, w.floor, w.target, w.pos,
+                                                           w.window_end, NULL, c.tenant) s
+                  WHERE x.lane >= 0 AND s.next IS NOT NULL) THEN
+        RAISE EXCEPTION 'consumer "%" still has undelivered events: its order and lanes can change '
+            'only when it has none', c.name
+            USING ERRCODE = 'OB001', HINT = 'run it with the old settings and --drain first';
+    END IF;
+
+    -- The new lanes continue from the highest version, floor and number of the old ones, and lane
+    -- -1 keeps the count of delivered events.
+    SELECT sum(x.delivered), greatest(l.floor, max(x.floor)),
+           greatest(l.window_end, max(x.window_end)), max(x.version) + 1
+    INTO l.delivered, l.floor, l.window_end, l.version
+    FROM @schema@._lanes(c.name, c.lanes) x;
+    DELETE FROM @schema@.lane x WHERE x.consumer = c.name;
+    INSERT INTO @schema@.lane
+    SELECT c.name, g, l.version, l.seen, l.floor, NULL, NULL, l.window_end, 0, 0,
+           CASE g WHEN -1 THEN l.delivered ELSE 0 END, l.home
+    FROM generate_series(-1, _replace_lanes.lanes - 1) AS g;
+END
+$outbox$;
+
+-- Records a report of a consumer's worker, for operators. While a sink stays down, report_at stays
+-- at the first report, so that it shows since when.
+CREATE OR REPLACE FUNCTION @schema@._report(consumer text, said text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+BEGIN
+    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN -- see wrappers.sql
+        PERFORM @schema@._worker_report(consumer, said);
+        RETURN;
+    END IF;
+    -- A report may quote a sink's response of any length.
+    said := left(said, 4000);
+    UPDATE @schema@.consumer c
+    SET report = said,
+        report_at = CASE WHEN c.report LIKE 'sink is down%' AND said LIKE 'sink is down%'
+                         THEN c.report_at
+                         ELSE @schema@._clock() END
+    WHERE c.name = _report.consumer AND c.report IS DISTINCT FROM said;
+END
+$outbox$;

@@ -32,25 +32,16 @@ BEGIN
     -- A producer that is limited to a tenant may not choose the id, but may read it.
     IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id',
                                            'INSERT') THEN
-        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
-                                    not_before, tenant)
-        VALUES (emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text,
-                <json>, emit.headers::pg_catalog.json, emit.version,
-                emit.not_before, coalesce(emit.tenant, @schema@._acting_for(current_user)))
+        INSERT INTO @schema@.event (@include fields()@)
+        VALUES (@include values_of(emit)@,
+                coalesce(emit.tenant, @schema@._acting_for(current_user)))
         RETURNING event.id INTO new_id;
         RETURN new_id;
     END IF;
 
     -- Any other producer may choose the id, but not read it, so there is no RETURNING.
-    INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version,
-                                not_before, tenant)
-    VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text,
-            <json>, emit.headers::pg_catalog.json, emit.version,
-            emit.not_before,
-            coalesce(emit.tenant,
-                     CASE WHEN pg_catalog.current_setting('outbox.tenant', true)
-                               OPERATOR(pg_catalog.<>) ''
-                          THEN pg_catalog.current_setting('outbox.tenant', true) END));
+    INSERT INTO @schema@.event (id, @include fields()@)
+    VALUES (new_id, @include values_of(emit)@, coalesce(emit.tenant, @include named_tenant()@));
     RETURN new_id;
 END
 $body$$function$, '<payload>', p), '<headers>', h), '<json>',
@@ -82,10 +73,7 @@ CREATE OR REPLACE FUNCTION @schema@.emit_once(
     OUT id uuid, OUT duplicate boolean)
 LANGUAGE plpgsql VOLATILE AS $body$
 DECLARE -- Every name is schema-qualified.
-    whose pg_catalog.text :=
-        coalesce(tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true)
-                                   OPERATOR(pg_catalog.<>) ''
-                              THEN pg_catalog.current_setting('outbox.tenant', true) END);
+    whose pg_catalog.text := coalesce(tenant, @include named_tenant()@);
     -- The caller is limited to a tenant: such a producer may not choose ids.
     held pg_catalog.bool :=
         NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id', 'INSERT');
@@ -104,21 +92,13 @@ BEGIN
         END IF;
         -- The caller acts for its tenant even if the connection does not set one.
         whose := coalesce(tenant, @schema@._acting_for(current_user));
-        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
-                                    not_before, tenant, idempotency_key)
-        VALUES (emit_once.type, emit_once.aggregate_type,
-                emit_once.aggregate_id::pg_catalog.text, <json>,
-                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
-                whose, emit_once.idempotency_key)
+        INSERT INTO @schema@.event (@include fields()@, idempotency_key)
+        VALUES (@include values_of(emit_once)@, whose, emit_once.idempotency_key)
         RETURNING event.id INTO id;
     ELSE
         id := @schema@._uuid7();
-        INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers,
-                                    version, not_before, tenant, idempotency_key)
-        VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type,
-                emit_once.aggregate_id::pg_catalog.text, <json>,
-                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
-                whose, emit_once.idempotency_key);
+        INSERT INTO @schema@.event (id, @include fields()@, idempotency_key)
+        VALUES (emit_once.id, @include values_of(emit_once)@, whose, emit_once.idempotency_key);
     END IF;
 
     -- If the key was used before, the trigger left the row out.

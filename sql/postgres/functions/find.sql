@@ -126,3 +126,267 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
     ORDER BY e.seq, d.consumer
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_published(int, text, bigint, bigint) IS 'delivered events';
+
+-- The rows of view delivery for a few events and consumer `target` (NULL: every consumer), with
+-- their receipts, in order of seq. Each event is looked up by index; a plan for many events would
+-- read whole tables.
+CREATE OR REPLACE FUNCTION @schema@._states(seqs bigint[], target text)
+RETURNS TABLE (seq bigint, consumer text, state text, attempts int, due_at timestamptz, error text,
+               predicate text, received_at timestamptz, sink_id text)
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
+AS $outbox$
+    SELECT d.seq, d.consumer, d.state, d.attempts, d.due_at, d.error, d.predicate, r.at, r.sink_id
+    FROM @schema@.delivery d
+    LEFT JOIN @schema@.receipt r
+           ON r.consumer = d.consumer AND r.seq = d.seq AND r.event_id = d.event_id
+    WHERE d.seq = ANY (_states.seqs) AND (_states.target IS NULL OR d.consumer = _states.target)
+    ORDER BY d.seq
+$outbox$;
+
+-- The seq of the event with an id; NULL if it finds none. No index on id exists, because it would
+-- slow down every emit. An id (UUIDv7) begins with its creation time, so ids roughly grow with seq:
+-- a binary search finds the neighbourhood, which is then scanned. An id of another kind, or one
+-- created while a clock was wrong, may be anywhere: then the newest `look` events are searched, or
+-- all events if look is NULL.
+CREATE OR REPLACE FUNCTION @schema@._seq_of(id uuid, look bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE SET jit = off AS $outbox$
+DECLARE
+    low bigint;    -- if ids are in order, those before low are smaller,
+    high bigint;   -- and those from high on are not
+    middle bigint;
+    at record;
+    found bigint;
+    around bigint;
+BEGIN
+    low := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq LIMIT 1);
+    high := (SELECT e.seq FROM @schema@.event e ORDER BY e.seq DESC LIMIT 1);
+    WHILE low < high LOOP
+        middle := low + (high - low) / 2;
+        SELECT e.seq, e.id INTO at FROM @schema@.event e
+        WHERE e.seq >= middle ORDER BY e.seq LIMIT 1;
+        IF at.id < _seq_of.id THEN
+            low := at.seq + 1;
+        ELSE
+            high := middle;
+        END IF;
+    END LOOP;
+    FOREACH around IN ARRAY ARRAY[1000, 100000] LOOP
+        SELECT e.seq INTO found FROM @schema@.event e
+        WHERE e.seq BETWEEN low - around AND low + around AND e.id = _seq_of.id;
+        IF found IS NOT NULL THEN
+            RETURN found;
+        END IF;
+    END LOOP;
+    IF look IS NULL THEN
+        RETURN (SELECT e.seq FROM @schema@.event e WHERE e.id = _seq_of.id LIMIT 1);
+    END IF;
+    -- The LIMIT keeps the condition on id out of the inner query, which ends after `look` events.
+    RETURN (SELECT n.seq
+            FROM (SELECT e.seq, e.id FROM @schema@.event e ORDER BY e.seq DESC LIMIT look) n
+            WHERE n.id = _seq_of.id LIMIT 1);
+END
+$outbox$;
+
+-- The seqs of events that may be in state `wanted` for consumer `whose` (NULL: any consumer)
+-- because of a record about them: they are parked, dead, ended, in a claim, or late. Some may be in
+-- another state, and the events of some dead letters no longer exist: _states decides.
+--
+-- The list is complete for failed, expired, dropped and in-flight. For pending and unprocessed
+-- (pending, or failed and due again) it is complete up to _low. For other states it lists the
+-- exceptions to what positions and filters determine.
+CREATE OR REPLACE FUNCTION @schema@._exceptional(wanted text, whose text)
+RETURNS TABLE (seq bigint)
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
+    SELECT p.seq
+    FROM @schema@.parked p
+    WHERE (whose IS NULL OR p.consumer = whose)
+      AND CASE wanted WHEN 'unprocessed' THEN p.attempts = 0 AND p.failing_since IS NULL
+                                              OR p.due_at <= @schema@._clock()
+                      WHEN 'before-start' THEN true
+                      WHEN 'in-flight' THEN p.claim IS NOT NULL
+                      WHEN 'pending' THEN p.attempts = 0 AND p.failing_since IS NULL
+                      WHEN 'failed' THEN p.attempts > 0 OR p.failing_since IS NOT NULL
+                      ELSE false END
+    UNION ALL
+    SELECT d.seq
+    FROM @schema@.dead d
+    WHERE (whose IS NULL OR d.consumer = whose)
+      AND (wanted = 'expired' AND NOT d.retrying OR wanted = 'before-start')
+    UNION ALL
+    SELECT x.seq
+    FROM @schema@.ended x
+    WHERE (whose IS NULL OR x.consumer = whose) AND wanted IN (x.state, 'before-start')
+    UNION ALL
+    -- A claim of a lane is a range: events that its consumer does not select are left out, unless a
+    -- former filter may have selected them, or a worker recorded how they ended.
+    SELECT e.seq
+    FROM @schema@.claim k
+    JOIN @schema@.consumer c ON c.name = k.consumer
+    CROSS JOIN LATERAL @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq,
+                                               c.tenant) e
+    WHERE (whose IS NULL OR k.consumer = whose) AND k.lane >= 0
+      AND CASE WHEN k.locked_until > @schema@._clock() THEN wanted = 'in-flight'
+               ELSE wanted IN ('pending', 'unprocessed') END
+      AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like)
+           OR EXISTS (SELECT 1 FROM @schema@.former_filter b WHERE b.consumer = c.name)
+           OR EXISTS (SELECT 1 FROM @schema@.ended x WHERE x.seq = e.seq))
+    UNION ALL
+    SELECT e.seq
+    FROM (SELECT pg_snapshot_xip(l.seen) AS xid
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+          WHERE wanted IN ('pending', 'unprocessed') AND (whose IS NULL OR c.name = whose)
+          UNION
+          SELECT pg_snapshot_xip(l.target)
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+          WHERE wanted IN ('pending', 'unprocessed') AND (whose IS NULL OR c.name = whose)) late
+    CROSS JOIN LATERAL (SELECT i.seq FROM @schema@.event i
+                        WHERE i.xid = late.xid ORDER BY i.seq OFFSET 0) e -- by the index
+$outbox$;
+
+-- Lists at most max_events events past after_seq, in order of seq. wanted is `unprocessed`
+-- (pending, or failed and due again: the events that a worker would get) or `published`
+-- (delivered). target is one consumer; NULL means all.
+--
+-- If few of many events match, the scan ends after about `look` numbers, and a notice reports the
+-- last number scanned; see _look_end.
+CREATE OR REPLACE FUNCTION @schema@._found(
+    wanted text, max_events int, target text, after_seq bigint, look bigint)
+RETURNS TABLE (consumer text, seq bigint, attempts int, due_at timestamptz, error text)
+LANGUAGE plpgsql STABLE ROWS 100
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off AS $outbox$
+#variable_conflict use_column
+DECLARE
+    until bigint := @schema@._look_end(wanted, max_events, target, after_seq, look);
+    n bigint;
+BEGIN
+    -- OFFSET 0 prevents PostgreSQL from evaluating the view for more events than are returned.
+    RETURN QUERY
+    SELECT d.consumer, d.seq, d.attempts, d.due_at, d.error
+    FROM @schema@._scopes(wanted, target, after_seq) s
+    CROSS JOIN LATERAL (
+        (SELECT x.*
+         FROM (SELECT i.seq
+               FROM @schema@._candidates(s.name, s.tenant, s.type_like, s.judged,
+                                         s.low, least(s.high, until)) i
+               ORDER BY i.seq OFFSET 0) y
+         CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery z
+                             WHERE z.consumer = s.name AND z.seq = y.seq OFFSET 0) x
+         WHERE CASE wanted
+                   WHEN 'unprocessed' THEN x.state = 'pending'
+                        OR x.state = 'failed' AND x.due_at <= @schema@._clock()
+                   ELSE x.state = 'delivered'
+                        OR x.state = 'unknown'
+                           AND EXISTS (SELECT FROM @schema@.receipt r
+                                       WHERE r.consumer = x.consumer AND r.seq = x.seq
+                                         AND r.event_id = x.event_id)
+               END
+         ORDER BY y.seq LIMIT max_events)
+        UNION -- events that lanes are past: late, parked, or in an expired claim
+        (SELECT x.*
+         FROM (SELECT DISTINCT i.seq
+               FROM @schema@._exceptional(wanted, s.name) i
+               WHERE wanted = 'unprocessed' AND i.seq > after_seq
+                 AND i.seq <= coalesce(until, i.seq)) y
+         CROSS JOIN LATERAL (SELECT * FROM @schema@.delivery z
+                             WHERE z.consumer = s.name AND z.seq = y.seq OFFSET 0) x
+         WHERE x.state = 'pending' OR x.state = 'failed' AND x.due_at <= @schema@._clock()
+         ORDER BY y.seq LIMIT max_events)) d
+    ORDER BY d.seq, d.consumer LIMIT max_events;
+
+    GET DIAGNOSTICS n = ROW_COUNT;
+    IF n < max_events AND until IS NOT NULL THEN
+        RAISE NOTICE 'searched only up to sequence number %, not all events', until
+            USING HINT = format('pass after_seq => %s to continue, or look => NULL to search '
+                                'all events', until);
+    END IF;
+END
+$outbox$;
+
+-- The last number that _found may scan; NULL if the scan is unbounded. From the first number that
+-- may concern a consumer on, _found may scan `look` numbers, divided among the consumers. If many
+-- events have a matching type, it may scan fewer, because determining the state of an event takes
+-- as long as scanning 20 numbers. Listed events are not wasted scans, so both bounds grow by
+-- max_events. If look or max_events is NULL, the scan is unbounded.
+CREATE OR REPLACE FUNCTION @schema@._look_end(
+    wanted text, max_events int, target text, after_seq bigint, look bigint)
+RETURNS bigint
+LANGUAGE sql STABLE
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+SET enable_mergejoin = off SET jit = off AS $outbox$
+    WITH s AS MATERIALIZED (
+        SELECT * FROM @schema@._scopes(wanted, target, after_seq)),
+    -- share: the numbers that each consumer with events to scan may use
+    r AS MATERIALIZED (
+        SELECT min(f.seq) AS first,
+               least(greatest(look, 0), 1000000000000000) / greatest(count(*), 1) AS share
+        FROM s
+        CROSS JOIN LATERAL (SELECT i.seq FROM @schema@.event i
+                            WHERE i.seq > s.low AND i.seq <= s.high
+                            ORDER BY i.seq LIMIT 1) f),
+    -- until: the bound by numbers, or a lower one where a consumer has many candidates
+    b AS MATERIALIZED (
+        SELECT least(r.first - 1 + r.share + max_events, min(t.seq)) AS until
+        FROM r
+        CROSS JOIN s
+        LEFT JOIN LATERAL (SELECT i.seq
+                           FROM @schema@._candidates(s.name, s.tenant, s.type_like, s.judged, s.low,
+                                    least(s.high, r.first - 1 + r.share + max_events)) i
+                           ORDER BY i.seq OFFSET r.share / 20 + max_events LIMIT 1) t ON true
+        GROUP BY r.first, r.share)
+    SELECT b.until
+    FROM b
+    WHERE look IS NOT NULL AND max_events IS NOT NULL
+      AND EXISTS (SELECT FROM s, @schema@.event i WHERE i.seq > b.until AND i.seq <= s.high)
+$outbox$;
+
+-- Returns for each consumer the range (low < seq <= high) that can hold unprocessed or published
+-- events, apart from those that _exceptional finds. judged: the consumer's present patterns alone
+-- do not determine which events it was given.
+CREATE OR REPLACE FUNCTION @schema@._scopes(wanted text, target text, after_seq bigint)
+RETURNS TABLE (name text, tenant text, type_like text[], judged boolean, low bigint, high bigint)
+LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
+    -- The events that some lane is not past.
+    SELECT c.name, c.tenant, c.type_like, false,
+           greatest(@schema@._low(c.name, c.lanes), after_seq), 9223372036854775807
+    FROM @schema@.consumer c
+    WHERE wanted = 'unprocessed' AND (target IS NULL OR c.name = target)
+    UNION ALL
+    SELECT c.name, c.tenant, c.type_like, true,
+           -- Events up to start_floor precede the start, if no transaction was running then.
+           greatest(CASE WHEN NOT EXISTS (SELECT pg_snapshot_xip(c.start_seen))
+                         THEN c.start_floor END, after_seq),
+           -- No lane has handed out an event past this seq, if that is known.
+           coalesce((SELECT CASE WHEN bool_and(h.high IS NOT NULL) THEN max(h.high) END
+                     FROM (SELECT CASE WHEN l.target IS NULL AND l.window_end IS NOT NULL
+                                            THEN greatest(l.floor, l.window_end)
+                                       WHEN l.seen::text = '1:1:' THEN greatest(l.floor, l.pos)
+                                  END AS high
+                           FROM @schema@._lanes(c.name, c.lanes) l
+                           WHERE l.lane >= 0) h), 9223372036854775807)
+    FROM @schema@.consumer c
+    WHERE wanted = 'published' AND (target IS NULL OR c.name = target)
+$outbox$;
+
+-- The events of a scope that match the consumer's patterns. If judged is true, it also returns
+-- events that a former filter may have selected, or whose end is recorded. It is inlined, so that a
+-- caller's LIMIT bounds the scan.
+CREATE OR REPLACE FUNCTION @schema@._candidates(
+    consumer text, of_tenant text, patterns text[], judged boolean, low bigint, high bigint)
+RETURNS TABLE (seq bigint)
+LANGUAGE sql STABLE AS $outbox$
+    -- Every name is schema-qualified.
+    SELECT e.seq
+    FROM @schema@.event e
+    WHERE e.seq OPERATOR(pg_catalog.>) low AND e.seq OPERATOR(pg_catalog.<=) high
+      AND (of_tenant OPERATOR(pg_catalog.=) '' OR e.tenant OPERATOR(pg_catalog.=) of_tenant)
+      AND (patterns IS NULL OR e.type OPERATOR(pg_catalog.~~) ANY (patterns)
+           OR judged
+              AND (EXISTS (SELECT 1 FROM @schema@.former_filter f
+                           WHERE f.consumer OPERATOR(pg_catalog.=) _candidates.consumer)
+                   OR EXISTS (SELECT 1 FROM @schema@.ended x
+                              WHERE x.seq OPERATOR(pg_catalog.=) e.seq
+                                AND x.consumer OPERATOR(pg_catalog.=) _candidates.consumer)))
+$outbox$;

@@ -205,3 +205,233 @@ LANGUAGE sql STABLE AS $outbox$
                    WHERE l.lane >= 0 AND _may_be_again.seq <= l.window_end
                      AND _may_be_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
+
+-- Records the present place in every lane (see _here).
+--
+-- If the outbox was moved, each lane moves back to the first event that it may not have handed out,
+-- and events get transaction numbers that are valid in this cluster. If events were renumbered,
+-- lanes may already have seen them.
+CREATE OR REPLACE FUNCTION @schema@._rebase_lanes(moved boolean, renumbered boolean) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    place text := @schema@._here();
+    before @schema@.lane[] := '{}'; -- the lanes as they were
+    l @schema@.lane;
+    late xid8;                      -- a transaction that has ended here, and that no lane has seen
+BEGIN
+    late := (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
+    FOR l IN
+        SELECT z.* FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z
+    LOOP
+        before := before || l;
+    END LOOP;
+    FOREACH l IN ARRAY before LOOP
+        IF moved THEN
+            SELECT least(min(x.seq) - 1, greatest(l.floor, l.window_end)) INTO l.floor
+            FROM @schema@.event x
+            JOIN @schema@.consumer n ON n.name = l.consumer
+            WHERE NOT @schema@._handed_out_there(l, x.xid, x.seq)
+              AND x.seq > @schema@._starts_after(n.start_seen, n.start_floor);
+            l.seen := concat(late, ':', late, ':');
+            l.target := NULL;
+            l.pos := 0;
+            l.window_end := NULL; -- only other consumers may need events up to the floor
+        ELSIF renumbered AND l.window_end IS NOT NULL THEN
+            -- An event with a new number may be in the window, or have been seen.
+            l.window_end := pg_sequence_last_value('@schema@.event_seq_seq');
+        END IF;
+        l.home := place;
+        l.due_from := NULL; -- this server's clock may differ
+        PERFORM @schema@._put_lane(l);
+    END LOOP;
+
+    -- The former lanes decide which transaction numbers moved events get. 3 is the first number
+    -- that any cluster assigns: every lane has seen it.
+    IF moved THEN
+        PERFORM @schema@._rebase_shown(n, '1:1:') FROM @schema@.consumer n;
+        PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
+        UPDATE @schema@.event x SET xid = CASE WHEN p.pending THEN late ELSE '3' END
+        FROM (SELECT y.seq,
+                     EXISTS (SELECT 1 FROM unnest(before) z
+                             JOIN @schema@.consumer n ON n.name = z.consumer
+                             WHERE z.lane >= 0
+                               AND y.seq > @schema@._starts_after(n.start_seen, n.start_floor)
+                               AND NOT @schema@._handed_out_there(z, y.xid, y.seq)) AS pending
+              FROM @schema@.event y) p
+        WHERE x.seq = p.seq AND (p.pending OR x.xid >= late);
+        PERFORM set_config('outbox.change_events', '', true);
+    END IF;
+END
+$outbox$;
+
+-- Takes over every claim of every consumer, as if all leases had expired.
+CREATE OR REPLACE FUNCTION @schema@._take_over_all() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    c @schema@.consumer;
+BEGIN
+    FOR c IN SELECT * FROM @schema@.consumer LOOP
+        UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
+        PERFORM @schema@._take_over(c, 0, 2147483647, @schema@._clock(), NULL);
+    END LOOP;
+END
+$outbox$;
+
+-- Updates where a consumer started, and which events its former filters covered. Snapshots of the
+-- old cluster are meaningless here, so `snap`, a floor, and a list of the covered events past the
+-- floor replace them. Events that will be handed out again are no longer covered.
+--
+-- It is called after the lanes have moved, and before events get their new transaction numbers.
+CREATE OR REPLACE FUNCTION @schema@._rebase_shown(c @schema@.consumer, snap pg_snapshot)
+RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    f @schema@.former_filter;
+    first bigint;  -- the first event that was not covered
+    also bigint[]; -- the events past it that were
+    low bigint := (SELECT min(l.floor) FROM @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0);
+BEGIN
+    -- The start of the consumer.
+    SELECT min(e.seq) INTO first FROM @schema@.event e
+    WHERE NOT @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
+    first := coalesce(first, greatest((SELECT max(e.seq) FROM @schema@.event e), c.start_floor) + 1,
+                      1);
+    SELECT array_agg(e.seq) INTO also
+    FROM @schema@.event e
+    JOIN @schema@._lanes(c.name, c.lanes) l
+      ON l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
+    WHERE e.seq > first AND e.seq <= l.floor
+      AND @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
+    UPDATE @schema@.consumer x
+    SET start_seen = snap, start_floor = least(first - 1, low), start_also = also
+    WHERE x.name = c.name;
+
+    -- The events that each former filter covered, lane by lane.
+    FOR f IN SELECT * FROM @schema@.former_filter x WHERE x.consumer = c.name LOOP
+        SELECT min(e.seq) INTO first FROM @schema@.event e
+        WHERE @schema@._lane_of(f.lanes, e.seq, e.aggregate_type, e.aggregate_id) = f.lane
+          AND NOT @schema@._handed_out(f.seen, f.floor, f.target, f.pos, e.xid, e.seq);
+        first := coalesce(first, f.head + 1);
+        SELECT array_agg(e.seq) INTO also
+        FROM @schema@.event e
+        JOIN @schema@._lanes(c.name, c.lanes) l
+          ON l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
+        WHERE e.seq > first AND e.seq <= l.floor
+          AND @schema@._lane_of(f.lanes, e.seq, e.aggregate_type, e.aggregate_id) = f.lane
+          AND (@schema@._handed_out(f.seen, f.floor, f.target, f.pos, e.xid, e.seq)
+               OR e.seq = ANY (f.also));
+        UPDATE @schema@.former_filter x
+        SET seen = snap, floor = least(first - 1, low), target = NULL, pos = 0,
+            also = _rebase_shown.also
+        WHERE x.consumer = f.consumer AND x.n = f.n AND x.lane = f.lane;
+    END LOOP;
+
+    -- The recorded ends of single events: events past the floor of their lane are handed out again.
+    DELETE FROM @schema@.ended x USING @schema@.event e, @schema@._lanes(c.name, c.lanes) l
+    WHERE x.consumer = c.name AND e.seq = x.seq AND e.seq > l.floor
+      AND l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id);
+END
+$outbox$;
+
+-- Assigns new numbers to the events whose numbers were used before, and to the events written after
+-- them, in their order. The records of consumers about an event are updated. Returns how many
+-- events got a new number.
+--
+-- moved and numbers are as _trouble returns them. If numbers is not NULL, the events are locked
+-- already, and the sequence continues past every known number.
+CREATE OR REPLACE FUNCTION @schema@._renumber_events(moved text, numbers text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $outbox$
+DECLARE
+    e record;
+    head bigint;              -- the last number assigned
+    known bigint;             -- the highest known to any lane
+    fresh bigint;             -- a new number
+    born timestamptz;         -- when this cluster was made
+    files boolean;            -- the rows were not rewritten on their way here
+    began timestamptz;        -- when the first event with a reused number was written
+    renumbered bigint := 0;
+BEGIN
+    -- The highest number known. next_floor is left out, because any role may have chosen the start
+    -- of a consumer.
+    SELECT greatest(max(x.seq), 0) INTO known
+    FROM (SELECT max(y.window_end) AS seq FROM @schema@.lane y
+          UNION ALL SELECT max(y.to_seq) FROM @schema@.claim y
+          UNION ALL SELECT max(y.seq) FROM @schema@.parked y
+          UNION ALL SELECT max(y.seq) FROM @schema@.dead y
+          UNION ALL SELECT max(y.seq) FROM @schema@.receipt y) x;
+    head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
+    IF numbers IS NOT NULL THEN
+        SELECT greatest(known, head, max(x.seq), 1) INTO fresh FROM @schema@.event x;
+        PERFORM setval('@schema@.event_seq_seq', fresh);
+    END IF;
+
+    -- Which events are concerned? A cluster's identity begins with the second of its creation.
+    born := to_timestamp(@schema@._home()::bigint >> 32);
+    files := moved IS NULL
+             OR (SELECT count(DISTINCT x.xid) > 1
+                        AND bool_and(x.xmin::text::bigint = x.xid::text::bigint & 4294967295)
+                 FROM @schema@.event x WHERE x.created_at < born);
+    SELECT min(x.created_at) INTO began FROM @schema@.event x
+    WHERE x.seq <= known
+      AND CASE WHEN files THEN @schema@._began_again(x.xid, x.seq)
+               ELSE @schema@._written_here(x.xmin, x.xid, x.created_at < born,
+                                           x.seq <= head AND head < known) END;
+
+    -- Events written later must stay behind them: those past the known numbers, and those whose
+    -- order the numbers alone do not determine.
+    FOR e IN SELECT x.seq, x.xid, x.id FROM @schema@.event x
+             WHERE began IS NOT NULL
+               AND CASE WHEN x.seq > known THEN x.created_at >= began
+                        WHEN files THEN
+                            @schema@._began_again(x.xid, x.seq)
+                            OR (x.created_at >= began AND @schema@._may_be_again(x.xid, x.seq))
+                        ELSE @schema@._written_here(x.xmin, x.xid, x.created_at < born,
+                                                    x.seq <= head AND head < known) END
+             ORDER BY x.seq LOOP
+        IF numbers IS NULL AND renumbered = 0 THEN
+            -- Numbers started over, and are past the known ones already: the events are not locked
+            -- yet.
+            PERFORM @schema@._lock_events(moved, '5s');
+        END IF;
+        PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
+        UPDATE @schema@.event x SET seq = DEFAULT
+        WHERE x.seq = e.seq RETURNING x.seq INTO fresh;
+        PERFORM set_config('outbox.change_events', '', true);
+        renumbered := renumbered + 1;
+        UPDATE @schema@.adopted_row y SET seq = fresh WHERE y.seq = e.seq;
+
+        -- The consumers' records. In another cluster no consumer was handed any of these events.
+        CONTINUE WHEN moved IS NOT NULL;
+        UPDATE @schema@.receipt y SET seq = fresh WHERE y.seq = e.seq AND y.event_id = e.id;
+        UPDATE @schema@.dead y SET seq = fresh WHERE y.seq = e.seq AND y.id = e.id;
+        UPDATE @schema@.parked y SET seq = fresh
+        FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z, @schema@.event x
+        WHERE y.seq = e.seq AND n.name = y.consumer AND x.seq = fresh
+          AND z.lane = @schema@._lane_of(n.lanes, e.seq, x.aggregate_type, x.aggregate_id)
+          AND (pg_visible_in_snapshot(e.xid, z.seen)
+               OR (z.target IS NOT NULL AND e.seq <= z.pos
+                   AND pg_visible_in_snapshot(e.xid, z.target)));
+    END LOOP;
+    RETURN renumbered;
+END
+$outbox$;
+
+-- _written_here returns, for an outbox that was moved, whether an event was written after the move.
+--
+--     older  the event is from before this cluster was made
+--     given its number was assigned here, below one that is known
+--
+-- In the same cluster _began_again is exact, because a transaction begun after a lane's snapshot
+-- has no number that the lane had reached; for the rest of its window see _may_be_again. In another
+-- cluster an event is new unless it surely existed before. A row written here has the transaction
+-- number of its event (row_xmin has the lower 32 bits). If the event's number is higher than the
+-- row's own, the event is older than this cluster. If the old rows were moved as files
+-- (pg_upgrade), both numbers continue, and _began_again is exact again.
+CREATE OR REPLACE FUNCTION @schema@._written_here(
+    row_xmin xid, xid xid8, older boolean, given boolean) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $outbox$
+    SELECT CASE WHEN older THEN false
+                WHEN row_xmin::text::bigint = xid::text::bigint & 4294967295 THEN true
+                ELSE given AND (row_xmin::text::bigint - xid::text::bigint) & 4294967295
+                               < 2147483648 END
+$outbox$;

@@ -239,7 +239,6 @@ DECLARE
     mapping text := (SELECT jsonb_object_agg(c.field, c.col)::text
                      FROM @schema@._adopt_columns(tab, shape, columns) c);
     insert_sql text;
-    marking record;
     body text;
 BEGIN
     -- The function keeps its name, or gets an unused one.
@@ -258,14 +257,10 @@ BEGIN
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 'NEW');
     insert_sql := format('INSERT INTO %s (%s) SELECT %s FROM (SELECT %s) t',
                          '@schema@.event', v.targets, v.expressions, v.texts);
-    SELECT m.id, @schema@._adopt_key(m.keys, 'NEW') AS key
-    INTO marking
-    FROM @schema@.marking m
-    WHERE m.tab = _adopt_trigger.tab;
-    IF FOUND THEN
+    IF v.marking IS NOT NULL THEN
         insert_sql := format(E'WITH e AS (%s RETURNING seq)\n'
                              '    INSERT INTO %s (marking, seq, key) SELECT %s, e.seq, %s FROM e',
-                             insert_sql, '@schema@.adopted_row', marking.id, marking.key);
+                             insert_sql, '@schema@.adopted_row', v.marking, v.key);
     END IF;
     -- The setting allows a row to keep its UUID, see _keeps_id.
     body := format(E'-- %s\nBEGIN -- %s.\n'
@@ -295,14 +290,6 @@ BEGIN
 END
 $outbox$;
 
--- An SQL expression for the key columns of a row r, as an array of texts.
-CREATE OR REPLACE FUNCTION @schema@._adopt_key(keys name[], r text) RETURNS text
-LANGUAGE sql STABLE AS $outbox$
-    SELECT format('ARRAY[%s]',
-                  string_agg(format('pg_catalog.concat(%s.%I)', r, k.name), ', ' ORDER BY k.n))
-    FROM unnest(keys) WITH ORDINALITY k (name, n)
-$outbox$;
-
 -- Reads the rows of a table that are to become events, as texts, into a materialized view, and
 -- returns that view; the caller drops it. Besides the texts of _adopt_values the view has row_key,
 -- which identifies a row to be marked, and row_nr, the order of the rows. With count, the view has
@@ -319,8 +306,7 @@ SET datestyle = ISO SET row_security = off SET client_min_messages = warning AS 
 DECLARE
     v record;
     c record;
-    key text := coalesce((SELECT @schema@._adopt_key(m.keys, 's') FROM @schema@.marking m
-                          WHERE m.tab = _adopt_rows.tab), 'NULL');
+    from_table text;
     query text;
     rows regclass;
     could boolean;
@@ -340,14 +326,12 @@ BEGIN
     -- A plain table is read without the tables that inherit from it, a partitioned one with its
     -- partitions.
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 's');
-    query := format('SELECT %s, %s::pg_catalog.text[] AS row_key, '
-                    'pg_catalog.row_number() OVER (ORDER BY %s) AS row_nr FROM %s %s s WHERE %s',
-                    v.texts, key, v.sort, CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab,
-                    v.unprocessed);
-    IF count THEN
-        query := format('SELECT pg_catalog.count(*) AS n FROM %s %s s WHERE %s',
-                        CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab, v.unprocessed);
-    END IF;
+    from_table := format('FROM %s %s s WHERE %s', CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab,
+                         v.unprocessed);
+    query := CASE WHEN count THEN 'SELECT pg_catalog.count(*) AS n '
+                  ELSE format('SELECT %s, %s::pg_catalog.text[] AS row_key, '
+                              'pg_catalog.row_number() OVER (ORDER BY %s) AS row_nr ',
+                              v.texts, coalesce(v.key, 'NULL'), v.sort) END || from_table;
 
     -- The view is created empty and given to the table's owner to be filled. The server requires
     -- that the owner may create objects in the schema, so that right is granted temporarily.

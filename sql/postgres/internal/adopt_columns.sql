@@ -8,6 +8,7 @@
 --     targets      the names of these columns
 --     unprocessed  the condition for rows that are to become events
 --     sort         the order of the rows
+--     marking, key the id of the table's mark, and the key columns as an array of texts; or NULL
 --
 -- No expression casts a value of the row's own types: the table's owner could create such a cast,
 -- even after the table was adopted, and it would run with the rights of the role that reads the
@@ -15,7 +16,8 @@
 -- application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._adopt_values(
     source regclass, shape text, columns jsonb, r text,
-    OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text)
+    OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text,
+    OUT marking int, OUT key text)
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     c record;
@@ -77,6 +79,12 @@ BEGIN
     targets := array_to_string(t, ', ');
     expressions := array_to_string(e, ', ');
     sort := coalesce(sort, format('%s.tableoid, %1$s.ctid', r));
+    SELECT m.id,
+           (SELECT format('ARRAY[%s]', string_agg(format('pg_catalog.concat(%s.%I)', r, k.name),
+                                                  ', ' ORDER BY k.n))
+            FROM unnest(m.keys) WITH ORDINALITY k (name, n))
+    INTO marking, key
+    FROM @schema@.marking m WHERE m.tab = source;
 END
 $outbox$;
 

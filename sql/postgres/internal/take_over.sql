@@ -4,9 +4,9 @@
 -- after a random delay of up to 2 s at first and about a minute at last, until the one that kills
 -- is delivered alone. With an order, an expired claim waits for earlier live claims of its lanes.
 -- Claims in `known` are the caller's, and not taken over, however late. Under _lock_consumer.
-CREATE OR REPLACE FUNCTION @schema@._take_over(c @schema@.consumer, claims_from bigint,
-    max_attempts int, now timestamptz,
-                                              known bigint[], OUT crashed bigint, OUT buried bigint)
+CREATE OR REPLACE FUNCTION @schema@._take_over(
+    c @schema@.consumer, claims_from bigint, max_attempts int, now timestamptz, known bigint[],
+    OUT crashed bigint, OUT buried bigint)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     k @schema@.claim;
@@ -18,19 +18,21 @@ BEGIN
     LOOP
         SELECT * INTO k FROM @schema@.claim x
         WHERE x.consumer = c.name AND x.epoch >= claims_from AND x.locked_until <= now
-            AND (x.epoch = ANY (known)) IS NOT TRUE
+          AND (x.epoch = ANY (known)) IS NOT TRUE
           AND (x.lane = -1 OR c.ordering = 'none' OR NOT EXISTS (
-               SELECT 1 FROM @schema@.claim e WHERE e.consumer = x.consumer
-                   AND e.epoch >= claims_from AND e.epoch < x.epoch
-                  AND e.lane >= 0 AND @schema@._members(e.members, e.lane)
-                                      & @schema@._members(x.members, x.lane) <> 0
-                  AND (e.locked_until > now OR e.epoch = ANY (known))))
+               SELECT 1 FROM @schema@.claim e
+               WHERE e.consumer = x.consumer AND e.epoch >= claims_from AND e.epoch < x.epoch
+                 AND e.lane >= 0
+                 AND @schema@._members(e.members, e.lane)
+                     & @schema@._members(x.members, x.lane) <> 0
+                 AND (e.locked_until > now OR e.epoch = ANY (known))))
         ORDER BY x.epoch LIMIT 1;
         EXIT WHEN NOT FOUND;
         IF k.lane = -1 THEN
             SELECT count(*) AS n, array_agg(x.seq) AS seqs, array_agg(x.attempts + 1) AS attempts,
-               array_agg('the process died, or lost its lease, while delivering this event'::text)
-                       AS errors, array_agg(x.key) AS keys
+                   array_agg('the process died, or lost its lease, '
+                             'while delivering this event'::text) AS errors,
+                   array_agg(x.key) AS keys
             INTO dead
             FROM @schema@.parked x
             WHERE x.ctid = ANY (@schema@._claimed_rows(k))
@@ -45,28 +47,26 @@ BEGIN
                 due_at = CASE WHEN p.apart > '0' AND x.due_at IS NOT NULL THEN now + p.apart
                               ELSE x.due_at END,
                 wait = greatest(x.wait, p.apart)
-            FROM (SELECT y.ctid AS at,
-                         CASE WHEN k.blamed OR y.crashes < 3 THEN interval '0'
-                              ELSE random() * interval '1 second' * (1 << least(y.crashes - 2, 6))
-                              END AS apart
+            FROM (SELECT y.ctid AS at, CASE WHEN k.blamed OR y.crashes < 3 THEN interval '0'
+                      ELSE random() * interval '1 s' * (1 << least(y.crashes - 2, 6)) END AS apart
                   FROM @schema@.parked y WHERE y.ctid = ANY (@schema@._claimed_rows(k))) p
             WHERE x.ctid = p.at;
         ELSE
             INSERT INTO @schema@.parked (consumer, seq, key, attempts, due_at, crashes, delayed)
             SELECT c.name, w.seq, w.key, 0,
-                   CASE WHEN w.key <> 0 AND (w.nth > 1 OR @include waits_behind(c.name, w)@)
-                        THEN NULL ELSE greatest(now, least(coalesce(w.not_before, now),
-                            now + interval '3653 days')) END,
+                   CASE WHEN w.key = 0 OR w.nth = 1 AND @include waits_behind(c.name, w)@ IS NULL
+                        THEN greatest(now, least(coalesce(w.not_before, now),
+                                                 now + interval '3653 days')) END,
                    1, coalesce(w.not_before > now, false)
-            FROM (SELECT e.seq, e.not_before, y.key, row_number() OVER (PARTITION BY y.key
-                ORDER BY e.seq) AS nth
+            FROM (SELECT e.seq, e.not_before, y.key,
+                         row_number() OVER (PARTITION BY y.key ORDER BY e.seq) AS nth
                   FROM @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq,
-                      c.tenant) e,
+                                               c.tenant) e,
                        LATERAL (SELECT @schema@._key(c.ordering, e.aggregate_type,
-                           e.aggregate_id) AS key) y
+                                                     e.aggregate_id) AS key) y
                   WHERE (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
-                    AND @schema@._is_member(k.members, k.lane, @schema@._lane_of(c.lanes, e.seq,
-                        e.aggregate_type, e.aggregate_id))) w
+                    AND @schema@._is_member(k.members, k.lane,
+                            @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id))) w
             ON CONFLICT DO NOTHING; -- already parked by mistake: must not block its key forever
         END IF;
         GET DIAGNOSTICS n = ROW_COUNT;

@@ -32,22 +32,17 @@ DECLARE
     f record;
 BEGIN
     FOR f IN
-        SELECT CASE
-                   WHEN x.open THEN 'GRANT EXECUTE ON ROUTINE %s TO PUBLIC'
-                   ELSE 'REVOKE EXECUTE ON ROUTINE %s FROM PUBLIC'
-               END AS text,
+        SELECT CASE WHEN x.open THEN 'GRANT EXECUTE ON ROUTINE %s TO PUBLIC'
+                    ELSE 'REVOKE EXECUTE ON ROUTINE %s FROM PUBLIC' END AS text,
                string_agg(x.which, ', ') AS which
-        FROM (
-            SELECT p.oid::regprocedure::text AS which,
-                   p.proname = ANY (@schema@._open_to_all()) AS open,
-                   EXISTS (
-                       SELECT 1
-                       FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
-                       WHERE a.grantee = 0) AS is_open
-            FROM pg_catalog.pg_proc p
-            WHERE p.pronamespace = '@schema@'::regnamespace
-              AND p.proname = ANY ('{@functions@}')
-        ) x
+        FROM (SELECT p.oid::regprocedure::text AS which,
+                     p.proname = ANY (@schema@._open_to_all()) AS open,
+                     EXISTS (SELECT 1
+                             FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+                             WHERE a.grantee = 0) AS is_open
+              FROM pg_catalog.pg_proc p
+              WHERE p.pronamespace = '@schema@'::regnamespace
+                AND p.proname = ANY ('{@functions@}')) x
         WHERE x.open <> x.is_open
         GROUP BY x.open
     LOOP
@@ -78,6 +73,5 @@ SELECT 'functions_list',
        string_agg(p.proname || '(' || pg_catalog.oidvectortypes(p.proargtypes) || ')',
                   E'\n' ORDER BY 1)
 FROM pg_catalog.pg_proc p
-WHERE p.pronamespace = '@schema@'::regnamespace
-  AND p.proname = ANY ('{@functions@}')
+WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname = ANY ('{@functions@}')
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
