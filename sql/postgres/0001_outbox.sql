@@ -17,8 +17,7 @@ BEGIN
             current_setting('server_encoding') USING ERRCODE = 'OB004',
             HINT = 'make one with CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE template0';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 CREATE TABLE @schema@.meta (
     name  text PRIMARY KEY,
@@ -51,35 +50,26 @@ BEGIN -- Every name is schema-qualified.
                    AND pg_catalog.count(*) FILTER (WHERE pg_catalog.json_typeof(h.value) OPERATOR(pg_catalog.<>) 'string'
                        OR h.key OPERATOR(pg_catalog.!~) '^[^\u0001-\u001f\u007f-\u009f]+$') OPERATOR(pg_catalog.=) 0
             FROM pg_catalog.json_each(headers) AS h);
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._headers_fit(json) IS 'whether headers are an object of strings within the limits';
 
-CREATE FUNCTION @schema@._payload_fits(payload json) RETURNS boolean
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE AS $outbox$
+CREATE FUNCTION @schema@._payload_fits(payload json) RETURNS boolean LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE AS $outbox$
 DECLARE -- Every name is schema-qualified.
     size pg_catalog.int8 := pg_catalog.octet_length(pg_catalog.json_send(payload));
     allowed pg_catalog.text;
 BEGIN
-    IF size OPERATOR(pg_catalog.<=) 1048576 THEN
-        RETURN true;
-    END IF;
+    IF size OPERATOR(pg_catalog.<=) 1048576 THEN RETURN true; END IF;
     allowed := pg_catalog.current_setting('outbox.max_payload', true);
-    IF allowed IS NULL OR allowed OPERATOR(pg_catalog.=) '' THEN
-        RETURN false;
-    END IF;
+    IF allowed IS NULL OR allowed OPERATOR(pg_catalog.=) '' THEN RETURN false; END IF;
     RETURN size OPERATOR(pg_catalog.<=) LEAST(pg_catalog.pg_size_bytes(allowed), 67108864);
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._payload_fits(json) IS 'whether a payload is within 1 MiB, or outbox.max_payload, or 64 MiB';
 
-CREATE FUNCTION @schema@._tenant_fits(tenant text) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
+CREATE FUNCTION @schema@._tenant_fits(tenant text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
 BEGIN -- Every name is schema-qualified.
     RETURN pg_catalog.octet_length(tenant) OPERATOR(pg_catalog.<=) 1024
        AND tenant OPERATOR(pg_catalog.~) '^[^\u0001-\u001f\u007f-\u009f]+$';
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._tenant_fits(text) IS 'whether a text is a valid tenant';
 
 CREATE FUNCTION @schema@._not_before_fits(not_before timestamptz) RETURNS boolean
@@ -87,16 +77,13 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL SAFE AS $outbox$
 BEGIN -- Every name is schema-qualified.
     RETURN not_before OPERATOR(pg_catalog.>=) pg_catalog.timestamptz 'epoch' AND not_before OPERATOR(pg_catalog.<=)
            (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) interval '87672 hours');
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._not_before_fits(timestamptz) IS 'whether an event can wait until then';
 
-CREATE FUNCTION @schema@._keeps_id() RETURNS boolean
-LANGUAGE plpgsql STABLE PARALLEL SAFE AS $outbox$
+CREATE FUNCTION @schema@._keeps_id() RETURNS boolean LANGUAGE plpgsql STABLE PARALLEL SAFE AS $outbox$
 BEGIN -- Every name is schema-qualified.
     RETURN coalesce(pg_catalog.current_setting('outbox.keep_ids', true), '') OPERATOR(pg_catalog.=) 'on';
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._keeps_id() IS 'whether an id may be any UUID: that of an adopted row';
 
 -- A producer whose event is rejected sees the constraint's name, so the name states the column and the limit. The constraints
@@ -493,8 +480,7 @@ BEGIN
         EXECUTE format('ALTER TABLE %s.%I ENABLE ROW LEVEL SECURITY', '@schema@', t);
         EXECUTE format('CREATE POLICY tenant ON %s.%I USING (consumer IN (SELECT c.name FROM %1$s.consumer c))', '@schema@', t);
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 ALTER TABLE @schema@.passed ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.passed USING (
     consumer IN (SELECT c.name FROM @schema@.consumer c)
@@ -582,5 +568,4 @@ BEGIN
     INSERT INTO @schema@.meta (name, value) SELECT 'system_identifier', system_identifier FROM pg_catalog.pg_control_system();
 EXCEPTION WHEN insufficient_privilege THEN
     NULL; -- then only transaction numbers show that it was moved
-END
-$outbox$;
+END $outbox$;

@@ -15,8 +15,7 @@ CREATE OR REPLACE FUNCTION @schema@.{name}{parameters} RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
     RETURN @schema@._admit({part}, consumer) AND @schema@.{call};
-END
-$outbox$;
+END $outbox$;
 
 -- What emit and emit_once insert, and the tenant that the connection names; NULL: none.
 @define fields()@

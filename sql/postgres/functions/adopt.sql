@@ -51,15 +51,13 @@ BEGIN
     INSERT INTO @schema@.meta (name, value)
     VALUES (@schema@._adopted_name(tab), @schema@._clock()::text)
     ON CONFLICT DO NOTHING;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS
     'turns the rows of an existing table into events';
 
 -- Makes events of the rows of a table, in their order, and returns how many.
 CREATE OR REPLACE FUNCTION @schema@._adopt_copy(tab regclass, shape text, columns jsonb)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     rows regclass := @schema@._adopt_rows(tab, shape, columns);
     v record;
@@ -90,8 +88,7 @@ BEGIN
     PERFORM set_config('outbox.keep_ids', '', true);
     EXECUTE format('DROP MATERIALIZED VIEW %s', rows);
     RETURN copied;
-END
-$outbox$;
+END $outbox$;
 
 -- Reports the effect of adopt, without changing anything or blocking other sessions.
 --
@@ -102,8 +99,7 @@ $outbox$;
 CREATE OR REPLACE FUNCTION @schema@.adopt_dry_run(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,
-    OUT what text, OUT mapping jsonb, OUT rows bigint)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    OUT what text, OUT mapping jsonb, OUT rows bigint) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     target regclass := @schema@._adopt_source(source);
     old text;
@@ -137,8 +133,7 @@ BEGIN
             NULL;
         END;
     END IF;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) IS
     'what adopt would do';
 
@@ -150,17 +145,14 @@ DECLARE
     a record;
 BEGIN
     SELECT x.trigger_name, x.func INTO a FROM @schema@._adoptions() x WHERE x.tab = target;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND THEN RETURN false; END IF;
     -- No other table uses the trigger's function.
     EXECUTE format('DROP TRIGGER %I ON %s', a.trigger_name, target);
     EXECUTE format('DROP FUNCTION %s', a.func);
     -- New rows no longer become events, so no rows have to be marked.
     PERFORM @schema@._adopt_unmark(target);
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.unadopt(text) IS 'undoes adopt';
 
 -- Stops marking the rows of an adopted table. Returns whether they were being marked.
@@ -169,12 +161,9 @@ LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
     tab regclass := @schema@._adopt_source(source);
 BEGIN
-    IF NOT @schema@._adopt_unmark(tab) THEN
-        RETURN false;
-    END IF;
+    IF NOT @schema@._adopt_unmark(tab) THEN RETURN false; END IF;
     -- The trigger no longer has to record which row became which event.
     PERFORM @schema@._adopt_renew(tab);
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.drop_mark(text) IS 'stops marking the rows of an adopted table';

@@ -15,16 +15,14 @@ CREATE OR REPLACE FUNCTION @schema@.claim(
 RETURNS TABLE (
     epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text,
     version bigint, payload json, headers json, tenant text, created_at timestamptz, attempts int,
-    held boolean, delayed boolean, inbox_key text)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    held boolean, delayed boolean, inbox_key text) LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     PERFORM @schema@._check_claim('claim', worker, max_events, lease_ms, max_attempts);
     RETURN QUERY
     SELECT s.epoch, s.seq, s.id, s.type, s.aggregate_type, s.aggregate_id, s.version, s.payload,
            s.headers, s.tenant, s.created_at, s.attempts, s.held, s.delayed, s.inbox_key
     FROM @schema@._claim_some(claim.consumer, worker, max_events, lease_ms, max_attempts, 2) s;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.claim(text, text, int, bigint, int) IS 'leases events to a worker';
 
 -- Refuses a claim that would not be durable, and invalid arguments.
@@ -43,8 +41,7 @@ BEGIN
         RAISE EXCEPTION '% takes a worker, max_events of 1 to 100000, lease_ms of 1 to 86400000, '
             'max_attempts of 1 or more', called USING ERRCODE = 'OB004';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Does the work of claim and claim_batch. suspect: the only event, which was in flight when a
 -- worker vanished. For suspect_policy see _claim_parked.
@@ -76,9 +73,7 @@ BEGIN
         SELECT * INTO t FROM @schema@._turn(q, @version@);
         EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);
     END LOOP;
-    IF t.n = 0 THEN
-        RETURN;
-    END IF;
+    IF t.n = 0 THEN RETURN; END IF;
 
     RETURN QUERY
     SELECT t.epoch, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
@@ -97,8 +92,7 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch);
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- claim_batch is claim for several consumers: for `target`, or (NULL) for every consumer with work
 -- that the caller may work on, up to max_events in all. The rows of a consumer stand together, in
@@ -167,8 +161,7 @@ BEGIN
     IF n = 0 AND state IS NOT NULL THEN
         RAISE EXCEPTION '%', text USING ERRCODE = state;
     END IF;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.claim_batch(text, int, text, bigint, int) IS
     'leases events to a worker, of one consumer or of all';
 
@@ -197,16 +190,14 @@ BEGIN
     RETURN QUERY
     SELECT * FROM @schema@.consumer c
     WHERE c.tenant = acting AND c.name LIKE ANY (given) ORDER BY c.name;
-END
-$outbox$;
+END $outbox$;
 
 -- Moves the end of a claim to lease_ms from now. Returns false if the worker no longer has it; an
 -- expired claim is its own until taken over. absolve: a crash will not count as an attempt of its
 -- event, because the worker is being stopped, or holds other such events.
 CREATE OR REPLACE FUNCTION @schema@.extend(
     consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000,
-    absolve boolean DEFAULT false) RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    absolve boolean DEFAULT false) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     @include through(_worker_extend(consumer, worker, epoch, lease_ms, absolve))@
     IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
@@ -220,6 +211,5 @@ BEGIN
         blamed = x.blamed AND NOT absolve
     WHERE x.consumer = extend.consumer AND x.epoch = extend.epoch AND x.owner = extend.worker;
     RETURN FOUND;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.extend(text, text, bigint, bigint, boolean) IS 'extends a claim';

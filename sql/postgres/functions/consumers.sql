@@ -68,16 +68,14 @@ BEGIN
         PERFORM @schema@._replace_lanes(c, lanes, l);
     END IF;
     RETURN false;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.register(text, text, text, text, int, text, text, text, text) IS
     'creates or updates a consumer; returns whether it is new';
 
 -- Stops a consumer, or resumes it; events in flight are settled as usual. Returns whether it
 -- exists.
 CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     @include through(_operator_pause(consumer, paused))@
     -- Resuming also clears the report of why it was paused.
@@ -90,8 +88,7 @@ BEGIN
         RETURN true;
     END IF;
     RETURN FOUND;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.pause(text, boolean) IS 'stops or resumes a consumer';
 
 -- Restores a generation of settings (see table setting), or (NULL) those that the present ones
@@ -122,8 +119,7 @@ BEGIN
     PERFORM @schema@.register(s.consumer, s.events, s.predicate, s.ordering, s.lanes, policy,
                               how => 'purpose');
     RETURN s.generation;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.revert(text, int) IS 'restores replaced settings of a consumer';
 
 -- Deletes a consumer with all its rows. Unless forced, it deletes nothing while the consumer has
@@ -145,9 +141,7 @@ BEGIN
     SELECT count(*) INTO parked FROM @schema@.parked p WHERE p.consumer = remove.consumer;
     SELECT count(*) INTO live FROM @schema@.claim k
     WHERE k.consumer = remove.consumer AND k.locked_until > @schema@._clock();
-    IF NOT known OR NOT force AND dead + parked + live > 0 THEN
-        RETURN;
-    END IF;
+    IF NOT known OR NOT force AND dead + parked + live > 0 THEN RETURN; END IF;
 
     -- A trigger records deleted dead letters in `ended`, so `ended` is deleted after them.
     FOREACH tab IN ARRAY '{lane, claim, parked, dead, ended, passed, former_filter, receipt, mark,
@@ -155,16 +149,14 @@ BEGIN
         EXECUTE format('DELETE FROM %s.%I WHERE consumer = $1', '@schema@', tab) USING consumer;
     END LOOP;
     DELETE FROM @schema@.consumer x WHERE x.name = remove.consumer;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.remove(text, boolean) IS 'deletes a consumer';
 
 -- Creates a consumer and its lanes. Returns false if another session has just created a consumer of
 -- that name. The parameters are those of register, which has checked them.
 CREATE OR REPLACE FUNCTION @schema@._make_consumer(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
-    start_at text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    start_at text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := @schema@._lane_at_end();
     tab text;
@@ -204,8 +196,7 @@ BEGIN
     SELECT _make_consumer.consumer, g, 1, l.seen, l.floor, NULL, NULL, l.window_end, 0, 0, 0, l.home
     FROM generate_series(-1, _make_consumer.lanes - 1) AS g;
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
 -- A lane positioned at the present end of the events. Only seen, floor, window_end and home are
 -- set:
@@ -247,14 +238,12 @@ BEGIN
             USING ERRCODE = 'lock_not_available';
     END IF;
     RETURN l;
-END
-$outbox$;
+END $outbox$;
 
 -- Raises an error for invalid arguments of register.
 CREATE OR REPLACE FUNCTION @schema@._check_settings(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
-    start_at text, how text) RETURNS void
-LANGUAGE plpgsql IMMUTABLE AS $outbox$
+    start_at text, how text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN
     IF consumer !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
         RAISE EXCEPTION 'consumer name "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -', consumer
@@ -277,8 +266,7 @@ BEGIN
         RAISE EXCEPTION 'events and predicate are at most 64 KiB each, retry 1 KiB'
             USING ERRCODE = 'OB004';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Records the filter of consumer c and its positions in former_filter before the filter is
 -- replaced: it applied to all events handed out so far. If no lane has moved since the last
@@ -312,8 +300,7 @@ BEGIN
            coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0)
     FROM @schema@._lanes(c.name, c.lanes) l
     WHERE l.lane >= 0;
-END
-$outbox$;
+END $outbox$;
 
 -- Records new settings of consumer c. by_whom is informational. The last 100 generations are kept.
 -- Under _lock_consumer.
@@ -323,8 +310,7 @@ $outbox$;
 -- with its old one, and events that only the newer one matches would be skipped forever.
 CREATE OR REPLACE FUNCTION @schema@._replace_settings(
     c @schema@.consumer, events text, predicate text, ordering text, lanes int,
-    by_whom text, how text) RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    by_whom text, how text) RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     old @schema@.setting;  -- the generation that had these settings
     last @schema@.setting; -- the generation in force
@@ -369,16 +355,14 @@ BEGIN
             _replace_settings.ordering, _replace_settings.lanes, @schema@._clock(),
             _replace_settings.by_whom);
     PERFORM @schema@._wakeup_notify_all(); -- for workers that sleep with the old settings
-END
-$outbox$;
+END $outbox$;
 
 -- Replaces the lanes of consumer c, whose order or number of lanes has changed, with `lanes` new
 -- ones that begin at `l` (see _lane_at_end). c is the consumer before the change. Raises an error
 -- unless the consumer has finished all events up to there, because events of one key could overtake
 -- each other. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._replace_lanes(c @schema@.consumer, lanes int, l @schema@.lane)
-RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     start bigint := @schema@._starts_after(c.start_seen, c.start_floor);
 BEGIN
@@ -417,8 +401,7 @@ BEGIN
     SELECT c.name, g, l.version, l.seen, l.floor, NULL, NULL, l.window_end, 0, 0,
            CASE g WHEN -1 THEN l.delivered ELSE 0 END, l.home
     FROM generate_series(-1, _replace_lanes.lanes - 1) AS g;
-END
-$outbox$;
+END $outbox$;
 
 -- Records a report of a consumer's worker, for operators. While a sink stays down, report_at stays
 -- at the first report, so that it shows since when.
@@ -437,5 +420,4 @@ BEGIN
                          THEN c.report_at
                          ELSE @schema@._clock() END
     WHERE c.name = _report.consumer AND c.report IS DISTINCT FROM said;
-END
-$outbox$;
+END $outbox$;

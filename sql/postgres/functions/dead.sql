@@ -2,8 +2,7 @@
 -- events that are due at once, with no attempt used, and until settled also stay dead letters
 -- (retrying). Returns how many.
 CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text, event_id uuid DEFAULT NULL)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     seqs bigint[];
 BEGIN
@@ -12,8 +11,7 @@ BEGIN
                       WHERE d.consumer = redrive.consumer AND d.id = redrive.event_id);
     END IF;
     RETURN @schema@._redrive(consumer, seqs);
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';
 
 -- Sends back the dead letters with these seqs; NULL: all.
@@ -51,8 +49,7 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM @schema@._wakeup_notify_all();
     RETURN n;
-END
-$outbox$;
+END $outbox$;
 
 -- Makes an event that waits for its next attempt due at once; attempts used still count. One that
 -- waits behind another or for its not_before keeps waiting. Returns whether it was waiting.
@@ -67,13 +64,10 @@ BEGIN
     UPDATE @schema@.parked p SET due_at = least(p.due_at, now)
     WHERE p.consumer = retry_now.consumer AND p.seq = retry_now.seq AND p.claim IS NULL
         AND p.due_at IS NOT NULL AND NOT p.delayed;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND THEN RETURN false; END IF;
     PERFORM @schema@._wakeup_notify_all();
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.retry_now(text, bigint) IS 'makes an event due at once';
 
 -- Deletes a dead letter, unless it was sent back. Returns whether it deleted one.
@@ -84,6 +78,5 @@ BEGIN
     DELETE FROM @schema@.dead d
     WHERE d.consumer = drop_dead.consumer AND d.seq = drop_dead.seq AND NOT d.retrying;
     RETURN FOUND;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.drop_dead(text, bigint) IS 'deletes a dead letter';

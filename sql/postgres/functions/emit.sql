@@ -52,8 +52,7 @@ $body$$function$, '<payload>', p), '<headers>', h), '<json>',
                        '@schema@', p, split_part(h, ' ', 1),
                        'inserts an event in the current transaction; returns its id');
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
 -- emit_once is emit with a required idempotency key. duplicate: the key was used before, and id is
 -- that of the first event.
@@ -70,8 +69,7 @@ CREATE OR REPLACE FUNCTION @schema@.emit_once(
     type text, aggregate_type text, aggregate_id anycompatible, payload <payload>,
     headers <headers>, idempotency_key text, version bigint DEFAULT NULL,
     not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL,
-    OUT id uuid, OUT duplicate boolean)
-LANGUAGE plpgsql VOLATILE AS $body$
+    OUT id uuid, OUT duplicate boolean) LANGUAGE plpgsql VOLATILE AS $body$
 DECLARE -- Every name is schema-qualified.
     whose pg_catalog.text := coalesce(tenant, @include named_tenant()@);
     -- The caller is limited to a tenant: such a producer may not choose ids.
@@ -117,5 +115,4 @@ $body$$function$, '<payload>', p), '<headers>', h), '<json>',
                        '@schema@', p, h,
                        'emit with an idempotency key; returns whether it was used before');
     END LOOP;
-END
-$outbox$;
+END $outbox$;

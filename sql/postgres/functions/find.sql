@@ -16,8 +16,7 @@ CREATE OR REPLACE FUNCTION @schema@.find_unprocessed(
     look bigint DEFAULT 200000)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
                aggregate_id text, payload json, attempts int, due_at timestamptz, error text,
-               created_at timestamptz)
-LANGUAGE sql STABLE
+               created_at timestamptz) LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $outbox$
     SELECT u.*
@@ -47,8 +46,7 @@ CREATE OR REPLACE FUNCTION @schema@.find_processing(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
                aggregate_id text, payload json, attempts int, worker text, epoch bigint,
-               locked_until timestamptz, created_at timestamptz)
-LANGUAGE sql STABLE AS $outbox$
+               locked_until timestamptz, created_at timestamptz) LANGUAGE sql STABLE AS $outbox$
     SELECT k.consumer, e.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
            e.attempts, k.owner, k.epoch, k.locked_until, e.created_at
     FROM @schema@.claim k
@@ -76,8 +74,7 @@ CREATE OR REPLACE FUNCTION @schema@.find_failed(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
                aggregate_id text, payload json, attempts int, due_at timestamptz, error text,
-               created_at timestamptz)
-LANGUAGE sql STABLE AS $outbox$
+               created_at timestamptz) LANGUAGE sql STABLE AS $outbox$
     SELECT p.consumer, p.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
            p.attempts, p.due_at, p.error, e.created_at
     FROM @schema@.parked p
@@ -98,8 +95,7 @@ CREATE OR REPLACE FUNCTION @schema@.find_abandoned(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
                aggregate_id text, payload json, attempts int, error text, dead_at timestamptz,
-               created_at timestamptz)
-LANGUAGE sql STABLE AS $outbox$
+               created_at timestamptz) LANGUAGE sql STABLE AS $outbox$
     SELECT d.consumer, d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload,
            d.attempts, d.error, d.dead_at, d.created_at
     FROM @schema@.dead d
@@ -115,8 +111,7 @@ CREATE OR REPLACE FUNCTION @schema@.find_published(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0,
     look bigint DEFAULT 200000)
 RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type text,
-               aggregate_id text, payload json, created_at timestamptz)
-LANGUAGE sql STABLE
+               aggregate_id text, payload json, created_at timestamptz) LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $outbox$
     SELECT d.consumer, e.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
@@ -132,8 +127,7 @@ COMMENT ON FUNCTION @schema@.find_published(int, text, bigint, bigint) IS 'deliv
 -- read whole tables.
 CREATE OR REPLACE FUNCTION @schema@._states(seqs bigint[], target text)
 RETURNS TABLE (seq bigint, consumer text, state text, attempts int, due_at timestamptz, error text,
-               predicate text, received_at timestamptz, sink_id text)
-LANGUAGE sql STABLE
+               predicate text, received_at timestamptz, sink_id text) LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off
 AS $outbox$
     SELECT d.seq, d.consumer, d.state, d.attempts, d.due_at, d.error, d.predicate, r.at, r.sink_id
@@ -174,9 +168,7 @@ BEGIN
     FOREACH around IN ARRAY ARRAY[1000, 100000] LOOP
         SELECT e.seq INTO found FROM @schema@.event e
         WHERE e.seq BETWEEN low - around AND low + around AND e.id = _seq_of.id;
-        IF found IS NOT NULL THEN
-            RETURN found;
-        END IF;
+        IF found IS NOT NULL THEN RETURN found; END IF;
     END LOOP;
     IF look IS NULL THEN
         RETURN (SELECT e.seq FROM @schema@.event e WHERE e.id = _seq_of.id LIMIT 1);
@@ -185,8 +177,7 @@ BEGIN
     RETURN (SELECT n.seq
             FROM (SELECT e.seq, e.id FROM @schema@.event e ORDER BY e.seq DESC LIMIT look) n
             WHERE n.id = _seq_of.id LIMIT 1);
-END
-$outbox$;
+END $outbox$;
 
 -- The seqs of events that may be in state `wanted` for consumer `whose` (NULL: any consumer)
 -- because of a record about them: they are parked, dead, ended, in a claim, or late. Some may be in
@@ -196,8 +187,7 @@ $outbox$;
 -- (pending, or failed and due again) it is complete up to _low. For other states it lists the
 -- exceptions to what positions and filters determine.
 CREATE OR REPLACE FUNCTION @schema@._exceptional(wanted text, whose text)
-RETURNS TABLE (seq bigint)
-LANGUAGE sql STABLE
+RETURNS TABLE (seq bigint) LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     SELECT p.seq
     FROM @schema@.parked p
@@ -302,8 +292,7 @@ BEGIN
             USING HINT = format('pass after_seq => %s to continue, or look => NULL to search '
                                 'all events', until);
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- The last number that _found may scan; NULL if the scan is unbounded. From the first number that
 -- may concern a consumer on, _found may scan `look` numbers, divided among the consumers. If many
@@ -312,8 +301,7 @@ $outbox$;
 -- max_events. If look or max_events is NULL, the scan is unbounded.
 CREATE OR REPLACE FUNCTION @schema@._look_end(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
-RETURNS bigint
-LANGUAGE sql STABLE
+RETURNS bigint LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $outbox$
     WITH s AS MATERIALIZED (
@@ -375,8 +363,7 @@ $outbox$;
 -- caller's LIMIT bounds the scan.
 CREATE OR REPLACE FUNCTION @schema@._candidates(
     consumer text, of_tenant text, patterns text[], judged boolean, low bigint, high bigint)
-RETURNS TABLE (seq bigint)
-LANGUAGE sql STABLE AS $outbox$
+RETURNS TABLE (seq bigint) LANGUAGE sql STABLE AS $outbox$
     -- Every name is schema-qualified.
     SELECT e.seq
     FROM @schema@.event e

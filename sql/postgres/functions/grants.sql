@@ -60,8 +60,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
     END IF;
     PERFORM @schema@._give(part, role);
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS
     'gives a role a part: producer, consumer or operator';
 
@@ -86,8 +85,7 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" is not 1 to 63 characters of A-Z a-z 0-9 _ . -, '
             'or fewer with a * at the end', consumer USING ERRCODE = 'OB004';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Grants a role the rights that this version needs for a part.
 CREATE OR REPLACE FUNCTION @schema@._give(part text, role text) RETURNS void
@@ -108,23 +106,19 @@ BEGIN
              WHERE part = 'operator' OR (part = 'consumer' AND NOT v.inbox) LOOP
         EXECUTE format('GRANT SELECT ON %s.%I TO %I', '@schema@', r.name, role);
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
 -- Revokes a part of a role, except rights that its other parts need. With `consumer`, spelled as
 -- granted, only that consumer, and the part with the last one. Returns whether the role had it.
 CREATE OR REPLACE FUNCTION @schema@.disallow(part text, role text, consumer text DEFAULT NULL)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     had text[] := ARRAY(SELECT @schema@.parts(role));
     had_consumer boolean;
     r record;
 BEGIN
     PERFORM @schema@._check_grant(part, role, consumer);
-    IF part <> ALL (had) THEN
-        RETURN false;
-    END IF;
+    IF part <> ALL (had) THEN RETURN false; END IF;
     IF part = 'consumer' THEN
         DELETE FROM @schema@.worker w
         WHERE w.role = disallow.role
@@ -144,9 +138,7 @@ BEGIN
         EXECUTE format('REVOKE ALL ON %s.%I FROM %I', '@schema@', r.name, role);
     END LOOP;
     PERFORM @schema@._give(h, role) FROM unnest(had) AS h WHERE h <> part;
-    IF cardinality(had) > 1 THEN
-        RETURN true;
-    END IF;
+    IF cardinality(had) > 1 THEN RETURN true; END IF;
 
     -- The role has lost its last part, so it is no longer limited to a tenant.
     DELETE FROM @schema@.held h WHERE h.role = disallow.role;
@@ -160,8 +152,7 @@ BEGIN
         EXECUTE format('REVOKE USAGE ON SCHEMA %s FROM %I', '@schema@', role);
     END IF;
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.disallow(text, text, text) IS 'revokes a part of a role';
 
 -- Exactly the rights that a role needs for its part (producer, consumer, operator). held: the role
@@ -176,8 +167,7 @@ COMMENT ON FUNCTION @schema@.disallow(text, text, text) IS 'revokes a part of a 
 -- them. A role that is limited to a tenant cannot choose ids, either: a receiver that drops
 -- duplicates by id would drop another tenant's event.
 CREATE OR REPLACE FUNCTION @schema@._rights(part text, held boolean DEFAULT false)
-RETURNS TABLE (privilege text, kind text, object text)
-LANGUAGE sql IMMUTABLE AS $outbox$
+RETURNS TABLE (privilege text, kind text, object text) LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT r.privilege, r.kind, concat('@schema@.', o.name)
     FROM (VALUES
         (NULL, NULL, 'SELECT', 'TABLE', 'meta'),
@@ -218,8 +208,7 @@ $outbox$;
 -- The functions that every role with USAGE on the schema may call. They run with the rights of the
 -- caller, and only read, compute, or call a function that checks the caller. All other functions
 -- are for the owner and for the roles that _rights names.
-CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[]
-LANGUAGE sql IMMUTABLE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._open_to_all() RETURNS text[] LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT '{emit, emit_once, _uuid7, _clock,
              wakeup_works, _wakeup_key, wakeup_channel, wakeup_sleep, wakeup_release,
              _wakeup_notify, _wakeup_notify_all, _wakeup_locks, _wakeup_lock_is_foreign,

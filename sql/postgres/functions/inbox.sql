@@ -21,9 +21,7 @@ BEGIN
     END IF;
     -- The inbox records a hash of the payload; known is the hash of the first one.
     known := @schema@._handle(handler, the_key, content);
-    IF known IS NULL THEN
-        RETURN true;
-    END IF;
+    IF known IS NULL THEN RETURN true; END IF;
     IF known <> content THEN
         RAISE EXCEPTION 'handler "%" has handled key "%" before with another payload',
             left(handler, 100), left(the_key, 100) USING ERRCODE = 'OB001';
@@ -35,8 +33,7 @@ $body$$function$, '<payload>', p);
                        '@schema@', split_part(p, ' ', 1),
                        'the inbox: true the first time, in the same transaction as the effect');
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
 -- Records that a handler handles a key, with the hash of its event. It returns NULL the first time,
 -- and the recorded hash after that. If another transaction is recording the same key, _handle waits
@@ -50,14 +47,11 @@ BEGIN
     INSERT INTO @schema@.handled (tenant, handler, key, hash)
     VALUES (whose, _handle.handler, _handle.key, content)
     ON CONFLICT DO NOTHING;
-    IF FOUND THEN
-        RETURN NULL;
-    END IF;
+    IF FOUND THEN RETURN NULL; END IF;
     RETURN (SELECT coalesce(h.hash, 0)
             FROM @schema@.handled h
             WHERE h.tenant = whose AND h.handler = _handle.handler AND h.key = _handle.key);
-END
-$outbox$;
+END $outbox$;
 
 -- Records many events in the inbox, in the current transaction: each handler handles its key. It
 -- returns true if this was the first time for all of them; otherwise it records nothing. It avoids
@@ -73,15 +67,13 @@ BEGIN
     RETURN true;
 EXCEPTION WHEN unique_violation THEN
     RETURN false; -- the block's savepoint has undone the earlier rows
-END
-$outbox$;
+END $outbox$;
 
 -- Which of the given pairs (handler, key) are in the inbox already, as indexes into the arrays,
 -- from 1. Each pair takes one probe of the primary key: the settings rule out any plan that reads
 -- more, whatever the statistics.
 CREATE OR REPLACE FUNCTION @schema@._handled_before(handlers text[], keys text[])
-RETURNS SETOF bigint
-LANGUAGE plpgsql STABLE
+RETURNS SETOF bigint LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $outbox$
 BEGIN
@@ -96,5 +88,4 @@ BEGIN
     WHERE EXISTS (SELECT 1 FROM @schema@.handled h
                   WHERE h.handler = x.handler AND h.key = x.key
                     AND h.tenant = coalesce(current_setting('outbox.tenant', true), ''));
-END
-$outbox$;
+END $outbox$;

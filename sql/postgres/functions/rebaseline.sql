@@ -21,9 +21,7 @@ DECLARE
     brought bigint := 0;      -- how many strange events there were
     renumbered bigint := 0;   -- how many events got new numbers
 BEGIN
-    IF NOT @schema@._may_rebaseline() THEN
-        RETURN false;
-    END IF;
+    IF NOT @schema@._may_rebaseline() THEN RETURN false; END IF;
 
     -- Only one runs at a time. No unrelated role can lock the outbox's own table.
     LOCK TABLE @schema@.setting IN SHARE UPDATE EXCLUSIVE MODE;
@@ -120,8 +118,7 @@ BEGIN
     RAISE LOG 'outbox in schema % was repaired (% events got new numbers): %',
         '@schema@', greatest(renumbered, brought), found;
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.rebaseline() IS
     'repairs the outbox after it was moved, or its numbers started over';
 
@@ -133,21 +130,16 @@ DECLARE
     owner name := @schema@._owner();
     found text;
 BEGIN
-    IF pg_has_role(@schema@._caller(), owner, 'USAGE') THEN
-        RETURN true;
-    END IF;
+    IF pg_has_role(@schema@._caller(), owner, 'USAGE') THEN RETURN true; END IF;
     SELECT concat_ws('; ', t.moved, t.numbers, t.sequence) INTO found FROM @schema@._trouble() t;
-    IF found = '' THEN
-        RETURN false;
-    END IF;
+    IF found = '' THEN RETURN false; END IF;
     RAISE EXCEPTION 'the outbox in schema % has to be repaired first: %; '
         'role "%" may not do that', '@schema@', found, @schema@._caller()
         USING ERRCODE = 'OB006',
               HINT = format('run `outbox status`, or SELECT %s.rebaseline(), as role "%s"; '
                             'nothing is handed out until then, and nothing is lost',
                             '@schema@', owner);
-END
-$outbox$;
+END $outbox$;
 
 -- Waits until no transaction has uncommitted events, and prevents new ones. After `patience` it
 -- raises an error that names the blocking sessions and the reason for the lock.
@@ -173,14 +165,12 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
         '@schema@', why, coalesce(who, 'other sessions')
         USING ERRCODE = 'lock_not_available',
               HINT = 'end the named sessions or transactions; workers try again automatically';
-END
-$outbox$;
+END $outbox$;
 
 -- Whether a lane from another cluster was past an event: after its window_end, only those below the
 -- floor where its consumer starts.
 CREATE OR REPLACE FUNCTION @schema@._handed_out_there(l @schema@.lane, xid xid8, seq bigint)
-RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE WHEN seq > coalesce((l).window_end, (l).floor) THEN seq <= (l).floor
                 ELSE @schema@._handed_out((l).seen, (l).floor, (l).target, (l).pos, xid, seq) END
 $outbox$;
@@ -261,8 +251,7 @@ BEGIN
         WHERE x.seq = p.seq AND (p.pending OR x.xid >= late);
         PERFORM set_config('outbox.change_events', '', true);
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Takes over every claim of every consumer, as if all leases had expired.
 CREATE OR REPLACE FUNCTION @schema@._take_over_all() RETURNS void
@@ -274,8 +263,7 @@ BEGIN
         UPDATE @schema@.claim k SET locked_until = '-infinity' WHERE k.consumer = c.name;
         PERFORM @schema@._take_over(c, 0, 2147483647, @schema@._clock(), NULL);
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
 -- Updates where a consumer started, and which events its former filters covered. Snapshots of the
 -- old cluster are meaningless here, so `snap`, a floor, and a list of the covered events past the
@@ -283,8 +271,7 @@ $outbox$;
 --
 -- It is called after the lanes have moved, and before events get their new transaction numbers.
 CREATE OR REPLACE FUNCTION @schema@._rebase_shown(c @schema@.consumer, snap pg_snapshot)
-RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     f @schema@.former_filter;
     first bigint;  -- the first event that was not covered
@@ -330,8 +317,7 @@ BEGIN
     DELETE FROM @schema@.ended x USING @schema@.event e, @schema@._lanes(c.name, c.lanes) l
     WHERE x.consumer = c.name AND e.seq = x.seq AND e.seq > l.floor
       AND l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id);
-END
-$outbox$;
+END $outbox$;
 
 -- Assigns new numbers to the events whose numbers were used before, and to the events written after
 -- them, in their order. The records of consumers about an event are updated. Returns how many
@@ -413,8 +399,7 @@ BEGIN
                    AND pg_visible_in_snapshot(e.xid, z.target)));
     END LOOP;
     RETURN renumbered;
-END
-$outbox$;
+END $outbox$;
 
 -- _written_here returns, for an outbox that was moved, whether an event was written after the move.
 --

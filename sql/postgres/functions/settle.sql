@@ -18,8 +18,7 @@
 -- Events from release_from on were never tried, and are released; 0: none.
 CREATE OR REPLACE FUNCTION @schema@.settle(
     consumer text, worker text, epoch bigint, outcomes jsonb DEFAULT '[]',
-    release_from bigint DEFAULT 0) RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    release_from bigint DEFAULT 0) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     q @schema@._request := @schema@._no_request(consumer, worker);
     wrong bigint;
@@ -48,24 +47,21 @@ BEGIN
                 FROM @schema@._claimed(settle.consumer, settle.epoch) e
                 WHERE e.seq < settle.release_from OR settle.release_from = 0);
     RETURN (SELECT NOT t.lost FROM @schema@._turn(q, NULL) t);
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.settle(text, text, bigint, jsonb, bigint) IS
     'records how a claim ended';
 
 -- Drivers send JSON as jsonb, as json, or as text, which is also JSON without a type.
 CREATE OR REPLACE FUNCTION @schema@.settle(
     consumer text, worker text, epoch bigint, outcomes json, release_from bigint DEFAULT 0)
-RETURNS boolean
-LANGUAGE sql VOLATILE
+RETURNS boolean LANGUAGE sql VOLATILE
 RETURN @schema@.settle(consumer, worker, epoch, outcomes::jsonb, release_from);
 COMMENT ON FUNCTION @schema@.settle(text, text, bigint, json, bigint) IS
     'records how a claim ended';
 
 CREATE OR REPLACE FUNCTION @schema@.settle(
     consumer text, worker text, epoch bigint, outcomes text, release_from bigint DEFAULT 0)
-RETURNS boolean
-LANGUAGE sql VOLATILE
+RETURNS boolean LANGUAGE sql VOLATILE
 RETURN @schema@.settle(consumer, worker, epoch, outcomes::jsonb, release_from);
 COMMENT ON FUNCTION @schema@.settle(text, text, bigint, text, bigint) IS
     'records how a claim ended';
@@ -74,8 +70,7 @@ COMMENT ON FUNCTION @schema@.settle(text, text, bigint, text, bigint) IS
 -- none was. In one snapshot with your rows (REPEATABLE READ), these contain everything that the
 -- stream has up to this id. Consumers of other tenants do not count. If your workers do not trust
 -- each other, name the consumer that writes the stream.
-CREATE OR REPLACE FUNCTION @schema@.hwm(stream text) RETURNS text
-LANGUAGE sql STABLE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@.hwm(stream text) RETURNS text LANGUAGE sql STABLE AS $outbox$
     SELECT m.hi || '-' || m.lo
     FROM @schema@.mark m JOIN @schema@.consumer c ON c.name = m.consumer
     WHERE m.stream = hwm.stream AND c.tenant = (SELECT @schema@._acting_for(current_user))

@@ -141,14 +141,12 @@ BEGIN
     IF left_over >= max_rows THEN
         upto := 0; -- only a call that starts at the first event deletes the remaining keys
     END IF;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.trim(interval, int, interval, bigint)
     IS 'deletes what is old and needed by no consumer';
 
 -- Raises an error for a connection that works for a tenant.
-CREATE OR REPLACE FUNCTION @schema@._check_trim() RETURNS void
-LANGUAGE plpgsql STABLE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._check_trim() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF coalesce(current_setting('outbox.tenant', true), '') <> '' THEN
         RAISE EXCEPTION 'a tenant cannot trim: it does not see which other consumers need its '
@@ -156,8 +154,7 @@ BEGIN
             USING ERRCODE = 'OB004',
                   HINT = 'trim without a tenant; for a relay of a tenant set retention to 0s';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Describes the consumer that still needs old events; '' if none are kept. The parameters after
 -- `kept` are those of _floors.
@@ -230,14 +227,12 @@ BEGIN
       AND (SELECT y.at FROM @schema@.passed y
            WHERE y.consumer = x.consumer AND (y.seq, y.at) > (x.seq, x.at)
            ORDER BY y.seq, y.at LIMIT 1) <= cutoff;
-END
-$outbox$;
+END $outbox$;
 
 -- Whether a sample may add information: no sample was taken since `since`, and none with the same
 -- seq was taken while no earlier transaction was running.
 CREATE OR REPLACE FUNCTION @schema@._sample_due(consumer text, floor bigint, since timestamptz)
-RETURNS boolean
-LANGUAGE sql STABLE AS $outbox$
+RETURNS boolean LANGUAGE sql STABLE AS $outbox$
     SELECT _sample_due.floor > 0 AND NOT EXISTS (
         SELECT 1 FROM (SELECT x.seq, x.seen, x.at FROM @schema@.passed x
                        WHERE x.consumer = _sample_due.consumer
@@ -266,8 +261,7 @@ $outbox$;
 -- Between windows, a lane is done with all events except those of transactions that were running
 -- when it polled; past the floor in its window, it is done with all events that the window shows.
 CREATE OR REPLACE FUNCTION @schema@._passed_snapshot(consumer text, floor bigint)
-RETURNS pg_snapshot
-LANGUAGE sql STABLE AS $outbox$
+RETURNS pg_snapshot LANGUAGE sql STABLE AS $outbox$
     SELECT @schema@._common_snapshot(array_agg(s.seen))
     FROM (SELECT CASE WHEN l.target IS NOT NULL AND l.pos >= _passed_snapshot.floor THEN l.target
                       ELSE @schema@._all_but_running(l.seen) END AS seen
@@ -309,8 +303,7 @@ $outbox$;
 -- seq 0: none. Events before a consumer's start never concerned it, so they count as passed. A
 -- sample of all consumers counts as one of each that had a sample by then.
 CREATE OR REPLACE FUNCTION @schema@._passed_by(
-    cutoff timestamptz, OUT seq bigint, OUT seen pg_snapshot)
-LANGUAGE sql STABLE AS $outbox$
+    cutoff timestamptz, OUT seq bigint, OUT seen pg_snapshot) LANGUAGE sql STABLE AS $outbox$
     WITH of_all AS MATERIALIZED (
         -- Few samples precede the cutoff; thousands may follow it.
         SELECT y.seq, y.seen, y.at FROM @schema@.passed y
@@ -443,5 +436,4 @@ BEGIN
     receipts := (SELECT count(*)
                  FROM (SELECT 1 FROM @schema@.receipt x WHERE x.at < cutoff LIMIT most) y);
     receipts_more := receipts >= most;
-END
-$outbox$;
+END $outbox$;

@@ -6,8 +6,7 @@
 -- Whether an emit wakes a sleeping worker. A transaction that has notified cannot be prepared for
 -- two-phase commit: where that is possible, producers do not notify, and workers poll every few
 -- milliseconds instead, unless outbox.wakeup is 'on'.
-CREATE OR REPLACE FUNCTION @schema@.wakeup_works() RETURNS boolean
-LANGUAGE sql STABLE
+CREATE OR REPLACE FUNCTION @schema@.wakeup_works() RETURNS boolean LANGUAGE sql STABLE
 RETURN CASE coalesce(current_setting('outbox.wakeup', true), '')
             WHEN 'on' THEN true
             WHEN 'off' THEN false
@@ -59,8 +58,7 @@ BEGIN
       AND x.classid = ((k >> 32) & 4294967295)::oid
       AND x.objid IN ((k & 4294967295)::oid, ((k # 1) & 4294967295)::oid)
       AND x.pid <> pg_backend_pid();
-END
-$outbox$;
+END $outbox$;
 
 -- Describes the unrelated sessions that have a wake-up lock.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_foreign_holders() RETURNS text
@@ -88,12 +86,10 @@ BEGIN
           AND (has_schema_privilege(a.usesysid, '@schema@'::regnamespace, 'USAGE')
                AND has_table_privilege(a.usesysid, '@schema@.lane'::regclass, 'SELECT'))
               IS NOT TRUE);
-END
-$outbox$;
+END $outbox$;
 
 -- The time for which _wakeup_wanted caches its result.
-CREATE OR REPLACE FUNCTION @schema@._wakeup_second() RETURNS text
-LANGUAGE sql VOLATILE
+CREATE OR REPLACE FUNCTION @schema@._wakeup_second() RETURNS text LANGUAGE sql VOLATILE
 RETURN floor(extract(epoch FROM clock_timestamp()))::text;
 
 -- Whether the first lock, which was refused, is held by a sleeping worker. If an unrelated session
@@ -104,16 +100,11 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     second text := @schema@._wakeup_second();
 BEGIN
-    IF current_setting('outbox.wakeup_checked', true) = second THEN
-        RETURN true;
-    END IF;
-    IF @schema@._wakeup_lock_is_foreign() THEN
-        RETURN false;
-    END IF;
+    IF current_setting('outbox.wakeup_checked', true) = second THEN RETURN true; END IF;
+    IF @schema@._wakeup_lock_is_foreign() THEN RETURN false; END IF;
     PERFORM set_config('outbox.wakeup_checked', second, false);
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
 -- Notifies if a worker sleeps, and returns its argument, for the default of event.xid. At a low
 -- rate every emit runs it, so it consists of expressions, which are several times as fast as a
@@ -130,8 +121,7 @@ BEGIN
         notified := pg_catalog.pg_notify(@schema@.wakeup_channel(), '') IS NOT NULL;
     END IF;
     RETURN mine;
-END
-$outbox$;
+END $outbox$;
 
 -- An emit tries to share the lock in the default of event.xid, which is evaluated before all others
 -- and which no producer may set. A trigger takes three times as long, and longer still with a WHEN.
@@ -170,15 +160,12 @@ BEGIN
            coalesce(bool_or(x.business IS NOT TRUE), false)
     INTO held, shared, is_foreign
     FROM @schema@._wakeup_locks() x;
-    IF listening AND held THEN
-        RETURN 'listener';
-    END IF;
+    IF listening AND held THEN RETURN 'listener'; END IF;
     IF listening THEN
         PERFORM pg_advisory_unlock_shared(k # 1);
     END IF;
     RETURN CASE WHEN is_foreign AND NOT shared THEN 'foreign' ELSE 'busy' END;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_sleep(boolean) IS 'lets a worker sleep until it is notified';
 
 -- wakeup_release is called by a worker that wakes. holder: it has the first lock, and notifies the
@@ -199,8 +186,7 @@ BEGIN
     ELSE
         PERFORM pg_notify(@schema@.wakeup_channel(), '');
     END IF;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_release(boolean) IS 'a worker wakes and gives up its lock';
 
 -- Wakes every sleeping worker when work arises without an emit. The payload makes each worker check
@@ -211,5 +197,4 @@ BEGIN
     IF @schema@.wakeup_works() THEN
         PERFORM pg_notify(@schema@.wakeup_channel(), 'all');
     END IF;
-END
-$outbox$;
+END $outbox$;

@@ -51,8 +51,7 @@ BEGIN
     -- The search includes views and foreign tables, so that the error can name them.
     PERFORM @schema@._adopt_refuse(found);
     RETURN found;
-END
-$outbox$;
+END $outbox$;
 
 -- Raises an error if a relation cannot be adopted, or was dropped.
 CREATE OR REPLACE FUNCTION @schema@._adopt_refuse(tab regclass) RETURNS void
@@ -71,8 +70,7 @@ BEGIN
     IF why IS NOT NULL THEN
         RAISE EXCEPTION '% is not a table that can be adopted: %', tab, why USING ERRCODE = 'OB004';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Why the outbox's owner must not mark rows of a table; NULL if the owner may.
 --
@@ -112,8 +110,7 @@ $outbox$;
 -- given) does not decide about its rows: it is unknown which of them have become events. adopted:
 -- the table is adopted now.
 CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, adopted boolean, existing text)
-RETURNS void
-LANGUAGE plpgsql STABLE AS $outbox$
+RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF existing NOT IN ('copy', 'skip') THEN
         RAISE EXCEPTION 'existing "%" is not one of copy, skip', existing USING ERRCODE = 'OB004';
@@ -133,8 +130,7 @@ BEGIN
                   HINT = 'existing copy makes events of all that are not processed; '
                          'existing skip begins with new ones';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- The name under which meta records that a table was adopted. It is derived from the table's name,
 -- because a dump and restore changes the oid.
@@ -150,8 +146,7 @@ $outbox$;
 -- partition, which belongs to the partitioned table.
 CREATE OR REPLACE FUNCTION @schema@._adoptions()
 RETURNS TABLE (tab regclass, trigger_name name, func regprocedure, func_name name, body text,
-               mapping text, inherited boolean)
-LANGUAGE sql STABLE AS $outbox$
+               mapping text, inherited boolean) LANGUAGE sql STABLE AS $outbox$
     SELECT t.tgrelid::regclass, t.tgname, p.oid::regprocedure, p.proname, p.prosrc,
            CASE WHEN p.prosrc LIKE '-- {%' THEN substr(split_part(p.prosrc, E'\n', 1), 4) END,
            t.tgparentid <> 0
@@ -199,8 +194,7 @@ BEGIN
             RAISE WARNING 'table % has to be adopted again: %', a.tab, SQLERRM;
         END;
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
 -- Recreates the trigger function of an adopted table with the same mapping of columns. Returns
 -- whether that changed anything; false for a table that is not adopted.
@@ -212,14 +206,11 @@ DECLARE
     shape text := CASE WHEN mapping ? 'processed_at' OR NOT mapping ? 'aggregate_type'
                        THEN 'processed_at' ELSE 'debezium' END;
 BEGIN
-    IF mapping IS NULL THEN
-        RETURN false;
-    END IF;
+    IF mapping IS NULL THEN RETURN false; END IF;
     -- The mapping omits optional columns that the table lacked then; they are not searched for now.
     mapping := '{"id": "", "created_at": "", "processed_at": ""}' || mapping;
     RETURN @schema@._adopt_trigger(tab, shape, mapping);
-END
-$outbox$;
+END $outbox$;
 
 -- Creates or replaces the trigger of an adopted table, and its function, which is specific to the
 -- table's columns. Returns whether that changed anything.
@@ -229,8 +220,7 @@ $outbox$;
 -- have changed since. Its first line records the mapping of columns, for _adopt_renew. If rows are
 -- to be marked, it also records which row became which event.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trigger(tab regclass, shape text, columns jsonb)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     v record;
     old record; -- the present function
@@ -267,9 +257,7 @@ BEGIN
                    '    PERFORM pg_catalog.set_config(%L, %L, true);\n    %s;\n'
                    '    PERFORM pg_catalog.set_config(%3$L, %6$L, true);\n    RETURN NULL;\nEND',
                    mapping, @schema@._adopted_mark(), 'outbox.keep_ids', 'on', insert_sql, '');
-    IF old.body = body THEN
-        RETURN false;
-    END IF;
+    IF old.body = body THEN RETURN false; END IF;
 
     -- ISO dates, regardless of the application's settings, because the texts are parsed again.
     EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger '
@@ -287,8 +275,7 @@ BEGIN
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, @schema@._owner());
     END IF;
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
 -- Reads the rows of a table that are to become events, as texts, into a materialized view, and
 -- returns that view; the caller drops it. Besides the texts of _adopt_values the view has row_key,
@@ -361,5 +348,4 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN rows;
-END
-$outbox$;
+END $outbox$;

@@ -17,8 +17,7 @@
 CREATE OR REPLACE FUNCTION @schema@._adopt_values(
     source regclass, shape text, columns jsonb, r text,
     OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text,
-    OUT marking int, OUT key text)
-LANGUAGE plpgsql STABLE AS $outbox$
+    OUT marking int, OUT key text) LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     c record;
     v text;
@@ -85,8 +84,7 @@ BEGIN
             FROM unnest(m.keys) WITH ORDINALITY k (name, n))
     INTO marking, key
     FROM @schema@.marking m WHERE m.tab = source;
-END
-$outbox$;
+END $outbox$;
 
 -- The type that a domain is based on, directly or through other domains. Other types are returned
 -- as they are.
@@ -97,8 +95,7 @@ BEGIN
         SELECT t.typbasetype INTO typ FROM pg_catalog.pg_type t WHERE t.oid = typ;
     END LOOP;
     RETURN typ;
-END
-$outbox$;
+END $outbox$;
 
 -- An SQL expression for a value v of type typ as text. Some of the server's own types have a cast
 -- to text that differs from their output function (a boolean is true, not t). Their text is parsed
@@ -120,12 +117,9 @@ BEGIN
       AND k.casttarget = 'text'::regtype
       AND k.castmethod = 'f'
       AND x.typnamespace = 'pg_catalog'::regnamespace;
-    IF FOUND THEN
-        RETURN format('(%s)::pg_catalog.%I::pg_catalog.text', plain, name);
-    END IF;
+    IF FOUND THEN RETURN format('(%s)::pg_catalog.%I::pg_catalog.text', plain, name); END IF;
     RETURN plain;
-END
-$outbox$;
+END $outbox$;
 
 -- The tenant of a row, or the connection's if the row has none. A connection that works for a
 -- tenant, or whose role is bound to one, may write for no other tenant: that is an error.
@@ -143,8 +137,7 @@ BEGIN
                   HINT = 'SET outbox.tenant to the tenant whose rows are written';
     END IF;
     RETURN coalesce(tenant, own);
-END
-$outbox$;
+END $outbox$;
 
 -- The event id for a row with this id; NULL: the event gets a new id. A role that is bound to a
 -- tenant may never choose ids: it could choose the id of another tenant's event, which would then
@@ -164,8 +157,7 @@ BEGIN
     -- Checked first: the cast could fail, and with it the INSERT of the row.
     RETURN CASE WHEN id ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
                 THEN id::uuid END;
-END
-$outbox$;
+END $outbox$;
 
 -- Maps the columns of a table to the fields of an event. It returns a row for each field that has a
 -- column, in a fixed order. The shape ('processed_at', 'debezium', 'auto') determines the usual
@@ -298,5 +290,4 @@ BEGIN
         col := f.col;
         RETURN NEXT;
     END LOOP;
-END
-$outbox$;
+END $outbox$;

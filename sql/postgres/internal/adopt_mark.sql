@@ -3,8 +3,7 @@
 -- Records that rows of a table are marked in column col once a consumer has received their events.
 -- Returns whether that is a change; then the table's trigger has to be recreated.
 CREATE OR REPLACE FUNCTION @schema@._adopt_mark(tab regclass, col text, consumer text)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     keys name[] := @schema@._adopt_keys(tab, col, consumer);
 BEGIN
@@ -16,13 +15,10 @@ BEGIN
         error = NULL, error_at = NULL
     WHERE (m.consumer, m.col, m.keys)
           IS DISTINCT FROM (excluded.consumer, excluded.col, excluded.keys);
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND THEN RETURN false; END IF;
     PERFORM @schema@._marks_kept();
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
 -- Records that the rows of a table are no longer marked. Returns whether they were; then the
 -- table's trigger has to be recreated.
@@ -32,18 +28,14 @@ BEGIN
     DELETE FROM @schema@.adopted_row r USING @schema@.marking m
     WHERE m.tab = _adopt_unmark.tab AND r.marking = m.id;
     DELETE FROM @schema@.marking m WHERE m.tab = _adopt_unmark.tab;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND THEN RETURN false; END IF;
     PERFORM @schema@._marks_kept();
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
 -- Updates consumer.marks: whether rows of any table are marked for that consumer. Turns check only
 -- that flag.
-CREATE OR REPLACE FUNCTION @schema@._marks_kept() RETURNS void
-LANGUAGE sql VOLATILE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._marks_kept() RETURNS void LANGUAGE sql VOLATILE AS $outbox$
     UPDATE @schema@.consumer c
     SET marks = NOT c.marks
     WHERE c.marks <> EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = c.name)
@@ -52,8 +44,7 @@ $outbox$;
 -- The columns that identify a row of a table: its primary key, or a unique index whose columns are
 -- never null. Raises an error unless the rows can be marked in column col for this consumer.
 CREATE OR REPLACE FUNCTION @schema@._adopt_keys(tab regclass, col text, consumer text)
-RETURNS name[]
-LANGUAGE plpgsql STABLE AS $outbox$
+RETURNS name[] LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     owner name := @schema@._owner();
     why text := @schema@._adopt_trusts(tab);
@@ -115,8 +106,7 @@ BEGIN
                   HINT = 'add one, or a unique index on columns that are NOT NULL';
     END IF;
     RETURN keys;
-END
-$outbox$;
+END $outbox$;
 
 -- The SQL expression that marks a row in a column; NULL if the table lacks the column. Raises an
 -- error if the column's type cannot be used as a mark.
@@ -130,14 +120,10 @@ BEGIN
     INTO base, kind
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = tab AND a.attname = col AND a.attnum > 0 AND NOT a.attisdropped;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
 
     -- A generated column (kind) cannot be set.
-    IF base = 'boolean'::regtype AND kind = '' THEN
-        RETURN 'true';
-    END IF;
+    IF base = 'boolean'::regtype AND kind = '' THEN RETURN 'true'; END IF;
     IF base = ANY ('{timestamptz, timestamp, date}'::regtype[]) AND kind = '' THEN
         RETURN 'pg_catalog.clock_timestamp()';
     END IF;
@@ -145,8 +131,7 @@ BEGIN
         concat(CASE WHEN kind <> '' THEN 'a generated ' END, base::regtype)
         USING ERRCODE = 'OB004',
               HINT = 'it has to be a time (timestamptz, timestamp, date) or a boolean';
-END
-$outbox$;
+END $outbox$;
 
 -- Marks the rows of adopted tables whose events a consumer has received, in the transaction that
 -- settled them. Under _lock_consumer.
@@ -175,8 +160,7 @@ BEGIN
         SET error = trouble, error_at = CASE WHEN trouble IS NOT NULL THEN @schema@._clock() END
         WHERE x.id = m.id AND x.error IS DISTINCT FROM trouble;
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
 -- Marks the rows of one table, up to 10,000 at a time. It waits for no lock: rows that a session
 -- has locked are left for the next turn. Most likely that session delivered them before the table
@@ -185,8 +169,7 @@ $outbox$;
 -- If a consumer has a predicate, only receipts show which events it received. If it will never
 -- receive an event, the row is not marked, and its record is deleted.
 CREATE OR REPLACE FUNCTION @schema@._mark_table(m @schema@.marking, c @schema@.consumer)
-RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     last bigint;
     floor bigint;
@@ -229,9 +212,7 @@ BEGIN
            array_agg(x.seq) FILTER (WHERE x.state IN ('skipped', 'before-start', 'dropped'))
     INTO had, never FROM x;
     DELETE FROM @schema@.adopted_row r WHERE r.marking = m.id AND r.seq = ANY (never);
-    IF had IS NULL THEN
-        RETURN;
-    END IF;
+    IF had IS NULL THEN RETURN; END IF;
 
     -- A plain table is marked without the tables that inherit from it, a partitioned one with its
     -- partitions. The lock prevents changes to the table after _adopt_trusts has checked it.
@@ -281,5 +262,4 @@ BEGIN
                    'AND NOT EXISTS (SELECT 1 FROM %s s WHERE %s AND %s)',
                    '@schema@.adopted_row', tab, same, open)
     USING m.id, had;
-END
-$outbox$;
+END $outbox$;

@@ -2,16 +2,14 @@
 
 -- The fence of the next claim, which grows with every call. Its lower 20 bits are random: a server
 -- that lost its last commits may assign a sequence number again, but not an epoch.
-CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint
-LANGUAGE sql VOLATILE
+CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint LANGUAGE sql VOLATILE
 RETURN (nextval('@schema@.epoch') << 20) | (random() * 1048575)::bigint;
 
 -- Replaces the epoch `taken` of a claim, which is too low, by one past `last`, the highest that the
 -- consumer knows. The sequence is behind if only the tables were copied here, if it was set back,
 -- or if sessions cache its numbers; it is advanced, too. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     e bigint := taken;
     wanted bigint := (last >> 20) + 1;
@@ -43,8 +41,7 @@ BEGIN
     UPDATE @schema@.claim x SET epoch = e
     WHERE x.consumer = _refence.consumer AND x.epoch = taken;
     RETURN e;
-END
-$outbox$;
+END $outbox$;
 
 -- The events of a claim, with the history of their attempts. A claim of a lane is a range of seq in
 -- a window, and reads the same events again; none has an earlier attempt, because failed events are
@@ -74,9 +71,7 @@ BEGIN
       AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
       AND @schema@._is_member(k.members, k.lane,
               @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id));
-    IF FOUND THEN
-        RETURN;
-    END IF;
+    IF FOUND THEN RETURN; END IF;
 
     -- The claim of parked events.
     RETURN QUERY
@@ -93,8 +88,7 @@ BEGIN
                   ORDER BY x.seq LIMIT 1) p,
          LATERAL @include parked_event($1, p)@ e
     WHERE k.consumer = $1 AND k.epoch = $2 AND k.lane = -1 AND p.claim = $2;
-END
-$outbox$;
+END $outbox$;
 
 -- Releases the events of a claim past `last`, because its worker cannot hold them all. Returns
 -- false if the worker no longer has the claim, or if `last` is outside it.
@@ -114,9 +108,7 @@ BEGIN
     SELECT * INTO k FROM @schema@.claim x
     WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch AND x.owner = _shrink.worker;
     -- A claim of parked events has no range.
-    IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN RETURN false; END IF;
 
     IF k.lane = -1 THEN
         UPDATE @schema@.parked p SET claim = NULL
@@ -130,8 +122,7 @@ BEGIN
     PERFORM @schema@._put_lane(l);
     UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
 -- Leases the next n events of lane l to owner, at most max_events. It updates l, which the caller
 -- stores if changed. Under _lock_consumer.
@@ -155,8 +146,7 @@ CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
     INOUT n int, ahead_target text, ahead_from bigint, ahead_to bigint,
     upto bigint, other @schema@.lane,
     OUT changed boolean, OUT skipped boolean, OUT epoch bigint, OUT from_seq bigint,
-    OUT astray text)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    OUT astray text) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     first bigint;          -- the first event of the window past l.pos
     last bigint;           -- the end of the scanned range
@@ -312,14 +302,11 @@ BEGIN
             EXIT WHEN skipped;
         END LOOP;
     END IF;
-    IF n = 0 THEN
-        RETURN;
-    END IF;
+    IF n = 0 THEN RETURN; END IF;
 
     skipped := false;
     epoch := @schema@._next_epoch();
     INSERT INTO @schema@.claim
     VALUES (c.name, epoch, l.lane, l.seen, l.floor, l.target, l.next_floor, l.window_end, from_seq,
             l.pos, owner, now + lease, lease, l.members);
-END
-$outbox$;
+END $outbox$;

@@ -92,15 +92,11 @@ BEGIN
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
           AND (suspect_policy > 0 OR p.crashes = 0)
         ORDER BY p.due_at, p.seq LIMIT 1;
-        IF NOT pull_in OR turn = 2 THEN
-            RETURN;
-        END IF;
+        IF NOT pull_in OR turn = 2 THEN RETURN; END IF;
         UPDATE @schema@.parked p SET due_at = now + p.wait
         WHERE p.consumer = c.name AND p.claim IS NULL AND NOT p.delayed
           AND p.due_at > now + p.wait;
-        IF NOT FOUND AND since = '-infinity' THEN
-            RETURN;
-        END IF;
+        IF NOT FOUND AND since = '-infinity' THEN RETURN; END IF;
         since := '-infinity';
         due := NULL;
     END LOOP;
@@ -109,9 +105,7 @@ BEGIN
         UPDATE @schema@.parked p SET due_at = NULL
         WHERE p.ctid = ANY (@schema@._parked_rows(c.name, behind)) AND p.claim IS NULL;
     END IF;
-    IF seqs = '{}' THEN
-        RETURN;
-    END IF;
+    IF seqs = '{}' THEN RETURN; END IF;
 
     -- Each event takes along those behind it, up to one that is suspect, in a claim, or has a due
     -- time. The nested loop (no other plan is possible) keeps the order of the array.
@@ -143,8 +137,7 @@ BEGIN
         _claim_parked.lease, seqs,
         suspect AND suspect_policy = 2);
     epoch := e;
-END
-$outbox$;
+END $outbox$;
 
 -- Retries of parked events in simple cases, for _turn_next, under the consumer's lock.
 -- _claim_parked and _settle_claim handle all cases.
@@ -156,8 +149,7 @@ $outbox$;
 -- lane l knows.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
-    OUT seqs bigint[], OUT rows tid[])
-LANGUAGE plpgsql VOLATILE
+    OUT seqs bigint[], OUT rows tid[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 DECLARE
@@ -166,9 +158,7 @@ BEGIN
     IF current_user <> @schema@._caller() THEN
         PERFORM set_config('outbox.cluster', '', true); -- as in _turn_home
     END IF;
-    IF NOT @schema@._at_home(l.home, @schema@._here()) THEN
-        RETURN;
-    END IF;
+    IF NOT @schema@._at_home(l.home, @schema@._here()) THEN RETURN; END IF;
 
     -- A nested loop: no other plan is possible. Both sides use the intended index (_parked_rows).
     SELECT array_agg(f.seq), array_agg(f.at),
@@ -193,8 +183,7 @@ BEGIN
     IF odd THEN
         seqs := NULL;
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Puts the parked events at `rows` into claim k. It returns their seqs, in order, and the history
 -- of each as one number: milliseconds it has been failing (from bit 24 on), attempts used (from bit
@@ -213,15 +202,13 @@ BEGIN
     INTO seqs, past
     FROM (SELECT x.seq, x.attempts::bigint, x.failing_since, x.proven
           FROM taken x ORDER BY x.seq) t;
-END
-$outbox$;
+END $outbox$;
 
 -- Records how claim k of parked events ended, and notes in their lane how many were delivered. It
 -- leaves the claim's own row alone. No parked event has a time before `since`.
 CREATE OR REPLACE FUNCTION @schema@._settle_retried(
     c @schema@.consumer, k @schema@.claim, q @schema@._request, since timestamptz,
-    now timestamptz) RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    now timestamptz) RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint;
     first_due timestamptz;
@@ -236,8 +223,7 @@ BEGIN
       AND x.version = (SELECT y.version FROM @schema@.lane y
                        WHERE y.consumer = k.consumer AND y.lane = -1
                        ORDER BY y.version DESC LIMIT 1);
-END
-$outbox$;
+END $outbox$;
 
 -- The row locations (ctid) of the parked events that claim k holds. They are close together, unless
 -- many others were parked between them.
@@ -258,5 +244,4 @@ BEGIN
         rows := @schema@._claimed_rows(k);
     END IF;
     RETURN rows;
-END
-$outbox$;
+END $outbox$;

@@ -2,8 +2,7 @@
 -- the consumer knows (_turn_home); take over expired claims; settle; claim (_turn_claim); store the
 -- lanes. head: see _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._turn_full(q @schema@._request, head bigint)
-RETURNS @schema@._answer
-LANGUAGE plpgsql VOLATILE
+RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 DECLARE
@@ -174,8 +173,7 @@ BEGIN
         PERFORM @schema@._mark_adopted(c);
     END IF;
     RETURN r;
-END
-$outbox$;
+END $outbox$;
 
 -- Ends a turn that found another outbox than the consumer knows: it settles, repairs (wrong
 -- describes the problem; NULL: already repaired), and claims nothing. A repair may end all claims,
@@ -184,8 +182,7 @@ $outbox$;
 -- _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_repair(
     c @schema@.consumer, q @schema@._request, wrong text, now timestamptz,
-    INOUT r @schema@._answer)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    INOUT r @schema@._answer) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     delivered_whole boolean := q.outcomes = '[]' AND q.release_from = 0;
 BEGIN
@@ -200,8 +197,7 @@ BEGIN
     END IF;
     r.skipped := true;
     r.wait_ms := -1;
-END
-$outbox$;
+END $outbox$;
 
 -- Settles a claim, and returns false if the worker no longer has it. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_only(
@@ -211,19 +207,14 @@ DECLARE
     k @schema@.claim;
     l @schema@.lane;
 BEGIN
-    IF q.epoch = 0 THEN
-        RETURN true;
-    END IF;
+    IF q.epoch = 0 THEN RETURN true; END IF;
     SELECT * INTO k FROM @schema@.claim x
     WHERE x.consumer = c.name AND x.epoch = q.epoch AND x.owner = q.owner;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND THEN RETURN false; END IF;
     SELECT * INTO l FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
     PERFORM @schema@._put_lane(@schema@._settle_claim(c, l, k, q, now));
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
 -- The milliseconds from now to due, rounded up; -1 if due is NULL.
 CREATE OR REPLACE FUNCTION @schema@._ms_until(due timestamptz, now timestamptz) RETURNS bigint
@@ -244,8 +235,7 @@ CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, q @schema@._request, head bigint, now timestamptz,
     first_due timestamptz, claims_from bigint, last_epoch bigint,
     INOUT r @schema@._answer, INOUT ls @schema@.lane[], INOUT dirty boolean[],
-    OUT due timestamptz, OUT astray text)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    OUT due timestamptz, OUT astray text) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     lease interval := q.lease_ms * interval '1 millisecond';
     p record;
@@ -371,9 +361,7 @@ BEGIN
         FROM @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n, first_due,
                             q.key_sample) h;
     END IF;
-    IF r.n > 0 THEN
-        RETURN;
-    END IF;
+    IF r.n > 0 THEN RETURN; END IF;
 
     IF taken <> 0 AND c.lanes > 1 AND NOT at_work AND NOT r.skipped THEN
         SELECT y.ls, y.dirty, y.promised INTO ls, dirty, promised
@@ -394,8 +382,7 @@ BEGIN
         SELECT 1 FROM @schema@.parked x
         WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at >= first_due
           AND (NOT x.delayed OR x.due_at <= now)));
-END
-$outbox$;
+END $outbox$;
 
 -- The events of lane l's open window with a seq in (from_seq, to_seq], n of them, that have to wait
 -- behind a parked event of their key. If few keys are held up, it reads them all, by the first
@@ -405,8 +392,7 @@ $outbox$;
 -- caller does not have.
 CREATE OR REPLACE FUNCTION @schema@._held(
     c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz,
-    sample bigint, OUT held bigint[], OUT keys bigint[])
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    sample bigint, OUT held bigint[], OUT keys bigint[]) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     most bigint := 4 * n;
     dense boolean := to_seq - from_seq <= most;
@@ -414,9 +400,7 @@ DECLARE
 BEGIN
     keys := @schema@._held_keys(c.name, since, most + 1);
     few := cardinality(keys) <= most;
-    IF keys = '{}' OR few AND @schema@._knows_keys(sample) THEN
-        RETURN;
-    END IF;
+    IF keys = '{}' OR few AND @schema@._knows_keys(sample) THEN RETURN; END IF;
     IF dense AND few THEN
         SELECT array_agg(e.seq) INTO held
         FROM @schema@.event e
@@ -435,25 +419,21 @@ BEGIN
                          ORDER BY x.key LIMIT 1) END;
     END IF;
     keys := NULL;
-END
-$outbox$;
+END $outbox$;
 
 -- The keys of at most max_keys parked events with a due time, which include every held-up key. No
 -- due time is before `since`.
 CREATE OR REPLACE FUNCTION @schema@._held_keys(consumer text, since timestamptz, max_keys bigint)
-RETURNS bigint[]
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     RETURN ARRAY(SELECT x.key FROM @schema@.parked x
                  WHERE x.consumer = $1 AND x.due_at >= coalesce(since, '-infinity')
                  ORDER BY x.due_at, x.seq LIMIT max_keys); -- forces the index: see _parked_rows
-END
-$outbox$;
+END $outbox$;
 
 -- Whether a worker computes keys as _key does, which its hash of a sample proves. The worker hashes
 -- UTF-8, so this server must hash the same bytes.
-CREATE OR REPLACE FUNCTION @schema@._knows_keys(sample bigint) RETURNS boolean
-LANGUAGE sql STABLE
+CREATE OR REPLACE FUNCTION @schema@._knows_keys(sample bigint) RETURNS boolean LANGUAGE sql STABLE
 RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a few bytes'), false)
        AND getdatabaseencoding() IN ('UTF8', 'SQL_ASCII');
 
@@ -462,8 +442,7 @@ RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a fe
 -- statement reads everything at one moment. due and through are as in _turn_full.
 CREATE OR REPLACE FUNCTION @schema@._idle(
     c @schema@.consumer, pull_in boolean, now timestamptz,
-    OUT idle boolean, OUT due timestamptz, OUT through boolean)
-LANGUAGE plpgsql STABLE AS $outbox$
+    OUT idle boolean, OUT due timestamptz, OUT through boolean) LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     here text := @schema@._here();
 BEGIN
@@ -508,5 +487,4 @@ BEGIN
                        WHERE p.consumer = c.name AND p.claim IS NULL
                          AND p.due_at >= (SELECT d.since FROM d) AND NOT p.delayed)
     INTO idle, due, through;
-END
-$outbox$;
+END $outbox$;

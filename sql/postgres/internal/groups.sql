@@ -35,8 +35,7 @@ RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (
 -- Whether a leader is kept for a worker other than `owner`. A clock that was ahead must not prolong
 -- that.
 CREATE OR REPLACE FUNCTION @schema@._is_kept(l @schema@.lane, owner text, now timestamptz)
-RETURNS boolean
-LANGUAGE sql IMMUTABLE
+RETURNS boolean LANGUAGE sql IMMUTABLE
 RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now
                 AND (l).kept_until <= now + interval '6 seconds', false);
 
@@ -44,8 +43,7 @@ RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now
 -- `busy`, and those that are kept for another worker. ls and dirty are as in _turn_full.
 CREATE OR REPLACE FUNCTION @schema@._join_lanes(
     lead int, busy bigint, owner text, now timestamptz,
-    INOUT ls @schema@.lane[], INOUT dirty boolean[])
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    INOUT ls @schema@.lane[], INOUT dirty boolean[]) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := ls[lead + 2];
     o @schema@.lane;
@@ -59,9 +57,7 @@ BEGIN
                    OR NOT @schema@._same_place(l, o);
         joined := joined | @schema@._members(o.members, o.lane);
     END LOOP;
-    IF joined = 0 THEN
-        RETURN;
-    END IF;
+    IF joined = 0 THEN RETURN; END IF;
 
     FOR i IN 2 .. array_length(ls, 1) LOOP
         CONTINUE WHEN (joined >> (i - 2)) & 1 = 0;
@@ -76,8 +72,7 @@ BEGIN
     l.members := @schema@._members(l.members, l.lane) | joined;
     ls[lead + 2] := l;
     dirty[lead + 2] := true;
-END
-$outbox$;
+END $outbox$;
 
 -- Splits a group for a worker that finds nothing to do because other workers have the lanes. Half
 -- of the largest group that still has events to claim is kept for the worker, which can claim there
@@ -113,9 +108,7 @@ BEGIN
             from_lane := l.lane;
         END IF;
     END LOOP;
-    IF promised OR from_lane IS NULL THEN
-        RETURN;
-    END IF;
+    IF promised OR from_lane IS NULL THEN RETURN; END IF;
 
     -- Every second lane, except the leader.
     l := ls[from_lane + 2];
@@ -151,8 +144,7 @@ BEGIN
     ls[from_lane + 2] := l;
     dirty[from_lane + 2] := true;
     promised := true;
-END
-$outbox$;
+END $outbox$;
 
 -- The leaders among the lanes ls, those furthest behind first, so that groups at different
 -- positions meet. Among leaders at the same position, `hint` is first.
@@ -169,8 +161,7 @@ $outbox$;
 -- window, and other is the group furthest ahead, in another window. See _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._meets(
     lead int, busy bigint, owner text, now timestamptz, ls @schema@.lane[],
-    OUT upto bigint, OUT other @schema@.lane)
-LANGUAGE plpgsql STABLE AS $outbox$
+    OUT upto bigint, OUT other @schema@.lane) LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     l @schema@.lane := ls[lead + 2];
 BEGIN
@@ -186,5 +177,4 @@ BEGIN
       AND pg_snapshot_xmax(coalesce(x.target, x.seen)) > pg_snapshot_xmax(l.seen)
     ORDER BY pg_snapshot_xmax(coalesce(x.target, x.seen)) DESC
     LIMIT 1;
-END
-$outbox$;
+END $outbox$;

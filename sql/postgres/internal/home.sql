@@ -2,8 +2,7 @@
 
 -- The system identifier of this cluster; NULL if the role may not read it. A session stays in its
 -- cluster, so the setting outbox.cluster caches it.
-CREATE OR REPLACE FUNCTION @schema@._home() RETURNS text
-LANGUAGE plpgsql VOLATILE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._home() RETURNS text LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     known text := nullif(current_setting('outbox.cluster', true), '');
 BEGIN
@@ -16,15 +15,13 @@ BEGIN
         PERFORM set_config('outbox.cluster', known, false);
     END IF;
     RETURN nullif(known, '?');
-END
-$outbox$;
+END $outbox$;
 
 -- The place of the outbox, which lanes record (lane.home): cluster/sequence/file, for the sequence
 -- of event numbers. If a lane has recorded another place, the outbox was moved, or the sequence was
 -- changed: ALTER SEQUENCE and TRUNCATE ... RESTART IDENTITY always assign the sequence a new file,
 -- and make sessions drop cached numbers.
-CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text
-LANGUAGE sql VOLATILE
+CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text LANGUAGE sql VOLATILE
 RETURN concat(coalesce(@schema@._home(), '?'), '/',
               '@schema@.event_seq_seq'::regclass::oid, '/',
               pg_relation_filenode('@schema@.event_seq_seq'::regclass));
@@ -171,8 +168,7 @@ BEGIN
                            'CACHE %s INCREMENT %s MAXVALUE %s%s',
                            s.cache, s.step, s.most, CASE WHEN s.cycle THEN ' CYCLE' ELSE '' END);
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Runs rebaseline for a caller that holds the lock of a consumer. why describes the problem, for
 -- the error message if it cannot be repaired now.
@@ -193,8 +189,7 @@ BEGIN
             'nothing to do', '@schema@', why
             USING ERRCODE = 'OB006', HINT = 'please report this, with the rows of table lane';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Checks whether this is still the outbox that the lanes of a consumer know. wrong: why the outbox
 -- has to be repaired first. repaired: it was repaired, and the turn has to start over. here: the
@@ -237,14 +232,12 @@ BEGIN
             NULL;
         END;
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Raises an error while an enabled subscription writes to table event. Events from logical
 -- replication have transaction numbers of another cluster. The lanes here would consider them seen
 -- and skip them, so no event is handed out while more may arrive.
-CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void
-LANGUAGE plpgsql STABLE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     name text := (SELECT min(s.subname)
                   FROM pg_catalog.pg_subscription_rel r
@@ -258,5 +251,4 @@ BEGIN
                   HINT = format('run workers on the publisher; at the cut-over stop them, '
                                 'then run ALTER SUBSCRIPTION %I DISABLE here', name);
     END IF;
-END
-$outbox$;
+END $outbox$;

@@ -34,8 +34,7 @@ CREATE OR REPLACE FUNCTION @schema@._lanes(whose text, n_lanes int) RETURNS TABL
     consumer text, lane int, version bigint, seen pg_snapshot, floor bigint, target pg_snapshot,
     next_floor bigint, window_end bigint, pos bigint, claims_from bigint, delivered bigint,
     home text, due_from timestamptz, leader int, members bigint, kept_for text,
-    kept_until timestamptz)
-LANGUAGE sql STABLE ROWS 2 AS $outbox$
+    kept_until timestamptz) LANGUAGE sql STABLE ROWS 2 AS $outbox$
     -- Every name is schema-qualified.
     SELECT l.consumer, l.lane, l.version, p.seen, p.floor, p.target, p.next_floor, p.window_end,
            p.pos, p.claims_from, l.delivered, p.home, l.due_from, NULL::pg_catalog.int4,
@@ -55,16 +54,14 @@ $outbox$;
 
 -- Raises an error while a restore is under way. A restore creates keys last, so while they are
 -- missing, rows may be missing, too.
-CREATE OR REPLACE FUNCTION @schema@._check_whole() RETURNS void
-LANGUAGE plpgsql STABLE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._check_whole() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF to_regclass('@schema@.event_pkey') IS NULL OR to_regclass('@schema@.lane_pkey') IS NULL THEN
         RAISE EXCEPTION 'the outbox in schema % has no primary keys yet: a restore is under way',
             '@schema@'
             USING ERRCODE = 'lock_not_available', HINT = 'wait until it is done';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Always raises an error. It is called for a consumer whose rows in lane are missing, so that it is
 -- unknown which events were handed out.
@@ -78,8 +75,7 @@ BEGIN
         USING ERRCODE = 'OB006',
               HINT = format('restore them, or run `outbox consumers remove %s` and start the '
                             'consumer again where you want it', c.name);
-END
-$outbox$;
+END $outbox$;
 
 -- Makes l the current row of its lane, in place of the version it was made from. Under
 -- _lock_consumer.
@@ -95,8 +91,7 @@ BEGIN
             l.members, l.kept_for, l.kept_until);
     DELETE FROM @schema@.lane x
     WHERE x.consumer = l.consumer AND x.lane = l.lane AND x.version = l.version;
-END
-$outbox$;
+END $outbox$;
 
 -- Does the same for the changed lanes of a consumer. ls and dirty are as in _turn_full. Old rows
 -- are deleted by ctid, as in _turn_batch: one index probe for each.
@@ -123,5 +118,4 @@ BEGIN
                                         AND y.version = l.version)
                               FROM unnest(ls) l
                               WHERE dirty[l.lane + 2]));
-END
-$outbox$;
+END $outbox$;

@@ -9,8 +9,7 @@
 -- A row lock is a write, and takes a transaction number. So a turn that only polls does not lock
 -- (see _idle), and the head is read before it (see _claim_fresh).
 CREATE OR REPLACE FUNCTION @schema@._lock_consumer(consumer text, brief boolean DEFAULT false)
-RETURNS interval
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS interval LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     PERFORM @schema@._check_transaction();
     PERFORM 1 FROM @schema@.consumer c
@@ -20,20 +19,16 @@ BEGIN
        OR NOT EXISTS (SELECT 1 FROM @schema@.consumer c WHERE c.name = _lock_consumer.consumer) THEN
         RETURN '0';
     END IF;
-    IF NOT @schema@._wait_for_consumer(consumer, brief) THEN
-        RETURN NULL;
-    END IF;
+    IF NOT @schema@._wait_for_consumer(consumer, brief) THEN RETURN NULL; END IF;
     RETURN clock_timestamp() - statement_timestamp();
-END
-$outbox$;
+END $outbox$;
 
 -- Waits for the lock of a consumer: for 5 s, or 1 s in a session that many consumers share
 -- (outbox.brief); then it raises an error that names the session holding the lock. If the caller
 -- can do without (brief), it waits 100 ms, long enough for the turn of another worker, or not at
 -- all in a shared session, and then returns false.
 CREATE OR REPLACE FUNCTION @schema@._wait_for_consumer(consumer text, brief boolean)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
+RETURNS boolean LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
     shared boolean := coalesce(current_setting('outbox.brief', true) = 'on', false);
 BEGIN
@@ -47,9 +42,7 @@ BEGIN
     FOR NO KEY UPDATE;
     RETURN true;
 EXCEPTION WHEN lock_not_available THEN
-    IF brief THEN
-        RETURN false;
-    END IF;
+    IF brief THEN RETURN false; END IF;
     -- xmax is the transaction that holds the row lock.
     RAISE EXCEPTION 'consumer "%" is locked by %', consumer,
         coalesce((SELECT h.who
@@ -58,8 +51,7 @@ EXCEPTION WHEN lock_not_available THEN
                  'a transaction that has just ended')
         USING ERRCODE = 'lock_not_available',
               HINT = 'end that transaction; workers retry automatically';
-END
-$outbox$;
+END $outbox$;
 
 -- Describes the session of transaction x and when it began, as far as this role may know. It
 -- returns no row if the transaction is over.
@@ -81,8 +73,7 @@ $outbox$;
 
 -- Describes a session for messages. The time is left out if this role may not see it: only the
 -- session's own role and roles that may read statistics can.
-CREATE OR REPLACE FUNCTION @schema@._session(pid int) RETURNS text
-LANGUAGE sql STABLE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._session(pid int) RETURNS text LANGUAGE sql STABLE AS $outbox$
     SELECT concat(format('pid %s, role "%s", application "%s"',
                          a.pid, a.usename, left(a.application_name, 60)),
                   to_char(coalesce(a.xact_start, a.state_change, a.backend_start)
@@ -111,5 +102,4 @@ BEGIN
                          'or SET default_transaction_read_only = off on this connection, '
                          'or for its role (ALTER ROLE)';
     END IF;
-END
-$outbox$;
+END $outbox$;

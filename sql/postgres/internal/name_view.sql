@@ -15,8 +15,7 @@ BEGIN
                    '@schema@', name, query);
     EXECUTE format('COMMENT ON VIEW %s.%I IS %L',
                    '@schema@', name, 'a name from elsewhere: ' || meaning);
-END
-$outbox$;
+END $outbox$;
 
 -- The views that _name_view created. inbox: the view shows the inbox, which no consumer may read.
 CREATE OR REPLACE FUNCTION @schema@._named_views() RETURNS TABLE (name name, inbox boolean)
@@ -41,5 +40,4 @@ BEGIN
             NULL;
         END;
     END LOOP;
-END
-$outbox$;
+END $outbox$;

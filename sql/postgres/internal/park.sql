@@ -12,8 +12,7 @@ BEGIN
              SELECT x.ctid AS at FROM @schema@.parked x
              WHERE x.consumer = $1 AND x.seq BETWEEN o.seq AND o.seq
              ORDER BY x.seq LIMIT 1) p);
-END
-$outbox$;
+END $outbox$;
 
 -- The row locations of the parked events that claim k still holds.
 CREATE OR REPLACE FUNCTION @schema@._claimed_rows(k @schema@.claim) RETURNS tid[]
@@ -26,8 +25,7 @@ BEGIN
              WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
              ORDER BY x.seq LIMIT 1) p
         WHERE p.claim = k.epoch);
-END
-$outbox$;
+END $outbox$;
 
 -- The time from which to search for parked events, lane.due_from, before any of them is given a
 -- time, which is never before now. If now is before it, the clock was set back, and due_from is
@@ -45,8 +43,7 @@ BEGIN
         PERFORM @schema@._put_lane(l);
     END IF;
     RETURN coalesce(l.due_from, '-infinity');
-END
-$outbox$;
+END $outbox$;
 
 -- The earliest due time of a parked event, claimed or not; NULL if none is.
 CREATE OR REPLACE FUNCTION @schema@._first_due(consumer text, since timestamptz)
@@ -54,8 +51,7 @@ RETURNS timestamptz
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $outbox$
 BEGIN
     RETURN @include first_due($1, since)@;
-END
-$outbox$;
+END $outbox$;
 
 -- Parks events, in the order in which their worker had them. The kinds are those of settle. A retry
 -- waits for its delay, a delay for the event's not_before. An event behind a parked one of its key,
@@ -84,8 +80,7 @@ BEGIN
         failed_at = coalesce(excluded.failed_at, p.failed_at),
         failing_since = coalesce(p.failing_since, excluded.failing_since),
         proven = p.proven OR excluded.proven;
-END
-$outbox$;
+END $outbox$;
 
 -- The rows that _park inserts, inlined into its statements. The columns are named as in _lanes, for
 -- the same reason.
@@ -94,8 +89,7 @@ CREATE OR REPLACE FUNCTION @schema@._as_parked(
     errors text[], all_proven boolean[], now timestamptz)
 RETURNS TABLE (consumer text, seq bigint, key bigint, attempts int, due_at timestamptz,
     wait interval, crashes int, delayed boolean, claim bigint, error text,
-    failed_at timestamptz, failing_since timestamptz, proven boolean)
-LANGUAGE sql STABLE
+    failed_at timestamptz, failing_since timestamptz, proven boolean) LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT c.name, w.seq, w.key, w.attempts,
            CASE WHEN w.key <> 0 AND (w.before < w.seq OR @include waits_behind(c.name, w)@)
@@ -129,8 +123,7 @@ END;
 -- Makes the first parked event of each key due, if it waited behind one that is no longer parked.
 -- If it failed while it waited, it still waits for its own time.
 CREATE OR REPLACE FUNCTION @schema@._promote(consumer text, key_list bigint[], now timestamptz)
-RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     UPDATE @schema@.parked p SET due_at = greatest(now, p.failed_at + p.wait)
     WHERE p.claim IS NULL AND p.due_at IS NULL
@@ -141,8 +134,7 @@ BEGIN
                WHERE x.consumer = _promote.consumer AND x.key BETWEEN k.key AND k.key
                ORDER BY x.key, x.seq LIMIT 1) f
           WHERE k.key <> 0));
-END
-$outbox$;
+END $outbox$;
 
 -- Makes dead letters of events, with full copies, and deletes their rows in parked.
 CREATE OR REPLACE FUNCTION @schema@._bury(consumer text, seqs bigint[], attempts int[],
@@ -166,5 +158,4 @@ BEGIN
     FROM unnest($2, $3, $4) AS o (seq, attempts, error)
     WHERE d.consumer = $1 AND d.seq = ANY ($2) AND d.seq = o.seq AND d.retrying;
     DELETE FROM @schema@.parked p WHERE p.ctid = ANY (@schema@._parked_rows($1, $2));
-END
-$outbox$;
+END $outbox$;

@@ -26,9 +26,7 @@ DECLARE
     after_factor boolean := false;
     found json;
 BEGIN
-    IF predicate = '' THEN
-        RETURN true;
-    END IF;
+    IF predicate = '' THEN RETURN true; END IF;
     IF predicate ~* '\\u(0000|fdd0)|\uFDD0' -- see _plain_json
        OR getdatabaseencoding() <> 'UTF8' AND concat(predicate, payload) ~ '[^\x01-\x7f]|\\u' THEN
         RETURN NULL;
@@ -64,9 +62,7 @@ BEGIN
                 factor := found IS NOT NULL;
             ELSE
                 factor := @schema@._equals(found, t[7]);
-                IF factor IS NULL THEN
-                    RETURN NULL;
-                END IF;
+                IF factor IS NULL THEN RETURN NULL; END IF;
                 factor := factor = (t[6] = '=');
             END IF;
         END IF;
@@ -74,13 +70,10 @@ BEGIN
         negated[depth] := false;
         after_factor := true;
     END LOOP;
-    IF depth > 1 OR NOT after_factor THEN
-        RETURN NULL;
-    END IF;
+    IF depth > 1 OR NOT after_factor THEN RETURN NULL; END IF;
     -- A relay rejects JSON that is nested too deeply.
     RETURN (any_before[1] OR all_since[1]) AND NOT @schema@._too_deep(payload::text);
-END
-$outbox$;
+END $outbox$;
 
 -- The value at a path of a predicate; NULL if the payload has none. Only an unquoted number indexes
 -- an array.
@@ -99,8 +92,7 @@ BEGIN
         EXIT WHEN payload IS NULL;
     END LOOP;
     RETURN payload;
-END
-$outbox$;
+END $outbox$;
 
 -- Whether a value equals a literal of a predicate; NULL if the literal is not valid. Strings are
 -- compared after unescaping, numbers by value. Values of different types are never equal, and a
@@ -114,17 +106,14 @@ DECLARE
         WHEN literal = 'null' THEN 'null'
         WHEN literal ~ '^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$' THEN 'number' END;
 BEGIN
-    IF type IS NULL THEN
-        RETURN NULL;
-    END IF;
+    IF type IS NULL THEN RETURN NULL; END IF;
     RETURN coalesce(json_typeof(value) = type AND CASE
         WHEN type = 'number'
             THEN @schema@._normal_number(value::text) = @schema@._normal_number(literal)
         WHEN type <> 'string' THEN value::text = literal
         WHEN literal LIKE '''%' THEN value #>> '{}' = substr(literal, 2, length(literal) - 2)
         ELSE value #>> '{}' = @schema@._plain_json(literal) #>> '{}' END, false);
-END
-$outbox$;
+END $outbox$;
 
 -- A JSON number in a normal form: digits without leading or trailing zeros, and an exponent. Equal
 -- numbers have the same form, however large they are. Only the first 16 digits of an exponent
@@ -146,9 +135,7 @@ $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._plain_json(text text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN
-    IF text !~* '\\u(0000|d[89a-f])' THEN
-        RETURN text::json;
-    END IF;
+    IF text !~* '\\u(0000|d[89a-f])' THEN RETURN text::json; END IF;
     -- First hide escaped backslashes, which do not begin another escape, and write surrogate pairs
     -- as \P, which JSON does not have.
     text := replace(text, '\\', '\u005c');
@@ -156,8 +143,7 @@ BEGIN
     text := regexp_replace(text, '\\ud[89a-f]..', '\\ufffd', 'gi');
     text := regexp_replace(text, '\\P(.{4})(.{4})', '\\u\1\\u\2', 'g');
     RETURN replace(text, '\u0000', '\ufdd0')::json;
-END
-$outbox$;
+END $outbox$;
 
 -- Whether JSON is nested more than 256 levels deep, which a relay rejects. Text with that many
 -- brackets is checked more closely: strings are removed first, then the innermost pairs of
@@ -165,9 +151,7 @@ $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._too_deep(document text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN
-    IF length(document) - length(translate(document, '[{', '')) <= 256 THEN
-        RETURN false;
-    END IF;
+    IF length(document) - length(translate(document, '[{', '')) <= 256 THEN RETURN false; END IF;
     document := regexp_replace(document, '"(?:[^"\\]|\\.)*"', '', 'g');
     document := regexp_replace(document, '[^][{}]', '', 'g');
     FOR level IN 1 .. 256 LOOP
@@ -175,5 +159,4 @@ BEGIN
         document := regexp_replace(document, '\[\]|\{\}', '', 'g');
     END LOOP;
     RETURN document <> '';
-END
-$outbox$;
+END $outbox$;

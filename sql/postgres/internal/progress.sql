@@ -72,8 +72,7 @@ $outbox$;
 -- An xid. Every lane of every consumer has seen the events of earlier transactions, and no claim
 -- holds one. So no consumer needs such an event below the floor, and _needed is not called for it.
 -- Claims count because a claim of late events holds some that are below its own floor.
-CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8
-LANGUAGE sql STABLE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8 LANGUAGE sql STABLE AS $outbox$
     SELECT coalesce(min(pg_snapshot_xmin(s.seen)::text::bigint), 0)::text::xid8
     FROM (SELECT l.seen
           FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
@@ -159,8 +158,7 @@ BEGIN
          LATERAL @include parked_event($1, p)@ e
     WHERE NOT (p.delayed AND p.due_at > @schema@._clock())
     ORDER BY p.seq LIMIT 1;
-END
-$outbox$;
+END $outbox$;
 
 -- The first max_rows events past the point up to which everything was handed out, in order of seq.
 -- waits: the event waits to be claimed, because its lane is not past it and the type patterns
@@ -174,8 +172,7 @@ $outbox$;
 -- due is when an event could first have been delivered: created_at, or not_before if that is later.
 CREATE OR REPLACE FUNCTION @schema@._waiting(consumer text, max_rows int)
 RETURNS TABLE (seq bigint, type text, created_at timestamptz, due timestamptz, fresh boolean,
-               waits boolean, held boolean)
-LANGUAGE sql STABLE
+               waits boolean, held boolean) LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     WITH c AS MATERIALIZED (
         SELECT * FROM @schema@.consumer x WHERE x.name = _waiting.consumer),

@@ -6,14 +6,12 @@
 --
 -- The server runs some functions as their owner, such as those of an index. The session that runs
 -- one may be a superuser's, and its role is returned: see _admit.
-CREATE OR REPLACE FUNCTION @schema@._caller() RETURNS name
-LANGUAGE sql STABLE
+CREATE OR REPLACE FUNCTION @schema@._caller() RETURNS name LANGUAGE sql STABLE
 RETURN CASE WHEN current_setting('role') = 'none' THEN session_user
             ELSE current_setting('role')::name END;
 
 -- The owner of the outbox.
-CREATE OR REPLACE FUNCTION @schema@._owner() RETURNS name
-LANGUAGE sql STABLE
+CREATE OR REPLACE FUNCTION @schema@._owner() RETURNS name LANGUAGE sql STABLE
 RETURN (SELECT pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
         WHERE c.oid = '@schema@.event'::regclass);
 
@@ -50,8 +48,7 @@ BEGIN
     SELECT pg_catalog.array_agg(n) INTO names
     FROM @schema@.works_here w, pg_catalog.unnest(@schema@._name_like(w.consumer)) AS n;
     RETURN CASE WHEN '%' OPERATOR(pg_catalog.=) ANY (names) THEN NULL ELSE names END;
-END
-$outbox$;
+END $outbox$;
 
 -- The tenant that a role acts for on this connection; '' is the platform, which has access to every
 -- tenant. A role that is bound to one tenant acts for it, regardless of the connection's setting
@@ -91,8 +88,7 @@ BEGIN
         RETURN tenants[1];
     END IF;
     RETURN CASE WHEN said OPERATOR(pg_catalog.=) ANY (tenants) THEN said END;
-END
-$outbox$;
+END $outbox$;
 
 -- Raises an error unless consumer c belongs to the tenant that this connection works for
 -- (outbox.tenant). A consumer gets the events of its tenant, or of all tenants if it is the
@@ -119,8 +115,7 @@ BEGIN
             USING ERRCODE = 'OB004',
                   HINT = 'connect as a role that neither owns the outbox nor has BYPASSRLS';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Checks the caller of a wrapper (internal/wrappers.sql). The server decides which roles may call
 -- the wrapper (EXECUTE, see _rights); _admit decides for which consumer and tenant. part is the
@@ -186,5 +181,4 @@ BEGIN
 
     -- The caller may create a consumer that does not exist yet.
     RETURN acting = '' OR coalesce(whose = acting, true);
-END
-$outbox$;
+END $outbox$;

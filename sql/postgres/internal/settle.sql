@@ -2,8 +2,7 @@
 -- outcomes: see settle. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_claim(
     c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, q @schema@._request,
-    now timestamptz)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    now timestamptz) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint := 0;
 BEGIN
@@ -30,15 +29,13 @@ BEGIN
     -- The minimum is over all lanes: an unused lane would hold its own value back.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
                                AND x.epoch >= l.claims_from), k.epoch + 1);
-END
-$outbox$;
+END $outbox$;
 
 -- Records how claim k of parked events ended, and returns how many were not delivered. It leaves
 -- the claim's own row alone. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_parked(
     c @schema@.consumer, k @schema@.claim, outcomes jsonb, release_from bigint, now timestamptz)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint := 0;
     rows tid[] := @schema@._retried_rows(k);
@@ -61,8 +58,7 @@ BEGIN
     DELETE FROM @schema@.dead d WHERE d.consumer = k.consumer AND d.retrying AND d.seq = ANY (seqs);
     PERFORM @schema@._promote(k.consumer, keys, now);
     RETURN failed;
-END
-$outbox$;
+END $outbox$;
 
 -- Parks and buries events and writes receipts, with one or two statements for all outcomes of a
 -- kind, and returns how many events were not delivered. A second outcome for an event is handled in
@@ -114,9 +110,7 @@ BEGIN
                WHERE y.consumer = k.consumer AND y.seq BETWEEN k.from_seq + 1 AND k.to_seq
                ORDER BY y.seq LIMIT 1) IS NULL;
         GET DIAGNOSTICS failed = ROW_COUNT;
-        IF failed > 0 THEN
-            RETURN failed;
-        END IF;
+        IF failed > 0 THEN RETURN failed; END IF;
     END IF;
     IF outcomes -> 0 ? 'seqs' THEN
         outcomes := (SELECT jsonb_agg(s.alike - '{sample,seqs,keys,delays}'::text[]
@@ -195,13 +189,11 @@ BEGIN
         END IF;
     END LOOP;
     RETURN failed;
-END
-$outbox$;
+END $outbox$;
 
 -- Refuses an outcome: its event is not in the claim, or its kind is unknown.
 CREATE OR REPLACE FUNCTION @schema@._refuse_outcome(epoch bigint, seq bigint, kind text)
-RETURNS bigint
-LANGUAGE plpgsql STABLE AS $outbox$
+RETURNS bigint LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF kind IS NULL OR kind IN ('delivered', 'skip', 'retry', 'dead', 'behind', 'delay') THEN
         RAISE EXCEPTION 'event % is not in claim %', seq, epoch USING ERRCODE = 'OB004';
@@ -209,8 +201,7 @@ BEGIN
     RAISE EXCEPTION 'unknown outcome "%" for event %', kind, seq
         USING ERRCODE = 'OB004',
               HINT = 'kind is one of delivered, skip, retry, dead, behind, delay';
-END
-$outbox$;
+END $outbox$;
 
 -- Releases the events of claim k from release_from on, which were never tried. If no later event
 -- was handed out, lane l moves back to the first of them; otherwise they are parked. The caller
@@ -220,8 +211,7 @@ $outbox$;
 -- flight. So it holds the parked events until it ends; otherwise they would overtake that event.
 CREATE OR REPLACE FUNCTION @schema@._release(
     c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, release_from bigint,
-    holder bigint, now timestamptz)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    holder bigint, now timestamptz) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     untried bigint[];
     n int;
@@ -270,8 +260,7 @@ BEGIN
         UPDATE @schema@.claim x SET seqs = coalesce(x.seqs, '{}') || untried
         WHERE x.consumer = c.name AND x.epoch = holder;
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Records how far a consumer has written streams. A mark never goes back. Under _lock_consumer.
 --
@@ -285,5 +274,4 @@ BEGIN
     ON CONFLICT ON CONSTRAINT mark_pkey DO UPDATE
     SET hi = excluded.hi, lo = excluded.lo, at = excluded.at
     WHERE (excluded.hi, excluded.lo) > (k.hi, k.lo);
-END
-$outbox$;
+END $outbox$;

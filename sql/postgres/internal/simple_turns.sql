@@ -23,8 +23,7 @@ RETURNS TABLE (seq bigint, id uuid, type text, aggregate_type text, aggregate_id
                buried bigint, wait_ms bigint, now_ms bigint, epoch bigint, lane int, n int,
                suspect boolean, held bigint[], keys bigint[], seen text, floor bigint, target text,
                from_seq bigint, to_seq bigint, window_end bigint, quiet boolean, members bigint,
-               wanted bigint[])
-LANGUAGE plpgsql VOLATILE
+               wanted bigint[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 #variable_conflict use_column
@@ -48,14 +47,12 @@ BEGIN
         LEFT JOIN @schema@.event e ON e.seq = ANY (a.wanted) AND a.n <= 8
         ORDER BY e.seq; -- only a single turn returns events
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Makes the simple turns among those of several consumers. A consumer with a backlog gets the first
 -- events of its window.
 CREATE OR REPLACE FUNCTION @schema@._turn_batch(asked @schema@._request[], knows int)
-RETURNS @schema@._answer[]
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS @schema@._answer[] LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     on_disk text := @schema@._on_disk();
     head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
@@ -83,18 +80,14 @@ BEGIN
                           AND @include same_settings(c, x)@
                         FOR NO KEY UPDATE SKIP LOCKED) locked -- as _lock_consumer locks it
                     WHERE NOT begun AND @include nothing_special(knows)@);
-    IF cardinality(wanted) = 0 THEN
-        RETURN '{}';
-    END IF;
+    IF cardinality(wanted) = 0 THEN RETURN '{}'; END IF;
     moment := @schema@._clock();
     here := @schema@._here();
     showing := pg_current_snapshot();
     mode := @schema@._commit_mode(on_disk, showing);
     ending := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
     showing := @schema@._name_running(showing);
-    IF showing IS NULL THEN
-        RETURN '{}';
-    END IF;
+    IF showing IS NULL THEN RETURN '{}'; END IF;
 
     WITH
     -- The position of each consumer, if it is simple: in an open window, or where the next one
@@ -223,18 +216,15 @@ BEGIN
         END LOOP;
     END IF;
     RETURN answers;
-END
-$outbox$;
+END $outbox$;
 
 -- Refuses a new epoch that is not past those its consumer knows, and so would not fence off earlier
 -- claims.
-CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void
-LANGUAGE plpgsql STABLE AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RAISE EXCEPTION 'the sequence @schema@.epoch is behind' USING ERRCODE = 'OB006',
         HINT = 'a separate turn of each consumer repairs it';
-END
-$outbox$;
+END $outbox$;
 
 -- At most `most` events that are new at a position: with a seq in (pos, ending], shown by `showing`
 -- and not by `seen`. more: others follow. upto is the highest number known there. opens: the window
@@ -261,15 +251,13 @@ BEGIN
     more := cardinality(seqs) > most;
     seqs := seqs[:most];
     types := types[:most];
-END
-$outbox$;
+END $outbox$;
 
 -- Makes the turn of a consumer that has no other claim and whose last window was handed out to its
 -- end. The query for the lane finds new events with the snapshot that becomes the end of the
 -- window, so the snapshot shows exactly the events that the query sees.
 CREATE OR REPLACE FUNCTION @schema@._turn_single(q @schema@._request, knows int)
-RETURNS @schema@._answer[]
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS @schema@._answer[] LANGUAGE plpgsql VOLATILE AS $outbox$
 #variable_conflict use_column
 <<turn>>
 DECLARE
@@ -300,9 +288,7 @@ BEGIN
       AND @include same_settings(c, q)@
       AND pg_current_xact_id_if_assigned() IS NULL AND @include nothing_special(knows)@
     FOR NO KEY UPDATE OF c SKIP LOCKED; -- as _lock_consumer locks it
-    IF NOT FOUND THEN
-        RETURN '{}';
-    END IF;
+    IF NOT FOUND THEN RETURN '{}'; END IF;
 
     -- The consumer's position and the new events there, if both are simple.
     SELECT l.version, l.claims_from, p.seen, p.floor, l.window_end, pg_current_snapshot(),
@@ -347,9 +333,7 @@ BEGIN
            LIMIT 1) IS NULL
       AND fresh.looked <= 256 AND fresh.strange IS NOT TRUE
       AND NOT @include unseen_and_passed(p.seen, least(p.floor, l.window_end))@;
-    IF NOT FOUND THEN
-        RETURN '{}';
-    END IF;
+    IF NOT FOUND THEN RETURN '{}'; END IF;
     mode := @schema@._commit_mode(on_disk, target);
     IF NOT all_named THEN
         target := @schema@._name_running(target);
@@ -422,8 +406,7 @@ BEGIN
     END IF;
     RETURN ARRAY[@include simple_answer(q.place, @schema@._clock(), epoch, n, false, seen::text,
                                         floor, target::text, 0, window_end, true, wanted)@];
-END
-$outbox$;
+END $outbox$;
 
 -- An event must be on disk before it is handed out, whatever its producer's synchronous_commit. So
 -- usually a turn waits for its own flush, which covers everything committed before. It need not
@@ -434,8 +417,7 @@ $outbox$;
 -- The current snapshot, as text, if everything that it shows is on disk, else NULL. It must be
 -- called before the transaction writes, which is not flushed. A standby writes no WAL: there the
 -- turn fails anyway.
-CREATE OR REPLACE FUNCTION @schema@._on_disk() RETURNS text
-LANGUAGE sql VOLATILE
+CREATE OR REPLACE FUNCTION @schema@._on_disk() RETURNS text LANGUAGE sql VOLATILE
 RETURN CASE WHEN pg_is_in_recovery() THEN NULL
             WHEN pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()
             THEN pg_current_snapshot()::text END;

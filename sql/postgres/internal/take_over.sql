@@ -6,8 +6,7 @@
 -- Claims in `known` are the caller's, and not taken over, however late. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._take_over(
     c @schema@.consumer, claims_from bigint, max_attempts int, now timestamptz, known bigint[],
-    OUT crashed bigint, OUT buried bigint)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    OUT crashed bigint, OUT buried bigint) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     k @schema@.claim;
     dead record;
@@ -78,15 +77,13 @@ BEGIN
         crashed := crashed + n;
         DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
 -- Records how the events of claim k end if the consumer's filter was replaced after the claim was
 -- made: for them the present filter decides, for all others up to there the former one. Usually no
 -- filter was replaced.
 CREATE OR REPLACE FUNCTION @schema@._note_take_over(c @schema@.consumer, k @schema@.claim)
-RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     f @schema@.former_filter;
 BEGIN
@@ -94,9 +91,7 @@ BEGIN
     SELECT * INTO f FROM @schema@.former_filter x
     WHERE x.consumer = c.name AND x.epoch >= k.epoch
     ORDER BY x.n, x.lane LIMIT 1;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
+    IF NOT FOUND THEN RETURN; END IF;
 
     -- An event that neither filter matches is skipped either way, and needs no row.
     INSERT INTO @schema@.ended (seq, consumer, state)
@@ -108,5 +103,4 @@ BEGIN
               @schema@._lane_of(c.lanes, w.seq, w.aggregate_type, w.aggregate_id))
       AND (m.wanted OR m.was_wanted)
     ON CONFLICT DO NOTHING;
-END
-$outbox$;
+END $outbox$;

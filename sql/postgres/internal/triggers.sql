@@ -27,9 +27,7 @@ BEGIN
     INSERT INTO @schema@.idempotency (tenant, key, event_id, hash)
     VALUES (whose, NEW.idempotency_key, NEW.id, content)
     ON CONFLICT DO NOTHING;
-    IF FOUND THEN
-        RETURN NEW;
-    END IF;
+    IF FOUND THEN RETURN NEW; END IF;
 
     -- If the caller may not read the conflicting key, its content is unknown, which is an error,
     -- too.
@@ -42,8 +40,7 @@ BEGIN
             pg_catalog.left(NEW.idempotency_key, 100), known.event_id USING ERRCODE = 'OB001';
     END IF;
     RETURN NULL;
-END
-$outbox$;
+END $outbox$;
 CREATE OR REPLACE TRIGGER take_key BEFORE INSERT ON @schema@.event
     FOR EACH ROW WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION @schema@._take_key();
 
@@ -64,23 +61,20 @@ BEGIN -- Every name is schema-qualified.
             HINT = '`outbox trim` or outbox.trim() deletes old events; to insert once, give an '
                    'idempotency_key; to revoke an event, emit another one; to erase one: '
                    'SET LOCAL outbox.change_events = ''on''';
-END
-$outbox$;
+END $outbox$;
 CREATE OR REPLACE TRIGGER insert_only BEFORE UPDATE OR DELETE OR TRUNCATE ON @schema@.event
     FOR EACH STATEMENT EXECUTE FUNCTION @schema@._insert_only();
 
 -- Records that a dead letter was deleted, and its event never delivered. The record is kept as long
 -- as the event. The trigger calls it for each deleted dead letter, except one that was sent back
 -- and is being settled.
-CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger
-LANGUAGE plpgsql AS $outbox$
+CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger LANGUAGE plpgsql AS $outbox$
 BEGIN
     INSERT INTO @schema@.ended AS x (seq, consumer, state)
     SELECT OLD.seq, OLD.consumer, 'dropped'
     WHERE EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = OLD.seq)
     ON CONFLICT ON CONSTRAINT ended_pkey DO UPDATE SET state = excluded.state;
     RETURN NULL;
-END
-$outbox$;
+END $outbox$;
 CREATE OR REPLACE TRIGGER note_drop AFTER DELETE ON @schema@.dead FOR EACH ROW
     WHEN (NOT OLD.retrying) EXECUTE FUNCTION @schema@._note_drop();

@@ -24,8 +24,7 @@
 
 -- Makes the turn of one consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn(q @schema@._request, knows int)
-RETURNS @schema@._answer
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     r @schema@._answer;
     there text;
@@ -57,13 +56,11 @@ BEGIN
         PERFORM @schema@._put_marks(q.consumer, q.marks);
     END IF;
     RETURN r;
-END
-$outbox$;
+END $outbox$;
 
 -- A request that settles and claims nothing, for callers to fill in.
 CREATE OR REPLACE FUNCTION @schema@._no_request(consumer text, owner text)
-RETURNS @schema@._request
-LANGUAGE sql IMMUTABLE
+RETURNS @schema@._request LANGUAGE sql IMMUTABLE
 RETURN ROW(0, consumer, owner, 0, 0, '[]', 0, NULL, 0, 0, 0, 0, false, false, 0, NULL, NULL, NULL,
            NULL, NULL, -1, NULL, 0, 0, 0, NULL, NULL)::@schema@._request;
 
@@ -73,8 +70,7 @@ RETURN ROW(0, consumer, owner, 0, 0, '[]', 0, NULL, 0, 0, 0, 0, false, false, 0,
 -- the claim becomes a claim of those, and the lane stays. _turn_exceptions adds statements for
 -- events that failed or wait. NULL: the conditions do not hold, and nothing was changed.
 CREATE OR REPLACE FUNCTION @schema@._turn_next(q @schema@._request, knows int)
-RETURNS @schema@._answer
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     r @schema@._answer;
     l @schema@.lane;
@@ -98,9 +94,7 @@ BEGIN
     END IF;
     PERFORM 1 FROM @schema@.consumer c WHERE c.name = q.consumer
     FOR NO KEY UPDATE SKIP LOCKED; -- as _lock_consumer locks it
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
     now := @schema@._clock();
 
     -- due_from is stored in lane -1
@@ -128,9 +122,7 @@ BEGIN
       AND q.ahead_to BETWEEN q.ahead_from + 1 AND x.window_end
       -- the clock was not set back
       AND (z.due_from > now) IS NOT TRUE;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
 
     first_due := @schema@._first_due(l.consumer, l.due_from);
     again := coalesce(q.parked_first AND first_due <= now, false);
@@ -141,9 +133,7 @@ BEGIN
     IF failed OR first_due IS NOT NULL THEN
         SELECT * INTO was FROM @schema@.claim k
         WHERE k.consumer = l.consumer AND k.epoch = q.epoch;
-        IF again AND (was.lane >= 0) IS NOT TRUE THEN
-            RETURN NULL;
-        END IF;
+        IF again AND (was.lane >= 0) IS NOT TRUE THEN RETURN NULL; END IF;
     END IF;
     new := ROW(l.consumer, q.epoch, l.lane, l.seen, l.floor, l.target, l.next_floor,
                l.window_end, q.ahead_from, q.ahead_to, q.owner,
@@ -152,9 +142,7 @@ BEGIN
     IF again THEN
         SELECT d.seqs, d.rows INTO due_seqs, due_rows
         FROM @schema@._due_together(l, was, q.max_events, first_due, now) d;
-        IF due_seqs IS NULL THEN
-            RETURN NULL;
-        END IF;
+        IF due_seqs IS NULL THEN RETURN NULL; END IF;
         new := ROW(l.consumer, q.epoch, -1, NULL, 0, NULL, NULL, NULL, 0, 0, q.owner,
                    new.locked_until, new.lease, NULL, due_seqs);
     END IF;
@@ -181,9 +169,7 @@ BEGIN
                       WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
                         AND o.epoch <> q.epoch AND (o.epoch = ANY (q.known)) IS NOT TRUE))
     RETURNING k.epoch INTO new.epoch;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
     IF new.epoch <= q.epoch OR new.epoch <= ANY (q.known) THEN
         -- The worker provides q.known: only claims that exist count.
         last := (SELECT max(k.epoch) FROM @schema@.claim k
@@ -223,13 +209,11 @@ BEGIN
         r.members := q.ahead_members;
     END IF;
     RETURN r;
-END
-$outbox$;
+END $outbox$;
 
 -- The answer of a turn that claimed nothing.
 CREATE OR REPLACE FUNCTION @schema@._no_answer(place int, moment timestamptz)
-RETURNS @schema@._answer
-LANGUAGE sql IMMUTABLE
+RETURNS @schema@._answer LANGUAGE sql IMMUTABLE
 RETURN ROW(place, false, false, false, false, false, false, false, 0, 0, -1,
            floor(extract(epoch FROM moment) * 1000), NULL, NULL, 0, false, NULL, NULL, NULL, NULL,
            NULL, NULL, NULL, NULL, false, NULL, NULL)::@schema@._answer;
@@ -272,8 +256,7 @@ BEGIN
                                 q.key_sample) h;
         END IF;
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- Tells a worker of another version why it gets no more events.
 CREATE OR REPLACE FUNCTION @schema@._refuse_version(knows int) RETURNS void
@@ -288,5 +271,4 @@ BEGIN
     END IF;
     RAISE EXCEPTION 'this outbox has version %; this program wants %: run `outbox migrate up`',
         there, knows USING ERRCODE = 'OB005';
-END
-$outbox$;
+END $outbox$;

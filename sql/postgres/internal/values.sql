@@ -5,8 +5,7 @@
 -- procedure that commits, the statement is the whole CALL, however long it takes; there the start
 -- of the current transaction is later, and is returned. (CURRENT_TIMESTAMP is not a function call,
 -- so each emit has one call less to prepare.)
-CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz
-LANGUAGE sql STABLE PARALLEL SAFE
+CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
 RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP);
 
 -- A new event id, like the default of event.id, for callers that have to know the id but may not
@@ -15,8 +14,7 @@ RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP);
 -- It is a random UUID (version 4) whose first 16 digits are replaced by the time and the version:
 -- 48 bits of milliseconds since 1970, then 12 bits of their fraction, so that ids grow within a
 -- millisecond, too. Generating an id and inserting a row takes longer than a microsecond.
-CREATE OR REPLACE FUNCTION @schema@._uuid7() RETURNS uuid
-LANGUAGE sql VOLATILE PARALLEL SAFE
+CREATE OR REPLACE FUNCTION @schema@._uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN overlay(gen_random_uuid()::text,
                overlay(lpad(to_hex((date_part('epoch', clock_timestamp()) * 4096000)::bigint),
                             15, '0'), '7', 13, 0),
@@ -37,8 +35,7 @@ BEGIN
     RETURN value::json;
 EXCEPTION WHEN data_exception OR statement_too_complex THEN -- nested too deeply
     RETURN to_json(value);
-END
-$outbox$;
+END $outbox$;
 
 -- _as_json of bytes treats them as text if they are UTF-8, and otherwise returns their base64 as a
 -- string.
@@ -48,8 +45,7 @@ BEGIN
     RETURN @schema@._as_json(convert_from(value, 'UTF8'));
 EXCEPTION WHEN data_exception THEN
     RETURN to_json(replace(encode(value, 'base64'), E'\n', ''));
-END
-$outbox$;
+END $outbox$;
 
 -- Converts type patterns ('order.*, user.*') to patterns for LIKE ANY; NULL stands for every type.
 CREATE OR REPLACE FUNCTION @schema@._type_like(events text) RETURNS text[]
@@ -67,8 +63,7 @@ END;
 -- the other; 0 means that order does not matter for the event. The hash must never change, because
 -- it is stored in parked.key. hashtextextended does not, since hash partitions depend on it.
 CREATE OR REPLACE FUNCTION @schema@._key(ordering text, aggregate_type text, aggregate_id text)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE
            WHEN ordering = 'none' THEN 0
            WHEN ordering = 'global' THEN 1

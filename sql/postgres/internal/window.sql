@@ -4,8 +4,7 @@
 -- seen, floor, target and pos are the lane's.
 CREATE OR REPLACE FUNCTION @schema@._handed_out(
     seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, xid xid8, seq bigint)
-RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN pg_visible_in_snapshot(xid, seen)
        -- Of transactions that began after seen, a lane reads only events past its floor.
        OR (xid >= pg_snapshot_xmax(seen) AND seq <= floor)
@@ -16,8 +15,7 @@ RETURN pg_visible_in_snapshot(xid, seen)
 -- that the snapshot can no longer show (see _rebase_shown).
 CREATE OR REPLACE FUNCTION @schema@._before_start(
     start_seen pg_snapshot, start_floor bigint, start_also bigint[], xid xid8, seq bigint)
-RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(@schema@._handed_out(start_seen, start_floor, NULL, 0, xid, seq), false)
        OR coalesce(seq = ANY (start_also), false);
 
@@ -25,8 +23,7 @@ RETURN coalesce(@schema@._handed_out(start_seen, start_floor, NULL, 0, xid, seq)
 -- or at the end of the events as of its registration; then it gets the events of transactions that
 -- were still running, whatever their seq.
 CREATE OR REPLACE FUNCTION @schema@._starts_after(start_seen pg_snapshot, start_floor bigint)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(@include start_of(_starts_after)@, 0);
 
 -- Snapshot s extended to name every transaction that is running now; NULL if they are too many.
@@ -55,8 +52,7 @@ BEGIN
                    FROM (SELECT p::text::bigint FROM pg_snapshot_xip(s) AS p
                          UNION SELECT generate_series(xmax, own - 1)
                          UNION SELECT own WHERE own < xmax) AS r (x)));
-END
-$outbox$;
+END $outbox$;
 
 -- The events that `target` shows and `seen` did not, with a seq in (from_seq, to_seq], of the
 -- tenant `whose`, or of all ('').
@@ -68,8 +64,7 @@ $outbox$;
 -- planner merges them. It is written to be inlined.
 CREATE OR REPLACE FUNCTION @schema@._window_events(
     seen pg_snapshot, floor bigint, target pg_snapshot, from_seq bigint, to_seq bigint, whose text)
-RETURNS SETOF @schema@.event
-LANGUAGE sql STABLE AS $outbox$
+RETURNS SETOF @schema@.event LANGUAGE sql STABLE AS $outbox$
     -- Every name is schema-qualified.
     (SELECT e.* FROM @schema@.event e
      WHERE e.seq OPERATOR(pg_catalog.>) greatest(from_seq, floor)
@@ -100,8 +95,7 @@ $outbox$;
 -- a million events is not scanned again for each chunk.
 CREATE OR REPLACE FUNCTION @schema@._window_step(
     seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, window_end bigint, most bigint,
-    whose text, OUT next bigint, OUT upto bigint)
-LANGUAGE plpgsql STABLE AS $outbox$
+    whose text, OUT next bigint, OUT upto bigint) LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     late bigint;
 BEGIN
@@ -132,5 +126,4 @@ BEGIN
             next := late;
         END IF;
     END IF;
-END
-$outbox$;
+END $outbox$;

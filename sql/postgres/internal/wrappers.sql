@@ -25,8 +25,7 @@ BEGIN
     PERFORM set_config('outbox.cluster', '', true);
     RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom,
                              how);
-END
-$outbox$;
+END $outbox$;
 
 @include wrapper(_worker_extend,
     (consumer text, worker text, epoch bigint, lease_ms bigint, absolve boolean),
@@ -41,8 +40,7 @@ BEGIN
     IF @schema@._admit('consumer', consumer) THEN
         PERFORM @schema@._report(consumer, said);
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 CREATE OR REPLACE FUNCTION @schema@._worker_turn(q @schema@._request, knows int)
 RETURNS @schema@._answer
@@ -53,8 +51,7 @@ BEGIN
             USING ERRCODE = 'OB003';
     END IF;
     RETURN @schema@._turn(q, knows);
-END
-$outbox$;
+END $outbox$;
 
 CREATE OR REPLACE FUNCTION @schema@._worker_turns(
     asked @schema@._request[], path text, knows int) RETURNS @schema@._answer[]
@@ -65,8 +62,7 @@ BEGIN
     PERFORM @schema@._home();
     asked := ARRAY(SELECT x FROM unnest(asked) x WHERE @schema@._admit('consumer', x.consumer));
     RETURN @include make_turns(asked, path, knows)@;
-END
-$outbox$;
+END $outbox$;
 
 -- The inbox. A handler's name is granted like a consumer's: otherwise a role could record keys for
 -- another role's handler, and prevent it from ever handling them.
@@ -77,8 +73,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN
     PERFORM @schema@._admit('consumer', handler);
     RETURN @schema@._handle(handler, key, content);
-END
-$outbox$;
+END $outbox$;
 
 CREATE OR REPLACE FUNCTION @schema@._worker_handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -86,8 +81,7 @@ BEGIN
     PERFORM @schema@._admit('consumer', x.handler)
     FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
     RETURN @schema@._handle_all(handlers, keys);
-END
-$outbox$;
+END $outbox$;
 
 CREATE OR REPLACE FUNCTION @schema@._worker_handled_before(handlers text[], keys text[])
 RETURNS SETOF bigint
@@ -96,8 +90,7 @@ BEGIN
     PERFORM @schema@._admit('consumer', x.handler)
     FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
     RETURN QUERY SELECT b FROM @schema@._handled_before(handlers, keys) b;
-END
-$outbox$;
+END $outbox$;
 
 @include wrapper(_operator_pause, (consumer text, paused boolean),
     'operator', pause(consumer, paused))@
@@ -115,8 +108,7 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" is not registered', consumer USING ERRCODE = 'OB003';
     END IF;
     RETURN @schema@._redrive(consumer, seqs);
-END
-$outbox$;
+END $outbox$;
 
 -- The counts are NULL if the consumer does not exist.
 CREATE OR REPLACE FUNCTION @schema@._operator_remove(
@@ -128,8 +120,7 @@ BEGIN
     IF known THEN
         SELECT r.* INTO known, dead, parked, live FROM @schema@.remove(consumer, force) r;
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- A trim does not concern a particular consumer.
 CREATE OR REPLACE FUNCTION @schema@._operator_trim(
@@ -142,5 +133,4 @@ BEGIN
     PERFORM @schema@._admit('operator', '');
     SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more, upto
     FROM @schema@.trim(older_than, max_rows, inbox, after) t;
-END
-$outbox$;
+END $outbox$;

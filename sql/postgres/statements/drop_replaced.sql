@@ -17,5 +17,4 @@ BEGIN
     LOOP
         EXECUTE f.text;
     END LOOP;
-END
-$outbox$
+END $outbox$

@@ -27,5 +27,4 @@ BEGIN
     -- are granted again in full.
     PERFORM @schema@._give(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;
     PERFORM @schema@._adopt_again();
-END
-$outbox$;
+END $outbox$;

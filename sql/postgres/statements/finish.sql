@@ -22,8 +22,7 @@ BEGIN
     LOOP
         EXECUTE format('ALTER FUNCTION %s SET search_path = @path@', f.which);
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
 -- Every role may call the functions that _open_to_all names, and no others. The server lets every
 -- role call a new function.
@@ -48,8 +47,7 @@ BEGIN
     LOOP
         EXECUTE format(f.text, f.which);
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
 -- The replaced fingerprint is added to the former ones, and the oldest ones are deleted.
 INSERT INTO @schema@.meta (name, value)

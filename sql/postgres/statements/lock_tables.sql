@@ -14,5 +14,4 @@ BEGIN
     LOOP
         EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', t.which);
     END LOOP;
-END
-$outbox$
+END $outbox$
