@@ -36,9 +36,9 @@ CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE
 -- ---- limits of an event, checked on every path (docs/reference.md) ----
 
 -- The limits are domains, because the checks of a domain are prepared once per connection; a CHECK on the table is prepared for
--- every INSERT, and costs more than the row itself. Preparing a call in a check takes as long as calling it. Functions check
--- the fields that are rarely given: they are called only if the field is given, and a call is prepared faster than a condition.
--- Names in them are qualified, because setting the search_path takes longer than everything else.
+-- every INSERT, and costs more than the row itself. Preparing a call in a check takes as long as calling it.A function checks a
+-- field that is rarely given: a call is prepared faster than a condition. Names in them are qualified, because setting the
+-- search_path takes longer than everything else.
 CREATE FUNCTION @schema@._headers_fit(headers json) RETURNS boolean -- not jsonb, which keeps only the last of duplicate names
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
 BEGIN -- Every name is schema-qualified.
@@ -106,8 +106,7 @@ ALTER DOMAIN @schema@.event_aggregate_id ADD CONSTRAINT "aggregate_id: 1 to 1024
 CREATE DOMAIN @schema@.event_tenant AS text;
 ALTER DOMAIN @schema@.event_tenant ADD CONSTRAINT "tenant: 1 to 1024 bytes, no control character"
     CHECK (@schema@._tenant_fits(VALUE)) NOT VALID;
--- A value stored in 4 KiB is at most 1 MiB even if compressed: LZ4 expands a byte to 255 at most, pglz to
--- fewer.
+-- A value stored in 4 KiB is at most 1 MiB even if compressed: LZ4 expands a byte to at most 255.
 CREATE DOMAIN @schema@.event_payload AS json; -- not jsonb: it is returned byte for byte
 ALTER DOMAIN @schema@.event_payload ADD CONSTRAINT "payload: at most 1 MiB, or outbox.max_payload, or 64 MiB"
     CHECK (pg_column_size(VALUE) <= 4096 OR @schema@._payload_fits(VALUE)) NOT VALID;
@@ -146,13 +145,11 @@ CREATE TABLE @schema@.event (
     payload         @schema@.event_payload NOT NULL DEFAULT 'null',
     headers         @schema@.event_headers,
     tenant          @schema@.event_tenant DEFAULT nullif(current_setting('outbox.tenant', true), ''),
-    idempotency_key text,
-    -- A rule about two columns, which a domain cannot express.
+    idempotency_key text,                                       -- a known key stores no second event; NULL: none
     CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
 COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by no consumer';
-COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a known key stores no second event; NULL: none';
 
 -- Keys under which events were emitted, so that emitting one again stores no second event. Each tenant has its own keys.
 CREATE TABLE @schema@.idempotency (
@@ -247,24 +244,17 @@ CREATE TABLE @schema@.lane (
     pos         bigint NOT NULL,
     claims_from bigint NOT NULL,
     delivered   bigint NOT NULL,              -- events, since the consumer was created
-    home        text,
-    due_from    timestamptz,
-    leader      int,
-    members     bigint,
-    kept_for    text,
+    home        text,                         -- the recorded place, see _here; NULL: not determined yet
+    due_from    timestamptz,                  -- of lane -1: no parked event of the consumer is due earlier; NULL: unknown
+    leader      int,                          -- the lane whose position it shares; NULL: its own row has the position
+    members     bigint,                       -- the lanes at this position, bit n for lane n; NULL: only this one
+    kept_for    text,                         -- the worker that may claim them, until kept_until
     kept_until  timestamptz,
     PRIMARY KEY (consumer, lane, version)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @schema@.lane IS 'the progress of each lane of each consumer; the highest version counts';
-COMMENT ON COLUMN @schema@.lane.home IS 'the place it has recorded (see _here); NULL: not determined yet';
-COMMENT ON COLUMN @schema@.lane.due_from IS
-    'of lane -1: no parked event of the consumer has an earlier due_at; NULL: unknown';
-COMMENT ON COLUMN @schema@.lane.leader IS 'the lane whose position it shares; NULL: its own row holds the position';
-COMMENT ON COLUMN @schema@.lane.members IS 'the lanes at this position, bit n for lane n; NULL: only this one';
-COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
 
--- The fence: every claim gets the next value in the upper bits; the random lower bits distinguish values assigned by a
--- lost server.
+-- The fence: every claim gets the next value in the upper bits; random lower bits tell a lost server's values.
 CREATE SEQUENCE @schema@.epoch;
 
 -- A lease: the events of the window with a seq in (from_seq, to_seq] that belong to the lane, or (lane -1) parked events. Those
@@ -283,21 +273,16 @@ CREATE TABLE @schema@.claim (
     owner        text NOT NULL,
     locked_until timestamptz NOT NULL,
     lease        interval NOT NULL,           -- locked_until is never further ahead, even after a clock change
-    members      bigint,
-    seqs         bigint[],
+    members      bigint,                      -- the lanes it covers, bit n for lane n; NULL: only its own
+    seqs         bigint[],                    -- of lane -1: its events; of others: those parked until it ends; see parked.claim
     blamed       boolean NOT NULL DEFAULT false, -- it has one event, and if the worker vanishes, that counts as an attempt
     PRIMARY KEY (consumer, epoch)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @schema@.claim IS 'batches being delivered, each leased to one worker';
-COMMENT ON COLUMN @schema@.claim.members IS 'the lanes it covers, bit n for lane n; NULL: only its own';
-COMMENT ON COLUMN @schema@.claim.seqs IS
-    'of lane -1: the parked events that were claimed; of others: those that wait until the claim ends. '
-    'It holds those that still have its epoch';
 
 -- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). The first parked event
--- of each key has a due_at, whether it is claimed or not; so the index parked_due finds all due events and every held-up key. A
--- failure counts as an attempt only once it is known to be the event's own, because others were delivered meanwhile: see
--- src/engine/failure.h.
+-- of each key has a due_at, whether it is claimed or not; so the index parked_due finds all due events and every held-up key.
+-- Which failures count as an attempt: src/engine/failure.h.
 CREATE TABLE @schema@.parked (
     consumer      text NOT NULL,
     seq           bigint NOT NULL,
@@ -318,8 +303,7 @@ CREATE INDEX parked_due ON @schema@.parked (consumer, due_at, seq) WHERE due_at 
 CREATE INDEX parked_key ON @schema@.parked (consumer, key, seq);
 COMMENT ON TABLE @schema@.parked IS 'events that wait for a retry, for their time, or behind another of their key';
 
--- Dead letters: a full copy of the event, so that trimming does not affect them. A trigger records those that are
--- deleted (internal/triggers.sql).
+-- Dead letters: a full copy of the event, unaffected by trimming. A trigger records those deleted (internal/triggers.sql).
 CREATE TABLE @schema@.dead (
     consumer        text NOT NULL,
     seq             bigint NOT NULL,
@@ -389,8 +373,7 @@ CREATE TABLE @schema@.mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE @schema@.mark IS 'how far each consumer has written each stream';
 
--- The inbox: the keys that each handler has handled. Its key is the event's idempotency key if it has one, else its id. Each
--- tenant has its own.
+-- The inbox: the keys that each handler has handled. Its key is the event's idempotency key if it has one, else its id.
 CREATE TABLE @schema@.handled (
     handler text COLLATE "C" NOT NULL,
     key     text COLLATE "C" NOT NULL,
@@ -449,9 +432,6 @@ COMMENT ON TABLE @schema@.held IS 'roles that are held to a tenant';
 -- A connection that says which tenant it works for (SET outbox.tenant) sees only that tenant's events and consumers; a
 -- connection without it is the platform's, which sees all. Row-level security does not apply to the owner of the tables and to
 -- superusers. The tenant is determined once per statement.
-ALTER TABLE @schema@.event ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.idempotency ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.handled ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.event FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 CREATE POLICY tenant ON @schema@.idempotency FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 CREATE POLICY given ON @schema@.idempotency FOR UPDATE USING ((SELECT @schema@._acting_for(current_user)) = tenant);
@@ -469,7 +449,6 @@ CREATE POLICY emit ON @schema@.idempotency FOR INSERT WITH CHECK (
 -- A consumer is visible to its tenant, and to workers that may work on it. All records about a consumer are visible to the
 -- roles that see the consumer. That includes dead letters: those of the platform's consumers are visible to the platform alone;
 -- otherwise a tenant could mark them as sent back without sending them.
-ALTER TABLE @schema@.consumer ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.consumer USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant)
     AND ((SELECT @schema@._sees(current_user)) IS NULL OR name LIKE ANY ((SELECT @schema@._sees(current_user))::text[])));
 DO $outbox$
@@ -477,20 +456,19 @@ DECLARE
     t text;
 BEGIN
     FOREACH t IN ARRAY '{setting, former_filter, lane, claim, parked, dead, ended, receipt, mark, marking}'::text[] LOOP
-        EXECUTE format('ALTER TABLE %s.%I ENABLE ROW LEVEL SECURITY', '@schema@', t);
         EXECUTE format('CREATE POLICY tenant ON %s.%I USING (consumer IN (SELECT c.name FROM %1$s.consumer c))', '@schema@', t);
     END LOOP;
+    FOREACH t IN ARRAY '{event, idempotency, handled, consumer, passed, adopted_row, worker, held, setting, former_filter, lane,
+                         claim, parked, dead, ended, receipt, mark, marking}'::text[] LOOP
+        EXECUTE format('ALTER TABLE %s.%I ENABLE ROW LEVEL SECURITY', '@schema@', t);
+    END LOOP;
 END $outbox$;
-ALTER TABLE @schema@.passed ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.passed USING (
     consumer IN (SELECT c.name FROM @schema@.consumer c)
     OR consumer = '' AND (SELECT @schema@._acting_for(current_user)) = ''); -- '': for those who see all consumers
-ALTER TABLE @schema@.adopted_row ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.adopted_row USING (marking IN (SELECT m.id FROM @schema@.marking m));
 
 -- A grant is visible to its role, and to operators, which may be limited to a tenant themselves.
-ALTER TABLE @schema@.worker ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.held ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON @schema@.worker USING (@schema@._inherits(current_user, role)
     OR ((SELECT @schema@._sees(current_user)) IS NULL AND (SELECT @schema@._acting_for(current_user)) = ''));
 CREATE POLICY tenant ON @schema@.held USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));

@@ -40,14 +40,12 @@ AND NOT {c}.paused AND NOT {c}.marks
 EXISTS (SELECT 1 FROM @schema@.meta m
         WHERE m.name = 'schema_version' AND m.value = {knows}::text)
 
--- A subscription writes events here, with transaction numbers of another cluster: _check_fed
--- refuses that.
+-- A subscription writes events here, of another cluster's transactions: _check_fed refuses that.
 @define is_fed()@
 EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
         WHERE r.srrelid = '@schema@.event'::regclass)
 
--- Neither the session nor the outbox needs the checks of _turn_full, which serves tenants and
--- raises errors.
+-- Neither the session nor the outbox needs the checks of _turn_full
 @define nothing_special(knows)@
 current_setting('transaction_isolation') = 'read committed'
 AND coalesce(current_setting('outbox.tenant', true), '') = ''
@@ -79,18 +77,15 @@ ROW({place}, false, false, false, false, {n} = 0 AND NOT {others}, false, false,
  WHERE x.consumer = {consumer} AND x.key BETWEEN {e}.key AND {e}.key AND x.seq < {e}.seq
  ORDER BY x.key, x.seq LIMIT 1)
 
--- A parked event of a consumer. If it was trimmed, it is a dead letter that was sent back, which is
--- a full copy.
+-- A parked event of a consumer. If trimmed, it is a dead letter that was sent back: a full copy.
 @define parked_event(consumer, parked)@
 (SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version, i.payload, i.headers,
         i.tenant, i.created_at, i.not_before, i.idempotency_key
- FROM @schema@.event i
- WHERE i.seq = {parked}.seq
+ FROM @schema@.event i WHERE i.seq = {parked}.seq
  UNION ALL
  SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers,
         d.tenant, d.created_at, d.not_before, d.idempotency_key
- FROM @schema@.dead d
- WHERE d.consumer = {consumer} AND d.seq = {parked}.seq
+ FROM @schema@.dead d WHERE d.consumer = {consumer} AND d.seq = {parked}.seq
  LIMIT 1)
 
 -- The seq after which a consumer was configured to start. NULL: it starts at the beginning, or at
@@ -104,8 +99,7 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 ({k}.locked_until > {moment} AND {k}.locked_until <= {moment} + {k}.lease + interval '1 s')
 
 -- Is this still the outbox that a lane knows (see _trouble)? Each of these conditions is an index
--- probe that forces its order: PostgreSQL might answer an EXISTS from the other index, by reading
--- all of it.
+-- probe that forces its order: an EXISTS might read all of the other index.
 
 -- An event that the lane has not seen has a seq up to `passed`, where no event can be new.
 @define unseen_and_passed(seen, passed)@
@@ -122,8 +116,7 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
   WHERE e.seq > {window_end} AND pg_visible_in_snapshot(e.xid, {shown})
   ORDER BY e.seq LIMIT 1) IS TRUE)
 
--- An event past the numbers that the lane knows appears to have been seen: it was brought in from
--- elsewhere.
+-- An event past the numbers that the lane knowsappears to have been seen: it was brought in.
 @define seen_past_known(seen, known)@
 EXISTS (SELECT 1
         FROM (SELECT x.xid FROM @schema@.event x
@@ -131,8 +124,7 @@ EXISTS (SELECT 1
               ORDER BY x.seq LIMIT 100) e
         WHERE pg_visible_in_snapshot(e.xid, {seen}))
 
--- trim deletes an event of its range: it is old enough, or its created_at is ahead of the clock,
--- and no consumer needs it.
+-- trim deletes an event: it is old, or its created_at is ahead of the clock, and nobody needs it.
 @define is_trimmed(e)@
 ({e}.created_at < cutoff OR {e}.created_at > now)
 AND (shown IS NULL OR pg_visible_in_snapshot({e}.xid, shown))

@@ -1,6 +1,6 @@
 -- Turns the rows of an existing table, which stays as it is, into events. Unprocessed rows are
--- copied in their order; from then on a trigger makes an event of every new row. Writers to the
--- table wait for adopt.
+-- copied in their order; from then on a trigger makes an event of every new row.Writers wait for
+-- adopt.
 --
 --     shape     'processed_at' (id, event_type, payload, created_at, processed_at), 'debezium' (id,
 --               aggregatetype, aggregateid, type, payload) or 'auto'
@@ -8,8 +8,7 @@
 --     existing  'copy' (the default) or 'skip'; to be given for a table that was adopted before
 --     mark      a column that is set in a row once `consumer` has had its event; NULL: no change
 --
--- changed: the table was adopted already, and its next rows are read with other columns or marked
--- differently.
+-- changed: it was adopted already, and its next rows are read or marked differently.
 CREATE OR REPLACE FUNCTION @schema@.adopt(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,

@@ -72,8 +72,7 @@ END $outbox$;
 COMMENT ON FUNCTION @schema@.register(text, text, text, text, int, text, text, text, text) IS
     'creates or updates a consumer; returns whether it is new';
 
--- Stops a consumer, or resumes it; events in flight are settled as usual. Returns whether it
--- exists.
+-- Stops or resumes a consumer; events in flight are settled as usual. Returns whether it exists.
 CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true)
 RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -186,8 +185,7 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = 'give the consumer another name';
     END IF;
 
-    -- If an earlier consumer of this name was deleted by hand, its leftover rows would determine
-    -- the position of the new one.
+    -- Rows left by a consumer of this name that was deleted by hand would determine the position.
     FOREACH tab IN ARRAY '{lane, claim, parked, setting, passed}'::text[] LOOP
         EXECUTE format('DELETE FROM %s.%I WHERE consumer = $1', '@schema@', tab) USING consumer;
     END LOOP;
@@ -198,8 +196,7 @@ BEGIN
     RETURN true;
 END $outbox$;
 
--- A lane positioned at the present end of the events. Only seen, floor, window_end and home are
--- set:
+-- A lane at the present end of the events. Only seen, floor, window_end and home are set:
 --
 --     seen        the snapshot: everything it shows is behind the lane
 --     floor       no transaction that begins after that snapshot takes a seq up to this one
@@ -290,20 +287,17 @@ BEGIN
         RETURN;
     END IF;
 
-    -- The epoch is the highest that can have been assigned so far: claims up to it were made under
-    -- this filter.
+    -- The epoch is the highest possible so far: claims up to it were made under this filter.
     INSERT INTO @schema@.former_filter (consumer, n, lane, lanes, events, type_like, predicate,
                                         epoch, seen, floor, target, pos, head)
     SELECT c.name, coalesce(last, 0) + 1, l.lane, c.lanes, c.events, c.type_like, c.predicate,
            (coalesce(pg_sequence_last_value('@schema@.epoch'), 0) << 20) | 1048575,
            l.seen, l.floor, l.target, l.pos,
            coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0)
-    FROM @schema@._lanes(c.name, c.lanes) l
-    WHERE l.lane >= 0;
+    FROM @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0;
 END $outbox$;
 
--- Records new settings of consumer c. by_whom is informational. The last 100 generations are kept.
--- Under _lock_consumer.
+-- Records new settings of consumer c.The last 100 generations are kept. Under _lock_consumer.
 --
 -- Settings that were replaced before are refused unless they are restored on purpose (how =
 -- 'purpose'). Otherwise a worker that starts with an old configuration would replace a newer filter

@@ -1,6 +1,5 @@
--- Sends dead letters back: all of a consumer, or the one with this event id. They become parked
--- events that are due at once, with no attempt used, and until settled also stay dead letters
--- (retrying). Returns how many.
+-- Sends dead letters back: all of a consumer, or the one with this event id. They are parked, due
+-- at once, with no attempt used, and until settled stay dead letters (retrying). Returns how many.
 CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text, event_id uuid DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

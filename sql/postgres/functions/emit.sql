@@ -3,8 +3,8 @@
 -- needs no right to read events. If tenant is NULL, the connection's counts.
 --
 -- Drivers send JSON as json, jsonb, text, bytes or without a type (text), and ids as any type. So
--- each type of payload and headers has its own function. Only text headers have a default, so that
--- no call is ambiguous.
+-- each type of payload and headers has its own function.Only text headers have a default: no call
+-- is ambiguous.
 DO $outbox$
 DECLARE
     p text;
@@ -54,8 +54,7 @@ $body$$function$, '<payload>', p), '<headers>', h), '<json>',
     END LOOP;
 END $outbox$;
 
--- emit_once is emit with a required idempotency key. duplicate: the key was used before, and id is
--- that of the first event.
+-- emit_once is emit with a required idempotency key. duplicate: id is that of the first event.
 DO $outbox$
 DECLARE
     p text;

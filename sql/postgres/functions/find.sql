@@ -1,7 +1,6 @@
 -- find_* list events, by the names that other outboxes use, with a row for each event and consumer,
--- in order of seq. As in the view delivery, events that a predicate does not match are skipped.
--- They start from records about single events and from positions, so millions of kept events do not
--- slow them down.
+-- in order of seq. As in the view delivery, events that a predicate does not match are
+-- skipped.Millions of kept events do not slow them down.
 --
 --     max_events  how many rows at most
 --     target      of this consumer only; NULL: of all
@@ -9,8 +8,7 @@
 --     look        how many numbers to search, if few events match; a notice reports how far the
 --                 search got (see _found)
 
--- What a worker would get: pending events, including those of an expired claim, and failed events
--- that are due again.
+-- What a worker would get: pending events, also of an expired claim, and failed ones due again.
 CREATE OR REPLACE FUNCTION @schema@.find_unprocessed(
     max_events int DEFAULT 100, target text DEFAULT NULL, after_seq bigint DEFAULT 0,
     look bigint DEFAULT 200000)
@@ -35,8 +33,7 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
             AND NOT EXISTS (SELECT 1 FROM @schema@.claim k
                             WHERE k.consumer = p.consumer AND k.epoch = p.claim
                               AND k.locked_until > @schema@._clock())) u
-    ORDER BY u.seq, u.consumer
-    LIMIT $1
+    ORDER BY u.seq, u.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint, bigint)
     IS 'what a worker would get: pending, due again, or with an expired claim';
@@ -64,8 +61,7 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
                                       OFFSET 0) d
                                 WHERE d.state = 'skipped')
                ELSE true END
-    ORDER BY e.seq, k.consumer
-    LIMIT $1
+    ORDER BY e.seq, k.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_processing(int, text, bigint) IS 'events in live claims';
 
@@ -84,8 +80,7 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
       AND NOT EXISTS (SELECT 1 FROM @schema@.claim k
                       WHERE k.consumer = p.consumer AND k.epoch = p.claim
                         AND k.locked_until > @schema@._clock())
-    ORDER BY p.seq, p.consumer
-    LIMIT $1
+    ORDER BY p.seq, p.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_failed(int, text, bigint)
     IS 'what failed and will be tried again';
@@ -98,10 +93,8 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
                created_at timestamptz) LANGUAGE sql STABLE AS $outbox$
     SELECT d.consumer, d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.payload,
            d.attempts, d.error, d.dead_at, d.created_at
-    FROM @schema@.dead d
-    WHERE NOT d.retrying AND d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
-    ORDER BY d.seq, d.consumer
-    LIMIT $1
+    FROM @schema@.dead d WHERE NOT d.retrying AND d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
+    ORDER BY d.seq, d.consumer LIMIT $1
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint)
     IS 'dead letters that were not sent back';
@@ -122,9 +115,8 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_published(int, text, bigint, bigint) IS 'delivered events';
 
--- The rows of view delivery for a few events and consumer `target` (NULL: every consumer), with
--- their receipts, in order of seq. Each event is looked up by index; a plan for many events would
--- read whole tables.
+-- The rows of view delivery for a few events and consumer `target` (NULL: all), with receipts. Each
+-- event is looked up by index; a plan for many events would read whole tables.
 CREATE OR REPLACE FUNCTION @schema@._states(seqs bigint[], target text)
 RETURNS TABLE (seq bigint, consumer text, state text, attempts int, due_at timestamptz, error text,
                predicate text, received_at timestamptz, sink_id text) LANGUAGE sql STABLE
@@ -141,8 +133,8 @@ $outbox$;
 -- The seq of the event with an id; NULL if it finds none. No index on id exists, because it would
 -- slow down every emit. An id (UUIDv7) begins with its creation time, so ids roughly grow with seq:
 -- a binary search finds the neighbourhood, which is then scanned. An id of another kind, or one
--- created while a clock was wrong, may be anywhere: then the newest `look` events are searched, or
--- all events if look is NULL.
+-- created while a clock was wrong, may be anywhere: then the newest `look` events are
+-- searched(NULL: all).
 CREATE OR REPLACE FUNCTION @schema@._seq_of(id uuid, look bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET jit = off AS $outbox$
 DECLARE
@@ -189,8 +181,7 @@ END $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._exceptional(wanted text, whose text)
 RETURNS TABLE (seq bigint) LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
-    SELECT p.seq
-    FROM @schema@.parked p
+    SELECT p.seq FROM @schema@.parked p
     WHERE (whose IS NULL OR p.consumer = whose)
       AND CASE wanted WHEN 'unprocessed' THEN p.attempts = 0 AND p.failing_since IS NULL
                                               OR p.due_at <= @schema@._clock()
@@ -200,13 +191,11 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
                       WHEN 'failed' THEN p.attempts > 0 OR p.failing_since IS NOT NULL
                       ELSE false END
     UNION ALL
-    SELECT d.seq
-    FROM @schema@.dead d
+    SELECT d.seq FROM @schema@.dead d
     WHERE (whose IS NULL OR d.consumer = whose)
       AND (wanted = 'expired' AND NOT d.retrying OR wanted = 'before-start')
     UNION ALL
-    SELECT x.seq
-    FROM @schema@.ended x
+    SELECT x.seq FROM @schema@.ended x
     WHERE (whose IS NULL OR x.consumer = whose) AND wanted IN (x.state, 'before-start')
     UNION ALL
     -- A claim of a lane is a range: events that its consumer does not select are left out, unless a
@@ -324,8 +313,7 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
                                     least(s.high, r.first - 1 + r.share + max_events)) i
                            ORDER BY i.seq OFFSET r.share / 20 + max_events LIMIT 1) t ON true
         GROUP BY r.first, r.share)
-    SELECT b.until
-    FROM b
+    SELECT b.until FROM b
     WHERE look IS NOT NULL AND max_events IS NOT NULL
       AND EXISTS (SELECT FROM s, @schema@.event i WHERE i.seq > b.until AND i.seq <= s.high)
 $outbox$;
@@ -339,8 +327,7 @@ LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
     -- The events that some lane is not past.
     SELECT c.name, c.tenant, c.type_like, false,
            greatest(@schema@._low(c.name, c.lanes), after_seq), 9223372036854775807
-    FROM @schema@.consumer c
-    WHERE wanted = 'unprocessed' AND (target IS NULL OR c.name = target)
+    FROM @schema@.consumer c WHERE wanted = 'unprocessed' AND (target IS NULL OR c.name = target)
     UNION ALL
     SELECT c.name, c.tenant, c.type_like, true,
            -- Events up to start_floor precede the start, if no transaction was running then.
@@ -354,19 +341,16 @@ LANGUAGE sql STABLE ROWS 10 SET jit = off AS $outbox$
                                   END AS high
                            FROM @schema@._lanes(c.name, c.lanes) l
                            WHERE l.lane >= 0) h), 9223372036854775807)
-    FROM @schema@.consumer c
-    WHERE wanted = 'published' AND (target IS NULL OR c.name = target)
+    FROM @schema@.consumer c WHERE wanted = 'published' AND (target IS NULL OR c.name = target)
 $outbox$;
 
--- The events of a scope that match the consumer's patterns. If judged is true, it also returns
--- events that a former filter may have selected, or whose end is recorded. It is inlined, so that a
--- caller's LIMIT bounds the scan.
+-- The events of a scope that match the consumer's patterns. judged: also those that a former filter
+-- may have selected, or whose end is recorded. It is inlined: a caller's LIMIT bounds the scan.
 CREATE OR REPLACE FUNCTION @schema@._candidates(
     consumer text, of_tenant text, patterns text[], judged boolean, low bigint, high bigint)
 RETURNS TABLE (seq bigint) LANGUAGE sql STABLE AS $outbox$
     -- Every name is schema-qualified.
-    SELECT e.seq
-    FROM @schema@.event e
+    SELECT e.seq FROM @schema@.event e
     WHERE e.seq OPERATOR(pg_catalog.>) low AND e.seq OPERATOR(pg_catalog.<=) high
       AND (of_tenant OPERATOR(pg_catalog.=) '' OR e.tenant OPERATOR(pg_catalog.=) of_tenant)
       AND (patterns IS NULL OR e.type OPERATOR(pg_catalog.~~) ANY (patterns)

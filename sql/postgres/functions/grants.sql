@@ -3,8 +3,7 @@
 -- a role that may read everything must not become an operator.
 CREATE OR REPLACE FUNCTION @schema@.parts(role text) RETURNS SETOF text
 LANGUAGE sql STABLE AS $outbox$
-    SELECT p.part
-    FROM pg_catalog.pg_roles g, (VALUES
+    SELECT p.part FROM pg_catalog.pg_roles g, (VALUES
         ('producer', (SELECT a.attacl FROM pg_catalog.pg_attribute a
                       WHERE a.attrelid = '@schema@.event'::regclass AND a.attname = 'type'),
                      'INSERT'),
@@ -142,8 +141,7 @@ BEGIN
 
     -- The role has lost its last part, so it is no longer limited to a tenant.
     DELETE FROM @schema@.held h WHERE h.role = disallow.role;
-    -- The application may have tables in the schema, too: the role keeps USAGE while it has rights
-    -- there.
+    -- The application may have tables here, too: the role keeps USAGE while it has rights on any.
     IF NOT EXISTS (SELECT 1
                    FROM pg_catalog.pg_class c, pg_catalog.aclexplode(c.relacl) x,
                         pg_catalog.pg_roles g
@@ -155,13 +153,11 @@ BEGIN
 END $outbox$;
 COMMENT ON FUNCTION @schema@.disallow(text, text, text) IS 'revokes a part of a role';
 
--- Exactly the rights that a role needs for its part (producer, consumer, operator). held: the role
--- is limited to a tenant.
+-- Exactly the rights that a role needs for its part. held: it is limited to a tenant.
 --
 -- Apart from emitting, only the owner writes to the tables: workers and operators change rows only
 -- through functions that check them (see _admit). Rights on tables and row-level security limit
--- what they read: a worker sees its own consumers, and a role that is limited to a tenant sees the
--- consumers of that tenant.
+-- what they read:a worker sees its own consumers, a limited role those of its tenant.
 --
 -- Reading and trimming rely on the xid, seq and created_at of an event, so no producer may set
 -- them. A role that is limited to a tenant cannot choose ids, either: a receiver that drops

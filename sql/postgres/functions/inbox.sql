@@ -36,8 +36,7 @@ $body$$function$, '<payload>', p);
 END $outbox$;
 
 -- Records that a handler handles a key, with the hash of its event. It returns NULL the first time,
--- and the recorded hash after that. If another transaction is recording the same key, _handle waits
--- for it.
+-- and the recorded hash after that. It waits for another transaction with the same key.
 CREATE OR REPLACE FUNCTION @schema@._handle(handler text, key text, content bigint) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -70,8 +69,7 @@ EXCEPTION WHEN unique_violation THEN
 END $outbox$;
 
 -- Which of the given pairs (handler, key) are in the inbox already, as indexes into the arrays,
--- from 1. Each pair takes one probe of the primary key: the settings rule out any plan that reads
--- more, whatever the statistics.
+-- from 1. Each pair takes one probe of the primary key: the settings rule out other plans.
 CREATE OR REPLACE FUNCTION @schema@._handled_before(handlers text[], keys text[])
 RETURNS SETOF bigint LANGUAGE plpgsql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off
@@ -83,8 +81,7 @@ BEGIN
         RETURN;
     END IF;
     RETURN QUERY
-    SELECT x.n
-    FROM unnest(handlers, keys) WITH ORDINALITY AS x (handler, key, n)
+    SELECT x.n FROM unnest(handlers, keys) WITH ORDINALITY AS x (handler, key, n)
     WHERE EXISTS (SELECT 1 FROM @schema@.handled h
                   WHERE h.handler = x.handler AND h.key = x.key
                     AND h.tenant = coalesce(current_setting('outbox.tenant', true), ''));

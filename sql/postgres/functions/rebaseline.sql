@@ -1,18 +1,15 @@
 -- Repairs the outbox after it was moved to another cluster, or after its event numbers started over
--- (see _trouble). Returns whether it changed anything. Nothing is lost; some events may be
--- delivered again.
+-- (see _trouble).Returns whether it changed anything. Nothing is lost; some events may be repeated.
 --
 -- Moved: up to a lane's window_end its snapshots, from the old cluster, still show which events it
 -- has handed out; all events past it are new. An event that a consumer still needs gets a
--- transaction number that has ended here and that no lane has seen, any other one that all have
--- seen.
+-- transaction number that has ended here and that no lane has seen, others one that all have seen.
 --
 -- Strange events in the same cluster: their transaction number was not assigned yet, or they are
 -- past everything that a lane was shown and still appear to have been seen. They were written with
 -- a number from another cluster, and get the number of this transaction.
 --
--- Numbers that started over continue past every known number; new events get new numbers in their
--- order (see _renumber_events).
+-- Numbers that started over continue past every known one (see _renumber_events).
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
 DECLARE
@@ -122,8 +119,7 @@ END $outbox$;
 COMMENT ON FUNCTION @schema@.rebaseline() IS
     'repairs the outbox after it was moved, or its numbers started over';
 
--- Whether the caller is the owner, who may repair the outbox. For other roles it raises an error if
--- a repair is needed.
+-- Whether the caller, as the owner, may repair the outbox. Others get an error if that is needed.
 CREATE OR REPLACE FUNCTION @schema@._may_rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -167,16 +163,16 @@ EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
               HINT = 'end the named sessions or transactions; workers try again automatically';
 END $outbox$;
 
--- Whether a lane from another cluster was past an event: after its window_end, only those below the
--- floor where its consumer starts.
+-- Whether a lane from another cluster was past an event: after its window_end, those below its
+-- floor.
 CREATE OR REPLACE FUNCTION @schema@._handed_out_there(l @schema@.lane, xid xid8, seq bigint)
 RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE WHEN seq > coalesce((l).window_end, (l).floor) THEN seq <= (l).floor
                 ELSE @schema@._handed_out((l).seen, (l).floor, (l).target, (l).pos, xid, seq) END
 $outbox$;
 
--- Whether a lane is past an event's number, though the event's transaction began after all that the
--- lane has seen.
+-- Whether a lane is past an event's number, though its transaction began after all that it has
+-- seen.
 CREATE OR REPLACE FUNCTION @schema@._began_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
     SELECT EXISTS (SELECT 1
@@ -320,8 +316,7 @@ BEGIN
 END $outbox$;
 
 -- Assigns new numbers to the events whose numbers were used before, and to the events written after
--- them, in their order. The records of consumers about an event are updated. Returns how many
--- events got a new number.
+-- them, in their order.The records of consumers are updated. Returns how many events got one.
 --
 -- moved and numbers are as _trouble returns them. If numbers is not NULL, the events are locked
 -- already, and the sequence continues past every known number.
@@ -337,8 +332,7 @@ DECLARE
     began timestamptz;        -- when the first event with a reused number was written
     renumbered bigint := 0;
 BEGIN
-    -- The highest number known. next_floor is left out, because any role may have chosen the start
-    -- of a consumer.
+    -- The highest number known, without next_floor: any role may have chosen a consumer's start.
     SELECT greatest(max(x.seq), 0) INTO known
     FROM (SELECT max(y.window_end) AS seq FROM @schema@.lane y
           UNION ALL SELECT max(y.to_seq) FROM @schema@.claim y
@@ -375,13 +369,11 @@ BEGIN
                                                     x.seq <= head AND head < known) END
              ORDER BY x.seq LOOP
         IF numbers IS NULL AND renumbered = 0 THEN
-            -- Numbers started over, and are past the known ones already: the events are not locked
-            -- yet.
+            -- Numbers are past the known ones already: the events are not locked yet.
             PERFORM @schema@._lock_events(moved, '5s');
         END IF;
         PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
-        UPDATE @schema@.event x SET seq = DEFAULT
-        WHERE x.seq = e.seq RETURNING x.seq INTO fresh;
+        UPDATE @schema@.event x SET seq = DEFAULT WHERE x.seq = e.seq RETURNING x.seq INTO fresh;
         PERFORM set_config('outbox.change_events', '', true);
         renumbered := renumbered + 1;
         UPDATE @schema@.adopted_row y SET seq = fresh WHERE y.seq = e.seq;

@@ -31,8 +31,7 @@ BEGIN
                WHERE jsonb_typeof(o) <> 'object' OR o ? 'seqs') THEN -- sets are for relays
         RAISE EXCEPTION 'an outcome is an object with a seq and a kind' USING ERRCODE = 'OB004';
     END IF;
-    SELECT min(o.seq) INTO wrong
-    FROM jsonb_to_recordset(outcomes) AS o (seq bigint)
+    SELECT min(o.seq) INTO wrong FROM jsonb_to_recordset(outcomes) AS o (seq bigint)
     WHERE o.seq >= nullif(release_from, 0);
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION 'event % has an outcome, but release_from releases it', wrong

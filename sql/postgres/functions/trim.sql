@@ -13,8 +13,7 @@
 -- Samples show when a consumer was done with an event (see _note_passed). So an event is deleted no
 -- sooner than older_than, and at most half a minute later if trim is called often enough; never
 -- before its own created_at is that old. An event whose created_at is ahead of the clock counts as
--- old as the next one whose created_at is not. A key is kept for older_than, and as long as its
--- event.
+-- old as the next one whose created_at is not.A key outlives its event and older_than.
 CREATE OR REPLACE FUNCTION @schema@.trim(
     older_than interval, max_rows int DEFAULT 1000, inbox interval DEFAULT NULL,
     after bigint DEFAULT 0,
@@ -156,8 +155,7 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Describes the consumer that still needs old events; '' if none are kept. The parameters after
--- `kept` are those of _floors.
+-- The consumer that still needs old events; '' if none are kept. For the parameters see _floors.
 CREATE OR REPLACE FUNCTION @schema@._trim_pin(
     kept bigint, consumer text, pin text, floor bigint, paused boolean) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -178,8 +176,7 @@ $outbox$;
 -- Takes samples of progress: one of each consumer whose last sample is at least as old as `every`,
 -- and one of all consumers together if none was taken in the last half minute. A sample records
 -- that at that time a consumer, or '' for all existing ones, was done with the events up to seq
--- that `seen` shows. By these samples trim keeps events for some time after all consumers are done
--- with them.
+-- that `seen` shows.
 --
 -- Trimming depends on the samples of all consumers together, so those are taken often, and their
 -- number does not grow with the number of consumers. The samples of single consumers are used when
@@ -284,8 +281,7 @@ LANGUAGE sql STABLE AS $outbox$
     GROUP BY m.xmax
 $outbox$;
 
--- A snapshot that shows the transactions that every snapshot in `seen` shows; NULL if `seen` is
--- empty.
+-- A snapshot of the transactions that every snapshot in `seen` shows; NULL if `seen` is empty.
 CREATE OR REPLACE FUNCTION @schema@._common_snapshot(seen pg_snapshot[]) RETURNS pg_snapshot
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT concat(coalesce(min(r.xid), m.xmax), ':', m.xmax, ':',
@@ -329,8 +325,7 @@ CREATE OR REPLACE FUNCTION @schema@._passed_by(
                              ORDER BY o.seq DESC, o.at DESC LIMIT 1) p ON true) x
 $outbox$;
 
--- When the last consumer was done with an event, according to the samples; NULL if they do not show
--- it.
+-- When the last consumer was done with an event, by the samples; NULL if they do not show it.
 CREATE OR REPLACE FUNCTION @schema@._passed_since(xid xid8, seq bigint) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT CASE WHEN bool_and(x.at IS NOT NULL) THEN max(x.at) END
@@ -404,8 +399,8 @@ BEGIN
                      AND @include is_trimmed(e)@);
     END IF;
 
-    -- A key is deleted with its event, or if its event is surely gone. The oldest keys belong to
-    -- the first events.
+    -- A key is deleted with its event, or if its event is surely gone.The oldest keys are the first
+    -- events'.
     SELECT count(*),
            count(*) FILTER (WHERE x.at < @schema@._key_cutoff(cutoff) OR (x.key, x.tenant) IN (
                SELECT e.idempotency_key, coalesce(e.tenant, '') FROM @schema@.event e

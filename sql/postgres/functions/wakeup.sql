@@ -1,7 +1,6 @@
 -- Wake-ups. A NOTIFY in every transaction would serialize all commits. So a sleeping worker holds
 -- an advisory lock, and every emit tries to share it until its transaction commits. If refused, a
--- worker sleeps, and the producer notifies. If granted, none sleeps, or can begin to before the
--- commit.
+-- worker sleeps, and the producer notifies.If granted, none sleeps until the commit.
 
 -- Whether an emit wakes a sleeping worker. A transaction that has notified cannot be prepared for
 -- two-phase commit: where that is possible, producers do not notify, and workers poll every few
@@ -35,8 +34,7 @@ LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     k bigint := @schema@._wakeup_key();
 BEGIN
-    -- With the views pg_locks and pg_stat_activity, the first query of a session takes twice as
-    -- long.
+    -- The views pg_locks and pg_stat_activity double the time of the first query of a session.
     RETURN QUERY
     WITH x AS MATERIALIZED (
         SELECT * FROM pg_catalog.pg_lock_status() y

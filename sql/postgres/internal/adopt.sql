@@ -1,5 +1,4 @@
--- Adoption of an application's table: which tables can be adopted, the trigger of an adopted table,
--- and its earlier rows.
+-- Adoption of an application's table: which can be adopted, its trigger, and its earlier rows.
 
 -- Finds a table by its name, quoted as in SQL (shop."Outbox") or not. Without a schema the name
 -- must be unique: any role that may create tables in the search_path could decide which of several
@@ -23,8 +22,7 @@ BEGIN
     END IF;
     IF found IS NULL THEN
         -- Outbox means the table outbox, as in SQL, if it exists; otherwise the table "Outbox".
-        SELECT array_agg(c.oid::regclass ORDER BY n.nspname)
-        INTO all_found
+        SELECT array_agg(c.oid::regclass ORDER BY n.nspname) INTO all_found
         FROM pg_catalog.pg_class c
         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relname = CASE WHEN cardinality(parts) = 1
@@ -120,8 +118,7 @@ BEGIN
                         'delivered twice', tab
             USING ERRCODE = 'OB001', HINT = 'leave existing out, or undo the adoption first';
     END IF;
-    -- The adoption was undone. Earlier rows have become events and later ones have not, and the
-    -- table does not distinguish them.
+    -- The adoption was undone: earlier rows have become events, later ones have not.
     IF NOT adopted AND existing IS NULL
        AND EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = @schema@._adopted_name(tab)) THEN
         RAISE EXCEPTION 'table % was adopted before, and which of its rows became events then '
@@ -137,8 +134,7 @@ END $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._adopted_name(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT format('adopted %I.%I', c.relnamespace::regnamespace::text, c.relname)
-    FROM pg_catalog.pg_class c
-    WHERE c.oid = tab
+    FROM pg_catalog.pg_class c WHERE c.oid = tab
 $outbox$;
 
 -- Lists the triggers of adopted tables, with their functions. The first line of such a function is
@@ -173,14 +169,13 @@ RETURN 'Of the row nothing is used but what output functions write';
 -- changed since, or this role may not touch its trigger.
 CREATE OR REPLACE FUNCTION @schema@._adopted_formerly() RETURNS SETOF regclass
 LANGUAGE sql STABLE AS $outbox$
-    SELECT a.tab
-    FROM @schema@._adoptions() a
+    SELECT a.tab FROM @schema@._adoptions() a
     WHERE NOT a.inherited AND strpos(a.body, @schema@._adopted_mark()) = 0
 $outbox$;
 
 -- Replaces the trigger functions of adopted tables. init calls it, because a new version may
 -- convert a row to an event differently. A table whose columns have changed so that it cannot be
--- adopted the same way keeps its function, with a warning (see _adopted_formerly).
+-- adopted the same way keeps its function, with a warning
 CREATE OR REPLACE FUNCTION @schema@._adopt_again() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -279,8 +274,8 @@ END $outbox$;
 
 -- Reads the rows of a table that are to become events, as texts, into a materialized view, and
 -- returns that view; the caller drops it. Besides the texts of _adopt_values the view has row_key,
--- which identifies a row to be marked, and row_nr, the order of the rows. With count, the view has
--- only the number of rows, n.
+-- which identifies a row to be marked, and row_nr, the order of the rows.With count, it has only
+-- their number, n.
 --
 -- Even planning a query can run code of the table's owner: in an index, a constraint or a policy.
 -- So the rows are read with the owner's rights and no others, as the server does when it refreshes
@@ -298,9 +293,7 @@ DECLARE
     rows regclass;
     could boolean;
 BEGIN
-    SELECT pg_get_userbyid(x.relowner) AS owner, x.relkind
-    INTO c
-    FROM pg_catalog.pg_class x
+    SELECT pg_get_userbyid(x.relowner) AS owner, x.relkind INTO c FROM pg_catalog.pg_class x
     WHERE x.oid = tab;
     IF NOT pg_has_role(c.owner, 'USAGE') THEN
         RAISE EXCEPTION 'the rows of table % can be read only with the rights of its owner, "%", '
@@ -310,7 +303,7 @@ BEGIN
                          'or with existing skip, which reads none';
     END IF;
 
-    -- A plain table is read without the tables that inherit from it, a partitioned one with its
+    -- A plain table is read without those that inherit from it, a partitioned one with its
     -- partitions.
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 's');
     from_table := format('FROM %s %s s WHERE %s', CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab,

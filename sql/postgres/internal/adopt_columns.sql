@@ -1,7 +1,6 @@
 -- Which columns of an adopted table provide which fields of an event, and how values are converted.
 
--- _adopt_values returns, as fragments of SQL, how a row of an adopted table becomes an event. r is
--- NEW, or the table's alias.
+-- Fragments of SQL by which a row r (NEW, or the table's alias) becomes an event:
 --
 --     texts        the first step: the row's columns, converted to text by output functions
 --     expressions  the second step: the columns of an event, computed from those texts (t.*)
@@ -12,8 +11,7 @@
 --
 -- No expression casts a value of the row's own types: the table's owner could create such a cast,
 -- even after the table was adopted, and it would run with the rights of the role that reads the
--- row. No expression may fail as long as the table does not change, because they run inside the
--- application's INSERT.
+-- row.None may fail while the table does not change: they run inside the application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._adopt_values(
     source regclass, shape text, columns jsonb, r text,
     OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text,
@@ -33,7 +31,7 @@ BEGIN
                          coalesce(quote_literal(c.literal), @schema@._adopt_text(v, c.typ)),
                          c.field);
         IF c.field = 'id' THEN
-            -- An id that is not a UUIDv7 is also kept in the headers. A numeric id gives the best
+            -- An id that is not a UUIDv7 is also kept in the headers.A numeric one gives the best
             -- order.
             t := t || '{id, headers}'::text[];
             e := e || format('coalesce(%s._adopt_id(t.id), %1$s._uuid7())', '@schema@')
@@ -86,8 +84,8 @@ BEGIN
     FROM @schema@.marking m WHERE m.tab = source;
 END $outbox$;
 
--- The type that a domain is based on, directly or through other domains. Other types are returned
--- as they are.
+-- The type that a domain is based on, directly or through other domains.Others are returned as they
+-- are.
 CREATE OR REPLACE FUNCTION @schema@._base_type(typ oid) RETURNS oid
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -109,8 +107,7 @@ DECLARE
     plain text := format('CASE WHEN %s IS NOT NULL THEN pg_catalog.concat(%1$s) END', v);
 BEGIN
     -- castmethod f: the cast is a separate function.
-    SELECT x.typname
-    INTO name
+    SELECT x.typname INTO name
     FROM pg_catalog.pg_cast k
     JOIN pg_catalog.pg_type x ON x.oid = k.castsource
     WHERE k.castsource = base
@@ -140,8 +137,7 @@ BEGIN
 END $outbox$;
 
 -- The event id for a row with this id; NULL: the event gets a new id. A role that is bound to a
--- tenant may never choose ids: it could choose the id of another tenant's event, which would then
--- be mistaken for its own.
+-- tenant may never choose ids: it could choose that of another tenant's event.
 CREATE OR REPLACE FUNCTION @schema@._adopt_id(id text) RETURNS uuid
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -165,9 +161,8 @@ END $outbox$;
 -- has no column. In a table without processed_at, no row counts as processed.
 --
 -- A string in single quotes ({"aggregate_type": "'order'"}) is a constant for every row, not a
--- column. It is returned in literal, which is NULL for a column. typ and category are those of the
--- column's type. It is an error if a column is missing or has the wrong type, except for usual
--- columns that are optional.
+-- column. It is returned in literal, which is NULL for a column.typ and category are its type's. It
+-- is an error if a column is missing, unless usual and optional, or has the wrong type.
 CREATE OR REPLACE FUNCTION @schema@._adopt_columns(source regclass, shape text, columns jsonb)
 RETURNS TABLE (field text, col text, typ regtype, category "char", literal text)
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -185,9 +180,7 @@ DECLARE
     limits text; -- of a field's values, as its domain names them
 BEGIN
     -- A misspelt field must not be ignored.
-    SELECT string_agg(k, ', ') AS names
-    INTO f
-    FROM jsonb_object_keys(columns) AS k
+    SELECT string_agg(k, ', ') AS names INTO f FROM jsonb_object_keys(columns) AS k
     WHERE k NOT IN ('id', 'type', 'aggregate_type', 'aggregate_id', 'payload', 'created_at',
                     'processed_at', 'tenant');
     IF f.names IS NOT NULL THEN
@@ -197,8 +190,7 @@ BEGIN
                          'created_at, processed_at and tenant';
     END IF;
 
-    -- The shape, and the fields that it requires. A table that fits both shapes counts as
-    -- processed_at.
+    -- The shape, and the fields that it requires. One that fits both counts as processed_at.
     IF shape = 'auto' THEN
         shape := CASE WHEN coalesce(columns ->> 'processed_at', 'processed_at') = ANY (has)
                            THEN 'processed_at'
@@ -268,8 +260,7 @@ BEGIN
                 source, quote_ident(f.col), f.field, array_to_string(has, ', ')
                 USING ERRCODE = 'OB003', HINT = format('name another: %s=COLUMN', f.field);
         END IF;
-        SELECT t.oid::regtype, t.typcategory
-        INTO typ, category
+        SELECT t.oid::regtype, t.typcategory INTO typ, category
         FROM pg_catalog.pg_attribute a
         JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = source AND a.attname = f.col AND a.attnum > 0;

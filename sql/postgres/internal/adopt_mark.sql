@@ -33,8 +33,7 @@ BEGIN
     RETURN true;
 END $outbox$;
 
--- Updates consumer.marks: whether rows of any table are marked for that consumer. Turns check only
--- that flag.
+-- Updates consumer.marks, which turns check: whether rows of any table are marked for it.
 CREATE OR REPLACE FUNCTION @schema@._marks_kept() RETURNS void LANGUAGE sql VOLATILE AS $outbox$
     UPDATE @schema@.consumer c
     SET marks = NOT c.marks
@@ -85,8 +84,7 @@ BEGIN
 
     -- The primary key first, then the shortest unique index. Only complete, valid, immediate
     -- indexes on plain columns count, and only their key columns, not the included ones.
-    SELECT array_agg(a.attname ORDER BY k.n)
-    INTO keys
+    SELECT array_agg(a.attname ORDER BY k.n) INTO keys
     FROM (SELECT i.indkey, i.indnkeyatts
           FROM pg_catalog.pg_index i
           WHERE i.indrelid = tab
@@ -95,8 +93,7 @@ BEGIN
             AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute x
                             WHERE x.attrelid = tab AND NOT x.attnotnull
                               AND x.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
-          ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid
-          LIMIT 1) u,
+          ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid LIMIT 1) u,
          unnest((u.indkey::int2[])[0:u.indnkeyatts - 1]) WITH ORDINALITY k (attnum, n)
     JOIN pg_catalog.pg_attribute a ON a.attrelid = tab AND a.attnum = k.attnum;
     IF keys IS NULL THEN
@@ -116,8 +113,7 @@ DECLARE
     base oid;
     kind "char";
 BEGIN
-    SELECT @schema@._base_type(a.atttypid), a.attgenerated
-    INTO base, kind
+    SELECT @schema@._base_type(a.atttypid), a.attgenerated INTO base, kind
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = tab AND a.attname = col AND a.attnum > 0 AND NOT a.attisdropped;
     IF NOT FOUND THEN RETURN NULL; END IF;
@@ -136,9 +132,8 @@ END $outbox$;
 -- Marks the rows of adopted tables whose events a consumer has received, in the transaction that
 -- settled them. Under _lock_consumer.
 --
--- An error with a table never prevents an event from being settled: the next turn tries again.
--- Unless another session has only locked the table, the error is kept in table marking, where
--- `doctor` finds it.
+-- An error with a table never prevents an event from being settled: the next turn tries again.It is
+-- kept in table marking for `doctor`, unless the table was only locked.
 CREATE OR REPLACE FUNCTION @schema@._mark_adopted(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -185,8 +180,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Which events has the consumer received, and which will it never receive? No lane has handed
-    -- out an event past `last`.
+    -- Which events were received, and which never will be? No lane has handed out one past `last`.
     SELECT max(CASE WHEN l.target IS NULL THEN greatest(l.floor, l.window_end)
                     ELSE greatest(l.floor, l.pos) END)
     INTO last

@@ -35,11 +35,9 @@ BEGIN
                    'ALTER SEQUENCE @schema@.epoch INCREMENT 1 NO MAXVALUE NO CYCLE CACHE 1';
     END IF;
 
-    SELECT * INTO k FROM @schema@.claim x
-    WHERE x.consumer = _refence.consumer AND x.epoch = taken;
+    SELECT * INTO k FROM @schema@.claim x WHERE x.consumer = _refence.consumer AND x.epoch = taken;
     UPDATE @schema@.parked p SET claim = e WHERE p.ctid = ANY (@schema@._claimed_rows(k));
-    UPDATE @schema@.claim x SET epoch = e
-    WHERE x.consumer = _refence.consumer AND x.epoch = taken;
+    UPDATE @schema@.claim x SET epoch = e WHERE x.consumer = _refence.consumer AND x.epoch = taken;
     RETURN e;
 END $outbox$;
 
@@ -129,8 +127,7 @@ END $outbox$;
 --
 -- A claim is a range of seq, (from_seq, l.pos], in a window between two snapshots, so taking it
 -- over reads exactly the same events. Finding it reads only the rows in it and, in steps, rows that
--- the filter rejects. skipped: the lane advanced without a claim, and the caller should call again
--- at once.
+-- the filter rejects.skipped: the lane advanced without a claim: call again at once.
 --
 -- head is the last seq assigned before this transaction had an xid; NULL: unknown. If ahead_to is
 -- not 0, the caller has read the n events in (ahead_from, ahead_to] of the window ahead_target, and
@@ -253,8 +250,8 @@ BEGIN
             changed := true;
 
             IF first IS NULL AND step.upto IS NULL THEN
-                -- No event is left in the window: close it. A lane configured to start beyond the
-                -- head keeps its floor.
+                -- The window is done: close it. A lane configured to start beyond the head keeps
+                -- its floor.
                 l.seen := l.target;
                 l.floor := greatest(l.floor, l.next_floor);
                 l.target := NULL;
@@ -278,8 +275,7 @@ BEGIN
                 IF upto > l.pos THEN
                     last := least(last, upto);
                 END IF;
-                SELECT count(*), max(x.seq)
-                INTO n, first
+                SELECT count(*), max(x.seq) INTO n, first
                 FROM (SELECT w.seq
                       FROM @schema@._window_events(l.seen, l.floor, l.target, l.pos, last,
                                                    c.tenant) w
@@ -287,8 +283,7 @@ BEGIN
                         AND (whole OR @schema@._is_member(l.members, l.lane,
                                  @schema@._lane_of(c.lanes, w.seq, w.aggregate_type,
                                                    w.aggregate_id)))
-                      ORDER BY w.seq
-                      LIMIT max_events) x;
+                      ORDER BY w.seq LIMIT max_events) x;
                 from_seq := l.pos;
                 -- A full claim ends at its last event; otherwise the whole range was scanned.
                 l.pos := CASE WHEN n < max_events THEN last ELSE first END;
@@ -296,8 +291,8 @@ BEGIN
                 span := least(span * 4, most);
             END IF;
 
-            -- Return after 25 ms, so that progress is committed, and no timeout can stop a consumer
-            -- whose filter rarely matches.
+            -- Progress is committed after 25 ms: no timeout can stop a consumer whose filter rarely
+            -- matches.
             skipped := clock_timestamp() > until;
             EXIT WHEN skipped;
         END LOOP;

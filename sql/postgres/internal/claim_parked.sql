@@ -128,8 +128,7 @@ BEGIN
               LIMIT max_events) a;
     END IF;
     e := @schema@._next_epoch();
-    UPDATE @schema@.parked p SET claim = e
-    WHERE p.ctid = ANY (rows);
+    UPDATE @schema@.parked p SET claim = e WHERE p.ctid = ANY (rows);
     GET DIAGNOSTICS n = ROW_COUNT;
     INSERT INTO @schema@.claim (consumer, epoch, lane, floor, from_seq, to_seq, owner,
         locked_until, lease, seqs, blamed)
@@ -145,8 +144,7 @@ END $outbox$;
 -- Finds the parked events that are due, each with those behind it, and their rows. seqs is NULL if
 -- _claim_parked is needed: an event was in flight during a crash, or another one of its key is in a
 -- claim, has a due time, or precedes it, or the event is not before those of claim `was`, which may
--- be parked after this query. No event is due before `since`. The event numbers must be those that
--- lane l knows.
+-- be parked after this query. No event is due before `since`.The event numbers must be those of l.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
     OUT seqs bigint[], OUT rows tid[]) LANGUAGE plpgsql VOLATILE
@@ -193,8 +191,7 @@ CREATE OR REPLACE FUNCTION @schema@._take_due(
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     WITH taken AS (
-        UPDATE @schema@.parked p SET claim = k.epoch
-        WHERE p.ctid = ANY (_take_due.rows)
+        UPDATE @schema@.parked p SET claim = k.epoch WHERE p.ctid = ANY (_take_due.rows)
         RETURNING p.seq, p.attempts, p.failing_since, p.proven)
     SELECT array_agg(t.seq), array_agg(
                (least(greatest(floor(extract(epoch FROM now - t.failing_since) * 1000), 0),

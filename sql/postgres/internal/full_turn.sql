@@ -1,6 +1,6 @@
--- Handles every kind of turn, under the consumer's lock: check that this is still the outbox that
--- the consumer knows (_turn_home); take over expired claims; settle; claim (_turn_claim); store the
--- lanes. head: see _claim_fresh.
+-- Every kind of turn, under the consumer's lock: check that this is the outbox it knows
+-- (_turn_home); take over expired claims; settle; claim (_turn_claim); store the lanes. head: see
+-- _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._turn_full(q @schema@._request, head bigint)
 RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -76,8 +76,7 @@ BEGIN
         RETURN r;
     END IF;
 
-    -- The query of _places, written out: behind a function, PostgreSQL would not notice that a
-    -- column was added to the table.
+    -- The query of _places, written out so that it is planned again when the table gets a column.
     SELECT array_agg(x.place ORDER BY n), max((x.place).claims_from) INTO ls, claims_from
     FROM generate_series(-1, c.lanes - 1) AS n,
          LATERAL (SELECT y AS place FROM @schema@.lane y
@@ -178,8 +177,7 @@ END $outbox$;
 -- Ends a turn that found another outbox than the consumer knows: it settles, repairs (wrong
 -- describes the problem; NULL: already repaired), and claims nothing. A repair may end all claims,
 -- so a claim that was delivered whole is settled before it. Other outcomes name events by seq,
--- which may now be other events: they are settled after it, if the claim still exists. Under
--- _lock_consumer.
+-- which may now be other events: they are settled after it. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_repair(
     c @schema@.consumer, q @schema@._request, wrong text, now timestamptz,
     INOUT r @schema@._answer) LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -224,9 +222,8 @@ RETURN CASE WHEN $1 IS NULL THEN -1
 
 -- Makes the claim of _turn_full: of parked events that are due, or of the next events of a free
 -- lane, as q.parked_first says. due is when the first event or lane that it skipped is due;
--- first_due is the first time of a parked event, NULL if none is parked. astray: event numbers
--- restarted, and nothing was claimed; the changed lanes have to be stored before the repair. Under
--- _lock_consumer.
+-- first_due is the first time of a parked event, NULL if none is parked.astray: event numbers
+-- restarted: store the changed lanes, then repair. Under _lock_consumer.
 --
 -- A worker that holds a claim joins lanes (see groups.sql). One without a claim takes a single
 -- lane, and leaves the others to workers that start at the same time; the only worker of a process
@@ -388,8 +385,7 @@ END $outbox$;
 -- behind a parked event of their key. If few keys are held up, it reads them all, by the first
 -- parked event of each, which has a due time, none before `since`. A worker that computes keys
 -- (sample) then gets the keys, and finds its events itself. Otherwise _held looks up the key of
--- each event. If the seqs are close together, `held` may include events of other windows, which the
--- caller does not have.
+-- each event.`held` may include events that the caller does not have.
 CREATE OR REPLACE FUNCTION @schema@._held(
     c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz,
     sample bigint, OUT held bigint[], OUT keys bigint[]) LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -402,8 +398,7 @@ BEGIN
     few := cardinality(keys) <= most;
     IF keys = '{}' OR few AND @schema@._knows_keys(sample) THEN RETURN; END IF;
     IF dense AND few THEN
-        SELECT array_agg(e.seq) INTO held
-        FROM @schema@.event e
+        SELECT array_agg(e.seq) INTO held FROM @schema@.event e
         WHERE e.seq > from_seq AND e.seq <= to_seq AND e.aggregate_id IS NOT NULL
           AND @schema@._key('key', e.aggregate_type, e.aggregate_id)
               IN (SELECT k FROM unnest(keys) AS k);
@@ -421,8 +416,8 @@ BEGIN
     keys := NULL;
 END $outbox$;
 
--- The keys of at most max_keys parked events with a due time, which include every held-up key. No
--- due time is before `since`.
+-- The keys of max_keys parked events with a due time (every held-up key has one), not before
+-- `since`.
 CREATE OR REPLACE FUNCTION @schema@._held_keys(consumer text, since timestamptz, max_keys bigint)
 RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN

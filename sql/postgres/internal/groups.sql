@@ -1,7 +1,7 @@
 -- Lanes at the same position that are worked on by the same worker form a group: one claim covers
 -- them all, so that many lanes cost no more than one. One of them is the leader: its row holds the
 -- position and the members of the group (lane.members). The rows of the others name the leader
--- (lane.leader); their own positions have no meaning. A claim records which lanes it covers
+-- (lane.leader);their positions have no meaning. A claim records which lanes it covers
 -- (claim.members).
 --
 -- (1) Bit n is in the members of lane m exactly if m = n or lane n's leader is m. (2) A leader has
@@ -32,8 +32,7 @@ RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (
        AND (l).window_end IS NOT DISTINCT FROM (o).window_end
        AND (l).home IS NOT DISTINCT FROM (o).home;
 
--- Whether a leader is kept for a worker other than `owner`. A clock that was ahead must not prolong
--- that.
+-- Whether a leader is kept for a worker other than `owner`.A wrong clock must not prolong that.
 CREATE OR REPLACE FUNCTION @schema@._is_kept(l @schema@.lane, owner text, now timestamptz)
 RETURNS boolean LANGUAGE sql IMMUTABLE
 RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now
@@ -153,8 +152,7 @@ LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT array_agg(x.lane ORDER BY pg_snapshot_xmax(x.seen), x.target IS NOT NULL, x.pos,
                      (x.lane - hint % (cardinality(ls) - 1) + cardinality(ls) - 1)
                      % (cardinality(ls) - 1))
-    FROM unnest(ls) x
-    WHERE x.lane >= 0 AND x.leader IS NULL
+    FROM unnest(ls) x WHERE x.lane >= 0 AND x.leader IS NULL
 $outbox$;
 
 -- Where lane `lead` may meet other groups: upto is the position of the next free group in its
@@ -165,16 +163,13 @@ CREATE OR REPLACE FUNCTION @schema@._meets(
 DECLARE
     l @schema@.lane := ls[lead + 2];
 BEGIN
-    SELECT min(x.pos) INTO upto
-    FROM unnest(ls) x
+    SELECT min(x.pos) INTO upto FROM unnest(ls) x
     WHERE x.lane >= 0 AND x.leader IS NULL AND x.lane <> lead AND x.pos > l.pos
       AND x.seen::text = l.seen::text AND x.target::text = l.target::text
       AND @schema@._members(x.members, x.lane) & busy = 0
       AND NOT @schema@._is_kept(x, owner, now);
-    SELECT x.* INTO other
-    FROM unnest(ls) x
+    SELECT x.* INTO other FROM unnest(ls) x
     WHERE x.lane >= 0 AND x.leader IS NULL AND x.lane <> lead AND x.window_end IS NOT NULL
       AND pg_snapshot_xmax(coalesce(x.target, x.seen)) > pg_snapshot_xmax(l.seen)
-    ORDER BY pg_snapshot_xmax(coalesce(x.target, x.seen)) DESC
-    LIMIT 1;
+    ORDER BY pg_snapshot_xmax(coalesce(x.target, x.seen)) DESC LIMIT 1;
 END $outbox$;

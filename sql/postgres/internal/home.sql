@@ -33,8 +33,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(home = here
                 OR (here LIKE '?/%' AND substr(home, strpos(home, '/')) = substr(here, 2)), false);
 
--- Checks whether this is still the outbox that its lanes know. Each result is NULL, or describes a
--- problem.
+-- Checks whether this is still the outbox that its lanes know. Each result is NULL or a problem.
 --
 -- moved: the outbox came from another cluster, so its transaction numbers mean nothing here, and
 -- have to be replaced (rebaseline) before any session reads.
@@ -44,8 +43,7 @@ RETURN coalesce(home = here
 -- position would skip new events. Or events were brought in with transaction numbers from another
 -- cluster, or with their earlier ones (a restore of single tables): those would count as seen.
 --
--- sequence: event numbers may not grow in the order they are taken (CACHE), or the sequence has a
--- last number.
+-- sequence: event numbers may not grow in the order they are taken (CACHE), or may end.
 --
 -- It probes indexes and checks samples; rebaseline, which repairs this, reads all events. Most
 -- consumers have the same position, so events are checked once for each position: a relay with a
@@ -109,8 +107,7 @@ BEGIN
         WHERE l.reads AND pg_visible_in_snapshot(f.xid, l.shown::pg_snapshot)
         LIMIT 1)
     SELECT knows.name, knows.seq,
-           -- A home is cluster/sequence/file. If the cluster is unknown, now or when the lane was
-           -- written, the sequence decides.
+           -- If the cluster is unknown, now or when the lane was written, the sequence decides.
            EXISTS (SELECT 1 FROM place l
                    WHERE l.home IS NOT NULL
                      AND CASE WHEN cluster IS NULL OR l.home LIKE '?/%'
@@ -223,8 +220,7 @@ BEGIN
         here := place;
     ELSIF random() < 0.02 THEN
         -- Numbers may not grow in the order in which they are taken. The floor does not move, which
-        -- is slower but equally correct. Repairing the sequence blocks emits, so it is tried only
-        -- in some turns.
+        -- is slower but equally correct.A repair blocks emits, so only some turns try it.
         BEGIN
             PERFORM @schema@._repair_outbox(trouble.sequence);
             repaired := true;

@@ -23,8 +23,7 @@ LANGUAGE sql STABLE ROWS 2 AS $outbox$
          LATERAL (SELECT * FROM @schema@.lane x
                   WHERE x.consumer OPERATOR(pg_catalog.=) _places.consumer
                     AND x.lane OPERATOR(pg_catalog.=) n
-                  ORDER BY x.version DESC
-                  LIMIT 1) AS l
+                  ORDER BY x.version DESC LIMIT 1) AS l
 $outbox$;
 
 -- The position of every lane of a consumer, as if no lanes were grouped: the rows of _places, with
@@ -43,13 +42,11 @@ CREATE OR REPLACE FUNCTION @schema@._lanes(whose text, n_lanes int) RETURNS TABL
          LATERAL (SELECT * FROM @schema@.lane x
                   WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.whose
                     AND x.lane OPERATOR(pg_catalog.=) n
-                  ORDER BY x.version DESC
-                  LIMIT 1) AS l,
+                  ORDER BY x.version DESC LIMIT 1) AS l,
          LATERAL (SELECT * FROM @schema@.lane x
                   WHERE x.consumer OPERATOR(pg_catalog.=) _lanes.whose
                     AND x.lane OPERATOR(pg_catalog.=) coalesce(l.leader, n)
-                  ORDER BY x.version DESC
-                  LIMIT 1) AS p
+                  ORDER BY x.version DESC LIMIT 1) AS p
 $outbox$;
 
 -- Raises an error while a restore is under way. A restore creates keys last, so while they are
@@ -77,7 +74,7 @@ BEGIN
                             'consumer again where you want it', c.name);
 END $outbox$;
 
--- Makes l the current row of its lane, in place of the version it was made from. Under
+-- Makes l the current row of its lane, instead of the version it was made from. Under
 -- _lock_consumer.
 --
 -- It inserts a row instead of updating one: the newest version is then found at the end of the
@@ -110,12 +107,10 @@ BEGIN
     SELECT l.consumer, l.lane, l.version + 1, l.seen, l.floor, l.target, l.next_floor,
            l.window_end, l.pos, l.claims_from, l.delivered, l.home, l.due_from, l.leader,
            l.members, l.kept_for, l.kept_until
-    FROM unnest(ls) l
-    WHERE dirty[l.lane + 2];
+    FROM unnest(ls) l WHERE dirty[l.lane + 2];
     DELETE FROM @schema@.lane x
     WHERE x.ctid = ANY (ARRAY(SELECT (SELECT y.ctid FROM @schema@.lane y
                                       WHERE y.consumer = l.consumer AND y.lane = l.lane
                                         AND y.version = l.version)
-                              FROM unnest(ls) l
-                              WHERE dirty[l.lane + 2]));
+                              FROM unnest(ls) l WHERE dirty[l.lane + 2]));
 END $outbox$;

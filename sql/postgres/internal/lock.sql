@@ -66,8 +66,7 @@ LANGUAGE sql STABLE AS $outbox$
     SELECT format('prepared transaction %L of role "%s", since %s', p.gid, p.owner,
                   to_char(p.prepared AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')),
            p.prepared
-    FROM pg_catalog.pg_prepared_xacts p
-    WHERE p.transaction = x
+    FROM pg_catalog.pg_prepared_xacts p WHERE p.transaction = x
     LIMIT 1
 $outbox$;
 
@@ -79,8 +78,7 @@ CREATE OR REPLACE FUNCTION @schema@._session(pid int) RETURNS text LANGUAGE sql 
                   to_char(coalesce(a.xact_start, a.state_change, a.backend_start)
                               AT TIME ZONE 'UTC',
                           '", since" YYYY-MM-DD HH24:MI:SS "UTC"'))
-    FROM pg_catalog.pg_stat_activity a
-    WHERE a.pid = _session.pid
+    FROM pg_catalog.pg_stat_activity a WHERE a.pid = _session.pid
 $outbox$;
 
 -- Raises an error in a transaction that cannot hand out events. Above READ COMMITTED, a read after

@@ -7,8 +7,7 @@ CREATE OR REPLACE FUNCTION @schema@._parked_rows(consumer text, seqs bigint[]) R
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RETURN ARRAY(
-        SELECT p.at
-        FROM unnest(seqs) AS o (seq), LATERAL (
+        SELECT p.at FROM unnest(seqs) AS o (seq), LATERAL (
              SELECT x.ctid AS at FROM @schema@.parked x
              WHERE x.consumer = $1 AND x.seq BETWEEN o.seq AND o.seq
              ORDER BY x.seq LIMIT 1) p);
@@ -19,24 +18,21 @@ CREATE OR REPLACE FUNCTION @schema@._claimed_rows(k @schema@.claim) RETURNS tid[
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RETURN ARRAY(
-        SELECT p.at
-        FROM unnest(k.seqs) AS o (seq), LATERAL (
+        SELECT p.at FROM unnest(k.seqs) AS o (seq), LATERAL (
              SELECT x.ctid AS at, x.claim FROM @schema@.parked x
              WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
              ORDER BY x.seq LIMIT 1) p
         WHERE p.claim = k.epoch);
 END $outbox$;
 
--- The time from which to search for parked events, lane.due_from, before any of them is given a
--- time, which is never before now. If now is before it, the clock was set back, and due_from is
--- forgotten. Under _lock_consumer.
+-- The time from which to search for parked events, lane.due_from, before any is given a time. If
+-- now is before it, the clock was set back, and due_from is forgotten. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._due_since(consumer text, now timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane;
 BEGIN
-    SELECT * INTO l FROM @schema@.lane x
-    WHERE x.consumer = _due_since.consumer AND x.lane = -1
+    SELECT * INTO l FROM @schema@.lane x WHERE x.consumer = _due_since.consumer AND x.lane = -1
     ORDER BY x.version DESC LIMIT 1;
     IF l.due_from > now THEN
         l.due_from := NULL;
@@ -82,8 +78,7 @@ BEGIN
         proven = p.proven OR excluded.proven;
 END $outbox$;
 
--- The rows that _park inserts, inlined into its statements. The columns are named as in _lanes, for
--- the same reason.
+-- The rows that _park inserts. It is inlined. The columns are listed as in _lanes.
 CREATE OR REPLACE FUNCTION @schema@._as_parked(
     c @schema@.consumer, seqs bigint[], kinds text[], all_attempts int[], delays_ms bigint[],
     errors text[], all_proven boolean[], now timestamptz)

@@ -75,8 +75,7 @@ BEGIN
     RETURN (any_before[1] OR all_since[1]) AND NOT @schema@._too_deep(payload::text);
 END $outbox$;
 
--- The value at a path of a predicate; NULL if the payload has none. Only an unquoted number indexes
--- an array.
+-- The value at a path of a predicate, or NULL. Only an unquoted number indexes an array.
 CREATE OR REPLACE FUNCTION @schema@._at_path(payload json, path text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -95,8 +94,7 @@ BEGIN
 END $outbox$;
 
 -- Whether a value equals a literal of a predicate; NULL if the literal is not valid. Strings are
--- compared after unescaping, numbers by value. Values of different types are never equal, and a
--- missing value equals nothing.
+-- compared after unescaping, numbers by value.Values of different types are never equal.
 CREATE OR REPLACE FUNCTION @schema@._equals(value json, literal text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -115,9 +113,8 @@ BEGIN
         ELSE value #>> '{}' = @schema@._plain_json(literal) #>> '{}' END, false);
 END $outbox$;
 
--- A JSON number in a normal form: digits without leading or trailing zeros, and an exponent. Equal
--- numbers have the same form, however large they are. Only the first 16 digits of an exponent
--- count, as in src/base/decimal.c.
+-- A JSON number in a normal form: digits without leading or trailing zeros, and an exponent.Only
+-- the first 16 digits of an exponent count, as in src/base/decimal.c.
 CREATE OR REPLACE FUNCTION @schema@._normal_number(number text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT CASE WHEN d.digits = '' THEN '0'
@@ -136,8 +133,7 @@ CREATE OR REPLACE FUNCTION @schema@._plain_json(text text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN
     IF text !~* '\\u(0000|d[89a-f])' THEN RETURN text::json; END IF;
-    -- First hide escaped backslashes, which do not begin another escape, and write surrogate pairs
-    -- as \P, which JSON does not have.
+    -- First hide escaped backslashes, and write surrogate pairs as \P, which JSON does not have.
     text := replace(text, '\\', '\u005c');
     text := regexp_replace(text, '\\u(d[89ab]..)\\u(d[c-f]..)', '\\P\1\2', 'gi');
     text := regexp_replace(text, '\\ud[89a-f]..', '\\ufffd', 'gi');
@@ -145,9 +141,8 @@ BEGIN
     RETURN replace(text, '\u0000', '\ufdd0')::json;
 END $outbox$;
 
--- Whether JSON is nested more than 256 levels deep, which a relay rejects. Text with that many
--- brackets is checked more closely: strings are removed first, then the innermost pairs of
--- brackets, level by level.
+-- Whether JSON is nested more than 256 levels deep, which a relay rejects.Strings are removed
+-- first, then the innermost pairs of brackets.
 CREATE OR REPLACE FUNCTION @schema@._too_deep(document text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN

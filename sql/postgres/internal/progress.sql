@@ -7,8 +7,7 @@ CREATE OR REPLACE FUNCTION @schema@._low(consumer text, lanes int) RETURNS bigin
 LANGUAGE sql STABLE AS $outbox$
     SELECT min(CASE WHEN l.target IS NULL THEN l.floor
                     ELSE least(greatest(l.floor, l.pos), l.next_floor) END)
-    FROM @schema@._lanes(_low.consumer, _low.lanes) l
-    WHERE l.lane >= 0
+    FROM @schema@._lanes(_low.consumer, _low.lanes) l WHERE l.lane >= 0
 $outbox$;
 
 -- Returns for each consumer the seq up to which it no longer needs events, and the reason (pin):
@@ -21,8 +20,7 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
     FROM (SELECT c.name AS consumer, c.paused,
                  CASE WHEN l.target IS NULL THEN l.floor ELSE greatest(l.floor, l.pos) END AS floor,
                  'position' AS pin, 2 AS rank
-          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
-          WHERE l.lane >= 0
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0
           UNION ALL
           -- The position is past claimed events, but a claim may be taken over and read again.
           SELECT c.name, c.paused, greatest(k.floor, k.from_seq), 'claim', 1
@@ -30,8 +28,7 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
           JOIN @schema@.claim k ON k.consumer = c.name AND k.lane >= 0
           UNION ALL
           -- Rows of lane are missing: the position is unknown, so the consumer may need all events.
-          SELECT c.name, c.paused, 0, 'lost place', 0
-          FROM @schema@.consumer c
+          SELECT c.name, c.paused, 0, 'lost place', 0 FROM @schema@.consumer c
           WHERE (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes
           UNION ALL
           -- A dead letter that was sent back is parked as well, but has a copy of its event. The
@@ -75,16 +72,14 @@ $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8 LANGUAGE sql STABLE AS $outbox$
     SELECT coalesce(min(pg_snapshot_xmin(s.seen)::text::bigint), 0)::text::xid8
     FROM (SELECT l.seen
-          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
-          WHERE l.lane >= 0
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0
           UNION ALL
           SELECT k.seen FROM @schema@.claim k WHERE k.lane >= 0) s
 $outbox$;
 
 -- The position of the lane that is furthest behind, for a consumer with `lanes` lanes, and how many
--- events were delivered to the consumer. Lane -1, of the parked events, has no position. The
--- function is not inlined: in a statement over all consumers the planner would expect 1,000 lanes
--- of each, and use JIT.
+-- events were delivered to the consumer. Lane -1, of the parked events, has no position.It is not
+-- inlined: the planner would expect 1,000 lanes of each, and use JIT.
 CREATE OR REPLACE FUNCTION @schema@._progress(
     consumer text, lanes int, OUT place bigint, OUT delivered bigint)
 LANGUAGE sql STABLE SET jit = off AS $outbox$
@@ -116,8 +111,7 @@ $outbox$;
 -- the sequence numbers that the counted events have. Among the first 1,000 events, oldest_at is
 -- when the oldest was emitted, and error is the error of the one that failed last. Among the 1,000
 -- with the earliest due times, first_seq is the oldest event that waits for more than its
--- not_before, and overdue_at is when it could first have been delivered. Only the first event of a
--- key has a due time.
+-- not_before, and overdue_at is when it could first have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._parked_summary(
     consumer text, OUT n bigint, OUT exact boolean, OUT oldest_at timestamptz, OUT error text,
     OUT failed_at timestamptz, OUT first_seq bigint, OUT first_attempts int,
@@ -131,8 +125,7 @@ DECLARE
     high bigint;
     last bigint;
 BEGIN
-    SELECT count(*), min(s.seq), max(s.seq)
-    INTO n, low, high
+    SELECT count(*), min(s.seq), max(s.seq) INTO n, low, high
     FROM (SELECT p.seq FROM @schema@.parked p
           WHERE p.consumer = $1 ORDER BY p.seq LIMIT 10000) s;
     exact := n < 10000;
@@ -184,8 +177,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     s AS (
         (SELECT e.seq, e.xid, e.type, e.created_at, greatest(e.created_at, e.not_before) AS due,
                 e.aggregate_type, e.aggregate_id, e.tenant, true AS fresh
-         FROM @schema@.event e
-         WHERE e.seq > (SELECT low FROM p)
+         FROM @schema@.event e WHERE e.seq > (SELECT low FROM p)
          ORDER BY e.seq LIMIT _waiting.max_rows)
         UNION ALL
         SELECT e.*
@@ -195,8 +187,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
              LATERAL (SELECT i.seq, i.xid, i.type, i.created_at,
                              greatest(i.created_at, i.not_before), i.aggregate_type,
                              i.aggregate_id, i.tenant, false
-                      FROM @schema@.event i
-                      WHERE i.xid = late.xid AND i.seq <= (SELECT low FROM p)
+                      FROM @schema@.event i WHERE i.xid = late.xid AND i.seq <= (SELECT low FROM p)
                       ORDER BY i.seq LIMIT _waiting.max_rows) AS e)
     SELECT s.seq, s.type, s.created_at, s.due, s.fresh,
            NOT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, s.xid, s.seq)
@@ -214,11 +205,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
 $outbox$;
 
 -- Counts the events of a consumer that are neither parked nor finished (see _waiting). n of them
--- wait to be claimed, and held are in live claims of lanes. At most max_rows events are scanned. If
--- exact is true, those were all events; otherwise n is extrapolated from their share among the
--- events scanned, up to the last seq assigned. oldest_at and held_at are when the oldest waiting
--- and the oldest held event were emitted, overdue_at when the first of all could have been
--- delivered.
+-- wait to be claimed, and held are in live claims of lanes. At most max_rows events are
+-- scanned.Unless those were all (exact), n is extrapolated up to the last seq assigned. oldest_at
+-- and held_at are when the oldest waiting and the oldest held event were emitted, overdue_at when
+-- the first of all could have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._backlog(
     consumer text, max_rows int,
     OUT n bigint, OUT exact boolean, OUT scanned bigint, OUT oldest_at timestamptz,

@@ -1,8 +1,8 @@
 -- The caller's role, tenant and rights.
 
 -- The role whose rights count. In a SECURITY DEFINER function current_user is the function's owner,
--- so _caller returns the role that is logged in, or the one set by SET ROLE. A SECURITY DEFINER
--- function can change neither.
+-- so _caller returns the role that is logged in, or the one set by SET ROLE.Such a function can
+-- change neither.
 --
 -- The server runs some functions as their owner, such as those of an index. The session that runs
 -- one may be a superuser's, and its role is returned: see _admit.
@@ -73,9 +73,7 @@ BEGIN
     IF who OPERATOR(pg_catalog.=) current_user THEN
         SELECT pg_catalog.array_agg(DISTINCT h.tenant) INTO tenants FROM @schema@.held_here h;
     ELSE
-        SELECT pg_catalog.array_agg(DISTINCT h.tenant)
-        INTO tenants
-        FROM @schema@.held h
+        SELECT pg_catalog.array_agg(DISTINCT h.tenant) INTO tenants FROM @schema@.held h
         WHERE @schema@._inherits(who, h.role);
     END IF;
 
@@ -119,8 +117,8 @@ END $outbox$;
 
 -- Checks the caller of a wrapper (internal/wrappers.sql). The server decides which roles may call
 -- the wrapper (EXECUTE, see _rights); _admit decides for which consumer and tenant. part is the
--- part that the caller must have: 'consumer' for this consumer, or 'operator'. Raises an error if
--- the caller does not have it.
+-- part that the caller must have: 'consumer' for this consumer, or 'operator'.Raises an error
+-- without it.
 --
 -- Returns whether the consumer belongs to the caller's tenant, or does not exist yet. A consumer of
 -- another tenant is treated as if it did not exist. Afterwards the setting outbox.tenant names the
@@ -153,8 +151,7 @@ BEGIN
             WHERE @schema@._inherits(who, h.role)),
            (SELECT c.tenant FROM @schema@.consumer c WHERE c.name = _admit.consumer)
     INTO may, tenants, whose
-    FROM pg_catalog.pg_class r
-    WHERE r.oid = '@schema@.event'::regclass;
+    FROM pg_catalog.pg_class r WHERE r.oid = '@schema@.event'::regclass;
 
     IF may IS NOT TRUE THEN
         RAISE EXCEPTION 'permission denied: role "%" may not work %', who,
@@ -166,8 +163,7 @@ BEGIN
                                      THEN format(' --consumer %s', left(consumer, 100)) END);
     END IF;
 
-    -- A role that is bound to several tenants acts for the one it names. A role that is bound to
-    -- one need not name it.
+    -- A role that is bound to several tenants acts for the one it names; to one, need not name it.
     acting := CASE WHEN tenants IS NULL OR said = ANY (tenants) THEN said
                    WHEN cardinality(tenants) = 1 THEN tenants[1] END;
     IF acting IS NULL OR said NOT IN ('', acting) THEN

@@ -204,8 +204,7 @@ BEGIN
 END $outbox$;
 
 -- Releases the events of claim k from release_from on, which were never tried. If no later event
--- was handed out, lane l moves back to the first of them; otherwise they are parked. The caller
--- stores the lane.
+-- was handed out, lane l moves back to the first of them; otherwise they are parked.
 --
 -- The claim `holder` remains (NULL: none), and may have an earlier event of the same keys in
 -- flight. So it holds the parked events until it ends; otherwise they would overtake that event.

@@ -49,8 +49,7 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Makes the simple turns among those of several consumers. A consumer with a backlog gets the first
--- events of its window.
+-- Makes the simple turns among those of several consumers.One with a backlog gets its first events.
 CREATE OR REPLACE FUNCTION @schema@._turn_batch(asked @schema@._request[], knows int)
 RETURNS @schema@._answer[] LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -69,13 +68,11 @@ DECLARE
     fenced boolean;           -- every new epoch is past those its consumer knows
     q @schema@._request;
 BEGIN
-    -- One lookup per turn: the planner does not know how many there are, and a join might compare
-    -- each with each consumer.
+    -- One lookup per turn: a join might compare each with each consumer.
     wanted := ARRAY(SELECT x
                     FROM unnest(asked) x
                     CROSS JOIN LATERAL (
-                        SELECT c.name
-                        FROM @schema@.consumer c
+                        SELECT c.name FROM @schema@.consumer c
                         WHERE c.name = x.consumer AND c.lanes = 1 AND c.tenant = ''
                           AND @include same_settings(c, x)@
                         FOR NO KEY UPDATE SKIP LOCKED) locked -- as _lock_consumer locks it
@@ -125,8 +122,7 @@ BEGIN
                    bool_and(x.epoch = w.epoch
                             OR (x.epoch = ANY (w.known)
                                 AND @include is_alive(x, moment)@) IS TRUE) AS mine
-            FROM @schema@.claim x
-            WHERE x.consumer = w.consumer AND x.epoch >= l.claims_from) k
+            FROM @schema@.claim x WHERE x.consumer = w.consumer AND x.epoch >= l.claims_from) k
         WHERE l.window_end <= ending
           AND @schema@._at_home(l.home, here)
           AND (parked.due_from > moment) IS NOT TRUE -- the clock was not set back
@@ -148,8 +144,7 @@ BEGIN
 
     -- What each consumer gets: the first events that match, and the new position. A lane without
     -- new events is stored only if it can advance. A turn that would have to scan further is not
-    -- simple, unless it only settles (max_events 0); nor is one that skips late events from before
-    -- the start.
+    -- simple, unless it only settles (max_events 0), or has late events from before the start.
     turn AS MATERIALIZED (
         SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
                x.epoch <> 0 OR x.news OR x.floor < head AS writes,
@@ -218,8 +213,7 @@ BEGIN
     RETURN answers;
 END $outbox$;
 
--- Refuses a new epoch that is not past those its consumer knows, and so would not fence off earlier
--- claims.
+-- Refuses an epoch that is not past those its consumer knows, and would not fence off their claims.
 CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RAISE EXCEPTION 'the sequence @schema@.epoch is behind' USING ERRCODE = 'OB006',
@@ -246,8 +240,7 @@ BEGIN
     INTO seqs, types
     FROM (SELECT w.seq, w.type
           FROM @schema@._window_events(seen, floor, showing, pos, ending, '') w
-          ORDER BY w.seq
-          LIMIT most + 1) e;
+          ORDER BY w.seq LIMIT most + 1) e;
     more := cardinality(seqs) > most;
     seqs := seqs[:most];
     types := types[:most];
@@ -282,8 +275,7 @@ DECLARE
     n int;               -- cardinality of wanted
     mode text;           -- assigned: PERFORM would be another statement
 BEGIN
-    SELECT c.type_like, @include start_of(c)@ INTO likes, start
-    FROM @schema@.consumer c
+    SELECT c.type_like, @include start_of(c)@ INTO likes, start FROM @schema@.consumer c
     WHERE c.name = q.consumer AND c.lanes = 1 AND c.tenant = ''
       AND @include same_settings(c, q)@
       AND pg_current_xact_id_if_assigned() IS NULL AND @include nothing_special(knows)@
@@ -299,8 +291,7 @@ BEGIN
          had_running
     FROM (SELECT x.version, x.claims_from, x.window_end, x.home, x.target, x.pos, x.seen, x.floor,
                  x.next_floor
-          FROM @schema@.lane x
-          WHERE x.consumer = q.consumer AND x.lane = 0
+          FROM @schema@.lane x WHERE x.consumer = q.consumer AND x.lane = 0
           ORDER BY x.version DESC LIMIT 1) l
     CROSS JOIN (SELECT x.due_from FROM @schema@.lane x
                 WHERE x.consumer = q.consumer AND x.lane = -1
@@ -415,8 +406,7 @@ END $outbox$;
 -- consumer, because earlier ones were on disk: its claim is delivered again.
 
 -- The current snapshot, as text, if everything that it shows is on disk, else NULL. It must be
--- called before the transaction writes, which is not flushed. A standby writes no WAL: there the
--- turn fails anyway.
+-- called before the transaction writes, which is not flushed.A standby writes no WAL.
 CREATE OR REPLACE FUNCTION @schema@._on_disk() RETURNS text LANGUAGE sql VOLATILE
 RETURN CASE WHEN pg_is_in_recovery() THEN NULL
             WHEN pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()

@@ -80,16 +80,14 @@ BEGIN
 END $outbox$;
 
 -- Records how the events of claim k end if the consumer's filter was replaced after the claim was
--- made: for them the present filter decides, for all others up to there the former one. Usually no
--- filter was replaced.
+-- made: for them the present filter decides, for all others up to there the former one.
 CREATE OR REPLACE FUNCTION @schema@._note_take_over(c @schema@.consumer, k @schema@.claim)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     f @schema@.former_filter;
 BEGIN
     -- The first filter that was replaced after the claim was made.
-    SELECT * INTO f FROM @schema@.former_filter x
-    WHERE x.consumer = c.name AND x.epoch >= k.epoch
+    SELECT * INTO f FROM @schema@.former_filter x WHERE x.consumer = c.name AND x.epoch >= k.epoch
     ORDER BY x.n, x.lane LIMIT 1;
     IF NOT FOUND THEN RETURN; END IF;
 

@@ -5,8 +5,7 @@
 -- type, aggregate or payload, an error is raised. If another open transaction uses the same key,
 -- this one waits for it, and uses the key if the other is rolled back.
 --
--- trim deletes a key after the retention period at the earliest, and not before its event. Each
--- tenant has its own keys.
+-- trim deletes a key with its event or later. Each tenant has its own.
 CREATE OR REPLACE FUNCTION @schema@._take_key() RETURNS trigger
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE -- Every name is schema-qualified.
@@ -29,8 +28,7 @@ BEGIN
     ON CONFLICT DO NOTHING;
     IF FOUND THEN RETURN NEW; END IF;
 
-    -- If the caller may not read the conflicting key, its content is unknown, which is an error,
-    -- too.
+    -- A key that the caller may not read has unknown content: an error, too.
     SELECT i.event_id, i.hash INTO known FROM @schema@.idempotency i
     WHERE i.key OPERATOR(pg_catalog.=) NEW.idempotency_key
       AND i.tenant OPERATOR(pg_catalog.=) whose;
@@ -66,8 +64,7 @@ CREATE OR REPLACE TRIGGER insert_only BEFORE UPDATE OR DELETE OR TRUNCATE ON @sc
     FOR EACH STATEMENT EXECUTE FUNCTION @schema@._insert_only();
 
 -- Records that a dead letter was deleted, and its event never delivered. The record is kept as long
--- as the event. The trigger calls it for each deleted dead letter, except one that was sent back
--- and is being settled.
+-- as the event.It is not called for one that was sent back and is being settled.
 CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger LANGUAGE plpgsql AS $outbox$
 BEGIN
     INSERT INTO @schema@.ended AS x (seq, consumer, state)

@@ -1,7 +1,7 @@
 -- A turn is the work of a worker in one transaction and one round trip: it takes over expired
 -- claims, settles a claim, and claims the next events, in that order, because the events of an
--- expired claim must be parked before any event behind them is handed out. 0001_outbox.sql
--- describes _request and _answer.
+-- expired claim must be parked before any event behind them is handed out.The types are in
+-- 0001_outbox.sql.
 --
 --     _turn_next     the worker has read ahead, and takes the next chunk: a few statements
 --     _turn_full     all cases
@@ -9,14 +9,12 @@
 --     _turn_batch    simple turns of several consumers, in one transaction
 --
 -- _turn uses the first two, and always answers; claim and settle are built on it. _turns uses the
--- other two (simple_turns.sql). It is another function because one that returns rows takes longer
--- than one that returns a value.
+-- other two (simple_turns.sql).A function that returns rows takes longer.
 --
 -- The worker passes its settings (ordering, lanes, events, predicate). If the registered ones
 -- differ, `changed` is set and nothing is claimed: events that another filter rejects would be
--- lost. It also passes the claims it holds (known): if an answer was lost, its own claim stays busy
--- until the lease expires. NULL: the caller is not a relay, and does not wait for a locked
--- consumer.
+-- lost. It also passes the claims it holds (known): one of a lost answer stays busy until its lease
+-- expires. NULL: the caller is not a relay, and does not wait for a locked consumer.
 --
 -- knows is the version of the outbox that the worker was written for; NULL: it claims nothing. A
 -- worker of another version may settle, so that delivered events are not delivered again, but gets
@@ -131,8 +129,7 @@ BEGIN
         RETURN NULL;
     END IF;
     IF failed OR first_due IS NOT NULL THEN
-        SELECT * INTO was FROM @schema@.claim k
-        WHERE k.consumer = l.consumer AND k.epoch = q.epoch;
+        SELECT * INTO was FROM @schema@.claim k WHERE k.consumer = l.consumer AND k.epoch = q.epoch;
         IF again AND (was.lane >= 0) IS NOT TRUE THEN RETURN NULL; END IF;
     END IF;
     new := ROW(l.consumer, q.epoch, l.lane, l.seen, l.floor, l.target, l.next_floor,

@@ -1,5 +1,4 @@
--- Values: the clock, keys, ids, and the conversion of an application's values. Tables depend on
--- some of these functions.
+-- Values: the clock, keys, ids, and the conversion of an application's values.
 
 -- The database's time, the only clock that counts here. It stands still during a statement. For a
 -- procedure that commits, the statement is the whole CALL, however long it takes; there the start
@@ -8,8 +7,7 @@
 CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
 RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP);
 
--- A new event id, like the default of event.id, for callers that have to know the id but may not
--- read events.
+-- A new event id, as the default of event.id, for callers that may not read events.
 --
 -- It is a random UUID (version 4) whose first 16 digits are replaced by the time and the version:
 -- 48 bits of milliseconds since 1970, then 12 bits of their fraction, so that ids grow within a
@@ -37,8 +35,7 @@ EXCEPTION WHEN data_exception OR statement_too_complex THEN -- nested too deeply
     RETURN to_json(value);
 END $outbox$;
 
--- _as_json of bytes treats them as text if they are UTF-8, and otherwise returns their base64 as a
--- string.
+-- The same for bytes: text if they are UTF-8, else their base64 as a string.
 CREATE OR REPLACE FUNCTION @schema@._as_json(value bytea) RETURNS json
 LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
 BEGIN
@@ -55,8 +52,7 @@ BEGIN ATOMIC
     SELECT CASE WHEN NOT bool_or(p = '*')
                 THEN array_agg(replace(replace(replace(replace(
                          p, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')) END
-    FROM regexp_split_to_table(events, ',') AS x, btrim(x, E' \t\r\n') AS p
-    WHERE p <> '';
+    FROM regexp_split_to_table(events, ',') AS x, btrim(x, E' \t\r\n') AS p WHERE p <> '';
 END;
 
 -- The ordering key of an event, as a number. Events with the same number are delivered one after

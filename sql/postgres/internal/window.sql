@@ -54,8 +54,8 @@ BEGIN
                          UNION SELECT own WHERE own < xmax) AS r (x)));
 END $outbox$;
 
--- The events that `target` shows and `seen` did not, with a seq in (from_seq, to_seq], of the
--- tenant `whose`, or of all ('').
+-- The events that `target` shows and `seen` did not, with a seq in (from_seq, to_seq], of tenant
+-- `whose` ('': all).
 --
 -- A single query with OR would become a sequential scan. The first branch is for fresh events, of
 -- transactions that had not begun when `seen` was taken: each had its xid before its first seq, so

@@ -6,28 +6,24 @@
 --
 -- Two outboxes must compare equal regardless of the names of their schemas. The schema is first in
 -- the search_path, so the server omits its name. In texts that we wrote, and in names derived from
--- it, @ replaces the name here. Whether a constraint was checked against older rows makes no
--- difference.
+-- it, @ replaces the name here.
 SELECT d.kind, d.name, replace(replace(d.def, $3, '@'), $2, '@')
 FROM pg_catalog.pg_namespace n, LATERAL (
     SELECT 'table' AS kind, c.relname::text AS name,
            concat_ws(' ', c.relkind, c.relpersistence, c.relrowsecurity, c.relforcerowsecurity,
                      c.reloptions) AS def
-    FROM pg_class c
-    WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'c')
+    FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'c')
     UNION ALL
     SELECT 'view',
            CASE c.relname WHEN n.nspname THEN '@' WHEN (n.nspname || '_dlq')::name THEN '@_dlq'
                           ELSE c.relname END,
            concat_ws(' ', c.reloptions, pg_get_viewdef(c.oid))
-    FROM pg_class c
-    WHERE c.relnamespace = n.oid AND c.relkind IN ('v', 'm')
+    FROM pg_class c WHERE c.relnamespace = n.oid AND c.relkind IN ('v', 'm')
     UNION ALL
     SELECT 'sequence', c.relname,
            concat_ws(' ', format_type(s.seqtypid, NULL), s.seqstart, s.seqincrement, s.seqmax,
                      s.seqmin, s.seqcycle)
-    FROM pg_class c JOIN pg_sequence s ON s.seqrelid = c.oid
-    WHERE c.relnamespace = n.oid
+    FROM pg_class c JOIN pg_sequence s ON s.seqrelid = c.oid WHERE c.relnamespace = n.oid
     UNION ALL
     SELECT 'column', c.relname || '.' || a.attname,
            concat_ws(' ', format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
@@ -53,8 +49,7 @@ FROM pg_catalog.pg_namespace n, LATERAL (
                      l.lanname, p.provolatile, p.proparallel, p.prosecdef, p.proisstrict,
                      replace(p.proconfig::text, quote_ident($1), '@'),
                      coalesce(pg_get_function_sqlbody(p.oid), p.prosrc))
-    FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
-    WHERE p.pronamespace = n.oid
+    FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.pronamespace = n.oid
     UNION ALL
     SELECT 'trigger', c.relname || '.' || t.tgname,
            concat_ws(' ', pg_get_triggerdef(t.oid, true), t.tgenabled)
@@ -65,8 +60,7 @@ FROM pg_catalog.pg_namespace n, LATERAL (
            concat_ws(' ', o.polcmd, o.polpermissive, o.polroles,
                      pg_get_expr(o.polqual, o.polrelid), '/',
                      pg_get_expr(o.polwithcheck, o.polrelid))
-    FROM pg_policy o JOIN pg_class c ON c.oid = o.polrelid
-    WHERE c.relnamespace = n.oid
+    FROM pg_policy o JOIN pg_class c ON c.oid = o.polrelid WHERE c.relnamespace = n.oid
 ) d
 WHERE n.nspname = $1
 ORDER BY d.kind COLLATE "C", d.name COLLATE "C"

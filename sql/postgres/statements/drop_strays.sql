@@ -6,12 +6,10 @@ DECLARE
     former text[];
     f record;
 BEGIN
-    SELECT string_to_array(value, E'\n') INTO former
-    FROM @schema@.meta
+    SELECT string_to_array(value, E'\n') INTO former FROM @schema@.meta
     WHERE name = 'functions_list';
     FOR f IN
-        SELECT p.oid::regprocedure AS which
-        FROM pg_proc p
+        SELECT p.oid::regprocedure AS which FROM pg_proc p
         WHERE p.pronamespace = '@schema@'::regnamespace
           AND age(p.xmin) > 0
           AND p.proname || '(' || oidvectortypes(p.proargtypes) || ')' = ANY (former)
@@ -23,8 +21,7 @@ BEGIN
         END;
     END LOOP;
 
-    -- New functions, and those that were dropped and created again, have no grants. So all parts
-    -- are granted again in full.
+    -- New functions, and those created again, have no grants: all parts are granted again.
     PERFORM @schema@._give(part, r.rolname) FROM pg_roles r, @schema@.parts(r.rolname) part;
     PERFORM @schema@._adopt_again();
 END $outbox$;

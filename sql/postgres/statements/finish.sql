@@ -2,8 +2,7 @@
 -- grants and revokes their use, and records what is installed.
 
 -- A function without its own search_path looks up names in that of its caller. A role that may
--- create objects there could have them run, with the caller's rights, in place of the objects that
--- the function means.
+-- create objects there could have them run, with the caller's rights,instead of what it means.
 --
 -- Two kinds of functions need no path, and can be inlined: those whose names were bound when they
 -- were created (RETURN, BEGIN ATOMIC), and those that qualify every name, and are marked as such.
@@ -13,8 +12,7 @@ DECLARE
     f record;
 BEGIN
     FOR f IN
-        SELECT p.oid::regprocedure AS which
-        FROM pg_catalog.pg_proc p
+        SELECT p.oid::regprocedure AS which FROM pg_catalog.pg_proc p
         WHERE p.pronamespace = '@schema@'::regnamespace
           AND p.proname = ANY ('{@all_functions@}')
           AND p.prosqlbody IS NULL
@@ -24,8 +22,7 @@ BEGIN
     END LOOP;
 END $outbox$;
 
--- Every role may call the functions that _open_to_all names, and no others. The server lets every
--- role call a new function.
+-- Every role may call the functions that _open_to_all names, and no others.
 DO $outbox$
 DECLARE
     f record;
@@ -51,8 +48,7 @@ END $outbox$;
 
 -- The replaced fingerprint is added to the former ones, and the oldest ones are deleted.
 INSERT INTO @schema@.meta (name, value)
-SELECT 'functions_former', value
-FROM @schema@.meta
+SELECT 'functions_former', value FROM @schema@.meta
 WHERE name = 'functions' AND value <> '@fingerprint@'
 ON CONFLICT (name) DO UPDATE SET value = array_to_string(
     (array_remove(string_to_array(meta.value, ' '), excluded.value) || excluded.value)

@@ -1,7 +1,6 @@
 -- foreign_creators lists the roles that may create objects in schema $1, other than the owner of
 -- the existing or future outbox. Their objects could be called in place of ours. No row: the schema
--- does not exist. NULL: no such role exists. Superusers are left out, because they have all rights
--- anyway.
+-- does not exist. NULL: no such role exists.Superusers are left out.
 SELECT CASE WHEN EXISTS (SELECT 1 FROM pg_catalog.aclexplode(n.nspacl) x
                          WHERE x.grantee = 0 AND x.privilege_type = 'CREATE')
             THEN 'every role (PUBLIC)'
@@ -14,8 +13,7 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM pg_catalog.aclexplode(n.nspacl) x
                         ORDER BY 1 LIMIT 5) r) END
 FROM pg_catalog.pg_namespace n, LATERAL (
     SELECT coalesce(
-        (SELECT c.relowner
-         FROM pg_catalog.pg_class c
+        (SELECT c.relowner FROM pg_catalog.pg_class c
          WHERE c.relnamespace = n.oid AND c.relname = 'event' AND c.relkind IN ('r', 'p')),
         (SELECT u.oid FROM pg_catalog.pg_roles u WHERE u.rolname = current_user)) AS owner) o
 WHERE n.nspname = $1

@@ -5,8 +5,7 @@ DECLARE
     t record;
 BEGIN
     FOR t IN
-        SELECT c.oid::regclass AS which
-        FROM pg_catalog.pg_class c
+        SELECT c.oid::regclass AS which FROM pg_catalog.pg_class c
         WHERE c.relnamespace = '@schema@'::regnamespace
           AND c.relkind IN ('r', 'p')
           AND has_table_privilege(c.oid, 'UPDATE')

@@ -1,5 +1,4 @@
--- consumer_status has a row for each consumer, with its settings and its state; docs/sql.md
--- describes the columns.
+-- consumer_status has a row for each consumer; docs/sql.md describes the columns.
 --
 -- behind is the number of undelivered events: unclaimed, in flight and parked. It is exact if
 -- behind_exact is true. A predicate on the payload is not evaluated here, so for a consumer with a
@@ -13,8 +12,7 @@ SELECT c.name, c.events, c.predicate, c.ordering, c.lanes, c.retry, c.paused, c.
        b.held + coalesce(k.parked, 0) AS inflight, k.owner,
        -- A parked event in a live claim counts as in flight.
        greatest(p.n - coalesce(k.parked, 0), 0) AS parked,
-       (SELECT count(*) FROM @schema@.dead d
-        WHERE d.consumer = c.name AND NOT d.retrying) AS dead,
+       (SELECT count(*) FROM @schema@.dead d WHERE d.consumer = c.name AND NOT d.retrying) AS dead,
        (SELECT min(x.due_at) FROM @schema@.parked x
         WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at IS NOT NULL) AS next_due,
        p.error AS last_error, p.failed_at AS last_error_at, o.floor, o.pin AS floor_pin,
@@ -39,8 +37,7 @@ JOIN @schema@._floors() o ON o.consumer = c.name;
 COMMENT ON VIEW @schema@.consumer_status IS 'the status of every consumer';
 
 -- delivery shows the state of every kept event for every consumer whose type patterns match it, or
--- matched when it was handed out. The events of an expired claim are pending, or failed if they had
--- failed before.
+-- matched when it was handed out.Those of an expired claim are pending, or failed.
 --
 -- A predicate on the payload is evaluated as in a relay (_wants). Where SQL cannot evaluate it, the
 -- column predicate has its text, and an event that the consumer is past is `unknown`: delivered or
@@ -58,12 +55,10 @@ CROSS JOIN LATERAL (
     FROM (SELECT x.lane, x.leader FROM @schema@.lane x
           WHERE x.consumer = c.name
             AND x.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
-          ORDER BY x.version DESC
-          LIMIT 1) y,
+          ORDER BY x.version DESC LIMIT 1) y,
          LATERAL (SELECT * FROM @schema@.lane x
                   WHERE x.consumer = c.name AND x.lane = coalesce(y.leader, y.lane)
-                  ORDER BY x.version DESC
-                  LIMIT 1) p) l
+                  ORDER BY x.version DESC LIMIT 1) p) l
 -- h: whether the lane is past the event or never gets it, and whether the present filter matches
 CROSS JOIN LATERAL (
     SELECT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, e.xid, e.seq)
@@ -81,15 +76,13 @@ CROSS JOIN LATERAL (
              AND b.lane = @schema@._lane_of(b.lanes, e.seq, e.aggregate_type, e.aggregate_id)
              AND (@schema@._handed_out(b.seen, b.floor, b.target, b.pos, e.xid, e.seq)
                   OR e.seq = ANY (b.also))
-           ORDER BY b.n
-           LIMIT 1)
+           ORDER BY b.n LIMIT 1)
           UNION ALL
           SELECT c.type_like, c.predicate
           LIMIT 1) y) f
 -- k: whether the claim of the event is live; NULL if no claim has the event
 LEFT JOIN LATERAL (
-    SELECT max(k.locked_until) > @schema@._clock() AS live
-    FROM @schema@.claim k
+    SELECT max(k.locked_until) > @schema@._clock() AS live FROM @schema@.claim k
     WHERE k.consumer = c.name AND k.epoch = p.claim
        OR p.seq IS NULL AND h.out
           AND k.consumer = c.name AND k.lane >= 0
@@ -139,17 +132,12 @@ COMMENT ON VIEW @schema@.delivery IS 'the state of every event for every consume
 
 -- held_here has the tenants that the reader is bound to.
 CREATE OR REPLACE VIEW @schema@.held_here WITH (security_barrier = true) AS
-SELECT h.tenant
-FROM @schema@.held h
-WHERE @schema@._inherits(current_user, h.role);
+SELECT h.tenant FROM @schema@.held h WHERE @schema@._inherits(current_user, h.role);
 COMMENT ON VIEW @schema@.held_here IS 'which tenants the reader is held to';
 GRANT SELECT ON @schema@.held_here TO PUBLIC;
 
--- works_here has the consumers that the reader may work on, as they were granted: names or
--- patterns.
+-- works_here has the consumers that the reader may work on, as granted: names or patterns.
 CREATE OR REPLACE VIEW @schema@.works_here WITH (security_barrier = true) AS
-SELECT w.consumer
-FROM @schema@.worker w
-WHERE @schema@._inherits(current_user, w.role);
+SELECT w.consumer FROM @schema@.worker w WHERE @schema@._inherits(current_user, w.role);
 COMMENT ON VIEW @schema@.works_here IS 'which consumers the reader may work on';
 GRANT SELECT ON @schema@.works_here TO PUBLIC;
