@@ -36,7 +36,7 @@ CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE
 -- ---- limits of an event, checked on every path (docs/reference.md) ----
 
 -- The limits are domains, because the checks of a domain are prepared once per connection; a CHECK on the table is prepared for
--- every INSERT, and costs more than the row itself. Preparing a call in a check takes as long as calling it.A function checks a
+-- every INSERT, and costs more than the row itself. Preparing a call in a check takes as long as calling it. A function checks a
 -- field that is rarely given: a call is prepared faster than a condition. Names in them are qualified, because setting the
 -- search_path takes longer than everything else.
 CREATE FUNCTION @schema@._headers_fit(headers json) RETURNS boolean -- not jsonb, which keeps only the last of duplicate names

@@ -116,7 +116,7 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
   WHERE e.seq > {window_end} AND pg_visible_in_snapshot(e.xid, {shown})
   ORDER BY e.seq LIMIT 1) IS TRUE)
 
--- An event past the numbers that the lane knowsappears to have been seen: it was brought in.
+-- An event past the numbers that the lane knows appears to have been seen: it was brought in.
 @define seen_past_known(seen, known)@
 EXISTS (SELECT 1
         FROM (SELECT x.xid FROM @schema@.event x

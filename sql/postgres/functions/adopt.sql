@@ -1,5 +1,5 @@
 -- Turns the rows of an existing table, which stays as it is, into events. Unprocessed rows are
--- copied in their order; from then on a trigger makes an event of every new row.Writers wait for
+-- copied in their order; from then on a trigger makes an event of every new row. Writers wait for
 -- adopt.
 --
 --     shape     'processed_at' (id, event_type, payload, created_at, processed_at), 'debezium' (id,

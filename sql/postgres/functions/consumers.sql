@@ -297,7 +297,7 @@ BEGIN
     FROM @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0;
 END $outbox$;
 
--- Records new settings of consumer c.The last 100 generations are kept. Under _lock_consumer.
+-- Records new settings of consumer c. The last 100 generations are kept. Under _lock_consumer.
 --
 -- Settings that were replaced before are refused unless they are restored on purpose (how =
 -- 'purpose'). Otherwise a worker that starts with an old configuration would replace a newer filter

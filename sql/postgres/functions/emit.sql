@@ -3,7 +3,7 @@
 -- needs no right to read events. If tenant is NULL, the connection's counts.
 --
 -- Drivers send JSON as json, jsonb, text, bytes or without a type (text), and ids as any type. So
--- each type of payload and headers has its own function.Only text headers have a default: no call
+-- each type of payload and headers has its own function. Only text headers have a default: no call
 -- is ambiguous.
 DO $outbox$
 DECLARE

@@ -1,6 +1,6 @@
 -- find_* list events, by the names that other outboxes use, with a row for each event and consumer,
--- in order of seq. As in the view delivery, events that a predicate does not match are
--- skipped.Millions of kept events do not slow them down.
+-- in order of seq. As in the view delivery, events that a predicate does not match are skipped.
+-- Millions of kept events do not slow them down.
 --
 --     max_events  how many rows at most
 --     target      of this consumer only; NULL: of all

@@ -157,7 +157,7 @@ COMMENT ON FUNCTION @schema@.disallow(text, text, text) IS 'revokes a part of a 
 --
 -- Apart from emitting, only the owner writes to the tables: workers and operators change rows only
 -- through functions that check them (see _admit). Rights on tables and row-level security limit
--- what they read:a worker sees its own consumers, a limited role those of its tenant.
+-- what they read: a worker sees its own consumers, a limited role those of its tenant.
 --
 -- Reading and trimming rely on the xid, seq and created_at of an event, so no producer may set
 -- them. A role that is limited to a tenant cannot choose ids, either: a receiver that drops

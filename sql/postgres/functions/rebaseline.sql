@@ -1,5 +1,6 @@
 -- Repairs the outbox after it was moved to another cluster, or after its event numbers started over
--- (see _trouble).Returns whether it changed anything. Nothing is lost; some events may be repeated.
+-- (see _trouble). Returns whether it changed anything. Nothing is lost; some events may be
+-- repeated.
 --
 -- Moved: up to a lane's window_end its snapshots, from the old cluster, still show which events it
 -- has handed out; all events past it are new. An event that a consumer still needs gets a
@@ -316,7 +317,7 @@ BEGIN
 END $outbox$;
 
 -- Assigns new numbers to the events whose numbers were used before, and to the events written after
--- them, in their order.The records of consumers are updated. Returns how many events got one.
+-- them, in their order. The records of consumers are updated. Returns how many events got one.
 --
 -- moved and numbers are as _trouble returns them. If numbers is not NULL, the events are locked
 -- already, and the sequence continues past every known number.

@@ -13,7 +13,7 @@
 -- Samples show when a consumer was done with an event (see _note_passed). So an event is deleted no
 -- sooner than older_than, and at most half a minute later if trim is called often enough; never
 -- before its own created_at is that old. An event whose created_at is ahead of the clock counts as
--- old as the next one whose created_at is not.A key outlives its event and older_than.
+-- old as the next one whose created_at is not. A key outlives its event and older_than.
 CREATE OR REPLACE FUNCTION @schema@.trim(
     older_than interval, max_rows int DEFAULT 1000, inbox interval DEFAULT NULL,
     after bigint DEFAULT 0,
@@ -399,8 +399,8 @@ BEGIN
                      AND @include is_trimmed(e)@);
     END IF;
 
-    -- A key is deleted with its event, or if its event is surely gone.The oldest keys are the first
-    -- events'.
+    -- A key is deleted with its event, or if its event is surely gone. The oldest keys are the
+    -- first events'.
     SELECT count(*),
            count(*) FILTER (WHERE x.at < @schema@._key_cutoff(cutoff) OR (x.key, x.tenant) IN (
                SELECT e.idempotency_key, coalesce(e.tenant, '') FROM @schema@.event e

@@ -1,6 +1,6 @@
 -- Wake-ups. A NOTIFY in every transaction would serialize all commits. So a sleeping worker holds
 -- an advisory lock, and every emit tries to share it until its transaction commits. If refused, a
--- worker sleeps, and the producer notifies.If granted, none sleeps until the commit.
+-- worker sleeps, and the producer notifies. If granted, none sleeps until the commit.
 
 -- Whether an emit wakes a sleeping worker. A transaction that has notified cannot be prepared for
 -- two-phase commit: where that is possible, producers do not notify, and workers poll every few

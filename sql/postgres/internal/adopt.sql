@@ -274,7 +274,7 @@ END $outbox$;
 
 -- Reads the rows of a table that are to become events, as texts, into a materialized view, and
 -- returns that view; the caller drops it. Besides the texts of _adopt_values the view has row_key,
--- which identifies a row to be marked, and row_nr, the order of the rows.With count, it has only
+-- which identifies a row to be marked, and row_nr, the order of the rows. With count, it has only
 -- their number, n.
 --
 -- Even planning a query can run code of the table's owner: in an index, a constraint or a policy.

@@ -11,7 +11,7 @@
 --
 -- No expression casts a value of the row's own types: the table's owner could create such a cast,
 -- even after the table was adopted, and it would run with the rights of the role that reads the
--- row.None may fail while the table does not change: they run inside the application's INSERT.
+-- row. None may fail while the table does not change: they run inside the application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._adopt_values(
     source regclass, shape text, columns jsonb, r text,
     OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text,
@@ -31,7 +31,7 @@ BEGIN
                          coalesce(quote_literal(c.literal), @schema@._adopt_text(v, c.typ)),
                          c.field);
         IF c.field = 'id' THEN
-            -- An id that is not a UUIDv7 is also kept in the headers.A numeric one gives the best
+            -- An id that is not a UUIDv7 is also kept in the headers. A numeric one gives the best
             -- order.
             t := t || '{id, headers}'::text[];
             e := e || format('coalesce(%s._adopt_id(t.id), %1$s._uuid7())', '@schema@')
@@ -84,8 +84,8 @@ BEGIN
     FROM @schema@.marking m WHERE m.tab = source;
 END $outbox$;
 
--- The type that a domain is based on, directly or through other domains.Others are returned as they
--- are.
+-- The type that a domain is based on, directly or through other domains. Others are returned as
+-- they are.
 CREATE OR REPLACE FUNCTION @schema@._base_type(typ oid) RETURNS oid
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -161,8 +161,8 @@ END $outbox$;
 -- has no column. In a table without processed_at, no row counts as processed.
 --
 -- A string in single quotes ({"aggregate_type": "'order'"}) is a constant for every row, not a
--- column. It is returned in literal, which is NULL for a column.typ and category are its type's. It
--- is an error if a column is missing, unless usual and optional, or has the wrong type.
+-- column. It is returned in literal, which is NULL for a column. typ and category are its type's.
+-- It is an error if a column is missing, unless usual and optional, or has the wrong type.
 CREATE OR REPLACE FUNCTION @schema@._adopt_columns(source regclass, shape text, columns jsonb)
 RETURNS TABLE (field text, col text, typ regtype, category "char", literal text)
 LANGUAGE plpgsql STABLE AS $outbox$

@@ -132,8 +132,8 @@ END $outbox$;
 -- Marks the rows of adopted tables whose events a consumer has received, in the transaction that
 -- settled them. Under _lock_consumer.
 --
--- An error with a table never prevents an event from being settled: the next turn tries again.It is
--- kept in table marking for `doctor`, unless the table was only locked.
+-- An error with a table never prevents an event from being settled: the next turn tries again. It
+-- is kept in table marking for `doctor`, unless the table was only locked.
 CREATE OR REPLACE FUNCTION @schema@._mark_adopted(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

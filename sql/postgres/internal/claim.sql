@@ -127,7 +127,7 @@ END $outbox$;
 --
 -- A claim is a range of seq, (from_seq, l.pos], in a window between two snapshots, so taking it
 -- over reads exactly the same events. Finding it reads only the rows in it and, in steps, rows that
--- the filter rejects.skipped: the lane advanced without a claim: call again at once.
+-- the filter rejects. skipped: the lane advanced without a claim: call again at once.
 --
 -- head is the last seq assigned before this transaction had an xid; NULL: unknown. If ahead_to is
 -- not 0, the caller has read the n events in (ahead_from, ahead_to] of the window ahead_target, and

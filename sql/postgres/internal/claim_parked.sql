@@ -144,7 +144,7 @@ END $outbox$;
 -- Finds the parked events that are due, each with those behind it, and their rows. seqs is NULL if
 -- _claim_parked is needed: an event was in flight during a crash, or another one of its key is in a
 -- claim, has a due time, or precedes it, or the event is not before those of claim `was`, which may
--- be parked after this query. No event is due before `since`.The event numbers must be those of l.
+-- be parked after this query. No event is due before `since`. The event numbers must be those of l.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
     OUT seqs bigint[], OUT rows tid[]) LANGUAGE plpgsql VOLATILE

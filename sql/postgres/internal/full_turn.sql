@@ -222,7 +222,7 @@ RETURN CASE WHEN $1 IS NULL THEN -1
 
 -- Makes the claim of _turn_full: of parked events that are due, or of the next events of a free
 -- lane, as q.parked_first says. due is when the first event or lane that it skipped is due;
--- first_due is the first time of a parked event, NULL if none is parked.astray: event numbers
+-- first_due is the first time of a parked event, NULL if none is parked. astray: event numbers
 -- restarted: store the changed lanes, then repair. Under _lock_consumer.
 --
 -- A worker that holds a claim joins lanes (see groups.sql). One without a claim takes a single
@@ -385,7 +385,7 @@ END $outbox$;
 -- behind a parked event of their key. If few keys are held up, it reads them all, by the first
 -- parked event of each, which has a due time, none before `since`. A worker that computes keys
 -- (sample) then gets the keys, and finds its events itself. Otherwise _held looks up the key of
--- each event.`held` may include events that the caller does not have.
+-- each event. `held` may include events that the caller does not have.
 CREATE OR REPLACE FUNCTION @schema@._held(
     c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz,
     sample bigint, OUT held bigint[], OUT keys bigint[]) LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -1,7 +1,7 @@
 -- Lanes at the same position that are worked on by the same worker form a group: one claim covers
 -- them all, so that many lanes cost no more than one. One of them is the leader: its row holds the
 -- position and the members of the group (lane.members). The rows of the others name the leader
--- (lane.leader);their positions have no meaning. A claim records which lanes it covers
+-- (lane.leader); their positions have no meaning. A claim records which lanes it covers
 -- (claim.members).
 --
 -- (1) Bit n is in the members of lane m exactly if m = n or lane n's leader is m. (2) A leader has
@@ -32,7 +32,7 @@ RETURN (l).seen::text = (o).seen::text AND (l).floor = (o).floor AND (l).pos = (
        AND (l).window_end IS NOT DISTINCT FROM (o).window_end
        AND (l).home IS NOT DISTINCT FROM (o).home;
 
--- Whether a leader is kept for a worker other than `owner`.A wrong clock must not prolong that.
+-- Whether a leader is kept for a worker other than `owner`. A wrong clock must not prolong that.
 CREATE OR REPLACE FUNCTION @schema@._is_kept(l @schema@.lane, owner text, now timestamptz)
 RETURNS boolean LANGUAGE sql IMMUTABLE
 RETURN coalesce((l).kept_for <> owner AND (l).kept_until > now

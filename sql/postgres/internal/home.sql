@@ -220,7 +220,7 @@ BEGIN
         here := place;
     ELSIF random() < 0.02 THEN
         -- Numbers may not grow in the order in which they are taken. The floor does not move, which
-        -- is slower but equally correct.A repair blocks emits, so only some turns try it.
+        -- is slower but equally correct. A repair blocks emits, so only some turns try it.
         BEGIN
             PERFORM @schema@._repair_outbox(trouble.sequence);
             repaired := true;

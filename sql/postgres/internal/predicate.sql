@@ -94,7 +94,7 @@ BEGIN
 END $outbox$;
 
 -- Whether a value equals a literal of a predicate; NULL if the literal is not valid. Strings are
--- compared after unescaping, numbers by value.Values of different types are never equal.
+-- compared after unescaping, numbers by value. Values of different types are never equal.
 CREATE OR REPLACE FUNCTION @schema@._equals(value json, literal text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -113,7 +113,7 @@ BEGIN
         ELSE value #>> '{}' = @schema@._plain_json(literal) #>> '{}' END, false);
 END $outbox$;
 
--- A JSON number in a normal form: digits without leading or trailing zeros, and an exponent.Only
+-- A JSON number in a normal form: digits without leading or trailing zeros, and an exponent. Only
 -- the first 16 digits of an exponent count, as in src/base/decimal.c.
 CREATE OR REPLACE FUNCTION @schema@._normal_number(number text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $outbox$
@@ -141,7 +141,7 @@ BEGIN
     RETURN replace(text, '\u0000', '\ufdd0')::json;
 END $outbox$;
 
--- Whether JSON is nested more than 256 levels deep, which a relay rejects.Strings are removed
+-- Whether JSON is nested more than 256 levels deep, which a relay rejects. Strings are removed
 -- first, then the innermost pairs of brackets.
 CREATE OR REPLACE FUNCTION @schema@._too_deep(document text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$

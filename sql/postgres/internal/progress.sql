@@ -78,7 +78,7 @@ CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8 LANGUAGE sql STA
 $outbox$;
 
 -- The position of the lane that is furthest behind, for a consumer with `lanes` lanes, and how many
--- events were delivered to the consumer. Lane -1, of the parked events, has no position.It is not
+-- events were delivered to the consumer. Lane -1, of the parked events, has no position. It is not
 -- inlined: the planner would expect 1,000 lanes of each, and use JIT.
 CREATE OR REPLACE FUNCTION @schema@._progress(
     consumer text, lanes int, OUT place bigint, OUT delivered bigint)
@@ -205,10 +205,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
 $outbox$;
 
 -- Counts the events of a consumer that are neither parked nor finished (see _waiting). n of them
--- wait to be claimed, and held are in live claims of lanes. At most max_rows events are
--- scanned.Unless those were all (exact), n is extrapolated up to the last seq assigned. oldest_at
--- and held_at are when the oldest waiting and the oldest held event were emitted, overdue_at when
--- the first of all could have been delivered.
+-- wait to be claimed, and held are in live claims of lanes. At most max_rows events are scanned.
+-- Unless those were all (exact), n is extrapolated up to the last seq assigned. oldest_at and
+-- held_at are when the oldest waiting and the oldest held event were emitted, overdue_at when the
+-- first of all could have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._backlog(
     consumer text, max_rows int,
     OUT n bigint, OUT exact boolean, OUT scanned bigint, OUT oldest_at timestamptz,

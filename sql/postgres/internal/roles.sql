@@ -1,7 +1,7 @@
 -- The caller's role, tenant and rights.
 
 -- The role whose rights count. In a SECURITY DEFINER function current_user is the function's owner,
--- so _caller returns the role that is logged in, or the one set by SET ROLE.Such a function can
+-- so _caller returns the role that is logged in, or the one set by SET ROLE. Such a function can
 -- change neither.
 --
 -- The server runs some functions as their owner, such as those of an index. The session that runs
@@ -117,7 +117,7 @@ END $outbox$;
 
 -- Checks the caller of a wrapper (internal/wrappers.sql). The server decides which roles may call
 -- the wrapper (EXECUTE, see _rights); _admit decides for which consumer and tenant. part is the
--- part that the caller must have: 'consumer' for this consumer, or 'operator'.Raises an error
+-- part that the caller must have: 'consumer' for this consumer, or 'operator'. Raises an error
 -- without it.
 --
 -- Returns whether the consumer belongs to the caller's tenant, or does not exist yet. A consumer of

@@ -49,7 +49,8 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Makes the simple turns among those of several consumers.One with a backlog gets its first events.
+-- Makes the simple turns among those of several consumers. One with a backlog gets its first
+-- events.
 CREATE OR REPLACE FUNCTION @schema@._turn_batch(asked @schema@._request[], knows int)
 RETURNS @schema@._answer[] LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -406,7 +407,7 @@ END $outbox$;
 -- consumer, because earlier ones were on disk: its claim is delivered again.
 
 -- The current snapshot, as text, if everything that it shows is on disk, else NULL. It must be
--- called before the transaction writes, which is not flushed.A standby writes no WAL.
+-- called before the transaction writes, which is not flushed. A standby writes no WAL.
 CREATE OR REPLACE FUNCTION @schema@._on_disk() RETURNS text LANGUAGE sql VOLATILE
 RETURN CASE WHEN pg_is_in_recovery() THEN NULL
             WHEN pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()

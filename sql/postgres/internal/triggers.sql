@@ -64,7 +64,7 @@ CREATE OR REPLACE TRIGGER insert_only BEFORE UPDATE OR DELETE OR TRUNCATE ON @sc
     FOR EACH STATEMENT EXECUTE FUNCTION @schema@._insert_only();
 
 -- Records that a dead letter was deleted, and its event never delivered. The record is kept as long
--- as the event.It is not called for one that was sent back and is being settled.
+-- as the event. It is not called for one that was sent back and is being settled.
 CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger LANGUAGE plpgsql AS $outbox$
 BEGIN
     INSERT INTO @schema@.ended AS x (seq, consumer, state)

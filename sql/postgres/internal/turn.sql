@@ -1,6 +1,6 @@
 -- A turn is the work of a worker in one transaction and one round trip: it takes over expired
 -- claims, settles a claim, and claims the next events, in that order, because the events of an
--- expired claim must be parked before any event behind them is handed out.The types are in
+-- expired claim must be parked before any event behind them is handed out. The types are in
 -- 0001_outbox.sql.
 --
 --     _turn_next     the worker has read ahead, and takes the next chunk: a few statements
@@ -9,7 +9,7 @@
 --     _turn_batch    simple turns of several consumers, in one transaction
 --
 -- _turn uses the first two, and always answers; claim and settle are built on it. _turns uses the
--- other two (simple_turns.sql).A function that returns rows takes longer.
+-- other two (simple_turns.sql). A function that returns rows takes longer.
 --
 -- The worker passes its settings (ordering, lanes, events, predicate). If the registered ones
 -- differ, `changed` is set and nothing is claimed: events that another filter rejects would be

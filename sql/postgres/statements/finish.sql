@@ -2,7 +2,7 @@
 -- grants and revokes their use, and records what is installed.
 
 -- A function without its own search_path looks up names in that of its caller. A role that may
--- create objects there could have them run, with the caller's rights,instead of what it means.
+-- create objects there could have them run, with the caller's rights, instead of what it means.
 --
 -- Two kinds of functions need no path, and can be inlined: those whose names were bound when they
 -- were created (RETURN, BEGIN ATOMIC), and those that qualify every name, and are marked as such.

@@ -1,6 +1,6 @@
 -- foreign_creators lists the roles that may create objects in schema $1, other than the owner of
 -- the existing or future outbox. Their objects could be called in place of ours. No row: the schema
--- does not exist. NULL: no such role exists.Superusers are left out.
+-- does not exist. NULL: no such role exists. Superusers are left out.
 SELECT CASE WHEN EXISTS (SELECT 1 FROM pg_catalog.aclexplode(n.nspacl) x
                          WHERE x.grantee = 0 AND x.privilege_type = 'CREATE')
             THEN 'every role (PUBLIC)'

@@ -37,7 +37,7 @@ JOIN @schema@._floors() o ON o.consumer = c.name;
 COMMENT ON VIEW @schema@.consumer_status IS 'the status of every consumer';
 
 -- delivery shows the state of every kept event for every consumer whose type patterns match it, or
--- matched when it was handed out.Those of an expired claim are pending, or failed.
+-- matched when it was handed out. Those of an expired claim are pending, or failed.
 --
 -- A predicate on the payload is evaluated as in a relay (_wants). Where SQL cannot evaluate it, the
 -- column predicate has its text, and an event that the consumer is past is `unknown`: delivered or
