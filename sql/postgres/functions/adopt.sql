@@ -51,8 +51,7 @@ BEGIN
     VALUES (@schema@._adopted_name(tab), @schema@._clock()::text)
     ON CONFLICT DO NOTHING;
 END $outbox$;
-COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS
-    'turns the rows of an existing table into events';
+COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS 'adopts a table';
 
 -- Makes events of the rows of a table, in their order, and returns how many.
 CREATE OR REPLACE FUNCTION @schema@._adopt_copy(tab regclass, shape text, columns jsonb)

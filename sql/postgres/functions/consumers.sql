@@ -54,9 +54,8 @@ BEGIN
     IF new_lanes THEN
         l := @schema@._lane_at_end();
     END IF;
-    IF (c.events, c.predicate) IS DISTINCT FROM (register.events, register.predicate) THEN
-        PERFORM @schema@._keep_filter(c);
-    END IF;
+    PERFORM @schema@._keep_filter(c)
+    WHERE (c.events, c.predicate) IS DISTINCT FROM (register.events, register.predicate);
     UPDATE @schema@.consumer x
     SET events = register.events, type_like = @schema@._type_like(register.events),
         predicate = register.predicate, retry = register.retry, ordering = register.ordering,
@@ -64,13 +63,11 @@ BEGIN
     WHERE x.name = c.name
       AND (x.events, x.predicate, x.retry, x.ordering, x.lanes) IS DISTINCT FROM
           (register.events, register.predicate, register.retry, register.ordering, register.lanes);
-    IF new_lanes THEN
-        PERFORM @schema@._replace_lanes(c, lanes, l);
-    END IF;
+    PERFORM @schema@._replace_lanes(c, lanes, l) WHERE new_lanes;
     RETURN false;
 END $outbox$;
-COMMENT ON FUNCTION @schema@.register(text, text, text, text, int, text, text, text, text) IS
-    'creates or updates a consumer; returns whether it is new';
+COMMENT ON FUNCTION @schema@.register(text, text, text, text, int, text, text, text, text)
+    IS 'creates or updates a consumer; returns whether it is new';
 
 -- Stops or resumes a consumer; events in flight are settled as usual. Returns whether it exists.
 CREATE OR REPLACE FUNCTION @schema@.pause(consumer text, paused boolean DEFAULT true)
@@ -82,11 +79,9 @@ BEGIN
     SET paused = pause.paused,
         report = CASE WHEN pause.paused OR c.report NOT LIKE 'paused%' THEN c.report END
     WHERE c.name = pause.consumer;
-    IF FOUND AND NOT pause.paused THEN
-        PERFORM @schema@._wakeup_notify_all();
-        RETURN true;
-    END IF;
-    RETURN FOUND;
+    IF NOT FOUND THEN RETURN false; END IF;
+    PERFORM @schema@._wakeup_notify_all() WHERE NOT pause.paused;
+    RETURN true;
 END $outbox$;
 COMMENT ON FUNCTION @schema@.pause(text, boolean) IS 'stops or resumes a consumer';
 
@@ -164,8 +159,7 @@ BEGIN
     -- an explicit start leaves it NULL.
     IF start_at <> 'end' THEN
         l.seen := '1:1:'; -- a snapshot that has seen nothing
-        l.floor := CASE start_at WHEN 'beginning' THEN 0
-                                 ELSE greatest(start_at::bigint - 1, 0) END;
+        l.floor := greatest(nullif(start_at, 'beginning')::bigint - 1, 0);
         l.window_end := NULL;
     END IF;
 
@@ -196,13 +190,8 @@ BEGIN
     RETURN true;
 END $outbox$;
 
--- A lane at the present end of the events. Only seen, floor, window_end and home are set:
---
---     seen        the snapshot: everything it shows is behind the lane
---     floor       no transaction that begins after that snapshot takes a seq up to this one
---     window_end  the last seq assigned: no event that the snapshot shows is past it
---     home        see _here
---
+-- A lane at the present end of the events: with seen, home (_here), floor (no transaction that
+-- begins after `seen` takes a seq up to it) and window_end (no event that `seen` shows is past it).
 -- An outbox in trouble is repaired first (see _trouble).
 CREATE OR REPLACE FUNCTION @schema@._lane_at_end() RETURNS @schema@.lane
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -297,11 +286,10 @@ BEGIN
     FROM @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0;
 END $outbox$;
 
--- Records new settings of consumer c. The last 100 generations are kept. Under _lock_consumer.
---
--- Settings that were replaced before are refused unless they are restored on purpose (how =
--- 'purpose'). Otherwise a worker that starts with an old configuration would replace a newer filter
--- with its old one, and events that only the newer one matches would be skipped forever.
+-- Records new settings of consumer c, and keeps the last 100. Settings that were replaced before
+-- are refused unless restored on purpose: a worker that starts with an old configuration would
+-- replace a newer filter, and events that only that one matches would be skipped. Under
+-- _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._replace_settings(
     c @schema@.consumer, events text, predicate text, ordering text, lanes int,
     by_whom text, how text) RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$

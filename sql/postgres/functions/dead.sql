@@ -2,14 +2,10 @@
 -- at once, with no attempt used, and until settled stay dead letters (retrying). Returns how many.
 CREATE OR REPLACE FUNCTION @schema@.redrive(consumer text, event_id uuid DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
-DECLARE
-    seqs bigint[];
 BEGIN
-    IF event_id IS NOT NULL THEN
-        seqs := ARRAY(SELECT d.seq FROM @schema@.dead d
-                      WHERE d.consumer = redrive.consumer AND d.id = redrive.event_id);
-    END IF;
-    RETURN @schema@._redrive(consumer, seqs);
+    RETURN @schema@._redrive(consumer, CASE WHEN event_id IS NOT NULL THEN ARRAY(
+        SELECT d.seq FROM @schema@.dead d
+        WHERE d.consumer = redrive.consumer AND d.id = redrive.event_id) END);
 END $outbox$;
 COMMENT ON FUNCTION @schema@.redrive(text, uuid) IS 'sends dead letters back';
 

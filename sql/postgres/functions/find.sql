@@ -82,8 +82,7 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
                         AND k.locked_until > @schema@._clock())
     ORDER BY p.seq, p.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_failed(int, text, bigint)
-    IS 'what failed and will be tried again';
+COMMENT ON FUNCTION @schema@.find_failed(int, text, bigint) IS 'what will be tried again';
 
 -- Returns dead letters that were not sent back.
 CREATE OR REPLACE FUNCTION @schema@.find_abandoned(
@@ -96,8 +95,7 @@ RETURNS TABLE (consumer text, seq bigint, id uuid, type text, aggregate_type tex
     FROM @schema@.dead d WHERE NOT d.retrying AND d.seq > $3 AND ($2 IS NULL OR d.consumer = $2)
     ORDER BY d.seq, d.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint)
-    IS 'dead letters that were not sent back';
+COMMENT ON FUNCTION @schema@.find_abandoned(int, text, bigint) IS 'dead letters not sent back';
 
 -- Returns delivered events. Where SQL cannot evaluate a predicate, a receipt decides.
 CREATE OR REPLACE FUNCTION @schema@.find_published(
@@ -109,8 +107,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET jit = off AS $outbox$
     SELECT d.consumer, e.seq, e.id::uuid, e.type, e.aggregate_type, e.aggregate_id, e.payload,
            e.created_at
-    FROM @schema@._found('published', $1, $2, $3, $4) d
-    JOIN @schema@.event e ON e.seq = d.seq
+    FROM @schema@._found('published', $1, $2, $3, $4) d JOIN @schema@.event e ON e.seq = d.seq
     ORDER BY e.seq, d.consumer
 $outbox$;
 COMMENT ON FUNCTION @schema@.find_published(int, text, bigint, bigint) IS 'delivered events';
@@ -130,11 +127,10 @@ AS $outbox$
     ORDER BY d.seq
 $outbox$;
 
--- The seq of the event with an id; NULL if it finds none. No index on id exists, because it would
--- slow down every emit. An id (UUIDv7) begins with its creation time, so ids roughly grow with seq:
--- a binary search finds the neighbourhood, which is then scanned. An id of another kind, or one
--- created while a clock was wrong, may be anywhere: then the newest `look` events are
--- searched(NULL: all).
+-- The seq of the event with an id, or NULL. An index on id would slow down every emit. A UUIDv7
+-- begins with its creation time, so ids roughly grow with seq: a binary search finds the
+-- neighbourhood, which is scanned. Another id may be anywhere: then the newest `look` events are
+-- searched (NULL: all).
 CREATE OR REPLACE FUNCTION @schema@._seq_of(id uuid, look bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET jit = off AS $outbox$
 DECLARE
@@ -171,13 +167,10 @@ BEGIN
             WHERE n.id = _seq_of.id LIMIT 1);
 END $outbox$;
 
--- The seqs of events that may be in state `wanted` for consumer `whose` (NULL: any consumer)
--- because of a record about them: they are parked, dead, ended, in a claim, or late. Some may be in
--- another state, and the events of some dead letters no longer exist: _states decides.
---
--- The list is complete for failed, expired, dropped and in-flight. For pending and unprocessed
--- (pending, or failed and due again) it is complete up to _low. For other states it lists the
--- exceptions to what positions and filters determine.
+-- The seqs of events that may be in state `wanted` for consumer `whose` (NULL: any) because of a
+-- record about them; _states decides. The list is complete for failed, expired, dropped and
+-- in-flight; for pending and unprocessed (pending, or failed and due again) up to _low. For other
+-- states it lists the exceptions to what positions and filters determine.
 CREATE OR REPLACE FUNCTION @schema@._exceptional(wanted text, whose text)
 RETURNS TABLE (seq bigint) LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
@@ -201,8 +194,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     -- A claim of a lane is a range: events that its consumer does not select are left out, unless a
     -- former filter may have selected them, or a worker recorded how they ended.
     SELECT e.seq
-    FROM @schema@.claim k
-    JOIN @schema@.consumer c ON c.name = k.consumer
+    FROM @schema@.claim k JOIN @schema@.consumer c ON c.name = k.consumer
     CROSS JOIN LATERAL @schema@._window_events(k.seen, k.floor, k.target, k.from_seq, k.to_seq,
                                                c.tenant) e
     WHERE (whose IS NULL OR k.consumer = whose) AND k.lane >= 0
@@ -213,23 +205,17 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
            OR EXISTS (SELECT 1 FROM @schema@.ended x WHERE x.seq = e.seq))
     UNION ALL
     SELECT e.seq
-    FROM (SELECT pg_snapshot_xip(l.seen) AS xid
-          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
-          WHERE wanted IN ('pending', 'unprocessed') AND (whose IS NULL OR c.name = whose)
-          UNION
-          SELECT pg_snapshot_xip(l.target)
-          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+    FROM (SELECT DISTINCT pg_snapshot_xip(s) AS xid
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l,
+               unnest(ARRAY[l.seen, l.target]) s
           WHERE wanted IN ('pending', 'unprocessed') AND (whose IS NULL OR c.name = whose)) late
     CROSS JOIN LATERAL (SELECT i.seq FROM @schema@.event i
                         WHERE i.xid = late.xid ORDER BY i.seq OFFSET 0) e -- by the index
 $outbox$;
 
--- Lists at most max_events events past after_seq, in order of seq. wanted is `unprocessed`
--- (pending, or failed and due again: the events that a worker would get) or `published`
--- (delivered). target is one consumer; NULL means all.
---
--- If few of many events match, the scan ends after about `look` numbers, and a notice reports the
--- last number scanned; see _look_end.
+-- Lists at most max_events events past after_seq, of a consumer or (NULL) all. wanted is
+-- `unprocessed` (what a worker would get) or `published` (delivered). If few of many events match,
+-- the scan ends after about `look` numbers, and a notice reports the last; see _look_end.
 CREATE OR REPLACE FUNCTION @schema@._found(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
 RETURNS TABLE (consumer text, seq bigint, attempts int, due_at timestamptz, error text)
@@ -283,11 +269,11 @@ BEGIN
     END IF;
 END $outbox$;
 
--- The last number that _found may scan; NULL if the scan is unbounded. From the first number that
--- may concern a consumer on, _found may scan `look` numbers, divided among the consumers. If many
--- events have a matching type, it may scan fewer, because determining the state of an event takes
--- as long as scanning 20 numbers. Listed events are not wasted scans, so both bounds grow by
--- max_events. If look or max_events is NULL, the scan is unbounded.
+-- The last number that _found may scan; NULL: unbounded, as without look or max_events. From the
+-- first number that may concern a consumer on, these are `look` numbers, divided among the
+-- consumers; fewer if many events have a matching type, because determining the state of an event
+-- takes as long as scanning 20 numbers. Listed events are not wasted, so both bounds grow by
+-- max_events.
 CREATE OR REPLACE FUNCTION @schema@._look_end(
     wanted text, max_events int, target text, after_seq bigint, look bigint)
 RETURNS bigint LANGUAGE sql STABLE

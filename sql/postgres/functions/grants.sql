@@ -23,8 +23,7 @@ COMMENT ON FUNCTION @schema@.parts(text) IS 'the parts that a role was given';
 -- Whether a role has the part of an operator, directly or by inheritance.
 CREATE OR REPLACE FUNCTION @schema@._operates(who name) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
-    SELECT has_function_privilege(who, '@schema@._operator_pause(text, boolean)'::regprocedure,
-                                  'EXECUTE')
+    SELECT has_function_privilege(who, '@schema@._operator_pause(text, boolean)', 'EXECUTE')
 $outbox$;
 
 -- Grants an existing role a part, producer, consumer or operator, also again.
@@ -44,8 +43,7 @@ BEGIN
     END IF;
     IF other <> tenant THEN
         RAISE EXCEPTION 'role "%" is already limited to tenant "%"', role, other
-            USING ERRCODE = 'OB001',
-                  HINT = 'revoke all its parts first, or use another role';
+            USING ERRCODE = 'OB001', HINT = 'revoke all its parts first, or use another role';
     END IF;
 
     IF other IS NULL AND tenant IS NOT NULL THEN
@@ -60,8 +58,7 @@ BEGIN
     END IF;
     PERFORM @schema@._give(part, role);
 END $outbox$;
-COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS
-    'gives a role a part: producer, consumer or operator';
+COMMENT ON FUNCTION @schema@.allow(text, text, text, text) IS 'gives a role a part';
 
 -- Raises an error for an unknown part or role, and for an invalid consumer name.
 CREATE OR REPLACE FUNCTION @schema@._check_grant(part text, role text, consumer text) RETURNS void
@@ -120,8 +117,7 @@ BEGIN
     IF part <> ALL (had) THEN RETURN false; END IF;
     IF part = 'consumer' THEN
         DELETE FROM @schema@.worker w
-        WHERE w.role = disallow.role
-          AND (disallow.consumer IS NULL OR w.consumer = disallow.consumer);
+        WHERE w.role = disallow.role AND w.consumer = coalesce(disallow.consumer, w.consumer);
         had_consumer := FOUND;
         -- A role that may still work on others keeps the part.
         IF EXISTS (SELECT 1 FROM @schema@.worker w WHERE w.role = disallow.role) THEN
@@ -153,11 +149,9 @@ BEGIN
 END $outbox$;
 COMMENT ON FUNCTION @schema@.disallow(text, text, text) IS 'revokes a part of a role';
 
--- Exactly the rights that a role needs for its part. held: it is limited to a tenant.
---
--- Apart from emitting, only the owner writes to the tables: workers and operators change rows only
--- through functions that check them (see _admit). Rights on tables and row-level security limit
--- what they read: a worker sees its own consumers, a limited role those of its tenant.
+-- Exactly the rights that a role needs for its part. held: it is limited to a tenant. Apart from
+-- emitting, only the owner writes to the tables; others call functions that check them (see
+-- _admit). Rights on tables and row-level security limit what they read.
 --
 -- Reading and trimming rely on the xid, seq and created_at of an event, so no producer may set
 -- them. A role that is limited to a tenant cannot choose ids, either: a receiver that drops

@@ -75,15 +75,11 @@ BEGIN
 
     -- Claims are taken over while their events can still be found: before events get new numbers
     -- or, if the outbox was moved, new transaction numbers.
-    IF t.moved IS NULL AND t.numbers IS NOT NULL THEN
-        PERFORM @schema@._take_over_all();
-    END IF;
+    PERFORM @schema@._take_over_all() WHERE t.moved IS NULL AND t.numbers IS NOT NULL;
     IF t.moved IS NOT NULL OR t.numbers IS NOT NULL THEN
         renumbered := @schema@._renumber_events(t.moved, t.numbers);
     END IF;
-    IF t.moved IS NOT NULL THEN
-        PERFORM @schema@._take_over_all();
-    END IF;
+    PERFORM @schema@._take_over_all() WHERE t.moved IS NOT NULL;
     PERFORM @schema@._rebase_lanes(t.moved IS NOT NULL, renumbered > 0);
 
     -- Samples refer to the old numbers. Parked events that no longer exist would wait forever.
@@ -193,11 +189,8 @@ LANGUAGE sql STABLE AS $outbox$
                      AND _may_be_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;
 
--- Records the present place in every lane (see _here).
---
--- If the outbox was moved, each lane moves back to the first event that it may not have handed out,
--- and events get transaction numbers that are valid in this cluster. If events were renumbered,
--- lanes may already have seen them.
+-- Records the present place in every lane. If the outbox was moved, each lane moves back to the
+-- first event that it may not have handed out, and events get transaction numbers of this cluster.
 CREATE OR REPLACE FUNCTION @schema@._rebase_lanes(moved boolean, renumbered boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -207,16 +200,13 @@ DECLARE
     late xid8;                      -- a transaction that has ended here, and that no lane has seen
 BEGIN
     late := (pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1)::text::xid8;
-    FOR l IN
-        SELECT z.* FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z
-    LOOP
+    FOR l IN SELECT z.* FROM @schema@.consumer n, LATERAL @schema@._lanes(n.name, n.lanes) z LOOP
         before := before || l;
     END LOOP;
     FOREACH l IN ARRAY before LOOP
         IF moved THEN
             SELECT least(min(x.seq) - 1, greatest(l.floor, l.window_end)) INTO l.floor
-            FROM @schema@.event x
-            JOIN @schema@.consumer n ON n.name = l.consumer
+            FROM @schema@.event x JOIN @schema@.consumer n ON n.name = l.consumer
             WHERE NOT @schema@._handed_out_there(l, x.xid, x.seq)
               AND x.seq > @schema@._starts_after(n.start_seen, n.start_floor);
             l.seen := concat(late, ':', late, ':');
@@ -235,7 +225,7 @@ BEGIN
     -- The former lanes decide which transaction numbers moved events get. 3 is the first number
     -- that any cluster assigns: every lane has seen it.
     IF moved THEN
-        PERFORM @schema@._rebase_shown(n, '1:1:') FROM @schema@.consumer n;
+        PERFORM @schema@._rebase_shown(n) FROM @schema@.consumer n;
         PERFORM set_config('outbox.change_events', 'on', true); -- see _insert_only
         UPDATE @schema@.event x SET xid = CASE WHEN p.pending THEN late ELSE '3' END
         FROM (SELECT y.seq,
@@ -263,12 +253,10 @@ BEGIN
 END $outbox$;
 
 -- Updates where a consumer started, and which events its former filters covered. Snapshots of the
--- old cluster are meaningless here, so `snap`, a floor, and a list of the covered events past the
--- floor replace them. Events that will be handed out again are no longer covered.
---
--- It is called after the lanes have moved, and before events get their new transaction numbers.
-CREATE OR REPLACE FUNCTION @schema@._rebase_shown(c @schema@.consumer, snap pg_snapshot)
-RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
+-- old cluster mean nothing here: one that has seen nothing, a floor, and a list of the covered
+-- events past it replace them. Called between the moves of lanes and of events.
+CREATE OR REPLACE FUNCTION @schema@._rebase_shown(c @schema@.consumer) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     f @schema@.former_filter;
     first bigint;  -- the first event that was not covered
@@ -287,7 +275,7 @@ BEGIN
     WHERE e.seq > first AND e.seq <= l.floor
       AND @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
     UPDATE @schema@.consumer x
-    SET start_seen = snap, start_floor = least(first - 1, low), start_also = also
+    SET start_seen = '1:1:', start_floor = least(first - 1, low), start_also = also
     WHERE x.name = c.name;
 
     -- The events that each former filter covered, lane by lane.
@@ -305,7 +293,7 @@ BEGIN
           AND (@schema@._handed_out(f.seen, f.floor, f.target, f.pos, e.xid, e.seq)
                OR e.seq = ANY (f.also));
         UPDATE @schema@.former_filter x
-        SET seen = snap, floor = least(first - 1, low), target = NULL, pos = 0,
+        SET seen = '1:1:', floor = least(first - 1, low), target = NULL, pos = 0,
             also = _rebase_shown.also
         WHERE x.consumer = f.consumer AND x.n = f.n AND x.lane = f.lane;
     END LOOP;
@@ -316,11 +304,10 @@ BEGIN
       AND l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id);
 END $outbox$;
 
--- Assigns new numbers to the events whose numbers were used before, and to the events written after
--- them, in their order. The records of consumers are updated. Returns how many events got one.
---
--- moved and numbers are as _trouble returns them. If numbers is not NULL, the events are locked
--- already, and the sequence continues past every known number.
+-- Assigns new numbers to the events whose numbers were used before, and to later ones, in their
+-- order, also in the records of consumers. Returns how many. moved and numbers are as in _trouble.
+-- If numbers is not NULL, the events are locked already, and the sequence continues past every
+-- known one.
 CREATE OR REPLACE FUNCTION @schema@._renumber_events(moved text, numbers text) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -394,17 +381,15 @@ BEGIN
     RETURN renumbered;
 END $outbox$;
 
--- _written_here returns, for an outbox that was moved, whether an event was written after the move.
---
---     older  the event is from before this cluster was made
---     given its number was assigned here, below one that is known
+-- For an outbox that was moved, whether an event was written after the move. older: it is from
+-- before this cluster was made. given: its number was assigned here, below one that is known.
 --
 -- In the same cluster _began_again is exact, because a transaction begun after a lane's snapshot
 -- has no number that the lane had reached; for the rest of its window see _may_be_again. In another
--- cluster an event is new unless it surely existed before. A row written here has the transaction
--- number of its event (row_xmin has the lower 32 bits). If the event's number is higher than the
--- row's own, the event is older than this cluster. If the old rows were moved as files
--- (pg_upgrade), both numbers continue, and _began_again is exact again.
+-- one an event is new unless it surely existed before. A row written here has the transaction
+-- number of its event (row_xmin has the lower 32 bits); if the event's is higher, it is older than
+-- this cluster. If rows were moved as files (pg_upgrade), both continue, and _began_again is exact
+-- again.
 CREATE OR REPLACE FUNCTION @schema@._written_here(
     row_xmin xid, xid xid8, older boolean, given boolean) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $outbox$

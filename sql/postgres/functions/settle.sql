@@ -47,23 +47,20 @@ BEGIN
                 WHERE e.seq < settle.release_from OR settle.release_from = 0);
     RETURN (SELECT NOT t.lost FROM @schema@._turn(q, NULL) t);
 END $outbox$;
-COMMENT ON FUNCTION @schema@.settle(text, text, bigint, jsonb, bigint) IS
-    'records how a claim ended';
+COMMENT ON FUNCTION @schema@.settle(text, text, bigint, jsonb, bigint) IS 'ends a claim';
 
 -- Drivers send JSON as jsonb, as json, or as text, which is also JSON without a type.
 CREATE OR REPLACE FUNCTION @schema@.settle(
     consumer text, worker text, epoch bigint, outcomes json, release_from bigint DEFAULT 0)
 RETURNS boolean LANGUAGE sql VOLATILE
 RETURN @schema@.settle(consumer, worker, epoch, outcomes::jsonb, release_from);
-COMMENT ON FUNCTION @schema@.settle(text, text, bigint, json, bigint) IS
-    'records how a claim ended';
+COMMENT ON FUNCTION @schema@.settle(text, text, bigint, json, bigint) IS 'ends a claim';
 
 CREATE OR REPLACE FUNCTION @schema@.settle(
     consumer text, worker text, epoch bigint, outcomes text, release_from bigint DEFAULT 0)
 RETURNS boolean LANGUAGE sql VOLATILE
 RETURN @schema@.settle(consumer, worker, epoch, outcomes::jsonb, release_from);
-COMMENT ON FUNCTION @schema@.settle(text, text, bigint, text, bigint) IS
-    'records how a claim ended';
+COMMENT ON FUNCTION @schema@.settle(text, text, bigint, text, bigint) IS 'ends a claim';
 
 -- The last id that was written to a stream and recorded, in Redis's form (1748100000000-0); NULL if
 -- none was. In one snapshot with your rows (REPEATABLE READ), these contain everything that the
@@ -83,5 +80,4 @@ LANGUAGE sql STABLE AS $outbox$
     SELECT m.hi || '-' || m.lo FROM @schema@.mark m
     WHERE m.stream = hwm.stream AND m.consumer = hwm.consumer
 $outbox$;
-COMMENT ON FUNCTION @schema@.hwm(text, text) IS
-    'the last id in a stream that a consumer wrote and recorded';
+COMMENT ON FUNCTION @schema@.hwm(text, text) IS 'the last id that a consumer wrote and recorded';

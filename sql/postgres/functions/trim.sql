@@ -24,7 +24,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off AS $o
 DECLARE
     now timestamptz := @schema@._clock();
     cutoff timestamptz := now - older_than;
-    inbox_cutoff timestamptz := now - coalesce(inbox, older_than);
     every interval;      -- between samples of a consumer
     sure xid8;
     past bigint;         -- all consumers were done by the cutoff with events up to this seq
@@ -92,8 +91,7 @@ BEGIN
                count(*) FILTER (WHERE x.created_at < cutoff) >= 10000
         INTO kept, kept_more
         FROM (SELECT e.created_at FROM @schema@.event e
-              WHERE e.seq > coalesce(f.floor, 0)
-              ORDER BY e.seq LIMIT 10000) x;
+              WHERE e.seq > coalesce(f.floor, 0) ORDER BY e.seq LIMIT 10000) x;
         kept := kept + (SELECT count(*) FROM @schema@.event e
                         WHERE e.seq BETWEEN first AND last AND e.created_at < cutoff
                           AND (shown IS NULL OR pg_visible_in_snapshot(e.xid, shown)));
@@ -128,21 +126,19 @@ BEGIN
     keys := keys + left_over;
     DELETE FROM @schema@.handled x
     WHERE x.ctid = ANY (ARRAY(SELECT o.ctid FROM @schema@.handled o
-                              WHERE o.at < inbox_cutoff
+                              WHERE o.at < now - coalesce(inbox, older_than)
                               ORDER BY o.at LIMIT max_rows));
     GET DIAGNOSTICS inbox_rows = ROW_COUNT;
     DELETE FROM @schema@.receipt x
     WHERE x.ctid = ANY (ARRAY(SELECT o.ctid FROM @schema@.receipt o
-                              WHERE o.at < cutoff
-                              ORDER BY o.at LIMIT max_rows));
+                              WHERE o.at < cutoff ORDER BY o.at LIMIT max_rows));
     GET DIAGNOSTICS receipts = ROW_COUNT;
     more := more OR greatest(left_over, inbox_rows, receipts) >= max_rows;
     IF left_over >= max_rows THEN
         upto := 0; -- only a call that starts at the first event deletes the remaining keys
     END IF;
 END $outbox$;
-COMMENT ON FUNCTION @schema@.trim(interval, int, interval, bigint)
-    IS 'deletes what is old and needed by no consumer';
+COMMENT ON FUNCTION @schema@.trim(interval, int, interval, bigint) IS 'deletes what is old';
 
 -- Raises an error for a connection that works for a tenant.
 CREATE OR REPLACE FUNCTION @schema@._check_trim() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
@@ -164,28 +160,23 @@ RETURN CASE WHEN kept = 0 THEN ''
             ELSE format('consumer "%s" (%s at %s%s)', consumer, pin, floor,
                         CASE WHEN paused THEN ', paused' ELSE '' END) END;
 
--- The time before which idempotency keys without an event may be deleted: it is not after `cutoff`,
--- and the events of older keys are gone. Events are created in the order of their numbers, except
--- in long statements: hence the margins of a thousand events and an hour.
+-- The time before which keys without an event may be deleted: not after `cutoff`, and the events of
+-- older keys are gone. The margins are for long statements, whose events are not in time order.
 CREATE OR REPLACE FUNCTION @schema@._key_cutoff(cutoff timestamptz) RETURNS timestamptz
 LANGUAGE sql STABLE AS $outbox$
     SELECT least($1, (SELECT min(x.created_at) - interval '1 hour'
                       FROM (SELECT e.created_at FROM @schema@.event e ORDER BY e.seq LIMIT 1000) x))
 $outbox$;
 
--- Takes samples of progress: one of each consumer whose last sample is at least as old as `every`,
--- and one of all consumers together if none was taken in the last half minute. A sample records
--- that at that time a consumer, or '' for all existing ones, was done with the events up to seq
--- that `seen` shows.
+-- Takes samples of progress: of each consumer whose last one is at least as old as `every`, and one
+-- of all together ('') if none was taken in the last half minute. A sample records that at that
+-- time a consumer was done with the events up to seq that `seen` shows. Trimming depends on those
+-- of all, whose number does not grow with that of the consumers; the others are used when a
+-- consumer was added or removed.
 --
--- Trimming depends on the samples of all consumers together, so those are taken often, and their
--- number does not grow with the number of consumers. The samples of single consumers are used when
--- a consumer has been added or removed.
---
--- Samples that are no longer true are deleted: those ahead of a consumer's present position, after
--- the consumer moved back, and those of removed consumers. Of the samples at or before `cutoff`,
--- only the last one of each consumer is needed; the others are deleted, too. From one sample to the
--- next neither seq nor time decreases.
+-- Samples ahead of a consumer's present position and those of removed consumers are deleted, and of
+-- those at or before `cutoff` all but the last. From one sample to the next neither seq nor time
+-- decreases.
 CREATE OR REPLACE FUNCTION @schema@._note_passed(
     now timestamptz, cutoff timestamptz, every interval) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$

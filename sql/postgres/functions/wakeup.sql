@@ -148,9 +148,7 @@ BEGIN
         END IF;
         RETURN 'holder';
     END IF;
-    IF NOT listening THEN
-        listening := pg_try_advisory_lock_shared(k # 1);
-    END IF;
+    listening := CASE WHEN listening THEN true ELSE pg_try_advisory_lock_shared(k # 1) END;
 
     -- Only now: a holder that wakes from here on finds the second lock taken.
     SELECT coalesce(bool_or(x.alone AND x.business AND NOT x.second), false),
@@ -159,9 +157,7 @@ BEGIN
     INTO held, shared, is_foreign
     FROM @schema@._wakeup_locks() x;
     IF listening AND held THEN RETURN 'listener'; END IF;
-    IF listening THEN
-        PERFORM pg_advisory_unlock_shared(k # 1);
-    END IF;
+    PERFORM pg_advisory_unlock_shared(k # 1) WHERE listening;
     RETURN CASE WHEN is_foreign AND NOT shared THEN 'foreign' ELSE 'busy' END;
 END $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_sleep(boolean) IS 'lets a worker sleep until it is notified';
@@ -192,7 +188,5 @@ COMMENT ON FUNCTION @schema@.wakeup_release(boolean) IS 'a worker wakes and give
 CREATE OR REPLACE FUNCTION @schema@._wakeup_notify_all() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    IF @schema@.wakeup_works() THEN
-        PERFORM pg_notify(@schema@.wakeup_channel(), 'all');
-    END IF;
+    PERFORM pg_notify(@schema@.wakeup_channel(), 'all') WHERE @schema@.wakeup_works();
 END $outbox$;

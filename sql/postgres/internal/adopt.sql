@@ -1,8 +1,8 @@
 -- Adoption of an application's table: which can be adopted, its trigger, and its earlier rows.
 
--- Finds a table by its name, quoted as in SQL (shop."Outbox") or not. Without a schema the name
--- must be unique: any role that may create tables in the search_path could decide which of several
--- is found first. Raises an error if the table does not exist or cannot be adopted.
+-- Finds a table that can be adopted by its name, quoted as in SQL (shop."Outbox") or not. Without a
+-- schema the name must be unique: a role that may create tables in the search_path could decide
+-- which is found.
 CREATE OR REPLACE FUNCTION @schema@._adopt_source(source text) RETURNS regclass
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -29,12 +29,9 @@ BEGIN
                                     AND EXISTS (SELECT 1 FROM pg_catalog.pg_class x
                                                 WHERE x.relname = parts[1])
                                THEN parts[1] ELSE source END
-          AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-          AND c.relpersistence <> 't'
-          AND n.nspname !~ '^pg_'
-          AND n.nspname <> 'information_schema'
-          AND n.oid <> '@schema@'::regnamespace
-          AND has_schema_privilege(n.oid, 'USAGE');
+          AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
+          AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+          AND n.oid <> '@schema@'::regnamespace AND has_schema_privilege(n.oid, 'USAGE');
         found := all_found[1];
     END IF;
 
@@ -70,28 +67,23 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Why the outbox's owner must not mark rows of a table; NULL if the owner may.
---
--- An UPDATE runs the table's triggers, constraints and indexes, and the functions that these call,
--- with the rights of the role that updates. They could queue a deferred trigger, or change the
--- session. So rows are marked only if every role concerned may act as the outbox's owner anyway:
--- the owners of the table, of its partitions, and of the functions that its UPDATE triggers call.
+-- Why the outbox's owner must not mark rows of a table; NULL if it may. An UPDATE runs the table's
+-- triggers, constraints and indexes, and their functions, with the rights of the role that updates.
+-- So every role concerned must be able to act as the outbox's owner anyway: the owners of the
+-- table, of its partitions, and of the functions that its UPDATE triggers call.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trusts(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     -- o: the outbox's owner; t: the table and its partitions; x: whose code an UPDATE runs
     WITH o AS (SELECT c.relowner AS owner FROM pg_catalog.pg_class c
                WHERE c.oid = '@schema@.event'::regclass),
-    t AS (SELECT tab::oid AS oid
-          UNION
-          SELECT p.relid FROM pg_partition_tree(tab) p)
+    t AS (SELECT tab::oid AS oid UNION SELECT p.relid FROM pg_partition_tree(tab) p)
     SELECT format('%s role "%s", which could have %s run with the rights of "%s", '
                   'the outbox''s owner',
                   x.what, pg_get_userbyid(x.owner), x.code, pg_get_userbyid(o.owner))
     FROM o,
          (SELECT 0 AS rank, 'table ' || c.oid::regclass || ' belongs to' AS what,
                  'its code' AS code, c.relowner AS owner
-          FROM t
-          JOIN pg_catalog.pg_class c ON c.oid = t.oid
+          FROM t JOIN pg_catalog.pg_class c ON c.oid = t.oid
           UNION ALL
           SELECT 1, format('trigger "%s" of table %s calls a function of',
                            g.tgname, g.tgrelid::regclass), 'it', f.proowner
@@ -148,8 +140,7 @@ RETURNS TABLE (tab regclass, trigger_name name, func regprocedure, func_name nam
            t.tgparentid <> 0
     FROM pg_catalog.pg_trigger t
     JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE p.pronamespace = '@schema@'::regnamespace
-      AND p.proname LIKE E'adopted\\_%'
+    WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname LIKE E'adopted\\_%'
 $outbox$;
 
 -- The name of the trigger that makes events of a table's rows; NULL if the table is not adopted.
@@ -164,9 +155,8 @@ CREATE OR REPLACE FUNCTION @schema@._adopted_mark() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'Of the row nothing is used but what output functions write';
 
--- The adopted tables whose function was created by an earlier version: it runs casts of the table's
--- owner with the rights of the outbox's owner. init replaces them, unless a table's columns have
--- changed since, or this role may not touch its trigger.
+-- The adopted tables whose function was created by an earlier version, and runs casts of the
+-- table's owner. init replaces them, if the columns have not changed and this role may.
 CREATE OR REPLACE FUNCTION @schema@._adopted_formerly() RETURNS SETOF regclass
 LANGUAGE sql STABLE AS $outbox$
     SELECT a.tab FROM @schema@._adoptions() a
@@ -175,7 +165,7 @@ $outbox$;
 
 -- Replaces the trigger functions of adopted tables. init calls it, because a new version may
 -- convert a row to an event differently. A table whose columns have changed so that it cannot be
--- adopted the same way keeps its function, with a warning
+-- adopted the same way keeps its function, with a warning.
 CREATE OR REPLACE FUNCTION @schema@._adopt_again() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -207,13 +197,10 @@ BEGIN
     RETURN @schema@._adopt_trigger(tab, shape, mapping);
 END $outbox$;
 
--- Creates or replaces the trigger of an adopted table, and its function, which is specific to the
--- table's columns. Returns whether that changed anything.
---
--- The function runs with the rights of the outbox's owner, because the old producer has no rights
--- on the outbox. So it only converts the columns of a row to text (see _adopt_values), even if they
--- have changed since. Its first line records the mapping of columns, for _adopt_renew. If rows are
--- to be marked, it also records which row became which event.
+-- Creates or replaces the trigger of an adopted table, and its function. Returns whether that
+-- changed anything. The function runs with the rights of the outbox's owner, so it only converts
+-- the columns of a row to text (see _adopt_values), even if they have changed since. Its first line
+-- records the mapping of columns. If rows are to be marked, it records which became which event.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trigger(tab regclass, shape text, columns jsonb)
 RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -226,17 +213,15 @@ DECLARE
     insert_sql text;
     body text;
 BEGIN
-    -- The function keeps its name, or gets an unused one.
+    -- The function keeps its name, or gets an unused one. A restored dump contains functions named
+    -- after oids that belong to other tables here.
     SELECT a.func_name, a.body INTO old FROM @schema@._adoptions() a
     WHERE a.tab = _adopt_trigger.tab;
-    IF FOUND THEN
-        name := old.func_name;
-    ELSE
-        -- A restored dump contains functions named after oids that belong to other tables here.
-        WHILE to_regprocedure(format('%s.%I()', '@schema@', name)) IS NOT NULL LOOP
-            name := name || '_';
-        END LOOP;
-    END IF;
+    WHILE old.func_name IS NULL AND to_regprocedure(format('%s.%I()', '@schema@', name)) IS NOT NULL
+    LOOP
+        name := name || '_';
+    END LOOP;
+    name := coalesce(old.func_name, name);
     f := format('%s.%I()', '@schema@', name);
 
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 'NEW');
@@ -272,15 +257,14 @@ BEGIN
     RETURN true;
 END $outbox$;
 
--- Reads the rows of a table that are to become events, as texts, into a materialized view, and
--- returns that view; the caller drops it. Besides the texts of _adopt_values the view has row_key,
--- which identifies a row to be marked, and row_nr, the order of the rows. With count, it has only
+-- Reads the rows of a table that are to become events, as texts, into a materialized view, which
+-- the caller drops. Its columns are those of _adopt_values, row_key and row_nr; with count, only
 -- their number, n.
 --
 -- Even planning a query can run code of the table's owner: in an index, a constraint or a policy.
--- So the rows are read with the owner's rights and no others, as the server does when it refreshes
--- a materialized view of that role. That also prevents the owner's functions from leaving behind a
--- setting, a cursor, or a deferred trigger.
+-- So the rows are read with the owner's rights, as the server does when it refreshes a materialized
+-- view. That also keeps its functions from leaving behind a setting, a cursor, or a deferred
+-- trigger.
 CREATE OR REPLACE FUNCTION @schema@._adopt_rows(
     tab regclass, shape text, columns jsonb, count boolean DEFAULT false) RETURNS regclass
 LANGUAGE plpgsql VOLATILE

@@ -155,14 +155,11 @@ BEGIN
                 THEN id::uuid END;
 END $outbox$;
 
--- Maps the columns of a table to the fields of an event. It returns a row for each field that has a
--- column, in a fixed order. The shape ('processed_at', 'debezium', 'auto') determines the usual
--- names, and columns ({"type": "kind", "created_at": ""}) overrides them; '' means that the field
--- has no column. In a table without processed_at, no row counts as processed.
---
--- A string in single quotes ({"aggregate_type": "'order'"}) is a constant for every row, not a
--- column. It is returned in literal, which is NULL for a column. typ and category are its type's.
--- It is an error if a column is missing, unless usual and optional, or has the wrong type.
+-- Maps the columns of a table to the fields of an event, in a fixed order. The shape
+-- ('processed_at', 'debezium', 'auto') determines the usual names, and columns ({"type": "kind",
+-- "created_at": ""}) overrides them; '' means none. A string in single quotes is a constant for
+-- every row ({"aggregate_type": "'order'"}), returned in literal. typ and category are the column's
+-- type. It is an error if a column is missing, unless usual and optional, or has the wrong type.
 CREATE OR REPLACE FUNCTION @schema@._adopt_columns(source regclass, shape text, columns jsonb)
 RETURNS TABLE (field text, col text, typ regtype, category "char", literal text)
 LANGUAGE plpgsql STABLE AS $outbox$

@@ -157,12 +157,10 @@ BEGIN
     END LOOP;
 END $outbox$;
 
--- Marks the rows of one table, up to 10,000 at a time. It waits for no lock: rows that a session
--- has locked are left for the next turn. Most likely that session delivered them before the table
--- was adopted, and will mark them itself.
---
--- If a consumer has a predicate, only receipts show which events it received. If it will never
--- receive an event, the row is not marked, and its record is deleted.
+-- Marks up to 10,000 rows of a table. Rows that a session has locked are left for the next turn:
+-- most likely it delivered them before the table was adopted, and will mark them itself. With a
+-- predicate, only receipts show which events were received. A row whose event never will be is not
+-- marked.
 CREATE OR REPLACE FUNCTION @schema@._mark_table(m @schema@.marking, c @schema@.consumer)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -224,10 +222,8 @@ BEGIN
     END IF;
 
     -- The conditions for the statements below, built from the present columns.
-    SELECT format('s.%I', m.col)
-           || CASE WHEN @schema@._adopt_stamp(m.tab, m.col) = 'true' THEN ' IS NOT TRUE'
-                   ELSE ' IS NULL' END
-    INTO open;
+    open := format('s.%I IS %s', m.col, CASE @schema@._adopt_stamp(m.tab, m.col)
+                                            WHEN 'true' THEN 'NOT TRUE' ELSE 'NULL' END);
     SELECT string_agg(format('s.%I = r.key[%s]::%s', k.name, k.n,
                              format_type(a.atttypid, a.atttypmod)), ' AND ')
     INTO same

@@ -12,7 +12,6 @@ CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last b
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     e bigint := taken;
-    wanted bigint := (last >> 20) + 1;
     at bigint;
     k @schema@.claim;
 BEGIN
@@ -26,7 +25,7 @@ BEGIN
         e := CASE WHEN at < 8796093022207 THEN (at << 20) | (random() * 1048575)::bigint ELSE 0 END;
     END LOOP;
     IF e <= last THEN
-        PERFORM setval('@schema@.epoch', wanted + 100000);
+        PERFORM setval('@schema@.epoch', (last >> 20) + 100001);
         e := @schema@._next_epoch();
     END IF;
     IF e <= last THEN
@@ -42,11 +41,9 @@ BEGIN
 END $outbox$;
 
 -- The events of a claim, with the history of their attempts. A claim of a lane is a range of seq in
--- a window, and reads the same events again; none has an earlier attempt, because failed events are
--- parked. A claim of lane -1 is the parked events that carry its epoch.
---
--- attempts excludes the one about to be made. failing_ms is how long the event has been failing.
--- proven: the event itself is at fault. It is plpgsql to cache the plans.
+-- a window, without earlier attempts; one of lane -1 is the parked events that carry its epoch.
+-- attempts excludes the one about to be made. failing_ms is how long it has been failing. proven:
+-- the event is at fault. It is plpgsql to cache the plans.
 CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
 RETURNS TABLE (
     seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
@@ -79,8 +76,7 @@ BEGIN
            greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint,
                     0),
            p.proven, e.idempotency_key::text
-    FROM @schema@.claim k,
-         unnest(k.seqs) AS o (seq),
+    FROM @schema@.claim k, unnest(k.seqs) AS o (seq),
          LATERAL (SELECT x.* FROM @schema@.parked x -- forces the index: see _parked_rows
                   WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
                   ORDER BY x.seq LIMIT 1) p,
@@ -116,27 +112,24 @@ BEGIN
 
     -- The events past the new end of the range are released as in a settlement.
     SELECT * INTO l FROM @schema@._places(c.name, c.lanes) x WHERE x.lane = k.lane;
-    l := @schema@._release(c, l, k, last + 1, k.epoch, now);
-    PERFORM @schema@._put_lane(l);
+    PERFORM @schema@._put_lane(@schema@._release(c, l, k, last + 1, k.epoch, now));
     UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;
     RETURN true;
 END $outbox$;
 
 -- Leases the next n events of lane l to owner, at most max_events. It updates l, which the caller
--- stores if changed. Under _lock_consumer.
---
--- A claim is a range of seq, (from_seq, l.pos], in a window between two snapshots, so taking it
--- over reads exactly the same events. Finding it reads only the rows in it and, in steps, rows that
--- the filter rejects. skipped: the lane advanced without a claim: call again at once.
+-- stores if changed. Under _lock_consumer. A claim is a range of seq, (from_seq, l.pos], in a
+-- window between two snapshots, so taking it over reads the same events. Finding it reads only its
+-- rows and, in steps, rows that the filter rejects. skipped: the lane advanced without a claim:
+-- call again at once.
 --
 -- head is the last seq assigned before this transaction had an xid; NULL: unknown. If ahead_to is
 -- not 0, the caller has read the n events in (ahead_from, ahead_to] of the window ahead_target, and
--- claims those. astray: nothing was done, because event numbers restarted, or events were brought
--- in from elsewhere (see _trouble).
+-- claims those. astray: nothing was done, because of _trouble.
 --
 -- The claim covers the group that l leads (groups.sql). To let groups meet, it ends at upto, the
 -- position of another group in the same window (NULL: none); a group that opens a window takes the
--- target of other, a group further ahead in another window.
+-- target of other, a group further ahead.
 CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
     c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
     lease interval, now timestamptz, head bigint,

@@ -187,9 +187,7 @@ BEGIN
     IF delivered_whole THEN
         r.lost := NOT @schema@._settle_only(c, q, now);
     END IF;
-    IF wrong IS NOT NULL THEN
-        PERFORM @schema@._repair_outbox(wrong);
-    END IF;
+    PERFORM @schema@._repair_outbox(wrong) WHERE wrong IS NOT NULL;
     IF NOT delivered_whole THEN
         r.lost := NOT @schema@._settle_only(c, q, now);
     END IF;
@@ -217,8 +215,7 @@ END $outbox$;
 -- The milliseconds from now to due, rounded up; -1 if due is NULL.
 CREATE OR REPLACE FUNCTION @schema@._ms_until(due timestamptz, now timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE
-RETURN CASE WHEN $1 IS NULL THEN -1
-            ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
+RETURN CASE WHEN $1 IS NULL THEN -1 ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
 
 -- Makes the claim of _turn_full: of parked events that are due, or of the next events of a free
 -- lane, as q.parked_first says. due is when the first event or lane that it skipped is due;
@@ -250,14 +247,12 @@ DECLARE
     promised boolean;
     kept boolean := false; -- some lanes are kept for another worker
     live bigint;
-    ahead_n int;
-    ahead_to bigint;
+    ahead boolean;         -- the worker has read ahead in the lane
 BEGIN
     FOR step IN 1 .. 2 LOOP
         IF parked AND q.parked_first = (step = 1) THEN
-            SELECT * INTO p FROM @schema@._claim_parked(c, q.owner, q.max_events, lease,
-                                                        q.suspect_policy, q.pull_in,
-                                                        first_due, now);
+            p := @schema@._claim_parked(c, q.owner, q.max_events, lease, q.suspect_policy,
+                                        q.pull_in, first_due, now);
             r.suspect_due := p.suspect_due;
             due := p.due;
             IF p.n > 0 THEN
@@ -305,21 +300,13 @@ BEGIN
                                <> @schema@._all_lanes(c.lanes) THEN
                     meets := @schema@._meets(i - 2, taken, q.owner, now, ls);
                 END IF;
-                IF q.ahead_lane <> i - 2
-                   OR q.ahead_members <> @schema@._members(ls[i].members, i - 2) THEN
-                    ahead_n := 0; -- another lane, or its group has changed
-                    ahead_to := 0;
-                ELSE
-                    ahead_n := q.ahead_n;
-                    ahead_to := q.ahead_to;
-                END IF;
+                ahead := q.ahead_lane = i - 2
+                         AND q.ahead_members = @schema@._members(ls[i].members, i - 2);
                 f := @schema@._claim_fresh(c, ls[i], q.owner, q.max_events, lease, now, head,
-                         ahead_n, q.ahead_target, q.ahead_from, ahead_to,
-                         meets.upto, meets.other);
-                IF f.astray IS NOT NULL THEN
-                    astray := f.astray;
-                    RETURN;
-                END IF;
+                         CASE WHEN ahead THEN q.ahead_n ELSE 0 END, q.ahead_target, q.ahead_from,
+                         CASE WHEN ahead THEN q.ahead_to ELSE 0 END, meets.upto, meets.other);
+                astray := f.astray;
+                IF astray IS NOT NULL THEN RETURN; END IF;
                 r.skipped := r.skipped OR f.skipped;
                 IF f.changed THEN
                     ls[i] := f.l;

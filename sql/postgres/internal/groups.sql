@@ -73,11 +73,10 @@ BEGIN
     dirty[lead + 2] := true;
 END $outbox$;
 
--- Splits a group for a worker that finds nothing to do because other workers have the lanes. Half
--- of the largest group that still has events to claim is kept for the worker, which can claim there
--- once the claims that cover these lanes are settled. A group kept for another worker is split as
--- well, so that several workers that start at once each get a share. promised: lanes are kept for
--- the worker, which should ask again soon.
+-- Splits a group for a worker that finds nothing to do. Half of the largest group that still has
+-- events to claim is kept for it, to claim there once the claims that cover these lanes are
+-- settled; also of a group kept for another worker, so that several that start at once each get a
+-- share. promised: lanes are kept for the worker, which should ask again soon.
 CREATE OR REPLACE FUNCTION @schema@._split_lanes(
     c @schema@.consumer, busy bigint, owner text, now timestamptz,
     INOUT ls @schema@.lane[], INOUT dirty boolean[], OUT promised boolean)

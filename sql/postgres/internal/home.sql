@@ -18,9 +18,9 @@ BEGIN
 END $outbox$;
 
 -- The place of the outbox, which lanes record (lane.home): cluster/sequence/file, for the sequence
--- of event numbers. If a lane has recorded another place, the outbox was moved, or the sequence was
--- changed: ALTER SEQUENCE and TRUNCATE ... RESTART IDENTITY always assign the sequence a new file,
--- and make sessions drop cached numbers.
+-- of event numbers. If it differs, the outbox was moved, or the sequence was changed: ALTER
+-- SEQUENCE and TRUNCATE ... RESTART IDENTITY assign it a new file, and make sessions drop cached
+-- numbers.
 CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text LANGUAGE sql VOLATILE
 RETURN concat(coalesce(@schema@._home(), '?'), '/',
               '@schema@.event_seq_seq'::regclass::oid, '/',
@@ -35,19 +35,16 @@ RETURN coalesce(home = here
 
 -- Checks whether this is still the outbox that its lanes know. Each result is NULL or a problem.
 --
--- moved: the outbox came from another cluster, so its transaction numbers mean nothing here, and
--- have to be replaced (rebaseline) before any session reads.
+-- moved: it came from another cluster, so its transaction numbers mean nothing here.
 --
--- numbers: event numbers started over below a number that a consumer knows (TRUNCATE ... RESTART
--- IDENTITY, setval, a cut-over by logical replication, which copies no sequences), so that a
--- position would skip new events. Or events were brought in with transaction numbers from another
--- cluster, or with their earlier ones (a restore of single tables): those would count as seen.
+-- numbers: they started over below one that a consumer knows (TRUNCATE ... RESTART IDENTITY,
+-- setval, logical replication, which copies no sequences), so that new events would be skipped; or
+-- events were brought in with transaction numbers that count as seen.
 --
 -- sequence: event numbers may not grow in the order they are taken (CACHE), or may end.
 --
--- It probes indexes and checks samples; rebaseline, which repairs this, reads all events. Most
--- consumers have the same position, so events are checked once for each position: a relay with a
--- thousand consumers calls this for each one that it registers.
+-- It probes indexes and checks samples, once for each position, because a relay with a thousand
+-- consumers calls this for each; rebaseline, which repairs this, reads all events.
 CREATE OR REPLACE FUNCTION @schema@._trouble(OUT moved text, OUT numbers text, OUT sequence text)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
@@ -74,14 +71,11 @@ BEGIN
         SELECT x.name, x.seq
         FROM (SELECT l.name, l.window_end AS seq FROM place l
               UNION ALL
-              SELECT c.name, greatest(p.seq, d.seq, r.seq)
-              FROM @schema@.consumer c
-              CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.parked x
-                                  WHERE x.consumer = c.name) p
-              CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.dead x
-                                  WHERE x.consumer = c.name) d
-              CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.receipt x
-                                  WHERE x.consumer = c.name) r) x
+              SELECT c.name, greatest(
+                         (SELECT max(x.seq) FROM @schema@.parked x WHERE x.consumer = c.name),
+                         (SELECT max(x.seq) FROM @schema@.dead x WHERE x.consumer = c.name),
+                         (SELECT max(x.seq) FROM @schema@.receipt x WHERE x.consumer = c.name))
+              FROM @schema@.consumer c) x
         ORDER BY x.seq DESC NULLS LAST LIMIT 1),
     -- Two events are checked for each position: the first that is new by its transaction, and the
     -- last up to the number reached. Neither may be both new and reached.
@@ -145,8 +139,8 @@ BEGIN
         numbers := format('the last event number given out is %s, but consumer "%s" knows %s',
                           head, k.name, k.seq);
     ELSIF top > head THEN
-        numbers := format('the last event number given out is %s, but there is an event %s',
-                          head, top);
+        numbers := format('the last event number given out is %s, but there is an event %s', head,
+                          top);
     ELSIF s.step < 1 THEN
         numbers := format('event numbers go backwards (INCREMENT %s)', s.step);
     ELSIF moved IS NULL THEN
@@ -188,10 +182,10 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Checks whether this is still the outbox that the lanes of a consumer know. wrong: why the outbox
--- has to be repaired first. repaired: it was repaired, and the turn has to start over. here: the
--- lanes have to record this as their place. moved: the lanes have recorded another place, so the
--- head read before the lock means nothing to them. Under _lock_consumer.
+-- Checks whether this is still the outbox that the lanes of a consumer know. wrong: it has to be
+-- repaired first. repaired: it was, and the turn has to start over. here: the place to record.
+-- moved: another place was recorded, so the head read before the lock means nothing. Under
+-- _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_home(
     ls @schema@.lane[], OUT wrong text, OUT repaired boolean, OUT here text, OUT moved boolean)
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -206,9 +200,8 @@ BEGIN
         PERFORM set_config('outbox.cluster', '', true);
     END IF;
     place := @schema@._here();
-    IF NOT EXISTS (SELECT 1 FROM unnest(ls) x WHERE NOT @schema@._at_home(x.home, place)) THEN
-        RETURN;
-    END IF;
+    PERFORM 1 FROM unnest(ls) x WHERE NOT @schema@._at_home(x.home, place);
+    IF NOT FOUND THEN RETURN; END IF;
 
     PERFORM @schema@._check_whole();
     trouble := @schema@._trouble();
@@ -230,9 +223,8 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Raises an error while an enabled subscription writes to table event. Events from logical
--- replication have transaction numbers of another cluster. The lanes here would consider them seen
--- and skip them, so no event is handed out while more may arrive.
+-- Raises an error while an enabled subscription writes to table event. Its events have transaction
+-- numbers of another cluster, and the lanes here would consider them seen.
 CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     name text := (SELECT min(s.subname)

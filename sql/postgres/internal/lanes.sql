@@ -74,10 +74,7 @@ BEGIN
                             'consumer again where you want it', c.name);
 END $outbox$;
 
--- Makes l the current row of its lane, instead of the version it was made from. Under
--- _lock_consumer.
---
--- It inserts a row instead of updating one: the newest version is then found at the end of the
+-- Makes l the current row of its lane. Under _lock_consumer. A new row is found at the end of the
 -- index, however many dead rows a long transaction keeps from being cleaned up.
 CREATE OR REPLACE FUNCTION @schema@._put_lane(l @schema@.lane) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$

@@ -1,13 +1,10 @@
--- Locks a consumer, so that one transaction at a time hands out or settles its events. The lock
--- lasts until the transaction ends. Returns how long it waited, because _clock stands still during
--- a statement. A consumer that does not exist is ignored.
+-- Locks a consumer, so that one transaction at a time hands out or settles its events. Returns how
+-- long it waited, because _clock stands still during a statement. A consumer that does not exist is
+-- ignored. It is a row lock: any role that can connect could take an advisory lock. Afterwards the
+-- caller must read in another statement, with a newer snapshot, which requires READ COMMITTED.
 --
--- It locks the consumer's row, which requires the right to change the row; any role that can
--- connect could take an advisory lock. After the lock the caller must read in another statement,
--- whose snapshot is newer than the lock. That requires READ COMMITTED.
---
--- A row lock is a write, and takes a transaction number. So a turn that only polls does not lock
--- (see _idle), and the head is read before it (see _claim_fresh).
+-- A row lock takes a transaction number. So a turn that only polls does not lock (see _idle), and
+-- the head is read before it (see _claim_fresh).
 CREATE OR REPLACE FUNCTION @schema@._lock_consumer(consumer text, brief boolean DEFAULT false)
 RETURNS interval LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN

@@ -1,11 +1,10 @@
--- Whether a payload matches a predicate, exactly as a relay decides it: src/event/filter.h has the
--- grammar, and a test compares the two. It returns NULL if SQL cannot decide: the predicate is not
--- valid, or asks for a NUL character, which PostgreSQL text cannot hold, or the database's encoding
--- is not UTF8 and the predicate or payload is not ASCII.
+-- Whether a payload matches a predicate, exactly as a relay decides it (src/event/filter.h; a test
+-- compares the two). NULL if SQL cannot decide: the predicate is not valid, or asks for a NUL
+-- character, or the encoding is not UTF8 and the predicate or payload is not ASCII.
 --
--- The predicate is read from left to right. Each level of parentheses has an element in each array:
--- any_before (an alternative before the last "or" holds), all_since (all factors since then hold),
--- and negated (a "not" applies to the next factor).
+-- It is read from left to right. Each level of parentheses has an element in each array: any_before
+-- (an alternative before the last "or" holds), all_since (all factors since then hold), and
+-- negated.
 CREATE OR REPLACE FUNCTION @schema@._wants(predicate text, payload json) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE

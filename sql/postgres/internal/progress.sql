@@ -1,8 +1,8 @@
 -- The progress of consumers, and which events they still need.
 
--- The seq up to which every one of a consumer's `lanes` lanes is past all events but late ones,
--- those of transactions that were running when a lane polled. NULL: rows of lane are missing. Past
--- next_floor, the seq of an event does not determine whether a lane has passed it.
+-- The seq up to which every one of a consumer's `lanes` lanes is past all events but late ones.
+-- NULL: rows of lane are missing. Past next_floor, a seq does not determine whether a lane passed
+-- it.
 CREATE OR REPLACE FUNCTION @schema@._low(consumer text, lanes int) RETURNS bigint
 LANGUAGE sql STABLE AS $outbox$
     SELECT min(CASE WHEN l.target IS NULL THEN l.floor
@@ -24,8 +24,7 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
           UNION ALL
           -- The position is past claimed events, but a claim may be taken over and read again.
           SELECT c.name, c.paused, greatest(k.floor, k.from_seq), 'claim', 1
-          FROM @schema@.consumer c
-          JOIN @schema@.claim k ON k.consumer = c.name AND k.lane >= 0
+          FROM @schema@.consumer c JOIN @schema@.claim k ON k.consumer = c.name AND k.lane >= 0
           UNION ALL
           -- Rows of lane are missing: the position is unknown, so the consumer may need all events.
           SELECT c.name, c.paused, 0, 'lost place', 0 FROM @schema@.consumer c
@@ -35,8 +34,7 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
           -- first other parked event is found in index order; an aggregate would read all of them.
           SELECT c.name, c.paused, p.seq - 1, 'parked', 0
           FROM @schema@.consumer c,
-               LATERAL (SELECT x.seq
-                        FROM @schema@.parked x
+               LATERAL (SELECT x.seq FROM @schema@.parked x
                         WHERE x.consumer = c.name
                           AND NOT EXISTS (SELECT 1 FROM @schema@.dead d
                                           WHERE d.consumer = x.consumer AND d.seq = x.seq)
@@ -105,13 +103,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
 $outbox$;
 
 -- How many events of a consumer are parked, claimed or not, and which has waited longest, at a cost
--- that does not grow with their number.
---
--- n is exact below 10,000. Above, it is extrapolated up to the last parked event, from the share of
--- the sequence numbers that the counted events have. Among the first 1,000 events, oldest_at is
--- when the oldest was emitted, and error is the error of the one that failed last. Among the 1,000
--- with the earliest due times, first_seq is the oldest event that waits for more than its
--- not_before, and overdue_at is when it could first have been delivered.
+-- that does not grow with their number. n is exact below 10,000, and extrapolated above. Of the
+-- first 1,000, oldest_at is when the oldest was emitted, and error that of the last failure. Of the
+-- 1,000 that are due first, first_seq is the oldest that waits for more than its not_before, and
+-- overdue_at when it could first have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._parked_summary(
     consumer text, OUT n bigint, OUT exact boolean, OUT oldest_at timestamptz, OUT error text,
     OUT failed_at timestamptz, OUT first_seq bigint, OUT first_attempts int,
@@ -129,9 +124,7 @@ BEGIN
     FROM (SELECT p.seq FROM @schema@.parked p
           WHERE p.consumer = $1 ORDER BY p.seq LIMIT 10000) s;
     exact := n < 10000;
-    IF n = 0 THEN
-        RETURN; -- the usual case
-    END IF;
+    IF n = 0 THEN RETURN; END IF; -- as usual
     IF NOT exact THEN
         SELECT p.seq INTO last FROM @schema@.parked p
         WHERE p.consumer = $1 ORDER BY p.seq DESC LIMIT 1;
@@ -154,15 +147,12 @@ BEGIN
 END $outbox$;
 
 -- The first max_rows events past the point up to which everything was handed out, in order of seq.
--- waits: the event waits to be claimed, because its lane is not past it and the type patterns
--- match. The payload predicate is not evaluated.
+-- waits: the event waits to be claimed. The payload predicate is not evaluated. Earlier events
+-- (fresh = false) are added: late ones, and those in claims of lanes, which are in flight (held)
+-- while the claim is live, and wait again after it. Parked events are not included. The work is
+-- bounded, except for claimed events, which workers hold in memory.
 --
--- It also returns earlier events (fresh = false): those of transactions that committed late, and
--- those in claims of lanes. The events of a claim are in flight (held) while the claim is live, and
--- wait again once it has expired. Parked events are not included: see _parked_summary. The work is
--- bounded whatever the backlog, except for claimed events, which workers hold in memory.
---
--- due is when an event could first have been delivered: created_at, or not_before if that is later.
+-- due is when an event could first have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._waiting(consumer text, max_rows int)
 RETURNS TABLE (seq bigint, type text, created_at timestamptz, due timestamptz, fresh boolean,
                waits boolean, held boolean) LANGUAGE sql STABLE
@@ -204,11 +194,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     WHERE k.consumer = _waiting.consumer AND k.lane >= 0
 $outbox$;
 
--- Counts the events of a consumer that are neither parked nor finished (see _waiting). n of them
--- wait to be claimed, and held are in live claims of lanes. At most max_rows events are scanned.
--- Unless those were all (exact), n is extrapolated up to the last seq assigned. oldest_at and
--- held_at are when the oldest waiting and the oldest held event were emitted, overdue_at when the
--- first of all could have been delivered.
+-- Counts the events of a consumer that are neither parked nor finished (see _waiting): n wait to be
+-- claimed, held are in live claims of lanes. At most max_rows are scanned; unless those were all
+-- (exact), n is extrapolated up to the last seq assigned. oldest_at and held_at are when the oldest
+-- of each was emitted, overdue_at when the first could have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._backlog(
     consumer text, max_rows int,
     OUT n bigint, OUT exact boolean, OUT scanned bigint, OUT oldest_at timestamptz,

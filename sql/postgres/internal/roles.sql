@@ -1,11 +1,9 @@
 -- The caller's role, tenant and rights.
 
--- The role whose rights count. In a SECURITY DEFINER function current_user is the function's owner,
--- so _caller returns the role that is logged in, or the one set by SET ROLE. Such a function can
--- change neither.
---
--- The server runs some functions as their owner, such as those of an index. The session that runs
--- one may be a superuser's, and its role is returned: see _admit.
+-- The role whose rights count. In a SECURITY DEFINER function current_user is its owner, so _caller
+-- returns the role that is logged in, or set by SET ROLE; such a function can change neither. The
+-- server runs some functions as their owner, such as those of an index: there the role is the
+-- session's, maybe a superuser's (see _admit).
 CREATE OR REPLACE FUNCTION @schema@._caller() RETURNS name LANGUAGE sql STABLE
 RETURN CASE WHEN current_setting('role') = 'none' THEN session_user
             ELSE current_setting('role')::name END;
@@ -28,9 +26,8 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_'), -1) || '%']
             ELSE ARRAY[replace(granted, '_', E'\\_'), replace(granted, '_', E'\\_') || '.%'] END;
 
--- Patterns for LIKE of the consumers that a role may see, or NULL for all. Operators, and roles
--- that were granted the tables by hand, see all of them. A worker sees its own. The function runs
--- with the rights of its caller, and answers only about the caller (works_here).
+-- Patterns for LIKE of the consumers that a role may see, or NULL for all: operators, and roles
+-- that were granted the tables by hand. It answers only about the caller (works_here).
 CREATE OR REPLACE FUNCTION @schema@._sees(who name) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name is schema-qualified.
@@ -50,13 +47,10 @@ BEGIN
     RETURN CASE WHEN '%' OPERATOR(pg_catalog.=) ANY (names) THEN NULL ELSE names END;
 END $outbox$;
 
--- The tenant that a role acts for on this connection; '' is the platform, which has access to every
--- tenant. A role that is bound to one tenant acts for it, regardless of the connection's setting
--- outbox.tenant. A role that is bound to several acts for the one that the connection names; NULL
--- if the connection names none of them.
---
--- The function runs with the rights of its caller. About itself, a role learns from the view
--- held_here. Only a role that may read table held can ask about others.
+-- The tenant that a role acts for on this connection; '' is the platform, which has access to all.
+-- A role that is bound to one tenant acts for it; one that is bound to several, for the one that
+-- the connection names; NULL: it names none. About itself, a role learns from the view held_here;
+-- only a role that may read table held can ask about others.
 CREATE OR REPLACE FUNCTION @schema@._acting_for(who name) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name is schema-qualified.
@@ -115,18 +109,14 @@ BEGIN
     END IF;
 END $outbox$;
 
--- Checks the caller of a wrapper (internal/wrappers.sql). The server decides which roles may call
--- the wrapper (EXECUTE, see _rights); _admit decides for which consumer and tenant. part is the
--- part that the caller must have: 'consumer' for this consumer, or 'operator'. Raises an error
--- without it.
+-- Checks the caller of a wrapper (internal/wrappers.sql): the server decides which roles may call
+-- it (_rights), _admit for which consumer and tenant. part: the caller must have the part
+-- 'consumer' for this consumer, or 'operator', else it is an error. Returns whether the consumer
+-- belongs to the caller's tenant, or does not exist yet. Afterwards outbox.tenant names the tenant
+-- that the caller acts for.
 --
--- Returns whether the consumer belongs to the caller's tenant, or does not exist yet. A consumer of
--- another tenant is treated as if it did not exist. Afterwards the setting outbox.tenant names the
--- tenant that the caller acts for, even if the caller did not set it.
---
--- The owner and superusers need no wrapper, so their sessions are refused. Such a session may be
--- running a function of an unrelated role, for example in an index on that role's table. _caller
--- returns the session's role even then, and the other role must not use its rights.
+-- The owner and superusers need no wrapper, so their sessions are refused: such a session may be
+-- running a function of an unrelated role, in an index on its table, which must not use its rights.
 CREATE OR REPLACE FUNCTION @schema@._admit(part text, consumer text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE

@@ -1,11 +1,9 @@
 -- Triggers of the outbox's tables.
 
--- Records the idempotency key of an inserted event. If the key was used with the same content, the
--- row is left out: INSERT reports 0 rows, and RETURNING returns none. If it was used with another
--- type, aggregate or payload, an error is raised. If another open transaction uses the same key,
--- this one waits for it, and uses the key if the other is rolled back.
---
--- trim deletes a key with its event or later. Each tenant has its own.
+-- Records the idempotency key of an inserted event. If it was used with the same content, the row
+-- is left out: INSERT reports 0 rows. With another type, aggregate or payload it is an error. If
+-- another open transaction uses the key, this one waits for it. trim deletes a key with its event
+-- or later.
 CREATE OR REPLACE FUNCTION @schema@._take_key() RETURNS trigger
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE -- Every name is schema-qualified.
@@ -42,11 +40,9 @@ END $outbox$;
 CREATE OR REPLACE TRIGGER take_key BEFORE INSERT ON @schema@.event
     FOR EACH ROW WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION @schema@._take_key();
 
--- Refuses statements that would change or delete events, including INSERT ... ON CONFLICT DO
--- UPDATE. trim and rebaseline set outbox.change_events for such a statement, and so does an owner
--- who has to delete an event (docs/operations.md).
---
--- It runs once for a statement. It does not run for replicated or restored rows.
+-- Refuses statements that would change or delete events, unless outbox.change_events is set, as
+-- trim, rebaseline and an owner who has to delete an event do (docs/operations.md). It does not run
+-- for replicated or restored rows.
 CREATE OR REPLACE FUNCTION @schema@._insert_only() RETURNS trigger
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN -- Every name is schema-qualified.

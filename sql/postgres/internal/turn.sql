@@ -43,9 +43,7 @@ BEGIN
     IF r.place IS NULL THEN
         SELECT m.value INTO there FROM @schema@.meta m WHERE m.name = 'schema_version';
         IF there <> knows::text THEN
-            IF q.epoch = 0 THEN
-                PERFORM @schema@._refuse_version(knows);
-            END IF;
+            PERFORM @schema@._refuse_version(knows) WHERE q.epoch = 0;
             q.max_events := 0;
         END IF;
         r := @schema@._turn_full(q, head);

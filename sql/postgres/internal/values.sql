@@ -7,11 +7,9 @@
 CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
 RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP);
 
--- A new event id, as the default of event.id, for callers that may not read events.
---
--- It is a random UUID (version 4) whose first 16 digits are replaced by the time and the version:
--- 48 bits of milliseconds since 1970, then 12 bits of their fraction, so that ids grow within a
--- millisecond, too. Generating an id and inserting a row takes longer than a microsecond.
+-- A new event id, as the default of event.id, for callers that may not read events: a random UUID
+-- whose first 16 digits are replaced by 48 bits of milliseconds since 1970, the version, and 12
+-- bits of their fraction, so that ids grow.
 CREATE OR REPLACE FUNCTION @schema@._uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN overlay(gen_random_uuid()::text,
                overlay(lpad(to_hex((date_part('epoch', clock_timestamp()) * 4096000)::bigint),

@@ -1,8 +1,7 @@
--- SECURITY DEFINER wrappers. Through them, a role without write access to the tables works with the
--- rights of the tables' owner: a worker on its own consumers (_worker_*), an operator on any
--- (_operator_*). Each wrapper checks the caller with _admit, and then calls the function that it is
--- named after. That function calls its wrapper if its caller may not write. A consumer of another
--- tenant is treated as if it did not exist.
+-- SECURITY DEFINER wrappers, through which roles without write access work with the rights of the
+-- tables' owner: a worker on its own consumers (_worker_*), an operator on any (_operator_*). Each
+-- checks the caller with _admit, and calls the function that it is named after. A consumer of
+-- another tenant is treated as if it did not exist.
 
 CREATE OR REPLACE FUNCTION @schema@._worker_register(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
@@ -37,9 +36,7 @@ END $outbox$;
 CREATE OR REPLACE FUNCTION @schema@._worker_report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    IF @schema@._admit('consumer', consumer) THEN
-        PERFORM @schema@._report(consumer, said);
-    END IF;
+    PERFORM @schema@._report(consumer, said) WHERE @schema@._admit('consumer', consumer);
 END $outbox$;
 
 CREATE OR REPLACE FUNCTION @schema@._worker_turn(q @schema@._request, knows int)

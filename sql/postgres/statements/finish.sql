@@ -1,12 +1,10 @@
 -- finish runs after all functions and views are installed. It sets the functions' search_paths,
 -- grants and revokes their use, and records what is installed.
 
--- A function without its own search_path looks up names in that of its caller. A role that may
--- create objects there could have them run, with the caller's rights, instead of what it means.
---
--- Two kinds of functions need no path, and can be inlined: those whose names were bound when they
--- were created (RETURN, BEGIN ATOMIC), and those that qualify every name, and are marked as such.
--- pg_temp is listed last, because it is searched first if it is not listed.
+-- A function without its own search_path uses its caller's, where another role could have created
+-- objects that run with the caller's rights. Functions need no path if their names are bound
+-- (RETURN, BEGIN ATOMIC), or all qualified and marked so. pg_temp is searched first unless listed
+-- last.
 DO $outbox$
 DECLARE
     f record;

@@ -37,11 +37,9 @@ JOIN @schema@._floors() o ON o.consumer = c.name;
 COMMENT ON VIEW @schema@.consumer_status IS 'the status of every consumer';
 
 -- delivery shows the state of every kept event for every consumer whose type patterns match it, or
--- matched when it was handed out. Those of an expired claim are pending, or failed.
---
--- A predicate on the payload is evaluated as in a relay (_wants). Where SQL cannot evaluate it, the
--- column predicate has its text, and an event that the consumer is past is `unknown`: delivered or
--- skipped. `outbox events` can always evaluate it.
+-- matched when it was handed out. Where SQL cannot evaluate a predicate (_wants), the column
+-- predicate has its text, and an event that the consumer is past is `unknown`: delivered or
+-- skipped.
 CREATE OR REPLACE VIEW @schema@.delivery WITH (security_invoker = true) AS
 SELECT e.seq, e.id::uuid AS event_id, e.type, c.name AS consumer, w.state,
        coalesce(p.attempts, d.attempts, 0) AS attempts,
@@ -125,10 +123,8 @@ WHERE h.wanted OR f.wanted OR p.seq IS NOT NULL OR d.seq IS NOT NULL OR x.seq IS
 COMMENT ON VIEW @schema@.delivery IS 'the state of every event for every consumer';
 
 -- held_here and works_here show what was granted to their reader. Row-level security reads them in
--- every statement, for roles that may have no right on the underlying tables.
---
--- The views read those tables with their owner's rights, but current_user is the reader. As
--- security barriers they never run a function of the reader on a row that the reader may not see.
+-- every statement. They have their owner's rights, but current_user is the reader; as security
+-- barriers they run no function of the reader on rows that it may not see.
 
 -- held_here has the tenants that the reader is bound to.
 CREATE OR REPLACE VIEW @schema@.held_here WITH (security_barrier = true) AS
