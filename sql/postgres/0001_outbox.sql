@@ -35,10 +35,9 @@ CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE
 
 -- ---- limits of an event, checked on every path (docs/reference.md) ----
 
--- The limits are domains, because the checks of a domain are prepared once per connection; a CHECK on the table is prepared for
--- every INSERT, and costs more than the row itself. Preparing a call in a check takes as long as calling it. A function checks a
--- field that is rarely given: a call is prepared faster than a condition. Names in them are qualified, because setting the
--- search_path takes longer than everything else.
+-- The limits are domains, whose checks are prepared once per connection; a CHECK on the table is prepared for every INSERT, and
+-- costs more than the row itself. A function checks a field that is rarely given: a call is prepared faster than a condition.
+-- Its names are qualified, because setting the search_path takes longer than everything else.
 CREATE FUNCTION @schema@._headers_fit(headers json) RETURNS boolean -- not jsonb, which keeps only the last of duplicate names
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
 BEGIN -- Every name is schema-qualified.
@@ -165,8 +164,8 @@ COMMENT ON TABLE @schema@.idempotency IS 'idempotency keys of emitted events';
 
 -- ---- consumers and their progress ----
 
--- start_seen, start_floor: the start of the consumer; events that these show precede it, and never were the consumer's.
--- start_also: further such seqs, which a snapshot can no longer express (see _rebase_shown).
+-- start_seen, start_floor: events that these show precede the start of the consumer. start_also: further such seqs
+-- (_rebase_shown).
 CREATE TABLE @schema@.consumer (
     name        text PRIMARY KEY,
     events      text NOT NULL,                 -- type patterns, '' for all
@@ -187,9 +186,8 @@ CREATE TABLE @schema@.consumer (
 );
 COMMENT ON TABLE @schema@.consumer IS 'consumers of the outbox';
 
--- All settings a consumer has had since the first change; the highest generation is in force. A worker may not restore
--- replaced settings: restarted with an old configuration, it would skip events that the newer filter selects. Rows are
--- written at the first change; a consumer that never changed has none.
+-- All settings a consumer has had since the first change; the highest generation is in force. A worker may not restore replaced
+-- settings: with an old configuration, it would skip events that the newer filter selects.
 CREATE TABLE @schema@.setting (
     consumer   text NOT NULL,
     generation int NOT NULL,
@@ -203,9 +201,8 @@ CREATE TABLE @schema@.setting (
 );
 COMMENT ON TABLE @schema@.setting IS 'the settings a consumer has had';
 
--- Former filters of a consumer, each with the progress of the lanes when it was replaced: it applied to the events handed out
--- by then. n grows; the first filter that covers an event counts. epoch: claims up to it were made under this filter. No event
--- past head was handed out under it, so trimming knows when it is no longer needed.
+-- Former filters of a consumer, with the progress of the lanes when each was replaced: it applied to the events handed out by
+-- then, none past head, and to claims up to epoch. n grows; the first filter that covers an event counts.
 CREATE TABLE @schema@.former_filter (
     consumer  text NOT NULL,
     n         bigint NOT NULL,
@@ -226,12 +223,11 @@ CREATE TABLE @schema@.former_filter (
 COMMENT ON TABLE @schema@.former_filter IS 'former filters of consumers, and how far each was applied';
 
 -- The progress of a consumer. Events that `seen` shows are done with. If a window is open, the other events that `target` shows
--- are handed out in seq order; events up to pos were handed out already. No event of a transaction begun after `seen` has a seq
--- up to `floor`; none that `target` shows is past window_end. Lane -1 stands for the parked events. Each change is a new row
--- with the next version, and the old one is deleted: the newest is found at the end of the index however many dead rows a long
--- transaction keeps alive. No live claim of the consumer has an epoch below claims_from. Lanes at the same position share a row
--- (leader, members; see internal/groups.sql). home: the cluster, the sequence of event numbers, and that sequence's file (see
--- internal/home.sql). due_from only grows, as epochs do: index entries of completed retries precede those of waiting ones.
+-- are handed out in seq order, so far up to pos. No event of a transaction begun after `seen` has a seq up to `floor`; none
+-- that `target` shows is past window_end. Lane -1 stands for the parked events. Each change is a new row with the next version,
+-- found at the end of the index however many dead rows a long transaction keeps alive. No live claim has an epoch below
+-- claims_from. Lanes at the same position share a row (internal/groups.sql). due_from only grows, so that index entries of
+-- completed retries precede those of waiting ones.
 CREATE TABLE @schema@.lane (
     consumer    text NOT NULL,
     lane        int NOT NULL,
@@ -326,8 +322,7 @@ CREATE TABLE @schema@.dead (
 );
 COMMENT ON TABLE @schema@.dead IS 'dead letters, per consumer';
 
--- How single events ended for a consumer, if positions and filters do not determine it: a row per dropped dead letter, or per
--- event that a worker reported as skipped. Both are rare, and the row is deleted with its event (see trim).
+-- How single events ended for a consumer, if positions and filters do not determine it. Such a row is deleted with its event.
 CREATE TABLE @schema@.ended (
     seq      bigint NOT NULL,
     consumer text NOT NULL,
@@ -336,10 +331,9 @@ CREATE TABLE @schema@.ended (
 );
 COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not determine it';
 
--- Samples record when a consumer passed an event: at that time it was done with every event up to seq that `seen` shows, and
--- with all before it. trim takes one now and then (functions/trim.sql), and deletes those no longer needed, so there are about
--- 170 for a consumer, however many events there are. An event past the samples counts as not delivered yet: a lost sample keeps
--- events longer, and never deletes one too early. The samples of consumer '' are of all consumers.
+-- Samples of when a consumer ('': all) was done with every event up to seq that `seen` shows, and with all before it. trim
+-- takes one now and then (functions/trim.sql), and deletes those no longer needed, so there are about 170 for a consumer. A
+-- lost sample keeps events longer, and never deletes one too early.
 CREATE TABLE @schema@.passed (
     consumer text NOT NULL,
     seq      bigint NOT NULL,
@@ -412,9 +406,8 @@ COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became w
 
 -- ---- roles and tenants: only the owner writes to the tables; workers and operators call functions that check them ----
 
--- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; a name that ends in * stands for
--- all with that prefix. Roles are recorded by name, as in a dump; whether a role has the part is determined by its rights, so a
--- role created again under an old name has none. See internal/roles.sql.
+-- Which consumers a role may work on: a name, also for its handlers (name.handler), or a prefix and *. Whether a role has the
+-- part is determined by its rights, so a role created again under an old name has none. See internal/roles.sql.
 CREATE TABLE @schema@.worker (
     role     text NOT NULL,
     consumer text NOT NULL,
@@ -429,9 +422,9 @@ CREATE TABLE @schema@.held (
 );
 COMMENT ON TABLE @schema@.held IS 'roles that are held to a tenant';
 
--- A connection that says which tenant it works for (SET outbox.tenant) sees only that tenant's events and consumers; a
--- connection without it is the platform's, which sees all. Row-level security does not apply to the owner of the tables and to
--- superusers. The tenant is determined once per statement.
+-- A connection that says which tenant it works for (SET outbox.tenant) sees only that tenant's events and consumers; another
+-- one is the platform's. Row-level security does not apply to the owner and to superusers. The tenant is determined once per
+-- statement.
 CREATE POLICY tenant ON @schema@.event FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 CREATE POLICY tenant ON @schema@.idempotency FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 CREATE POLICY given ON @schema@.idempotency FOR UPDATE USING ((SELECT @schema@._acting_for(current_user)) = tenant);
@@ -446,9 +439,8 @@ CREATE POLICY emit ON @schema@.idempotency FOR INSERT WITH CHECK (
          THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
          ELSE @schema@._acting_for(current_user) = tenant END);
 
--- A consumer is visible to its tenant, and to workers that may work on it. All records about a consumer are visible to the
--- roles that see the consumer. That includes dead letters: those of the platform's consumers are visible to the platform alone;
--- otherwise a tenant could mark them as sent back without sending them.
+-- A consumer is visible to its tenant, and to workers that may work on it, and with it all records about it. Dead letters of
+-- the platform's consumers are visible to it alone: a tenant could mark them as sent back without sending them.
 CREATE POLICY tenant ON @schema@.consumer USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant)
     AND ((SELECT @schema@._sees(current_user)) IS NULL OR name LIKE ANY ((SELECT @schema@._sees(current_user))::text[])));
 DO $outbox$

@@ -33,9 +33,7 @@ BEGIN
     adopted := @schema@._adopted(tab) IS NULL;
     PERFORM @schema@._adopt_decided(tab, NOT adopted, existing);
     PERFORM @schema@._adopt_columns(tab, shape, columns);
-    IF mark IS NOT NULL THEN
-        marked := @schema@._adopt_mark(tab, mark, consumer);
-    END IF;
+    IF mark IS NOT NULL THEN marked := @schema@._adopt_mark(tab, mark, consumer); END IF;
     IF NOT adopted THEN
         changed := @schema@._adopt_trigger(tab, shape, columns) OR marked;
         RETURN;

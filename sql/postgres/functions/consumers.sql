@@ -51,9 +51,7 @@ BEGIN
 
     -- New lanes begin at the present end of the events, which has to be read before any change.
     new_lanes := (c.ordering, c.lanes) IS DISTINCT FROM (register.ordering, register.lanes);
-    IF new_lanes THEN
-        l := @schema@._lane_at_end();
-    END IF;
+    IF new_lanes THEN l := @schema@._lane_at_end(); END IF;
     PERFORM @schema@._keep_filter(c)
     WHERE (c.events, c.predicate) IS DISTINCT FROM (register.events, register.predicate);
     UPDATE @schema@.consumer x
@@ -165,9 +163,8 @@ BEGIN
 
     INSERT INTO @schema@.consumer (name, events, type_like, predicate, ordering, lanes, retry,
                                    start_seen, start_floor, marks)
-    VALUES (_make_consumer.consumer, _make_consumer.events,
-            @schema@._type_like(_make_consumer.events), _make_consumer.predicate,
-            _make_consumer.ordering, _make_consumer.lanes, _make_consumer.retry, l.seen, l.floor,
+    VALUES (consumer, events, @schema@._type_like(events), predicate, ordering, lanes, retry,
+            l.seen, l.floor,
             EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = _make_consumer.consumer))
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
@@ -333,9 +330,8 @@ BEGIN
     WHERE x.consumer = c.name
       AND (x.generation = old.generation OR x.generation <= last.generation - 99);
     INSERT INTO @schema@.setting
-    VALUES (c.name, last.generation + 1, _replace_settings.events, _replace_settings.predicate,
-            _replace_settings.ordering, _replace_settings.lanes, @schema@._clock(),
-            _replace_settings.by_whom);
+    VALUES (c.name, last.generation + 1, events, predicate, ordering, lanes, @schema@._clock(),
+            by_whom);
     PERFORM @schema@._wakeup_notify_all(); -- for workers that sleep with the old settings
 END $outbox$;
 

@@ -269,8 +269,7 @@ BEGIN
     first := coalesce(first, greatest((SELECT max(e.seq) FROM @schema@.event e), c.start_floor) + 1,
                       1);
     SELECT array_agg(e.seq) INTO also
-    FROM @schema@.event e
-    JOIN @schema@._lanes(c.name, c.lanes) l
+    FROM @schema@.event e JOIN @schema@._lanes(c.name, c.lanes) l
       ON l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
     WHERE e.seq > first AND e.seq <= l.floor
       AND @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
@@ -285,8 +284,7 @@ BEGIN
           AND NOT @schema@._handed_out(f.seen, f.floor, f.target, f.pos, e.xid, e.seq);
         first := coalesce(first, f.head + 1);
         SELECT array_agg(e.seq) INTO also
-        FROM @schema@.event e
-        JOIN @schema@._lanes(c.name, c.lanes) l
+        FROM @schema@.event e JOIN @schema@._lanes(c.name, c.lanes) l
           ON l.lane = @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id)
         WHERE e.seq > first AND e.seq <= l.floor
           AND @schema@._lane_of(f.lanes, e.seq, e.aggregate_type, e.aggregate_id) = f.lane
@@ -350,9 +348,8 @@ BEGIN
     FOR e IN SELECT x.seq, x.xid, x.id FROM @schema@.event x
              WHERE began IS NOT NULL
                AND CASE WHEN x.seq > known THEN x.created_at >= began
-                        WHEN files THEN
-                            @schema@._began_again(x.xid, x.seq)
-                            OR (x.created_at >= began AND @schema@._may_be_again(x.xid, x.seq))
+                        WHEN files THEN @schema@._began_again(x.xid, x.seq)
+                             OR (x.created_at >= began AND @schema@._may_be_again(x.xid, x.seq))
                         ELSE @schema@._written_here(x.xmin, x.xid, x.created_at < born,
                                                     x.seq <= head AND head < known) END
              ORDER BY x.seq LOOP

@@ -143,9 +143,7 @@ DECLARE
     is_foreign boolean; -- an unrelated session has either lock
 BEGIN
     IF pg_try_advisory_lock(k) THEN
-        IF listening THEN
-            PERFORM pg_advisory_unlock_shared(k # 1);
-        END IF;
+        IF listening THEN PERFORM pg_advisory_unlock_shared(k # 1); END IF;
         RETURN 'holder';
     END IF;
     listening := CASE WHEN listening THEN true ELSE pg_try_advisory_lock_shared(k # 1) END;

@@ -17,9 +17,7 @@ BEGIN
     END;
 
     -- With a schema it is clear which table is meant.
-    IF cardinality(parts) > 1 THEN
-        found := to_regclass(source);
-    END IF;
+    IF cardinality(parts) > 1 THEN found := to_regclass(source); END IF;
     IF found IS NULL THEN
         -- Outbox means the table outbox, as in SQL, if it exists; otherwise the table "Outbox".
         SELECT array_agg(c.oid::regclass ORDER BY n.nspname) INTO all_found

@@ -8,11 +8,11 @@ DECLARE
     keys name[] := @schema@._adopt_keys(tab, col, consumer);
 BEGIN
     INSERT INTO @schema@.marking AS m (tab, consumer, col, keys)
-    VALUES (_adopt_mark.tab, _adopt_mark.consumer, _adopt_mark.col, keys)
+    VALUES (tab, consumer, col, keys)
     -- A table has one mark. A new one replaces it, together with its error.
     ON CONFLICT ON CONSTRAINT marking_tab_key DO UPDATE
-    SET consumer = excluded.consumer, col = excluded.col, keys = excluded.keys,
-        error = NULL, error_at = NULL
+    SET consumer = excluded.consumer, col = excluded.col, keys = excluded.keys, error = NULL,
+        error_at = NULL
     WHERE (m.consumer, m.col, m.keys)
           IS DISTINCT FROM (excluded.consumer, excluded.col, excluded.keys);
     IF NOT FOUND THEN RETURN false; END IF;
@@ -48,7 +48,6 @@ DECLARE
     owner name := @schema@._owner();
     why text := @schema@._adopt_trusts(tab);
     keys name[];
-    stamp text;
 BEGIN
     IF coalesce(consumer, '') !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
         RAISE EXCEPTION 'marking rows needs the name of the consumer whose delivery counts; '
@@ -56,8 +55,7 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = '1 to 63 characters of A-Z a-z 0-9 _ . -';
     END IF;
 
-    stamp := @schema@._adopt_stamp(tab, col);
-    IF stamp IS NULL THEN
+    IF @schema@._adopt_stamp(tab, col) IS NULL THEN
         RAISE EXCEPTION 'table % has no column %, which would be marked; its columns are %',
             tab, quote_ident(col),
             (SELECT string_agg(a.attname, ', ' ORDER BY a.attnum)
@@ -87,8 +85,7 @@ BEGIN
     SELECT array_agg(a.attname ORDER BY k.n) INTO keys
     FROM (SELECT i.indkey, i.indnkeyatts
           FROM pg_catalog.pg_index i
-          WHERE i.indrelid = tab
-            AND i.indisunique AND i.indimmediate AND i.indisvalid
+          WHERE i.indrelid = tab AND i.indisunique AND i.indimmediate AND i.indisvalid
             AND i.indpred IS NULL AND i.indexprs IS NULL
             AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute x
                             WHERE x.attrelid = tab AND NOT x.attnotnull
@@ -98,9 +95,8 @@ BEGIN
     JOIN pg_catalog.pg_attribute a ON a.attrelid = tab AND a.attnum = k.attnum;
     IF keys IS NULL THEN
         RAISE EXCEPTION 'rows of table % cannot be marked: it has no primary key to identify them',
-            tab
-            USING ERRCODE = 'OB004',
-                  HINT = 'add one, or a unique index on columns that are NOT NULL';
+            tab USING ERRCODE = 'OB004',
+                      HINT = 'add one, or a unique index on columns that are NOT NULL';
     END IF;
     RETURN keys;
 END $outbox$;

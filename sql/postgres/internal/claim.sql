@@ -171,9 +171,7 @@ BEGIN
         END IF;
     ELSE
         n := 0;
-        IF NOT whole THEN
-            span := span * c.lanes;
-        END IF;
+        IF NOT whole THEN span := span * c.lanes; END IF;
         IF c.type_like IS NOT NULL OR NOT whole OR c.tenant <> '' THEN
             -- Reading rejected events takes time, too.
             span := least(span, most);
@@ -220,9 +218,7 @@ BEGIN
                                      'transactions from before that', known, c.name);
                     RETURN;
                 END IF;
-                IF fed THEN
-                    PERFORM @schema@._check_fed();
-                END IF;
+                IF fed THEN PERFORM @schema@._check_fed(); END IF;
             END IF;
 
             step := @schema@._window_step(l.seen, l.floor, l.target, l.pos, l.window_end, most,
@@ -265,9 +261,7 @@ BEGIN
                 l.pos := least(start, l.window_end); -- a late event from before the start
             ELSE
                 last := least(first + span - 1, l.window_end);
-                IF upto > l.pos THEN
-                    last := least(last, upto);
-                END IF;
+                IF upto > l.pos THEN last := least(last, upto); END IF;
                 SELECT count(*), max(x.seq) INTO n, first
                 FROM (SELECT w.seq
                       FROM @schema@._window_events(l.seen, l.floor, l.target, l.pos, last,

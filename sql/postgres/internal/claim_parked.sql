@@ -178,9 +178,7 @@ BEGIN
                            AND p.key <> 0
                          ORDER BY y.key, y.seq LIMIT max_events)) x
           LIMIT max_events) f;
-    IF odd THEN
-        seqs := NULL;
-    END IF;
+    IF odd THEN seqs := NULL; END IF;
 END $outbox$;
 
 -- Puts the parked events at `rows` into claim k. It returns their seqs, in order, and the history
@@ -237,8 +235,6 @@ DECLARE
               ORDER BY p.seq LIMIT 4 * n) x
         WHERE x.claim = k.epoch);
 BEGIN
-    IF cardinality(rows) < n THEN
-        rows := @schema@._claimed_rows(k);
-    END IF;
+    IF cardinality(rows) < n THEN rows := @schema@._claimed_rows(k); END IF;
     RETURN rows;
 END $outbox$;

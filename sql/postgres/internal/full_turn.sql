@@ -103,9 +103,7 @@ BEGIN
                 dirty[i] := true;
             END LOOP;
         END IF;
-        IF home.moved THEN
-            head := NULL;
-        END IF;
+        IF home.moved THEN head := NULL; END IF;
     END IF;
 
     SELECT bool_or(x.locked_until <= now), bool_or(x.locked_until > now + x.lease + slack),
@@ -168,9 +166,7 @@ BEGIN
         RETURN r;
     END IF;
     r.wait_ms := @schema@._ms_until(due, now);
-    IF c.marks THEN
-        PERFORM @schema@._mark_adopted(c);
-    END IF;
+    IF c.marks THEN PERFORM @schema@._mark_adopted(c); END IF;
     RETURN r;
 END $outbox$;
 
@@ -184,13 +180,9 @@ CREATE OR REPLACE FUNCTION @schema@._turn_repair(
 DECLARE
     delivered_whole boolean := q.outcomes = '[]' AND q.release_from = 0;
 BEGIN
-    IF delivered_whole THEN
-        r.lost := NOT @schema@._settle_only(c, q, now);
-    END IF;
+    IF delivered_whole THEN r.lost := NOT @schema@._settle_only(c, q, now); END IF;
     PERFORM @schema@._repair_outbox(wrong) WHERE wrong IS NOT NULL;
-    IF NOT delivered_whole THEN
-        r.lost := NOT @schema@._settle_only(c, q, now);
-    END IF;
+    IF NOT delivered_whole THEN r.lost := NOT @schema@._settle_only(c, q, now); END IF;
     r.skipped := true;
     r.wait_ms := -1;
 END $outbox$;
@@ -324,9 +316,7 @@ BEGIN
                     r.floor := ls[i].floor;
                     r.target := ls[i].target;
                     r.window_end := ls[i].window_end;
-                    IF meets.upto > r.to_seq THEN
-                        r.window_end := meets.upto;
-                    END IF;
+                    IF meets.upto > r.to_seq THEN r.window_end := meets.upto; END IF;
                     r.members := @schema@._members(ls[i].members, i - 2);
                     r.quiet := r.members = @schema@._all_lanes(c.lanes) AND NOT parked
                                AND r.n < q.max_events AND r.to_seq >= r.window_end;
@@ -350,9 +340,7 @@ BEGIN
     IF taken <> 0 AND c.lanes > 1 AND NOT at_work AND NOT r.skipped THEN
         SELECT y.ls, y.dirty, y.promised INTO ls, dirty, promised
         FROM @schema@._split_lanes(c, taken, q.owner, now, ls, dirty) y;
-        IF promised THEN
-            due := least(due, now + interval '50 milliseconds');
-        END IF;
+        IF promised THEN due := least(due, now + interval '50 milliseconds'); END IF;
     END IF;
 
     -- If an answer was lost, the worker waits for its own claim as for another worker's.

@@ -45,31 +45,24 @@ CREATE OR REPLACE FUNCTION @schema@._join_lanes(
     INOUT ls @schema@.lane[], INOUT dirty boolean[]) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane := ls[lead + 2];
-    o @schema@.lane;
-    joined bigint := 0;
+    joined bigint;
 BEGIN
-    FOR i IN 2 .. array_length(ls, 1) LOOP
-        o := ls[i];
-        CONTINUE WHEN o.lane = lead OR o.leader IS NOT NULL
-                   OR @schema@._members(o.members, o.lane) & busy <> 0
-                   OR @schema@._is_kept(o, owner, now)
-                   OR NOT @schema@._same_place(l, o);
-        joined := joined | @schema@._members(o.members, o.lane);
-    END LOOP;
-    IF joined = 0 THEN RETURN; END IF;
+    SELECT bit_or(@schema@._members(o.members, o.lane)) INTO joined
+    FROM unnest(ls) o
+    WHERE o.lane >= 0 AND o.lane <> lead AND o.leader IS NULL
+      AND @schema@._members(o.members, o.lane) & busy = 0
+      AND NOT @schema@._is_kept(o, owner, now) AND @schema@._same_place(l, o);
+    IF joined IS NULL THEN RETURN; END IF;
 
     FOR i IN 2 .. array_length(ls, 1) LOOP
         CONTINUE WHEN (joined >> (i - 2)) & 1 = 0;
-        o := ls[i];
-        o.leader := lead;
-        o.members := NULL;
-        o.kept_for := NULL;
-        o.kept_until := NULL;
-        ls[i] := o;
+        ls[i].leader := lead;
+        ls[i].members := NULL;
+        ls[i].kept_for := NULL;
+        ls[i].kept_until := NULL;
         dirty[i] := true;
     END LOOP;
-    l.members := @schema@._members(l.members, l.lane) | joined;
-    ls[lead + 2] := l;
+    ls[lead + 2].members := @schema@._members(l.members, l.lane) | joined;
     dirty[lead + 2] := true;
 END $outbox$;
 
@@ -138,8 +131,7 @@ BEGIN
         ls[n + 2] := o;
         dirty[n + 2] := true;
     END LOOP;
-    l.members := l.members & ~part;
-    ls[from_lane + 2] := l;
+    ls[from_lane + 2].members := l.members & ~part;
     dirty[from_lane + 2] := true;
     promised := true;
 END $outbox$;

@@ -22,8 +22,7 @@ END $outbox$;
 -- SEQUENCE and TRUNCATE ... RESTART IDENTITY assign it a new file, and make sessions drop cached
 -- numbers.
 CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text LANGUAGE sql VOLATILE
-RETURN concat(coalesce(@schema@._home(), '?'), '/',
-              '@schema@.event_seq_seq'::regclass::oid, '/',
+RETURN concat(coalesce(@schema@._home(), '?'), '/', '@schema@.event_seq_seq'::regclass::oid, '/',
               pg_relation_filenode('@schema@.event_seq_seq'::regclass));
 
 -- Whether `home`, which a lane has recorded, is the place `here` (see _here). For a role that may

@@ -161,9 +161,7 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   HINT = 'name another tenant in the store''s URL, or none';
     END IF;
-    IF said <> acting THEN
-        PERFORM set_config('outbox.tenant', acting, true);
-    END IF;
+    IF said <> acting THEN PERFORM set_config('outbox.tenant', acting, true); END IF;
 
     -- The caller may create a consumer that does not exist yet.
     RETURN acting = '' OR coalesce(whose = acting, true);

@@ -200,9 +200,7 @@ BEGIN
     INTO answers, marked, fenced
     FROM turn t;
 
-    IF NOT fenced THEN
-        PERFORM @schema@._refuse_epoch();
-    END IF;
+    IF NOT fenced THEN PERFORM @schema@._refuse_epoch(); END IF;
     IF marked THEN
         FOREACH q IN ARRAY wanted LOOP
             IF q.marks IS NOT NULL
@@ -327,9 +325,7 @@ BEGIN
       AND NOT @include unseen_and_passed(p.seen, least(p.floor, l.window_end))@;
     IF NOT FOUND THEN RETURN '{}'; END IF;
     mode := @schema@._commit_mode(on_disk, target);
-    IF NOT all_named THEN
-        target := @schema@._name_running(target);
-    END IF;
+    IF NOT all_named THEN target := @schema@._name_running(target); END IF;
     IF had_running THEN -- their events will be late
         SELECT news + count(*),
                wanted || array_agg(e.seq) FILTER (WHERE likes IS NULL OR e.type LIKE ANY (likes)),
@@ -393,9 +389,7 @@ BEGIN
             delivered = x.delivered + greatest(q.tried, 0)
         WHERE x.consumer = q.consumer AND x.lane = 0 AND x.version = was_at;
     END IF;
-    IF q.marks IS NOT NULL THEN
-        PERFORM @schema@._put_marks(q.consumer, q.marks);
-    END IF;
+    IF q.marks IS NOT NULL THEN PERFORM @schema@._put_marks(q.consumer, q.marks); END IF;
     RETURN ARRAY[@include simple_answer(q.place, @schema@._clock(), epoch, n, false, seen::text,
                                         floor, target::text, 0, window_end, true, wanted)@];
 END $outbox$;

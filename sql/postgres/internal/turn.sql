@@ -48,9 +48,7 @@ BEGIN
         END IF;
         r := @schema@._turn_full(q, head);
     END IF;
-    IF q.marks IS NOT NULL THEN
-        PERFORM @schema@._put_marks(q.consumer, q.marks);
-    END IF;
+    IF q.marks IS NOT NULL THEN PERFORM @schema@._put_marks(q.consumer, q.marks); END IF;
     RETURN r;
 END $outbox$;
 

@@ -58,25 +58,21 @@ END;
 -- it is stored in parked.key. hashtextextended does not, since hash partitions depend on it.
 CREATE OR REPLACE FUNCTION @schema@._key(ordering text, aggregate_type text, aggregate_id text)
 RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE
-           WHEN ordering = 'none' THEN 0
-           WHEN ordering = 'global' THEN 1
-           WHEN aggregate_id IS NULL THEN 0
-           ELSE coalesce(nullif(hashtextextended(coalesce(aggregate_type, '') || chr(1)
-                                                 || aggregate_id, 0), 0), 1)
-       END;
+RETURN CASE WHEN ordering = 'none' THEN 0
+            WHEN ordering = 'global' THEN 1
+            WHEN aggregate_id IS NULL THEN 0
+            ELSE coalesce(nullif(hashtextextended(coalesce(aggregate_type, '') || chr(1)
+                                                  || aggregate_id, 0), 0), 1) END;
 
 -- Which of a consumer's lanes, from 0 to lanes - 1, an event belongs to: by the hash of its key, or
 -- by its seq if it has none. The mask makes the hash positive.
 CREATE OR REPLACE FUNCTION @schema@._lane_of(
     lanes int, seq bigint, aggregate_type text, aggregate_id text) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE
-           WHEN lanes = 1 THEN 0
-           WHEN aggregate_id IS NULL THEN (seq % lanes)::int
-           ELSE ((hashtextextended(coalesce(aggregate_type, '') || chr(1) || aggregate_id, 0)
-                  & 9223372036854775807) % lanes)::int
-       END;
+RETURN CASE WHEN lanes = 1 THEN 0
+            WHEN aggregate_id IS NULL THEN (seq % lanes)::int
+            ELSE ((hashtextextended(coalesce(aggregate_type, '') || chr(1) || aggregate_id, 0)
+                   & 9223372036854775807) % lanes)::int END;
 
 -- The normal form of type patterns: sorted, without duplicates, and '' for every type.
 -- src/event/filter_normal.c does the same in the program.

@@ -122,8 +122,6 @@ BEGIN
           AND e.seq < coalesce(late, 9223372036854775807)
         ORDER BY e.seq OFFSET most - 1 LIMIT 1;
         -- No fresh event is left: the late one is next, if any.
-        IF upto IS NULL THEN
-            next := late;
-        END IF;
+        IF upto IS NULL THEN next := late; END IF;
     END IF;
 END $outbox$;
