@@ -104,11 +104,9 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 -- An event that the lane has not seen has a seq up to `passed`, where no event can be new.
 @define unseen_and_passed(seen, passed)@
 (((SELECT e.seq FROM @schema@.event e
-   WHERE e.xid >= pg_snapshot_xmax({seen})
-   ORDER BY e.xid, e.seq LIMIT 1) <= {passed}) IS TRUE
+   WHERE e.xid >= pg_snapshot_xmax({seen}) ORDER BY e.xid, e.seq LIMIT 1) <= {passed}) IS TRUE
  OR (SELECT e.xid >= pg_snapshot_xmax({seen}) FROM @schema@.event e
-     WHERE e.seq <= {passed} AND e.seq > {passed} - 100
-     ORDER BY e.seq DESC LIMIT 1) IS TRUE)
+     WHERE e.seq <= {passed} AND e.seq > {passed} - 100 ORDER BY e.seq DESC LIMIT 1) IS TRUE)
 
 -- An event that the new window shows is past its end: the sequence is behind.
 @define shown_past_end(shown, window_end)@
@@ -120,8 +118,7 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 @define seen_past_known(seen, known)@
 EXISTS (SELECT 1
         FROM (SELECT x.xid FROM @schema@.event x
-              WHERE x.seq > {known}
-              ORDER BY x.seq LIMIT 100) e
+              WHERE x.seq > {known} ORDER BY x.seq LIMIT 100) e
         WHERE pg_visible_in_snapshot(e.xid, {seen}))
 
 -- trim deletes an event: it is old, or its created_at is ahead of the clock, and nobody needs it.

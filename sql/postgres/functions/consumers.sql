@@ -37,12 +37,7 @@ BEGIN
                                  by_whom, how);
     END IF;
 
-    -- An earlier version may have written the same patterns in another form.
     PERFORM @schema@._check_tenant(c);
-    IF c.events <> events AND @schema@._normal_events(c.events) = events THEN
-        UPDATE @schema@.consumer x SET events = register.events WHERE x.name = c.name;
-        c.events := events;
-    END IF;
     IF (c.events, c.predicate, c.ordering, c.lanes) IS DISTINCT FROM
        (register.events, register.predicate, register.ordering, register.lanes) THEN
         PERFORM @schema@._replace_settings(c, events, predicate, ordering, lanes,
@@ -302,7 +297,7 @@ BEGIN
     WHERE x.consumer = c.name ORDER BY x.generation DESC LIMIT 1;
     SELECT * INTO old FROM @schema@.setting x
     WHERE x.consumer = c.name
-      AND (@schema@._normal_events(x.events), x.predicate, x.ordering, x.lanes) =
+      AND (x.events, x.predicate, x.ordering, x.lanes) =
           (_replace_settings.events, _replace_settings.predicate, _replace_settings.ordering,
            _replace_settings.lanes);
 

@@ -62,7 +62,6 @@ BEGIN
         RETURN false;
     END IF;
 
-    -- The sequences.
     IF t.numbers IS NOT NULL OR t.sequence IS NOT NULL THEN
         PERFORM @schema@._lock_events(concat_ws('; ', t.moved, t.numbers, t.sequence),
                                      CASE WHEN t.numbers IS NULL THEN '200ms' ELSE '5s' END);
@@ -91,7 +90,6 @@ BEGIN
                           WHERE d.consumer = p.consumer AND d.seq = p.seq);
     END IF;
 
-    -- A record for operators.
     IF t.moved IS NOT NULL THEN
         INSERT INTO @schema@.meta AS m (name, value)
         VALUES ('rebaselined_from', coalesce((SELECT value FROM @schema@.meta
@@ -144,7 +142,6 @@ BEGIN
     PERFORM set_config('lock_timeout', patience, true);
     LOCK TABLE @schema@.event IN SHARE ROW EXCLUSIVE MODE;
 EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-    -- Sessions with a conflicting lock.
     SELECT string_agg(DISTINCT coalesce('prepared transaction ' || quote_literal(p.gid),
                                         'process ' || k.pid), ', ')
     INTO who
@@ -263,7 +260,6 @@ DECLARE
     also bigint[]; -- the events past it that were
     low bigint := (SELECT min(l.floor) FROM @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0);
 BEGIN
-    -- The start of the consumer.
     SELECT min(e.seq) INTO first FROM @schema@.event e
     WHERE NOT @schema@._before_start(c.start_seen, c.start_floor, c.start_also, e.xid, e.seq);
     first := coalesce(first, greatest((SELECT max(e.seq) FROM @schema@.event e), c.start_floor) + 1,

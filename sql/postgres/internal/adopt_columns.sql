@@ -108,8 +108,7 @@ DECLARE
 BEGIN
     -- castmethod f: the cast is a separate function.
     SELECT x.typname INTO name
-    FROM pg_catalog.pg_cast k
-    JOIN pg_catalog.pg_type x ON x.oid = k.castsource
+    FROM pg_catalog.pg_cast k JOIN pg_catalog.pg_type x ON x.oid = k.castsource
     WHERE k.castsource = base
       AND k.casttarget = 'text'::regtype
       AND k.castmethod = 'f'
@@ -258,8 +257,7 @@ BEGIN
                 USING ERRCODE = 'OB003', HINT = format('name another: %s=COLUMN', f.field);
         END IF;
         SELECT t.oid::regtype, t.typcategory INTO typ, category
-        FROM pg_catalog.pg_attribute a
-        JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = source AND a.attname = f.col AND a.attnum > 0;
         CONTINUE WHEN NOT FOUND; -- an optional column that the table does not have
         IF (f.field = 'payload' AND category <> 'S'

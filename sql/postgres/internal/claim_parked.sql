@@ -87,7 +87,6 @@ BEGIN
         END LOOP;
         EXIT WHEN due IS NOT NULL;
 
-        -- When is the next event due?
         SELECT p.due_at INTO due FROM @schema@.parked p
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
           AND (suspect_policy > 0 OR p.crashes = 0)

@@ -80,8 +80,7 @@ BEGIN
     SELECT array_agg(x.place ORDER BY n), max((x.place).claims_from) INTO ls, claims_from
     FROM generate_series(-1, c.lanes - 1) AS n,
          LATERAL (SELECT y AS place FROM @schema@.lane y
-                  WHERE y.consumer = c.name AND y.lane = n
-                  ORDER BY y.version DESC LIMIT 1) x;
+                  WHERE y.consumer = c.name AND y.lane = n ORDER BY y.version DESC LIMIT 1) x;
     IF array_length(ls, 1) IS DISTINCT FROM c.lanes + 1 THEN
         PERFORM @schema@._lost_place(c);
     END IF;
@@ -148,9 +147,8 @@ BEGIN
     END IF;
 
     IF claiming THEN
-        SELECT * INTO claimed
-        FROM @schema@._turn_claim(c, q, head, now, first_due, claims_from, last_epoch, r, ls,
-                                  dirty);
+        claimed := @schema@._turn_claim(c, q, head, now, first_due, claims_from, last_epoch, r, ls,
+                                        dirty);
         r := claimed.r;
         ls := claimed.ls;
         dirty := claimed.dirty;
@@ -448,7 +446,6 @@ BEGIN
            AND NOT (pull_in AND EXISTS (SELECT 1 FROM @schema@.parked p
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))
-           -- _check_fed raises an error if a subscription writes here.
            AND NOT @include is_fed()@,
            (SELECT min(p.due_at) FROM @schema@.parked p
             WHERE p.consumer = c.name AND p.claim IS NULL
