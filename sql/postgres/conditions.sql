@@ -1,6 +1,5 @@
--- Conditions that several functions use, each written once. The build substitutes them for
--- `@include NAME(...)@` (scripts/embed). They are text, not functions, because a function is not
--- planned together with the query that calls it.
+-- SQL that several functions share. The build substitutes it for `@include NAME(...)@`
+-- (scripts/embed). A function would not be planned together with the query that calls it.
 
 -- Only the owner may write to the tables. Any other caller goes through a SECURITY DEFINER wrapper
 -- (internal/wrappers.sql), which calls the function again.
@@ -45,7 +44,7 @@ EXISTS (SELECT 1 FROM @schema@.meta m
 EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
         WHERE r.srrelid = '@schema@.event'::regclass)
 
--- Neither the session nor the outbox needs the checks of _turn_full
+-- Neither the session nor the outbox needs the checks of _turn_full.
 @define nothing_special(knows)@
 current_setting('transaction_isolation') = 'read committed'
 AND coalesce(current_setting('outbox.tenant', true), '') = ''
@@ -117,8 +116,7 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 -- An event past the numbers that the lane knows appears to have been seen: it was brought in.
 @define seen_past_known(seen, known)@
 EXISTS (SELECT 1
-        FROM (SELECT x.xid FROM @schema@.event x
-              WHERE x.seq > {known} ORDER BY x.seq LIMIT 100) e
+        FROM (SELECT x.xid FROM @schema@.event x WHERE x.seq > {known} ORDER BY x.seq LIMIT 100) e
         WHERE pg_visible_in_snapshot(e.xid, {seen}))
 
 -- trim deletes an event: it is old, or its created_at is ahead of the clock, and nobody needs it.

@@ -35,8 +35,7 @@ SET enable_mergejoin = off SET jit = off AS $outbox$
                               AND k.locked_until > @schema@._clock())) u
     ORDER BY u.seq, u.consumer LIMIT $1
 $outbox$;
-COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint, bigint)
-    IS 'what a worker would get: pending, due again, or with an expired claim';
+COMMENT ON FUNCTION @schema@.find_unprocessed(int, text, bigint, bigint) IS 'what a worker gets';
 
 -- The events in live claims.
 CREATE OR REPLACE FUNCTION @schema@.find_processing(

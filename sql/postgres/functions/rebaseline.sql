@@ -3,14 +3,12 @@
 -- repeated.
 --
 -- Moved: up to a lane's window_end its snapshots, from the old cluster, still show which events it
--- has handed out; all events past it are new. An event that a consumer still needs gets a
--- transaction number that has ended here and that no lane has seen, others one that all have seen.
+-- has handed out; all past it are new. An event that a consumer still needs gets a transaction
+-- number that has ended here and that no lane has seen, others one that all have seen.
 --
--- Strange events in the same cluster: their transaction number was not assigned yet, or they are
--- past everything that a lane was shown and still appear to have been seen. They were written with
--- a number from another cluster, and get the number of this transaction.
---
--- Numbers that started over continue past every known one (see _renumber_events).
+-- Strange events in the same cluster were written with a number of another one: it was not assigned
+-- yet, or they are past everything that a lane was shown and appear to have been seen. They get the
+-- number of this transaction. Numbers that started over continue past every known one.
 CREATE OR REPLACE FUNCTION @schema@.rebaseline() RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET jit = off SET enable_seqscan = on AS $outbox$
 DECLARE
@@ -111,8 +109,7 @@ BEGIN
         '@schema@', greatest(renumbered, brought), found;
     RETURN true;
 END $outbox$;
-COMMENT ON FUNCTION @schema@.rebaseline() IS
-    'repairs the outbox after it was moved, or its numbers started over';
+COMMENT ON FUNCTION @schema@.rebaseline() IS 'repairs the outbox after it was moved';
 
 -- Whether the caller, as the owner, may repair the outbox. Others get an error if that is needed.
 CREATE OR REPLACE FUNCTION @schema@._may_rebaseline() RETURNS boolean
@@ -180,8 +177,7 @@ $outbox$;
 -- its transaction began after that, or took the number while the window was being opened.
 CREATE OR REPLACE FUNCTION @schema@._may_be_again(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
-    SELECT EXISTS (SELECT 1
-                   FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+    SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
                    WHERE l.lane >= 0 AND _may_be_again.seq <= l.window_end
                      AND _may_be_again.xid >= pg_snapshot_xmax(coalesce(l.target, l.seen)))
 $outbox$;

@@ -316,8 +316,7 @@ BEGIN
                       WHERE x.oid = rows AND x.relkind = 'm'
                         AND x.relowner = current_user::regrole) THEN
         RAISE EXCEPTION 'the rows of table % cannot be read: code of its owner changed the view '
-                        'that reads them', tab
-            USING ERRCODE = 'insufficient_privilege';
+                        'that reads them', tab USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN rows;
 END $outbox$;

@@ -134,9 +134,7 @@ BEGIN
     END IF;
 
     claiming := q.max_events > 0 AND NOT r.changed AND NOT r.paused;
-    IF claiming OR retried THEN
-        first_due := @include first_due(c.name, ls[1].due_from)@;
-    END IF;
+    IF claiming OR retried THEN first_due := @include first_due(c.name, ls[1].due_from)@; END IF;
     IF retried THEN
         -- The next scan need not step over the settled events. The margin is for turns that read
         -- the clock earlier but get the lock later.

@@ -47,8 +47,7 @@ $outbox$;
 -- event, so a letter that was sent back does not need the event itself.
 CREATE OR REPLACE FUNCTION @schema@._needed(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
-    SELECT EXISTS (SELECT 1
-                   FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+    SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
                    WHERE l.lane >= 0
                      AND _needed.seq > @schema@._starts_after(c.start_seen, c.start_floor)
                      AND NOT @schema@._handed_out(l.seen, l.floor, l.target, l.pos,

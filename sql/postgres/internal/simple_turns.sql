@@ -370,9 +370,7 @@ BEGIN
     IF q.epoch <> 0 AND NOT FOUND THEN
         RETURN '{}'; -- it is not the worker's
     END IF;
-    IF epoch <= greatest(q.epoch, claims_from - 1) THEN
-        PERFORM @schema@._refuse_epoch();
-    END IF;
+    IF epoch <= greatest(q.epoch, claims_from - 1) THEN PERFORM @schema@._refuse_epoch(); END IF;
 
     -- A window without new events is closed at once.
     IF q.epoch <> 0 OR news > 0 OR floor < head THEN
