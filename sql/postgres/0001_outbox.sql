@@ -7,7 +7,7 @@
 -- one, and raise PG_SCHEMA_VERSION; never edit a migration that was released. It runs while the tables are locked, except for
 -- the statements before a line `-- @locked@`. Keep the order of columns: functions build rows of these types by position.
 -- Functions and views are not migrations: they are in separate files, and every `outbox init` reinstalls them, and grants every
--- role its part again (internal/rights.sql).
+-- role its part again (functions/grants.sql).
 
 -- Events are UTF-8. In another encoding, some events and error texts could not be stored.
 DO $outbox$
@@ -17,8 +17,7 @@ BEGIN
             current_setting('server_encoding') USING ERRCODE = 'OB004',
             HINT = 'make one with CREATE DATABASE ... ENCODING ''UTF8'' TEMPLATE template0';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 CREATE TABLE @schema@.meta (
     name  text PRIMARY KEY,
@@ -36,10 +35,9 @@ CREATE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean LANGUAGE
 
 -- ---- limits of an event, checked on every path (docs/reference.md) ----
 
--- The limits are domains, because the checks of a domain are prepared once per connection; a CHECK on the table is prepared for
--- every INSERT, and costs more than the row itself. Preparing a call in a check takes as long as calling it. Functions check
--- the fields that are rarely given: they are called only if the field is given, and a call is prepared faster than a condition.
--- Names in them are qualified, because setting the search_path takes longer than everything else.
+-- The limits are domains, whose checks are prepared once per connection; a CHECK on the table is prepared for every INSERT, and
+-- costs more than the row itself. A function checks a field that is rarely given: a call is prepared faster than a condition.
+-- Its names are qualified, because setting the search_path takes longer than everything else.
 CREATE FUNCTION @schema@._headers_fit(headers json) RETURNS boolean -- not jsonb, which keeps only the last of duplicate names
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
 BEGIN -- Every name is schema-qualified.
@@ -51,35 +49,26 @@ BEGIN -- Every name is schema-qualified.
                    AND pg_catalog.count(*) FILTER (WHERE pg_catalog.json_typeof(h.value) OPERATOR(pg_catalog.<>) 'string'
                        OR h.key OPERATOR(pg_catalog.!~) '^[^\u0001-\u001f\u007f-\u009f]+$') OPERATOR(pg_catalog.=) 0
             FROM pg_catalog.json_each(headers) AS h);
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._headers_fit(json) IS 'whether headers are an object of strings within the limits';
 
-CREATE FUNCTION @schema@._payload_fits(payload json) RETURNS boolean
-LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE AS $outbox$
+CREATE FUNCTION @schema@._payload_fits(payload json) RETURNS boolean LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE AS $outbox$
 DECLARE -- Every name is schema-qualified.
     size pg_catalog.int8 := pg_catalog.octet_length(pg_catalog.json_send(payload));
     allowed pg_catalog.text;
 BEGIN
-    IF size OPERATOR(pg_catalog.<=) 1048576 THEN
-        RETURN true;
-    END IF;
+    IF size OPERATOR(pg_catalog.<=) 1048576 THEN RETURN true; END IF;
     allowed := pg_catalog.current_setting('outbox.max_payload', true);
-    IF allowed IS NULL OR allowed OPERATOR(pg_catalog.=) '' THEN
-        RETURN false;
-    END IF;
+    IF allowed IS NULL OR allowed OPERATOR(pg_catalog.=) '' THEN RETURN false; END IF;
     RETURN size OPERATOR(pg_catalog.<=) LEAST(pg_catalog.pg_size_bytes(allowed), 67108864);
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._payload_fits(json) IS 'whether a payload is within 1 MiB, or outbox.max_payload, or 64 MiB';
 
-CREATE FUNCTION @schema@._tenant_fits(tenant text) RETURNS boolean
-LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
+CREATE FUNCTION @schema@._tenant_fits(tenant text) RETURNS boolean LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $outbox$
 BEGIN -- Every name is schema-qualified.
     RETURN pg_catalog.octet_length(tenant) OPERATOR(pg_catalog.<=) 1024
        AND tenant OPERATOR(pg_catalog.~) '^[^\u0001-\u001f\u007f-\u009f]+$';
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._tenant_fits(text) IS 'whether a text is a valid tenant';
 
 CREATE FUNCTION @schema@._not_before_fits(not_before timestamptz) RETURNS boolean
@@ -87,16 +76,13 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL SAFE AS $outbox$
 BEGIN -- Every name is schema-qualified.
     RETURN not_before OPERATOR(pg_catalog.>=) pg_catalog.timestamptz 'epoch' AND not_before OPERATOR(pg_catalog.<=)
            (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) interval '87672 hours');
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._not_before_fits(timestamptz) IS 'whether an event can wait until then';
 
-CREATE FUNCTION @schema@._keeps_id() RETURNS boolean
-LANGUAGE plpgsql STABLE PARALLEL SAFE AS $outbox$
+CREATE FUNCTION @schema@._keeps_id() RETURNS boolean LANGUAGE plpgsql STABLE PARALLEL SAFE AS $outbox$
 BEGIN -- Every name is schema-qualified.
     RETURN coalesce(pg_catalog.current_setting('outbox.keep_ids', true), '') OPERATOR(pg_catalog.=) 'on';
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@._keeps_id() IS 'whether an id may be any UUID: that of an adopted row';
 
 -- A producer whose event is rejected sees the constraint's name, so the name states the column and the limit. The constraints
@@ -119,8 +105,7 @@ ALTER DOMAIN @schema@.event_aggregate_id ADD CONSTRAINT "aggregate_id: 1 to 1024
 CREATE DOMAIN @schema@.event_tenant AS text;
 ALTER DOMAIN @schema@.event_tenant ADD CONSTRAINT "tenant: 1 to 1024 bytes, no control character"
     CHECK (@schema@._tenant_fits(VALUE)) NOT VALID;
--- A value stored in 4 KiB is at most 1 MiB even if compressed: LZ4 expands a byte to 255 at most, pglz to
--- fewer.
+-- A value stored in 4 KiB is at most 1 MiB even if compressed: LZ4 expands a byte to at most 255.
 CREATE DOMAIN @schema@.event_payload AS json; -- not jsonb: it is returned byte for byte
 ALTER DOMAIN @schema@.event_payload ADD CONSTRAINT "payload: at most 1 MiB, or outbox.max_payload, or 64 MiB"
     CHECK (pg_column_size(VALUE) <= 4096 OR @schema@._payload_fits(VALUE)) NOT VALID;
@@ -159,13 +144,11 @@ CREATE TABLE @schema@.event (
     payload         @schema@.event_payload NOT NULL DEFAULT 'null',
     headers         @schema@.event_headers,
     tenant          @schema@.event_tenant DEFAULT nullif(current_setting('outbox.tenant', true), ''),
-    idempotency_key text,
-    -- A rule about two columns, which a domain cannot express.
+    idempotency_key text,                                       -- a known key stores no second event; NULL: none
     CONSTRAINT "aggregate_type and aggregate_id: both or neither" CHECK ((aggregate_type IS NULL) = (aggregate_id IS NULL))
 );
 CREATE INDEX event_xid ON @schema@.event (xid, seq);
 COMMENT ON TABLE @schema@.event IS 'events: inserted once, never changed, trimmed when old and needed by no consumer';
-COMMENT ON COLUMN @schema@.event.idempotency_key IS 'an INSERT with a known key stores no second event; NULL: none';
 
 -- Keys under which events were emitted, so that emitting one again stores no second event. Each tenant has its own keys.
 CREATE TABLE @schema@.idempotency (
@@ -181,8 +164,8 @@ COMMENT ON TABLE @schema@.idempotency IS 'idempotency keys of emitted events';
 
 -- ---- consumers and their progress ----
 
--- start_seen, start_floor: the start of the consumer; events that these show precede it, and never were the consumer's.
--- start_also: further such seqs, which a snapshot can no longer express (see internal/rebase.sql).
+-- start_seen, start_floor: events that these show precede the start of the consumer. start_also: further such seqs
+-- (_rebase_shown).
 CREATE TABLE @schema@.consumer (
     name        text PRIMARY KEY,
     events      text NOT NULL,                 -- type patterns, '' for all
@@ -203,9 +186,8 @@ CREATE TABLE @schema@.consumer (
 );
 COMMENT ON TABLE @schema@.consumer IS 'consumers of the outbox';
 
--- All settings a consumer has had since the first change; the highest generation is in force. A worker may not restore
--- replaced settings: restarted with an old configuration, it would skip events that the newer filter selects. Rows are
--- written at the first change; a consumer that never changed has none.
+-- All settings a consumer has had since the first change; the highest generation is in force. A worker may not restore replaced
+-- settings: with an old configuration, it would skip events that the newer filter selects.
 CREATE TABLE @schema@.setting (
     consumer   text NOT NULL,
     generation int NOT NULL,
@@ -219,9 +201,8 @@ CREATE TABLE @schema@.setting (
 );
 COMMENT ON TABLE @schema@.setting IS 'the settings a consumer has had';
 
--- Former filters of a consumer, each with the progress of the lanes when it was replaced: it applied to the events handed out
--- by then. n grows; the first filter that covers an event counts. epoch: claims up to it were made under this filter. No event
--- past head was handed out under it, so trimming knows when it is no longer needed.
+-- Former filters of a consumer, with the progress of the lanes when each was replaced: it applied to the events handed out by
+-- then, none past head, and to claims up to epoch. n grows; the first filter that covers an event counts.
 CREATE TABLE @schema@.former_filter (
     consumer  text NOT NULL,
     n         bigint NOT NULL,
@@ -242,12 +223,11 @@ CREATE TABLE @schema@.former_filter (
 COMMENT ON TABLE @schema@.former_filter IS 'former filters of consumers, and how far each was applied';
 
 -- The progress of a consumer. Events that `seen` shows are done with. If a window is open, the other events that `target` shows
--- are handed out in seq order; events up to pos were handed out already. No event of a transaction begun after `seen` has a seq
--- up to `floor`; none that `target` shows is past window_end. Lane -1 stands for the parked events. Each change is a new row
--- with the next version, and the old one is deleted: the newest is found at the end of the index however many dead rows a long
--- transaction keeps alive. No live claim of the consumer has an epoch below claims_from. Lanes at the same position share a row
--- (leader, members; see internal/groups.sql). home: the cluster, the sequence of event numbers, and that sequence's file (see
--- internal/home.sql). due_from only grows, as epochs do: index entries of completed retries precede those of waiting ones.
+-- are handed out in seq order, so far up to pos. No event of a transaction begun after `seen` has a seq up to `floor`; none
+-- that `target` shows is past window_end. Lane -1 stands for the parked events. Each change is a new row with the next version,
+-- found at the end of the index however many dead rows a long transaction keeps alive. No live claim has an epoch below
+-- claims_from. Lanes at the same position share a row (internal/groups.sql). due_from only grows, so that index entries of
+-- completed retries precede those of waiting ones.
 CREATE TABLE @schema@.lane (
     consumer    text NOT NULL,
     lane        int NOT NULL,
@@ -260,24 +240,17 @@ CREATE TABLE @schema@.lane (
     pos         bigint NOT NULL,
     claims_from bigint NOT NULL,
     delivered   bigint NOT NULL,              -- events, since the consumer was created
-    home        text,
-    due_from    timestamptz,
-    leader      int,
-    members     bigint,
-    kept_for    text,
+    home        text,                         -- the recorded place, see _here; NULL: not determined yet
+    due_from    timestamptz,                  -- of lane -1: no parked event of the consumer is due earlier; NULL: unknown
+    leader      int,                          -- the lane whose position it shares; NULL: its own row has the position
+    members     bigint,                       -- the lanes at this position, bit n for lane n; NULL: only this one
+    kept_for    text,                         -- the worker that may claim them, until kept_until
     kept_until  timestamptz,
     PRIMARY KEY (consumer, lane, version)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @schema@.lane IS 'the progress of each lane of each consumer; the highest version counts';
-COMMENT ON COLUMN @schema@.lane.home IS 'the place it has recorded (see _here); NULL: not determined yet';
-COMMENT ON COLUMN @schema@.lane.due_from IS
-    'of lane -1: no parked event of the consumer has an earlier due_at; NULL: unknown';
-COMMENT ON COLUMN @schema@.lane.leader IS 'the lane whose position it shares; NULL: its own row holds the position';
-COMMENT ON COLUMN @schema@.lane.members IS 'the lanes at this position, bit n for lane n; NULL: only this one';
-COMMENT ON COLUMN @schema@.lane.kept_for IS 'the worker that may claim them, until kept_until';
 
--- The fence: every claim gets the next value in the upper bits; the random lower bits distinguish values assigned by a
--- lost server.
+-- The fence: every claim gets the next value in the upper bits; random lower bits tell a lost server's values.
 CREATE SEQUENCE @schema@.epoch;
 
 -- A lease: the events of the window with a seq in (from_seq, to_seq] that belong to the lane, or (lane -1) parked events. Those
@@ -296,21 +269,16 @@ CREATE TABLE @schema@.claim (
     owner        text NOT NULL,
     locked_until timestamptz NOT NULL,
     lease        interval NOT NULL,           -- locked_until is never further ahead, even after a clock change
-    members      bigint,
-    seqs         bigint[],
+    members      bigint,                      -- the lanes it covers, bit n for lane n; NULL: only its own
+    seqs         bigint[],                    -- of lane -1: its events; of others: those parked until it ends; see parked.claim
     blamed       boolean NOT NULL DEFAULT false, -- it has one event, and if the worker vanishes, that counts as an attempt
     PRIMARY KEY (consumer, epoch)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_cost_delay = 0);
 COMMENT ON TABLE @schema@.claim IS 'batches being delivered, each leased to one worker';
-COMMENT ON COLUMN @schema@.claim.members IS 'the lanes it covers, bit n for lane n; NULL: only its own';
-COMMENT ON COLUMN @schema@.claim.seqs IS
-    'of lane -1: the parked events that were claimed; of others: those that wait until the claim ends. '
-    'It holds those that still have its epoch';
 
 -- Events that wait: for a retry, for their time, or behind an event of their own key (due_at IS NULL). The first parked event
--- of each key has a due_at, whether it is claimed or not; so the index parked_due finds all due events and every held-up key. A
--- failure counts as an attempt only once it is known to be the event's own, because others were delivered meanwhile: see
--- src/engine/failure.h.
+-- of each key has a due_at, whether it is claimed or not; so the index parked_due finds all due events and every held-up key.
+-- Which failures count as an attempt: src/engine/failure.h.
 CREATE TABLE @schema@.parked (
     consumer      text NOT NULL,
     seq           bigint NOT NULL,
@@ -331,8 +299,7 @@ CREATE INDEX parked_due ON @schema@.parked (consumer, due_at, seq) WHERE due_at 
 CREATE INDEX parked_key ON @schema@.parked (consumer, key, seq);
 COMMENT ON TABLE @schema@.parked IS 'events that wait for a retry, for their time, or behind another of their key';
 
--- Dead letters: a full copy of the event, so that trimming does not affect them. A trigger records those that are
--- deleted (internal/triggers.sql).
+-- Dead letters: a full copy of the event, unaffected by trimming. A trigger records those deleted (internal/triggers.sql).
 CREATE TABLE @schema@.dead (
     consumer        text NOT NULL,
     seq             bigint NOT NULL,
@@ -355,8 +322,7 @@ CREATE TABLE @schema@.dead (
 );
 COMMENT ON TABLE @schema@.dead IS 'dead letters, per consumer';
 
--- How single events ended for a consumer, if positions and filters do not determine it: a row per dropped dead letter, or per
--- event that a worker reported as skipped. Both are rare, and the row is deleted with its event (see trim).
+-- How single events ended for a consumer, if positions and filters do not determine it. Such a row is deleted with its event.
 CREATE TABLE @schema@.ended (
     seq      bigint NOT NULL,
     consumer text NOT NULL,
@@ -365,10 +331,9 @@ CREATE TABLE @schema@.ended (
 );
 COMMENT ON TABLE @schema@.ended IS 'how single events ended, where positions and filters do not determine it';
 
--- Samples record when a consumer passed an event: at that time it was done with every event up to seq that `seen` shows, and
--- with all before it. trim takes one now and then (internal/trim.sql), and deletes those no longer needed, so there are about
--- 170 for a consumer, however many events there are. An event past the samples counts as not delivered yet: a lost sample keeps
--- events longer, and never deletes one too early. The samples of consumer '' are of all consumers.
+-- Samples of when a consumer ('': all) was done with every event up to seq that `seen` shows, and with all before it. trim
+-- takes one now and then (functions/trim.sql), and deletes those no longer needed, so there are about 170 for a consumer. A
+-- lost sample keeps events longer, and never deletes one too early.
 CREATE TABLE @schema@.passed (
     consumer text NOT NULL,
     seq      bigint NOT NULL,
@@ -402,8 +367,7 @@ CREATE TABLE @schema@.mark (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE @schema@.mark IS 'how far each consumer has written each stream';
 
--- The inbox: the keys that each handler has handled. Its key is the event's idempotency key if it has one, else its id. Each
--- tenant has its own.
+-- The inbox: the keys that each handler has handled. Its key is the event's idempotency key if it has one, else its id.
 CREATE TABLE @schema@.handled (
     handler text COLLATE "C" NOT NULL,
     key     text COLLATE "C" NOT NULL,
@@ -442,9 +406,8 @@ COMMENT ON TABLE @schema@.adopted_row IS 'which row of an adopted table became w
 
 -- ---- roles and tenants: only the owner writes to the tables; workers and operators call functions that check them ----
 
--- Which consumers a role may work on: a name, which stands for its handlers (name.handler), too; a name that ends in * stands for
--- all with that prefix. Roles are recorded by name, as in a dump; whether a role has the part is determined by its rights, so a
--- role created again under an old name has none. See internal/roles.sql.
+-- Which consumers a role may work on: a name, also for its handlers (name.handler), or a prefix and *. Whether a role has the
+-- part is determined by its rights, so a role created again under an old name has none. See internal/roles.sql.
 CREATE TABLE @schema@.worker (
     role     text NOT NULL,
     consumer text NOT NULL,
@@ -459,12 +422,9 @@ CREATE TABLE @schema@.held (
 );
 COMMENT ON TABLE @schema@.held IS 'roles that are held to a tenant';
 
--- A connection that says which tenant it works for (SET outbox.tenant) sees only that tenant's events and consumers; a
--- connection without it is the platform's, which sees all. Row-level security does not apply to the owner of the tables and to
--- superusers. The tenant is determined once per statement.
-ALTER TABLE @schema@.event ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.idempotency ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.handled ENABLE ROW LEVEL SECURITY;
+-- A connection that says which tenant it works for (SET outbox.tenant) sees only that tenant's events and consumers; another
+-- one is the platform's. Row-level security does not apply to the owner and to superusers. The tenant is determined once per
+-- statement.
 CREATE POLICY tenant ON @schema@.event FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 CREATE POLICY tenant ON @schema@.idempotency FOR SELECT USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
 CREATE POLICY given ON @schema@.idempotency FOR UPDATE USING ((SELECT @schema@._acting_for(current_user)) = tenant);
@@ -479,10 +439,8 @@ CREATE POLICY emit ON @schema@.idempotency FOR INSERT WITH CHECK (
          THEN coalesce(current_setting('outbox.tenant', true), '') IN ('', tenant)
          ELSE @schema@._acting_for(current_user) = tenant END);
 
--- A consumer is visible to its tenant, and to workers that may work on it. All records about a consumer are visible to the
--- roles that see the consumer. That includes dead letters: those of the platform's consumers are visible to the platform alone;
--- otherwise a tenant could mark them as sent back without sending them.
-ALTER TABLE @schema@.consumer ENABLE ROW LEVEL SECURITY;
+-- A consumer is visible to its tenant, and to workers that may work on it, and with it all records about it. Dead letters of
+-- the platform's consumers are visible to it alone: a tenant could mark them as sent back without sending them.
 CREATE POLICY tenant ON @schema@.consumer USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant)
     AND ((SELECT @schema@._sees(current_user)) IS NULL OR name LIKE ANY ((SELECT @schema@._sees(current_user))::text[])));
 DO $outbox$
@@ -490,21 +448,19 @@ DECLARE
     t text;
 BEGIN
     FOREACH t IN ARRAY '{setting, former_filter, lane, claim, parked, dead, ended, receipt, mark, marking}'::text[] LOOP
-        EXECUTE format('ALTER TABLE %s.%I ENABLE ROW LEVEL SECURITY', '@schema@', t);
         EXECUTE format('CREATE POLICY tenant ON %s.%I USING (consumer IN (SELECT c.name FROM %1$s.consumer c))', '@schema@', t);
     END LOOP;
-END
-$outbox$;
-ALTER TABLE @schema@.passed ENABLE ROW LEVEL SECURITY;
+    FOREACH t IN ARRAY '{event, idempotency, handled, consumer, passed, adopted_row, worker, held, setting, former_filter, lane,
+                         claim, parked, dead, ended, receipt, mark, marking}'::text[] LOOP
+        EXECUTE format('ALTER TABLE %s.%I ENABLE ROW LEVEL SECURITY', '@schema@', t);
+    END LOOP;
+END $outbox$;
 CREATE POLICY tenant ON @schema@.passed USING (
     consumer IN (SELECT c.name FROM @schema@.consumer c)
     OR consumer = '' AND (SELECT @schema@._acting_for(current_user)) = ''); -- '': for those who see all consumers
-ALTER TABLE @schema@.adopted_row ENABLE ROW LEVEL SECURITY;
 CREATE POLICY tenant ON @schema@.adopted_row USING (marking IN (SELECT m.id FROM @schema@.marking m));
 
 -- A grant is visible to its role, and to operators, which may be limited to a tenant themselves.
-ALTER TABLE @schema@.worker ENABLE ROW LEVEL SECURITY;
-ALTER TABLE @schema@.held ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own ON @schema@.worker USING (@schema@._inherits(current_user, role)
     OR ((SELECT @schema@._sees(current_user)) IS NULL AND (SELECT @schema@._acting_for(current_user)) = ''));
 CREATE POLICY tenant ON @schema@.held USING ((SELECT @schema@._acting_for(current_user)) IN ('', tenant));
@@ -582,5 +538,4 @@ BEGIN
     INSERT INTO @schema@.meta (name, value) SELECT 'system_identifier', system_identifier FROM pg_catalog.pg_control_system();
 EXCEPTION WHEN insufficient_privilege THEN
     NULL; -- then only transaction numbers show that it was moved
-END
-$outbox$;
+END $outbox$;

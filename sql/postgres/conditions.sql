@@ -1,6 +1,32 @@
--- Conditions that several functions use, each written once. The build substitutes them for
--- `@include NAME(...)@` (scripts/embed). They are text, not functions, because a function is not
--- planned together with the query that calls it.
+-- SQL that several functions share. The build substitutes it for `@include NAME(...)@`
+-- (scripts/embed). A function would not be planned together with the query that calls it.
+
+-- Only the owner may write to the tables. Any other caller goes through a SECURITY DEFINER wrapper
+-- (internal/wrappers.sql), which calls the function again.
+@define through(wrapper)@
+IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
+    RETURN @schema@.{wrapper};
+END IF;
+
+-- A wrapper of a function that returns false for a consumer of another tenant.
+@define wrapper(name, parameters, part, call)@
+CREATE OR REPLACE FUNCTION @schema@.{name}{parameters} RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
+BEGIN
+    RETURN @schema@._admit({part}, consumer) AND @schema@.{call};
+END $outbox$;
+
+-- What emit and emit_once insert, and the tenant that the connection names; NULL: none.
+@define fields()@
+type, aggregate_type, aggregate_id, payload, headers, version, not_before, tenant
+
+@define values_of(f)@
+{f}.type, {f}.aggregate_type, {f}.aggregate_id::pg_catalog.text, <json>,
+{f}.headers::pg_catalog.json, {f}.version, {f}.not_before
+
+@define named_tenant()@
+CASE WHEN pg_catalog.current_setting('outbox.tenant', true) OPERATOR(pg_catalog.<>) ''
+     THEN pg_catalog.current_setting('outbox.tenant', true) END
 
 -- The consumer c has the settings that the request q names, and is not paused. Consumers that mark
 -- rows of adopted tables are left to _turn_full, which marks them.
@@ -13,14 +39,12 @@ AND NOT {c}.paused AND NOT {c}.marks
 EXISTS (SELECT 1 FROM @schema@.meta m
         WHERE m.name = 'schema_version' AND m.value = {knows}::text)
 
--- A subscription writes events here, with transaction numbers of another cluster: _check_fed
--- refuses that.
+-- A subscription writes events here, of another cluster's transactions: _check_fed refuses that.
 @define is_fed()@
 EXISTS (SELECT 1 FROM pg_catalog.pg_subscription_rel r
         WHERE r.srrelid = '@schema@.event'::regclass)
 
--- Neither the session nor the outbox needs the checks of _turn_full, which serves tenants and
--- raises errors.
+-- Neither the session nor the outbox needs the checks of _turn_full.
 @define nothing_special(knows)@
 current_setting('transaction_isolation') = 'read committed'
 AND coalesce(current_setting('outbox.tenant', true), '') = ''
@@ -45,6 +69,24 @@ ROW({place}, false, false, false, false, {n} = 0 AND NOT {others}, false, false,
  WHERE p.consumer = {consumer} AND p.due_at >= coalesce({since}, '-infinity')
  ORDER BY p.due_at, p.seq LIMIT 1)
 
+-- An event e of a consumer waits behind a parked one of its key; NULL if not. The intended index is
+-- (consumer, key, seq): see _parked_rows.
+@define waits_behind(consumer, e)@
+(SELECT true FROM @schema@.parked x
+ WHERE x.consumer = {consumer} AND x.key BETWEEN {e}.key AND {e}.key AND x.seq < {e}.seq
+ ORDER BY x.key, x.seq LIMIT 1)
+
+-- A parked event of a consumer. If trimmed, it is a dead letter that was sent back: a full copy.
+@define parked_event(consumer, parked)@
+(SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version, i.payload, i.headers,
+        i.tenant, i.created_at, i.not_before, i.idempotency_key
+ FROM @schema@.event i WHERE i.seq = {parked}.seq
+ UNION ALL
+ SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version, d.payload, d.headers,
+        d.tenant, d.created_at, d.not_before, d.idempotency_key
+ FROM @schema@.dead d WHERE d.consumer = {consumer} AND d.seq = {parked}.seq
+ LIMIT 1)
+
 -- The seq after which a consumer was configured to start. NULL: it starts at the beginning, or at
 -- the end of the events as of its registration.
 @define start_of(c)@
@@ -56,17 +98,14 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
 ({k}.locked_until > {moment} AND {k}.locked_until <= {moment} + {k}.lease + interval '1 s')
 
 -- Is this still the outbox that a lane knows (see _trouble)? Each of these conditions is an index
--- probe that forces its order: PostgreSQL might answer an EXISTS from the other index, by reading
--- all of it.
+-- probe that forces its order: an EXISTS might read all of the other index.
 
 -- An event that the lane has not seen has a seq up to `passed`, where no event can be new.
 @define unseen_and_passed(seen, passed)@
 (((SELECT e.seq FROM @schema@.event e
-   WHERE e.xid >= pg_snapshot_xmax({seen})
-   ORDER BY e.xid, e.seq LIMIT 1) <= {passed}) IS TRUE
+   WHERE e.xid >= pg_snapshot_xmax({seen}) ORDER BY e.xid, e.seq LIMIT 1) <= {passed}) IS TRUE
  OR (SELECT e.xid >= pg_snapshot_xmax({seen}) FROM @schema@.event e
-     WHERE e.seq <= {passed} AND e.seq > {passed} - 100
-     ORDER BY e.seq DESC LIMIT 1) IS TRUE)
+     WHERE e.seq <= {passed} AND e.seq > {passed} - 100 ORDER BY e.seq DESC LIMIT 1) IS TRUE)
 
 -- An event that the new window shows is past its end: the sequence is behind.
 @define shown_past_end(shown, window_end)@
@@ -74,17 +113,13 @@ CASE WHEN {c}.start_seen::text = '1:1:' THEN {c}.start_floor END
   WHERE e.seq > {window_end} AND pg_visible_in_snapshot(e.xid, {shown})
   ORDER BY e.seq LIMIT 1) IS TRUE)
 
--- An event past the numbers that the lane knows appears to have been seen: it was brought in from
--- elsewhere.
+-- An event past the numbers that the lane knows appears to have been seen: it was brought in.
 @define seen_past_known(seen, known)@
 EXISTS (SELECT 1
-        FROM (SELECT x.xid FROM @schema@.event x
-              WHERE x.seq > {known}
-              ORDER BY x.seq LIMIT 100) e
+        FROM (SELECT x.xid FROM @schema@.event x WHERE x.seq > {known} ORDER BY x.seq LIMIT 100) e
         WHERE pg_visible_in_snapshot(e.xid, {seen}))
 
--- trim deletes an event of its range: it is old enough, or its created_at is ahead of the clock,
--- and no consumer needs it.
+-- trim deletes an event: it is old, or its created_at is ahead of the clock, and nobody needs it.
 @define is_trimmed(e)@
 ({e}.created_at < cutoff OR {e}.created_at > now)
 AND (shown IS NULL OR pg_visible_in_snapshot({e}.xid, shown))

@@ -1,17 +1,14 @@
--- adopt turns the rows of an existing table into events. The table stays as it is. Rows that are
--- not processed yet are copied in their order. From then on a trigger makes an event of every new
--- row, in the transaction that inserts it. While adopt runs, writers to the table wait.
+-- Turns the rows of an existing table, which stays as it is, into events. Unprocessed rows are
+-- copied in their order; from then on a trigger makes an event of every new row. Writers wait for
+-- adopt.
 --
 --     shape     'processed_at' (id, event_type, payload, created_at, processed_at), 'debezium' (id,
 --               aggregatetype, aggregateid, type, payload) or 'auto'
 --     columns   the names that differ from these, see _adopt_columns
---     existing  'copy' or 'skip'. The default is to copy. For a table that was adopted before there
---               is no default, because it is unknown which of its rows have become events.
---     mark      a column that is set in a row once `consumer` has received its event, see
---               _mark_adopted; NULL: none, or no change
+--     existing  'copy' (the default) or 'skip'; to be given for a table that was adopted before
+--     mark      a column that is set in a row once `consumer` has had its event; NULL: no change
 --
--- adopted: the table is newly adopted. copied: how many rows were copied. changed: the table was
--- adopted already, and its next rows are read with other columns or marked differently.
+-- changed: it was adopted already, and its next rows are read or marked differently.
 CREATE OR REPLACE FUNCTION @schema@.adopt(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,
@@ -36,9 +33,7 @@ BEGIN
     adopted := @schema@._adopted(tab) IS NULL;
     PERFORM @schema@._adopt_decided(tab, NOT adopted, existing);
     PERFORM @schema@._adopt_columns(tab, shape, columns);
-    IF mark IS NOT NULL THEN
-        marked := @schema@._adopt_mark(tab, mark, consumer);
-    END IF;
+    IF mark IS NOT NULL THEN marked := @schema@._adopt_mark(tab, mark, consumer); END IF;
     IF NOT adopted THEN
         changed := @schema@._adopt_trigger(tab, shape, columns) OR marked;
         RETURN;
@@ -53,26 +48,20 @@ BEGIN
     INSERT INTO @schema@.meta (name, value)
     VALUES (@schema@._adopted_name(tab), @schema@._clock()::text)
     ON CONFLICT DO NOTHING;
-END
-$outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) FROM PUBLIC;
-COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS
-    'turns the rows of an existing table into events';
+END $outbox$;
+COMMENT ON FUNCTION @schema@.adopt(text, text, jsonb, text, text, text) IS 'adopts a table';
 
--- _adopt_copy makes events of the rows of a table, in their order, and returns how many. The caller
--- holds the lock that adopt takes.
+-- Makes events of the rows of a table, in their order, and returns how many.
 CREATE OR REPLACE FUNCTION @schema@._adopt_copy(tab regclass, shape text, columns jsonb)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     rows regclass := @schema@._adopt_rows(tab, shape, columns);
-    marking int := (SELECT m.id FROM @schema@.marking m WHERE m.tab = _adopt_copy.tab);
     v record;
     copied bigint;
 BEGIN
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 's');
     PERFORM set_config('outbox.keep_ids', 'on', true); -- see _keeps_id
-    IF marking IS NULL THEN
+    IF v.marking IS NULL THEN
         EXECUTE format('INSERT INTO %s (%s) SELECT %s FROM %s t ORDER BY t.row_nr',
                        '@schema@.event', v.targets, v.expressions, rows);
         GET DIAGNOSTICS copied = ROW_COUNT;
@@ -90,17 +79,14 @@ BEGIN
                        'ON CONFLICT DO NOTHING) '
                        'SELECT count(*) FROM e',
                        v.targets, v.expressions, rows, '@schema@.event', '@schema@.adopted_row')
-        INTO copied USING marking;
+        INTO copied USING v.marking;
     END IF;
     PERFORM set_config('outbox.keep_ids', '', true);
     EXECUTE format('DROP MATERIALIZED VIEW %s', rows);
     RETURN copied;
-END
-$outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) FROM PUBLIC;
+END $outbox$;
 
--- adopt_dry_run reports the effect of adopt, without changing anything or blocking other sessions.
--- Its parameters are those of adopt. It returns
+-- Reports the effect of adopt, without changing anything or blocking other sessions.
 --
 --     what     'adopt', 'nothing', or 'change': the table is adopted, with other columns or another
 --              mark
@@ -109,8 +95,7 @@ REVOKE EXECUTE ON FUNCTION @schema@._adopt_copy(regclass, text, jsonb) FROM PUBL
 CREATE OR REPLACE FUNCTION @schema@.adopt_dry_run(
     source text, shape text DEFAULT 'auto', columns jsonb DEFAULT '{}', existing text DEFAULT NULL,
     mark text DEFAULT NULL, consumer text DEFAULT NULL,
-    OUT what text, OUT mapping jsonb, OUT rows bigint)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    OUT what text, OUT mapping jsonb, OUT rows bigint) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     target regclass := @schema@._adopt_source(source);
     old text;
@@ -144,14 +129,11 @@ BEGIN
             NULL;
         END;
     END IF;
-END
-$outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) FROM PUBLIC;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.adopt_dry_run(text, text, jsonb, text, text, text) IS
     'what adopt would do';
 
--- unadopt undoes adopt: new rows of a table no longer become events. Existing events stay.
--- Returns whether the table was adopted.
+-- Undoes adopt: new rows no longer become events. Returns whether the table was adopted.
 CREATE OR REPLACE FUNCTION @schema@.unadopt(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
@@ -159,34 +141,24 @@ DECLARE
     a record;
 BEGIN
     SELECT x.trigger_name, x.func INTO a FROM @schema@._adoptions() x WHERE x.tab = target;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND THEN RETURN false; END IF;
     -- No other table uses the trigger's function.
     EXECUTE format('DROP TRIGGER %I ON %s', a.trigger_name, target);
     EXECUTE format('DROP FUNCTION %s', a.func);
     -- New rows no longer become events, so no rows have to be marked.
     PERFORM @schema@._adopt_unmark(target);
     RETURN true;
-END
-$outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.unadopt(text) FROM PUBLIC;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.unadopt(text) IS 'undoes adopt';
 
--- drop_mark stops marking the rows of an adopted table. New rows become events as before. Returns
--- whether rows were being marked.
+-- Stops marking the rows of an adopted table. Returns whether they were being marked.
 CREATE OR REPLACE FUNCTION @schema@.drop_mark(source text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET lock_timeout = '5s' AS $outbox$
 DECLARE
     tab regclass := @schema@._adopt_source(source);
 BEGIN
-    IF NOT @schema@._adopt_unmark(tab) THEN
-        RETURN false;
-    END IF;
-    -- The trigger no longer has to record which row became which event.
+    IF NOT @schema@._adopt_unmark(tab) THEN RETURN false; END IF;
     PERFORM @schema@._adopt_renew(tab);
     RETURN true;
-END
-$outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@.drop_mark(text) FROM PUBLIC;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.drop_mark(text) IS 'stops marking the rows of an adopted table';

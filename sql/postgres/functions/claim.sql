@@ -1,36 +1,31 @@
--- claim leases up to max_events events of a consumer to a worker, and returns them in order.
--- Deliver them, then settle the claim by its epoch. Events that are not settled within lease_ms go
--- to another worker. If the consumer keeps an order, a lane hands out its next claim only after the
--- previous one is settled.
+-- Leases up to max_events events of a consumer to a worker, and returns them in order. Deliver
+-- them, then settle the claim by its epoch. Unless settled within lease_ms, they go to another
+-- worker. With an order, a lane hands out its next claim after the previous one is settled.
 --
--- Call it in a transaction that has written nothing. The lease begins with the commit, and the
--- claim must be durable before the first event goes out. If another open transaction claims or
--- settles for the consumer, claim waits up to 100 ms for it, and then returns no events.
+-- Call it in a transaction that has written nothing: the lease begins with the commit, and must be
+-- durable before the first event goes out. If another transaction claims or settles for the
+-- consumer, claim waits up to 100 ms, and then returns no events.
 --
--- Some events must not be delivered now: settle an event that is `held` (its key waits for a retry)
--- as "behind", and one that is `delayed` (its not_before is in the future) as "delay". inbox_key is
--- the key for handle_once: the event's idempotency key if it has one, else its id. claim does not
--- evaluate the consumer's payload predicate; the worker applies it.
+-- Settle an event that is `held` (its key waits for a retry) as "behind", and one that is `delayed`
+-- (its not_before is in the future) as "delay", without delivering it. inbox_key is for
+-- handle_once. The worker applies the consumer's payload predicate.
 CREATE OR REPLACE FUNCTION @schema@.claim(
     consumer text, worker text, max_events int DEFAULT 100, lease_ms bigint DEFAULT 30000,
     max_attempts int DEFAULT 5)
 RETURNS TABLE (
     epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text,
     version bigint, payload json, headers json, tenant text, created_at timestamptz, attempts int,
-    held boolean, delayed boolean, inbox_key text)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    held boolean, delayed boolean, inbox_key text) LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     PERFORM @schema@._check_claim('claim', worker, max_events, lease_ms, max_attempts);
     RETURN QUERY
     SELECT s.epoch, s.seq, s.id, s.type, s.aggregate_type, s.aggregate_id, s.version, s.payload,
            s.headers, s.tenant, s.created_at, s.attempts, s.held, s.delayed, s.inbox_key
     FROM @schema@._claim_some(claim.consumer, worker, max_events, lease_ms, max_attempts, 2) s;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.claim(text, text, int, bigint, int) IS 'leases events to a worker';
 
--- _check_claim raises an error for a claim that would not be durable, and for invalid arguments.
--- called is the name of the public function, for messages.
+-- Refuses a claim that would not be durable, and invalid arguments.
 CREATE OR REPLACE FUNCTION @schema@._check_claim(
     called text, worker text, max_events int, lease_ms bigint, max_attempts int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -46,24 +41,22 @@ BEGIN
         RAISE EXCEPTION '% takes a worker, max_events of 1 to 100000, lease_ms of 1 to 86400000, '
             'max_attempts of 1 or more', called USING ERRCODE = 'OB004';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _claim_some does the work of claim and claim_batch. If `suspect` is true, the row is the only
--- one: its event was in flight when a worker vanished. For suspect_policy see _claim_parked.
+-- Does the work of claim and claim_batch. suspect: the only event, which was in flight when a
+-- worker vanished. For suspect_policy see _claim_parked.
 CREATE OR REPLACE FUNCTION @schema@._claim_some(
     consumer text, worker text, max_events int, lease_ms bigint, max_attempts int,
     suspect_policy int)
 RETURNS TABLE (
     epoch bigint, seq bigint, id uuid, type text, aggregate_type text, aggregate_id text,
     version bigint, payload json, headers json, tenant text, created_at timestamptz, attempts int,
-    held boolean, delayed boolean, suspect boolean, inbox_key text)
+    held boolean, delayed boolean, inbox_key text, suspect boolean)
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     t record;
     q @schema@._request := @schema@._no_request(consumer, worker);
-    -- The search for events ends early. A statement_timeout would undo all progress, and the next
-    -- call would begin where this one did.
+    -- The search ends early: a statement_timeout would undo all progress.
     until timestamptz := clock_timestamp()
         + least(interval '200 milliseconds',
                 nullif(current_setting('statement_timeout'), '0')::interval / 4);
@@ -80,42 +73,31 @@ BEGIN
         SELECT * INTO t FROM @schema@._turn(q, @version@);
         EXIT WHEN t.n > 0 OR NOT t.skipped OR (turn > 2 AND clock_timestamp() > until);
     END LOOP;
-    IF t.n = 0 THEN
-        RETURN;
-    END IF;
+    IF t.n = 0 THEN RETURN; END IF;
 
     RETURN QUERY
     SELECT t.epoch, e.seq, e.id, e.type, e.aggregate_type, e.aggregate_id, e.version, e.payload,
            e.headers, e.tenant, e.created_at, e.attempts,
            coalesce(e.seq = ANY (t.held), false),
-           coalesce(e.not_before > @schema@._clock(), false), e.suspect,
-           -- Two tenants may use the same key, and the platform's inbox serves both: there an event
-           -- of a tenant is identified by its id.
+           coalesce(e.not_before > @schema@._clock(), false),
+           -- The platform's inbox serves tenants that may use the same key.
            CASE WHEN e.tenant IS NULL OR c.tenant <> '' THEN coalesce(e.idempotency_key, e.id::text)
-                ELSE e.id::text END
+                ELSE e.id::text END,
+           e.suspect
     FROM @schema@.consumer c, LATERAL @schema@._claimed(_claim_some.consumer, t.epoch) e
-    WHERE c.name = _claim_some.consumer
-    ORDER BY e.seq;
+    WHERE c.name = _claim_some.consumer ORDER BY e.seq;
 
-    -- A claim without events: its parked events were deleted by hand. The caller never learns the
-    -- epoch, so the claim is settled here.
-    IF NOT FOUND THEN
-        PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch);
-    END IF;
-END
-$outbox$;
+    -- Its parked events were deleted by hand. The caller never learns the epoch.
+    IF NOT FOUND THEN PERFORM @schema@.settle(_claim_some.consumer, worker, t.epoch); END IF;
+END $outbox$;
 
--- claim_batch is claim for a worker that works on several consumers. target is the consumer to
--- claim for. NULL claims up to max_events events in all, for every consumer with work that the
--- caller may work on.
---
--- Each row names its consumer. The rows of a consumer stand together, in order of seq, and have one
--- epoch; they are settled by settle(consumer, worker, epoch).
+-- claim_batch is claim for several consumers: for `target`, or (NULL) for every consumer with work
+-- that the caller may work on, up to max_events in all. The rows of a consumer stand together, in
+-- order of seq, and have one epoch.
 --
 -- Without a target, consumers are tried in random order, so that a busy one does not starve the
--- others. A consumer that another transaction has locked is skipped, not waited for. A suspect
--- event, in flight when its worker vanished, is returned alone. An error in the claim for a
--- consumer is raised only if no other event can be handed out.
+-- others, and locked ones are skipped. A suspect event is returned alone. An error in the claim for
+-- a consumer is raised only if no other event can be handed out.
 CREATE OR REPLACE FUNCTION @schema@.claim_batch(
     worker text, max_events int DEFAULT 100, target text DEFAULT NULL,
     lease_ms bigint DEFAULT 30000, max_attempts int DEFAULT 5)
@@ -127,11 +109,10 @@ LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     names text[];
     name text;
-    r record;
     n int := 0;               -- how many events were claimed
     state text;               -- the last error that was met, and its text
     text text;
-    alone boolean := false;   -- the event must not be joined by others
+    alone boolean;            -- the event is suspect: no other joins it
     brief text := coalesce(current_setting('outbox.brief', true), '');
 BEGIN
     PERFORM @schema@._check_claim('claim_batch', worker, max_events, lease_ms, max_attempts);
@@ -149,31 +130,16 @@ BEGIN
                           FROM @schema@._idle(w, false, @schema@._clock()) i) IS NOT TRUE
                    ORDER BY random());
 
-    PERFORM set_config('outbox.brief', 'on', true); -- for _try_consumer
+    PERFORM set_config('outbox.brief', 'on', true); -- see _wait_for_consumer
     FOREACH name IN ARRAY names LOOP
         -- A claim for one consumer remains if the next one fails: each has a savepoint.
         BEGIN
             -- A suspect event is returned alone, so it is claimed only if no event was claimed yet.
-            FOR r IN SELECT s.*
-                     FROM @schema@._claim_some(name, worker, max_events - n, lease_ms, max_attempts,
-                                               CASE WHEN n = 0 THEN 2 ELSE 0 END) s LOOP
-                consumer := name;
-                epoch := r.epoch;
-                seq := r.seq;
-                id := r.id;
-                type := r.type;
-                aggregate_type := r.aggregate_type;
-                aggregate_id := r.aggregate_id;
-                version := r.version;
-                payload := r.payload;
-                headers := r.headers;
-                tenant := r.tenant;
-                created_at := r.created_at;
-                attempts := r.attempts;
-                held := r.held;
-                delayed := r.delayed;
-                inbox_key := r.inbox_key;
-                alone := r.suspect;
+            FOR consumer, epoch, seq, id, type, aggregate_type, aggregate_id, version, payload,
+                headers, tenant, created_at, attempts, held, delayed, inbox_key, alone
+            IN SELECT name, s.*
+               FROM @schema@._claim_some(name, worker, max_events - n, lease_ms, max_attempts,
+                                         CASE WHEN n = 0 THEN 2 ELSE 0 END) s LOOP
                 n := n + 1;
                 RETURN NEXT;
             END LOOP;
@@ -192,12 +158,11 @@ BEGIN
     IF n = 0 AND state IS NOT NULL THEN
         RAISE EXCEPTION '%', text USING ERRCODE = state;
     END IF;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.claim_batch(text, int, text, bigint, int) IS
     'leases events to a worker, of one consumer or of all';
 
--- _workable returns the consumers that the caller may work on, and for whose tenant it acts.
+-- The consumers that the caller may work on, of the tenant that it acts for.
 CREATE OR REPLACE FUNCTION @schema@._workable() RETURNS SETOF @schema@.consumer
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -222,23 +187,16 @@ BEGIN
     RETURN QUERY
     SELECT * FROM @schema@.consumer c
     WHERE c.tenant = acting AND c.name LIKE ANY (given) ORDER BY c.name;
-END
-$outbox$;
+END $outbox$;
 
--- extend moves the end of a claim to lease_ms from now. Returns false if the worker no longer has
--- the claim. An expired claim remains the worker's until another worker takes it over. absolve: a
--- crash of the worker will not count as an attempt of its event, because the worker is being
--- stopped, or holds other such events.
+-- Moves the end of a claim to lease_ms from now. Returns false if the worker no longer has it; an
+-- expired claim is its own until taken over. absolve: a crash will not count as an attempt of its
+-- event, because the worker is being stopped, or holds other such events.
 CREATE OR REPLACE FUNCTION @schema@.extend(
     consumer text, worker text, epoch bigint, lease_ms bigint DEFAULT 30000,
-    absolve boolean DEFAULT false) RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    absolve boolean DEFAULT false) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
-    -- workers, which calls this again.
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._worker_extend(consumer, worker, epoch, lease_ms, absolve);
-    END IF;
+    @include through(_worker_extend(consumer, worker, epoch, lease_ms, absolve))@
     IF (lease_ms BETWEEN 1 AND 86400000) IS NOT TRUE THEN
         RAISE EXCEPTION 'lease_ms must be 1 to 86400000 (a day)' USING ERRCODE = 'OB004';
     END IF;
@@ -250,7 +208,5 @@ BEGIN
         blamed = x.blamed AND NOT absolve
     WHERE x.consumer = extend.consumer AND x.epoch = extend.epoch AND x.owner = extend.worker;
     RETURN FOUND;
-END
-$outbox$;
-COMMENT ON FUNCTION @schema@.extend(text, text, bigint, bigint, boolean)
-    IS 'extends the lease of a claim';
+END $outbox$;
+COMMENT ON FUNCTION @schema@.extend(text, text, bigint, bigint, boolean) IS 'extends a claim';

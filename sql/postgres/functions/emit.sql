@@ -1,12 +1,10 @@
 -- emit inserts an event in the current transaction and returns its id. If its idempotency key was
--- used before, no second event is inserted, and the id of the first is returned; the same key with
--- other content is an error. The caller needs the right to insert events, but not to read them. If
--- tenant is NULL, the event belongs to the tenant that the connection works for.
+-- used before, it returns the id of the first event; with other content, it is an error. The caller
+-- needs no right to read events. If tenant is NULL, the connection's counts.
 --
--- Drivers send JSON as json, jsonb, text, bytes in UTF-8, or without a type (which the server
--- treats as text), and ids as any type. So each type of payload and headers has its own function,
--- all with the same body. Only text headers have a default, so that no call is ambiguous.
--- anycompatible accepts any type.
+-- Drivers send JSON as json, jsonb, text, bytes or without a type (text), and ids as any type. So
+-- each type of payload and headers has its own function. Only text headers have a default: no call
+-- is ambiguous.
 DO $outbox$
 DECLARE
     p text;
@@ -34,25 +32,16 @@ BEGIN
     -- A producer that is limited to a tenant may not choose the id, but may read it.
     IF NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id',
                                            'INSERT') THEN
-        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
-                                    not_before, tenant)
-        VALUES (emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text,
-                <json>, emit.headers::pg_catalog.json, emit.version,
-                emit.not_before, coalesce(emit.tenant, @schema@._acting_for(current_user)))
+        INSERT INTO @schema@.event (@include fields()@)
+        VALUES (@include values_of(emit)@,
+                coalesce(emit.tenant, @schema@._acting_for(current_user)))
         RETURNING event.id INTO new_id;
         RETURN new_id;
     END IF;
 
     -- Any other producer may choose the id, but not read it, so there is no RETURNING.
-    INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers, version,
-                                not_before, tenant)
-    VALUES (new_id, emit.type, emit.aggregate_type, emit.aggregate_id::pg_catalog.text,
-            <json>, emit.headers::pg_catalog.json, emit.version,
-            emit.not_before,
-            coalesce(emit.tenant,
-                     CASE WHEN pg_catalog.current_setting('outbox.tenant', true)
-                               OPERATOR(pg_catalog.<>) ''
-                          THEN pg_catalog.current_setting('outbox.tenant', true) END));
+    INSERT INTO @schema@.event (id, @include fields()@)
+    VALUES (new_id, @include values_of(emit)@, coalesce(emit.tenant, @include named_tenant()@));
     RETURN new_id;
 END
 $body$$function$, '<payload>', p), '<headers>', h), '<json>',
@@ -63,11 +52,9 @@ $body$$function$, '<payload>', p), '<headers>', h), '<json>',
                        '@schema@', p, split_part(h, ' ', 1),
                        'inserts an event in the current transaction; returns its id');
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
--- emit_once is emit with a required idempotency key. duplicate: the key was used before, and id is
--- the id of the first event. As with emit, each type of payload and headers has its own function.
+-- emit_once is emit with a required idempotency key. duplicate: id is that of the first event.
 DO $outbox$
 DECLARE
     p text;
@@ -81,13 +68,9 @@ CREATE OR REPLACE FUNCTION @schema@.emit_once(
     type text, aggregate_type text, aggregate_id anycompatible, payload <payload>,
     headers <headers>, idempotency_key text, version bigint DEFAULT NULL,
     not_before timestamptz DEFAULT NULL, tenant text DEFAULT NULL,
-    OUT id uuid, OUT duplicate boolean)
-LANGUAGE plpgsql VOLATILE AS $body$
+    OUT id uuid, OUT duplicate boolean) LANGUAGE plpgsql VOLATILE AS $body$
 DECLARE -- Every name is schema-qualified.
-    whose pg_catalog.text :=
-        coalesce(tenant, CASE WHEN pg_catalog.current_setting('outbox.tenant', true)
-                                   OPERATOR(pg_catalog.<>) ''
-                              THEN pg_catalog.current_setting('outbox.tenant', true) END);
+    whose pg_catalog.text := coalesce(tenant, @include named_tenant()@);
     -- The caller is limited to a tenant: such a producer may not choose ids.
     held pg_catalog.bool :=
         NOT pg_catalog.has_column_privilege('@schema@.event'::pg_catalog.regclass, 'id', 'INSERT');
@@ -106,21 +89,13 @@ BEGIN
         END IF;
         -- The caller acts for its tenant even if the connection does not set one.
         whose := coalesce(tenant, @schema@._acting_for(current_user));
-        INSERT INTO @schema@.event (type, aggregate_type, aggregate_id, payload, headers, version,
-                                    not_before, tenant, idempotency_key)
-        VALUES (emit_once.type, emit_once.aggregate_type,
-                emit_once.aggregate_id::pg_catalog.text, <json>,
-                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
-                whose, emit_once.idempotency_key)
+        INSERT INTO @schema@.event (@include fields()@, idempotency_key)
+        VALUES (@include values_of(emit_once)@, whose, emit_once.idempotency_key)
         RETURNING event.id INTO id;
     ELSE
         id := @schema@._uuid7();
-        INSERT INTO @schema@.event (id, type, aggregate_type, aggregate_id, payload, headers,
-                                    version, not_before, tenant, idempotency_key)
-        VALUES (emit_once.id, emit_once.type, emit_once.aggregate_type,
-                emit_once.aggregate_id::pg_catalog.text, <json>,
-                emit_once.headers::pg_catalog.json, emit_once.version, emit_once.not_before,
-                whose, emit_once.idempotency_key);
+        INSERT INTO @schema@.event (id, @include fields()@, idempotency_key)
+        VALUES (emit_once.id, @include values_of(emit_once)@, whose, emit_once.idempotency_key);
     END IF;
 
     -- If the key was used before, the trigger left the row out.
@@ -139,5 +114,4 @@ $body$$function$, '<payload>', p), '<headers>', h), '<json>',
                        '@schema@', p, h,
                        'emit with an idempotency key; returns whether it was used before');
     END LOOP;
-END
-$outbox$;
+END $outbox$;

@@ -1,37 +1,32 @@
 -- Wake-ups. A NOTIFY in every transaction would serialize all commits. So a sleeping worker holds
--- an advisory lock, and every emit tries to share it until its transaction commits. If the lock is
--- refused, a worker sleeps, and the producer notifies. If it is granted, no worker sleeps, and none
--- can begin to sleep before the commit is visible.
+-- an advisory lock, and every emit tries to share it until its transaction commits. If refused, a
+-- worker sleeps, and the producer notifies. If granted, none sleeps until the commit.
 
--- wakeup_works returns whether an emit wakes a sleeping worker. A transaction that has notified
--- cannot be prepared for two-phase commit: if that is possible on this server, producers do not
--- notify, and workers poll every few milliseconds instead, unless outbox.wakeup is 'on'.
-CREATE OR REPLACE FUNCTION @schema@.wakeup_works() RETURNS boolean
-LANGUAGE sql STABLE
+-- Whether an emit wakes a sleeping worker. A transaction that has notified cannot be prepared for
+-- two-phase commit: where that is possible, producers do not notify, and workers poll every few
+-- milliseconds instead, unless outbox.wakeup is 'on'.
+CREATE OR REPLACE FUNCTION @schema@.wakeup_works() RETURNS boolean LANGUAGE sql STABLE
 RETURN CASE coalesce(current_setting('outbox.wakeup', true), '')
             WHEN 'on' THEN true
             WHEN 'off' THEN false
             ELSE current_setting('max_prepared_transactions') = '0' END;
 COMMENT ON FUNCTION @schema@.wakeup_works() IS 'whether an emit wakes a sleeping worker';
 
--- _wakeup_key returns the key of the first lock, which a sleeping worker holds and producers share.
--- The key of the second, which tells the holder that other workers sleep as well, differs in the
--- lowest bit.
+-- The key of the first lock, which a sleeping worker holds and producers share. The second, by
+-- which the holder knows of other sleepers, differs in the lowest bit.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_key() RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN hashtextextended('@schema@ wakeup', 0);
-COMMENT ON FUNCTION @schema@._wakeup_key() IS 'the advisory lock a sleeping worker holds';
 
--- wakeup_channel returns the channel on which sleeping workers are notified.
+-- The channel on which sleeping workers are notified.
 CREATE OR REPLACE FUNCTION @schema@.wakeup_channel() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'outbox_' || substr(md5('@schema@'), 1, 16);
 COMMENT ON FUNCTION @schema@.wakeup_channel() IS 'the channel that wakes sleeping workers';
 
--- _wakeup_locks lists the other sessions that have a wake-up lock. second: it is the second lock.
--- alone: the lock is exclusive, not shared. business: the session has a reason to hold the lock.
--- That has to be checked, because any role that can connect can take these locks. The role must
--- have USAGE on the schema. For an exclusive lock it must be able to consume, not only to emit; to
+-- Lists the other sessions that have a wake-up lock. second: it is the second lock. alone: it is
+-- exclusive. business: the session has a reason to hold it; any role that can connect could take
+-- it. The role must have USAGE on the schema; for an exclusive lock it must be able to consume; to
 -- share the first lock, its transaction must have inserted events.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_locks()
 RETURNS TABLE (pid int, second boolean, alone boolean, business boolean)
@@ -39,8 +34,7 @@ LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     k bigint := @schema@._wakeup_key();
 BEGIN
-    -- The functions behind the views pg_locks and pg_stat_activity: with the views, the first query
-    -- of a session takes twice as long.
+    -- The views pg_locks and pg_stat_activity double the time of the first query of a session.
     RETURN QUERY
     WITH x AS MATERIALIZED (
         SELECT * FROM pg_catalog.pg_lock_status() y
@@ -62,22 +56,17 @@ BEGIN
       AND x.classid = ((k >> 32) & 4294967295)::oid
       AND x.objid IN ((k & 4294967295)::oid, ((k # 1) & 4294967295)::oid)
       AND x.pid <> pg_backend_pid();
-END
-$outbox$;
-COMMENT ON FUNCTION @schema@._wakeup_locks() IS 'other sessions that have a wake-up lock';
+END $outbox$;
 
--- _wakeup_foreign_holders describes the unrelated sessions that have a wake-up lock.
+-- Describes the unrelated sessions that have a wake-up lock.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_foreign_holders() RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT string_agg(DISTINCT @schema@._session(x.pid), '; ')
     FROM @schema@._wakeup_locks() x WHERE x.business IS NOT TRUE
 $outbox$;
-COMMENT ON FUNCTION @schema@._wakeup_foreign_holders() IS
-    'unrelated sessions that have a wake-up lock';
 
--- _wakeup_lock_is_foreign returns whether an unrelated session holds the first lock exclusively, so
--- that no worker can. _wakeup_locks returns that, too, but this is for producers: the first query
--- of a session takes half as long.
+-- Whether an unrelated session holds the first lock, so that no worker can. For producers, where
+-- _wakeup_locks takes twice as long in the first query of a session.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_lock_is_foreign() RETURNS boolean
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -95,42 +84,29 @@ BEGIN
           AND (has_schema_privilege(a.usesysid, '@schema@'::regnamespace, 'USAGE')
                AND has_table_privilege(a.usesysid, '@schema@.lane'::regclass, 'SELECT'))
               IS NOT TRUE);
-END
-$outbox$;
-COMMENT ON FUNCTION @schema@._wakeup_lock_is_foreign() IS
-    'whether an unrelated session holds the wake-up lock';
+END $outbox$;
 
 -- The time for which _wakeup_wanted caches its result.
-CREATE OR REPLACE FUNCTION @schema@._wakeup_second() RETURNS text
-LANGUAGE sql VOLATILE
+CREATE OR REPLACE FUNCTION @schema@._wakeup_second() RETURNS text LANGUAGE sql VOLATILE
 RETURN floor(extract(epoch FROM clock_timestamp()))::text;
-COMMENT ON FUNCTION @schema@._wakeup_second() IS 'the current second';
 
--- _wakeup_wanted returns whether the first lock, which was refused, is held by a sleeping worker.
--- If an unrelated session holds it, workers poll instead, and producers must not notify: otherwise
--- that session could serialize all commits. Finding the holder of a lock takes longer than the
--- emit, so a session that found a worker does not check again within the same second.
+-- Whether the first lock, which was refused, is held by a sleeping worker. If an unrelated session
+-- holds it, producers must not notify: it could serialize all commits. Finding the holder takes
+-- longer than the emit, so the result is cached for a second.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_wanted() RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     second text := @schema@._wakeup_second();
 BEGIN
-    IF current_setting('outbox.wakeup_checked', true) = second THEN
-        RETURN true;
-    END IF;
-    IF @schema@._wakeup_lock_is_foreign() THEN
-        RETURN false;
-    END IF;
+    IF current_setting('outbox.wakeup_checked', true) = second THEN RETURN true; END IF;
+    IF @schema@._wakeup_lock_is_foreign() THEN RETURN false; END IF;
     PERFORM set_config('outbox.wakeup_checked', second, false);
     RETURN true;
-END
-$outbox$;
-COMMENT ON FUNCTION @schema@._wakeup_wanted() IS 'whether a worker sleeps and needs to be notified';
+END $outbox$;
 
--- _wakeup_notify notifies if a worker sleeps, and returns its argument: it is part of the default
--- of event.xid, evaluated when the lock is refused. At a low rate every emit runs it, so it
--- consists of expressions: a statement takes several times as long. For the same reason it first
--- reads the cached result of _wakeup_wanted.
+-- Notifies if a worker sleeps, and returns its argument, for the default of event.xid. At a low
+-- rate every emit runs it, so it consists of expressions, which are several times as fast as a
+-- statement, and first reads what _wakeup_wanted has cached.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_notify(mine xid8) RETURNS xid8
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE -- Every name is schema-qualified.
@@ -143,20 +119,17 @@ BEGIN
         notified := pg_catalog.pg_notify(@schema@.wakeup_channel(), '') IS NOT NULL;
     END IF;
     RETURN mine;
-END
-$outbox$;
-COMMENT ON FUNCTION @schema@._wakeup_notify(xid8) IS 'notifies if a worker sleeps';
+END $outbox$;
 
 -- An emit tries to share the lock in the default of event.xid, which is evaluated before all others
--- and which no producer may set. The default is planned with the INSERT: a trigger takes three
--- times as long, and longer still with a WHEN, which is parsed and planned for every INSERT.
+-- and which no producer may set. A trigger takes three times as long, and longer still with a WHEN.
 ALTER TABLE @schema@.event ALTER xid SET DEFAULT
     CASE WHEN pg_try_advisory_xact_lock_shared(@schema@._wakeup_key()) THEN pg_current_xact_id()
          ELSE @schema@._wakeup_notify(pg_current_xact_id()) END;
 
--- wakeup_sleep is called by a worker that found nothing and is about to sleep. The worker must
--- LISTEN before, and must poll once more after. listening: it has been a listener, and checks
--- whether there still is a holder. Returns
+-- wakeup_sleep is called by a worker that found nothing, after LISTEN; it must poll once more
+-- after. listening: it has been a listener, and checks whether there still is a holder. Returns
+--
 --     'holder'    it has the lock, and producers will notify;
 --     'listener'  another worker has the lock, and will notify when it wakes (second lock);
 --     'busy'      a transaction has emitted and not committed yet: poll again soon;
@@ -170,14 +143,10 @@ DECLARE
     is_foreign boolean; -- an unrelated session has either lock
 BEGIN
     IF pg_try_advisory_lock(k) THEN
-        IF listening THEN
-            PERFORM pg_advisory_unlock_shared(k # 1);
-        END IF;
+        IF listening THEN PERFORM pg_advisory_unlock_shared(k # 1); END IF;
         RETURN 'holder';
     END IF;
-    IF NOT listening THEN
-        listening := pg_try_advisory_lock_shared(k # 1);
-    END IF;
+    listening := CASE WHEN listening THEN true ELSE pg_try_advisory_lock_shared(k # 1) END;
 
     -- Only now: a holder that wakes from here on finds the second lock taken.
     SELECT coalesce(bool_or(x.alone AND x.business AND NOT x.second), false),
@@ -185,19 +154,14 @@ BEGIN
            coalesce(bool_or(x.business IS NOT TRUE), false)
     INTO held, shared, is_foreign
     FROM @schema@._wakeup_locks() x;
-    IF listening AND held THEN
-        RETURN 'listener';
-    END IF;
-    IF listening THEN
-        PERFORM pg_advisory_unlock_shared(k # 1);
-    END IF;
+    IF listening AND held THEN RETURN 'listener'; END IF;
+    PERFORM pg_advisory_unlock_shared(k # 1) WHERE listening;
     RETURN CASE WHEN is_foreign AND NOT shared THEN 'foreign' ELSE 'busy' END;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_sleep(boolean) IS 'lets a worker sleep until it is notified';
 
--- wakeup_release is called by a worker that wakes: producers need not notify it any longer. holder:
--- it has the first lock. The listeners are notified, so that one of them becomes the holder.
+-- wakeup_release is called by a worker that wakes. holder: it has the first lock, and notifies the
+-- listeners, so that one of them takes it.
 CREATE OR REPLACE FUNCTION @schema@.wakeup_release(holder boolean) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -214,19 +178,13 @@ BEGIN
     ELSE
         PERFORM pg_notify(@schema@.wakeup_channel(), '');
     END IF;
-END
-$outbox$;
+END $outbox$;
 COMMENT ON FUNCTION @schema@.wakeup_release(boolean) IS 'a worker wakes and gives up its lock';
 
--- _wakeup_notify_all wakes every sleeping worker when work arises without an emit: a consumer was
--- resumed, dead letters were sent back, settings changed. The payload makes each worker check all
--- its consumers, because a poll for new events would find none.
+-- Wakes every sleeping worker when work arises without an emit. The payload makes each worker check
+-- all its consumers, because a poll for new events would find none.
 CREATE OR REPLACE FUNCTION @schema@._wakeup_notify_all() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
-    IF @schema@.wakeup_works() THEN
-        PERFORM pg_notify(@schema@.wakeup_channel(), 'all');
-    END IF;
-END
-$outbox$;
-COMMENT ON FUNCTION @schema@._wakeup_notify_all() IS 'wakes all sleeping workers';
+    PERFORM pg_notify(@schema@.wakeup_channel(), 'all') WHERE @schema@.wakeup_works();
+END $outbox$;

@@ -1,10 +1,8 @@
--- Adoption of an application's table: which tables can be adopted, the trigger of an adopted table,
--- and its earlier rows.
+-- Adoption of an application's table: which can be adopted, its trigger, and its earlier rows.
 
--- _adopt_source finds a table by its name, quoted as in SQL (shop."Outbox") or not. Without a
--- schema the name must be unique: any role that may create tables in the search_path could decide
--- which of several is found first. Raises an error if the table does not exist or cannot be
--- adopted.
+-- Finds a table that can be adopted by its name, quoted as in SQL (shop."Outbox") or not. Without a
+-- schema the name must be unique: a role that may create tables in the search_path could decide
+-- which is found.
 CREATE OR REPLACE FUNCTION @schema@._adopt_source(source text) RETURNS regclass
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -18,26 +16,18 @@ BEGIN
         NULL; -- not valid SQL, but it may still be the name of a table
     END;
 
-    -- With a schema it is clear which table is meant.
-    IF cardinality(parts) > 1 THEN
-        found := to_regclass(source);
-    END IF;
+    IF cardinality(parts) > 1 THEN found := to_regclass(source); END IF;
     IF found IS NULL THEN
         -- Outbox means the table outbox, as in SQL, if it exists; otherwise the table "Outbox".
-        SELECT array_agg(c.oid::regclass ORDER BY n.nspname)
-        INTO all_found
-        FROM pg_catalog.pg_class c
-        JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        SELECT array_agg(c.oid::regclass ORDER BY n.nspname) INTO all_found
+        FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
         WHERE c.relname = CASE WHEN cardinality(parts) = 1
                                     AND EXISTS (SELECT 1 FROM pg_catalog.pg_class x
                                                 WHERE x.relname = parts[1])
                                THEN parts[1] ELSE source END
-          AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
-          AND c.relpersistence <> 't'
-          AND n.nspname !~ '^pg_'
-          AND n.nspname <> 'information_schema'
-          AND n.oid <> '@schema@'::regnamespace
-          AND has_schema_privilege(n.oid, 'USAGE');
+          AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
+          AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+          AND n.oid <> '@schema@'::regnamespace AND has_schema_privilege(n.oid, 'USAGE');
         found := all_found[1];
     END IF;
 
@@ -52,10 +42,9 @@ BEGIN
     -- The search includes views and foreign tables, so that the error can name them.
     PERFORM @schema@._adopt_refuse(found);
     RETURN found;
-END
-$outbox$;
+END $outbox$;
 
--- _adopt_refuse raises an error if a relation cannot be adopted, or was dropped.
+-- Raises an error if a relation cannot be adopted, or was dropped.
 CREATE OR REPLACE FUNCTION @schema@._adopt_refuse(tab regclass) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -72,32 +61,25 @@ BEGIN
     IF why IS NOT NULL THEN
         RAISE EXCEPTION '% is not a table that can be adopted: %', tab, why USING ERRCODE = 'OB004';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _adopt_trusts returns why the outbox's owner must not mark rows of a table; NULL if the owner
--- may.
---
--- An UPDATE runs the table's triggers, constraints and indexes, and the functions that these call,
--- with the rights of the role that updates. They could queue a deferred trigger, or change the
--- session. So rows are marked only if every role concerned may act as the outbox's owner anyway:
--- the owners of the table, of its partitions, and of the functions that its UPDATE triggers call.
+-- Why the outbox's owner must not mark rows of a table; NULL if it may. An UPDATE runs the table's
+-- triggers, constraints and indexes, and their functions, with the rights of the role that updates.
+-- So every role concerned must be able to act as the outbox's owner anyway: the owners of the
+-- table, of its partitions, and of the functions that its UPDATE triggers call.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trusts(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     -- o: the outbox's owner; t: the table and its partitions; x: whose code an UPDATE runs
     WITH o AS (SELECT c.relowner AS owner FROM pg_catalog.pg_class c
                WHERE c.oid = '@schema@.event'::regclass),
-    t AS (SELECT tab::oid AS oid
-          UNION
-          SELECT p.relid FROM pg_partition_tree(tab) p)
+    t AS (SELECT tab::oid AS oid UNION SELECT p.relid FROM pg_partition_tree(tab) p)
     SELECT format('%s role "%s", which could have %s run with the rights of "%s", '
                   'the outbox''s owner',
                   x.what, pg_get_userbyid(x.owner), x.code, pg_get_userbyid(o.owner))
     FROM o,
          (SELECT 0 AS rank, 'table ' || c.oid::regclass || ' belongs to' AS what,
                  'its code' AS code, c.relowner AS owner
-          FROM t
-          JOIN pg_catalog.pg_class c ON c.oid = t.oid
+          FROM t JOIN pg_catalog.pg_class c ON c.oid = t.oid
           UNION ALL
           SELECT 1, format('trigger "%s" of table %s calls a function of',
                            g.tgname, g.tgrelid::regclass), 'it', f.proowner
@@ -110,24 +92,21 @@ LANGUAGE sql STABLE AS $outbox$
     LIMIT 1
 $outbox$;
 
--- _adopt_decided raises an error if the table was adopted before, and `existing` ('copy' or 'skip';
--- NULL: not given) does not decide about its rows: it is unknown which of them have become events.
--- adopted: the table is adopted now.
+-- Raises an error if the table was adopted before, and `existing` ('copy' or 'skip'; NULL: not
+-- given) does not decide about its rows: it is unknown which of them have become events. adopted:
+-- the table is adopted now.
 CREATE OR REPLACE FUNCTION @schema@._adopt_decided(tab regclass, adopted boolean, existing text)
-RETURNS void
-LANGUAGE plpgsql STABLE AS $outbox$
+RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF existing NOT IN ('copy', 'skip') THEN
-        RAISE EXCEPTION 'existing "%" is not one of copy, skip', existing
-            USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'existing "%" is not one of copy, skip', existing USING ERRCODE = 'OB004';
     END IF;
     IF adopted AND existing = 'copy' THEN
         RAISE EXCEPTION 'table % is adopted, and its rows became events: copies would be '
                         'delivered twice', tab
             USING ERRCODE = 'OB001', HINT = 'leave existing out, or undo the adoption first';
     END IF;
-    -- The adoption was undone. Earlier rows have become events and later ones have not, and the
-    -- table does not distinguish them.
+    -- The adoption was undone: earlier rows have become events, later ones have not.
     IF NOT adopted AND existing IS NULL
        AND EXISTS (SELECT 1 FROM @schema@.meta m WHERE m.name = @schema@._adopted_name(tab)) THEN
         RAISE EXCEPTION 'table % was adopted before, and which of its rows became events then '
@@ -136,60 +115,52 @@ BEGIN
                   HINT = 'existing copy makes events of all that are not processed; '
                          'existing skip begins with new ones';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _adopted_name returns the name under which meta records that a table was adopted. It is derived
--- from the table's name, because a dump and restore changes the oid.
+-- The name under which meta records that a table was adopted. It is derived from the table's name,
+-- because a dump and restore changes the oid.
 CREATE OR REPLACE FUNCTION @schema@._adopted_name(tab regclass) RETURNS text
 LANGUAGE sql STABLE AS $outbox$
     SELECT format('adopted %I.%I', c.relnamespace::regnamespace::text, c.relname)
-    FROM pg_catalog.pg_class c
-    WHERE c.oid = tab
+    FROM pg_catalog.pg_class c WHERE c.oid = tab
 $outbox$;
 
--- _adoptions lists the triggers of adopted tables, with their functions. The first line of such a
--- function is a comment with its mapping of columns: -- {"id": "id", ...}. inherited: the trigger
--- of a partition, which belongs to the partitioned table.
+-- Lists the triggers of adopted tables, with their functions. The first line of such a function is
+-- a comment with its mapping of columns: -- {"id": "id", ...}. inherited: the trigger of a
+-- partition, which belongs to the partitioned table.
 CREATE OR REPLACE FUNCTION @schema@._adoptions()
 RETURNS TABLE (tab regclass, trigger_name name, func regprocedure, func_name name, body text,
-               mapping text, inherited boolean)
-LANGUAGE sql STABLE AS $outbox$
+               mapping text, inherited boolean) LANGUAGE sql STABLE AS $outbox$
     SELECT t.tgrelid::regclass, t.tgname, p.oid::regprocedure, p.proname, p.prosrc,
            CASE WHEN p.prosrc LIKE '-- {%' THEN substr(split_part(p.prosrc, E'\n', 1), 4) END,
            t.tgparentid <> 0
-    FROM pg_catalog.pg_trigger t
-    JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
-    WHERE p.pronamespace = '@schema@'::regnamespace
-      AND p.proname LIKE E'adopted\\_%'
+    FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+    WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname LIKE E'adopted\\_%'
 $outbox$;
 
--- _adopted returns the name of the trigger that makes events of a table's rows; NULL if the table
--- is not adopted.
+-- The name of the trigger that makes events of a table's rows; NULL if the table is not adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopted(tab regclass) RETURNS name
 LANGUAGE sql STABLE AS $outbox$
     SELECT a.trigger_name FROM @schema@._adoptions() a WHERE a.tab = _adopted.tab
 $outbox$;
 
--- _adopted_mark returns the sentence that marks trigger functions which run no code of the table's
--- owner. The text is stored in databases, and must not change.
+-- The sentence that marks trigger functions which run no code of the table's owner. The text is
+-- stored in databases, and must not change.
 CREATE OR REPLACE FUNCTION @schema@._adopted_mark() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN 'Of the row nothing is used but what output functions write';
 
--- _adopted_formerly returns the adopted tables whose function was created by an earlier version: it
--- runs casts of the table's owner with the rights of the outbox's owner. init replaces them, unless
--- a table's columns have changed since, or this role may not touch its trigger.
+-- The adopted tables whose function was created by an earlier version, and runs casts of the
+-- table's owner. init replaces them, if the columns have not changed and this role may.
 CREATE OR REPLACE FUNCTION @schema@._adopted_formerly() RETURNS SETOF regclass
 LANGUAGE sql STABLE AS $outbox$
-    SELECT a.tab
-    FROM @schema@._adoptions() a
+    SELECT a.tab FROM @schema@._adoptions() a
     WHERE NOT a.inherited AND strpos(a.body, @schema@._adopted_mark()) = 0
 $outbox$;
 
--- _adopt_again replaces the trigger functions of adopted tables. init calls it, because a new
--- version may convert a row to an event differently. A table whose columns have changed so that it
--- cannot be adopted the same way keeps its function, with a warning (see _adopted_formerly).
+-- Replaces the trigger functions of adopted tables. init calls it, because a new version may
+-- convert a row to an event differently. A table whose columns have changed so that it cannot be
+-- adopted the same way keeps its function, with a warning.
 CREATE OR REPLACE FUNCTION @schema@._adopt_again() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -203,12 +174,10 @@ BEGIN
             RAISE WARNING 'table % has to be adopted again: %', a.tab, SQLERRM;
         END;
     END LOOP;
-END
-$outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_again() FROM PUBLIC;
+END $outbox$;
 
--- _adopt_renew recreates the trigger function of an adopted table with the same mapping of columns.
--- Returns whether that changed anything; false for a table that is not adopted.
+-- Recreates the trigger function of an adopted table with the same mapping of columns. Returns
+-- whether that changed anything; false for a table that is not adopted.
 CREATE OR REPLACE FUNCTION @schema@._adopt_renew(tab regclass) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -217,26 +186,18 @@ DECLARE
     shape text := CASE WHEN mapping ? 'processed_at' OR NOT mapping ? 'aggregate_type'
                        THEN 'processed_at' ELSE 'debezium' END;
 BEGIN
-    IF mapping IS NULL THEN
-        RETURN false;
-    END IF;
+    IF mapping IS NULL THEN RETURN false; END IF;
     -- The mapping omits optional columns that the table lacked then; they are not searched for now.
     mapping := '{"id": "", "created_at": "", "processed_at": ""}' || mapping;
     RETURN @schema@._adopt_trigger(tab, shape, mapping);
-END
-$outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_renew(regclass) FROM PUBLIC;
+END $outbox$;
 
--- _adopt_trigger creates or replaces the trigger of an adopted table, and its function, which is
--- specific to the table's columns. Returns whether that changed anything.
---
--- The function runs with the rights of the outbox's owner, because the old producer has no rights
--- on the outbox. So it only converts the columns of a row to text (see _adopt_values), even if they
--- have changed since. Its first line records the mapping of columns, for _adopt_renew. If rows are
--- to be marked, it also records which row became which event.
+-- Creates or replaces the trigger of an adopted table, and its function. Returns whether that
+-- changed anything. The function runs with the rights of the outbox's owner, so it only converts
+-- the columns of a row to text (see _adopt_values), even if they have changed since. Its first line
+-- records the mapping of columns. If rows are to be marked, it records which became which event.
 CREATE OR REPLACE FUNCTION @schema@._adopt_trigger(tab regclass, shape text, columns jsonb)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     v record;
     old record; -- the present function
@@ -245,42 +206,33 @@ DECLARE
     mapping text := (SELECT jsonb_object_agg(c.field, c.col)::text
                      FROM @schema@._adopt_columns(tab, shape, columns) c);
     insert_sql text;
-    marking record;
     body text;
 BEGIN
-    -- The function keeps its name, or gets an unused one.
+    -- The function keeps its name, or gets an unused one. A restored dump contains functions named
+    -- after oids that belong to other tables here.
     SELECT a.func_name, a.body INTO old FROM @schema@._adoptions() a
     WHERE a.tab = _adopt_trigger.tab;
-    IF FOUND THEN
-        name := old.func_name;
-    ELSE
-        -- A restored dump contains functions named after oids that belong to other tables here.
-        WHILE to_regprocedure(format('%s.%I()', '@schema@', name)) IS NOT NULL LOOP
-            name := name || '_';
-        END LOOP;
-    END IF;
+    WHILE old.func_name IS NULL AND to_regprocedure(format('%s.%I()', '@schema@', name)) IS NOT NULL
+    LOOP
+        name := name || '_';
+    END LOOP;
+    name := coalesce(old.func_name, name);
     f := format('%s.%I()', '@schema@', name);
 
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 'NEW');
     insert_sql := format('INSERT INTO %s (%s) SELECT %s FROM (SELECT %s) t',
                          '@schema@.event', v.targets, v.expressions, v.texts);
-    SELECT m.id, @schema@._adopt_key(m.keys, 'NEW') AS key
-    INTO marking
-    FROM @schema@.marking m
-    WHERE m.tab = _adopt_trigger.tab;
-    IF FOUND THEN
+    IF v.marking IS NOT NULL THEN
         insert_sql := format(E'WITH e AS (%s RETURNING seq)\n'
                              '    INSERT INTO %s (marking, seq, key) SELECT %s, e.seq, %s FROM e',
-                             insert_sql, '@schema@.adopted_row', marking.id, marking.key);
+                             insert_sql, '@schema@.adopted_row', v.marking, v.key);
     END IF;
     -- The setting allows a row to keep its UUID, see _keeps_id.
     body := format(E'-- %s\nBEGIN -- %s.\n'
                    '    PERFORM pg_catalog.set_config(%L, %L, true);\n    %s;\n'
                    '    PERFORM pg_catalog.set_config(%3$L, %6$L, true);\n    RETURN NULL;\nEND',
                    mapping, @schema@._adopted_mark(), 'outbox.keep_ids', 'on', insert_sql, '');
-    IF old.body = body THEN
-        RETURN false;
-    END IF;
+    IF old.body = body THEN RETURN false; END IF;
 
     -- ISO dates, regardless of the application's settings, because the texts are parsed again.
     EXECUTE format('CREATE OR REPLACE FUNCTION %s RETURNS trigger '
@@ -298,27 +250,16 @@ BEGIN
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, @schema@._owner());
     END IF;
     RETURN true;
-END
-$outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_trigger(regclass, text, jsonb) FROM PUBLIC;
+END $outbox$;
 
--- _adopt_key returns an SQL expression for the key columns of a row r, as an array of texts.
-CREATE OR REPLACE FUNCTION @schema@._adopt_key(keys name[], r text) RETURNS text
-LANGUAGE sql STABLE AS $outbox$
-    SELECT format('ARRAY[%s]',
-                  string_agg(format('pg_catalog.concat(%s.%I)', r, k.name), ', ' ORDER BY k.n))
-    FROM unnest(keys) WITH ORDINALITY k (name, n)
-$outbox$;
-
--- _adopt_rows reads the rows of a table that are to become events, as texts, into a materialized
--- view, and returns that view; the caller drops it. Besides the texts of _adopt_values the view has
--- row_key, which identifies a row to be marked, and row_nr, the order of the rows. With count, the
--- view has only the number of rows, n.
+-- Reads the rows of a table that are to become events, as texts, into a materialized view, which
+-- the caller drops. Its columns are those of _adopt_values, row_key and row_nr; with count, only
+-- their number, n.
 --
 -- Even planning a query can run code of the table's owner: in an index, a constraint or a policy.
--- So the rows are read with the owner's rights and no others, as the server does when it refreshes
--- a materialized view of that role. That also prevents the owner's functions from leaving behind a
--- setting, a cursor, or a deferred trigger.
+-- So the rows are read with the owner's rights, as the server does when it refreshes a materialized
+-- view. That also keeps its functions from leaving behind a setting, a cursor, or a deferred
+-- trigger.
 CREATE OR REPLACE FUNCTION @schema@._adopt_rows(
     tab regclass, shape text, columns jsonb, count boolean DEFAULT false) RETURNS regclass
 LANGUAGE plpgsql VOLATILE
@@ -326,15 +267,12 @@ SET datestyle = ISO SET row_security = off SET client_min_messages = warning AS 
 DECLARE
     v record;
     c record;
-    key text := coalesce((SELECT @schema@._adopt_key(m.keys, 's') FROM @schema@.marking m
-                          WHERE m.tab = _adopt_rows.tab), 'NULL');
+    from_table text;
     query text;
     rows regclass;
     could boolean;
 BEGIN
-    SELECT pg_get_userbyid(x.relowner) AS owner, x.relkind
-    INTO c
-    FROM pg_catalog.pg_class x
+    SELECT pg_get_userbyid(x.relowner) AS owner, x.relkind INTO c FROM pg_catalog.pg_class x
     WHERE x.oid = tab;
     IF NOT pg_has_role(c.owner, 'USAGE') THEN
         RAISE EXCEPTION 'the rows of table % can be read only with the rights of its owner, "%", '
@@ -344,17 +282,15 @@ BEGIN
                          'or with existing skip, which reads none';
     END IF;
 
-    -- A plain table is read without the tables that inherit from it, a partitioned one with its
+    -- A plain table is read without those that inherit from it, a partitioned one with its
     -- partitions.
     SELECT * INTO v FROM @schema@._adopt_values(tab, shape, columns, 's');
-    query := format('SELECT %s, %s::pg_catalog.text[] AS row_key, '
-                    'pg_catalog.row_number() OVER (ORDER BY %s) AS row_nr FROM %s %s s WHERE %s',
-                    v.texts, key, v.sort, CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab,
-                    v.unprocessed);
-    IF count THEN
-        query := format('SELECT pg_catalog.count(*) AS n FROM %s %s s WHERE %s',
-                        CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab, v.unprocessed);
-    END IF;
+    from_table := format('FROM %s %s s WHERE %s', CASE c.relkind WHEN 'r' THEN 'ONLY' END, tab,
+                         v.unprocessed);
+    query := CASE WHEN count THEN 'SELECT pg_catalog.count(*) AS n '
+                  ELSE format('SELECT %s, %s::pg_catalog.text[] AS row_key, '
+                              'pg_catalog.row_number() OVER (ORDER BY %s) AS row_nr ',
+                              v.texts, coalesce(v.key, 'NULL'), v.sort) END || from_table;
 
     -- The view is created empty and given to the table's owner to be filled. The server requires
     -- that the owner may create objects in the schema, so that right is granted temporarily.
@@ -380,10 +316,7 @@ BEGIN
                       WHERE x.oid = rows AND x.relkind = 'm'
                         AND x.relowner = current_user::regrole) THEN
         RAISE EXCEPTION 'the rows of table % cannot be read: code of its owner changed the view '
-                        'that reads them', tab
-            USING ERRCODE = 'insufficient_privilege';
+                        'that reads them', tab USING ERRCODE = 'insufficient_privilege';
     END IF;
     RETURN rows;
-END
-$outbox$;
-REVOKE EXECUTE ON FUNCTION @schema@._adopt_rows(regclass, text, jsonb, boolean) FROM PUBLIC;
+END $outbox$;

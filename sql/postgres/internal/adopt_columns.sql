@@ -1,22 +1,21 @@
 -- Which columns of an adopted table provide which fields of an event, and how values are converted.
 
--- _adopt_values returns, as fragments of SQL, how a row of an adopted table becomes an event. r is
--- NEW, or the table's alias.
+-- Fragments of SQL by which a row r (NEW, or the table's alias) becomes an event:
 --
 --     texts        the first step: the row's columns, converted to text by output functions
 --     expressions  the second step: the columns of an event, computed from those texts (t.*)
 --     targets      the names of these columns
 --     unprocessed  the condition for rows that are to become events
 --     sort         the order of the rows
+--     marking, key the id of the table's mark, and the key columns as an array of texts; or NULL
 --
 -- No expression casts a value of the row's own types: the table's owner could create such a cast,
 -- even after the table was adopted, and it would run with the rights of the role that reads the
--- row. No expression may fail as long as the table does not change, because they run inside the
--- application's INSERT.
+-- row. None may fail while the table does not change: they run inside the application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._adopt_values(
     source regclass, shape text, columns jsonb, r text,
-    OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text)
-LANGUAGE plpgsql STABLE AS $outbox$
+    OUT texts text, OUT targets text, OUT expressions text, OUT unprocessed text, OUT sort text,
+    OUT marking int, OUT key text) LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     c record;
     v text;
@@ -32,7 +31,7 @@ BEGIN
                          coalesce(quote_literal(c.literal), @schema@._adopt_text(v, c.typ)),
                          c.field);
         IF c.field = 'id' THEN
-            -- An id that is not a UUIDv7 is also kept in the headers. A numeric id gives the best
+            -- An id that is not a UUIDv7 is also kept in the headers. A numeric one gives the best
             -- order.
             t := t || '{id, headers}'::text[];
             e := e || format('coalesce(%s._adopt_id(t.id), %1$s._uuid7())', '@schema@')
@@ -77,11 +76,16 @@ BEGIN
     targets := array_to_string(t, ', ');
     expressions := array_to_string(e, ', ');
     sort := coalesce(sort, format('%s.tableoid, %1$s.ctid', r));
-END
-$outbox$;
+    SELECT m.id,
+           (SELECT format('ARRAY[%s]', string_agg(format('pg_catalog.concat(%s.%I)', r, k.name),
+                                                  ', ' ORDER BY k.n))
+            FROM unnest(m.keys) WITH ORDINALITY k (name, n))
+    INTO marking, key
+    FROM @schema@.marking m WHERE m.tab = source;
+END $outbox$;
 
--- _base_type returns the type that a domain is based on, directly or through other domains. Other
--- types are returned as they are.
+-- The type that a domain is based on, directly or through other domains. Others are returned as
+-- they are.
 CREATE OR REPLACE FUNCTION @schema@._base_type(typ oid) RETURNS oid
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
@@ -89,12 +93,11 @@ BEGIN
         SELECT t.typbasetype INTO typ FROM pg_catalog.pg_type t WHERE t.oid = typ;
     END LOOP;
     RETURN typ;
-END
-$outbox$;
+END $outbox$;
 
--- _adopt_text returns an SQL expression for a value v of type typ as text. Some of the server's own
--- types have a cast to text that differs from their output function (a boolean is true, not t).
--- Their text is parsed again and cast, which only the server controls.
+-- An SQL expression for a value v of type typ as text. Some of the server's own types have a cast
+-- to text that differs from their output function (a boolean is true, not t). Their text is parsed
+-- again and cast, which only the server controls.
 CREATE OR REPLACE FUNCTION @schema@._adopt_text(v text, typ regtype) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -104,24 +107,18 @@ DECLARE
     plain text := format('CASE WHEN %s IS NOT NULL THEN pg_catalog.concat(%1$s) END', v);
 BEGIN
     -- castmethod f: the cast is a separate function.
-    SELECT x.typname
-    INTO name
-    FROM pg_catalog.pg_cast k
-    JOIN pg_catalog.pg_type x ON x.oid = k.castsource
+    SELECT x.typname INTO name
+    FROM pg_catalog.pg_cast k JOIN pg_catalog.pg_type x ON x.oid = k.castsource
     WHERE k.castsource = base
       AND k.casttarget = 'text'::regtype
       AND k.castmethod = 'f'
       AND x.typnamespace = 'pg_catalog'::regnamespace;
-    IF FOUND THEN
-        RETURN format('(%s)::pg_catalog.%I::pg_catalog.text', plain, name);
-    END IF;
+    IF FOUND THEN RETURN format('(%s)::pg_catalog.%I::pg_catalog.text', plain, name); END IF;
     RETURN plain;
-END
-$outbox$;
+END $outbox$;
 
--- _adopt_tenant returns the tenant of a row, or the connection's if the row has none. A connection
--- that works for a tenant, or whose role is bound to one, may write for no other tenant: that is an
--- error.
+-- The tenant of a row, or the connection's if the row has none. A connection that works for a
+-- tenant, or whose role is bound to one, may write for no other tenant: that is an error.
 CREATE OR REPLACE FUNCTION @schema@._adopt_tenant(tenant text) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -136,12 +133,10 @@ BEGIN
                   HINT = 'SET outbox.tenant to the tenant whose rows are written';
     END IF;
     RETURN coalesce(tenant, own);
-END
-$outbox$;
+END $outbox$;
 
--- _adopt_id returns the event id for a row with this id; NULL: the event gets a new id. A role that
--- is bound to a tenant may never choose ids: it could choose the id of another tenant's event,
--- which would then be mistaken for its own.
+-- The event id for a row with this id; NULL: the event gets a new id. A role that is bound to a
+-- tenant may never choose ids: it could choose that of another tenant's event.
 CREATE OR REPLACE FUNCTION @schema@._adopt_id(id text) RETURNS uuid
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -154,19 +149,16 @@ BEGIN
                        WHERE r.rolname = who AND r.rolsuper) THEN
         RETURN NULL;
     END IF;
-    RETURN @schema@._as_uuid(id);
-END
-$outbox$;
+    -- Checked first: the cast could fail, and with it the INSERT of the row.
+    RETURN CASE WHEN id ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
+                THEN id::uuid END;
+END $outbox$;
 
--- _adopt_columns maps the columns of a table to the fields of an event. It returns a row for each
--- field that has a column, in a fixed order. The shape ('processed_at', 'debezium', 'auto')
--- determines the usual names, and columns ({"type": "kind", "created_at": ""}) overrides them; ''
--- means that the field has no column. In a table without processed_at, no row counts as processed.
---
--- A string in single quotes ({"aggregate_type": "'order'"}) is a constant for every row, not a
--- column. It is returned in literal, which is NULL for a column. typ and category are those of the
--- column's type. It is an error if a column is missing or has the wrong type, except for usual
--- columns that are optional.
+-- Maps the columns of a table to the fields of an event, in a fixed order. The shape
+-- ('processed_at', 'debezium', 'auto') determines the usual names, and columns ({"type": "kind",
+-- "created_at": ""}) overrides them; '' means none. A string in single quotes is a constant for
+-- every row ({"aggregate_type": "'order'"}), returned in literal. typ and category are the column's
+-- type. It is an error if a column is missing, unless usual and optional, or has the wrong type.
 CREATE OR REPLACE FUNCTION @schema@._adopt_columns(source regclass, shape text, columns jsonb)
 RETURNS TABLE (field text, col text, typ regtype, category "char", literal text)
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -180,24 +172,21 @@ DECLARE
     has text[] := ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a
                         WHERE a.attrelid = source AND a.attnum > 0 AND NOT a.attisdropped
                         ORDER BY a.attnum);
-    f record;
-    limits text; -- of a field's values, as its domain names them
+    named boolean; -- the caller named the column: it must exist even if the field is optional
+    why text;
 BEGIN
     -- A misspelt field must not be ignored.
-    SELECT string_agg(k, ', ') AS names
-    INTO f
-    FROM jsonb_object_keys(columns) AS k
+    SELECT string_agg(k, ', ') INTO why FROM jsonb_object_keys(columns) AS k
     WHERE k NOT IN ('id', 'type', 'aggregate_type', 'aggregate_id', 'payload', 'created_at',
                     'processed_at', 'tenant');
-    IF f.names IS NOT NULL THEN
-        RAISE EXCEPTION 'no field of an event is called %', f.names
+    IF why IS NOT NULL THEN
+        RAISE EXCEPTION 'no field of an event is called %', why
             USING ERRCODE = 'OB004',
                   HINT = 'the fields are id, type, aggregate_type, aggregate_id, payload, '
                          'created_at, processed_at and tenant';
     END IF;
 
-    -- The shape, and the fields that it requires. A table that fits both shapes counts as
-    -- processed_at.
+    -- The shape, and the fields that it requires. One that fits both counts as processed_at.
     IF shape = 'auto' THEN
         shape := CASE WHEN coalesce(columns ->> 'processed_at', 'processed_at') = ANY (has)
                            THEN 'processed_at'
@@ -225,36 +214,32 @@ BEGIN
         needed := needed || '{aggregate_type, aggregate_id}';
     END IF;
 
-    -- aggregate_id follows aggregate_type, because _adopt_values relies on that order. named: the
-    -- caller named the column, so it must exist even if the field is optional.
-    FOR f IN SELECT k AS field, nullif(columns ->> k, '') AS col,
-                    columns ->> k IS DISTINCT FROM usual -> shape ->> k AS named
-             FROM unnest('{id, type, aggregate_type, aggregate_id, payload, created_at, '
-                         'processed_at, tenant}'::text[]) k
+    -- aggregate_id follows aggregate_type, because _adopt_values relies on that order.
+    FOR field, col, named IN
+        SELECT k, nullif(columns ->> k, ''), columns ->> k IS DISTINCT FROM usual -> shape ->> k
+        FROM unnest('{id, type, aggregate_type, aggregate_id, payload, created_at, processed_at, '
+                    'tenant}'::text[]) k
     LOOP
-        IF f.col IS NULL AND f.field = ANY (needed) THEN
+        IF col IS NULL AND field = ANY (needed) THEN
             RAISE EXCEPTION 'no column of table % is known to be the %; its columns are %',
-                source, f.field, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = format('name it: %s=COLUMN', f.field);
+                source, field, array_to_string(has, ', ')
+                USING ERRCODE = 'OB003', HINT = format('name it: %s=COLUMN', field);
         END IF;
 
         -- A constant, unless the table has a column whose name includes the quotes.
-        IF f.col <> ALL (has) AND f.col ~ '^''.*''$' THEN
-            literal := substr(f.col, 2, length(f.col) - 2);
-            IF f.field NOT IN ('type', 'aggregate_type', 'tenant') THEN
+        IF col <> ALL (has) AND col ~ '^''.*''$' THEN
+            literal := substr(col, 2, length(col) - 2);
+            IF field NOT IN ('type', 'aggregate_type', 'tenant') THEN
                 RAISE EXCEPTION '%: only type, aggregate_type and tenant may be text in single '
-                                'quotes', f.col
-                    USING ERRCODE = 'OB004';
+                                'quotes', col USING ERRCODE = 'OB004';
             END IF;
             -- A value that is invalid in an event would fail every INSERT of the application.
             BEGIN
-                EXECUTE format('SELECT %L::%s.event_%s', literal, '@schema@', f.field);
+                EXECUTE format('SELECT %L::%s.event_%s', literal, '@schema@', field);
             EXCEPTION WHEN check_violation THEN
-                GET STACKED DIAGNOSTICS limits = CONSTRAINT_NAME;
-                RAISE EXCEPTION '% is not a valid %', f.col, limits USING ERRCODE = 'OB004';
+                GET STACKED DIAGNOSTICS why = CONSTRAINT_NAME;
+                RAISE EXCEPTION '% is not a valid %', col, why USING ERRCODE = 'OB004';
             END;
-            field := f.field;
-            col := f.col;
             typ := 'text'::regtype;
             category := 'S';
             RETURN NEXT;
@@ -262,32 +247,25 @@ BEGIN
         END IF;
 
         literal := NULL;
-        IF f.col <> ALL (has) AND (f.field = ANY (needed) OR f.named) THEN
+        IF col <> ALL (has) AND (field = ANY (needed) OR named) THEN
             RAISE EXCEPTION 'table % has no column %, which would be the %; its columns are %',
-                source, quote_ident(f.col), f.field, array_to_string(has, ', ')
-                USING ERRCODE = 'OB003', HINT = format('name another: %s=COLUMN', f.field);
+                source, quote_ident(col), field, array_to_string(has, ', ')
+                USING ERRCODE = 'OB003', HINT = format('name another: %s=COLUMN', field);
         END IF;
-        SELECT t.oid::regtype, t.typcategory
-        INTO typ, category
-        FROM pg_catalog.pg_attribute a
-        JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
-        WHERE a.attrelid = source AND a.attname = f.col AND a.attnum > 0;
+        SELECT t.oid::regtype, t.typcategory INTO typ, category
+        FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = source AND a.attname = col AND a.attnum > 0;
         CONTINUE WHEN NOT FOUND; -- an optional column that the table does not have
-        IF (f.field = 'payload' AND category <> 'S'
+        IF (field = 'payload' AND category <> 'S'
             AND typ <> ALL ('{json, jsonb, bytea}'::regtype[]))
-           OR (f.field = 'created_at'
+           OR (field = 'created_at'
                AND typ <> ALL ('{timestamptz, timestamp, date}'::regtype[])) THEN
             RAISE EXCEPTION 'column % of table % is %, which cannot be the %',
-                quote_ident(f.col), source, typ, f.field
+                quote_ident(col), source, typ, field
                 USING ERRCODE = 'OB004',
-                      HINT = CASE f.field
-                                 WHEN 'payload' THEN 'a payload is json, jsonb, text or bytea'
-                                 ELSE 'leave it out: created_at='
-                             END;
+                      HINT = CASE field WHEN 'created_at' THEN 'leave it out: created_at='
+                                        ELSE 'a payload is json, jsonb, text or bytea' END;
         END IF;
-        field := f.field;
-        col := f.col;
         RETURN NEXT;
     END LOOP;
-END
-$outbox$;
+END $outbox$;

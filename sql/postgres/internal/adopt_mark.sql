@@ -1,65 +1,53 @@
 -- Marking rows of adopted tables once their consumer has received them.
 
--- _adopt_mark records that rows of a table are marked in column col once a consumer has received
--- their events. Returns whether that is a change; then the table's trigger has to be recreated.
+-- Records that rows of a table are marked in column col once a consumer has received their events.
+-- Returns whether that is a change; then the table's trigger has to be recreated.
 CREATE OR REPLACE FUNCTION @schema@._adopt_mark(tab regclass, col text, consumer text)
-RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS boolean LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     keys name[] := @schema@._adopt_keys(tab, col, consumer);
 BEGIN
     INSERT INTO @schema@.marking AS m (tab, consumer, col, keys)
-    VALUES (_adopt_mark.tab, _adopt_mark.consumer, _adopt_mark.col, keys)
+    VALUES (tab, consumer, col, keys)
     -- A table has one mark. A new one replaces it, together with its error.
     ON CONFLICT ON CONSTRAINT marking_tab_key DO UPDATE
-    SET consumer = excluded.consumer, col = excluded.col, keys = excluded.keys,
-        error = NULL, error_at = NULL
+    SET consumer = excluded.consumer, col = excluded.col, keys = excluded.keys, error = NULL,
+        error_at = NULL
     WHERE (m.consumer, m.col, m.keys)
           IS DISTINCT FROM (excluded.consumer, excluded.col, excluded.keys);
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND THEN RETURN false; END IF;
     PERFORM @schema@._marks_kept();
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
--- _adopt_unmark records that the rows of a table are no longer marked. Returns whether they were;
--- then the table's trigger has to be recreated.
+-- Records that the rows of a table are no longer marked. Returns whether they were; then the
+-- table's trigger has to be recreated.
 CREATE OR REPLACE FUNCTION @schema@._adopt_unmark(tab regclass) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     DELETE FROM @schema@.adopted_row r USING @schema@.marking m
     WHERE m.tab = _adopt_unmark.tab AND r.marking = m.id;
     DELETE FROM @schema@.marking m WHERE m.tab = _adopt_unmark.tab;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND THEN RETURN false; END IF;
     PERFORM @schema@._marks_kept();
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
--- _marks_kept updates consumer.marks: whether rows of any table are marked for that consumer. Turns
--- check only that flag.
-CREATE OR REPLACE FUNCTION @schema@._marks_kept() RETURNS void
-LANGUAGE sql VOLATILE AS $outbox$
+-- Updates consumer.marks, which turns check: whether rows of any table are marked for it.
+CREATE OR REPLACE FUNCTION @schema@._marks_kept() RETURNS void LANGUAGE sql VOLATILE AS $outbox$
     UPDATE @schema@.consumer c
     SET marks = NOT c.marks
     WHERE c.marks <> EXISTS (SELECT 1 FROM @schema@.marking m WHERE m.consumer = c.name)
 $outbox$;
 
--- _adopt_keys returns the columns that identify a row of a table: its primary key, or a unique
--- index whose columns are never null. Raises an error unless the rows can be marked in column col
--- for this consumer.
+-- The columns that identify a row of a table: its primary key, or a unique index whose columns are
+-- never null. Raises an error unless the rows can be marked in column col for this consumer.
 CREATE OR REPLACE FUNCTION @schema@._adopt_keys(tab regclass, col text, consumer text)
-RETURNS name[]
-LANGUAGE plpgsql STABLE AS $outbox$
+RETURNS name[] LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     owner name := @schema@._owner();
     why text := @schema@._adopt_trusts(tab);
     keys name[];
-    stamp text;
 BEGIN
     IF coalesce(consumer, '') !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
         RAISE EXCEPTION 'marking rows needs the name of the consumer whose delivery counts; '
@@ -67,8 +55,7 @@ BEGIN
             USING ERRCODE = 'OB004', HINT = '1 to 63 characters of A-Z a-z 0-9 _ . -';
     END IF;
 
-    stamp := @schema@._adopt_stamp(tab, col);
-    IF stamp IS NULL THEN
+    IF @schema@._adopt_stamp(tab, col) IS NULL THEN
         RAISE EXCEPTION 'table % has no column %, which would be marked; its columns are %',
             tab, quote_ident(col),
             (SELECT string_agg(a.attname, ', ' ORDER BY a.attnum)
@@ -95,50 +82,40 @@ BEGIN
 
     -- The primary key first, then the shortest unique index. Only complete, valid, immediate
     -- indexes on plain columns count, and only their key columns, not the included ones.
-    SELECT array_agg(a.attname ORDER BY k.n)
-    INTO keys
+    SELECT array_agg(a.attname ORDER BY k.n) INTO keys
     FROM (SELECT i.indkey, i.indnkeyatts
           FROM pg_catalog.pg_index i
-          WHERE i.indrelid = tab
-            AND i.indisunique AND i.indimmediate AND i.indisvalid
+          WHERE i.indrelid = tab AND i.indisunique AND i.indimmediate AND i.indisvalid
             AND i.indpred IS NULL AND i.indexprs IS NULL
             AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_attribute x
                             WHERE x.attrelid = tab AND NOT x.attnotnull
                               AND x.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]))
-          ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid
-          LIMIT 1) u,
+          ORDER BY i.indisprimary DESC, i.indnkeyatts, i.indexrelid LIMIT 1) u,
          unnest((u.indkey::int2[])[0:u.indnkeyatts - 1]) WITH ORDINALITY k (attnum, n)
     JOIN pg_catalog.pg_attribute a ON a.attrelid = tab AND a.attnum = k.attnum;
     IF keys IS NULL THEN
         RAISE EXCEPTION 'rows of table % cannot be marked: it has no primary key to identify them',
-            tab
-            USING ERRCODE = 'OB004',
-                  HINT = 'add one, or a unique index on columns that are NOT NULL';
+            tab USING ERRCODE = 'OB004',
+                      HINT = 'add one, or a unique index on columns that are NOT NULL';
     END IF;
     RETURN keys;
-END
-$outbox$;
+END $outbox$;
 
--- _adopt_stamp returns the SQL expression that marks a row in a column; NULL if the table lacks the
--- column. Raises an error if the column's type cannot be used as a mark.
+-- The SQL expression that marks a row in a column; NULL if the table lacks the column. Raises an
+-- error if the column's type cannot be used as a mark.
 CREATE OR REPLACE FUNCTION @schema@._adopt_stamp(tab regclass, col text) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     base oid;
     kind "char";
 BEGIN
-    SELECT @schema@._base_type(a.atttypid), a.attgenerated
-    INTO base, kind
+    SELECT @schema@._base_type(a.atttypid), a.attgenerated INTO base, kind
     FROM pg_catalog.pg_attribute a
     WHERE a.attrelid = tab AND a.attname = col AND a.attnum > 0 AND NOT a.attisdropped;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
 
     -- A generated column (kind) cannot be set.
-    IF base = 'boolean'::regtype AND kind = '' THEN
-        RETURN 'true';
-    END IF;
+    IF base = 'boolean'::regtype AND kind = '' THEN RETURN 'true'; END IF;
     IF base = ANY ('{timestamptz, timestamp, date}'::regtype[]) AND kind = '' THEN
         RETURN 'pg_catalog.clock_timestamp()';
     END IF;
@@ -146,15 +123,13 @@ BEGIN
         concat(CASE WHEN kind <> '' THEN 'a generated ' END, base::regtype)
         USING ERRCODE = 'OB004',
               HINT = 'it has to be a time (timestamptz, timestamp, date) or a boolean';
-END
-$outbox$;
+END $outbox$;
 
--- _mark_adopted marks the rows of adopted tables whose events a consumer has received, in the
--- transaction that settled them. Under _lock_consumer.
+-- Marks the rows of adopted tables whose events a consumer has received, in the transaction that
+-- settled them. Under _lock_consumer.
 --
--- An error with a table never prevents an event from being settled: the next turn tries again.
--- Unless another session has only locked the table, the error is kept in table marking, where
--- `doctor` finds it.
+-- An error with a table never prevents an event from being settled: the next turn tries again. It
+-- is kept in table marking for `doctor`, unless the table was only locked.
 CREATE OR REPLACE FUNCTION @schema@._mark_adopted(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -176,18 +151,14 @@ BEGIN
         SET error = trouble, error_at = CASE WHEN trouble IS NOT NULL THEN @schema@._clock() END
         WHERE x.id = m.id AND x.error IS DISTINCT FROM trouble;
     END LOOP;
-END
-$outbox$;
+END $outbox$;
 
--- _mark_table marks the rows of one table, up to 10,000 at a time. It waits for no lock: rows that
--- a session has locked are left for the next turn. Most likely that session delivered them before
--- the table was adopted, and will mark them itself.
---
--- If a consumer has a predicate, only receipts show which events it received. If it will never
--- receive an event, the row is not marked, and its record is deleted.
+-- Marks up to 10,000 rows of a table. Rows that a session has locked are left for the next turn:
+-- most likely it delivered them before the table was adopted, and will mark them itself. With a
+-- predicate, only receipts show which events were received. A row whose event never will be is not
+-- marked.
 CREATE OR REPLACE FUNCTION @schema@._mark_table(m @schema@.marking, c @schema@.consumer)
-RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     last bigint;
     floor bigint;
@@ -203,8 +174,7 @@ BEGIN
         RETURN;
     END IF;
 
-    -- Which events has the consumer received, and which will it never receive? No lane has handed
-    -- out an event past `last`.
+    -- Which events were received, and which never will be? No lane has handed out one past `last`.
     SELECT max(CASE WHEN l.target IS NULL THEN greatest(l.floor, l.window_end)
                     ELSE greatest(l.floor, l.pos) END)
     INTO last
@@ -230,9 +200,7 @@ BEGIN
            array_agg(x.seq) FILTER (WHERE x.state IN ('skipped', 'before-start', 'dropped'))
     INTO had, never FROM x;
     DELETE FROM @schema@.adopted_row r WHERE r.marking = m.id AND r.seq = ANY (never);
-    IF had IS NULL THEN
-        RETURN;
-    END IF;
+    IF had IS NULL THEN RETURN; END IF;
 
     -- A plain table is marked without the tables that inherit from it, a partitioned one with its
     -- partitions. The lock prevents changes to the table after _adopt_trusts has checked it.
@@ -249,11 +217,8 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege';
     END IF;
 
-    -- The conditions for the statements below, built from the present columns.
-    SELECT format('s.%I', m.col)
-           || CASE WHEN @schema@._adopt_stamp(m.tab, m.col) = 'true' THEN ' IS NOT TRUE'
-                   ELSE ' IS NULL' END
-    INTO open;
+    open := format('s.%I IS %s', m.col, CASE @schema@._adopt_stamp(m.tab, m.col)
+                                            WHEN 'true' THEN 'NOT TRUE' ELSE 'NULL' END);
     SELECT string_agg(format('s.%I = r.key[%s]::%s', k.name, k.n,
                              format_type(a.atttypid, a.atttypmod)), ' AND ')
     INTO same
@@ -282,5 +247,4 @@ BEGIN
                    'AND NOT EXISTS (SELECT 1 FROM %s s WHERE %s AND %s)',
                    '@schema@.adopted_row', tab, same, open)
     USING m.id, had;
-END
-$outbox$;
+END $outbox$;

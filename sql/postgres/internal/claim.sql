@@ -1,22 +1,17 @@
 -- Claims: their fence, their events, and the claim of new events.
 
--- _next_epoch returns the fence of the next claim, which grows with every call. Its lower 20 bits
--- are random. A server that lost its last commits, or a standby that was promoted, may assign a
--- sequence number again, but not an epoch.
-CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint
-LANGUAGE sql VOLATILE
+-- The fence of the next claim, which grows with every call. Its lower 20 bits are random: a server
+-- that lost its last commits may assign a sequence number again, but not an epoch.
+CREATE OR REPLACE FUNCTION @schema@._next_epoch() RETURNS bigint LANGUAGE sql VOLATILE
 RETURN (nextval('@schema@.epoch') << 20) | (random() * 1048575)::bigint;
 
--- _refence replaces the epoch `taken` of a claim, which is too low, and returns the new one, which
--- is past `last`, the highest epoch that the consumer knows. The sequence is behind if only the
--- tables were copied here (logical replication), if it was set back, or if sessions cache its
--- numbers; it is also advanced past `last`. Under _lock_consumer.
+-- Replaces the epoch `taken` of a claim, which is too low, by one past `last`, the highest that the
+-- consumer knows. The sequence is behind if only the tables were copied here, if it was set back,
+-- or if sessions cache its numbers; it is advanced, too. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._refence(consumer text, taken bigint, last bigint)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     e bigint := taken;
-    wanted bigint := (last >> 20) + 1;
     at bigint;
     k @schema@.claim;
 BEGIN
@@ -30,7 +25,7 @@ BEGIN
         e := CASE WHEN at < 8796093022207 THEN (at << 20) | (random() * 1048575)::bigint ELSE 0 END;
     END LOOP;
     IF e <= last THEN
-        PERFORM setval('@schema@.epoch', wanted + 100000);
+        PERFORM setval('@schema@.epoch', (last >> 20) + 100001);
         e := @schema@._next_epoch();
     END IF;
     IF e <= last THEN
@@ -39,24 +34,16 @@ BEGIN
                    'ALTER SEQUENCE @schema@.epoch INCREMENT 1 NO MAXVALUE NO CYCLE CACHE 1';
     END IF;
 
-    SELECT * INTO k FROM @schema@.claim x
-    WHERE x.consumer = _refence.consumer AND x.epoch = taken;
+    SELECT * INTO k FROM @schema@.claim x WHERE x.consumer = _refence.consumer AND x.epoch = taken;
     UPDATE @schema@.parked p SET claim = e WHERE p.ctid = ANY (@schema@._claimed_rows(k));
-    UPDATE @schema@.claim x SET epoch = e
-    WHERE x.consumer = _refence.consumer AND x.epoch = taken;
+    UPDATE @schema@.claim x SET epoch = e WHERE x.consumer = _refence.consumer AND x.epoch = taken;
     RETURN e;
-END
-$outbox$;
+END $outbox$;
 
--- _claimed returns the events of a claim, with the history of their attempts. A claim of a lane is
--- a range of seq in a window, and reading it again returns the same events. They have no earlier
--- attempts, because failed events are parked. A claim of lane -1 consists of the parked events that
--- carry its epoch.
---
--- attempts excludes the attempt that is about to be made. failing_ms is how long the event has been
--- failing. proven is true if the event itself is known to be at fault.
---
--- plpgsql caches the plans. An SQL function that cannot be inlined is planned at every call.
+-- The events of a claim, with the history of their attempts. A claim of a lane is a range of seq in
+-- a window, without earlier attempts; one of lane -1 is the parked events that carry its epoch.
+-- attempts excludes the one about to be made. failing_ms is how long it has been failing. proven:
+-- the event is at fault. It is plpgsql to cache the plans.
 CREATE OR REPLACE FUNCTION @schema@._claimed(consumer text, epoch bigint)
 RETURNS TABLE (
     seq bigint, id uuid, type text, aggregate_type text, aggregate_id text, version bigint,
@@ -67,7 +54,6 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 #variable_conflict use_column
 BEGIN
-    -- The claim of a lane.
     RETURN QUERY
     SELECT e.seq, e.id::uuid, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
            e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,
@@ -79,11 +65,8 @@ BEGIN
       AND (c.type_like IS NULL OR e.type LIKE ANY (c.type_like))
       AND @schema@._is_member(k.members, k.lane,
               @schema@._lane_of(c.lanes, e.seq, e.aggregate_type, e.aggregate_id));
-    IF FOUND THEN
-        RETURN;
-    END IF;
+    IF FOUND THEN RETURN; END IF;
 
-    -- The claim of parked events.
     RETURN QUERY
     SELECT p.seq, e.id::uuid, e.type::text, e.aggregate_type::text, e.aggregate_id::text, e.version,
            e.payload::json, e.headers::json, e.tenant::text, e.created_at::timestamptz,
@@ -91,31 +74,16 @@ BEGIN
            greatest(floor(extract(epoch FROM @schema@._clock() - p.failing_since) * 1000)::bigint,
                     0),
            p.proven, e.idempotency_key::text
-    FROM @schema@.claim k,
-         unnest(k.seqs) AS o (seq),
+    FROM @schema@.claim k, unnest(k.seqs) AS o (seq),
          LATERAL (SELECT x.* FROM @schema@.parked x -- forces the index: see _parked_rows
                   WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
                   ORDER BY x.seq LIMIT 1) p,
-         -- A parked event that was trimmed is a dead letter that was sent back: dead has a full
-         -- copy.
-         LATERAL (SELECT i.seq, i.id, i.type, i.aggregate_type, i.aggregate_id, i.version,
-                         i.payload, i.headers, i.tenant, i.created_at, i.not_before,
-                         i.idempotency_key
-                  FROM @schema@.event i
-                  WHERE i.seq = p.seq
-                  UNION ALL
-                  SELECT d.seq, d.id, d.type, d.aggregate_type, d.aggregate_id, d.version,
-                         d.payload, d.headers, d.tenant, d.created_at, d.not_before,
-                         d.idempotency_key
-                  FROM @schema@.dead d
-                  WHERE d.consumer = $1 AND d.seq = p.seq
-                  LIMIT 1) e
+         LATERAL @include parked_event($1, p)@ e
     WHERE k.consumer = $1 AND k.epoch = $2 AND k.lane = -1 AND p.claim = $2;
-END
-$outbox$;
+END $outbox$;
 
--- _shrink releases the events of a claim past `last`, because its worker cannot hold them all.
--- Returns false if the worker no longer has the claim, or if `last` is outside it.
+-- Releases the events of a claim past `last`, because its worker cannot hold them all. Returns
+-- false if the worker no longer has the claim, or if `last` is outside it.
 CREATE OR REPLACE FUNCTION @schema@._shrink(
     consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -125,63 +93,48 @@ DECLARE
     l @schema@.lane;
     now timestamptz;
 BEGIN
-    -- A caller that may not write to the tables is sent through the SECURITY DEFINER wrapper for
-    -- workers, which calls this again.
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._worker_shrink(consumer, worker, epoch, last);
-    END IF;
-
+    @include through(_worker_shrink(consumer, worker, epoch, last))@
     now := @schema@._clock() + @schema@._lock_consumer(consumer);
     PERFORM @schema@._due_since(consumer, now);
     SELECT * INTO c FROM @schema@.consumer x WHERE x.name = _shrink.consumer;
     SELECT * INTO k FROM @schema@.claim x
     WHERE x.consumer = _shrink.consumer AND x.epoch = _shrink.epoch AND x.owner = _shrink.worker;
     -- A claim of parked events has no range.
-    IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND OR last < k.from_seq OR last > k.to_seq AND k.lane >= 0 THEN RETURN false; END IF;
 
-    -- A claim of parked events consists of the events that carry its epoch.
     IF k.lane = -1 THEN
         UPDATE @schema@.parked p SET claim = NULL
         WHERE p.ctid = ANY (@schema@._claimed_rows(k)) AND p.seq > last;
         RETURN true;
     END IF;
 
-    -- A claim of a lane is a range. The events past its new end are released as in a settlement.
+    -- The events past the new end of the range are released as in a settlement.
     SELECT * INTO l FROM @schema@._places(c.name, c.lanes) x WHERE x.lane = k.lane;
-    l := @schema@._release(c, l, k, last + 1, k.epoch, now);
-    PERFORM @schema@._put_lane(l);
+    PERFORM @schema@._put_lane(@schema@._release(c, l, k, last + 1, k.epoch, now));
     UPDATE @schema@.claim x SET to_seq = last WHERE x.consumer = c.name AND x.epoch = k.epoch;
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
--- _claim_fresh leases the next events of lane l to owner, at most max_events. n is the number of
--- events claimed. It updates l, and the caller has to store it if changed is true. Under
--- _lock_consumer.
+-- Leases the next n events of lane l to owner, at most max_events. It updates l, which the caller
+-- stores if changed. Under _lock_consumer. A claim is a range of seq, (from_seq, l.pos], in a
+-- window between two snapshots, so taking it over reads the same events. Finding it reads only its
+-- rows and, in steps, rows that the filter rejects. skipped: the lane advanced without a claim:
+-- call again at once.
 --
--- A claim covers a range of seq, (from_seq, l.pos], in a window between two snapshots, so that
--- taking it over reads exactly the same events again. Finding the range reads only the rows in it
--- and, in steps, rows that the filter rejects. skipped: the lane advanced without a claim, and the
--- caller should call again at once.
+-- head is the last seq assigned before this transaction had an xid; NULL: unknown. If ahead_to is
+-- not 0, the caller has read the n events in (ahead_from, ahead_to] of the window ahead_target, and
+-- claims those. astray: nothing was done, because of _trouble.
 --
--- head is the last seq assigned before this transaction had an xid; NULL if unknown. If ahead_to is
--- not 0, the caller has already read the n events in (ahead_from, ahead_to] of the window
--- ahead_target, and claims those. astray, if not NULL, is why nothing was done: event numbers
--- restarted below what the lane knows, or events were brought in from elsewhere (see _trouble).
---
--- l leads a group of lanes (see groups.sql), and the claim covers all of them. To let groups meet,
--- the claim ends at upto, the position of another group in the same window (NULL: none); a group
--- that opens a window takes the target of other, a group further ahead in another window.
+-- The claim covers the group that l leads (groups.sql). To let groups meet, it ends at upto, the
+-- position of another group in the same window (NULL: none); a group that opens a window takes the
+-- target of other, a group further ahead.
 CREATE OR REPLACE FUNCTION @schema@._claim_fresh(
     c @schema@.consumer, INOUT l @schema@.lane, owner text, max_events int,
     lease interval, now timestamptz, head bigint,
     INOUT n int, ahead_target text, ahead_from bigint, ahead_to bigint,
     upto bigint, other @schema@.lane,
     OUT changed boolean, OUT skipped boolean, OUT epoch bigint, OUT from_seq bigint,
-    OUT astray text)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    OUT astray text) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     first bigint;          -- the first event of the window past l.pos
     last bigint;           -- the end of the scanned range
@@ -216,9 +169,7 @@ BEGIN
         END IF;
     ELSE
         n := 0;
-        IF NOT whole THEN
-            span := span * c.lanes;
-        END IF;
+        IF NOT whole THEN span := span * c.lanes; END IF;
         IF c.type_like IS NOT NULL OR NOT whole OR c.tenant <> '' THEN
             -- Reading rejected events takes time, too.
             span := least(span, most);
@@ -242,8 +193,8 @@ BEGIN
                 passed := @schema@._reached(c, l);
 
                 -- The order matters, and each statement has its own snapshot: an event that the
-                -- target neither shows nor names as running has a seq past next_floor, and an event
-                -- that it shows is not past window_end.
+                -- target neither shows nor names as running has a seq past next_floor, and one that
+                -- it shows is not past window_end.
                 l.next_floor := coalesce(head, passed, 0);
                 l.target := pg_current_snapshot();
                 l.window_end := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
@@ -265,16 +216,13 @@ BEGIN
                                      'transactions from before that', known, c.name);
                     RETURN;
                 END IF;
-                IF fed THEN
-                    PERFORM @schema@._check_fed();
-                END IF;
+                IF fed THEN PERFORM @schema@._check_fed(); END IF;
             END IF;
 
             step := @schema@._window_step(l.seen, l.floor, l.target, l.pos, l.window_end, most,
                                           c.tenant);
             first := step.next;
-            -- The lane of an idle consumer is stored only if its floor can advance, not at each
-            -- poll.
+            -- An idle lane is stored only if its floor can advance, not at each poll.
             EXIT WHEN first IS NULL AND step.upto IS NULL AND opened AND NOT changed
                       AND l.floor >= l.next_floor;
 
@@ -289,8 +237,8 @@ BEGIN
             changed := true;
 
             IF first IS NULL AND step.upto IS NULL THEN
-                -- No event is left in the window: close it. A lane configured to start beyond the
-                -- head keeps its floor.
+                -- The window is done: close it. A lane configured to start beyond the head keeps
+                -- its floor.
                 l.seen := l.target;
                 l.floor := greatest(l.floor, l.next_floor);
                 l.target := NULL;
@@ -311,11 +259,8 @@ BEGIN
                 l.pos := least(start, l.window_end); -- a late event from before the start
             ELSE
                 last := least(first + span - 1, l.window_end);
-                IF upto > l.pos THEN
-                    last := least(last, upto);
-                END IF;
-                SELECT count(*), max(x.seq)
-                INTO n, first
+                IF upto > l.pos THEN last := least(last, upto); END IF;
+                SELECT count(*), max(x.seq) INTO n, first
                 FROM (SELECT w.seq
                       FROM @schema@._window_events(l.seen, l.floor, l.target, l.pos, last,
                                                    c.tenant) w
@@ -323,8 +268,7 @@ BEGIN
                         AND (whole OR @schema@._is_member(l.members, l.lane,
                                  @schema@._lane_of(c.lanes, w.seq, w.aggregate_type,
                                                    w.aggregate_id)))
-                      ORDER BY w.seq
-                      LIMIT max_events) x;
+                      ORDER BY w.seq LIMIT max_events) x;
                 from_seq := l.pos;
                 -- A full claim ends at its last event; otherwise the whole range was scanned.
                 l.pos := CASE WHEN n < max_events THEN last ELSE first END;
@@ -332,20 +276,17 @@ BEGIN
                 span := least(span * 4, most);
             END IF;
 
-            -- Return after 25 ms: progress is committed, and the caller calls again at once. So no
-            -- timeout can stop a consumer whose filter rarely matches.
+            -- Progress is committed after 25 ms: no timeout can stop a consumer whose filter rarely
+            -- matches.
             skipped := clock_timestamp() > until;
             EXIT WHEN skipped;
         END LOOP;
     END IF;
-    IF n = 0 THEN
-        RETURN;
-    END IF;
+    IF n = 0 THEN RETURN; END IF;
 
     skipped := false;
     epoch := @schema@._next_epoch();
     INSERT INTO @schema@.claim
     VALUES (c.name, epoch, l.lane, l.seen, l.floor, l.target, l.next_floor, l.window_end, from_seq,
             l.pos, owner, now + lease, lease, l.members);
-END
-$outbox$;
+END $outbox$;

@@ -1,9 +1,8 @@
--- _claim_parked leases parked events that are due, each with the events that wait behind it, and
--- returns the epoch, or NULL. suspect_policy: 0 skips suspect events; 1 claims nothing if the first
--- due event is suspect; 2 and 3 claim a suspect alone, and with 2 a vanished worker counts as an
--- attempt; 4 treats suspects like all other events. No parked event is due before `since`. pull_in:
--- if no event is due from there on, check all of them, including those whose wait grew when the
--- clock was set back. Under _lock_consumer.
+-- Leases parked events that are due, each with the events that wait behind it. suspect_policy: 0
+-- skips suspect events; 1 claims nothing if the first due event is suspect; 2 and 3 claim a suspect
+-- alone, and with 2 a vanished worker counts as an attempt; 4 treats suspects like others. No
+-- parked event is due before `since`. pull_in: if none is due from there on, check all of them,
+-- also those whose wait grew when the clock was set back. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._claim_parked(
     c @schema@.consumer, owner text, max_events int, lease interval, suspect_policy int,
     pull_in boolean, since timestamptz, now timestamptz,
@@ -11,7 +10,6 @@ CREATE OR REPLACE FUNCTION @schema@._claim_parked(
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     h record;
-    e bigint;
     seqs bigint[] := '{}';
     keys bigint[] := '{}';
     rows tid[] := '{}'; -- their ctids, which do not change under the lock
@@ -22,22 +20,19 @@ DECLARE
 BEGIN
     n := 0;
     suspect := false;
-    suspect_due := false;
-    IF suspect_policy = 0 THEN
-        suspect_due := EXISTS (SELECT 1 FROM @schema@.parked p
+    suspect_due := suspect_policy = 0
+                   AND EXISTS (SELECT 1 FROM @schema@.parked p
                                WHERE p.consumer = c.name AND p.claim IS NULL
                                  AND p.due_at >= since AND p.due_at <= now AND p.crashes > 0);
-    END IF;
     FOR turn IN 1 .. 2 LOOP
-        -- The due events in order of their time, each with the events that wait behind it. The
-        -- nested loop (no other plan is possible) reads no more rows than are claimed.
+        -- The due events in order of their time, each with those behind it. The nested loop (no
+        -- other plan is possible) reads no more rows than are claimed.
         SELECT coalesce(array_agg(t.seq), '{}'), coalesce(array_agg(t.at), '{}'), min(t.due_at),
                coalesce(bool_or(t.odd), false)
         INTO seqs, rows, due, odd
         FROM (SELECT f.seq, f.at, f.odd, p.due_at
               FROM (SELECT x.seq, x.key, x.crashes > 0 AND apart AS alone, x.ctid AS at,
-                           x.due_at
-                    FROM @schema@.parked x
+                           x.due_at FROM @schema@.parked x
                     WHERE x.consumer = c.name AND x.claim IS NULL
                       AND x.due_at >= since AND x.due_at <= now
                       AND (suspect_policy > 0 OR x.crashes = 0)
@@ -66,8 +61,7 @@ BEGIN
                             WHERE x.consumer = c.name AND x.key BETWEEN p.key AND p.key
                             ORDER BY x.key, x.seq LIMIT 2) END AS near
                  FROM (SELECT x.seq, x.key, x.crashes > 0 AND apart AS alone, x.ctid AS at,
-                              x.due_at
-                       FROM @schema@.parked x
+                              x.due_at FROM @schema@.parked x
                        WHERE x.consumer = c.name AND x.claim IS NULL
                          AND x.due_at >= since AND x.due_at <= now
                          AND (suspect_policy > 0 OR x.crashes = 0)
@@ -88,20 +82,15 @@ BEGIN
         END LOOP;
         EXIT WHEN due IS NOT NULL;
 
-        -- When is the next event due?
         SELECT p.due_at INTO due FROM @schema@.parked p
         WHERE p.consumer = c.name AND p.claim IS NULL AND p.due_at >= since
           AND (suspect_policy > 0 OR p.crashes = 0)
         ORDER BY p.due_at, p.seq LIMIT 1;
-        IF NOT pull_in OR turn = 2 THEN
-            RETURN;
-        END IF;
+        IF NOT pull_in OR turn = 2 THEN RETURN; END IF;
         UPDATE @schema@.parked p SET due_at = now + p.wait
         WHERE p.consumer = c.name AND p.claim IS NULL AND NOT p.delayed
           AND p.due_at > now + p.wait;
-        IF NOT FOUND AND since = '-infinity' THEN
-            RETURN;
-        END IF;
+        IF NOT FOUND AND since = '-infinity' THEN RETURN; END IF;
         since := '-infinity';
         due := NULL;
     END LOOP;
@@ -110,13 +99,10 @@ BEGIN
         UPDATE @schema@.parked p SET due_at = NULL
         WHERE p.ctid = ANY (@schema@._parked_rows(c.name, behind)) AND p.claim IS NULL;
     END IF;
-    IF seqs = '{}' THEN
-        RETURN;
-    END IF;
+    IF seqs = '{}' THEN RETURN; END IF;
 
-    -- Each event takes along those that wait behind it, up to one that is suspect, in a claim, or
-    -- has a due time. The nested loop (no other plan is possible) returns them in the order of the
-    -- array.
+    -- Each event takes along those behind it, up to one that is suspect, in a claim, or has a due
+    -- time. The nested loop (no other plan is possible) keeps the order of the array.
     IF followed AND NOT suspect THEN
         SELECT array_agg(a.seq), array_agg(a.at) INTO seqs, rows
         FROM (SELECT t.seq, t.at
@@ -135,32 +121,25 @@ BEGIN
                    WHERE NOT r.stop) t
               LIMIT max_events) a;
     END IF;
-    e := @schema@._next_epoch();
-    UPDATE @schema@.parked p SET claim = e
-    WHERE p.ctid = ANY (rows);
+    epoch := @schema@._next_epoch();
+    UPDATE @schema@.parked p SET claim = _claim_parked.epoch WHERE p.ctid = ANY (rows);
     GET DIAGNOSTICS n = ROW_COUNT;
     INSERT INTO @schema@.claim (consumer, epoch, lane, floor, from_seq, to_seq, owner,
         locked_until, lease, seqs, blamed)
-    VALUES (c.name, e, -1, 0, 0, 0, _claim_parked.owner, now + _claim_parked.lease,
-        _claim_parked.lease, seqs,
-        suspect AND suspect_policy = 2);
-    epoch := e;
-END
-$outbox$;
+    VALUES (c.name, epoch, -1, 0, 0, 0, owner, now + lease, lease, seqs,
+            suspect AND suspect_policy = 2);
+END $outbox$;
 
--- Retries of parked events in simple cases, for _turn_next. _claim_parked and _settle_claim handle
--- all cases. Under the consumer's lock.
+-- Retries of parked events in simple cases, for _turn_next, under the consumer's lock.
+-- _claim_parked and _settle_claim handle all cases.
 
--- _due_together finds the parked events that are due, each with the events that wait behind it, and
--- the locations of their rows. seqs is NULL if _claim_parked is needed: an event was in flight
--- during a crash, or another event of its key is in a claim, has a due time, or precedes it. No
--- event is due before `since`. Events of claim `was` may be parked after this query, and must be
--- behind all of these; an event for which that fails needs _claim_parked, too. The event numbers
--- must be those that lane l knows.
+-- Finds the parked events that are due, each with those behind it, and their rows. seqs is NULL if
+-- _claim_parked is needed: an event was in flight during a crash, or another one of its key is in a
+-- claim, has a due time, or precedes it, or the event is not before those of claim `was`, which may
+-- be parked after this query. No event is due before `since`. The event numbers must be those of l.
 CREATE OR REPLACE FUNCTION @schema@._due_together(
     l @schema@.lane, was @schema@.claim, max_events int, since timestamptz, now timestamptz,
-    OUT seqs bigint[], OUT rows tid[])
-LANGUAGE plpgsql VOLATILE
+    OUT seqs bigint[], OUT rows tid[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 DECLARE
@@ -169,12 +148,9 @@ BEGIN
     IF current_user <> @schema@._caller() THEN
         PERFORM set_config('outbox.cluster', '', true); -- as in _turn_home
     END IF;
-    IF NOT @schema@._at_home(l.home, @schema@._here()) THEN
-        RETURN;
-    END IF;
+    IF NOT @schema@._at_home(l.home, @schema@._here()) THEN RETURN; END IF;
 
-    -- A nested loop: no other plan is possible. Both sides use the intended index: see
-    -- _parked_rows.
+    -- A nested loop: no other plan is possible. Both sides use the intended index (_parked_rows).
     SELECT array_agg(f.seq), array_agg(f.at),
            bool_or(f.odd) OR max(f.seq) > was.from_seq
     INTO seqs, rows, odd
@@ -194,22 +170,18 @@ BEGIN
                            AND p.key <> 0
                          ORDER BY y.key, y.seq LIMIT max_events)) x
           LIMIT max_events) f;
-    IF odd THEN
-        seqs := NULL;
-    END IF;
-END
-$outbox$;
+    IF odd THEN seqs := NULL; END IF;
+END $outbox$;
 
--- _take_due puts the parked events at `rows` into claim k. It returns their seqs, in order, and the
--- history of each as one number: for how many milliseconds it has been failing (from bit 24 on),
--- how many attempts it has used (from bit 1 on), and whether it was proven to be at fault.
+-- Puts the parked events at `rows` into claim k. It returns their seqs, in order, and the history
+-- of each as one number: milliseconds it has been failing (from bit 24 on), attempts used (from bit
+-- 1 on), and whether it was proven to be at fault.
 CREATE OR REPLACE FUNCTION @schema@._take_due(
     k @schema@.claim, rows tid[], now timestamptz, OUT seqs bigint[], OUT past bigint[])
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     WITH taken AS (
-        UPDATE @schema@.parked p SET claim = k.epoch
-        WHERE p.ctid = ANY (_take_due.rows)
+        UPDATE @schema@.parked p SET claim = k.epoch WHERE p.ctid = ANY (_take_due.rows)
         RETURNING p.seq, p.attempts, p.failing_since, p.proven)
     SELECT array_agg(t.seq), array_agg(
                (least(greatest(floor(extract(epoch FROM now - t.failing_since) * 1000), 0),
@@ -217,15 +189,13 @@ BEGIN
     INTO seqs, past
     FROM (SELECT x.seq, x.attempts::bigint, x.failing_since, x.proven
           FROM taken x ORDER BY x.seq) t;
-END
-$outbox$;
+END $outbox$;
 
--- _settle_retried records how claim k of parked events ended, and notes in their lane how many were
--- delivered. It leaves the claim's own row alone. No parked event has a time before `since`.
+-- Records how claim k of parked events ended, and notes in their lane how many were delivered. It
+-- leaves the claim's own row alone. No parked event has a time before `since`.
 CREATE OR REPLACE FUNCTION @schema@._settle_retried(
     c @schema@.consumer, k @schema@.claim, q @schema@._request, since timestamptz,
-    now timestamptz) RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    now timestamptz) RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint;
     first_due timestamptz;
@@ -240,12 +210,10 @@ BEGIN
       AND x.version = (SELECT y.version FROM @schema@.lane y
                        WHERE y.consumer = k.consumer AND y.lane = -1
                        ORDER BY y.version DESC LIMIT 1);
-END
-$outbox$;
+END $outbox$;
 
--- _retried_rows returns the row locations (ctid) of the parked events that claim k holds. They are
--- close together, unless many others were parked between them; then _claimed_rows looks up each
--- one.
+-- The row locations (ctid) of the parked events that claim k holds. They are close together, unless
+-- many others were parked between them.
 CREATE OR REPLACE FUNCTION @schema@._retried_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -259,9 +227,6 @@ DECLARE
               ORDER BY p.seq LIMIT 4 * n) x
         WHERE x.claim = k.epoch);
 BEGIN
-    IF cardinality(rows) < n THEN
-        rows := @schema@._claimed_rows(k);
-    END IF;
+    IF cardinality(rows) < n THEN rows := @schema@._claimed_rows(k); END IF;
     RETURN rows;
-END
-$outbox$;
+END $outbox$;

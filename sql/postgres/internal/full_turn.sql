@@ -1,11 +1,8 @@
--- _turn_full handles every kind of turn; see _turn. head: see _claim_fresh.
---
--- The steps, each under the consumer's lock: check that this is still the outbox that the consumer
--- knows (_turn_home); take over expired claims; settle; claim (_turn_claim); store the positions of
--- the lanes.
+-- Every kind of turn, under the consumer's lock: check that this is the outbox it knows
+-- (_turn_home); take over expired claims; settle; claim (_turn_claim); store the lanes. head: see
+-- _claim_fresh.
 CREATE OR REPLACE FUNCTION @schema@._turn_full(q @schema@._request, head bigint)
-RETURNS @schema@._answer
-LANGUAGE plpgsql VOLATILE
+RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 DECLARE
@@ -47,11 +44,8 @@ BEGIN
         END IF;
     END IF;
     IF NOT surely_idle THEN
-        IF q.known IS NULL AND q.max_events > 0 AND q.epoch = 0 THEN
-            waited := @schema@._try_consumer(q.consumer);
-        ELSE
-            waited := @schema@._lock_consumer(q.consumer);
-        END IF;
+        waited := @schema@._lock_consumer(
+            q.consumer, q.known IS NULL AND q.max_events > 0 AND q.epoch = 0);
         IF waited IS NULL THEN
             r := @schema@._no_answer(q.place, NULL);
             r.busy := true;
@@ -82,13 +76,11 @@ BEGIN
         RETURN r;
     END IF;
 
-    -- The query of _places, written out. PostgreSQL replans it if a column is added to the table,
-    -- which it would not notice behind a function.
+    -- The query of _places, written out so that it is planned again when the table gets a column.
     SELECT array_agg(x.place ORDER BY n), max((x.place).claims_from) INTO ls, claims_from
     FROM generate_series(-1, c.lanes - 1) AS n,
          LATERAL (SELECT y AS place FROM @schema@.lane y
-                  WHERE y.consumer = c.name AND y.lane = n
-                  ORDER BY y.version DESC LIMIT 1) x;
+                  WHERE y.consumer = c.name AND y.lane = n ORDER BY y.version DESC LIMIT 1) x;
     IF array_length(ls, 1) IS DISTINCT FROM c.lanes + 1 THEN
         PERFORM @schema@._lost_place(c);
     END IF;
@@ -110,9 +102,7 @@ BEGIN
                 dirty[i] := true;
             END LOOP;
         END IF;
-        IF home.moved THEN
-            head := NULL;
-        END IF;
+        IF home.moved THEN head := NULL; END IF;
     END IF;
 
     SELECT bool_or(x.locked_until <= now), bool_or(x.locked_until > now + x.lease + slack),
@@ -144,9 +134,7 @@ BEGIN
     END IF;
 
     claiming := q.max_events > 0 AND NOT r.changed AND NOT r.paused;
-    IF claiming OR retried THEN
-        first_due := @include first_due(c.name, ls[1].due_from)@;
-    END IF;
+    IF claiming OR retried THEN first_due := @include first_due(c.name, ls[1].due_from)@; END IF;
     IF retried THEN
         -- The next scan need not step over the settled events. The margin is for turns that read
         -- the clock earlier but get the lock later.
@@ -157,9 +145,8 @@ BEGIN
     END IF;
 
     IF claiming THEN
-        SELECT * INTO claimed
-        FROM @schema@._turn_claim(c, q, head, now, first_due, claims_from, last_epoch, r, ls,
-                                  dirty);
+        claimed := @schema@._turn_claim(c, q, head, now, first_due, claims_from, last_epoch, r, ls,
+                                        dirty);
         r := claimed.r;
         ls := claimed.ls;
         dirty := claimed.dirty;
@@ -175,42 +162,28 @@ BEGIN
         RETURN r;
     END IF;
     r.wait_ms := @schema@._ms_until(due, now);
-    IF c.marks THEN
-        PERFORM @schema@._mark_adopted(c);
-    END IF;
+    IF c.marks THEN PERFORM @schema@._mark_adopted(c); END IF;
     RETURN r;
-END
-$outbox$;
+END $outbox$;
 
--- _turn_repair ends a turn that found an outbox other than the one the consumer knows. It settles,
--- repairs the outbox (wrong describes the problem; NULL: it was already repaired), and claims
--- nothing. A repair may end all claims, and then existing events are delivered again. So a claim
--- that was delivered whole is settled before the repair. Other outcomes name events by seq, which
--- may belong to other events now: they are settled after the repair, if the claim still exists.
--- Under _lock_consumer.
+-- Ends a turn that found another outbox than the consumer knows: it settles, repairs (wrong
+-- describes the problem; NULL: already repaired), and claims nothing. A repair may end all claims,
+-- so a claim that was delivered whole is settled before it. Other outcomes name events by seq,
+-- which may now be other events: they are settled after it. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_repair(
     c @schema@.consumer, q @schema@._request, wrong text, now timestamptz,
-    INOUT r @schema@._answer)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    INOUT r @schema@._answer) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     delivered_whole boolean := q.outcomes = '[]' AND q.release_from = 0;
 BEGIN
-    IF delivered_whole THEN
-        r.lost := NOT @schema@._settle_only(c, q, now);
-    END IF;
-    IF wrong IS NOT NULL THEN
-        PERFORM @schema@._repair_outbox(wrong);
-    END IF;
-    IF NOT delivered_whole THEN
-        r.lost := NOT @schema@._settle_only(c, q, now);
-    END IF;
+    IF delivered_whole THEN r.lost := NOT @schema@._settle_only(c, q, now); END IF;
+    PERFORM @schema@._repair_outbox(wrong) WHERE wrong IS NOT NULL;
+    IF NOT delivered_whole THEN r.lost := NOT @schema@._settle_only(c, q, now); END IF;
     r.skipped := true;
     r.wait_ms := -1;
-END
-$outbox$;
+END $outbox$;
 
--- _settle_only settles a claim without the other steps of a turn. Returns false if the worker no
--- longer has the claim. Under _lock_consumer.
+-- Settles a claim, and returns false if the worker no longer has it. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_only(
     c @schema@.consumer, q @schema@._request, now timestamptz) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -218,41 +191,33 @@ DECLARE
     k @schema@.claim;
     l @schema@.lane;
 BEGIN
-    IF q.epoch = 0 THEN
-        RETURN true;
-    END IF;
+    IF q.epoch = 0 THEN RETURN true; END IF;
     SELECT * INTO k FROM @schema@.claim x
     WHERE x.consumer = c.name AND x.epoch = q.epoch AND x.owner = q.owner;
-    IF NOT FOUND THEN
-        RETURN false;
-    END IF;
+    IF NOT FOUND THEN RETURN false; END IF;
     SELECT * INTO l FROM @schema@._lanes(c.name, c.lanes) x WHERE x.lane = k.lane;
     PERFORM @schema@._put_lane(@schema@._settle_claim(c, l, k, q, now));
     RETURN true;
-END
-$outbox$;
+END $outbox$;
 
--- _ms_until returns the milliseconds from now to due, rounded up; -1 if due is NULL.
+-- The milliseconds from now to due, rounded up; -1 if due is NULL.
 CREATE OR REPLACE FUNCTION @schema@._ms_until(due timestamptz, now timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE
-RETURN CASE WHEN $1 IS NULL THEN -1
-            ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
+RETURN CASE WHEN $1 IS NULL THEN -1 ELSE greatest(ceil(extract(epoch FROM $1 - $2) * 1000), 0) END;
 
--- _turn_claim makes the claim of _turn_full: parked events that are due, or the next events of a
--- free lane; q.parked_first decides which are tried first. It fills in r, ls and dirty. due is when
--- the first event or lane that it skipped is due; first_due is the first time of a parked event, or
--- NULL if none is parked. astray: event numbers restarted, and nothing was claimed; the changed
--- lanes have to be stored before the repair. Under _lock_consumer.
+-- Makes the claim of _turn_full: of parked events that are due, or of the next events of a free
+-- lane, as q.parked_first says. due is when the first event or lane that it skipped is due;
+-- first_due is the first time of a parked event, NULL if none is parked. astray: event numbers
+-- restarted: store the changed lanes, then repair. Under _lock_consumer.
 --
--- A worker that holds a claim joins lanes (see groups.sql). A worker without one takes a single
--- lane, and leaves the others to workers that start at the same time. The only worker of a process
+-- A worker that holds a claim joins lanes (see groups.sql). One without a claim takes a single
+-- lane, and leaves the others to workers that start at the same time; the only worker of a process
 -- passes lane_hint -1, and takes all lanes of a new consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_claim(
     c @schema@.consumer, q @schema@._request, head bigint, now timestamptz,
     first_due timestamptz, claims_from bigint, last_epoch bigint,
     INOUT r @schema@._answer, INOUT ls @schema@.lane[], INOUT dirty boolean[],
-    OUT due timestamptz, OUT astray text)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    OUT due timestamptz, OUT astray text) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     lease interval := q.lease_ms * interval '1 millisecond';
     p record;
@@ -270,14 +235,12 @@ DECLARE
     promised boolean;
     kept boolean := false; -- some lanes are kept for another worker
     live bigint;
-    ahead_n int;
-    ahead_to bigint;
+    ahead boolean;         -- the worker has read ahead in the lane
 BEGIN
     FOR step IN 1 .. 2 LOOP
         IF parked AND q.parked_first = (step = 1) THEN
-            SELECT * INTO p FROM @schema@._claim_parked(c, q.owner, q.max_events, lease,
-                                                        q.suspect_policy, q.pull_in,
-                                                        first_due, now);
+            p := @schema@._claim_parked(c, q.owner, q.max_events, lease, q.suspect_policy,
+                                        q.pull_in, first_due, now);
             r.suspect_due := p.suspect_due;
             due := p.due;
             IF p.n > 0 THEN
@@ -325,21 +288,13 @@ BEGIN
                                <> @schema@._all_lanes(c.lanes) THEN
                     meets := @schema@._meets(i - 2, taken, q.owner, now, ls);
                 END IF;
-                IF q.ahead_lane <> i - 2
-                   OR q.ahead_members <> @schema@._members(ls[i].members, i - 2) THEN
-                    ahead_n := 0; -- another lane, or its group has changed
-                    ahead_to := 0;
-                ELSE
-                    ahead_n := q.ahead_n;
-                    ahead_to := q.ahead_to;
-                END IF;
+                ahead := q.ahead_lane = i - 2
+                         AND q.ahead_members = @schema@._members(ls[i].members, i - 2);
                 f := @schema@._claim_fresh(c, ls[i], q.owner, q.max_events, lease, now, head,
-                         ahead_n, q.ahead_target, q.ahead_from, ahead_to,
-                         meets.upto, meets.other);
-                IF f.astray IS NOT NULL THEN
-                    astray := f.astray;
-                    RETURN;
-                END IF;
+                         CASE WHEN ahead THEN q.ahead_n ELSE 0 END, q.ahead_target, q.ahead_from,
+                         CASE WHEN ahead THEN q.ahead_to ELSE 0 END, meets.upto, meets.other);
+                astray := f.astray;
+                IF astray IS NOT NULL THEN RETURN; END IF;
                 r.skipped := r.skipped OR f.skipped;
                 IF f.changed THEN
                     ls[i] := f.l;
@@ -357,9 +312,7 @@ BEGIN
                     r.floor := ls[i].floor;
                     r.target := ls[i].target;
                     r.window_end := ls[i].window_end;
-                    IF meets.upto > r.to_seq THEN
-                        r.window_end := meets.upto;
-                    END IF;
+                    IF meets.upto > r.to_seq THEN r.window_end := meets.upto; END IF;
                     r.members := @schema@._members(ls[i].members, i - 2);
                     r.quiet := r.members = @schema@._all_lanes(c.lanes) AND NOT parked
                                AND r.n < q.max_events AND r.to_seq >= r.window_end;
@@ -378,20 +331,15 @@ BEGIN
         FROM @schema@._held(c, ls[r.lane + 2], r.from_seq, r.to_seq, r.n, first_due,
                             q.key_sample) h;
     END IF;
-    IF r.n > 0 THEN
-        RETURN;
-    END IF;
+    IF r.n > 0 THEN RETURN; END IF;
 
     IF taken <> 0 AND c.lanes > 1 AND NOT at_work AND NOT r.skipped THEN
         SELECT y.ls, y.dirty, y.promised INTO ls, dirty, promised
         FROM @schema@._split_lanes(c, taken, q.owner, now, ls, dirty) y;
-        IF promised THEN
-            due := least(due, now + interval '50 milliseconds');
-        END IF;
+        IF promised THEN due := least(due, now + interval '50 milliseconds'); END IF;
     END IF;
 
-    -- If an answer was lost, the worker does not know its own claim, and waits for it as for a
-    -- claim of another worker.
+    -- If an answer was lost, the worker waits for its own claim as for another worker's.
     SELECT coalesce(min(x.locked_until) FILTER (WHERE x.locked_until > now
                         AND (x.owner <> q.owner OR x.epoch <> ALL (q.known))), due),
            count(*)
@@ -402,20 +350,16 @@ BEGIN
         SELECT 1 FROM @schema@.parked x
         WHERE x.consumer = c.name AND x.claim IS NULL AND x.due_at >= first_due
           AND (NOT x.delayed OR x.due_at <= now)));
-END
-$outbox$;
+END $outbox$;
 
--- _held returns the events of lane l's open window with a seq in (from_seq, to_seq] that have to
--- wait behind a parked event of their key. n is the number of events in the range. If few keys are
--- held up, _held reads all of them, by the first parked event of each, which has a due time, none
--- before `since`. A worker that computes keys (sample) then gets these keys, and looks up its
--- events itself. Otherwise _held looks up the key of each event. If the seqs are close together,
--- `held` may include events of other windows: the caller has none of them, and excluding them would
--- take longer.
+-- The events of lane l's open window with a seq in (from_seq, to_seq], n of them, that have to wait
+-- behind a parked event of their key. If few keys are held up, it reads them all, by the first
+-- parked event of each, which has a due time, none before `since`. A worker that computes keys
+-- (sample) then gets the keys, and finds its events itself. Otherwise _held looks up the key of
+-- each event. `held` may include events that the caller does not have.
 CREATE OR REPLACE FUNCTION @schema@._held(
     c @schema@.consumer, l @schema@.lane, from_seq bigint, to_seq bigint, n int, since timestamptz,
-    sample bigint, OUT held bigint[], OUT keys bigint[])
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    sample bigint, OUT held bigint[], OUT keys bigint[]) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     most bigint := 4 * n;
     dense boolean := to_seq - from_seq <= most;
@@ -423,12 +367,9 @@ DECLARE
 BEGIN
     keys := @schema@._held_keys(c.name, since, most + 1);
     few := cardinality(keys) <= most;
-    IF keys = '{}' OR few AND @schema@._knows_keys(sample) THEN
-        RETURN;
-    END IF;
+    IF keys = '{}' OR few AND @schema@._knows_keys(sample) THEN RETURN; END IF;
     IF dense AND few THEN
-        SELECT array_agg(e.seq) INTO held
-        FROM @schema@.event e
+        SELECT array_agg(e.seq) INTO held FROM @schema@.event e
         WHERE e.seq > from_seq AND e.seq <= to_seq AND e.aggregate_id IS NOT NULL
           AND @schema@._key('key', e.aggregate_type, e.aggregate_id)
               IN (SELECT k FROM unnest(keys) AS k);
@@ -444,38 +385,30 @@ BEGIN
                          ORDER BY x.key LIMIT 1) END;
     END IF;
     keys := NULL;
-END
-$outbox$;
+END $outbox$;
 
--- _held_keys returns the keys of the parked events that have a due time, at most max_keys of them.
--- Every held-up key is among these, since its first event has a due time. No due time is before
+-- The keys of max_keys parked events with a due time (every held-up key has one), not before
 -- `since`.
 CREATE OR REPLACE FUNCTION @schema@._held_keys(consumer text, since timestamptz, max_keys bigint)
-RETURNS bigint[]
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS bigint[] LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     RETURN ARRAY(SELECT x.key FROM @schema@.parked x
                  WHERE x.consumer = $1 AND x.due_at >= coalesce(since, '-infinity')
                  ORDER BY x.due_at, x.seq LIMIT max_keys); -- forces the index: see _parked_rows
-END
-$outbox$;
+END $outbox$;
 
--- _knows_keys returns whether a worker computes keys as _key does, which its hash of a sample key
--- proves. The worker hashes UTF-8, so this server has to hash the same bytes.
-CREATE OR REPLACE FUNCTION @schema@._knows_keys(sample bigint) RETURNS boolean
-LANGUAGE sql STABLE
+-- Whether a worker computes keys as _key does, which its hash of a sample proves. The worker hashes
+-- UTF-8, so this server must hash the same bytes.
+CREATE OR REPLACE FUNCTION @schema@._knows_keys(sample bigint) RETURNS boolean LANGUAGE sql STABLE
 RETURN coalesce(sample = @schema@._key('key', 'outbox', 'a key of more than a few bytes'), false)
        AND getdatabaseencoding() IN ('UTF8', 'SQL_ASCII');
 
--- _idle returns whether a consumer certainly has nothing to do: it has no claim, no parked event
--- that is due, no unseen event and no position to advance, and the outbox is the one it knows. It
--- takes no lock and writes nothing. If idle is false, _turn_full checks again under the lock. due
--- and through are the answers that _turn_full would give. A single statement reads everything at
--- one moment.
+-- Whether a consumer certainly has nothing to do: no claim, no parked event that is due, no unseen
+-- event, no position to advance, and the outbox it knows. It takes no lock and writes nothing; one
+-- statement reads everything at one moment. due and through are as in _turn_full.
 CREATE OR REPLACE FUNCTION @schema@._idle(
     c @schema@.consumer, pull_in boolean, now timestamptz,
-    OUT idle boolean, OUT due timestamptz, OUT through boolean)
-LANGUAGE plpgsql STABLE AS $outbox$
+    OUT idle boolean, OUT due timestamptz, OUT through boolean) LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     here text := @schema@._here();
 BEGIN
@@ -491,8 +424,7 @@ BEGIN
                        (l.target IS NULL
                         AND l.floor >= s.head
                         AND (l.window_end <= s.head) IS NOT FALSE
-                        -- No event is new by its xid or its seq, and none is of a transaction that
-                        -- was running when the lane last polled.
+                        -- No event is new by its xid or seq, or late.
                         AND NOT EXISTS (SELECT 1 FROM @schema@.event e
                                         WHERE e.xid >= pg_snapshot_xmax(l.seen))
                         AND NOT EXISTS (SELECT 1 FROM @schema@.event e
@@ -512,7 +444,6 @@ BEGIN
            AND NOT (pull_in AND EXISTS (SELECT 1 FROM @schema@.parked p
                                         WHERE p.consumer = c.name AND p.claim IS NULL
                                           AND p.due_at >= '-infinity'))
-           -- _check_fed raises an error if a subscription writes here.
            AND NOT @include is_fed()@,
            (SELECT min(p.due_at) FROM @schema@.parked p
             WHERE p.consumer = c.name AND p.claim IS NULL
@@ -521,5 +452,4 @@ BEGIN
                        WHERE p.consumer = c.name AND p.claim IS NULL
                          AND p.due_at >= (SELECT d.since FROM d) AND NOT p.delayed)
     INTO idle, due, through;
-END
-$outbox$;
+END $outbox$;

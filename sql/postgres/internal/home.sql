@@ -1,9 +1,8 @@
 -- Checks whether this is still the outbox that a consumer knows.
 
--- _home returns the system identifier of this cluster; NULL if the role may not read it. A session
--- stays in its cluster, so the setting outbox.cluster caches it.
-CREATE OR REPLACE FUNCTION @schema@._home() RETURNS text
-LANGUAGE plpgsql VOLATILE AS $outbox$
+-- The system identifier of this cluster; NULL if the role may not read it. A session stays in its
+-- cluster, so the setting outbox.cluster caches it.
+CREATE OR REPLACE FUNCTION @schema@._home() RETURNS text LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     known text := nullif(current_setting('outbox.cluster', true), '');
 BEGIN
@@ -16,55 +15,35 @@ BEGIN
         PERFORM set_config('outbox.cluster', known, false);
     END IF;
     RETURN nullif(known, '?');
-END
-$outbox$;
+END $outbox$;
 
--- _here returns the place of the outbox, which lanes record (lane.home): cluster/sequence/file, for
--- the sequence of event numbers. If a lane has recorded another place, the outbox was moved, or the
--- sequence was changed: ALTER SEQUENCE and TRUNCATE ... RESTART IDENTITY always assign the sequence
--- a new file, and make sessions drop cached numbers.
-CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text
-LANGUAGE sql VOLATILE
-RETURN concat(coalesce(@schema@._home(), '?'), '/',
-              '@schema@.event_seq_seq'::regclass::oid, '/',
+-- The place of the outbox, which lanes record (lane.home): cluster/sequence/file, for the sequence
+-- of event numbers. If it differs, the outbox was moved, or the sequence was changed: ALTER
+-- SEQUENCE and TRUNCATE ... RESTART IDENTITY assign it a new file, and make sessions drop cached
+-- numbers.
+CREATE OR REPLACE FUNCTION @schema@._here() RETURNS text LANGUAGE sql VOLATILE
+RETURN concat(coalesce(@schema@._home(), '?'), '/', '@schema@.event_seq_seq'::regclass::oid, '/',
               pg_relation_filenode('@schema@.event_seq_seq'::regclass));
 
--- _at_home returns whether `home`, which a lane has recorded, is the place `here` (see _here). For
--- a role that may not read the cluster's identity, the sequence and its file decide.
+-- Whether `home`, which a lane has recorded, is the place `here` (see _here). For a role that may
+-- not read the cluster's identity, the sequence and its file decide.
 CREATE OR REPLACE FUNCTION @schema@._at_home(home text, here text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(home = here
                 OR (here LIKE '?/%' AND substr(home, strpos(home, '/')) = substr(here, 2)), false);
 
--- _always_here returns whether the outbox has always been in this cluster, as far as is known:
--- neither a lane nor meta has recorded another cluster.
-CREATE OR REPLACE FUNCTION @schema@._always_here() RETURNS boolean
-LANGUAGE sql VOLATILE AS $outbox$
-    SELECT NOT EXISTS (SELECT 1
-                       FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
-                       WHERE l.home IS NOT NULL
-                         AND split_part(l.home, '/', 1) NOT IN ('?', @schema@._home()))
-       AND EXISTS (SELECT 1 FROM @schema@.meta m
-                   WHERE m.name = 'system_identifier' AND m.value = @schema@._home())
-$outbox$;
-
--- _trouble checks whether this is still the outbox that its lanes know. Each result is NULL, or
--- describes a problem.
+-- Checks whether this is still the outbox that its lanes know. Each result is NULL or a problem.
 --
--- moved: the outbox came from another cluster, so its transaction numbers mean nothing here, and
--- have to be replaced (rebaseline) before any session reads.
+-- moved: it came from another cluster, so its transaction numbers mean nothing here.
 --
--- numbers: event numbers started over below a number that a consumer knows (TRUNCATE ... RESTART
--- IDENTITY, setval, a cut-over by logical replication, which copies no sequences), so that a
--- position would skip new events. Or events were brought in with transaction numbers from another
--- cluster, or with their earlier ones (a restore of single tables): those would count as seen.
+-- numbers: they started over below one that a consumer knows (TRUNCATE ... RESTART IDENTITY,
+-- setval, logical replication, which copies no sequences), so that new events would be skipped; or
+-- events were brought in with transaction numbers that count as seen.
 --
--- sequence: event numbers may not grow in the order they are taken (CACHE), or the sequence has a
--- last number.
+-- sequence: event numbers may not grow in the order they are taken (CACHE), or may end.
 --
--- It probes indexes and checks samples; rebaseline, which repairs this, reads all events. Most
--- consumers have the same position, so events are checked once for each position: a relay with a
--- thousand consumers calls this for each one that it registers.
+-- It probes indexes and checks samples, once for each position, because a relay with a thousand
+-- consumers calls this for each; rebaseline, which repairs this, reads all events.
 CREATE OR REPLACE FUNCTION @schema@._trouble(OUT moved text, OUT numbers text, OUT sequence text)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
@@ -86,19 +65,15 @@ BEGIN
         CROSS JOIN LATERAL @schema@._reached(c, l) AS o (seq)
         WHERE l.leader IS NULL -- other lanes share their leader's place
         GROUP BY 2, 3, 4, 5, 6, 7),
-    -- Which consumer knows the highest number?
     knows AS (
         SELECT x.name, x.seq
         FROM (SELECT l.name, l.window_end AS seq FROM place l
               UNION ALL
-              SELECT c.name, greatest(p.seq, d.seq, r.seq)
-              FROM @schema@.consumer c
-              CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.parked x
-                                  WHERE x.consumer = c.name) p
-              CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.dead x
-                                  WHERE x.consumer = c.name) d
-              CROSS JOIN LATERAL (SELECT max(x.seq) AS seq FROM @schema@.receipt x
-                                  WHERE x.consumer = c.name) r) x
+              SELECT c.name, greatest(
+                         (SELECT max(x.seq) FROM @schema@.parked x WHERE x.consumer = c.name),
+                         (SELECT max(x.seq) FROM @schema@.dead x WHERE x.consumer = c.name),
+                         (SELECT max(x.seq) FROM @schema@.receipt x WHERE x.consumer = c.name))
+              FROM @schema@.consumer c) x
         ORDER BY x.seq DESC NULLS LAST LIMIT 1),
     -- Two events are checked for each position: the first that is new by its transaction, and the
     -- last up to the number reached. Neither may be both new and reached.
@@ -124,8 +99,7 @@ BEGIN
         WHERE l.reads AND pg_visible_in_snapshot(f.xid, l.shown::pg_snapshot)
         LIMIT 1)
     SELECT knows.name, knows.seq,
-           -- A home is cluster/sequence/file. If the cluster is unknown, now or when the lane was
-           -- written, the sequence decides.
+           -- If the cluster is unknown, now or when the lane was written, the sequence decides.
            EXISTS (SELECT 1 FROM place l
                    WHERE l.home IS NOT NULL
                      AND CASE WHEN cluster IS NULL OR l.home LIKE '?/%'
@@ -163,8 +137,8 @@ BEGIN
         numbers := format('the last event number given out is %s, but consumer "%s" knows %s',
                           head, k.name, k.seq);
     ELSIF top > head THEN
-        numbers := format('the last event number given out is %s, but there is an event %s',
-                          head, top);
+        numbers := format('the last event number given out is %s, but there is an event %s', head,
+                          top);
     ELSIF s.step < 1 THEN
         numbers := format('event numbers go backwards (INCREMENT %s)', s.step);
     ELSIF moved IS NULL THEN
@@ -183,11 +157,10 @@ BEGIN
                            'CACHE %s INCREMENT %s MAXVALUE %s%s',
                            s.cache, s.step, s.most, CASE WHEN s.cycle THEN ' CYCLE' ELSE '' END);
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _repair_outbox runs rebaseline for a caller that holds the lock of a consumer. why describes the
--- problem, for the error message if it cannot be repaired now.
+-- Runs rebaseline for a caller that holds the lock of a consumer. why describes the problem, for
+-- the error message if it cannot be repaired now.
 CREATE OR REPLACE FUNCTION @schema@._repair_outbox(why text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -205,13 +178,12 @@ BEGIN
             'nothing to do', '@schema@', why
             USING ERRCODE = 'OB006', HINT = 'please report this, with the rows of table lane';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _turn_home checks whether this is still the outbox that the lanes of a consumer know. wrong: why
--- the outbox has to be repaired first. repaired: it was repaired, and the turn has to start over.
--- here: the lanes have to record this as their place. moved: the lanes have recorded another place,
--- so the head read before the lock means nothing to them. Under _lock_consumer.
+-- Checks whether this is still the outbox that the lanes of a consumer know. wrong: it has to be
+-- repaired first. repaired: it was, and the turn has to start over. here: the place to record.
+-- moved: another place was recorded, so the head read before the lock means nothing. Under
+-- _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn_home(
     ls @schema@.lane[], OUT wrong text, OUT repaired boolean, OUT here text, OUT moved boolean)
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -226,9 +198,8 @@ BEGIN
         PERFORM set_config('outbox.cluster', '', true);
     END IF;
     place := @schema@._here();
-    IF NOT EXISTS (SELECT 1 FROM unnest(ls) x WHERE NOT @schema@._at_home(x.home, place)) THEN
-        RETURN;
-    END IF;
+    PERFORM 1 FROM unnest(ls) x WHERE NOT @schema@._at_home(x.home, place);
+    IF NOT FOUND THEN RETURN; END IF;
 
     PERFORM @schema@._check_whole();
     trouble := @schema@._trouble();
@@ -240,8 +211,7 @@ BEGIN
         here := place;
     ELSIF random() < 0.02 THEN
         -- Numbers may not grow in the order in which they are taken. The floor does not move, which
-        -- is slower but equally correct. Repairing the sequence blocks emits, so it is tried only
-        -- in some turns.
+        -- is slower but equally correct. A repair blocks emits, so only some turns try it.
         BEGIN
             PERFORM @schema@._repair_outbox(trouble.sequence);
             repaired := true;
@@ -249,14 +219,11 @@ BEGIN
             NULL;
         END;
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _check_fed raises an error while an enabled subscription writes to table event. Events from
--- logical replication have transaction numbers of another cluster. The lanes here would consider
--- them seen and skip them, so no event is handed out while more may arrive.
-CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void
-LANGUAGE plpgsql STABLE AS $outbox$
+-- Raises an error while an enabled subscription writes to table event. Its events have transaction
+-- numbers of another cluster, and the lanes here would consider them seen.
+CREATE OR REPLACE FUNCTION @schema@._check_fed() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     name text := (SELECT min(s.subname)
                   FROM pg_catalog.pg_subscription_rel r
@@ -270,5 +237,4 @@ BEGIN
                   HINT = format('run workers on the publisher; at the cut-over stop them, '
                                 'then run ALTER SUBSCRIPTION %I DISABLE here', name);
     END IF;
-END
-$outbox$;
+END $outbox$;

@@ -1,6 +1,6 @@
--- _name_view creates a view under a name that is known from another outbox (docs/coming-from.md).
--- meaning is its comment, query its body. The schema may be the application's, so _name_view leaves
--- any other object of that name alone. It recognises the outbox's views by their comment.
+-- Creates a view under a name that is known from another outbox (docs/coming-from.md). meaning is
+-- its comment, query its body. The schema may be the application's, so _name_view leaves any other
+-- object of that name alone. It recognises the outbox's views by their comment.
 CREATE OR REPLACE FUNCTION @schema@._name_view(name text, meaning text, query text) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -15,11 +15,9 @@ BEGIN
                    '@schema@', name, query);
     EXECUTE format('COMMENT ON VIEW %s.%I IS %L',
                    '@schema@', name, 'a name from elsewhere: ' || meaning);
-END
-$outbox$;
+END $outbox$;
 
--- _named_views returns the views that _name_view created. inbox: the view shows the inbox, which no
--- consumer may read.
+-- The views that _name_view created. inbox: the view shows the inbox, which no consumer may read.
 CREATE OR REPLACE FUNCTION @schema@._named_views() RETURNS TABLE (name name, inbox boolean)
 LANGUAGE sql STABLE AS $outbox$
     SELECT c.relname, c.relname IN ('event_handled', 'consumed_events')
@@ -42,5 +40,4 @@ BEGIN
             NULL;
         END;
     END LOOP;
-END
-$outbox$;
+END $outbox$;

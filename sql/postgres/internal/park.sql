@@ -1,71 +1,57 @@
 -- Parked events and dead letters.
 
--- _parked_rows returns the row locations (ctid) of parked events, for statements that change them.
--- The planner does not choose the index: the table is empty most of the time, so all indexes look
--- equally cheap, and with an index on the consumer alone, each event would read all of the
--- consumer's entries.
+-- The row locations (ctid) of parked events, for statements that change them. The planner does not
+-- choose the index: the table is empty most of the time, so all indexes look equally cheap, and one
+-- on the consumer alone would read all entries for each event.
 CREATE OR REPLACE FUNCTION @schema@._parked_rows(consumer text, seqs bigint[]) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RETURN ARRAY(
-        SELECT p.at
-        FROM unnest(seqs) AS o (seq), LATERAL (
+        SELECT p.at FROM unnest(seqs) AS o (seq), LATERAL (
              SELECT x.ctid AS at FROM @schema@.parked x
-             WHERE x.consumer = $1 AND x.seq BETWEEN o.seq AND o.seq
-             ORDER BY x.seq LIMIT 1) p);
-END
-$outbox$;
+             WHERE x.consumer = $1 AND x.seq BETWEEN o.seq AND o.seq ORDER BY x.seq LIMIT 1) p);
+END $outbox$;
 
--- _claimed_rows returns the row locations (ctid) of the parked events that claim k still holds.
+-- The row locations of the parked events that claim k still holds.
 CREATE OR REPLACE FUNCTION @schema@._claimed_rows(k @schema@.claim) RETURNS tid[]
 LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RETURN ARRAY(
-        SELECT p.at
-        FROM unnest(k.seqs) AS o (seq), LATERAL (
+        SELECT p.at FROM unnest(k.seqs) AS o (seq), LATERAL (
              SELECT x.ctid AS at, x.claim FROM @schema@.parked x
              WHERE x.consumer = k.consumer AND x.seq BETWEEN o.seq AND o.seq
              ORDER BY x.seq LIMIT 1) p
         WHERE p.claim = k.epoch);
-END
-$outbox$;
+END $outbox$;
 
--- _due_since returns the time from which to search for parked events of a consumer: lane.due_from.
--- It is called before any of them is given a time, which is never before now. If now is before
--- due_from, because the clock was set back, due_from is forgotten. Under _lock_consumer.
+-- The time from which to search for parked events, lane.due_from, before any is given a time. If
+-- now is before it, the clock was set back, and due_from is forgotten. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._due_since(consumer text, now timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     l @schema@.lane;
 BEGIN
-    SELECT * INTO l FROM @schema@.lane x
-    WHERE x.consumer = _due_since.consumer AND x.lane = -1
+    SELECT * INTO l FROM @schema@.lane x WHERE x.consumer = _due_since.consumer AND x.lane = -1
     ORDER BY x.version DESC LIMIT 1;
     IF l.due_from > now THEN
         l.due_from := NULL;
         PERFORM @schema@._put_lane(l);
     END IF;
     RETURN coalesce(l.due_from, '-infinity');
-END
-$outbox$;
+END $outbox$;
 
--- _first_due returns the earliest due time of a parked event, claimed or not; NULL if none is
--- parked. It forces the intended index: see _parked_rows.
+-- The earliest due time of a parked event, claimed or not; NULL if none is.
 CREATE OR REPLACE FUNCTION @schema@._first_due(consumer text, since timestamptz)
 RETURNS timestamptz
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off AS $outbox$
 BEGIN
     RETURN @include first_due($1, since)@;
-END
-$outbox$;
+END $outbox$;
 
--- _park parks events, in the order in which their worker had them. The kinds are those of settle: a
--- retry waits for its delay, a delay for the event's not_before, and an event behind another one
--- only for that. An event behind a parked one of its key, or behind one that is parked earlier in
--- this call, has no due time.
---
--- Usually no event is parked from the first event of a fresh claim on, and then no row can
--- conflict. Checking each event would take longer.
+-- Parks events, in the order in which their worker had them. The kinds are those of settle. A retry
+-- waits for its delay, a delay for the event's not_before. An event behind a parked one of its key,
+-- or one parked earlier in this call, has no due time. Usually no event is parked from the first
+-- event of a fresh claim on, so no row can conflict; checking each would take longer.
 CREATE OR REPLACE FUNCTION @schema@._park(
     c @schema@.consumer, seqs bigint[], kinds text[], attempts int[], delays_ms bigint[],
     errors text[], proven boolean[], now timestamptz) RETURNS void
@@ -89,21 +75,19 @@ BEGIN
         failed_at = coalesce(excluded.failed_at, p.failed_at),
         failing_since = coalesce(p.failing_since, excluded.failing_since),
         proven = p.proven OR excluded.proven;
-END
-$outbox$;
+END $outbox$;
 
--- _as_parked returns the rows that _park inserts for its parameters. It is inlined into the calling
--- statement. The columns are named as in _lanes, for the same reason.
+-- The rows that _park inserts. It is inlined. The columns are listed as in _lanes.
 CREATE OR REPLACE FUNCTION @schema@._as_parked(
     c @schema@.consumer, seqs bigint[], kinds text[], all_attempts int[], delays_ms bigint[],
     errors text[], all_proven boolean[], now timestamptz)
 RETURNS TABLE (consumer text, seq bigint, key bigint, attempts int, due_at timestamptz,
     wait interval, crashes int, delayed boolean, claim bigint, error text,
-    failed_at timestamptz, failing_since timestamptz, proven boolean)
-LANGUAGE sql STABLE
+    failed_at timestamptz, failing_since timestamptz, proven boolean) LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT c.name, w.seq, w.key, w.attempts,
-           CASE WHEN w.key <> 0 AND (w.before < w.seq OR b.there) THEN NULL
+           CASE WHEN w.key <> 0 AND (w.before < w.seq OR @include waits_behind(c.name, w)@)
+                THEN NULL
                 WHEN w.kind = 'retry' THEN now + w.wait
                 WHEN w.kind = 'delay'
                 THEN greatest(least(w.not_before, now + interval '3653 days'), now)
@@ -127,19 +111,13 @@ BEGIN ATOMIC
                FROM @schema@.dead d WHERE d.consumer = c.name AND d.seq = o.seq
                LIMIT 1) e ON true -- a trimmed event is a dead letter, which holds a full copy
           CROSS JOIN LATERAL (
-               SELECT @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y) w
-    LEFT JOIN LATERAL ( -- forces the index: see _parked_rows
-         SELECT true AS there FROM @schema@.parked x
-         WHERE x.consumer = c.name AND x.key BETWEEN w.key AND w.key AND x.seq < w.seq
-           AND w.key <> 0 AND (w.before < w.seq) IS NOT TRUE
-         ORDER BY x.key, x.seq LIMIT 1) b ON true;
+               SELECT @schema@._key(c.ordering, e.aggregate_type, e.aggregate_id) AS key) y) w;
 END;
 
--- _promote makes the first parked event of each key due, if it waited behind an event that is no
--- longer parked. An event that failed while it waited there still waits for its own due time.
+-- Makes the first parked event of each key due, if it waited behind one that is no longer parked.
+-- If it failed while it waited, it still waits for its own time.
 CREATE OR REPLACE FUNCTION @schema@._promote(consumer text, key_list bigint[], now timestamptz)
-RETURNS void
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
     UPDATE @schema@.parked p SET due_at = greatest(now, p.failed_at + p.wait)
     WHERE p.claim IS NULL AND p.due_at IS NULL
@@ -150,10 +128,9 @@ BEGIN
                WHERE x.consumer = _promote.consumer AND x.key BETWEEN k.key AND k.key
                ORDER BY x.key, x.seq LIMIT 1) f
           WHERE k.key <> 0));
-END
-$outbox$;
+END $outbox$;
 
--- _bury makes dead letters of events, with full copies, and deletes their rows in parked.
+-- Makes dead letters of events, with full copies, and deletes their rows in parked.
 CREATE OR REPLACE FUNCTION @schema@._bury(consumer text, seqs bigint[], attempts int[],
                                           errors text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -175,5 +152,4 @@ BEGIN
     FROM unnest($2, $3, $4) AS o (seq, attempts, error)
     WHERE d.consumer = $1 AND d.seq = ANY ($2) AND d.seq = o.seq AND d.retrying;
     DELETE FROM @schema@.parked p WHERE p.ctid = ANY (@schema@._parked_rows($1, $2));
-END
-$outbox$;
+END $outbox$;

@@ -1,11 +1,10 @@
--- _wants returns whether a payload matches a predicate, exactly as a relay decides it:
--- src/event/filter.h has the grammar, and a test compares the two. It returns NULL if SQL cannot
--- decide: the predicate is not valid, or asks for a NUL character, which PostgreSQL text cannot
--- hold, or the database's encoding is not UTF8 and the predicate or payload is not ASCII.
+-- Whether a payload matches a predicate, exactly as a relay decides it (src/event/filter.h; a test
+-- compares the two). NULL if SQL cannot decide: the predicate is not valid, or asks for a NUL
+-- character, or the encoding is not UTF8 and the predicate or payload is not ASCII.
 --
--- The predicate is read from left to right. Each level of parentheses has an element in each array:
--- any_before (an alternative before the last "or" holds), all_since (all factors since then hold),
--- and negated (a "not" applies to the next factor).
+-- It is read from left to right. Each level of parentheses has an element in each array: any_before
+-- (an alternative before the last "or" holds), all_since (all factors since then hold), and
+-- negated.
 CREATE OR REPLACE FUNCTION @schema@._wants(predicate text, payload json) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
@@ -26,9 +25,7 @@ DECLARE
     after_factor boolean := false;
     found json;
 BEGIN
-    IF predicate = '' THEN
-        RETURN true;
-    END IF;
+    IF predicate = '' THEN RETURN true; END IF;
     IF predicate ~* '\\u(0000|fdd0)|\uFDD0' -- see _plain_json
        OR getdatabaseencoding() <> 'UTF8' AND concat(predicate, payload) ~ '[^\x01-\x7f]|\\u' THEN
         RETURN NULL;
@@ -64,9 +61,7 @@ BEGIN
                 factor := found IS NOT NULL;
             ELSE
                 factor := @schema@._equals(found, t[7]);
-                IF factor IS NULL THEN
-                    RETURN NULL;
-                END IF;
+                IF factor IS NULL THEN RETURN NULL; END IF;
                 factor := factor = (t[6] = '=');
             END IF;
         END IF;
@@ -74,16 +69,12 @@ BEGIN
         negated[depth] := false;
         after_factor := true;
     END LOOP;
-    IF depth > 1 OR NOT after_factor THEN
-        RETURN NULL;
-    END IF;
+    IF depth > 1 OR NOT after_factor THEN RETURN NULL; END IF;
     -- A relay rejects JSON that is nested too deeply.
     RETURN (any_before[1] OR all_since[1]) AND NOT @schema@._too_deep(payload::text);
-END
-$outbox$;
+END $outbox$;
 
--- _at_path returns the value at a path of a predicate; NULL if the payload has none. Only an
--- unquoted number indexes an array.
+-- The value at a path of a predicate, or NULL. Only an unquoted number indexes an array.
 CREATE OR REPLACE FUNCTION @schema@._at_path(payload json, path text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -99,12 +90,10 @@ BEGIN
         EXIT WHEN payload IS NULL;
     END LOOP;
     RETURN payload;
-END
-$outbox$;
+END $outbox$;
 
--- _equals returns whether a value equals a literal of a predicate; NULL if the literal is not
--- valid. Strings are compared after unescaping, numbers by value. Values of different types are
--- never equal, and a missing value equals nothing.
+-- Whether a value equals a literal of a predicate; NULL if the literal is not valid. Strings are
+-- compared after unescaping, numbers by value. Values of different types are never equal.
 CREATE OR REPLACE FUNCTION @schema@._equals(value json, literal text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 DECLARE
@@ -114,21 +103,17 @@ DECLARE
         WHEN literal = 'null' THEN 'null'
         WHEN literal ~ '^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$' THEN 'number' END;
 BEGIN
-    IF type IS NULL THEN
-        RETURN NULL;
-    END IF;
+    IF type IS NULL THEN RETURN NULL; END IF;
     RETURN coalesce(json_typeof(value) = type AND CASE
         WHEN type = 'number'
             THEN @schema@._normal_number(value::text) = @schema@._normal_number(literal)
         WHEN type <> 'string' THEN value::text = literal
         WHEN literal LIKE '''%' THEN value #>> '{}' = substr(literal, 2, length(literal) - 2)
         ELSE value #>> '{}' = @schema@._plain_json(literal) #>> '{}' END, false);
-END
-$outbox$;
+END $outbox$;
 
--- _normal_number returns a JSON number in a normal form: digits without leading or trailing zeros,
--- and an exponent. Equal numbers have the same form, however large they are. Only the first 16
--- digits of an exponent count, as in src/base/decimal.c.
+-- A JSON number in a normal form: digits without leading or trailing zeros, and an exponent. Only
+-- the first 16 digits of an exponent count, as in src/base/decimal.c.
 CREATE OR REPLACE FUNCTION @schema@._normal_number(number text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $outbox$
     SELECT CASE WHEN d.digits = '' THEN '0'
@@ -141,34 +126,26 @@ LANGUAGE sql IMMUTABLE AS $outbox$
          LATERAL (SELECT ltrim(concat(n.m[2], n.m[3]), '0') AS digits) d
 $outbox$;
 
--- _plain_json replaces the escapes in JSON text that PostgreSQL cannot decode: a lone surrogate
--- becomes U+FFFD, as in a relay, and a NUL character becomes U+FDD0, which _wants accepts in no
--- predicate.
+-- Replaces the escapes in JSON text that PostgreSQL cannot decode: a lone surrogate becomes U+FFFD,
+-- as in a relay, and a NUL character becomes U+FDD0, which _wants accepts in no predicate.
 CREATE OR REPLACE FUNCTION @schema@._plain_json(text text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN
-    IF text !~* '\\u(0000|d[89a-f])' THEN
-        RETURN text::json;
-    END IF;
-    -- First hide escaped backslashes, which do not begin another escape, and write surrogate pairs
-    -- as \P, which JSON does not have.
+    IF text !~* '\\u(0000|d[89a-f])' THEN RETURN text::json; END IF;
+    -- First hide escaped backslashes, and write surrogate pairs as \P, which JSON does not have.
     text := replace(text, '\\', '\u005c');
     text := regexp_replace(text, '\\u(d[89ab]..)\\u(d[c-f]..)', '\\P\1\2', 'gi');
     text := regexp_replace(text, '\\ud[89a-f]..', '\\ufffd', 'gi');
     text := regexp_replace(text, '\\P(.{4})(.{4})', '\\u\1\\u\2', 'g');
     RETURN replace(text, '\u0000', '\ufdd0')::json;
-END
-$outbox$;
+END $outbox$;
 
--- _too_deep returns whether JSON is nested more than 256 levels deep, which a relay rejects. Text
--- with that many brackets is checked more closely: strings are removed first, then the innermost
--- pairs of brackets, level by level.
+-- Whether JSON is nested more than 256 levels deep, which a relay rejects. Strings are removed
+-- first, then the innermost pairs of brackets.
 CREATE OR REPLACE FUNCTION @schema@._too_deep(document text) RETURNS boolean
 LANGUAGE plpgsql IMMUTABLE AS $outbox$
 BEGIN
-    IF length(document) - length(translate(document, '[{', '')) <= 256 THEN
-        RETURN false;
-    END IF;
+    IF length(document) - length(translate(document, '[{', '')) <= 256 THEN RETURN false; END IF;
     document := regexp_replace(document, '"(?:[^"\\]|\\.)*"', '', 'g');
     document := regexp_replace(document, '[^][{}]', '', 'g');
     FOR level IN 1 .. 256 LOOP
@@ -176,5 +153,4 @@ BEGIN
         document := regexp_replace(document, '\[\]|\{\}', '', 'g');
     END LOOP;
     RETURN document <> '';
-END
-$outbox$;
+END $outbox$;

@@ -1,18 +1,17 @@
 -- The progress of consumers, and which events they still need.
 
--- _low returns the seq up to which every one of a consumer's `lanes` lanes is past all events but
--- late ones, those of transactions that were running when a lane polled. NULL: rows of lane are
--- missing. Past next_floor, the seq of an event does not determine whether a lane has passed it.
+-- The seq up to which every one of a consumer's `lanes` lanes is past all events but late ones.
+-- NULL: rows of lane are missing. Past next_floor, a seq does not determine whether a lane passed
+-- it.
 CREATE OR REPLACE FUNCTION @schema@._low(consumer text, lanes int) RETURNS bigint
 LANGUAGE sql STABLE AS $outbox$
     SELECT min(CASE WHEN l.target IS NULL THEN l.floor
                     ELSE least(greatest(l.floor, l.pos), l.next_floor) END)
-    FROM @schema@._lanes(_low.consumer, _low.lanes) l
-    WHERE l.lane >= 0
+    FROM @schema@._lanes(_low.consumer, _low.lanes) l WHERE l.lane >= 0
 $outbox$;
 
--- _floors returns for each consumer the seq up to which it no longer needs events, and the reason
--- (pin): its position, a claim, a parked event, or a lost place.
+-- Returns for each consumer the seq up to which it no longer needs events, and the reason (pin):
+-- its position, a claim, a parked event, or a lost place.
 CREATE OR REPLACE FUNCTION @schema@._floors()
 RETURNS TABLE (consumer text, paused boolean, floor bigint, pin text)
 LANGUAGE sql STABLE SET jit = off AS $outbox$
@@ -21,25 +20,21 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
     FROM (SELECT c.name AS consumer, c.paused,
                  CASE WHEN l.target IS NULL THEN l.floor ELSE greatest(l.floor, l.pos) END AS floor,
                  'position' AS pin, 2 AS rank
-          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
-          WHERE l.lane >= 0
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0
           UNION ALL
           -- The position is past claimed events, but a claim may be taken over and read again.
           SELECT c.name, c.paused, greatest(k.floor, k.from_seq), 'claim', 1
-          FROM @schema@.consumer c
-          JOIN @schema@.claim k ON k.consumer = c.name AND k.lane >= 0
+          FROM @schema@.consumer c JOIN @schema@.claim k ON k.consumer = c.name AND k.lane >= 0
           UNION ALL
           -- Rows of lane are missing: the position is unknown, so the consumer may need all events.
-          SELECT c.name, c.paused, 0, 'lost place', 0
-          FROM @schema@.consumer c
+          SELECT c.name, c.paused, 0, 'lost place', 0 FROM @schema@.consumer c
           WHERE (SELECT count(*) FROM @schema@._lanes(c.name, c.lanes)) <= c.lanes
           UNION ALL
           -- A dead letter that was sent back is parked as well, but has a copy of its event. The
           -- first other parked event is found in index order; an aggregate would read all of them.
           SELECT c.name, c.paused, p.seq - 1, 'parked', 0
           FROM @schema@.consumer c,
-               LATERAL (SELECT x.seq
-                        FROM @schema@.parked x
+               LATERAL (SELECT x.seq FROM @schema@.parked x
                         WHERE x.consumer = c.name
                           AND NOT EXISTS (SELECT 1 FROM @schema@.dead d
                                           WHERE d.consumer = x.consumer AND d.seq = x.seq)
@@ -47,13 +42,12 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
     ORDER BY f.consumer, f.floor, f.rank
 $outbox$;
 
--- _needed returns whether any consumer may still need an event: a lane that has not handed it out,
--- a claim that may be handed out again, or a consumer that has the event parked. A dead letter
--- holds a copy of its event, so a letter that was sent back does not need the event itself.
+-- Whether any consumer may still need an event: a lane that has not handed it out, a claim that may
+-- be handed out again, or a consumer that has the event parked. A dead letter holds a copy of its
+-- event, so a letter that was sent back does not need the event itself.
 CREATE OR REPLACE FUNCTION @schema@._needed(xid xid8, seq bigint) RETURNS boolean
 LANGUAGE sql STABLE AS $outbox$
-    SELECT EXISTS (SELECT 1
-                   FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
+    SELECT EXISTS (SELECT 1 FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
                    WHERE l.lane >= 0
                      AND _needed.seq > @schema@._starts_after(c.start_seen, c.start_floor)
                      AND NOT @schema@._handed_out(l.seen, l.floor, l.target, l.pos,
@@ -69,24 +63,20 @@ LANGUAGE sql STABLE AS $outbox$
                                      WHERE d.consumer = p.consumer AND d.seq = p.seq))
 $outbox$;
 
--- _surely_done returns an xid. Every lane of every consumer has seen the events of earlier
--- transactions, and no claim holds one. So no consumer needs such an event below the floor, and
--- _needed is not called for it. Claims count because a claim of late events holds some that are
--- below its own floor.
-CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8
-LANGUAGE sql STABLE AS $outbox$
+-- An xid. Every lane of every consumer has seen the events of earlier transactions, and no claim
+-- holds one. So no consumer needs such an event below the floor, and _needed is not called for it.
+-- Claims count because a claim of late events holds some that are below its own floor.
+CREATE OR REPLACE FUNCTION @schema@._surely_done() RETURNS xid8 LANGUAGE sql STABLE AS $outbox$
     SELECT coalesce(min(pg_snapshot_xmin(s.seen)::text::bigint), 0)::text::xid8
     FROM (SELECT l.seen
-          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l
-          WHERE l.lane >= 0
+          FROM @schema@.consumer c, LATERAL @schema@._lanes(c.name, c.lanes) l WHERE l.lane >= 0
           UNION ALL
           SELECT k.seen FROM @schema@.claim k WHERE k.lane >= 0) s
 $outbox$;
 
--- _progress returns the position of the lane that is furthest behind, for a consumer with `lanes`
--- lanes, and how many events were delivered to the consumer. Lane -1, of the parked events, has no
--- position. The function is not inlined: in a statement over all consumers the planner would expect
--- 1,000 lanes of each, and use JIT.
+-- The position of the lane that is furthest behind, for a consumer with `lanes` lanes, and how many
+-- events were delivered to the consumer. Lane -1, of the parked events, has no position. It is not
+-- inlined: the planner would expect 1,000 lanes of each, and use JIT.
 CREATE OR REPLACE FUNCTION @schema@._progress(
     consumer text, lanes int, OUT place bigint, OUT delivered bigint)
 LANGUAGE sql STABLE SET jit = off AS $outbox$
@@ -97,9 +87,9 @@ LANGUAGE sql STABLE SET jit = off AS $outbox$
     FROM @schema@._lanes(_progress.consumer, _progress.lanes) x
 $outbox$;
 
--- _parked_events returns the first max_rows parked events of a consumer, claimed or not, in order
--- of seq. That is the order of the primary key, so no other row is read. This function and
--- _parked_summary do not leave the index to the planner: see _parked_rows.
+-- The first max_rows parked events of a consumer, claimed or not, in order of seq. That is the
+-- order of the primary key, so no other row is read. This function and _parked_summary do not leave
+-- the index to the planner: see _parked_rows.
 CREATE OR REPLACE FUNCTION @schema@._parked_events(consumer text, max_rows int)
 RETURNS TABLE (seq bigint, type text, created_at timestamptz, error text, failed_at timestamptz)
 LANGUAGE sql STABLE
@@ -108,24 +98,14 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET j
     FROM (SELECT x.seq, x.error, x.failed_at FROM @schema@.parked x
           WHERE x.consumer = _parked_events.consumer
           ORDER BY x.seq LIMIT _parked_events.max_rows) p,
-         -- A parked event that was trimmed is a dead letter that was sent back: dead has a full
-         -- copy.
-         LATERAL (SELECT i.type, i.created_at FROM @schema@.event i WHERE i.seq = p.seq
-                  UNION ALL
-                  SELECT d.type, d.created_at FROM @schema@.dead d
-                  WHERE d.consumer = _parked_events.consumer AND d.seq = p.seq
-                  LIMIT 1) e
+         LATERAL @include parked_event(_parked_events.consumer, p)@ e
 $outbox$;
 
--- _parked_summary returns how many events of a consumer are parked, claimed or not, and which has
--- waited longest, at a cost that does not grow with their number.
---
--- n is exact below 10,000. Above, it is extrapolated up to the last parked event, from the share of
--- the sequence numbers that the counted events have. Among the first 1,000 events, oldest_at is
--- when the oldest was emitted, and error is the error of the one that failed last. Among the 1,000
--- with the earliest due times, first_seq is the oldest event that waits for more than its
--- not_before, and overdue_at is when it could first have been delivered. Only the first event of a
--- key has a due time.
+-- How many events of a consumer are parked, claimed or not, and which has waited longest, at a cost
+-- that does not grow with their number. n is exact below 10,000, and extrapolated above. Of the
+-- first 1,000, oldest_at is when the oldest was emitted, and error that of the last failure. Of the
+-- 1,000 that are due first, first_seq is the oldest that waits for more than its not_before, and
+-- overdue_at when it could first have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._parked_summary(
     consumer text, OUT n bigint, OUT exact boolean, OUT oldest_at timestamptz, OUT error text,
     OUT failed_at timestamptz, OUT first_seq bigint, OUT first_attempts int,
@@ -139,14 +119,11 @@ DECLARE
     high bigint;
     last bigint;
 BEGIN
-    SELECT count(*), min(s.seq), max(s.seq)
-    INTO n, low, high
+    SELECT count(*), min(s.seq), max(s.seq) INTO n, low, high
     FROM (SELECT p.seq FROM @schema@.parked p
           WHERE p.consumer = $1 ORDER BY p.seq LIMIT 10000) s;
     exact := n < 10000;
-    IF n = 0 THEN
-        RETURN; -- the usual case
-    END IF;
+    IF n = 0 THEN RETURN; END IF; -- as usual
     IF NOT exact THEN
         SELECT p.seq INTO last FROM @schema@.parked p
         WHERE p.consumer = $1 ORDER BY p.seq DESC LIMIT 1;
@@ -158,36 +135,24 @@ BEGIN
     INTO oldest_at, error, failed_at
     FROM @schema@._parked_events($1, 1000) e;
 
-    SELECT p.seq, p.attempts, p.due_at, p.error, e.due
+    SELECT p.seq, p.attempts, p.due_at, p.error, greatest(e.created_at, e.not_before)
     INTO first_seq, first_attempts, first_due, first_error, overdue_at
     FROM (SELECT x.* FROM @schema@.parked x
-          WHERE x.consumer = $1 AND x.due_at IS NOT NULL
-          ORDER BY x.due_at, x.seq LIMIT 1000) p,
-         LATERAL (SELECT greatest(i.created_at, i.not_before) AS due FROM @schema@.event i
-                  WHERE i.seq = p.seq
-                  UNION ALL
-                  SELECT greatest(d.created_at, d.not_before) FROM @schema@.dead d
-                  WHERE d.consumer = $1 AND d.seq = p.seq
-                  LIMIT 1) e
-    WHERE NOT (p.delayed AND p.due_at > @schema@._clock())
-    ORDER BY p.seq LIMIT 1;
-END
-$outbox$;
+          WHERE x.consumer = $1 AND x.due_at IS NOT NULL ORDER BY x.due_at, x.seq LIMIT 1000) p,
+         LATERAL @include parked_event($1, p)@ e
+    WHERE NOT (p.delayed AND p.due_at > @schema@._clock()) ORDER BY p.seq LIMIT 1;
+END $outbox$;
 
--- _waiting returns the first max_rows events past the point up to which everything was handed out,
--- in order of seq. waits: the event waits to be claimed, because its lane is not past it and the
--- type patterns match. The payload predicate is not evaluated.
+-- The first max_rows events past the point up to which everything was handed out, in order of seq.
+-- waits: the event waits to be claimed. The payload predicate is not evaluated. Earlier events
+-- (fresh = false) are added: late ones, and those in claims of lanes, which are in flight (held)
+-- while the claim is live, and wait again after it. Parked events are not included. The work is
+-- bounded, except for claimed events, which workers hold in memory.
 --
--- It also returns earlier events (fresh = false): those of transactions that committed late, and
--- those in claims of lanes. The events of a claim are in flight (held) while the claim is live, and
--- wait again once it has expired. Parked events are not included: see _parked_summary. The work is
--- bounded whatever the backlog, except for claimed events, which workers hold in memory.
---
--- due is when an event could first have been delivered: created_at, or not_before if that is later.
+-- due is when an event could first have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._waiting(consumer text, max_rows int)
 RETURNS TABLE (seq bigint, type text, created_at timestamptz, due timestamptz, fresh boolean,
-               waits boolean, held boolean)
-LANGUAGE sql STABLE
+               waits boolean, held boolean) LANGUAGE sql STABLE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     WITH c AS MATERIALIZED (
         SELECT * FROM @schema@.consumer x WHERE x.name = _waiting.consumer),
@@ -199,8 +164,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     s AS (
         (SELECT e.seq, e.xid, e.type, e.created_at, greatest(e.created_at, e.not_before) AS due,
                 e.aggregate_type, e.aggregate_id, e.tenant, true AS fresh
-         FROM @schema@.event e
-         WHERE e.seq > (SELECT low FROM p)
+         FROM @schema@.event e WHERE e.seq > (SELECT low FROM p)
          ORDER BY e.seq LIMIT _waiting.max_rows)
         UNION ALL
         SELECT e.*
@@ -210,8 +174,7 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
              LATERAL (SELECT i.seq, i.xid, i.type, i.created_at,
                              greatest(i.created_at, i.not_before), i.aggregate_type,
                              i.aggregate_id, i.tenant, false
-                      FROM @schema@.event i
-                      WHERE i.xid = late.xid AND i.seq <= (SELECT low FROM p)
+                      FROM @schema@.event i WHERE i.xid = late.xid AND i.seq <= (SELECT low FROM p)
                       ORDER BY i.seq LIMIT _waiting.max_rows) AS e)
     SELECT s.seq, s.type, s.created_at, s.due, s.fresh,
            NOT @schema@._handed_out(l.seen, l.floor, l.target, l.pos, s.xid, s.seq)
@@ -228,12 +191,10 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $outbox$
     WHERE k.consumer = _waiting.consumer AND k.lane >= 0
 $outbox$;
 
--- _backlog counts the events of a consumer that are neither parked nor finished (see _waiting). n
--- of them wait to be claimed, and held are in live claims of lanes. At most max_rows events are
--- scanned. If exact is true, those were all events; otherwise n is extrapolated from their share
--- among the events scanned, up to the last seq assigned. oldest_at and held_at are when the oldest
--- waiting and the oldest held event were emitted, overdue_at when the first of all could have been
--- delivered.
+-- Counts the events of a consumer that are neither parked nor finished (see _waiting): n wait to be
+-- claimed, held are in live claims of lanes. At most max_rows are scanned; unless those were all
+-- (exact), n is extrapolated up to the last seq assigned. oldest_at and held_at are when the oldest
+-- of each was emitted, overdue_at when the first could have been delivered.
 CREATE OR REPLACE FUNCTION @schema@._backlog(
     consumer text, max_rows int,
     OUT n bigint, OUT exact boolean, OUT scanned bigint, OUT oldest_at timestamptz,

@@ -1,39 +1,33 @@
 -- The caller's role, tenant and rights.
 
--- _caller returns the role whose rights count. In a SECURITY DEFINER function current_user is the
--- function's owner, so _caller returns the role that is logged in, or the one set by SET ROLE. A
--- SECURITY DEFINER function can change neither.
---
--- The server runs some functions as their owner, such as those of an index. The session that runs
--- one may be a superuser's, and its role is returned: see _admit.
-CREATE OR REPLACE FUNCTION @schema@._caller() RETURNS name
-LANGUAGE sql STABLE
+-- The role whose rights count. In a SECURITY DEFINER function current_user is its owner, so _caller
+-- returns the role that is logged in, or set by SET ROLE; such a function can change neither. The
+-- server runs some functions as their owner, such as those of an index: there the role is the
+-- session's, maybe a superuser's (see _admit).
+CREATE OR REPLACE FUNCTION @schema@._caller() RETURNS name LANGUAGE sql STABLE
 RETURN CASE WHEN current_setting('role') = 'none' THEN session_user
             ELSE current_setting('role')::name END;
 
--- _owner returns the owner of the outbox.
-CREATE OR REPLACE FUNCTION @schema@._owner() RETURNS name
-LANGUAGE sql STABLE
+-- The owner of the outbox.
+CREATE OR REPLACE FUNCTION @schema@._owner() RETURNS name LANGUAGE sql STABLE
 RETURN (SELECT pg_get_userbyid(c.relowner) FROM pg_catalog.pg_class c
         WHERE c.oid = '@schema@.event'::regclass);
 
--- _inherits returns whether the role `who` has the rights of `role`; false if `role` does not
--- exist.
+-- Whether the role `who` has the rights of `role`; false if `role` does not exist.
 CREATE OR REPLACE FUNCTION @schema@._inherits(who name, role text) RETURNS boolean
 LANGUAGE sql STABLE
 RETURN coalesce(pg_has_role(who, to_regrole(quote_ident(role))::oid, 'USAGE'), false);
 
--- _name_like returns patterns for LIKE ANY that match the consumers of a name in a grant: mail
--- stands for itself and for mail.anything, mail* for all names with that prefix. The underscore is
--- the only character of a name that LIKE treats specially.
+-- Patterns for LIKE ANY that match the consumers of a name in a grant: mail stands for itself and
+-- for mail.anything, mail* for all names with that prefix. The underscore is the only character of
+-- a name that LIKE treats specially.
 CREATE OR REPLACE FUNCTION @schema@._name_like(granted text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN granted LIKE '%*' THEN ARRAY[left(replace(granted, '_', E'\\_'), -1) || '%']
             ELSE ARRAY[replace(granted, '_', E'\\_'), replace(granted, '_', E'\\_') || '.%'] END;
 
--- _sees returns patterns for LIKE of the consumers that a role may see, or NULL for all. Operators,
--- and roles that were granted the tables by hand, see all of them. A worker sees its own. The
--- function runs with the rights of its caller, and answers only about the caller (works_here).
+-- Patterns for LIKE of the consumers that a role may see, or NULL for all: operators, and roles
+-- that were granted the tables by hand. It answers only about the caller (works_here).
 CREATE OR REPLACE FUNCTION @schema@._sees(who name) RETURNS text[]
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name is schema-qualified.
@@ -51,16 +45,12 @@ BEGIN
     SELECT pg_catalog.array_agg(n) INTO names
     FROM @schema@.works_here w, pg_catalog.unnest(@schema@._name_like(w.consumer)) AS n;
     RETURN CASE WHEN '%' OPERATOR(pg_catalog.=) ANY (names) THEN NULL ELSE names END;
-END
-$outbox$;
+END $outbox$;
 
--- _acting_for returns the tenant that a role acts for on this connection; '' is the platform, which
--- has access to every tenant. A role that is bound to one tenant acts for it, regardless of the
--- connection's setting outbox.tenant. A role that is bound to several acts for the one that the
--- connection names; NULL if the connection names none of them.
---
--- The function runs with the rights of its caller. About itself, a role learns from the view
--- held_here. Only a role that may read table held can ask about others.
+-- The tenant that a role acts for on this connection; '' is the platform, which has access to all.
+-- A role that is bound to one tenant acts for it; one that is bound to several, for the one that
+-- the connection names; NULL: it names none. About itself, a role learns from the view held_here;
+-- only a role that may read table held can ask about others.
 CREATE OR REPLACE FUNCTION @schema@._acting_for(who name) RETURNS text
 LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE -- Every name is schema-qualified.
@@ -77,9 +67,7 @@ BEGIN
     IF who OPERATOR(pg_catalog.=) current_user THEN
         SELECT pg_catalog.array_agg(DISTINCT h.tenant) INTO tenants FROM @schema@.held_here h;
     ELSE
-        SELECT pg_catalog.array_agg(DISTINCT h.tenant)
-        INTO tenants
-        FROM @schema@.held h
+        SELECT pg_catalog.array_agg(DISTINCT h.tenant) INTO tenants FROM @schema@.held h
         WHERE @schema@._inherits(who, h.role);
     END IF;
 
@@ -92,11 +80,10 @@ BEGIN
         RETURN tenants[1];
     END IF;
     RETURN CASE WHEN said OPERATOR(pg_catalog.=) ANY (tenants) THEN said END;
-END
-$outbox$;
+END $outbox$;
 
--- _check_tenant raises an error unless consumer c belongs to the tenant that this connection works
--- for (outbox.tenant). A consumer gets the events of its tenant, or of all tenants if it is the
+-- Raises an error unless consumer c belongs to the tenant that this connection works for
+-- (outbox.tenant). A consumer gets the events of its tenant, or of all tenants if it is the
 -- platform's. A connection of another tenant would skip some of its events, or get those of others.
 CREATE OR REPLACE FUNCTION @schema@._check_tenant(c @schema@.consumer) RETURNS void
 LANGUAGE plpgsql STABLE AS $outbox$
@@ -120,21 +107,16 @@ BEGIN
             USING ERRCODE = 'OB004',
                   HINT = 'connect as a role that neither owns the outbox nor has BYPASSRLS';
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _admit checks the caller of a wrapper (internal/wrappers.sql). The server decides which roles may
--- call the wrapper (EXECUTE, see _rights); _admit decides for which consumer and tenant. part is
--- the part that the caller must have: 'consumer' for this consumer, or 'operator'. Raises an error
--- if the caller does not have it.
+-- Checks the caller of a wrapper (internal/wrappers.sql): the server decides which roles may call
+-- it (_rights), _admit for which consumer and tenant. part: the caller must have the part
+-- 'consumer' for this consumer, or 'operator', else it is an error. Returns whether the consumer
+-- belongs to the caller's tenant, or does not exist yet. Afterwards outbox.tenant names the tenant
+-- that the caller acts for.
 --
--- Returns whether the consumer belongs to the caller's tenant, or does not exist yet. A consumer of
--- another tenant is treated as if it did not exist. Afterwards the setting outbox.tenant names the
--- tenant that the caller acts for, even if the caller did not set it.
---
--- The owner and superusers need no wrapper, so their sessions are refused. Such a session may be
--- running a function of an unrelated role, for example in an index on that role's table. _caller
--- returns the session's role even then, and the other role must not use its rights.
+-- The owner and superusers need no wrapper, so their sessions are refused: such a session may be
+-- running a function of an unrelated role, in an index on its table, which must not use its rights.
 CREATE OR REPLACE FUNCTION @schema@._admit(part text, consumer text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -159,8 +141,7 @@ BEGIN
             WHERE @schema@._inherits(who, h.role)),
            (SELECT c.tenant FROM @schema@.consumer c WHERE c.name = _admit.consumer)
     INTO may, tenants, whose
-    FROM pg_catalog.pg_class r
-    WHERE r.oid = '@schema@.event'::regclass;
+    FROM pg_catalog.pg_class r WHERE r.oid = '@schema@.event'::regclass;
 
     IF may IS NOT TRUE THEN
         RAISE EXCEPTION 'permission denied: role "%" may not work %', who,
@@ -172,8 +153,7 @@ BEGIN
                                      THEN format(' --consumer %s', left(consumer, 100)) END);
     END IF;
 
-    -- A role that is bound to several tenants acts for the one it names. A role that is bound to
-    -- one need not name it.
+    -- A role that is bound to several tenants acts for the one it names; to one, need not name it.
     acting := CASE WHEN tenants IS NULL OR said = ANY (tenants) THEN said
                    WHEN cardinality(tenants) = 1 THEN tenants[1] END;
     IF acting IS NULL OR said NOT IN ('', acting) THEN
@@ -181,11 +161,7 @@ BEGIN
             USING ERRCODE = 'insufficient_privilege',
                   HINT = 'name another tenant in the store''s URL, or none';
     END IF;
-    IF said <> acting THEN
-        PERFORM set_config('outbox.tenant', acting, true);
-    END IF;
+    IF said <> acting THEN PERFORM set_config('outbox.tenant', acting, true); END IF;
 
-    -- The caller may create a consumer that does not exist yet.
     RETURN acting = '' OR coalesce(whose = acting, true);
-END
-$outbox$;
+END $outbox$;

@@ -1,9 +1,8 @@
--- _settle_claim records how claim k of lane l ended, and deletes it; l is updated, to be stored
--- with _put_lane. q has the outcomes: see settle. Under _lock_consumer.
+-- Records how claim k of lane l ended, and deletes it; l is updated, to be stored. q has the
+-- outcomes: see settle. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_claim(
     c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, q @schema@._request,
-    now timestamptz)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    now timestamptz) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint := 0;
 BEGIN
@@ -14,7 +13,11 @@ BEGIN
             failed := @schema@._settle_outcomes(c, k, q.outcomes, now);
         END IF;
         IF q.release_from > 0 THEN
-            l := @schema@._release(c, l, k, q.release_from, @schema@._claim_before(k), now);
+            l := @schema@._release(c, l, k, q.release_from,
+                     (SELECT max(x.epoch) FROM @schema@.claim x
+                      WHERE x.consumer = c.name AND x.epoch < k.epoch AND x.lane >= 0
+                        AND @schema@._members(x.members, x.lane)
+                            & @schema@._members(k.members, k.lane) <> 0), now);
         END IF;
         IF k.seqs IS NOT NULL THEN
             UPDATE @schema@.parked p SET claim = NULL
@@ -23,19 +26,16 @@ BEGIN
     END IF;
     DELETE FROM @schema@.claim x WHERE x.consumer = c.name AND x.epoch = k.epoch;
     l.delivered := l.delivered + greatest(q.tried - failed, 0);
-    -- The minimum is over all lanes: an unused lane would hold its own value back, and every scan
-    -- would step over the dead claims of the others.
+    -- The minimum is over all lanes: an unused lane would hold its own value back.
     l.claims_from := coalesce((SELECT min(x.epoch) FROM @schema@.claim x WHERE x.consumer = c.name
                                AND x.epoch >= l.claims_from), k.epoch + 1);
-END
-$outbox$;
+END $outbox$;
 
--- _settle_parked records how claim k of parked events ended, and returns how many of them were not
--- delivered. It leaves the claim's own row alone. Under _lock_consumer.
+-- Records how claim k of parked events ended, and returns how many were not delivered. It leaves
+-- the claim's own row alone. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._settle_parked(
     c @schema@.consumer, k @schema@.claim, outcomes jsonb, release_from bigint, now timestamptz)
-RETURNS bigint
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS bigint LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     failed bigint := 0;
     rows tid[] := @schema@._retried_rows(k);
@@ -58,21 +58,19 @@ BEGIN
     DELETE FROM @schema@.dead d WHERE d.consumer = k.consumer AND d.retrying AND d.seq = ANY (seqs);
     PERFORM @schema@._promote(k.consumer, keys, now);
     RETURN failed;
-END
-$outbox$;
+END $outbox$;
 
--- _settle_outcomes parks and buries events and writes receipts, with one or two statements for all
--- outcomes of a kind. Returns how many of the events were not delivered.
---
--- A second outcome for the same event is handled in a separate round. For a claim of parked events,
--- it is an error if the first outcome took the event out of the claim.
+-- Parks and buries events and writes receipts, with one or two statements for all outcomes of a
+-- kind, and returns how many events were not delivered. A second outcome for an event is handled in
+-- a separate round; it is an error if the first took the event out of a claim of parked events.
 --
 -- A relay sends the outcomes of new events as sets, if they failed or wait behind others:
+--
 --     [{"kind": "retry", "attempts": 1, "error": "...", "sample": -6823459,
 --       "seqs": "{5,7}", "keys": "{48252,-9321}", "delays": "{1000,1000}"}, ...]
--- It lists these events, and their keys if the sample matches (see _knows_keys). So one statement
--- parks them, and looks up only the events that wait already. The caller has checked that none of
--- them is parked, which is rare for a new claim.
+--
+-- It lists their keys if the sample matches (see _knows_keys). So one statement parks them, unless
+-- one of them is parked already, which is rare for a new claim.
 CREATE OR REPLACE FUNCTION @schema@._settle_outcomes(
     c @schema@.consumer, k @schema@.claim, outcomes jsonb, now timestamptz) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $outbox$
@@ -82,20 +80,14 @@ DECLARE
 BEGIN
     IF outcomes -> 0 ? 'seqs'
        AND EXISTS (SELECT 1 FROM jsonb_array_elements(outcomes) o WHERE NOT o ? 'seqs') THEN
-        RAISE EXCEPTION 'outcomes come as sets or one by one, not as both'
-            USING ERRCODE = 'OB004';
+        RAISE EXCEPTION 'outcomes come as sets or one by one, not as both' USING ERRCODE = 'OB004';
     END IF;
     IF k.lane >= 0 AND c.tenant = '' AND c.ordering <> 'global'
        AND @schema@._knows_keys((outcomes -> 0 ->> 'sample')::bigint) THEN
         INSERT INTO @schema@.parked
         SELECT k.consumer, w.seq, w.key, w.attempts,
-               CASE WHEN w.key <> 0
-                         AND (w.nth > 1
-                              OR (SELECT true FROM @schema@.parked x -- as in _parked_rows
-                                  WHERE x.consumer = k.consumer AND x.key BETWEEN w.key AND w.key
-                                    AND x.seq < w.seq
-                                  ORDER BY x.key, x.seq LIMIT 1)) THEN NULL
-                    ELSE now + w.wait END,
+               CASE WHEN w.key <> 0 AND (w.nth > 1 OR @include waits_behind(k.consumer, w)@)
+                    THEN NULL ELSE now + w.wait END,
                w.wait, 0, false, NULL, w.error, w.failed_at, w.failed_at, w.proven
         FROM (SELECT CASE WHEN o.seq > k.from_seq AND o.seq <= k.to_seq
                                AND alike.kind IN ('retry', 'behind') THEN o.seq
@@ -117,12 +109,15 @@ BEGIN
                WHERE y.consumer = k.consumer AND y.seq BETWEEN k.from_seq + 1 AND k.to_seq
                ORDER BY y.seq LIMIT 1) IS NULL;
         GET DIAGNOSTICS failed = ROW_COUNT;
-        IF failed > 0 THEN
-            RETURN failed;
-        END IF;
+        IF failed > 0 THEN RETURN failed; END IF;
     END IF;
     IF outcomes -> 0 ? 'seqs' THEN
-        outcomes := @schema@._one_by_one(outcomes);
+        outcomes := (SELECT jsonb_agg(s.alike - '{sample,seqs,keys,delays}'::text[]
+                                      || jsonb_build_object('seq', o.seq, 'delay_ms', o.delay_ms)
+                                      ORDER BY o.seq)
+                     FROM jsonb_array_elements(outcomes) AS s (alike),
+                          unnest((s.alike ->> 'seqs')::bigint[], (s.alike ->> 'delays')::bigint[])
+                              AS o (seq, delay_ms));
     END IF;
     FOR g IN
         -- Sorted by nth once, rather than for each array.
@@ -193,23 +188,11 @@ BEGIN
         END IF;
     END LOOP;
     RETURN failed;
-END
-$outbox$;
+END $outbox$;
 
--- _one_by_one expands sets of outcomes into single outcomes, as settle takes them.
-CREATE OR REPLACE FUNCTION @schema@._one_by_one(outcomes jsonb) RETURNS jsonb
-LANGUAGE sql STABLE
-RETURN (SELECT jsonb_agg(g.alike - '{sample,seqs,keys,delays}'::text[]
-                         || jsonb_build_object('seq', o.seq, 'delay_ms', o.delay_ms) ORDER BY o.seq)
-        FROM jsonb_array_elements(outcomes) AS g (alike),
-             unnest((g.alike ->> 'seqs')::bigint[], (g.alike ->> 'delays')::bigint[])
-                 AS o (seq, delay_ms));
-
--- _refuse_outcome raises the error for an outcome that cannot be recorded: its event is not in the
--- claim, or its kind is unknown.
+-- Refuses an outcome: its event is not in the claim, or its kind is unknown.
 CREATE OR REPLACE FUNCTION @schema@._refuse_outcome(epoch bigint, seq bigint, kind text)
-RETURNS bigint
-LANGUAGE plpgsql STABLE AS $outbox$
+RETURNS bigint LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     IF kind IS NULL OR kind IN ('delivered', 'skip', 'retry', 'dead', 'behind', 'delay') THEN
         RAISE EXCEPTION 'event % is not in claim %', seq, epoch USING ERRCODE = 'OB004';
@@ -217,20 +200,16 @@ BEGIN
     RAISE EXCEPTION 'unknown outcome "%" for event %', kind, seq
         USING ERRCODE = 'OB004',
               HINT = 'kind is one of delivered, skip, retry, dead, behind, delay';
-END
-$outbox$;
+END $outbox$;
 
--- _release releases the events of claim k from release_from on, which were never tried. If no later
--- event was handed out, lane l moves back to the first of them; otherwise they are parked. Returns
--- the lane, which the caller stores.
+-- Releases the events of claim k from release_from on, which were never tried. If no later event
+-- was handed out, lane l moves back to the first of them; otherwise they are parked.
 --
--- The claim `holder` remains, and may have an earlier event of the same keys in flight. So it holds
--- the parked events until it ends; otherwise they would overtake that event. NULL: no such claim
--- exists.
+-- The claim `holder` remains (NULL: none), and may have an earlier event of the same keys in
+-- flight. So it holds the parked events until it ends; otherwise they would overtake that event.
 CREATE OR REPLACE FUNCTION @schema@._release(
     c @schema@.consumer, INOUT l @schema@.lane, k @schema@.claim, release_from bigint,
-    holder bigint, now timestamptz)
-LANGUAGE plpgsql VOLATILE AS $outbox$
+    holder bigint, now timestamptz) LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     untried bigint[];
     n int;
@@ -269,8 +248,7 @@ BEGIN
     PERFORM @schema@._park(c, untried, array_fill('behind'::text, ARRAY[n]),
                            array_fill(0, ARRAY[n]), NULL, NULL, NULL, now)
     WHERE n > 0;
-    -- Only the relay can apply a predicate, which may exclude some of them: they are handed out one
-    -- by one, and the relay applies it then.
+    -- Only the relay can apply a predicate: they are handed out one by one, and it does so then.
     UPDATE @schema@.parked p SET crashes = 1
     WHERE coalesce(c.predicate, '') <> '' AND p.consumer = c.name AND p.seq = ANY (untried);
 
@@ -280,21 +258,11 @@ BEGIN
         UPDATE @schema@.claim x SET seqs = coalesce(x.seqs, '{}') || untried
         WHERE x.consumer = c.name AND x.epoch = holder;
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _claim_before returns the last claim before k that shares a lane with k; NULL if none does.
-CREATE OR REPLACE FUNCTION @schema@._claim_before(k @schema@.claim) RETURNS bigint
-LANGUAGE sql STABLE
-BEGIN ATOMIC
-    SELECT max(x.epoch) FROM @schema@.claim x
-    WHERE x.consumer = k.consumer AND x.epoch < k.epoch AND x.lane >= 0
-      AND @schema@._members(x.members, x.lane) & @schema@._members(k.members, k.lane) <> 0;
-END;
-
--- _put_marks records how far a consumer has written streams. marks is an array:
+-- Records how far a consumer has written streams. A mark never goes back. Under _lock_consumer.
+--
 --     [{"stream": "orders", "hi": 1748100000000, "lo": 0}, ...]
--- A mark never goes back. Under _lock_consumer.
 CREATE OR REPLACE FUNCTION @schema@._put_marks(consumer text, marks jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN
@@ -304,5 +272,4 @@ BEGIN
     ON CONFLICT ON CONSTRAINT mark_pkey DO UPDATE
     SET hi = excluded.hi, lo = excluded.lo, at = excluded.at
     WHERE (excluded.hi, excluded.lo) > (k.hi, k.lo);
-END
-$outbox$;
+END $outbox$;

@@ -1,23 +1,19 @@
--- Simple turns: of one consumer while single events arrive (_turn_single), or of many consumers in
--- one transaction (_turn_batch), which share its commit and the poll for new events.
---
--- A turn is simple if the claim that it settles was delivered whole, the consumer has one lane and
--- nothing parked, and everything handed out before is settled or held by this worker.
+-- Simple turns: of one consumer while single events arrive (_turn_single), or of many consumers,
+-- which share the commit and the poll for new events (_turn_batch). A turn is simple if the claim
+-- that it settles was delivered whole, the consumer has one lane and nothing parked, and everything
+-- handed out before is settled or held by this worker.
 --
 -- Statements are prepared again in each transaction. So _turn_single has few and simple ones, and
--- _turn_batch runs as many for a thousand consumers as for two.
---
--- The steps are in the order of _claim_fresh, which explains it: head; the locks; the window
--- (snapshot, last number); the read, in a statement that sees at least as much. A simple turn never
--- waits for a lock: if another session has locked the consumer, the turn is not simple.
+-- _turn_batch runs as many for a thousand consumers as for two. The order of the steps is that of
+-- _claim_fresh, which explains it: head; locks; window; the read. If another session has locked the
+-- consumer, the turn is not simple.
 
--- _turns makes those of the requested turns that are simple. path is `single`, for one turn of a
--- consumer without another claim, or `batch`. A turn that is not simple changes nothing and has no
--- answer: the worker calls _turn instead.
+-- Makes those of the requested turns that are simple; the others change nothing and have no answer:
+-- the worker calls _turn. path is `single`, for a consumer without another claim, or `batch`.
 --
--- A single turn that claims a few events also returns them, one row each, without large payloads;
--- the worker reads all other events. They are read with the rights of the caller, in a statement
--- that begins after the claim was made, and so sees all events of the claim.
+-- A single turn also returns its events if they are few, without large payloads; the worker reads
+-- all others. The statement that reads them has the rights of the caller, and begins after the
+-- claim was made, so it sees all its events.
 CREATE OR REPLACE FUNCTION @schema@._turns(asked @schema@._request[], path text, knows int)
 RETURNS TABLE (seq bigint, id uuid, type text, aggregate_type text, aggregate_id text,
                version bigint, payload json, headers json, tenant text, created_at timestamptz,
@@ -27,8 +23,7 @@ RETURNS TABLE (seq bigint, id uuid, type text, aggregate_type text, aggregate_id
                buried bigint, wait_ms bigint, now_ms bigint, epoch bigint, lane int, n int,
                suspect boolean, held bigint[], keys bigint[], seen text, floor bigint, target text,
                from_seq bigint, to_seq bigint, window_end bigint, quiet boolean, members bigint,
-               wanted bigint[])
-LANGUAGE plpgsql VOLATILE
+               wanted bigint[]) LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
 SET plan_cache_mode = force_generic_plan AS $outbox$
 #variable_conflict use_column
@@ -48,19 +43,15 @@ BEGIN
                     THEN e.payload::json END,
                e.headers::json, e.tenant::text, e.created_at::timestamptz,
                e.not_before::timestamptz, e.idempotency_key::text, a.*
-        FROM unnest(answers) a
-        LEFT JOIN @schema@.event e ON e.seq = ANY (a.wanted) AND a.n <= 8
+        FROM unnest(answers) a LEFT JOIN @schema@.event e ON e.seq = ANY (a.wanted) AND a.n <= 8
         ORDER BY e.seq; -- only a single turn returns events
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _turn_batch makes the simple turns among those of several consumers. A consumer that is behind
--- gets the first events of its window, and the next ones in its next turn, so that consumers with a
--- backlog can share turns, too.
+-- Makes the simple turns among those of several consumers. One with a backlog gets its first
+-- events.
 CREATE OR REPLACE FUNCTION @schema@._turn_batch(asked @schema@._request[], knows int)
-RETURNS @schema@._answer[]
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS @schema@._answer[] LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     on_disk text := @schema@._on_disk();
     head bigint := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
@@ -77,33 +68,27 @@ DECLARE
     fenced boolean;           -- every new epoch is past those its consumer knows
     q @schema@._request;
 BEGIN
-    -- One lookup per turn: the planner does not know the number of turns, and a join might compare
-    -- each turn with each consumer.
+    -- One lookup per turn: a join might compare each with each consumer.
     wanted := ARRAY(SELECT x
                     FROM unnest(asked) x
                     CROSS JOIN LATERAL (
-                        SELECT c.name
-                        FROM @schema@.consumer c
+                        SELECT c.name FROM @schema@.consumer c
                         WHERE c.name = x.consumer AND c.lanes = 1 AND c.tenant = ''
                           AND @include same_settings(c, x)@
                         FOR NO KEY UPDATE SKIP LOCKED) locked -- as _lock_consumer locks it
                     WHERE NOT begun AND @include nothing_special(knows)@);
-    IF cardinality(wanted) = 0 THEN
-        RETURN '{}';
-    END IF;
+    IF cardinality(wanted) = 0 THEN RETURN '{}'; END IF;
     moment := @schema@._clock();
     here := @schema@._here();
     showing := pg_current_snapshot();
     mode := @schema@._commit_mode(on_disk, showing);
     ending := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
     showing := @schema@._name_running(showing);
-    IF showing IS NULL THEN
-        RETURN '{}';
-    END IF;
+    IF showing IS NULL THEN RETURN '{}'; END IF;
 
     WITH
     -- The position of each consumer, if it is simple: in an open window, or where the next one
-    -- begins (target NULL). A window that was handed out to its end counts as closed.
+    -- begins (target NULL). A window handed out to its end counts as closed.
     stand AS MATERIALIZED (
         SELECT w.place, w.consumer, w.owner, w.epoch, w.tried, w.marks, w.max_events, w.lease_ms,
                c.type_like, @schema@._starts_after(c.start_seen, c.start_floor) AS start,
@@ -137,8 +122,7 @@ BEGIN
                    bool_and(x.epoch = w.epoch
                             OR (x.epoch = ANY (w.known)
                                 AND @include is_alive(x, moment)@) IS TRUE) AS mine
-            FROM @schema@.claim x
-            WHERE x.consumer = w.consumer AND x.epoch >= l.claims_from) k
+            FROM @schema@.claim x WHERE x.consumer = w.consumer AND x.epoch >= l.claims_from) k
         WHERE l.window_end <= ending
           AND @schema@._at_home(l.home, here)
           AND (parked.due_from > moment) IS NOT TRUE -- the clock was not set back
@@ -159,9 +143,8 @@ BEGIN
         WHERE new.plain),
 
     -- What each consumer gets: the first events that match, and the new position. A lane without
-    -- new events is stored only if its position can advance. A turn that would have to scan further
-    -- is not simple, unless it only settles (max_events 0). Neither is a turn that has to skip late
-    -- events from before the consumer's start.
+    -- new events is stored only if it can advance. A turn that would have to scan further is not
+    -- simple, unless it only settles (max_events 0), or has late events from before the start.
     turn AS MATERIALIZED (
         SELECT x.*, CASE WHEN x.n > 0 THEN @schema@._next_epoch() END AS next,
                x.epoch <> 0 OR x.news OR x.floor < head AS writes,
@@ -182,8 +165,7 @@ BEGIN
               WHERE (p.seqs[1] <= s.start) IS NOT TRUE) x
         WHERE x.n > 0 OR x.max_events = 0 OR NOT (x.more OR x.target IS NOT NULL)),
 
-    -- Old rows are deleted by ctid. The planner does not know the number of turns, and a join by
-    -- key might compare each turn with each row.
+    -- Old rows are deleted by ctid: a join by key might compare each turn with each row.
     settled AS (
         DELETE FROM @schema@.claim k
         WHERE k.ctid = ANY (ARRAY(SELECT t.own_row FROM turn t WHERE t.epoch <> 0))),
@@ -217,9 +199,7 @@ BEGIN
     INTO answers, marked, fenced
     FROM turn t;
 
-    IF NOT fenced THEN
-        PERFORM @schema@._refuse_epoch();
-    END IF;
+    IF NOT fenced THEN PERFORM @schema@._refuse_epoch(); END IF;
     IF marked THEN
         FOREACH q IN ARRAY wanted LOOP
             IF q.marks IS NOT NULL
@@ -229,22 +209,18 @@ BEGIN
         END LOOP;
     END IF;
     RETURN answers;
-END
-$outbox$;
+END $outbox$;
 
--- _refuse_epoch raises the error for a new epoch that is not past those its consumer knows, and so
--- would not fence off earlier claims.
-CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void
-LANGUAGE plpgsql STABLE AS $outbox$
+-- Refuses an epoch that is not past those its consumer knows, and would not fence off their claims.
+CREATE OR REPLACE FUNCTION @schema@._refuse_epoch() RETURNS void LANGUAGE plpgsql STABLE AS $outbox$
 BEGIN
     RAISE EXCEPTION 'the sequence @schema@.epoch is behind' USING ERRCODE = 'OB006',
         HINT = 'a separate turn of each consumer repairs it';
-END
-$outbox$;
+END $outbox$;
 
--- _news returns at most `most` events that are new at a position: those with a seq in (pos, ending]
--- that `showing` shows and `seen` did not. more: further events follow. upto is the highest number
--- known at the position. opens: the window is new. plain: the outbox is still the one known there.
+-- At most `most` events that are new at a position: with a seq in (pos, ending], shown by `showing`
+-- and not by `seen`. more: others follow. upto is the highest number known there. opens: the window
+-- is new. plain: the outbox is still the one known there.
 CREATE OR REPLACE FUNCTION @schema@._news(
     seen pg_snapshot, floor bigint, upto bigint, pos bigint, opens boolean, showing pg_snapshot,
     ending bigint, most int,
@@ -262,22 +238,17 @@ BEGIN
     INTO seqs, types
     FROM (SELECT w.seq, w.type
           FROM @schema@._window_events(seen, floor, showing, pos, ending, '') w
-          ORDER BY w.seq
-          LIMIT most + 1) e;
+          ORDER BY w.seq LIMIT most + 1) e;
     more := cardinality(seqs) > most;
     seqs := seqs[:most];
     types := types[:most];
-END
-$outbox$;
+END $outbox$;
 
--- _turn_single makes the turn of a consumer that has no other claim and whose last window was
--- handed out to its end. It returns the seqs of the claimed events in `wanted`.
---
--- The query for the lane finds new events with the snapshot that becomes the end of the window: the
--- snapshot shows exactly the events that the query sees.
+-- Makes the turn of a consumer that has no other claim and whose last window was handed out to its
+-- end. The query for the lane finds new events with the snapshot that becomes the end of the
+-- window, so the snapshot shows exactly the events that the query sees.
 CREATE OR REPLACE FUNCTION @schema@._turn_single(q @schema@._request, knows int)
-RETURNS @schema@._answer[]
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS @schema@._answer[] LANGUAGE plpgsql VOLATILE AS $outbox$
 #variable_conflict use_column
 <<turn>>
 DECLARE
@@ -302,15 +273,12 @@ DECLARE
     n int;               -- cardinality of wanted
     mode text;           -- assigned: PERFORM would be another statement
 BEGIN
-    SELECT c.type_like, @include start_of(c)@ INTO likes, start
-    FROM @schema@.consumer c
+    SELECT c.type_like, @include start_of(c)@ INTO likes, start FROM @schema@.consumer c
     WHERE c.name = q.consumer AND c.lanes = 1 AND c.tenant = ''
       AND @include same_settings(c, q)@
       AND pg_current_xact_id_if_assigned() IS NULL AND @include nothing_special(knows)@
     FOR NO KEY UPDATE OF c SKIP LOCKED; -- as _lock_consumer locks it
-    IF NOT FOUND THEN
-        RETURN '{}';
-    END IF;
+    IF NOT FOUND THEN RETURN '{}'; END IF;
 
     -- The consumer's position and the new events there, if both are simple.
     SELECT l.version, l.claims_from, p.seen, p.floor, l.window_end, pg_current_snapshot(),
@@ -321,8 +289,7 @@ BEGIN
          had_running
     FROM (SELECT x.version, x.claims_from, x.window_end, x.home, x.target, x.pos, x.seen, x.floor,
                  x.next_floor
-          FROM @schema@.lane x
-          WHERE x.consumer = q.consumer AND x.lane = 0
+          FROM @schema@.lane x WHERE x.consumer = q.consumer AND x.lane = 0
           ORDER BY x.version DESC LIMIT 1) l
     CROSS JOIN (SELECT x.due_from FROM @schema@.lane x
                 WHERE x.consumer = q.consumer AND x.lane = -1
@@ -355,13 +322,9 @@ BEGIN
            LIMIT 1) IS NULL
       AND fresh.looked <= 256 AND fresh.strange IS NOT TRUE
       AND NOT @include unseen_and_passed(p.seen, least(p.floor, l.window_end))@;
-    IF NOT FOUND THEN
-        RETURN '{}';
-    END IF;
+    IF NOT FOUND THEN RETURN '{}'; END IF;
     mode := @schema@._commit_mode(on_disk, target);
-    IF NOT all_named THEN
-        target := @schema@._name_running(target);
-    END IF;
+    IF NOT all_named THEN target := @schema@._name_running(target); END IF;
     IF had_running THEN -- their events will be late
         SELECT news + count(*),
                wanted || array_agg(e.seq) FILTER (WHERE likes IS NULL OR e.type LIKE ANY (likes)),
@@ -382,7 +345,6 @@ BEGIN
     window_end := last;
     n := coalesce(cardinality(wanted), 0);
 
-    -- The claim becomes the next one.
     IF wanted IS NULL THEN
         DELETE FROM @schema@.claim k
         WHERE k.consumer = q.consumer AND k.epoch = q.epoch AND k.owner = q.owner AND k.lane = 0
@@ -408,12 +370,9 @@ BEGIN
     IF q.epoch <> 0 AND NOT FOUND THEN
         RETURN '{}'; -- it is not the worker's
     END IF;
-    IF epoch <= greatest(q.epoch, claims_from - 1) THEN
-        PERFORM @schema@._refuse_epoch();
-    END IF;
+    IF epoch <= greatest(q.epoch, claims_from - 1) THEN PERFORM @schema@._refuse_epoch(); END IF;
 
-    -- A window without new events is closed at once. As in _put_lane, the newest row has the
-    -- highest version.
+    -- A window without new events is closed at once.
     IF q.epoch <> 0 OR news > 0 OR floor < head THEN
         UPDATE @schema@.lane x
         SET version = was_at + 1,
@@ -426,36 +385,26 @@ BEGIN
             delivered = x.delivered + greatest(q.tried, 0)
         WHERE x.consumer = q.consumer AND x.lane = 0 AND x.version = was_at;
     END IF;
-    IF q.marks IS NOT NULL THEN
-        PERFORM @schema@._put_marks(q.consumer, q.marks);
-    END IF;
+    IF q.marks IS NOT NULL THEN PERFORM @schema@._put_marks(q.consumer, q.marks); END IF;
     RETURN ARRAY[@include simple_answer(q.place, @schema@._clock(), epoch, n, false, seen::text,
                                         floor, target::text, 0, window_end, true, wanted)@];
-END
-$outbox$;
+END $outbox$;
 
--- An event must be on disk before it is handed out, whatever its producer's synchronous_commit. A
--- commit that waits for the disk flushes everything committed before it, so usually a turn waits.
--- It need not wait if all events are on disk already, as they are when events arrive one by one:
--- the producer has just waited for the flush. The turn then reaches the disk with the next commit,
--- or within a moment. If the server crashes before that, it loses only this turn of the consumer,
--- because earlier turns were on disk: neither its settlement nor its claim happened, and the events
--- of both claims are delivered again.
+-- An event must be on disk before it is handed out, whatever its producer's synchronous_commit. So
+-- usually a turn waits for its own flush, which covers everything committed before. It need not
+-- wait if all events are on disk already, as when they arrive one by one. The turn then reaches the
+-- disk with the next commit, or within a moment. A crash before that loses only this turn of the
+-- consumer, because earlier ones were on disk: its claim is delivered again.
 
--- _on_disk returns the current snapshot, as text, if everything that it shows is on disk; NULL if
--- that is not certain. It takes the snapshot, then reads the end of the WAL, then the flush
--- position. It has to be called before the transaction writes anything, because those writes are
--- not flushed. A standby writes no WAL: there the turn fails anyway.
-CREATE OR REPLACE FUNCTION @schema@._on_disk() RETURNS text
-LANGUAGE sql VOLATILE
+-- The current snapshot, as text, if everything that it shows is on disk, else NULL. It must be
+-- called before the transaction writes, which is not flushed. A standby writes no WAL.
+CREATE OR REPLACE FUNCTION @schema@._on_disk() RETURNS text LANGUAGE sql VOLATILE
 RETURN CASE WHEN pg_is_in_recovery() THEN NULL
             WHEN pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()
             THEN pg_current_snapshot()::text END;
 
--- _commit_mode decides whether the commit of a turn waits for the disk, and returns the setting.
--- on_disk is the result of _on_disk; showing is the snapshot by which events are handed out. If
--- they differ, a transaction has ended in between. A synchronous standby may lack data that is on
--- this server's disk.
+-- Lets the commit of a turn not wait for the disk if the events were handed out by the snapshot
+-- that _on_disk returned. A synchronous standby may lack what is on this server's disk.
 CREATE OR REPLACE FUNCTION @schema@._commit_mode(on_disk text, showing pg_snapshot) RETURNS text
 LANGUAGE sql VOLATILE
 RETURN CASE WHEN on_disk = showing::text AND current_setting('synchronous_standby_names') = ''

@@ -1,12 +1,9 @@
 -- Triggers of the outbox's tables.
 
--- _take_key records the idempotency key of an inserted event. If the key was used with the same
--- content, the row is left out: INSERT reports 0 rows, and RETURNING returns none. If it was used
--- with another type, aggregate or payload, an error is raised. If another open transaction uses the
--- same key, this one waits for it, and uses the key if the other is rolled back.
---
--- trim deletes a key after the retention period at the earliest, and not before its event. Each
--- tenant has its own keys.
+-- Records the idempotency key of an inserted event. If it was used with the same content, the row
+-- is left out: INSERT reports 0 rows. With another type, aggregate or payload it is an error. If
+-- another open transaction uses the key, this one waits for it. trim deletes a key with its event
+-- or later.
 CREATE OR REPLACE FUNCTION @schema@._take_key() RETURNS trigger
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE -- Every name is schema-qualified.
@@ -27,12 +24,9 @@ BEGIN
     INSERT INTO @schema@.idempotency (tenant, key, event_id, hash)
     VALUES (whose, NEW.idempotency_key, NEW.id, content)
     ON CONFLICT DO NOTHING;
-    IF FOUND THEN
-        RETURN NEW;
-    END IF;
+    IF FOUND THEN RETURN NEW; END IF;
 
-    -- If the caller may not read the conflicting key, its content is unknown, which is an error,
-    -- too.
+    -- A key that the caller may not read has unknown content: an error, too.
     SELECT i.event_id, i.hash INTO known FROM @schema@.idempotency i
     WHERE i.key OPERATOR(pg_catalog.=) NEW.idempotency_key
       AND i.tenant OPERATOR(pg_catalog.=) whose;
@@ -42,16 +36,13 @@ BEGIN
             pg_catalog.left(NEW.idempotency_key, 100), known.event_id USING ERRCODE = 'OB001';
     END IF;
     RETURN NULL;
-END
-$outbox$;
+END $outbox$;
 CREATE OR REPLACE TRIGGER take_key BEFORE INSERT ON @schema@.event
     FOR EACH ROW WHEN (NEW.idempotency_key IS NOT NULL) EXECUTE FUNCTION @schema@._take_key();
 
--- _insert_only refuses statements that would change or delete events, including INSERT ... ON
--- CONFLICT DO UPDATE. trim and rebaseline set outbox.change_events for such a statement, and so
--- does an owner who has to delete an event (docs/operations.md).
---
--- It runs once for a statement. It does not run for replicated or restored rows.
+-- Refuses statements that would change or delete events, unless outbox.change_events is set, as
+-- trim, rebaseline and an owner who has to delete an event do (docs/operations.md). It does not run
+-- for replicated or restored rows.
 CREATE OR REPLACE FUNCTION @schema@._insert_only() RETURNS trigger
 LANGUAGE plpgsql VOLATILE AS $outbox$
 BEGIN -- Every name is schema-qualified.
@@ -64,23 +55,19 @@ BEGIN -- Every name is schema-qualified.
             HINT = '`outbox trim` or outbox.trim() deletes old events; to insert once, give an '
                    'idempotency_key; to revoke an event, emit another one; to erase one: '
                    'SET LOCAL outbox.change_events = ''on''';
-END
-$outbox$;
+END $outbox$;
 CREATE OR REPLACE TRIGGER insert_only BEFORE UPDATE OR DELETE OR TRUNCATE ON @schema@.event
     FOR EACH STATEMENT EXECUTE FUNCTION @schema@._insert_only();
 
--- _note_drop records that a dead letter was deleted, and its event never delivered. The record is
--- kept as long as the event. The trigger calls it for each deleted dead letter, except one that was
--- sent back and is being settled.
-CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger
-LANGUAGE plpgsql AS $outbox$
+-- Records that a dead letter was deleted, and its event never delivered. The record is kept as long
+-- as the event. It is not called for one that was sent back and is being settled.
+CREATE OR REPLACE FUNCTION @schema@._note_drop() RETURNS trigger LANGUAGE plpgsql AS $outbox$
 BEGIN
     INSERT INTO @schema@.ended AS x (seq, consumer, state)
     SELECT OLD.seq, OLD.consumer, 'dropped'
     WHERE EXISTS (SELECT 1 FROM @schema@.event e WHERE e.seq = OLD.seq)
     ON CONFLICT ON CONSTRAINT ended_pkey DO UPDATE SET state = excluded.state;
     RETURN NULL;
-END
-$outbox$;
+END $outbox$;
 CREATE OR REPLACE TRIGGER note_drop AFTER DELETE ON @schema@.dead FOR EACH ROW
     WHEN (NOT OLD.retrying) EXECUTE FUNCTION @schema@._note_drop();

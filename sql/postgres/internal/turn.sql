@@ -1,47 +1,31 @@
 -- A turn is the work of a worker in one transaction and one round trip: it takes over expired
--- claims, settles a claim, and claims the next events. The order matters: the events of an expired
--- claim must be parked before any event that waits behind them is handed out. 0001_outbox.sql
--- describes _request and _answer. Four functions make turns:
+-- claims, settles a claim, and claims the next events, in that order, because the events of an
+-- expired claim must be parked before any event behind them. The types are in 0001_outbox.sql.
 --
 --     _turn_next     the worker has read ahead, and takes the next chunk: a few statements
 --     _turn_full     all cases
 --     _turn_single   a simple turn while single events arrive; returns them as well
 --     _turn_batch    simple turns of several consumers, in one transaction
 --
--- _turn uses the first two, and always answers; claim and settle are simple interfaces to it.
--- _turns uses the other two, and leaves turns that are not simple to _turn (see simple_turns.sql).
--- They are two functions because a function that returns rows takes longer than one that returns a
--- value, which would slow down the turns of a backlog.
+-- _turn uses the first two; claim and settle are built on it. _turns uses the others
+-- (simple_turns.sql): a function that returns rows takes longer.
 --
--- The worker passes the settings it works with (ordering, lanes, events, predicate). If they differ
--- from the registered ones, `changed` is set and nothing is claimed: events that another filter
--- rejects would be lost.
---
--- The worker also passes the claims it holds (known). If an answer was lost, the worker does not
--- know its own claim, and the lane stays busy until that claim's lease expires. NULL: the caller is
--- not a relay, and a claim for it does not wait for a locked consumer.
---
--- knows is the version of the outbox that the worker was written for. A worker of another version
--- may settle its claim, so that delivered events are not delivered again; when it asks for more, it
--- gets an error and stops. So the functions of the next version must understand a settlement from
--- this version. NULL: the caller claims nothing.
---
--- Only the owner of the tables may write to them. Other roles go through _worker_turn and
--- _worker_turns.
+-- If the settings that the worker passes differ from the registered ones, `changed` is set and
+-- nothing is claimed: events that another filter rejects would be lost. known: the claims that it
+-- holds; NULL: it is not a relay, and does not wait for a locked consumer. knows: the version of
+-- the outbox that it was written for; NULL: it claims nothing. A worker of another version may
+-- settle, so the next version must understand a settlement from this one, but gets an error if it
+-- asks for more.
 
--- _turn makes the turn of one consumer: the next chunk that the worker has read ahead, or all
--- steps.
+-- Makes the turn of one consumer.
 CREATE OR REPLACE FUNCTION @schema@._turn(q @schema@._request, knows int)
-RETURNS @schema@._answer
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     r @schema@._answer;
     there text;
     head bigint;
 BEGIN
-    IF NOT has_table_privilege('@schema@.lane'::regclass, 'DELETE') THEN
-        RETURN @schema@._worker_turn(q, knows);
-    END IF;
+    @include through(_worker_turn(q, knows))@
     IF pg_current_xact_id_if_assigned() IS NULL THEN
         -- For _claim_fresh, which needs the head as of before any write.
         head := coalesce(pg_sequence_last_value('@schema@.event_seq_seq'), 0);
@@ -56,37 +40,28 @@ BEGIN
     IF r.place IS NULL THEN
         SELECT m.value INTO there FROM @schema@.meta m WHERE m.name = 'schema_version';
         IF there <> knows::text THEN
-            IF q.epoch = 0 THEN
-                PERFORM @schema@._refuse_version(knows);
-            END IF;
+            PERFORM @schema@._refuse_version(knows) WHERE q.epoch = 0;
             q.max_events := 0;
         END IF;
         r := @schema@._turn_full(q, head);
     END IF;
-    IF q.marks IS NOT NULL THEN
-        PERFORM @schema@._put_marks(q.consumer, q.marks);
-    END IF;
+    IF q.marks IS NOT NULL THEN PERFORM @schema@._put_marks(q.consumer, q.marks); END IF;
     RETURN r;
-END
-$outbox$;
+END $outbox$;
 
--- _no_request returns a request that settles nothing and claims nothing. The SQL functions then set
--- the fields they need.
+-- A request that settles and claims nothing, for callers to fill in.
 CREATE OR REPLACE FUNCTION @schema@._no_request(consumer text, owner text)
-RETURNS @schema@._request
-LANGUAGE sql IMMUTABLE
+RETURNS @schema@._request LANGUAGE sql IMMUTABLE
 RETURN ROW(0, consumer, owner, 0, 0, '[]', 0, NULL, 0, 0, 0, 0, false, false, 0, NULL, NULL, NULL,
            NULL, NULL, -1, NULL, 0, 0, 0, NULL, NULL)::@schema@._request;
 
 -- _turn_next is the turn during a backlog: the worker has read the next events ahead, no row of an
 -- adopted table has to be marked, no other worker is active, and no parked event has to come first.
--- Then the claim becomes the next claim and the lane advances, in a few statements;
--- _turn_exceptions adds some for events that failed, have to wait, or are retried. If parked events
--- are due and come first, the claim becomes a claim of those, and the lane keeps its position.
--- Returns NULL, without any change, if these conditions do not hold.
+-- The claim becomes the next claim, and the lane advances. If parked events are due and come first,
+-- the claim becomes a claim of those, and the lane stays. _turn_exceptions adds statements for
+-- events that failed or wait. NULL: the conditions do not hold, and nothing was changed.
 CREATE OR REPLACE FUNCTION @schema@._turn_next(q @schema@._request, knows int)
-RETURNS @schema@._answer
-LANGUAGE plpgsql VOLATILE AS $outbox$
+RETURNS @schema@._answer LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
     r @schema@._answer;
     l @schema@.lane;
@@ -110,9 +85,7 @@ BEGIN
     END IF;
     PERFORM 1 FROM @schema@.consumer c WHERE c.name = q.consumer
     FOR NO KEY UPDATE SKIP LOCKED; -- as _lock_consumer locks it
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
     now := @schema@._clock();
 
     -- due_from is stored in lane -1
@@ -140,9 +113,7 @@ BEGIN
       AND q.ahead_to BETWEEN q.ahead_from + 1 AND x.window_end
       -- the clock was not set back
       AND (z.due_from > now) IS NOT TRUE;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
 
     first_due := @schema@._first_due(l.consumer, l.due_from);
     again := coalesce(q.parked_first AND first_due <= now, false);
@@ -151,11 +122,8 @@ BEGIN
         RETURN NULL;
     END IF;
     IF failed OR first_due IS NOT NULL THEN
-        SELECT * INTO was FROM @schema@.claim k
-        WHERE k.consumer = l.consumer AND k.epoch = q.epoch;
-        IF again AND (was.lane >= 0) IS NOT TRUE THEN
-            RETURN NULL;
-        END IF;
+        SELECT * INTO was FROM @schema@.claim k WHERE k.consumer = l.consumer AND k.epoch = q.epoch;
+        IF again AND (was.lane >= 0) IS NOT TRUE THEN RETURN NULL; END IF;
     END IF;
     new := ROW(l.consumer, q.epoch, l.lane, l.seen, l.floor, l.target, l.next_floor,
                l.window_end, q.ahead_from, q.ahead_to, q.owner,
@@ -164,9 +132,7 @@ BEGIN
     IF again THEN
         SELECT d.seqs, d.rows INTO due_seqs, due_rows
         FROM @schema@._due_together(l, was, q.max_events, first_due, now) d;
-        IF due_seqs IS NULL THEN
-            RETURN NULL;
-        END IF;
+        IF due_seqs IS NULL THEN RETURN NULL; END IF;
         new := ROW(l.consumer, q.epoch, -1, NULL, 0, NULL, NULL, NULL, 0, 0, q.owner,
                    new.locked_until, new.lease, NULL, due_seqs);
     END IF;
@@ -193,9 +159,7 @@ BEGIN
                       WHERE o.consumer = l.consumer AND o.epoch >= l.claims_from
                         AND o.epoch <> q.epoch AND (o.epoch = ANY (q.known)) IS NOT TRUE))
     RETURNING k.epoch INTO new.epoch;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
+    IF NOT FOUND THEN RETURN NULL; END IF;
     IF new.epoch <= q.epoch OR new.epoch <= ANY (q.known) THEN
         -- The worker provides q.known: only claims that exist count.
         last := (SELECT max(k.epoch) FROM @schema@.claim k
@@ -235,22 +199,19 @@ BEGIN
         r.members := q.ahead_members;
     END IF;
     RETURN r;
-END
-$outbox$;
+END $outbox$;
 
--- _no_answer returns the answer of a turn that claimed nothing. Each path adds its results.
+-- The answer of a turn that claimed nothing.
 CREATE OR REPLACE FUNCTION @schema@._no_answer(place int, moment timestamptz)
-RETURNS @schema@._answer
-LANGUAGE sql IMMUTABLE
+RETURNS @schema@._answer LANGUAGE sql IMMUTABLE
 RETURN ROW(place, false, false, false, false, false, false, false, 0, 0, -1,
            floor(extract(epoch FROM moment) * 1000), NULL, NULL, 0, false, NULL, NULL, NULL, NULL,
            NULL, NULL, NULL, NULL, false, NULL, NULL)::@schema@._answer;
 
--- _turn_exceptions handles exceptions for _turn_next. It records how claim `was` ended. If the next
--- claim k is one of parked events, it takes those at `rows`, and returns their history (see
--- _take_due). Otherwise it finds the events of k, which the worker has read ahead in lane l, that
--- have to wait behind parked events of their key (see _held). delivered is how many events lane l
--- has delivered. No parked event is due before l.due_from. Under the consumer's lock.
+-- Records how claim `was` ended. If the next claim k is one of parked events, it takes those at
+-- `rows`, and returns their history (see _take_due). Otherwise it finds the events of k, read ahead
+-- in lane l, that have to wait behind parked events of their key (see _held). delivered is how many
+-- events lane l has delivered. No parked event is due before l.due_from. Under the consumer's lock.
 CREATE OR REPLACE FUNCTION @schema@._turn_exceptions(
     was @schema@.claim, k @schema@.claim, l @schema@.lane, q @schema@._request, rows tid[],
     now timestamptz, OUT delivered bigint, OUT held bigint[], OUT keys bigint[])
@@ -285,11 +246,9 @@ BEGIN
                                 q.key_sample) h;
         END IF;
     END IF;
-END
-$outbox$;
+END $outbox$;
 
--- _refuse_version raises the error that tells a worker of another version why it gets no more
--- events. knows is the version that the worker was written for.
+-- Tells a worker of another version why it gets no more events.
 CREATE OR REPLACE FUNCTION @schema@._refuse_version(knows int) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -302,5 +261,4 @@ BEGIN
     END IF;
     RAISE EXCEPTION 'this outbox has version %; this program wants %: run `outbox migrate up`',
         there, knows USING ERRCODE = 'OB005';
-END
-$outbox$;
+END $outbox$;

@@ -1,66 +1,48 @@
--- Values: the clock, keys, ids, and the conversion of an application's values. Tables depend on
--- some of these functions.
+-- Values: the clock, keys, ids, and the conversion of an application's values.
 
--- _clock returns the database's time, the only clock that counts here. It stands still during a
--- statement. For a procedure that commits, the statement is the whole CALL, however long it takes;
--- there the start of the current transaction is later, and is returned. (CURRENT_TIMESTAMP is not a
--- function call, so each emit has one call less to prepare.)
-CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz
-LANGUAGE sql STABLE PARALLEL SAFE
+-- The database's time, the only clock that counts here. It stands still during a statement. For a
+-- procedure that commits, the statement is the whole CALL, however long it takes; there the start
+-- of the current transaction is later, and is returned. (CURRENT_TIMESTAMP is not a function call,
+-- so each emit has one call less to prepare.)
+CREATE OR REPLACE FUNCTION @schema@._clock() RETURNS timestamptz LANGUAGE sql STABLE PARALLEL SAFE
 RETURN greatest(statement_timestamp(), CURRENT_TIMESTAMP);
 
--- _uuid7 returns a new event id, like the default of event.id, for callers that have to know the id
--- but may not read events.
---
--- It is a random UUID (version 4) whose first 16 digits are replaced by the time and the version:
--- 48 bits of milliseconds since 1970, then 12 bits of their fraction, so that ids grow within a
--- millisecond, too. Generating an id and inserting a row takes longer than a microsecond.
-CREATE OR REPLACE FUNCTION @schema@._uuid7() RETURNS uuid
-LANGUAGE sql VOLATILE PARALLEL SAFE
+-- A new event id, as the default of event.id, for callers that may not read events: a random UUID
+-- whose first 16 digits are replaced by 48 bits of milliseconds since 1970, the version, and 12
+-- bits of their fraction, so that ids grow.
+CREATE OR REPLACE FUNCTION @schema@._uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN overlay(gen_random_uuid()::text,
                overlay(lpad(to_hex((date_part('epoch', clock_timestamp()) * 4096000)::bigint),
                             15, '0'), '7', 13, 0),
                1, 18)::uuid;
 
--- _as_type converts a type name of an adopted table to an event type: without white space or
--- control characters, not empty, not too long.
+-- Converts a type name of an adopted table to an event type: without white space or control
+-- characters, not empty, not too long.
 CREATE OR REPLACE FUNCTION @schema@._as_type(value text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(nullif(left(regexp_replace(value, '[[:space:][:cntrl:]]+', '_', 'g'), 255), ''),
                 'unknown');
 
--- _as_uuid returns the id of an adopted table's row if it is a UUID, else NULL. It checks the text
--- before the cast, which would fail, and with it the INSERT of the row.
-CREATE OR REPLACE FUNCTION @schema@._as_uuid(value text) RETURNS uuid
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE WHEN value ~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-            THEN value::uuid END;
-
--- _as_json converts a value of an adopted table to a payload. Text that is JSON stays as it is;
--- other text becomes a JSON string. It never fails, because it runs inside the application's
--- INSERT.
+-- Converts a value of an adopted table to a payload. Text that is JSON stays as it is; other text
+-- becomes a JSON string. It never fails, because it runs inside the application's INSERT.
 CREATE OR REPLACE FUNCTION @schema@._as_json(value text) RETURNS json
 LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
 BEGIN
     RETURN value::json;
 EXCEPTION WHEN data_exception OR statement_too_complex THEN -- nested too deeply
     RETURN to_json(value);
-END
-$outbox$;
+END $outbox$;
 
--- _as_json of bytes treats them as text if they are UTF-8, and otherwise returns their base64 as a
--- string.
+-- The same for bytes: text if they are UTF-8, else their base64 as a string.
 CREATE OR REPLACE FUNCTION @schema@._as_json(value bytea) RETURNS json
 LANGUAGE plpgsql IMMUTABLE STRICT AS $outbox$
 BEGIN
     RETURN @schema@._as_json(convert_from(value, 'UTF8'));
 EXCEPTION WHEN data_exception THEN
     RETURN to_json(replace(encode(value, 'base64'), E'\n', ''));
-END
-$outbox$;
+END $outbox$;
 
--- _type_like converts type patterns ('order.*, user.*') to patterns for LIKE ANY; NULL stands for
--- every type.
+-- Converts type patterns ('order.*, user.*') to patterns for LIKE ANY; NULL stands for every type.
 CREATE OR REPLACE FUNCTION @schema@._type_like(events text) RETURNS text[]
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 BEGIN ATOMIC
@@ -68,39 +50,32 @@ BEGIN ATOMIC
     SELECT CASE WHEN NOT bool_or(p = '*')
                 THEN array_agg(replace(replace(replace(replace(
                          p, E'\\', E'\\\\'), '%', E'\\%'), '_', E'\\_'), '*', '%')) END
-    FROM regexp_split_to_table(events, ',') AS x, btrim(x, E' \t\r\n') AS p
-    WHERE p <> '';
+    FROM regexp_split_to_table(events, ',') AS x, btrim(x, E' \t\r\n') AS p WHERE p <> '';
 END;
 
--- _key returns the ordering key of an event, as a number. Events with the same number are delivered
--- one after the other; 0 means that order does not matter for the event. The hash must never
--- change, because it is stored in parked.key. hashtextextended does not, since hash partitions
--- depend on it.
+-- The ordering key of an event, as a number. Events with the same number are delivered one after
+-- the other; 0 means that order does not matter for the event. The hash must never change, because
+-- it is stored in parked.key. hashtextextended does not, since hash partitions depend on it.
 CREATE OR REPLACE FUNCTION @schema@._key(ordering text, aggregate_type text, aggregate_id text)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE
-           WHEN ordering = 'none' THEN 0
-           WHEN ordering = 'global' THEN 1
-           WHEN aggregate_id IS NULL THEN 0
-           ELSE coalesce(nullif(hashtextextended(coalesce(aggregate_type, '') || chr(1)
-                                                 || aggregate_id, 0), 0), 1)
-       END;
+RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN ordering = 'none' THEN 0
+            WHEN ordering = 'global' THEN 1
+            WHEN aggregate_id IS NULL THEN 0
+            ELSE coalesce(nullif(hashtextextended(coalesce(aggregate_type, '') || chr(1)
+                                                  || aggregate_id, 0), 0), 1) END;
 
--- _lane_of returns which of a consumer's lanes, from 0 to lanes - 1, an event belongs to: by the
--- hash of its key, or by its seq if it has none. The mask makes the hash positive.
+-- Which of a consumer's lanes, from 0 to lanes - 1, an event belongs to: by the hash of its key, or
+-- by its seq if it has none. The mask makes the hash positive.
 CREATE OR REPLACE FUNCTION @schema@._lane_of(
     lanes int, seq bigint, aggregate_type text, aggregate_id text) RETURNS int
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN CASE
-           WHEN lanes = 1 THEN 0
-           WHEN aggregate_id IS NULL THEN (seq % lanes)::int
-           ELSE ((hashtextextended(coalesce(aggregate_type, '') || chr(1) || aggregate_id, 0)
-                  & 9223372036854775807) % lanes)::int
-       END;
+RETURN CASE WHEN lanes = 1 THEN 0
+            WHEN aggregate_id IS NULL THEN (seq % lanes)::int
+            ELSE ((hashtextextended(coalesce(aggregate_type, '') || chr(1) || aggregate_id, 0)
+                   & 9223372036854775807) % lanes)::int END;
 
--- _normal_events returns the normal form of type patterns: sorted, without duplicates, and '' for
--- every type. src/event/filter_normal.c does the same in the program.
+-- The normal form of type patterns: sorted, without duplicates, and '' for every type.
+-- src/event/filter_normal.c does the same in the program.
 CREATE OR REPLACE FUNCTION @schema@._normal_events(events text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $outbox$
     SELECT CASE WHEN bool_or(p = '*') THEN ''

@@ -1,43 +1,37 @@
--- Snapshots and windows: which events are new to a lane; docs/architecture.md explains the read.
+-- Snapshots and windows: which events are new to a lane (docs/architecture.md).
 
--- _handed_out returns whether a lane is past an event (xid, seq): it was delivered, or is in a
--- claim, parked or dead. seen, floor, target and pos are the lane's.
+-- Whether a lane is past an event (xid, seq): it was delivered, or is in a claim, parked or dead.
+-- seen, floor, target and pos are the lane's.
 CREATE OR REPLACE FUNCTION @schema@._handed_out(
     seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, xid xid8, seq bigint)
-RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN pg_visible_in_snapshot(xid, seen)
        -- Of transactions that began after seen, a lane reads only events past its floor.
        OR (xid >= pg_snapshot_xmax(seen) AND seq <= floor)
        -- In an open window every event up to pos was handed out.
        OR (target IS NOT NULL AND seq <= pos AND pg_visible_in_snapshot(xid, target));
 
--- _before_start returns whether an event (xid, seq) is from before the configured start of a
--- consumer, and so was never the consumer's. start_also lists such events that the snapshot can no
--- longer show (see _rebase_shown).
+-- Whether an event is from before the configured start of a consumer. start_also lists such events
+-- that the snapshot can no longer show (see _rebase_shown).
 CREATE OR REPLACE FUNCTION @schema@._before_start(
     start_seen pg_snapshot, start_floor bigint, start_also bigint[], xid xid8, seq bigint)
-RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(@schema@._handed_out(start_seen, start_floor, NULL, 0, xid, seq), false)
        OR coalesce(seq = ANY (start_also), false);
 
--- _starts_after returns the seq after which a consumer was configured to start: it gets no event up
--- to that seq, whenever the event commits. 0: the consumer starts at the beginning, or at the end
--- of the events as of its registration. In the latter case it gets the events of transactions that
+-- The seq up to which a consumer gets no event, whenever it commits. 0: it starts at the beginning,
+-- or at the end of the events as of its registration; then it gets the events of transactions that
 -- were still running, whatever their seq.
 CREATE OR REPLACE FUNCTION @schema@._starts_after(start_seen pg_snapshot, start_floor bigint)
-RETURNS bigint
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(@include start_of(_starts_after)@, 0);
 
--- _name_running returns snapshot s extended to name every transaction that is running now; NULL if
--- they are too many to name.
+-- Snapshot s extended to name every transaction that is running now; NULL if they are too many.
 --
--- A snapshot names only the running transactions below the last one that ended. A transaction that
--- began later appears not to have begun, though it may have taken its seq long ago. Once all are
--- named, every transaction at or past xmax begins after this call. The caller's own transaction is
--- among those named, or at xmax, so events that it emits later are not lost.
+-- A snapshot names only the running transactions below the last one that ended. One that began
+-- later appears not to have begun, though it may have taken its seq long ago. Once all are named,
+-- every transaction at or past xmax begins after this call. The caller's own is among them, or at
+-- xmax, so events that it emits later are not lost.
 CREATE OR REPLACE FUNCTION @schema@._name_running(s pg_snapshot) RETURNS pg_snapshot
 LANGUAGE plpgsql VOLATILE AS $outbox$
 DECLARE
@@ -51,30 +45,26 @@ BEGIN
         RETURN NULL;
     END IF;
 
-    -- Everything from xmax up to our own number is named as running. Some of these transactions may
-    -- have ended: they are treated as late, which costs a probe and loses nothing.
+    -- Everything from xmax up to our own number is named as running. Those that have ended are
+    -- treated as late, which costs a probe and loses nothing.
     RETURN concat(least(xmin, own), ':', greatest(xmax, own), ':',
                   (SELECT string_agg(r.x::text, ',' ORDER BY r.x)
                    FROM (SELECT p::text::bigint FROM pg_snapshot_xip(s) AS p
                          UNION SELECT generate_series(xmax, own - 1)
                          UNION SELECT own WHERE own < xmax) AS r (x)));
-END
-$outbox$;
+END $outbox$;
 
--- _window_events returns the events that `target` shows and `seen` did not, with a seq in
--- (from_seq, to_seq]. whose is the tenant whose events are returned; '' means every tenant.
+-- The events that `target` shows and `seen` did not, with a seq in (from_seq, to_seq], of tenant
+-- `whose` ('': all).
 --
--- It has two branches, because a single query with OR would become a sequential scan. The first is
--- for fresh events, of transactions that had not begun when `seen` was taken: each had its xid
--- before its first seq, so their events are all past `floor`, the last seq assigned just before
--- `seen`. The second is for late events, of transactions that were running then, however low their
--- seqs. Each branch is ordered, so that the planner merges them instead of sorting.
---
--- Every claim calls it, so it is written to be inlined.
+-- A single query with OR would become a sequential scan. The first branch is for fresh events, of
+-- transactions that had not begun when `seen` was taken: each had its xid before its first seq, so
+-- they are past `floor`, the last seq assigned just before `seen`. The second is for late events,
+-- of transactions that were running then, however low their seqs. Both are ordered, so that the
+-- planner merges them. It is written to be inlined.
 CREATE OR REPLACE FUNCTION @schema@._window_events(
     seen pg_snapshot, floor bigint, target pg_snapshot, from_seq bigint, to_seq bigint, whose text)
-RETURNS SETOF @schema@.event
-LANGUAGE sql STABLE AS $outbox$
+RETURNS SETOF @schema@.event LANGUAGE sql STABLE AS $outbox$
     -- Every name is schema-qualified.
     (SELECT e.* FROM @schema@.event e
      WHERE e.seq OPERATOR(pg_catalog.>) greatest(from_seq, floor)
@@ -96,43 +86,16 @@ LANGUAGE sql STABLE AS $outbox$
      ORDER BY e.seq)
 $outbox$;
 
--- _window_next returns the lowest seq past `pos` in a window; NULL if no event is left. It takes
--- one or two index probes, whatever the backlog. The parameters are those of _window_events.
+-- Finds the next event of a window past `pos`; its seq is next. It reads at most `most` rows,
+-- because a window may be full of other tenants' events; NULL: as many as it takes. upto: no event
+-- was found up to that seq, and more rows follow. Both are NULL at the end of the window. The other
+-- parameters are those of _window_events.
 --
--- The late events are probed first, and bound the search for a fresh one, so that a late
--- transaction of a million events is not scanned again for each chunk.
-CREATE OR REPLACE FUNCTION @schema@._window_next(
-    seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, window_end bigint, whose text)
-RETURNS bigint
-LANGUAGE plpgsql STABLE AS $outbox$
-DECLARE
-    late bigint;
-    fresh bigint;
-BEGIN
-    SELECT min(n.seq) INTO late
-    FROM pg_snapshot_xip(seen) AS x (xid),
-         LATERAL (SELECT i.seq FROM @schema@.event i
-                  WHERE i.xid = x.xid AND i.seq > pos AND (whose = '' OR i.tenant = whose)
-                  ORDER BY i.seq LIMIT 1) AS n
-    WHERE pg_visible_in_snapshot(x.xid, target);
-    -- A fresh event is past the floor, and counts only if it precedes the late one.
-    SELECT e.seq INTO fresh FROM @schema@.event e
-    WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
-      AND e.seq < coalesce(late, 9223372036854775807)
-      AND xid8ge(e.xid, pg_snapshot_xmax(seen)) AND pg_visible_in_snapshot(e.xid, target)
-      AND (whose = '' OR e.tenant = whose)
-    ORDER BY e.seq LIMIT 1;
-    RETURN coalesce(fresh, late);
-END
-$outbox$;
-
--- _window_step is _window_next limited to `most` rows, for a window that may be full of other
--- tenants' events. next is the seq that was found. upto, if not NULL, is the seq up to which no
--- event was found; more rows follow. Both are NULL at the end of the window.
+-- Late events are probed first, and bound the search for a fresh one, so that a late transaction of
+-- a million events is not scanned again for each chunk.
 CREATE OR REPLACE FUNCTION @schema@._window_step(
     seen pg_snapshot, floor bigint, target pg_snapshot, pos bigint, window_end bigint, most bigint,
-    whose text, OUT next bigint, OUT upto bigint)
-LANGUAGE plpgsql STABLE AS $outbox$
+    whose text, OUT next bigint, OUT upto bigint) LANGUAGE plpgsql STABLE AS $outbox$
 DECLARE
     late bigint;
 BEGIN
@@ -142,7 +105,7 @@ BEGIN
                   WHERE i.xid = x.xid AND i.seq > pos AND (whose = '' OR i.tenant = whose)
                   ORDER BY i.seq LIMIT 1) AS n
     WHERE pg_visible_in_snapshot(x.xid, target);
-    -- The limit counts rows of every tenant.
+    -- A fresh event is past the floor. The limit counts rows of every tenant.
     SELECT f.seq INTO next
     FROM (SELECT e.seq, e.xid, e.tenant FROM @schema@.event e
           WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
@@ -155,13 +118,10 @@ BEGIN
     -- No event among these rows: did the scan reach the end, or the limit of the step?
     IF next IS NULL THEN
         SELECT e.seq INTO upto FROM @schema@.event e
-        WHERE e.seq > greatest(pos, floor) AND e.seq <= window_end
+        WHERE most IS NOT NULL AND e.seq > greatest(pos, floor) AND e.seq <= window_end
           AND e.seq < coalesce(late, 9223372036854775807)
         ORDER BY e.seq OFFSET most - 1 LIMIT 1;
         -- No fresh event is left: the late one is next, if any.
-        IF upto IS NULL THEN
-            next := late;
-        END IF;
+        IF upto IS NULL THEN next := late; END IF;
     END IF;
-END
-$outbox$;
+END $outbox$;

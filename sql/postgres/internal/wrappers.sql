@@ -1,19 +1,16 @@
--- SECURITY DEFINER wrappers. Through them, a role without write access to the tables works with the
--- rights of the tables' owner: a worker on its own consumers (_worker_*), an operator on any
--- (_operator_*). Each wrapper checks the caller with _admit, and then calls the function that it is
--- named after. That function calls its wrapper if its caller may not write. A consumer of another
--- tenant is treated as if it did not exist.
+-- SECURITY DEFINER wrappers, through which roles without write access work with the rights of the
+-- tables' owner: a worker on its own consumers (_worker_*), an operator on any (_operator_*). Each
+-- checks the caller with _admit, and calls the function that it is named after. A consumer of
+-- another tenant is treated as if it did not exist.
 
 CREATE OR REPLACE FUNCTION @schema@._worker_register(
     consumer text, events text, predicate text, ordering text, lanes int, retry text,
     start_at text, by_whom text, how text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-DECLARE
-    operator boolean := @schema@._operates(@schema@._caller());
 BEGIN
     -- Only an operator may restore settings that were replaced.
-    IF NOT @schema@._admit(CASE WHEN how = 'purpose' OR operator THEN 'operator'
-                                ELSE 'consumer' END, consumer) THEN
+    IF NOT @schema@._admit(CASE WHEN how = 'purpose' OR @schema@._operates(@schema@._caller())
+                                THEN 'operator' ELSE 'consumer' END, consumer) THEN
         IF how <> 'start' THEN
             RAISE EXCEPTION 'consumer "%" is not registered; it may have been removed', consumer
                 USING ERRCODE = 'OB003';
@@ -25,35 +22,20 @@ BEGIN
     PERFORM set_config('outbox.cluster', '', true);
     RETURN @schema@.register(consumer, events, predicate, ordering, lanes, retry, start_at, by_whom,
                              how);
-END
-$outbox$;
+END $outbox$;
 
-CREATE OR REPLACE FUNCTION @schema@._worker_extend(
-    consumer text, worker text, epoch bigint, lease_ms bigint, absolve boolean) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('consumer', consumer)
-       AND @schema@.extend(consumer, worker, epoch, lease_ms, absolve);
-END
-$outbox$;
+@include wrapper(_worker_extend,
+    (consumer text, worker text, epoch bigint, lease_ms bigint, absolve boolean),
+    'consumer', extend(consumer, worker, epoch, lease_ms, absolve))@
 
-CREATE OR REPLACE FUNCTION @schema@._worker_shrink(
-    consumer text, worker text, epoch bigint, last bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('consumer', consumer)
-       AND @schema@._shrink(consumer, worker, epoch, last);
-END
-$outbox$;
+@include wrapper(_worker_shrink, (consumer text, worker text, epoch bigint, last bigint),
+    'consumer', _shrink(consumer, worker, epoch, last))@
 
 CREATE OR REPLACE FUNCTION @schema@._worker_report(consumer text, said text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
 BEGIN
-    IF @schema@._admit('consumer', consumer) THEN
-        PERFORM @schema@._report(consumer, said);
-    END IF;
-END
-$outbox$;
+    PERFORM @schema@._report(consumer, said) WHERE @schema@._admit('consumer', consumer);
+END $outbox$;
 
 CREATE OR REPLACE FUNCTION @schema@._worker_turn(q @schema@._request, knows int)
 RETURNS @schema@._answer
@@ -64,8 +46,7 @@ BEGIN
             USING ERRCODE = 'OB003';
     END IF;
     RETURN @schema@._turn(q, knows);
-END
-$outbox$;
+END $outbox$;
 
 CREATE OR REPLACE FUNCTION @schema@._worker_turns(
     asked @schema@._request[], path text, knows int) RETURNS @schema@._answer[]
@@ -76,8 +57,7 @@ BEGIN
     PERFORM @schema@._home();
     asked := ARRAY(SELECT x FROM unnest(asked) x WHERE @schema@._admit('consumer', x.consumer));
     RETURN @include make_turns(asked, path, knows)@;
-END
-$outbox$;
+END $outbox$;
 
 -- The inbox. A handler's name is granted like a consumer's: otherwise a role could record keys for
 -- another role's handler, and prevent it from ever handling them.
@@ -88,8 +68,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 BEGIN
     PERFORM @schema@._admit('consumer', handler);
     RETURN @schema@._handle(handler, key, content);
-END
-$outbox$;
+END $outbox$;
 
 CREATE OR REPLACE FUNCTION @schema@._worker_handle_all(handlers text[], keys text[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -97,8 +76,7 @@ BEGIN
     PERFORM @schema@._admit('consumer', x.handler)
     FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
     RETURN @schema@._handle_all(handlers, keys);
-END
-$outbox$;
+END $outbox$;
 
 CREATE OR REPLACE FUNCTION @schema@._worker_handled_before(handlers text[], keys text[])
 RETURNS SETOF bigint
@@ -107,15 +85,16 @@ BEGIN
     PERFORM @schema@._admit('consumer', x.handler)
     FROM (SELECT DISTINCT y AS handler FROM unnest(handlers) AS y) x;
     RETURN QUERY SELECT b FROM @schema@._handled_before(handlers, keys) b;
-END
-$outbox$;
+END $outbox$;
 
-CREATE OR REPLACE FUNCTION @schema@._operator_pause(consumer text, paused boolean) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('operator', consumer) AND @schema@.pause(consumer, paused);
-END
-$outbox$;
+@include wrapper(_operator_pause, (consumer text, paused boolean),
+    'operator', pause(consumer, paused))@
+
+@include wrapper(_operator_retry, (consumer text, seq bigint),
+    'operator', retry_now(consumer, seq))@
+
+@include wrapper(_operator_drop, (consumer text, seq bigint),
+    'operator', drop_dead(consumer, seq))@
 
 CREATE OR REPLACE FUNCTION @schema@._operator_redrive(consumer text, seqs bigint[]) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
@@ -124,22 +103,7 @@ BEGIN
         RAISE EXCEPTION 'consumer "%" is not registered', consumer USING ERRCODE = 'OB003';
     END IF;
     RETURN @schema@._redrive(consumer, seqs);
-END
-$outbox$;
-
-CREATE OR REPLACE FUNCTION @schema@._operator_retry(consumer text, seq bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('operator', consumer) AND @schema@.retry_now(consumer, seq);
-END
-$outbox$;
-
-CREATE OR REPLACE FUNCTION @schema@._operator_drop(consumer text, seq bigint) RETURNS boolean
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $outbox$
-BEGIN
-    RETURN @schema@._admit('operator', consumer) AND @schema@.drop_dead(consumer, seq);
-END
-$outbox$;
+END $outbox$;
 
 -- The counts are NULL if the consumer does not exist.
 CREATE OR REPLACE FUNCTION @schema@._operator_remove(
@@ -151,8 +115,7 @@ BEGIN
     IF known THEN
         SELECT r.* INTO known, dead, parked, live FROM @schema@.remove(consumer, force) r;
     END IF;
-END
-$outbox$;
+END $outbox$;
 
 -- A trim does not concern a particular consumer.
 CREATE OR REPLACE FUNCTION @schema@._operator_trim(
@@ -165,5 +128,4 @@ BEGIN
     PERFORM @schema@._admit('operator', '');
     SELECT t.* INTO events, keys, inbox_rows, receipts, kept, kept_more, pin, more, upto
     FROM @schema@.trim(older_than, max_rows, inbox, after) t;
-END
-$outbox$;
+END $outbox$;

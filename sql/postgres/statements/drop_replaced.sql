@@ -5,22 +5,16 @@ DECLARE
     f record;
 BEGIN
     FOR f IN
-        SELECT c.oid::regclass AS which
+        SELECT true AS is_view, c.oid, format('DROP VIEW %s', c.oid::regclass) AS text
         FROM pg_catalog.pg_class c
         WHERE c.relnamespace = '@schema@'::regnamespace
-          AND c.relkind = 'v'
-          AND c.relname = ANY ('{@views@}')
-    LOOP
-        EXECUTE format('DROP VIEW %s', f.which);
-    END LOOP;
-    FOR f IN
-        SELECT p.oid::regprocedure AS which
+          AND c.relkind = 'v' AND c.relname = ANY ('{@views@}')
+        UNION ALL
+        SELECT false, p.oid, format('DROP ROUTINE %s', p.oid::regprocedure)
         FROM pg_catalog.pg_proc p
-        WHERE p.pronamespace = '@schema@'::regnamespace
-          AND p.proname = ANY ('{@functions@}')
-        ORDER BY p.oid DESC
+        WHERE p.pronamespace = '@schema@'::regnamespace AND p.proname = ANY ('{@functions@}')
+        ORDER BY is_view DESC, oid DESC
     LOOP
-        EXECUTE format('DROP ROUTINE %s', f.which);
+        EXECUTE f.text;
     END LOOP;
-END
-$outbox$
+END $outbox$

@@ -12,22 +12,17 @@ SELECT @schema@._name_view('outbox_listeners', 'how far each consumer is', $view
     FROM @schema@.consumer c
     JOIN @schema@._floors() o ON o.consumer = c.name
     LEFT JOIN LATERAL (SELECT x.at
-                       FROM @schema@.receipt x
-                       WHERE x.consumer = c.name
-                       ORDER BY x.seq DESC
-                       LIMIT 1) r ON true
+                       FROM @schema@.receipt x WHERE x.consumer = c.name
+                       ORDER BY x.seq DESC LIMIT 1) r ON true
     LEFT JOIN LATERAL (SELECT x.attempts, x.due_at, x.error, x.failed_at
-                       FROM @schema@.parked x
-                       WHERE x.consumer = c.name AND x.failed_at IS NOT NULL
-                       ORDER BY x.seq
-                       LIMIT 1) p ON true
+                       FROM @schema@.parked x WHERE x.consumer = c.name AND x.failed_at IS NOT NULL
+                       ORDER BY x.seq LIMIT 1) p ON true
 $view$);
 
 -- outbox_dead_letters excludes dead letters that were sent back.
 SELECT @schema@._name_view('outbox_dead_letters', 'dead letters, by consumer and seq', $view$
     SELECT d.consumer AS listener_id, d.seq AS outbox_event_id, d.error, d.dead_at AS failed_at
-    FROM @schema@.dead d
-    WHERE NOT d.retrying
+    FROM @schema@.dead d WHERE NOT d.retrying
 $view$);
 
 -- The next two views are named after the schema: <service>_outbox and <service>_outbox_dlq in the
@@ -44,8 +39,7 @@ SELECT @schema@._name_view(n.nspname,
     LEFT JOIN LATERAL (SELECT x.at, x.sink_id
                        FROM @schema@.consumer c
                        JOIN @schema@.receipt x ON x.consumer = c.name AND x.seq = e.seq
-                       ORDER BY x.at
-                       LIMIT 1) r ON true
+                       ORDER BY x.at LIMIT 1) r ON true
 $view$) FROM pg_catalog.pg_namespace n WHERE n.oid = '@schema@'::regnamespace;
 
 SELECT @schema@._name_view(n.nspname || '_dlq', 'dead letters, whole', $view$
@@ -54,8 +48,7 @@ SELECT @schema@._name_view(n.nspname || '_dlq', 'dead letters, whole', $view$
            d.version AS source_entity_version, d.payload, d.headers AS telemetry_envelope,
            d.tenant AS tenant_id, d.attempts AS publish_attempts, d.error AS final_error,
            d.created_at, d.dead_at AS failed_at
-    FROM @schema@.dead d
-    WHERE NOT d.retrying
+    FROM @schema@.dead d WHERE NOT d.retrying
 $view$) FROM pg_catalog.pg_namespace n WHERE n.oid = '@schema@'::regnamespace;
 
 -- event_handled and consumed_events both show the inbox, under the names of two other outboxes.
