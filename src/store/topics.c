@@ -9,21 +9,6 @@ struct topic {
     int64_t oldest_at;
 };
 
-static int make_room(struct topics *t, struct error *err)
-{
-    if (t->n < t->room)
-        return 0;
-    size_t room = t->room ? t->room * 2 : 16;
-    struct topic *more = arena_zalloc(t->a, room, sizeof *more);
-    if (!more)
-        return err_nomem(err);
-    if (t->n)
-        memcpy(more, t->list, t->n * sizeof *more);
-    t->list = more;
-    t->room = room;
-    return 0;
-}
-
 /* Finds the entry of a type, or appends it; NULL: out of memory. */
 static struct topic *topic_of(struct topics *t, const struct topic_find *f, struct error *err)
 {
@@ -31,13 +16,13 @@ static struct topic *topic_of(struct topics *t, const struct topic_find *f, stru
         if (str_is(f->type, t->list[i].type))
             return &t->list[i];
 
-    if (make_room(t, err) != 0)
-        return NULL;
+    struct topic *list = arena_grow(t->a, t->list, t->n, sizeof *list);
     const char *name = arena_bytes(t->a, f->type.p, f->type.n);
-    if (!name) {
+    if (!list || !name) {
         err_nomem(err);
         return NULL;
     }
+    t->list = list;
     t->list[t->n] = (struct topic){.type = name, .oldest_at = f->oldest_at};
     return &t->list[t->n++];
 }

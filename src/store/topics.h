@@ -29,7 +29,7 @@ struct topic;
 struct topics {
     struct arena *a;
     struct topic *list;
-    size_t n, room;
+    size_t n;
 };
 
 /* topics_add adds events found. The type is copied. */

@@ -1,23 +1,20 @@
 -- emit.sql: inserting events and inbox rows, on our connection or on the caller's.
 
--- insert_event (type str, aggregate_type str, aggregate_id str, version opt, payload str, headers
--- str, tenant str, not_before opt, idempotency_key str): the event, in the open transaction. The
--- server makes its id, so that ids of all ways in grow together.
+-- insert_event: the event, in the open transaction. The server makes its id, so that ids of all
+-- ways in grow together.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, version, payload, headers,
                           tenant, not_before, idempotency_key)
 VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
         :tenant, :not_before, :idempotency_key)
 RETURNING id;
 
--- insert_plain (type str, aggregate_type str, aggregate_id str, payload str): the same for an event
--- that has nothing else. Leaving a column out costs less than naming it with NULL.
+-- insert_plain: the same for an event that has nothing else. Leaving a column out costs less than
+-- naming it with NULL.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload)
 VALUES (:type, :aggregate_type, :aggregate_id, :payload)
 RETURNING id;
 
--- insert_event_at (type str, aggregate_type str, aggregate_id str, version opt, payload str,
--- headers str, tenant str, not_before opt, idempotency_key str, now int): the same by a clock that
--- is not the server's.
+-- insert_event_at: the same by a clock that is not the server's.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, version, payload, headers,
                           tenant, not_before, idempotency_key, created_at)
 VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,

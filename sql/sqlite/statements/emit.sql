@@ -2,10 +2,8 @@
 -- caller's connection, emit.c replaces it by the name of the database that has the outbox.
 -- Unqualified, a temporary table of the caller could shadow ours.
 
--- insert_event (id text, type str, aggregate_type str, aggregate_id str, version opt, payload str,
--- headers str, tenant str, not_before opt, now int, idempotency_key str): the event, in the open
--- transaction. On the caller's connection this is prepared for every event, and expressions would
--- make that slower.
+-- insert_event: the event, in the open transaction. On the caller's connection this is prepared for
+-- every event, and expressions would make that slower.
 INSERT INTO main.outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers,
                                tenant, not_before, created_at, idempotency_key)
 VALUES (:id, :type, :aggregate_type, :aggregate_id, :version, :payload, :headers,

@@ -353,9 +353,8 @@ int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err)
 
 int db_adopt_forget_mark(struct store *st, const char *table, struct error *err)
 {
-    if (db_run(st, err, SQL(forget_rows, .source = table)) != 0)
-        return -1;
-    return db_run(st, err, SQL(forget_mark, .source = table));
+    return DB_RUN_ALL(st, err, {SQL(forget_rows, .source = table)},
+                      {SQL(forget_mark, .source = table)});
 }
 
 int db_mark_check(const struct source *s, struct error *err)
@@ -415,13 +414,12 @@ static int read_adopted(const struct source *s, struct adopted *ret, struct erro
     char trigger[ADOPT_TRIGGER_TEXT];
     int64_t there = 0, once = 0, alike = 0;
     s->st->ops->driver->adopt->trigger_name(s, trigger);
-    const struct db_number wanted[] = {
-        {&there, SQL(is_adopted, .source = s->name, .trigger = trigger, .schema = s->schema)},
-        {&once, SQL(was_adopted, .source = s->name)},
-        {&alike, SQL(adopted_alike, .source = s->name, .mapping = s->mapping.p,
-                     .mark = s->req->mark, .consumer = s->req->consumer)},
-    };
-    if (db_values(s->st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    if (DB_VALUES(
+            s->st, err,
+            {&there, SQL(is_adopted, .source = s->name, .trigger = trigger, .schema = s->schema)},
+            {&once, SQL(was_adopted, .source = s->name)},
+            {&alike, SQL(adopted_alike, .source = s->name, .mapping = s->mapping.p,
+                         .mark = s->req->mark, .consumer = s->req->consumer)}) != 0)
         return -1;
     *ret = (struct adopted){.there = there != 0, .once = once != 0, .alike = alike != 0};
     return 0;

@@ -239,6 +239,13 @@ int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct 
               const void *args);
 /* db_later is db_run for a statement whose result is not needed yet. */
 int db_later(struct store *st, struct error *err, const struct sql *sql, const void *args);
+/* db_run_all and db_later_all do so for several statements, up to the first that fails:
+ *     DB_RUN_ALL(st, err, {SQL(forget_sequence)}, {SQL(set_sequence, .top = top)}) */
+#define DB_RUN_ALL(st, err, ...) db_run_all(st, err, (const struct db_question[]){__VA_ARGS__, {0}})
+#define DB_LATER_ALL(st, err, ...) \
+    db_later_all(st, err, (const struct db_question[]){__VA_ARGS__, {0}})
+int db_run_all(struct store *st, struct error *err, const struct db_question *all);
+int db_later_all(struct store *st, struct error *err, const struct db_question *all);
 /* db_insert_new runs an INSERT; *ret_new is false if a row with its key exists. */
 int db_insert_new(struct store *st, bool *ret_new, struct error *err, const struct sql *sql,
                   const void *args);
@@ -248,14 +255,15 @@ int db_ask_all(struct store *st, const struct db_question *ask, size_t n, struct
 /* db_value reads one number. *ret keeps its value if there is no row or the number is NULL. */
 int db_value(struct store *st, struct error *err, int64_t *ret, const struct sql *sql,
              const void *args);
-/* db_values reads several numbers, as db_value does. A list of them is written
- *     struct db_number wanted[] = {{&n, SQL(count_parked, .consumer = name)}, ...}; */
+/* db_values reads several numbers, as db_value does:
+ *     DB_VALUES(st, err, {&n, SQL(count_parked, .consumer = name)}, ...) */
 struct db_number {
     int64_t *to;
     const struct sql *sql;
     const void *args;
 };
-int db_values(struct store *st, struct error *err, const struct db_number *wanted, size_t n);
+#define DB_VALUES(st, err, ...) db_values(st, err, (const struct db_number[]){__VA_ARGS__, {0}})
+int db_values(struct store *st, struct error *err, const struct db_number *wanted);
 
 /* A list that db_list reads: an element of `size` zeroed bytes for each row of a statement. (1)
  * elements is not NULL once db_list has succeeded. */

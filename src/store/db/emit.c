@@ -81,9 +81,7 @@ static int put_handled(const struct db_target *t, const struct sql_put_handled *
         *ret_first = false;
         return 0;
     }
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 /* Checks whether the key is recorded, and with the same payload. */

@@ -116,12 +116,9 @@ static int view_consumer(struct viewer *v, const struct consumer_spec *spec, str
         return -1;
     if (read_former(v, name, &c->former, err) != 0)
         return -1;
-    const struct db_number wanted[] = {
-        {&c->start, SQL(consumer_start, .consumer = name)},
-        {&c->receipts, SQL(has_receipts, .consumer = name)},
-        {&c->ended, SQL(count_ended, .consumer = name)},
-    };
-    return db_values(v->st, err, wanted, sizeof wanted / sizeof *wanted);
+    return DB_VALUES(v->st, err, {&c->start, SQL(consumer_start, .consumer = name)},
+                     {&c->receipts, SQL(has_receipts, .consumer = name)},
+                     {&c->ended, SQL(count_ended, .consumer = name)});
 }
 
 static int viewer_read(struct viewer *v, const char *consumer, struct error *err)
@@ -399,39 +396,23 @@ static int list_row(struct viewer *v, struct listing *l, const struct db_rows *r
 typedef int row_visit(struct viewer *v, struct listing *l, const struct db_rows *row,
                       struct arena *a, struct error *err);
 
-/* The progress of a listing that is read in pages: it continues between low and high. */
-struct going {
-    int64_t low, high;
-    int64_t max; /* rows per page */
-    bool more;   /* the last page was full */
-};
-
-static struct going going_from(const struct viewer *v, int64_t low, int64_t high, int64_t rows)
-{
-    return (struct going){.low = low, .high = high, .max = db_page(v->st, rows), .more = true};
-}
-
-/* Visits the rows of a page until the listing is done, and moves g past them. */
-static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, struct going *g,
-                    row_visit *visit, struct error *err)
+/* Visits the rows of a statement until the listing is done. *ret_n and *ret_last: how many, and the
+ * seq of the last one. */
+static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, row_visit *visit,
+                    int64_t *ret_n, int64_t *ret_last, struct error *err)
 {
     struct arena a;
     int r = 0;
-    int64_t n = 0;
     arena_init(&a, 0);
+    *ret_n = 0;
     while (!l->done && (r = db_step(rows, err)) == 1) {
-        int64_t seq = db_int(rows, 0);
-        if (l->q->newest_first)
-            g->high = seq - 1;
-        else
-            g->low = seq;
-        n++;
+        *ret_last = db_int(rows, 0);
+        ++*ret_n;
         r = visit(v, l, rows, &a, err);
         arena_reset(&a);
         if (r != 0)
             break;
     }
-    g->more = n == g->max;
     db_done(rows);
     arena_release(&a);
     return r < 0 ? -1 : 0;
@@ -439,8 +420,8 @@ static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, s
 
 static int list_one(struct viewer *v, struct listing *l, struct error *err)
 {
-    struct going g = {0};
     char *end;
+    int64_t n, last;
     long long seq = strtoll(l->q->id, &end, 10);
     bool number = *l->q->id && !*end;
     struct db_rows rows;
@@ -448,33 +429,7 @@ static int list_one(struct viewer *v, struct listing *l, struct error *err)
         rows = db_rows(v->st, err, SQL(event_by_seq, .seq = seq));
     else
         rows = db_rows(v->st, err, SQL(event_by_id, .id = l->q->id));
-    return each_row(v, l, &rows, &g, list_row, err);
-}
-
-/* Shows events with records, with low < seq <= high. */
-static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, int64_t high,
-                            struct error *err)
-{
-    const struct event_query *q = l->q;
-    struct going g = going_from(v, low, high, ANSWER_RECORDED);
-    bool any_state = !q->state && !q->unprocessed;
-    if (any_state)
-        return 0;
-    const char *state = q->unprocessed ? "unprocessed" : delivery_state_names[q->state - 1];
-    while (!l->done && g.low < g.high && g.more) {
-        struct db_rows rows;
-        if (q->newest_first)
-            rows = db_rows(v->st, err,
-                           SQL(exceptional_backwards, .low = g.low, .high = g.high, .state = state,
-                               .consumer = q->consumer, .now = v->now, .max = g.max));
-        else
-            rows = db_rows(v->st, err,
-                           SQL(exceptional_forwards, .low = g.low, .high = g.high, .state = state,
-                               .consumer = q->consumer, .now = v->now, .max = g.max));
-        if (each_row(v, l, &rows, &g, list_row, err) != 0)
-            return -1;
-    }
-    return 0;
+    return each_row(v, l, &rows, list_row, &n, &last, err);
 }
 
 /* Notes that an event was examined, and reports progress now and then. */
@@ -512,23 +467,73 @@ static int look_at(struct viewer *v, struct listing *l, const struct db_rows *ro
     return 0;
 }
 
+/* A statement that reads a page of events in each direction. The arguments of both are the same. */
+struct pages {
+    const struct sql *forwards, *backwards;
+    const void *args;
+    int64_t *low, *high; /* among the arguments: the page has events with low < seq <= high */
+    int64_t max;         /* rows per page */
+    row_visit *visit;
+};
+
+static int each_page(struct viewer *v, struct listing *l, const struct pages *p, struct error *err)
+{
+    bool more = true;
+    while (!l->done && more && *p->low < *p->high) {
+        int64_t n, last = 0;
+        bool back = l->q->newest_first;
+        struct db_rows rows = db_rows(v->st, err, back ? p->backwards : p->forwards, p->args);
+        if (each_row(v, l, &rows, p->visit, &n, &last, err) != 0)
+            return -1;
+        more = n == p->max;
+        if (back)
+            *p->high = last - 1;
+        else
+            *p->low = last;
+    }
+    return 0;
+}
+
+/* Shows events with records, with low < seq <= high. */
+static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, int64_t high,
+                            struct error *err)
+{
+    const struct event_query *q = l->q;
+    bool any_state = !q->state && !q->unprocessed;
+    if (any_state)
+        return 0;
+    struct sql_exceptional_forwards args = {
+        .low = low,
+        .high = high,
+        .state = q->unprocessed ? "unprocessed" : delivery_state_names[q->state - 1],
+        .consumer = q->consumer,
+        .now = v->now,
+        .max = db_page(v->st, ANSWER_RECORDED),
+    };
+    struct pages p = {&sql_exceptional_forwards,
+                      &sql_exceptional_backwards,
+                      &args,
+                      &args.low,
+                      &args.high,
+                      args.max,
+                      list_row};
+    return each_page(v, l, &p, err);
+}
+
 /* Examines the events with low < seq <= high, as far as the budget allows. */
 static int search_events(struct viewer *v, struct listing *l, int64_t low, int64_t high,
                          struct error *err)
 {
-    struct going g = going_from(v, low, high, ANSWER_EVENTS);
-    while (!l->done && g.low < g.high && g.more) {
-        struct db_rows rows;
-        if (l->q->newest_first)
-            rows = db_rows(v->st, err,
-                           SQL(events_backwards, .low = g.low, .high = g.high, .max = g.max));
-        else
-            rows = db_rows(v->st, err,
-                           SQL(events_forwards, .low = g.low, .high = g.high, .max = g.max));
-        if (each_row(v, l, &rows, &g, look_at, err) != 0)
-            return -1;
-    }
-    return 0;
+    struct sql_events_forwards args = {
+        .low = low, .high = high, .max = db_page(v->st, ANSWER_EVENTS)};
+    struct pages p = {&sql_events_forwards,
+                      &sql_events_backwards,
+                      &args,
+                      &args.low,
+                      &args.high,
+                      args.max,
+                      look_at};
+    return each_page(v, l, &p, err);
 }
 
 static int list_events(struct viewer *v, struct listing *l, struct error *err)

@@ -261,11 +261,9 @@ static int record(struct turn *t, struct error *err)
 
     if (db_claim_record(t, err) != 0)
         return -1;
-    if (db_later(t->st, err,
-                 SQL(list_taken, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs)) != 0)
-        return -1;
-    return db_later(t->st, err,
-                    SQL(take_listed, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs));
+    return DB_LATER_ALL(
+        t->st, err, {SQL(list_taken, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs)},
+        {SQL(take_listed, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs)});
 }
 
 /* Claims the events that are due; there is at least one. */

@@ -12,9 +12,8 @@ int db_schema_version(struct store *st, int64_t *ret, struct error *err)
     const char *schema = d->schema ? d->schema(st) : NULL;
     int64_t event = 0, meta = 0;
     *ret = 0;
-    if (db_value(st, err, &event, SQL(has_table, .schema = schema, .name = "outbox_event")) != 0)
-        return -1;
-    if (db_value(st, err, &meta, SQL(has_table, .schema = schema, .name = "outbox_meta")) != 0)
+    if (DB_VALUES(st, err, {&event, SQL(has_table, .schema = schema, .name = "outbox_event")},
+                  {&meta, SQL(has_table, .schema = schema, .name = "outbox_meta")}) != 0)
         return -1;
     if (event && !meta)
         return err_set(err, ERR_NOTOURS,

@@ -67,6 +67,22 @@ int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct 
     return 0;
 }
 
+int db_run_all(struct store *st, struct error *err, const struct db_question *all)
+{
+    for (; all->sql; all++)
+        if (db_run(st, err, all->sql, all->args) != 0)
+            return -1;
+    return 0;
+}
+
+int db_later_all(struct store *st, struct error *err, const struct db_question *all)
+{
+    for (; all->sql; all++)
+        if (db_later(st, err, all->sql, all->args) != 0)
+            return -1;
+    return 0;
+}
+
 int db_later(struct store *st, struct error *err, const struct sql *sql, const void *args)
 {
     if (nothing_to_do(st, sql))
@@ -90,9 +106,7 @@ int db_insert_new(struct store *st, bool *ret_new, struct error *err, const stru
         *ret_new = false;
         return 0;
     }
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 int db_ask_all(struct store *st, const struct db_question *ask, size_t n, struct db_rows *ret,
@@ -126,10 +140,10 @@ int db_value(struct store *st, struct error *err, int64_t *ret, const struct sql
     return 0;
 }
 
-int db_values(struct store *st, struct error *err, const struct db_number *wanted, size_t n)
+int db_values(struct store *st, struct error *err, const struct db_number *wanted)
 {
-    for (size_t i = 0; i < n; i++)
-        if (db_value(st, err, wanted[i].to, wanted[i].sql, wanted[i].args) != 0)
+    for (; wanted->to; wanted++)
+        if (db_value(st, err, wanted->to, wanted->sql, wanted->args) != 0)
             return -1;
     return 0;
 }
@@ -137,24 +151,14 @@ int db_values(struct store *st, struct error *err, const struct db_number *wante
 int db_list(struct store *st, struct db_list *l, struct error *err, const struct sql *sql,
             const void *args)
 {
-    size_t room = 16;
-    l->n = 0;
-    l->elements = arena_zalloc(l->a, room, l->size);
-    bool ok = l->elements != NULL;
     int r = 0;
     struct db_rows q = db_rows(st, err, sql, args);
+    l->n = 0;
+    l->elements = arena_grow(l->a, NULL, 0, l->size);
+    bool ok = l->elements != NULL;
     while (ok && (r = db_step(&q, err)) == 1) {
-        if (l->n == room) {
-            void *larger = arena_zalloc(l->a, 2 * room, l->size);
-            if (!larger) {
-                ok = false;
-                break;
-            }
-            memcpy(larger, l->elements, room * l->size);
-            l->elements = larger;
-            room *= 2;
-        }
-        ok = l->read(&q, l->a, (char *)l->elements + l->n * l->size);
+        l->elements = arena_grow(l->a, l->elements, l->n, l->size);
+        ok = l->elements && l->read(&q, l->a, (char *)l->elements + l->n * l->size);
         l->n++;
     }
     db_done(&q);

@@ -316,9 +316,7 @@ static int make(struct store *st, struct turn *t, size_t n, struct error *err)
     }
     if (r == 0)
         return d->after_turns(t, n, err);
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 int db_turn(struct store *st, const struct settlement *s, bool *ret_lost,

@@ -277,7 +277,5 @@ int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UU
             return 0;
         /* It was trimmed in between, or its transaction was rolled back. */
     }
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }

@@ -136,9 +136,8 @@ static int migrate(struct mdb_store *st, int64_t version, struct error *err)
         return -1;
     snprintf(text, sizeof text, "%d", MDB_SCHEMA_VERSION);
     functions_hash(hash);
-    if (db_run(&st->base.store, err, SQL(put_meta, .name = "functions", .value = hash)) != 0)
-        return -1;
-    if (db_run(&st->base.store, err, SQL(put_meta, .name = "schema_version", .value = text)) != 0)
+    if (DB_RUN_ALL(&st->base.store, err, {SQL(put_meta, .name = "functions", .value = hash)},
+                   {SQL(put_meta, .name = "schema_version", .value = text)}) != 0)
         return -1;
     return mdb_adopt_renew(st, err);
 }

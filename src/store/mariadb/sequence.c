@@ -131,9 +131,7 @@ static int give_some(struct mdb_store *st, bool *ret_more, int64_t *ret_next, st
             break;
         }
     }
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 int mdb_sequence(struct mdb_store *st, struct error *err)
@@ -157,9 +155,7 @@ int mdb_sequence(struct mdb_store *st, struct error *err)
         }
         if (why.code == ERR_READONLY)
             return 0; /* events with a seq can be read */
-        if (err)
-            *err = why;
-        return -1;
+        return err_copy(err, &why);
     }
     return 0;
 }

@@ -363,9 +363,7 @@ static int exchange(struct mdb_store *st, size_t size, struct db_rows *ret, size
     mdb_forget_later(st);
     for (size_t i = 0; i < n; i++)
         db_done(&ret[i]);
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 /* Sends the deferred statements, and keeps the text after them. */

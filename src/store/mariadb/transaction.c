@@ -177,9 +177,7 @@ int mdb_savepoint(struct store *base, enum savepoint what, struct error *err)
     }
     if (why.native == ER_SP_DOES_NOT_EXIST)
         return say_ended(err);
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 enum tx_state mdb_tx_state(struct store *base)

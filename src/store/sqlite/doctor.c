@@ -94,13 +94,13 @@ static void space(struct sqlite_store *st, const struct doctor_request *req)
 
 #define GUARDS 3 /* triggers that keep events as they were inserted */
 
-/* Reports that events can be changed, replaced or deleted. */
-static int guards(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
+/* Reports that events can be changed, replaced or deleted, and events that were deleted too early,
+ * as far as that can be detected. */
+static int events(struct store *st, const struct doctor_request *req, struct error *err)
 {
-    int64_t there = 0, allowed = 0;
-    if (db_value(&st->base.store, err, &there, SQL(count_guards)) != 0)
-        return -1;
-    if (db_value(&st->base.store, err, &allowed, SQL(changes_allowed)) != 0)
+    int64_t there = 0, allowed = 0, keyed = 0;
+    if (DB_VALUES(st, err, {&there, SQL(count_guards)}, {&allowed, SQL(changes_allowed)},
+                  {&keyed, SQL(lost_keyed, .max = DOCTOR_ROWS)}) != 0)
         return -1;
     if (there < GUARDS)
         db_doctor_say(
@@ -112,31 +112,20 @@ static int guards(struct sqlite_store *st, const struct doctor_request *req, str
         db_doctor_say(req, FINDING_PROBLEM, "insert-only",
                       "DELETE FROM outbox_meta WHERE name = 'change_events'",
                       "events may be changed and deleted: outbox_meta has the row change_events");
-    return 0;
-}
-
-/* Reports events that were deleted too early, as far as that can be detected. */
-static int lost_events(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
-{
-    int64_t keyed = 0;
-    if (db_doctor_lost(&st->base.store, req, err) != 0)
-        return -1;
-    if (db_value(&st->base.store, err, &keyed, SQL(lost_keyed, .max = DOCTOR_ROWS)) != 0)
-        return -1;
     if (keyed > 0)
         db_doctor_say(
             req, FINDING_WARNING, "lost", "restore them from a backup, or emit them again",
             "%lld events with an idempotency key were deleted, but not by trim, which would have "
             "deleted the keys as well",
             (long long)keyed);
-    return 0;
+    return db_doctor_lost(st, req, err);
 }
 
 /* Reports event numbers that started over, now or earlier; see turn.c. */
-static int numbers(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
+static int numbers(struct store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t broken = 0, at = 0;
-    if (db_value(&st->base.store, err, &broken, SQL(numbers_broken)) != 0)
+    if (DB_VALUES(st, err, {&broken, SQL(numbers_broken)}, {&at, SQL(renumbered_at)}) != 0)
         return -1;
     if (broken) {
         db_doctor_say(
@@ -145,11 +134,7 @@ static int numbers(struct sqlite_store *st, const struct doctor_request *req, st
             "still stored may be delivered again",
             "event numbers started over below those that consumers have received: the table was "
             "emptied, or sqlite_sequence was reset");
-        return 0;
-    }
-    if (db_value(&st->base.store, err, &at, SQL(renumbered_at)) != 0)
-        return -1;
-    if (at > 0) {
+    } else if (at > 0) {
         char when[CLOCK_RFC3339_SIZE];
         clock_rfc3339(at, when);
         db_doctor_say(
@@ -177,9 +162,7 @@ int sqlite_doctor(struct store *base, const struct doctor_request *req, struct e
         return -1;
     if (s.there != s.known)
         return 0;
-    if (numbers(st, req, err) != 0)
-        return -1;
-    if (guards(st, req, err) != 0 || lost_events(st, req, err) != 0)
+    if (numbers(base, req, err) != 0 || events(base, req, err) != 0)
         return -1;
     return db_doctor_consumers(base, req, err);
 }

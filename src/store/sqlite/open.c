@@ -102,9 +102,7 @@ static int check_place(const struct sqlite_store *st, bool create, struct error 
     if (place_find(st->path, &at, &why) != 0) {
         if (why.native != ELOOP)
             return 0;
-        if (err)
-            *err = why;
-        return -1;
+        return err_copy(err, &why);
     }
 
     int r = 0;

@@ -129,11 +129,8 @@ int sqlite_init(struct store *base, bool *ret_created, struct error *err)
 
         int64_t now = clock_mono(&clock_system);
         bool again = why.code == ERR_BUSY && now - began < opt->lock_ms * MS_NS;
-        if (!again) {
-            if (err)
-                *err = why;
-            return -1;
-        }
+        if (!again)
+            return err_copy(err, &why);
         bool tell = opt->progress && now - told >= INIT_TELL;
         if (tell) {
             opt->progress(opt->progress_ctx,

@@ -387,9 +387,7 @@ int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)
     bool no_such_savepoint = why.native == SQLITE_ERROR;
     if (no_such_savepoint)
         return not_ours(err);
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 enum tx_state sqlite_tx_state(struct store *base)
