@@ -300,7 +300,7 @@ CREATE TABLE IF NOT EXISTS outbox_marking (
     mark     VARCHAR(64) NOT NULL,      -- the column that is set; '': marking is about to end
     stamp    VARCHAR(16) NOT NULL,      -- the format of its value, see stamps in src/store/mariadb/adopt_mark.c
     row_key  VARCHAR(64) NOT NULL,      -- the column that identifies a row
-    key_kind VARCHAR(16) NOT NULL,      -- how its values are written
+    key_type VARCHAR(64) NOT NULL,      -- the data type of that column
     error    TEXT,                      -- why rows are not marked
     error_at BIGINT,                    -- since when
     KEY consumer (consumer)

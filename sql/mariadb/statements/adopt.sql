@@ -68,7 +68,7 @@ SELECT row_key FROM outbox_marking WHERE source = :source;
 
 -- put_marking (source text, consumer text, mark text, stamp text, key text, kind text): rows are
 -- marked from now on.
-REPLACE INTO outbox_marking (source, consumer, mark, stamp, row_key, key_kind)
+REPLACE INTO outbox_marking (source, consumer, mark, stamp, row_key, key_type)
 VALUES (:source, :consumer, :mark, :stamp, :key, :kind);
 
 -- forget_had: from now on, deliveries of another consumer count.
@@ -90,7 +90,7 @@ UPDATE JSON_TABLE(:ids, '$[*]'
 
 -- marked_tables: tables whose rows are marked once this consumer has received them, and why marking
 -- failed.
-SELECT source, mark, stamp, row_key, key_kind, error FROM outbox_marking
+SELECT source, mark, stamp, row_key, key_type, error FROM outbox_marking
  WHERE consumer = :consumer AND mark <> '' ORDER BY source;
 
 -- rows_to_mark: rows whose events the consumer has received.

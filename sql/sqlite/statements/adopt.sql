@@ -55,23 +55,12 @@ UPDATE outbox_adopted SET mark = NULL, consumer = NULL, stamp = NULL WHERE sourc
 -- event_known (id str): a row whose event exists already is not copied again.
 SELECT 1 FROM outbox_event WHERE id = :id;
 
--- @copied_columns@: the values that an event copies from a row; it copies the id only if that is a
--- UUID.
+-- @copied_columns@: the values that an event copies from a row, besides an id that is a UUID.
 type, payload, created_at, headers, aggregate_type, aggregate_id, tenant;
 
--- copy_row_as (id str, type str, payload str, created_at int, headers str, aggregate_type str,
--- aggregate_id str, tenant str): an event with the row's own UUID.
-INSERT INTO outbox_event (id, @copied_columns@)
-VALUES (:id, :type, :payload, :created_at, :headers, :aggregate_type, :aggregate_id, :tenant);
-
--- copy_row: an event with a generated id.
-INSERT INTO outbox_event (@copied_columns@)
-VALUES (:type, :payload, :created_at, :headers, :aggregate_type, :aggregate_id, :tenant);
-
--- note_row (source text, row text): remembers which row the last event came from, so that it can be
--- marked. row is bound by hand, because a key may have any type.
-INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row)
-SELECT id, :source, :row FROM outbox_event WHERE seq = last_insert_rowid();
+-- note_row (id text, source text, row text): remembers which row an event came from, so that it can
+-- be marked. row is bound by hand, because a key may have any type.
+INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row) VALUES (:id, :source, :row);
 
 -- marked_tables: tables whose rows are marked once this consumer has received them. A dropped table
 -- must not make settling fail.

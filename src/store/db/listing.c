@@ -1,7 +1,6 @@
 /* listing.c: consumers and the outbox as a whole, as operators see them. */
 #include "base/num.h"
 #include "store/db/db.h"
-#include "store/topics.h"
 #include "store_sql.h"
 
 /* A consumer's backlog: the request, and the result. Times are as in consumer_info. */
@@ -68,7 +67,7 @@ static int note_event(struct backlog *b, enum topic_place place, struct str type
     earlier(&b->oldest_at, at);
     if (!b->topics)
         return 0;
-    return topics_add(b->topics, &one, err);
+    return store_topics_add(b->topics, &one, err);
 }
 
 /* Counts an event that is not parked: in a live claim, or unclaimed. */
@@ -502,7 +501,7 @@ static int read_gauge(struct store *st, const char *name, struct arena *a, struc
         all[TOPIC_UNCLAIMED] = b.unclaimed;
     g->overdue_at = b.overdue_at;
     g->parked = b.parked_rows - b.parked_inflight;
-    if (topics_end(&t, all, g, err) != 0)
+    if (store_topics_end(&t, all, g, err) != 0)
         return -1;
     return db_value(st, err, &g->dead, SQL(probe_dead, .consumer = name, .max = STORE_PROBE_ROWS));
 }

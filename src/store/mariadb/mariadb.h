@@ -156,7 +156,8 @@ struct mdb_rows {
 /* mdb_rows_free frees a result; NULL is fine. mdb_count counts its rows. */
 void mdb_rows_free(struct mdb_rows *q);
 size_t mdb_count(const struct db_rows *q);
-/* mdb_exec runs a text unchanged. */
+/* mdb_exec runs a text unchanged. mdb_start does so as db_driver.rows. */
+void *mdb_start(struct store *st, const char *text, struct error *err);
 int mdb_exec(struct mdb_store *st, const char *text, struct error *err);
 
 /* mdb_group switches multi-statements on or, for a connection that the application also uses,
@@ -230,14 +231,6 @@ int mdb_expose(struct store *st, int64_t idle_ms, struct error *err);
 int mdb_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state mdb_tx_state(struct store *st);
 
-/* ---- sequence.c ---- */
-
-/* mdb_sequence assigns a seq to every committed event, outside of a transaction. On a read-only
- * server it does nothing. */
-int mdb_sequence(struct mdb_store *st, struct error *err);
-/* mdb_news notifies relays of a change other than an event. */
-void mdb_news(struct store *st);
-
 /* ---- read.c: the driver's part of a turn, see db.h ---- */
 
 int mdb_before_turns(struct turn *t, size_t n, struct error *err);
@@ -251,6 +244,12 @@ void mdb_ahead_fetch(struct mdb_store *st);
 void mdb_ahead_release(struct mdb_store *st);
 
 /* ---- watch.c ---- */
+
+/* mdb_sequence assigns a seq to every committed event, outside of a transaction. On a read-only
+ * server it does nothing. */
+int mdb_sequence(struct mdb_store *st, struct error *err);
+/* mdb_news notifies relays of a change other than an event. */
+void mdb_news(struct store *st);
 
 int mdb_wake_fd(struct store *st);
 void mdb_wake_clear(struct store *st);
@@ -279,13 +278,6 @@ int mdb_adopt_renew(struct mdb_store *st, struct error *err);
 enum mdb_kind { MDB_KIND_TEXT, MDB_KIND_BYTES, MDB_KIND_NUMBER, MDB_KIND_TIME };
 
 enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column);
-/* mdb_adopt_ask sends the query in b. */
-int mdb_adopt_ask(struct mdb_store *st, struct buf *b, struct db_rows *ret, struct error *err);
-/* mdb_adopt_add_text appends the value of a column in row r, as text. */
-void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, const char *r);
-/* mdb_adopt_add_open appends the condition that row r is unprocessed, by the flag in a column,
- * which may be text. */
-void mdb_adopt_add_open(struct buf *b, const char *column, bool text, const char *r);
 
 /* ---- adopt_mark.c ---- */
 

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "store/handle.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
@@ -388,14 +387,9 @@ const struct store_ops store_mariadb = {
     .grant = mdb_grant,
 };
 
-bool mdb_is(const struct store *st)
-{
-    return st->ops == &store_mariadb;
-}
-
 struct st_mysql *mdb_handle(struct store *base)
 {
-    if (!mdb_is(base))
+    if (base->ops != &store_mariadb)
         return NULL;
     struct mdb_store *st = mdb_of(base);
     if (st->grouped && mdb_group(st, false, NULL) != 0)

@@ -485,15 +485,20 @@ static void *driver_rows(struct store *base, const struct sql *sql, const void *
     return ask_now(st, &q, 1, err) == 0 ? q.at : NULL;
 }
 
-int mdb_exec(struct mdb_store *st, const char *text, struct error *err)
+void *mdb_start(struct store *base, const char *text, struct error *err)
 {
+    struct mdb_store *st = mdb_of(base);
     struct db_rows q;
     if (mdb_connect(st, err) != 0 || add_text(st, text, err) != 0)
-        return -1;
-    if (ask_now(st, &q, 1, err) != 0)
-        return -1;
-    db_done(&q);
-    return 0;
+        return NULL;
+    return ask_now(st, &q, 1, err) == 0 ? q.at : NULL;
+}
+
+int mdb_exec(struct mdb_store *st, const char *text, struct error *err)
+{
+    struct mdb_rows *q = mdb_start(&st->base.store, text, err);
+    mdb_rows_free(q);
+    return q ? 0 : -1;
 }
 
 /* ---- the driver ---- */

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "base/place.h"
-#include "store/handle.h"
 #include "store/sqlite/sqlite.h"
 
 extern const struct store_ops store_sqlite;
