@@ -125,21 +125,16 @@ static bool read_column(const struct db_rows *q, struct arena *a, void *element)
     return ok;
 }
 
-static int read_columns(struct source *s, struct error *err)
+int db_source_find(struct source *s, struct error *err)
 {
+    if (find_table(s, err) != 0)
+        return -1;
     struct db_list l = {.a = &s->a, .size = sizeof *s->column, .read = read_column};
     if (db_list(s->st, &l, err, SQL(table_columns, .source = s->name, .schema = s->schema)) != 0)
         return -1;
     s->column = l.elements;
     s->n = l.n;
     return 0;
-}
-
-int db_source_find(struct source *s, struct error *err)
-{
-    if (find_table(s, err) != 0)
-        return -1;
-    return read_columns(s, err);
 }
 
 int db_source_column(const struct source *s, const char *name)
@@ -352,25 +347,22 @@ void db_adopt_column(struct buf *b, const struct source *s, const char *r, const
     driver_of(s)->name(b, str_of(column));
 }
 
-static void add_field(struct buf *b, const struct source *s, const char *r, const char *of)
-{
-    if (!of)
-        buf_adds(b, "NULL");
-    else if (db_source_literal(of))
-        driver_of(s)->literal(b, (struct str){of + 1, strlen(of) - 2});
-    else
-        driver_of(s)->value(b, s, r, of);
-}
-
 static void add_part(struct buf *b, const struct source *s, const char *r, struct str part)
 {
     const struct adopt_driver *d = driver_of(s);
     char trigger[TRIGGER_SIZE];
-    for (int f = 0; f < FIELDS; f++)
-        if (str_is(part, field_names[f])) {
-            add_field(b, s, r, s->of[f]);
-            return;
-        }
+    for (int f = 0; f < FIELDS; f++) {
+        const char *of = s->of[f];
+        if (!str_is(part, field_names[f]))
+            continue;
+        if (!of)
+            buf_adds(b, "NULL");
+        else if (db_source_literal(of))
+            d->literal(b, (struct str){of + 1, strlen(of) - 2});
+        else
+            d->value(b, s, r, of);
+        return;
+    }
     if (str_is(part, "table")) {
         d->name(b, str_of(s->name));
     } else if (str_is(part, "trigger")) {
@@ -599,13 +591,6 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
     return ret->changed ? d->adopt(s, &was, copies, ret, err) : 0;
 }
 
-static int serve(struct source *s, struct adopt_result *ret, struct error *err)
-{
-    if (db_source_find(s, err) != 0)
-        return -1;
-    return s->req->undo ? undo(s, ret, err) : adopt(s, ret, err);
-}
-
 int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
              struct error *err)
 {
@@ -618,7 +603,9 @@ int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_res
         s.schema = st->ops->driver->schema(st);
     arena_init(&s.a, 0);
     buf_init(&s.mapping, 1 << 20);
-    int r = serve(&s, &res, err);
+    int r = db_source_find(&s, err);
+    if (r == 0)
+        r = req->undo ? undo(&s, &res, err) : adopt(&s, &res, err);
     if (one_transaction && r == 0 && !req->dry_run)
         r = db_commit(st, err);
     else if (one_transaction)

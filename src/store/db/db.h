@@ -30,6 +30,7 @@ struct db_store {
     bool lent;              /* the connection is exposed to handlers */
     bool own_commit;        /* do not wake our own consumers for the open transaction */
     bool watched;           /* workers that do not listen use this handle: a watcher wakes them */
+    int savepoints;         /* how many are set */
     int64_t turn_now;       /* the time of the current turn; 0 outside of turns */
     int64_t turn_ahead;     /* db_ahead at turn_now */
     int64_t boot;           /* clock_boot of our clock; 0: the server's clock is used */
@@ -142,10 +143,16 @@ struct db_driver {
      * succeeds and changes no row. */
     bool (*is_duplicate)(const struct error *);
 
-    /* The store's own transaction functions, even where its operations are overridden. */
-    int (*begin)(struct store *, struct error *);
+    /* begin, commit and rollback run just that; `ours`: the application does not use the
+     * transaction. committed is called after a commit, which counts as failed if it fails; NULL:
+     * nothing to do. exec runs a text; no_savepoint is the native error code of a savepoint that
+     * does not exist. */
+    int (*begin)(struct store *, bool ours, struct error *);
     int (*commit)(struct store *, struct error *);
+    int (*committed)(struct store *, struct error *);
     void (*rollback)(struct store *);
+    int (*exec)(struct store *, const char *text, struct error *);
+    int no_savepoint;
     /* now returns wall time in ms, which is constant during a turn. */
     int64_t (*now)(struct store *);
     /* snapshot_begin opens a read transaction, so that several statements see the same state;
@@ -309,9 +316,12 @@ bool db_event_row(const struct db_rows *q, struct arena *a, struct event *ev);
 /* db_event_copy moves the texts of an event, which live elsewhere, into a. */
 bool db_event_copy(struct event *ev, struct arena *a);
 
-/* The driver's calls of the same names; no-ops where the driver has none. */
+/* db_begin begins a transaction of our own; db_begin_open, one that the application may use. */
 int db_begin(struct store *st, struct error *err);
+int db_begin_open(struct store *st, struct error *err);
 int db_commit(struct store *st, struct error *err);
+int db_savepoint(struct store *st, enum savepoint what, struct error *err);
+/* The driver's calls of the same names; no-ops where the driver has none. */
 void db_rollback(struct store *st);
 /* db_end commits if r is 0; otherwise it rolls back and returns -1. */
 int db_end(struct store *st, int r, struct error *err);
@@ -452,11 +462,13 @@ int db_trim(struct store *st, const struct trim_request *req, struct trim_result
 
 /* The operations that all stores with a db_driver have in common. */
 #define DB_STORE_OPS \
-    .emit = db_emit, .handle_once = db_handle_once, .consumer_list = db_consumer_list, \
-    .consumer_history = db_consumer_history, .consumer_gauge = db_consumer_gauge, \
-    .consumer_specs = db_consumer_specs, .consumer_pause = db_consumer_pause, \
-    .consumer_remove = db_consumer_remove, .consumer_report = db_consumer_report, .turn = db_turn, \
-    .extend = db_extend, .claims = db_claims, .settle = db_settle_open, .handled = db_handled, \
+    .begin = db_begin_open, .commit = db_commit, .rollback = db_rollback, \
+    .savepoint = db_savepoint, .emit = db_emit, .handle_once = db_handle_once, \
+    .consumer_list = db_consumer_list, .consumer_history = db_consumer_history, \
+    .consumer_gauge = db_consumer_gauge, .consumer_specs = db_consumer_specs, \
+    .consumer_pause = db_consumer_pause, .consumer_remove = db_consumer_remove, \
+    .consumer_report = db_consumer_report, .turn = db_turn, .extend = db_extend, \
+    .claims = db_claims, .settle = db_settle_open, .handled = db_handled, \
     .handled_put = db_handled_put, .info = db_info, .events = db_events, .dead = db_dead, \
     .dead_retry = db_dead_retry, .retry_now = db_retry_now, .dead_drop = db_dead_drop, \
     .trim = db_trim, .marks = db_marks, .adopt = db_adopt

@@ -51,12 +51,10 @@ static void viewer_release(struct viewer *v)
     arena_release(&v->a);
 }
 
-/* Notes the position of a lane; a tampered database may have lanes out of range. */
-static void put_position(int64_t positions[STORE_LANES_MAX], int lane, int64_t position)
+/* A tampered database may have lanes out of range. */
+static bool is_lane(int64_t lane)
 {
-    bool valid = lane >= 0 && lane < STORE_LANES_MAX;
-    if (valid)
-        positions[lane] = position;
+    return lane >= 0 && lane < STORE_LANES_MAX;
 }
 
 /* Appends the filter of this row, the first of n rows with it. */
@@ -95,7 +93,8 @@ static int read_former(struct viewer *v, const char *name, struct former **end, 
             }
             end = &f->next;
         }
-        put_position(f->positions, (int)db_int(&q, 1), db_int(&q, 3));
+        if (is_lane(db_int(&q, 1)))
+            f->positions[db_int(&q, 1)] = db_int(&q, 3);
     }
     return r;
 }
@@ -111,7 +110,8 @@ static int view_consumer(struct viewer *v, const struct consumer_spec *spec, str
         return -1;
     struct db_rows q = db_rows(v->st, err, SQL(lane_positions, .consumer = name));
     while ((r = db_step(&q, err)) == 1)
-        put_position(c->positions, (int)db_int(&q, 0), db_int(&q, 1));
+        if (is_lane(db_int(&q, 0)))
+            c->positions[db_int(&q, 0)] = db_int(&q, 1);
     if (r < 0)
         return -1;
     if (read_former(v, name, &c->former, err) != 0)
@@ -175,12 +175,9 @@ static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena 
 }
 
 /* Reads the delivery time and the sink's receipt of an event, where recorded. */
-static int read_receipt(struct viewer *v, size_t i, const struct event *ev, struct arena *a,
-                        struct error *err)
+static int read_receipt(struct viewer *v, struct delivery_info *d, const struct event *ev,
+                        struct arena *a, struct error *err)
 {
-    struct delivery_info *d = &v->d[i];
-    if (!v->c[i].receipts)
-        return 0;
     struct db_rows q;
     v->asked++;
     int r = db_row(v->st, &q, err,
@@ -194,21 +191,17 @@ static int read_receipt(struct viewer *v, size_t i, const struct event *ev, stru
     return ok ? 0 : err_nomem(err);
 }
 
-/* Reads how an event ended, where recorded: *ret_found. */
-static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *ret_found, struct error *err)
+/* Reads how an event ended, if that is recorded. */
+static int read_ended(struct viewer *v, struct delivery_info *d, int64_t seq, struct error *err)
 {
-    *ret_found = false;
-    if (v->c[i].ended == 0)
-        return 0;
     struct db_rows q;
     v->asked++;
-    int r = db_row(v->st, &q, err, SQL(ended_state, .consumer = v->d[i].consumer, .seq = seq));
+    int r = db_row(v->st, &q, err, SQL(ended_state, .consumer = d->consumer, .seq = seq));
     if (r <= 0)
         return r;
-    *ret_found = true;
     for (int s = 0; s < STATE_COUNT; s++)
         if (str_is(db_text(&q, 0), delivery_state_names[s]))
-            v->d[i].state = (enum delivery_state)s;
+            d->state = (enum delivery_state)s;
     db_done(&q);
     return 0;
 }
@@ -240,11 +233,9 @@ static int handed_out(struct viewer *v, size_t i, const struct event *ev, int la
         return 0;
     }
 
-    bool recorded;
-    if (read_ended(v, i, ev->seq, &recorded, err) != 0)
+    d->state = wants(filter_of(c, ev), ev) ? STATE_DELIVERED : STATE_SKIPPED;
+    if (c->ended && read_ended(v, d, ev->seq, err) != 0)
         return -1;
-    if (!recorded)
-        d->state = wants(filter_of(c, ev), ev) ? STATE_DELIVERED : STATE_SKIPPED;
     if (d->state == STATE_SKIPPED || !v->claims)
         return 0;
 
@@ -265,7 +256,7 @@ static int viewer_event(struct viewer *v, size_t i, const struct event *ev, stru
     struct delivery_info *d = &v->d[i];
     const struct consumer_info *c = &v->list[i];
     *d = (struct delivery_info){.consumer = c->spec.name};
-    if (read_receipt(v, i, ev, a, err) != 0)
+    if (v->c[i].receipts && read_receipt(v, d, ev, a, err) != 0)
         return -1;
 
     /* Most consumers have no exceptions: then a million events cost no query. */

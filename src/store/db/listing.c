@@ -196,7 +196,6 @@ static int count_claims(struct backlog *b, struct error *err)
             return -1;
     if (r < 0)
         return -1;
-
     if (db_value(b->st, err, &b->parked_inflight,
                  SQL(count_parked_in_flight, .consumer = b->spec->name, .now = b->now)) != 0)
         return -1;

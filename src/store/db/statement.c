@@ -1,4 +1,6 @@
-/* statement.c: statements by name, their rows, and rows as events. */
+/* statement.c: statements by name, their rows, rows as events, and transactions. */
+#include <stdio.h>
+
 #include "store/db/db.h"
 
 /* Returns whether this statement is a no-op for the store. */
@@ -257,19 +259,81 @@ void db_store_init(struct db_store *st, const struct store_ops *ops,
     rng_seed_os(&st->rng);
 }
 
+/* ---- transactions ---- */
+
+static int begin(struct store *st, bool ours, struct error *err)
+{
+    if (db_of(st)->in_tx)
+        return err_set(err, ERR_MISUSE, "a transaction is open already");
+    if (st->ops->driver->begin(st, ours, err) != 0)
+        return -1;
+    db_of(st)->in_tx = true;
+    db_of(st)->own_commit = false;
+    db_of(st)->savepoints = 0;
+    return 0;
+}
+
 int db_begin(struct store *st, struct error *err)
 {
-    return st->ops->driver->begin(st, err);
+    return begin(st, true, err);
+}
+
+int db_begin_open(struct store *st, struct error *err)
+{
+    return begin(st, false, err);
 }
 
 int db_commit(struct store *st, struct error *err)
 {
-    return st->ops->driver->commit(st, err);
+    const struct db_driver *d = st->ops->driver;
+    if (!db_of(st)->in_tx)
+        return err_set(err, ERR_MISUSE, "no transaction is open");
+    if (d->tx_gone(st, err) != 0 || d->commit(st, err) != 0) {
+        db_rollback(st);
+        return -1;
+    }
+    db_of(st)->in_tx = false;
+    return d->committed ? d->committed(st, err) : 0;
 }
 
 void db_rollback(struct store *st)
 {
     st->ops->driver->rollback(st);
+    db_of(st)->in_tx = false;
+}
+
+/* Each depth has its own name: in MariaDB, setting a savepoint deletes an earlier one of that
+ * name. */
+int db_savepoint(struct store *base, enum savepoint what, struct error *err)
+{
+    static const char ended[] = "the transaction was ended by a handler";
+    const struct db_driver *d = base->ops->driver;
+    struct db_store *st = db_of(base);
+    int depth = st->savepoints + (what == SAVEPOINT_SET ? 1 : 0), r = 0;
+    char set[64], undo[64], release[64];
+    struct error why;
+    if (base->ops->tx_state(base) == TX_GONE)
+        return err_set(err, ERR_MISUSE, ended);
+    snprintf(set, sizeof set, "SAVEPOINT outbox_handler_%d", depth);
+    snprintf(undo, sizeof undo, "ROLLBACK TO SAVEPOINT outbox_handler_%d", depth);
+    snprintf(release, sizeof release, "RELEASE SAVEPOINT outbox_handler_%d", depth);
+    if (what == SAVEPOINT_SET) {
+        st->savepoints += d->exec(base, set, err) == 0 ? 1 : 0;
+        return st->savepoints == depth ? 0 : -1;
+    }
+
+    st->own_commit = false;
+    if (what == SAVEPOINT_UNDO)
+        r = d->exec(base, undo, &why);
+    if (r == 0)
+        r = d->exec(base, release, &why);
+    if (r == 0)
+        st->savepoints--;
+    else if (why.native == d->no_savepoint)
+        err_set(err, ERR_MISUSE, ended);
+    else
+        err_copy(err, &why);
+    return r;
 }
 
 int db_end(struct store *st, int r, struct error *err)

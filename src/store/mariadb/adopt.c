@@ -273,7 +273,7 @@ static int switch_over(const struct source *s, struct switching to, int64_t *ret
                        struct error *err)
 {
     int64_t ignored = 0;
-    if (mdb_begin(s->st, err) != 0)
+    if (db_begin(s->st, err) != 0)
         return -1;
     int r = db_value(s->st, err, &ignored, SQL(lock_adopted, .source = s->name));
     if (r == 0)
@@ -297,7 +297,7 @@ static int change_adoption(const struct source *s, struct error *err)
         return -1;
     if (make_trigger(s, marked || s->req->mark, err) != 0)
         return -1;
-    if (mdb_begin(s->st, err) != 0)
+    if (db_begin(s->st, err) != 0)
         return -1;
     int r = 0;
     if (s->req->mark)

@@ -96,15 +96,14 @@ struct mdb_store {
     MYSQL *db; /* NULL: not connected */
     char *url_text;
     struct mdb_url url;
-    char *quoted;   /* `name`. */
-    bool wrote;     /* the open transaction has changed something */
-    bool unhurried; /* the server lets its transactions idle, see mdb_hurry */
-    bool moved;     /* the server became read-only: its address may lead to another server now */
-    bool dirty;     /* handlers have used the session since it was set up */
-    bool grouped;   /* multi-statements are on, see mdb_group */
-    bool beside;    /* fetch the events read ahead while waiting for the next results */
-    int savepoints;
-    int64_t idle_ms;    /* see mdb_expose */
+    char *quoted;    /* `name`. */
+    bool wrote;      /* the open transaction has changed something */
+    bool unhurried;  /* the server lets its transactions idle, see mdb_hurry */
+    bool moved;      /* the server became read-only: its address may lead to another server now */
+    bool dirty;      /* handlers have used the session since it was set up */
+    bool grouped;    /* multi-statements are on, see mdb_group */
+    bool beside;     /* fetch the events read ahead while waiting for the next results */
+    int64_t idle_ms; /* see mdb_expose */
     int64_t packet_max; /* bytes of the largest statement that the server accepts; 0: not known */
     int64_t changed;    /* rows that the last statement changed or matched */
     struct buf text;    /* the statements to send next */
@@ -212,10 +211,7 @@ int mdb_ddl(const struct ddl_request *req, struct error *err);
 
 /* ---- transaction.c ---- */
 
-/* mdb_begin begins a transaction of our own; mdb_begin_open, one that the application uses. */
-int mdb_begin(struct store *st, struct error *err);
-int mdb_begin_open(struct store *st, struct error *err);
-int mdb_commit(struct store *st, struct error *err);
+int mdb_begin(struct store *st, bool ours, struct error *err);
 void mdb_rollback(struct store *st);
 /* mdb_tx_gone fails if the transaction that mdb_begin opened is no longer open. */
 int mdb_tx_gone(struct store *st, struct error *err);
@@ -228,7 +224,6 @@ bool mdb_is_open(MYSQL *db);
 int mdb_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
 void mdb_snapshot_end(struct store *st, bool own);
 int mdb_expose(struct store *st, int64_t idle_ms, struct error *err);
-int mdb_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state mdb_tx_state(struct store *st);
 
 /* ---- read.c: the driver's part of a turn, see db.h ---- */

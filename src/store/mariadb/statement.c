@@ -529,6 +529,16 @@ static int driver_number(struct store *st, struct error *err)
     return db_of(st)->in_tx ? 0 : mdb_sequence(mdb_of(st), err);
 }
 
+static int driver_exec(struct store *st, const char *text, struct error *err)
+{
+    return mdb_exec(mdb_of(st), text, err);
+}
+
+static int driver_commit(struct store *st, struct error *err)
+{
+    return mdb_exec(mdb_of(st), "COMMIT", err);
+}
+
 static bool driver_again(const struct error *why)
 {
     return why->native == ER_DUP_ENTRY || why->native == ER_LOCK_DEADLOCK;
@@ -553,8 +563,10 @@ const struct db_driver mdb_driver = {
     .later = driver_later,
     .is_duplicate = driver_is_duplicate,
     .begin = mdb_begin,
-    .commit = mdb_commit,
+    .commit = driver_commit,
     .rollback = mdb_rollback,
+    .exec = driver_exec,
+    .no_savepoint = ER_SP_DOES_NOT_EXIST,
     .now = mdb_now,
     .snapshot_begin = mdb_snapshot_begin,
     .snapshot_end = mdb_snapshot_end,

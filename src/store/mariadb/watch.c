@@ -100,7 +100,7 @@ static int clear_numbers(struct mdb_store *st, struct error *err)
 {
     struct store *base = &st->base.store;
     int64_t ignored = 0;
-    if (mdb_begin(base, err) != 0)
+    if (db_begin(base, err) != 0)
         return -1;
     int r = db_value(base, err, &ignored, SQL(lock_sequencer));
     if (r == 0) {
@@ -121,7 +121,7 @@ static int clear_numbers(struct mdb_store *st, struct error *err)
 static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_next,
                           struct error *err)
 {
-    if (mdb_begin(&st->base.store, err) != 0)
+    if (db_begin(&st->base.store, err) != 0)
         return -1;
     int r = assign_seqs(st, ret_more, ret_next, err);
     return db_end(&st->base.store, r, err);

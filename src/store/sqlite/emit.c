@@ -202,7 +202,7 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
 
     /* A plain INSERT on this connection uses the same counter, so the ids of both only grow. */
     uuid7_next(&st->uuid, now, (uint64_t)sqlite3_total_changes(t->db), &st->base.rng, id);
-    if (keyed && alone && sqlite_begin(base, err) != 0)
+    if (keyed && alone && db_begin(base, err) != 0)
         return -1;
     int r;
     if (keyed)
@@ -213,9 +213,9 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
         return r;
 
     if (keyed && r == 0)
-        return sqlite_commit(base, err);
+        return db_commit(base, err);
     if (keyed)
-        sqlite_rollback(base);
+        db_rollback(base);
     /* A commit to a deleted or replaced file counts as failed. */
     return r == 0 ? sqlite_file_check(st, err) : -1;
 }

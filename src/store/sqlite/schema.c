@@ -88,7 +88,7 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
 static int migrate(struct store *base, bool *ret_created, struct error *err)
 {
     int64_t version;
-    if (sqlite_begin(base, err) != 0)
+    if (db_begin(base, err) != 0)
         return -1;
     int r = db_schema_known(base, &version, err);
     *ret_created = r == 0 && version < SQLITE_SCHEMA_VERSION;

@@ -122,9 +122,6 @@ static inline struct str sqlite_text(sqlite3_stmt *q, int col)
 }
 
 /* Transactions. */
-int sqlite_begin(struct store *st, struct error *err);
-int sqlite_commit(struct store *st, struct error *err);
-void sqlite_rollback(struct store *st);
 /* sqlite_tx_prepare prepares BEGIN, COMMIT and ROLLBACK, so that leaving a transaction needs no
  * memory. */
 int sqlite_tx_prepare(struct sqlite_store *st, struct error *err);
@@ -137,7 +134,6 @@ int sqlite_tx_gone(struct store *st, struct error *err);
 int sqlite_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
 void sqlite_snapshot_end(struct store *st, bool own);
 int sqlite_expose(struct store *st, int64_t idle_ms, struct error *err);
-int sqlite_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state sqlite_tx_state(struct store *st);
 
 /* ---- open.c: connecting ---- */

@@ -196,10 +196,10 @@ int sqlite_poll_new(struct store *base, bool skip_query, bool payloads, new_even
         return sqlite_file_check(st, err);
     }
 
-    if (sqlite_begin(base, err) != 0)
+    if (db_begin(base, err) != 0)
         return -1;
     int r = look_here(st, payloads, visit, ctx, &found, err);
-    sqlite_rollback(base);
+    db_rollback(base);
     if (r == 0)
         *ret = found;
     return r;
