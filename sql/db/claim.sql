@@ -11,9 +11,8 @@ failing_since, proven, attempts, `key`, seq, crashes > 0;
 -- schema_version: a migration may have run since the relay started.
 SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version';
 
--- consumer_state: the state that an operator or a restore may have changed since the last turn:
--- also the version, whether rows of a table are marked once this consumer has received them, the
--- server's clock, and which outbox it is. No other session changes the consumer's rows until the
+-- consumer_state: what an operator or a restore may have changed since the last turn, also in
+-- outbox_meta, and the server's clock. No other session changes the consumer's rows until the
 -- commit.
 SELECT paused, epoch, ordering, lanes, events, predicate,
        (SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'schema_version'),
@@ -34,8 +33,7 @@ SELECT EXISTS (SELECT 1 FROM outbox_parked
 SELECT seq, e.type, CASE WHEN @payload_bytes@ <= :most THEN e.payload END
   FROM @events@ WHERE seq > :seq ORDER BY seq LIMIT :max;
 
--- put_progress: records the newest epoch, so that the next one is higher (0: no claim was made),
--- and counts deliveries, which only operators read.
+-- put_progress: records the newest epoch, if there is one, and counts deliveries for operators.
 UPDATE outbox_consumer SET epoch = greatest(epoch, :epoch), delivered = delivered + :n
  WHERE name = :consumer;
 
@@ -72,13 +70,11 @@ DELETE FROM outbox_claim WHERE consumer = :consumer AND epoch = :epoch;
 -- claim_owners: the owner of each claim.
 SELECT epoch, owner FROM outbox_claim WHERE consumer = :consumer ORDER BY epoch;
 
--- lane_found: the position of a lane, and whether the consumer has parked events; if not, a turn
--- reads no more about them.
+-- lane_found: the position of a lane, and whether the consumer has parked events.
 SELECT position, EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
   FROM outbox_lane WHERE consumer = :consumer AND lane = :lane;
 
--- fresh_events: the next events. seq is commit order, so no later commit can add an event before
--- those already read.
+-- fresh_events: the next events. seq is commit order: no later commit adds one before those read.
 SELECT @chunk_columns@ FROM @events@ WHERE seq > :position ORDER BY seq LIMIT :max;
 
 -- payload_of: a payload that fresh_events left out.
@@ -87,8 +83,7 @@ SELECT e.payload FROM @events@ WHERE seq = :seq;
 -- key_parked: whether the key has parked events, for which a fresh event waits.
 SELECT 1 FROM outbox_parked WHERE consumer = :consumer AND `key` = :key LIMIT 1;
 
--- parked_keys: the keys that have parked events, so that fresh events can wait behind those. The
--- index returns them in order.
+-- parked_keys: the keys that have parked events, in the order of the index.
 SELECT `key` FROM outbox_parked @by_key@
  WHERE consumer = :consumer AND `key` <> 0 LIMIT :max;
 
@@ -101,8 +96,7 @@ SELECT due_at FROM outbox_parked
 SELECT 1 FROM outbox_parked
  WHERE consumer = :consumer AND claim IS NULL AND due_at <= :now AND crashes > 0 LIMIT 1;
 
--- pull_in: limits waits to the requested length, in case the clock was ahead when the events were
--- parked.
+-- pull_in: limits waits to the requested length, in case the clock was ahead.
 UPDATE outbox_parked SET due_at = :now + wait
  WHERE consumer = :consumer AND claim IS NULL AND `delayed` = 0 AND due_at > :now + wait;
 
@@ -120,8 +114,7 @@ SELECT @parked_columns@, crashes > 0 AND :alone,
    AND (p.crashes > 0) <= :suspect
  ORDER BY p.due_at, p.seq LIMIT :max;
 
--- followers: the events parked behind an event of their key, so that the key catches up in one
--- claim. The last column marks where to stop.
+-- followers: the events parked behind an event of their key. The last column marks where to stop.
 SELECT @parked_columns@, (crashes > 0 AND :alone) OR claim IS NOT NULL OR due_at IS NOT NULL,
        0, 0
   FROM outbox_parked @by_key@
@@ -144,9 +137,8 @@ SELECT seq, attempts + 1, `key` FROM outbox_parked
  LIMIT 1;
 
 -- unpark_claim: the events of a parked claim wait again, and one more crash is counted. If an event
--- is to blame, that was an attempt. If the culprit is unknown, then from the fourth crash on each
--- event is retried at a separate time, at first within 2 s, later within a minute: eventually the
--- culprit is alone.
+-- is to blame, that was an attempt. If not, then from the fourth crash on each event is retried at
+-- a separate time, at first within 2 s, later within a minute: eventually the culprit is alone.
 UPDATE outbox_parked
    SET due_at = CASE WHEN :blamed OR crashes < 3 OR due_at IS NULL THEN due_at
                      ELSE :now + @apart@ END,
@@ -155,8 +147,7 @@ UPDATE outbox_parked
  WHERE consumer = :consumer AND claim = :epoch @and_taken@;
 
 -- is_last: whether nothing was handed out after this range. The position may have moved past events
--- that were only skipped; where order is kept, no other worker can have claimed from the lane
--- meanwhile. All lanes (-1) must still be at one position.
+-- that were only skipped. All lanes (-1) must still be at one position.
 SELECT min(position) = max(position)
        AND (min(position) = :to_seq
             OR (:ordered AND NOT EXISTS (SELECT 1 FROM outbox_claim

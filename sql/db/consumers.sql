@@ -24,8 +24,7 @@ SELECT 'epoch', epoch FROM outbox_consumer WHERE name = :consumer
     ON CONFLICT (name) DO UPDATE
    SET value = greatest(CAST(value AS INTEGER), CAST(excluded.value AS INTEGER));
 
--- unfinished: whether any event is claimed, parked or still to be claimed: a change of order or
--- lanes would let one overtake another. A reserved lane has no events.
+-- unfinished: whether any event is claimed, parked or unclaimed. A reserved lane has no events.
 SELECT EXISTS (SELECT 1 FROM outbox_claim
                 WHERE consumer = :consumer AND (parked OR from_seq < to_seq))
     OR EXISTS (SELECT 1 FROM outbox_parked WHERE consumer = :consumer)
@@ -74,8 +73,7 @@ DELETE FROM outbox_{} WHERE consumer = :consumer;
 -- remove_consumer: runs last, after all rows that belong to the consumer are deleted.
 DELETE FROM outbox_consumer WHERE name = :consumer;
 
--- put_first_setting: the settings a consumer was created with are recorded when they are first
--- replaced. Most consumers never change theirs.
+-- put_first_setting: the settings a consumer was created with, recorded when they are replaced.
 INSERT INTO outbox_setting (consumer, generation, events, predicate, ordering, lanes, since)
 SELECT name, 1, events, predicate, ordering, lanes, created_at FROM outbox_consumer
  WHERE name = :consumer
@@ -99,8 +97,7 @@ SELECT generation, events, predicate, ordering, lanes, since, by_whom FROM outbo
 -- last_former: filters are numbered in the order in which they were replaced.
 SELECT max(n) FROM outbox_former_filter WHERE consumer = :consumer;
 
--- moved_since_former: a filter that has judged no event since the last one was recorded need not be
--- recorded.
+-- moved_since_former: whether a filter has judged any event since the last one was recorded.
 SELECT EXISTS (SELECT 1 FROM outbox_lane l JOIN outbox_consumer c ON c.name = l.consumer
                 WHERE l.consumer = :consumer
                   AND NOT EXISTS (SELECT 1 FROM outbox_former_filter f
@@ -121,8 +118,7 @@ SELECT c.name, :n + 1, l.lane, c.lanes, l.position,
 SELECT events, predicate FROM outbox_former_filter
  WHERE consumer = :consumer AND epoch >= :epoch ORDER BY n, lane LIMIT 1;
 
--- taken_over_events: the events of a fresh claim; not range_events, which may be in use at the same
--- time.
+-- taken_over_events: the events of a fresh claim; range_events may be in use at the same time.
 SELECT @event_columns@ FROM @events@
  WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq LIMIT :max;
 
@@ -139,10 +135,9 @@ SELECT name, events, predicate, ordering, lanes, retry, paused, created_at, deli
  WHERE :name IS NULL OR name = :name
  ORDER BY name;
 
--- floors: the events that each consumer (or the named one) still needs, in one snapshot: its
--- position, the events of fresh claims until they are settled, and parked events until they are
--- over, unless a dead letter carries a copy. A consumer that has lost the row of a lane may need
--- every event.
+-- floors: the events that each consumer (or the named one) still needs: its position, the events of
+-- fresh claims, and parked events unless a dead letter carries a copy. A consumer that has lost the
+-- row of a lane may need every event.
 SELECT c.name, c.paused,
        (SELECT CASE WHEN count(*) < c.lanes THEN 0 ELSE min(l.position) END FROM outbox_lane l
          WHERE l.consumer = c.name),
@@ -188,8 +183,7 @@ SELECT @counted_columns@ FROM @events@ WHERE seq > :position ORDER BY seq LIMIT 
 SELECT @counted_columns@ FROM @events@
  WHERE seq > :from_seq AND seq <= :to_seq ORDER BY seq;
 
--- next_claim: walks the fresh claims one by one, so that each can be counted by separate
--- statements.
+-- next_claim: walks the fresh claims one by one, with other statements in between.
 SELECT epoch, lane, from_seq, to_seq, locked_until > :now FROM outbox_claim
  WHERE consumer = :consumer AND epoch > :epoch AND parked = 0 ORDER BY epoch LIMIT 1;
 

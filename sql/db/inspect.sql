@@ -87,8 +87,7 @@ SELECT count(*) FROM @numbered@;
 -- count_all_dead: dead letters of all consumers that were not sent back.
 SELECT count(*) FROM outbox_dead WHERE retrying = 0;
 
--- passed_at: when the last consumer passed the oldest event; unknown if that is unknown for any
--- consumer.
+-- passed_at: when the last consumer passed the oldest event; -1: unknown for some consumer.
 SELECT CASE WHEN count(at) = count(*) THEN max(at) ELSE -1 END
   FROM (SELECT CASE WHEN c.start >= :tail THEN 0
                     ELSE (SELECT min(p.at) FROM outbox_passed p
@@ -113,8 +112,7 @@ SELECT name FROM outbox_consumer c
                  WHERE l.consumer = c.name AND l.lane < c.lanes)
  ORDER BY name;
 
--- lost_parked: parked rows whose event was deleted: trim never deletes such events, and a dead
--- letter that was sent back has its own copy.
+-- lost_parked: parked rows whose event was deleted, but not by trim.
 SELECT p.consumer, count(*), min(p.seq)
   FROM (SELECT consumer, seq FROM outbox_parked LIMIT :max) p
   LEFT JOIN @event_of_p@

@@ -26,8 +26,7 @@ SELECT :consumer, :seq, :key, :attempts,
        failing_since = coalesce(failing_since, excluded.failing_since),
        proven = greatest(proven, excluded.proven);
 
--- go_behind: an event that was due now waits behind another of its key, which a take-over has
--- parked since.
+-- go_behind: an event that was due waits behind another of its key, parked since.
 UPDATE outbox_parked SET due_at = NULL WHERE consumer = :consumer AND seq = :seq;
 
 -- unpark: the event has ended.
@@ -40,8 +39,7 @@ SELECT :consumer, @event_columns@, :attempts, :error, :now FROM @events@ WHERE s
        attempts = excluded.attempts, error = excluded.error, dead_at = excluded.dead_at,
        retrying = 0;
 
--- bury_again: when a letter that was sent back fails after its event was trimmed, the letter's own
--- row is the only copy.
+-- bury_again: once its event is trimmed, the row of a letter that was sent back is the only copy.
 UPDATE outbox_dead SET attempts = :attempts, error = :error, dead_at = :now, retrying = 0
  WHERE consumer = :consumer AND seq = :seq AND retrying = 1;
 
@@ -54,8 +52,7 @@ VALUES (:consumer, :seq, :event_id, :sink_id, :now)
 UPDATE outbox_parked SET claim = NULL, attempts = :attempts
  WHERE consumer = :consumer AND seq = :seq;
 
--- unpark_delivered: the rows left in the claim after all other outcomes: their events were
--- delivered.
+-- unpark_delivered: the rows left in the claim after all other outcomes were delivered.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch @and_taken@;
 
 -- is_handled (handler str, key str): whether the handler has handled the key.
@@ -67,8 +64,7 @@ SELECT @letter_columns@, consumer, attempts, error, dead_at, retrying FROM outbo
    AND (:id IS NULL OR id = :id OR seq = :seq)
  ORDER BY consumer, seq;
 
--- ordering_of: the consumer's order, which decides what a letter must wait for when it is sent
--- back.
+-- ordering_of: the consumer's order: what a letter that is sent back must wait for.
 SELECT ordering FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
 
 -- park_letter: sends a letter back, with no attempt used and due at once.
@@ -81,8 +77,7 @@ UPDATE outbox_dead SET retrying = 1 WHERE consumer = :consumer AND seq = :seq;
 -- drop_letter: an operator drops the event.
 DELETE FROM outbox_dead WHERE consumer = :consumer AND seq = :seq;
 
--- retry_now: makes a parked event due. An event that waits behind another, or for its not_before,
--- keeps waiting.
+-- retry_now: makes an event due, unless it waits behind another or for its not_before.
 UPDATE outbox_parked SET due_at = least(due_at, :now)
  WHERE consumer = :consumer AND seq = :seq AND claim IS NULL AND due_at IS NOT NULL
    AND NOT `delayed`;

@@ -3,12 +3,10 @@
 -- forget_rows: rows that are not marked need no record of which event they became.
 DELETE FROM outbox_adopted_row WHERE source = :source;
 
--- passed_by_now: a sample from the future, taken by a wrong clock, proves only that the consumer
--- has passed the event by now.
+-- passed_by_now: a sample from the future, taken by a wrong clock, proves only this.
 UPDATE outbox_passed SET at = :now WHERE consumer = :consumer AND at > :now;
 
--- passed_too_far: a sample beyond the consumer's floor is no longer true: the position was set
--- back.
+-- passed_too_far: a sample beyond the floor is no longer true: the position was set back.
 DELETE FROM outbox_passed WHERE consumer = :consumer AND seq > :floor;
 
 -- passed_long_ago: of the samples up to the cutoff only the last one matters.
@@ -16,8 +14,7 @@ DELETE FROM outbox_passed
  WHERE consumer = :consumer
    AND seq < (SELECT max(seq) FROM outbox_passed WHERE consumer = :consumer AND at <= :cutoff);
 
--- passed_by_all: the last event that all consumers had passed by the cutoff, and when. Samples from
--- before it are few, those from after it may be thousands.
+-- passed_by_all: the last event that all consumers had passed by the cutoff, and when.
 SELECT seq, at FROM outbox_passed
  WHERE consumer = '' AND at <= :cutoff
    AND seq < coalesce((SELECT seq FROM outbox_passed WHERE consumer = '' AND at > :cutoff
@@ -39,8 +36,7 @@ SELECT greatest(start,
 SELECT seq, e.created_at FROM @events@
  WHERE seq > :after AND seq <= :past ORDER BY seq LIMIT :max;
 
--- last_old: the last of the events that every consumer was done with that is old enough by its own
--- time, for a dry run.
+-- last_old: the last event that is old enough and that every consumer was done with.
 SELECT max(seq)
   FROM (SELECT seq, e.created_at FROM @events@
          WHERE seq <= :past ORDER BY seq DESC LIMIT :most) passed

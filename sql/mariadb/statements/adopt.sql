@@ -1,8 +1,7 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
 -- are built in src/store/mariadb/adopt.c.
 
--- find_table: the table as MariaDB spells it, and why it cannot be adopted: a row and its event
--- must commit or roll back together.
+-- find_table: the table's name, and why it has no transactions with the outbox.
 SELECT table_name,
        CASE WHEN table_type <> 'BASE TABLE' THEN CONCAT('it is a ', LOWER(table_type))
             WHEN engine = 'InnoDB' THEN NULL
@@ -17,8 +16,7 @@ SELECT table_name,
 SELECT column_name, data_type FROM information_schema.columns
  WHERE table_schema = :schema AND table_name = :source ORDER BY ordinal_position;
 
--- is_unique: whether no two rows share a value of this column: a unique index has it, as a whole,
--- as its only column.
+-- is_unique: whether a unique index has this column, as a whole, as its only one.
 SELECT EXISTS (SELECT 1 FROM information_schema.statistics
                 WHERE table_schema = :schema AND table_name = :source AND non_unique = 0
                 GROUP BY index_name
@@ -34,8 +32,7 @@ SELECT 1 FROM information_schema.triggers
  WHERE trigger_schema = :schema AND trigger_name = :trigger
    AND EXISTS (SELECT 1 FROM outbox_adopted WHERE source = :source AND active);
 
--- was_adopted: whether the table was ever adopted; it is not known which of its rows became events
--- then.
+-- was_adopted: whether the table was ever adopted.
 SELECT 1 FROM outbox_adopted WHERE source = :source AND at IS NOT NULL;
 
 -- adopted_alike: whether adopting it again would change anything. Without a mark in the request,
@@ -88,8 +85,7 @@ UPDATE JSON_TABLE(:ids, '$[*]'
        STRAIGHT_JOIN outbox_marking m ON m.source = r.source AND m.consumer = :consumer
    SET r.had = 1;
 
--- marked_tables: tables whose rows are marked once this consumer has received them, and why marking
--- failed.
+-- marked_tables: tables whose rows this consumer's deliveries mark, and why marking failed.
 SELECT source, mark, stamp, row_key, key_type, error FROM outbox_marking
  WHERE consumer = :consumer AND mark <> '' ORDER BY source;
 
@@ -97,8 +93,7 @@ SELECT source, mark, stamp, row_key, key_type, error FROM outbox_marking
 SELECT nr, value FROM outbox_adopted_row FORCE INDEX (had)
  WHERE source = :source AND had = 1 ORDER BY nr LIMIT :max;
 
--- forget_marked: these rows are marked, or were deleted. ids is a JSON array of the numbers of
--- their events.
+-- forget_marked: these rows are marked, or were deleted. ids are the numbers of their events.
 DELETE r FROM JSON_TABLE(:ids, '$[*]' COLUMNS (nr BIGINT UNSIGNED PATH '$')) done
        STRAIGHT_JOIN outbox_adopted_row r ON r.nr = done.nr AND r.source = :source;
 

@@ -4,8 +4,7 @@
 -- places: the places of the events after a position.
 SELECT seq, nr FROM outbox_order WHERE seq > :position ORDER BY seq LIMIT :max;
 
--- events_between: events as they lie in the table, in the columns of fresh_events, but with nr for
--- seq.
+-- events_between: events as they lie in the table: the columns of fresh_events, but nr for seq.
 SELECT e.nr, @chunk_columns_of_e@ FROM outbox_event e
  WHERE e.nr BETWEEN :first AND :last ORDER BY e.nr;
 
@@ -23,8 +22,7 @@ UPDATE JSON_TABLE(:seqs, '$[*]' COLUMNS (seq BIGINT PATH '$')) taken
        STRAIGHT_JOIN outbox_parked p ON p.consumer = :consumer AND p.seq = taken.seq
    SET p.claim = :epoch;
 
--- promote: makes the first event of a key due, now that nothing is before it. If it failed earlier,
--- it still waits for its own retry time.
+-- promote: makes the first event of a key due, but not before its own retry.
 UPDATE outbox_parked p
   JOIN (SELECT min(seq) AS seq FROM outbox_parked
          WHERE consumer = :consumer AND `key` = :key) first ON p.seq = first.seq
@@ -37,8 +35,7 @@ SELECT next, news, EXISTS (SELECT 1 FROM outbox_fresh) FROM outbox_sequencer WHE
 -- lock_sequencer: the session that locks this row assigns numbers until it commits.
 SELECT next, news FROM outbox_sequencer WHERE one = 1 FOR UPDATE;
 
--- give_seq: one statement with its own read view, after the lock. Under READ COMMITTED it locks no
--- marker, so it waits for no session.
+-- give_seq: one statement with its own read view. READ COMMITTED: it waits for no session.
 INSERT INTO outbox_order (seq, nr, marker)
 SELECT :next - 1 + ROW_NUMBER() OVER (ORDER BY marker), nr, marker
   FROM (SELECT marker, nr FROM outbox_fresh ORDER BY marker LIMIT :max) fresh;
@@ -50,9 +47,8 @@ SELECT MIN(marker), COUNT(*) FROM outbox_order
  WHERE seq >= :next AND seq < :after AND marker <= 9223372036854775807
  GROUP BY CAST(marker AS SIGNED) - seq;
 
--- drop_run: the markers of a run: all n of them from first to last are this session's, and no
--- other. It stops with the last of them: without LIMIT the server would lock the one behind it,
--- too, and wait if that is not committed.
+-- drop_run: the markers of a run are all this session's. Without LIMIT the server would lock the
+-- one behind the last, too, and wait if that is not committed.
 DELETE FROM outbox_fresh WHERE marker >= :first AND marker <= :last ORDER BY marker LIMIT :n;
 
 -- drop_markers: exactly those that got a seq, one by one. A range with gaps would wait for a marker
@@ -63,8 +59,7 @@ DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.marker = o.marker
 -- set_next: the seq of the next event.
 UPDATE outbox_sequencer SET next = :next WHERE one = 1;
 
--- forget_reused: if outbox_event was emptied by hand, its numbers restarted. The places of earlier
--- events with the same numbers are deleted.
+-- forget_reused: if outbox_event was emptied by hand, its numbers restarted: drops old places.
 DELETE o FROM outbox_fresh f STRAIGHT_JOIN outbox_order o ON o.nr = f.nr;
 
 -- doubled: further markers of events that have one, which can only have been written by hand.
@@ -83,8 +78,7 @@ DELETE d FROM outbox_parked p STRAIGHT_JOIN outbox_dead d
           ON d.consumer = p.consumer AND d.seq = p.seq
  WHERE p.consumer = :consumer AND p.claim = :epoch AND d.retrying = 1;
 
--- promote_behind: promotes the first event behind each event that this claim delivered, while the
--- rows of the delivered events still exist.
+-- promote_behind: promotes the first event behind each delivered one, while that still has its row.
 UPDATE outbox_parked p
   JOIN (SELECT min(f.seq) AS seq
           FROM (SELECT DISTINCT `key` FROM outbox_parked

@@ -15,8 +15,7 @@ CONCAT('outbox', '_event_inserted'), CONCAT('outbox', '_event_numbered'),
 CONCAT('outbox', '_event_deleted'), CONCAT('outbox', '_event_updated'),
 CONCAT('outbox', '_dead_deleted');
 
--- count_triggers: without its trigger an event is never handed out, and without the others events
--- can be lost.
+-- count_triggers: without its triggers, events are not handed out or can be lost.
 SELECT count(*) FROM information_schema.triggers
  WHERE trigger_schema = :schema AND trigger_name IN (@our_triggers@);
 
@@ -34,8 +33,7 @@ SELECT t.definer, min(t.trigger_name) FROM information_schema.triggers t
         OR t.trigger_name LIKE CONCAT('outbox', '\\_adopted\\_%'))
  GROUP BY t.definer;
 
--- lost_adopted: adopted tables with such a trigger, and the column of each field, in the order of
--- enum field.
+-- lost_adopted: adopted tables with such a trigger, and the columns in the order of enum field.
 SELECT a.source, JSON_VALUE(a.mapping, '$.id'), JSON_VALUE(a.mapping, '$.type'),
        JSON_VALUE(a.mapping, '$.payload'), JSON_VALUE(a.mapping, '$.created_at'),
        JSON_VALUE(a.mapping, '$.processed_at'), JSON_VALUE(a.mapping, '$.aggregate_type'),
@@ -44,15 +42,13 @@ SELECT a.source, JSON_VALUE(a.mapping, '$.id'), JSON_VALUE(a.mapping, '$.type'),
  WHERE @runs_as_nobody@ AND t.trigger_name LIKE CONCAT('outbox', '\\_adopted\\_%')
  ORDER BY a.source;
 
--- unmarked: events that have neither a seq nor a marker: they were written while the trigger was
--- missing, or restored without their markers. Checks only the newest.
+-- unmarked: of the newest events, those that have neither a seq nor a marker.
 SELECT count(*)
   FROM (SELECT nr FROM outbox_event ORDER BY nr DESC LIMIT :max) e
   LEFT JOIN outbox_order o ON o.nr = e.nr
  WHERE o.nr IS NULL AND e.nr NOT IN (SELECT nr FROM outbox_fresh);
 
--- next_numbers: the next numbers of events and of markers. The server keeps them apart from the
--- rows: a row with a high number may have been deleted.
+-- next_numbers: the next numbers of events and of markers; rows with high ones may be deleted.
 SELECT table_name = CONCAT('outbox', '_event'), auto_increment FROM information_schema.tables
  WHERE table_schema = :schema
    AND table_name IN (CONCAT('outbox', '_event'), CONCAT('outbox', '_fresh'))
@@ -64,8 +60,7 @@ SELECT source, consumer, error FROM outbox_marking WHERE error IS NOT NULL ORDER
 -- ahead_of_head: a position beyond the head was requested, or the sequencer was set back.
 SELECT count(*) FROM outbox_order WHERE seq >= (SELECT next FROM outbox_sequencer WHERE one = 1);
 
--- lost_ordered: places of undelivered events whose event is gone: trim deletes both, and only after
--- every consumer has received the event.
+-- lost_ordered: places of undelivered events whose event is gone: trim deletes both.
 SELECT count(*)
   FROM (SELECT seq, nr FROM outbox_order
          WHERE seq > coalesce((SELECT min(position) FROM outbox_lane), 0) ORDER BY seq LIMIT :max) o
@@ -79,8 +74,7 @@ SELECT count(*) FROM (SELECT nr FROM outbox_fresh LIMIT :max) f
 SELECT count(*) FROM information_schema.tables
  WHERE table_schema = :schema AND table_name = CONCAT('outbox', '_guard');
 
--- old_transactions: an open transaction hides its events, and keeps the server from purging deleted
--- rows. Requires the privilege PROCESS.
+-- old_transactions: open transactions hide their events. Requires the privilege PROCESS.
 SELECT trx_mysql_thread_id, TIMESTAMPDIFF(SECOND, trx_started, NOW())
   FROM information_schema.innodb_trx
  WHERE trx_started < NOW() - INTERVAL :seconds SECOND ORDER BY trx_started LIMIT 5;

@@ -1,15 +1,13 @@
 -- emit.sql: inserting events and inbox rows, on our connection or on the caller's.
 
--- insert_event: the event, in the open transaction. The server makes its id, so that ids of all
--- ways in grow together.
+-- insert_event: the server makes its id, so that ids of all ways in grow together.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, version, payload, headers,
                           tenant, not_before, idempotency_key)
 VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
         :tenant, :not_before, :idempotency_key)
 RETURNING id;
 
--- insert_plain: the same for an event that has nothing else. Leaving a column out costs less than
--- naming it with NULL.
+-- insert_plain: for an event that has nothing else: naming a column costs more than leaving it out.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload)
 VALUES (:type, :aggregate_type, :aggregate_id, :payload)
 RETURNING id;

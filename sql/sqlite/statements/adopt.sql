@@ -1,8 +1,7 @@
 -- adopt.sql: tables of the application whose rows become events. Statements that name such a table
 -- are built in src/store/sqlite/adopt.c.
 
--- find_table: the table as SQLite spells it, and why it cannot be adopted: because it cannot have a
--- trigger.
+-- find_table: the table's name, and why it cannot have a trigger.
 SELECT name,
        CASE WHEN type = 'view' THEN 'it is a view'
             WHEN sql LIKE 'CREATE VIRTUAL%' THEN 'it is a virtual table' END
@@ -15,8 +14,7 @@ SELECT name, type FROM pragma_table_info(:source, 'main') ORDER BY cid;
 -- without_rowid: such a table cannot be sorted by its rowid.
 SELECT wr FROM pragma_table_list WHERE schema = 'main' AND name = :source;
 
--- is_unique: whether no two rows share a value of this column: it is the rowid, or a unique index
--- has it as its only column.
+-- is_unique: whether this column is the rowid, or a unique index has it as its only one.
 SELECT EXISTS (SELECT 1 FROM pragma_table_info(:source, 'main')
                 WHERE pk AND name = :name AND type = 'INTEGER' COLLATE NOCASE
                   AND (SELECT sum(pk > 0) FROM pragma_table_info(:source, 'main')) = 1)
@@ -28,8 +26,7 @@ SELECT EXISTS (SELECT 1 FROM pragma_table_info(:source, 'main')
 -- is_adopted: a table is adopted while it has our trigger.
 SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND name = :trigger;
 
--- was_adopted: whether the table was ever adopted; it is not known which of its rows became events
--- then.
+-- was_adopted: whether the table was ever adopted.
 SELECT 1 FROM outbox_adopted WHERE source = :source;
 
 -- adopted_alike: whether adopting it again would change anything. Without a mark in the request,
@@ -62,8 +59,7 @@ type, payload, created_at, headers, aggregate_type, aggregate_id, tenant;
 -- be marked. row is bound by hand, because a key may have any type.
 INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row) VALUES (:id, :source, :row);
 
--- marked_tables: tables whose rows are marked once this consumer has received them. A dropped table
--- must not make settling fail.
+-- marked_tables: tables whose rows this consumer's deliveries mark, except those that were dropped.
 SELECT a.source, a.mark, a.key, a.stamp FROM outbox_adopted a
  WHERE a.consumer = :consumer AND a.mark IS NOT NULL
    AND EXISTS (SELECT 1 FROM main.sqlite_master m WHERE m.type = 'table' AND m.name = a.source);

@@ -64,8 +64,7 @@ SELECT 1
 -- numbers_broken: the same for all consumers.
 SELECT 1 FROM outbox_lane l LEFT JOIN outbox_event e ON e.seq = l.high WHERE @began_again@ LIMIT 1;
 
--- highest_number: the highest event number recorded anywhere. Positions do not count: a consumer
--- may be configured to start beyond the last event.
+-- highest_number: the highest event number recorded anywhere but in positions, which may be beyond.
 SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
                     UNION ALL SELECT max(to_seq) FROM outbox_claim
                     UNION ALL SELECT max(seq) FROM outbox_parked
@@ -75,8 +74,7 @@ SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
                     UNION ALL SELECT max(seq) FROM outbox_event
                     UNION ALL SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox_event');
 
--- renumber: the new events cannot be told from the old, so all of them get numbers beyond every
--- known one, in the same order.
+-- renumber: new events cannot be told from old: all get numbers beyond every known one.
 UPDATE outbox_event SET seq = seq + :base;
 
 -- head: the highest number ever assigned; its event may have been deleted.
@@ -105,8 +103,7 @@ INSERT OR REPLACE INTO outbox_meta (name, value) VALUES ('renumbered_at', :now);
 -- renumbered_at: when events last got new numbers.
 SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'renumbered_at';
 
--- promote: makes the first event of a key due, now that nothing is before it. If it failed earlier,
--- it still waits for its own retry time.
+-- promote: makes the first event of a key due, but not before its own retry.
 UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
    AND seq = (SELECT min(seq) FROM outbox_parked WHERE consumer = :consumer AND key = :key);
@@ -118,8 +115,7 @@ DELETE FROM outbox_dead
    AND EXISTS (SELECT 1 FROM outbox_parked p
                 WHERE p.consumer = :consumer AND p.seq = outbox_dead.seq AND p.claim = :epoch);
 
--- promote_behind: promotes the first event behind each event that this claim delivered, while the
--- rows of the delivered events still exist.
+-- promote_behind: promotes the first event behind each delivered one, while that still has its row.
 UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
    AND seq IN (SELECT (SELECT min(f.seq) FROM outbox_parked f INDEXED BY outbox_parked_key

@@ -69,8 +69,7 @@ DELETE FROM outbox_ended
  WHERE seq <= :last
    AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = outbox_ended.seq);
 
--- lost_keyed: of the newest idempotency keys, those whose event is gone: trim deletes a key before
--- its event.
+-- lost_keyed: of the newest idempotency keys, those whose event is gone.
 SELECT count(*) FROM (SELECT event_id FROM outbox_idempotency ORDER BY at DESC LIMIT :max) k
  WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = k.event_id);
 

@@ -322,40 +322,28 @@ static int put_trouble(const struct table *t, const char *trouble, struct error 
                       .now = mdb_now(&t->st->base.store)));
 }
 
-/* Handles a missing table. If it is the adopted one, ends the marking; otherwise one of its
- * triggers uses the missing table. */
-static int classify_missing(const struct table *t, const struct error *why, struct error *err)
-{
-    int64_t there = 0;
-    if (db_value(&t->st->base.store, err, &there,
-                 SQL(has_table, .schema = t->st->url.database, .name = t->source.name)) != 0)
-        return -1;
-    if (!there)
-        return db_adopt_forget_mark(&t->st->base.store, t->source.name, err);
-    return put_trouble(t, why->text, err);
-}
-
-/* Returns whether a failure ended the transaction. This asks the server: with
- * innodb_rollback_on_timeout even a lock wait timeout ends it. */
-static bool is_over(const struct table *t, const struct error *why)
-{
-    int64_t open = 0;
-    if (mdb_is_lost((unsigned)why->native) || why->native == ER_LOCK_DEADLOCK)
-        return true;
-    return db_value(&t->st->base.store, NULL, &open, SQL(in_transaction)) != 0 || !open;
-}
-
-/* Decides what a failure to mark rows means: the turn fails only if the transaction is over. */
+/* Decides what a failure to mark rows means: the turn fails only if the transaction is over. That
+ * asks the server: with innodb_rollback_on_timeout even a lock wait timeout ends it. */
 static int classify_failure(const struct table *t, const struct error *why, struct error *err)
 {
-    bool ours = why->code == ERR_NOMEM || is_over(t, why);
-    if (ours)
+    struct store *st = &t->st->base.store;
+    int64_t open = 0, there = 0;
+    bool over = why->code == ERR_NOMEM || mdb_is_lost((unsigned)why->native) ||
+                why->native == ER_LOCK_DEADLOCK;
+    if (over || db_value(st, NULL, &open, SQL(in_transaction)) != 0 || !open)
         return err_copy(err, why);
     switch (why->native) {
     case ER_LOCK_WAIT_TIMEOUT:
     case ER_QUERY_INTERRUPTED:
     case ER_STATEMENT_TIMEOUT: return 0;
-    case ER_NO_SUCH_TABLE: return classify_missing(t, why, err);
+    case ER_NO_SUCH_TABLE:
+        /* If it is the adopted one, marking ends; otherwise one of its triggers uses it. */
+        if (db_value(st, err, &there,
+                     SQL(has_table, .schema = t->st->url.database, .name = t->source.name)) != 0)
+            return -1;
+        if (!there)
+            return db_adopt_forget_mark(st, t->source.name, err);
+        return put_trouble(t, why->text, err);
     default: return put_trouble(t, why->text, err);
     }
 }
@@ -398,20 +386,13 @@ static int mark_rows(struct table *t, struct error *err)
     return put_trouble(t, NULL, err);
 }
 
-/* ---- the tables ---- */
-
-static enum stamp stamp_named(struct str name)
-{
-    for (int i = 0; i < STAMPS; i++)
-        if (str_is(name, stamps[i].name))
-            return (enum stamp)i;
-    return STAMP_TIME;
-}
-
 /* Marks rows of the table in q's current row, of marked_tables. */
 static int mark_table(struct mdb_store *st, const struct db_rows *q, struct error *err)
 {
-    enum stamp stamp = stamp_named(db_text(q, 2));
+    enum stamp stamp = STAMP_TIME;
+    for (int i = 0; i < STAMPS; i++)
+        if (str_is(db_text(q, 2), stamps[i].name))
+            stamp = (enum stamp)i;
     bool text = stamp == STAMP_TEXT || stamp == STAMP_RFC3339;
     const char *mark = db_text(q, 1).p, *key = db_text(q, 3).p;
     struct source_column columns[] = {{key, db_text(q, 4).p}, {mark, text ? "text" : "int"}};

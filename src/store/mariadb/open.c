@@ -55,20 +55,6 @@ static void set_tls(MYSQL *db, const struct mdb_url *u)
     mysql_optionsv(db, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
 }
 
-/* Reads a user and a password from ~/.my.cnf, for a URL without them. */
-static void set_my_cnf(MYSQL *db)
-{
-    char path[4096];
-    const char *home = getenv("HOME");
-    if (!home)
-        return;
-    snprintf(path, sizeof path, "%s/.my.cnf", home);
-    if (access(path, R_OK) != 0)
-        return;
-    mysql_optionsv(db, MYSQL_READ_DEFAULT_FILE, path);
-    mysql_optionsv(db, MYSQL_READ_DEFAULT_GROUP, "client");
-}
-
 int64_t mdb_answer_seconds(const struct mdb_store *st)
 {
     return (st->url.answer_ms + 999) / 1000;
@@ -83,7 +69,15 @@ static void set_options(struct mdb_store *st, MYSQL *db)
     my_bool no = 0;
     unsigned long packet = 1024UL * 1024 * 1024;
     unsigned tcp = MYSQL_PROTOCOL_TCP;
-    set_my_cnf(db);
+
+    /* ~/.my.cnf may have a user and a password, for a URL without them. */
+    char path[4096];
+    const char *home = getenv("HOME");
+    snprintf(path, sizeof path, "%s/.my.cnf", home ? home : "");
+    if (home && access(path, R_OK) == 0) {
+        mysql_optionsv(db, MYSQL_READ_DEFAULT_FILE, path);
+        mysql_optionsv(db, MYSQL_READ_DEFAULT_GROUP, "client");
+    }
     mysql_optionsv(db, MYSQL_OPT_CONNECT_TIMEOUT, &connect);
     mysql_optionsv(db, MYSQL_OPT_READ_TIMEOUT, &answer);
     mysql_optionsv(db, MYSQL_OPT_WRITE_TIMEOUT, &answer);
@@ -194,21 +188,6 @@ static int check_server(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* Resets the session after handlers have used it. If that fails the connection is dropped, and a
- * new one is opened when needed. */
-static int refresh(struct mdb_store *st, struct error *err)
-{
-    if (!st->dirty || st->base.in_tx)
-        return 0;
-    if (set_up(st, st->db, err) != 0) {
-        mdb_disconnect(st);
-        return -1;
-    }
-    st->dirty = false;
-    st->unhurried = false;
-    return 0;
-}
-
 int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err)
 {
     char text[80];
@@ -226,8 +205,19 @@ int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err)
 
 int mdb_connect(struct mdb_store *st, struct error *err)
 {
-    if (st->db)
-        return refresh(st, err);
+    bool stale = st->db && st->dirty && !st->base.in_tx;
+    if (st->db && !stale)
+        return 0;
+    if (stale) { /* handlers have used the session: reset it */
+        if (set_up(st, st->db, err) != 0) {
+            mdb_disconnect(st);
+            return -1;
+        }
+        st->dirty = false;
+        st->unhurried = false;
+        return 0;
+    }
+
     st->db = mdb_dial(st, err);
     if (!st->db)
         return -1;
@@ -288,17 +278,6 @@ int64_t mdb_now(struct store *base)
 
 #define STATEMENT_MAX (1 << 28) /* bytes */
 
-static struct mdb_store *store_new(const struct store_options *opt)
-{
-    struct mdb_store *st = calloc(1, sizeof *st);
-    if (!st)
-        return NULL;
-    db_store_init(&st->base, &store_mariadb, opt);
-    st->looked = -1;
-    buf_init(&st->text, STATEMENT_MAX);
-    return st;
-}
-
 static void mdb_close_store(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
@@ -335,9 +314,12 @@ static int name_store(struct mdb_store *st, struct error *err)
 static int mdb_open(const char *url, const struct store_options *opt, struct store **ret,
                     struct error *err)
 {
-    struct mdb_store *st = store_new(opt);
+    struct mdb_store *st = calloc(1, sizeof *st);
     if (!st)
         return err_nomem(err);
+    db_store_init(&st->base, &store_mariadb, opt);
+    st->looked = -1;
+    buf_init(&st->text, STATEMENT_MAX);
     bool any_version = st->base.opt.create || st->base.opt.any_version;
     st->url_text = strdup(url);
     int r = st->url_text ? mdb_url_read(url, &st->url, err) : err_nomem(err);

@@ -39,13 +39,11 @@ static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
 static int sound_triggers(struct mdb_store *st, bool *ret, struct error *err)
 {
     int64_t n = 0;
-    struct error ignored;
     struct db_rows lost;
     if (db_value(&st->base.store, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
         return -1;
     *ret = n >= MDB_TRIGGERS;
-    if (db_row(&st->base.store, &lost, &ignored, SQL(lost_definers, .schema = st->url.database)) !=
-        1)
+    if (db_row(&st->base.store, &lost, NULL, SQL(lost_definers, .schema = st->url.database)) != 1)
         return 0;
     db_done(&lost);
     *ret = false;
@@ -71,46 +69,27 @@ int mdb_schema_status(struct store *base, struct schema_status *ret, struct erro
 
 /* ---- scripts ---- */
 
-/* Returns the next line of a script, without its newline; false: there is none. */
-static bool next_line(const char **at, struct str *ret)
-{
-    if (!**at)
-        return false;
-    size_t n = strcspn(*at, "\n");
-    *ret = (struct str){*at, n};
-    *at += n;
-    if (**at == '\n')
-        ++*at;
-    return true;
-}
-
-static bool starts_with(struct str line, const char *start)
-{
-    size_t n = strlen(start);
-    return line.n >= n && memcmp(line.p, start, n) == 0;
-}
-
 /* Runs a script like the command-line client: a statement ends at the end of a line, with a
  * semicolon or the current DELIMITER. */
 static int run_script(struct mdb_store *st, const char *script, struct error *err)
 {
     static const char delimiter[] = "DELIMITER ";
-    const char *at = script, *end = ";";
-    struct str line;
+    const char *end = ";";
     struct buf b;
     int r = 0;
     buf_init(&b, 1 << 20);
-    while (r == 0 && next_line(&at, &line)) {
+    for (const char *line = script, *next; r == 0 && *line; line = next) {
+        size_t n = strcspn(line, "\n"), n_end = strlen(end);
+        next = line + n + (line[n] ? 1 : 0);
         bool outside = b.n == 0;
-        if (outside && (line.n == 0 || starts_with(line, "--")))
+        if (outside && (n == 0 || strncmp(line, "--", 2) == 0))
             continue;
-        if (outside && starts_with(line, delimiter)) {
-            end = line.p[strlen(delimiter)] == ';' ? ";" : "//";
+        if (outside && strncmp(line, delimiter, strlen(delimiter)) == 0) {
+            end = line[strlen(delimiter)] == ';' ? ";" : "//";
             continue;
         }
-        size_t n = strlen(end);
-        bool last = line.n >= n && memcmp(line.p + line.n - n, end, n) == 0;
-        buf_add(&b, line.p, line.n - (last ? n : 0));
+        bool last = n >= n_end && memcmp(line + n - n_end, end, n_end) == 0;
+        buf_add(&b, line, n - (last ? n_end : 0));
         buf_addc(&b, '\n');
         if (!last)
             continue;

@@ -36,9 +36,10 @@ struct sqlite_file {
 
 /* A consumer that was registered through a handle; see file_identity.c. */
 struct sqlite_registration {
-    struct consumer_spec spec; /* owns its strings */
-    int64_t epoch_seen;        /* of the last claim; 0: none */
-    bool asked;                /* a lane may be reserved for it, see turn.c */
+    struct arena a; /* has the strings of spec */
+    struct consumer_spec spec;
+    int64_t epoch_seen; /* of the last claim; 0: none */
+    bool asked;         /* a lane may be reserved for it, see turn.c */
     struct sqlite_registration *next;
 };
 

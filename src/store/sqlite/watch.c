@@ -119,20 +119,6 @@ static bool count_commits(struct sqlite_store *st, uint32_t *ret)
     return true;
 }
 
-/* Returns whether another outbox was restored into the file since this handle last polled. */
-static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
-{
-    struct db_rows q;
-    int r = db_row(&st->base.store, &q, err, SQL(identity));
-    if (r < 0)
-        return -1;
-    *ret = r == 0 || !str_is(db_text(&q, 0), st->identity);
-    db_done(&q);
-    if (*ret)
-        sqlite_identity_read(st);
-    return 0;
-}
-
 /* Wakes all consumers because of a commit of unknown content, but not every time: with busy
  * producers nearly every poll finds several commits, and a thousand turns take longer than the next
  * commits take to arrive. The time between grows with the number of consumers. */
@@ -157,9 +143,14 @@ static int look_here(struct sqlite_store *st, bool payloads, new_event_visit *vi
                      struct watch_result *ret, struct error *err)
 {
     struct sqlite_watch was = st->watch, now = {.seq = was.seq, .told_at = was.told_at};
-    bool other;
-    if (is_other(st, &other, err) != 0)
+    struct db_rows q;
+    int r = db_row(&st->base.store, &q, err, SQL(identity));
+    if (r < 0)
         return -1;
+    bool other = r == 0 || !str_is(db_text(&q, 0), st->identity);
+    db_done(&q);
+    if (other) /* another outbox was restored into the file since the last poll */
+        sqlite_identity_read(st);
     now.known = count_commits(st, &now.commits);
     now.quiet_commits = atomic_load(&st->family->quiet_commits);
 

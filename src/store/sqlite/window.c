@@ -46,7 +46,8 @@ struct piece {
 /* (1) Each piece begins where the one before it ends. (2) All are read for this consumer, with
  * these settings. */
 struct sqlite_window {
-    char *consumer, *events, *where;
+    struct arena a; /* has the strings */
+    const char *consumer, *events, *where;
     int n_lanes;
     uint64_t lanes;        /* lanes that no other worker has */
     int64_t at[LANES_MAX]; /* how far each lane was read; 0: not yet */
@@ -184,9 +185,7 @@ static bool is_for(const struct sqlite_window *w, const struct claim_request *re
 static void window_free(struct sqlite_window *w)
 {
     drop_all(w);
-    free(w->consumer);
-    free(w->events);
-    free(w->where);
+    arena_release(&w->a);
     free(w);
 }
 
@@ -202,9 +201,10 @@ static struct sqlite_window *window_new(const struct claim_request *req)
     struct sqlite_window *w = calloc(1, sizeof *w);
     if (!w)
         return NULL;
-    w->consumer = strdup(req->consumer);
-    w->events = strdup(req->events ? req->events : "");
-    w->where = strdup(req->where ? req->where : "");
+    const char *events = req->events ? req->events : "", *where = req->where ? req->where : "";
+    w->consumer = arena_bytes(&w->a, req->consumer, strlen(req->consumer));
+    w->events = arena_bytes(&w->a, events, strlen(events));
+    w->where = arena_bytes(&w->a, where, strlen(where));
     w->n_lanes = req->lanes;
     w->lanes = ~UINT64_C(0);
     if (w->consumer && w->events && w->where)
@@ -226,19 +226,6 @@ static struct sqlite_window *window_of(const struct turn *t)
     if (!st->window)
         st->window = window_new(t->req);
     return st->window;
-}
-
-/* Notes which lanes the worker may claim from. */
-static void note_lanes(struct turn *t)
-{
-    struct sqlite_window *w = window_of(t);
-    if (!w || t->req->order == ORDER_NONE)
-        return;
-    w->lanes = ~UINT64_C(0);
-    for (size_t i = 0; i < t->n_claims; i++)
-        for (int lane = 0; lane < w->n_lanes; lane++)
-            if (db_claim_blocks(&t->claims[i], lane))
-                w->lanes &= ~bit(lane);
 }
 
 /* ---- reading from the window ---- */
@@ -456,7 +443,16 @@ int sqlite_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *
                       struct error *err)
 {
     bool right = false, read = false;
-    note_lanes(t);
+    struct sqlite_window *w = window_of(t);
+
+    /* Note which lanes the worker may claim from. */
+    if (w && t->req->order != ORDER_NONE)
+        w->lanes = ~UINT64_C(0);
+    for (size_t i = 0; w && t->req->order != ORDER_NONE && i < t->n_claims; i++)
+        for (int l = 0; l < w->n_lanes; l++)
+            if (db_claim_blocks(&t->claims[i], l))
+                w->lanes &= ~bit(l);
+
     if (t->prefetched.lane == lane && is_right(t, &t->prefetched, position, &right, err) != 0)
         return -1;
     if (right) {
