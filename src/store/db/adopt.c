@@ -595,12 +595,10 @@ int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_res
              struct error *err)
 {
     bool one_transaction = st->ops->driver->adopt->one_transaction;
-    struct source s = {.st = st, .req = req};
+    struct source s = {.st = st, .req = req, .schema = db_of(st)->schema};
     struct adopt_result res = {0};
     if (one_transaction && db_begin(st, err) != 0)
         return -1;
-    if (st->ops->driver->schema)
-        s.schema = st->ops->driver->schema(st);
     arena_init(&s.a, 0);
     buf_init(&s.mapping, 1 << 20);
     int r = db_source_find(&s, err);

@@ -22,7 +22,8 @@ struct chunk;
  * and the commit or rollback. */
 struct db_store {
     struct store store;
-    char *shown; /* the database's name for messages, without a password */
+    char *shown;        /* the database's name for messages, without a password */
+    const char *schema; /* the database that the tables are in; NULL: there is only one */
     struct store_options opt;
     struct clock_repair repair;
     struct rng rng;
@@ -107,8 +108,6 @@ struct db_question {
 struct db_driver {
     enum sql_dialect dialect;
     int schema_version;
-    /* schema returns the database that the tables are in; NULL: there is only one. */
-    const char *(*schema)(struct store *);
     const char *not_ours; /* ending of the message about a foreign table outbox_event */
     /* Rows come one at a time, so a result may have any number of them. */
     bool streams;
@@ -139,9 +138,9 @@ struct db_driver {
     /* later defers a statement whose result is not needed: it is sent with the next query of the
      * transaction, or its commit, which fails if the statement does. NULL: it runs at once. */
     int (*later)(struct store *, const struct sql *, const void *args, struct error *);
-    /* is_duplicate returns whether an INSERT failed on a duplicate key; NULL: such an INSERT
-     * succeeds and changes no row. */
-    bool (*is_duplicate)(const struct error *);
+    /* The native error code of an INSERT that fails on a duplicate key; 0: such an INSERT succeeds
+     * and changes no row. */
+    int duplicate;
 
     /* begin, commit and rollback run just that; `ours`: the application does not use the
      * transaction. committed is called after a commit, which counts as failed if it fails; NULL:

@@ -77,7 +77,7 @@ static int put_handled(const struct db_target *t, const struct sql_put_handled *
         *ret_first = d->target_changed(t) > 0;
         return 0;
     }
-    if (d->is_duplicate && d->is_duplicate(&why)) {
+    if (d->duplicate && why.native == d->duplicate) {
         *ret_first = false;
         return 0;
     }

@@ -8,8 +8,7 @@
 
 int db_schema_version(struct store *st, int64_t *ret, struct error *err)
 {
-    const struct db_driver *d = st->ops->driver;
-    const char *schema = d->schema ? d->schema(st) : NULL;
+    const char *schema = db_of(st)->schema;
     int64_t event = 0, meta = 0;
     *ret = 0;
     if (DB_VALUES(st, err, {&event, SQL(has_table, .schema = schema, .name = "outbox_event")},
@@ -18,7 +17,7 @@ int db_schema_version(struct store *st, int64_t *ret, struct error *err)
     if (event && !meta)
         return err_set(err, ERR_NOTOURS,
                        "%s: the table outbox_event exists, but does not belong to an outbox%s",
-                       db_of(st)->shown, d->not_ours);
+                       db_of(st)->shown, st->ops->driver->not_ours);
     return meta ? db_value(st, err, ret, SQL(schema_version)) : 0;
 }
 

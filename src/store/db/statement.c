@@ -104,7 +104,7 @@ int db_insert_new(struct store *st, bool *ret_new, struct error *err, const stru
         *ret_new = n > 0;
         return 0;
     }
-    if (d->is_duplicate && d->is_duplicate(&why)) {
+    if (d->duplicate && why.native == d->duplicate) {
         *ret_new = false;
         return 0;
     }
@@ -361,7 +361,8 @@ void db_snapshot_end(struct store *st, bool own)
 
 int db_give_numbers(struct store *st, struct error *err)
 {
-    if (!st->ops->driver->number)
+    /* Inside a transaction there is nothing to do: events committed before it have their numbers. */
+    if (!st->ops->driver->number || db_of(st)->in_tx)
         return 0;
     return st->ops->driver->number(st, err);
 }

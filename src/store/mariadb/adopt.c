@@ -219,7 +219,7 @@ static int note_copied(const struct source *s, struct error *err)
                  "ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0");
     if (db_adopt_finish(s, &b, err) != 0)
         return -1;
-    return mdb_exec(mdb_of(s->st), "DROP TEMPORARY TABLE " COPYING, err);
+    return mdb_exec(s->st, "DROP TEMPORARY TABLE " COPYING, err);
 }
 
 /* Makes an event of each unprocessed row. A DATETIME has no time zone: it is taken to be in the

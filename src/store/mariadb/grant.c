@@ -133,7 +133,7 @@ static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct
     const char *text = buf_cstr(b);
     if (!text)
         return err_nomem(err);
-    if (mdb_exec(st, text, &why) == 0) {
+    if (mdb_exec(&st->base.store, text, &why) == 0) {
         *changed = true;
         return 0;
     }

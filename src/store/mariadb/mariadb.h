@@ -157,7 +157,7 @@ void mdb_rows_free(struct mdb_rows *q);
 size_t mdb_count(const struct db_rows *q);
 /* mdb_exec runs a text unchanged. mdb_start does so as db_driver.rows. */
 void *mdb_start(struct store *st, const char *text, struct error *err);
-int mdb_exec(struct mdb_store *st, const char *text, struct error *err);
+int mdb_exec(struct store *st, const char *text, struct error *err);
 
 /* mdb_group switches multi-statements on or, for a connection that the application also uses,
  * off. */
@@ -242,7 +242,7 @@ void mdb_ahead_release(struct mdb_store *st);
 
 /* mdb_sequence assigns a seq to every committed event, outside of a transaction. On a read-only
  * server it does nothing. */
-int mdb_sequence(struct mdb_store *st, struct error *err);
+int mdb_sequence(struct store *st, struct error *err);
 /* mdb_news notifies relays of a change other than an event. */
 void mdb_news(struct store *st);
 

@@ -197,7 +197,7 @@ int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err)
         return 0;
     snprintf(text, sizeof text, "SET SESSION idle_transaction_timeout = %d",
              hurry ? idle_seconds(st) : 0);
-    if (mdb_exec(st, text, err) != 0)
+    if (mdb_exec(&st->base.store, text, err) != 0)
         return -1;
     st->unhurried = !hurry;
     return 0;
@@ -295,11 +295,12 @@ static void mdb_close_store(struct store *base)
     free(st);
 }
 
-/* Builds the database's names for messages and for statements. */
+/* Sets the database's names for messages and for statements. */
 static int name_store(struct mdb_store *st, struct error *err)
 {
     const char *host = st->url.host ? st->url.host : "";
     struct buf b;
+    st->base.schema = st->url.database;
     if (asprintf(&st->base.shown, "mariadb:%s%s%s", host, *host ? "/" : "", st->url.database) < 0)
         st->base.shown = NULL;
     buf_init(&b, 4096);

@@ -94,7 +94,7 @@ static int run_script(struct mdb_store *st, const char *script, struct error *er
         if (!last)
             continue;
         const char *text = buf_cstr(&b);
-        r = text ? mdb_exec(st, text, err) : err_nomem(err);
+        r = text ? mdb_exec(&st->base.store, text, err) : err_nomem(err);
         buf_clear(&b);
     }
     buf_release(&b);

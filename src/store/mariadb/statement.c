@@ -442,7 +442,7 @@ static int driver_later(struct store *base, const struct sql *sql, const void *a
 int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err)
 {
     if (!st->grouped)
-        return mdb_exec(st, text, err);
+        return mdb_exec(&st->base.store, text, err);
     if (add_text(st, text, err) != 0)
         return -1;
     wait_behind(st);
@@ -494,19 +494,14 @@ void *mdb_start(struct store *base, const char *text, struct error *err)
     return ask_now(st, &q, 1, err) == 0 ? q.at : NULL;
 }
 
-int mdb_exec(struct mdb_store *st, const char *text, struct error *err)
+int mdb_exec(struct store *st, const char *text, struct error *err)
 {
-    struct mdb_rows *q = mdb_start(&st->base.store, text, err);
+    struct mdb_rows *q = mdb_start(st, text, err);
     mdb_rows_free(q);
     return q ? 0 : -1;
 }
 
 /* ---- the driver ---- */
-
-static const char *driver_schema(struct store *st)
-{
-    return mdb_of(st)->url.database;
-}
 
 static int64_t driver_changed(struct store *st)
 {
@@ -518,25 +513,9 @@ static bool driver_wrote(struct store *st)
     return mdb_of(st)->wrote;
 }
 
-static bool driver_is_duplicate(const struct error *why)
-{
-    return why->native == ER_DUP_ENTRY;
-}
-
-/* Inside a transaction there is nothing to do: events committed before it have their numbers. */
-static int driver_number(struct store *st, struct error *err)
-{
-    return db_of(st)->in_tx ? 0 : mdb_sequence(mdb_of(st), err);
-}
-
-static int driver_exec(struct store *st, const char *text, struct error *err)
-{
-    return mdb_exec(mdb_of(st), text, err);
-}
-
 static int driver_commit(struct store *st, struct error *err)
 {
-    return mdb_exec(mdb_of(st), "COMMIT", err);
+    return mdb_exec(st, "COMMIT", err);
 }
 
 static bool driver_again(const struct error *why)
@@ -547,7 +526,6 @@ static bool driver_again(const struct error *why)
 const struct db_driver mdb_driver = {
     .dialect = SQL_MARIADB,
     .schema_version = MDB_SCHEMA_VERSION,
-    .schema = driver_schema,
     .not_ours = ", or not for this account (it sees no outbox_meta beside it); use another "
                 "database, or grant the account its rights with `outbox grant`",
     .together = DB_TOGETHER,
@@ -561,16 +539,16 @@ const struct db_driver mdb_driver = {
     .wrote = driver_wrote,
     .ask_all = driver_ask_all,
     .later = driver_later,
-    .is_duplicate = driver_is_duplicate,
+    .duplicate = ER_DUP_ENTRY,
     .begin = mdb_begin,
     .commit = driver_commit,
     .rollback = mdb_rollback,
-    .exec = driver_exec,
+    .exec = mdb_exec,
     .no_savepoint = ER_SP_DOES_NOT_EXIST,
     .now = mdb_now,
     .snapshot_begin = mdb_snapshot_begin,
     .snapshot_end = mdb_snapshot_end,
-    .number = driver_number,
+    .number = mdb_sequence,
     .news = mdb_news,
     .again = driver_again,
     .tx_gone = mdb_tx_gone,

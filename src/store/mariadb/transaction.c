@@ -78,16 +78,16 @@ int mdb_snapshot_begin(struct store *base, bool *ret_own, struct error *err)
     *ret_own = !st->base.in_tx;
     if (!*ret_own)
         return 0;
-    if (mdb_exec(st, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", err) != 0)
+    if (mdb_exec(&st->base.store, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", err) != 0)
         return -1;
-    return mdb_exec(st, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY", err);
+    return mdb_exec(&st->base.store, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY", err);
 }
 
 void mdb_snapshot_end(struct store *base, bool own)
 {
     struct mdb_store *st = mdb_of(base);
     if (own && st->db)
-        mdb_exec(st, "COMMIT", NULL);
+        mdb_exec(&st->base.store, "COMMIT", NULL);
 }
 
 /* ---- handlers ---- */

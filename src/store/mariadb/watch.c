@@ -144,8 +144,9 @@ static int give_some(struct mdb_store *st, bool *ret_more, int64_t *ret_next, st
     return err_copy(err, &why);
 }
 
-int mdb_sequence(struct mdb_store *st, struct error *err)
+int mdb_sequence(struct store *base, struct error *err)
 {
+    struct mdb_store *st = mdb_of(base);
     struct sequencer s = {0};
     struct error why;
     bool more = true;
@@ -263,7 +264,7 @@ int mdb_poll_new(struct store *base, bool skip_query, bool payloads, new_event_v
     struct mdb_store *st = mdb_of(base);
     struct watch_result found = {.wait_ms = -1};
     bool first = st->looked < 0;
-    if (mdb_sequence(st, err) != 0)
+    if (mdb_sequence(&st->base.store, err) != 0)
         return -1;
     int64_t head = st->wakeup.next - 1, last = st->looked;
     bool events = head != st->looked, changes = st->wakeup.news != st->looked_news;

@@ -213,8 +213,7 @@ static void sqlite_close_store(struct store *base)
 }
 
 /* Connects st, which joins the family of `from`, or starts one if that is NULL. */
-static int connect_handle(struct sqlite_store *st, const struct sqlite_store *from,
-                          struct error *err)
+static int join(struct sqlite_store *st, const struct sqlite_store *from, struct error *err)
 {
     st->family = from ? from->family : calloc(1, sizeof *st->family);
     if (!st->family)
@@ -243,7 +242,7 @@ static int connect_handle(struct sqlite_store *st, const struct sqlite_store *fr
 static int finish_open(struct sqlite_store *st, const struct sqlite_store *from, struct store **ret,
                        struct error *err)
 {
-    if (connect_handle(st, from, err) != 0) {
+    if (join(st, from, err) != 0) {
         sqlite_close_store(&st->base.store);
         return -1;
     }
