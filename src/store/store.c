@@ -43,8 +43,7 @@ bool store_is(const struct store *st, const char *scheme)
     return strcmp(st->ops->scheme, scheme) == 0;
 }
 
-/* Writes "sqlite:PATH or sqlite::memory:, postgres://...". A store with two schemes is listed
- * once. */
+/* Writes "sqlite:PATH or sqlite::memory:, postgres://...", each kind once. */
 static void list_kinds(char out[LIST_MAX])
 {
     size_t n = 0;

@@ -67,8 +67,7 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* Strips the quotes of "name", or of MariaDB's `name`. If memory runs out, returns the text
- * unchanged. */
+/* Strips the quotes of "name", or of MariaDB's `name`, unless memory runs out. */
 static const char *unquoted(struct source *s, const char *name)
 {
     size_t n = strlen(name);
@@ -223,8 +222,7 @@ static const struct shape *find_shape(const struct source *s)
     return no_flag ? processed_shape : NULL;
 }
 
-/* Uses a text in single quotes as the value for every row. A value that no event may have would
- * fail every INSERT of the application. */
+/* Uses a text in single quotes for every row. An invalid one would fail every INSERT. */
 static int take_literal(struct source *s, enum field f, const char *text, struct error *err)
 {
     const struct str value = {text + 1, strlen(text) - 2};
@@ -527,8 +525,7 @@ static int read_adopted(const struct source *s, struct adopted *ret, struct erro
     return 0;
 }
 
-/* Refuses a request that would copy existing rows twice, or that does not specify how to treat
- * them. */
+/* Refuses to copy rows twice, and to guess what to do with them. */
 static int check_existing(const struct source *s, const struct adopted *was, struct error *err)
 {
     const char *existing = s->req->existing;
@@ -560,8 +557,7 @@ static int undo(struct source *s, struct adopt_result *ret, struct error *err)
     return s->req->dry_run ? 0 : driver_of(s)->undo(s, was.there, err);
 }
 
-/* Adopts the table, or with a dry run only reports the result in ret. All checks come before the
- * first change. */
+/* Adopts the table, or only reports the result. All checks come before the first change. */
 static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 {
     const struct adopt_driver *d = driver_of(s);

@@ -1,5 +1,4 @@
-/* adopt.h: turning rows of an application's table into events, the part that SQLite and MariaDB
- * have in common. */
+/* adopt.h: turning rows of an application's table into events, in SQLite and MariaDB. */
 #ifndef STORE_DB_ADOPT_H
 #define STORE_DB_ADOPT_H
 
@@ -61,8 +60,7 @@ struct adopt_driver {
     /* name appends a name, literal a text with any content. */
     void (*name)(struct buf *b, struct str name);
     void (*literal)(struct buf *b, struct str text);
-    /* value appends the value of a column, to be converted. open appends the condition that a flag,
-     * which is a time or a boolean, is not set. */
+    /* value appends a column's value; open, that a flag, a time or a boolean, is not set. */
     void (*value)(struct buf *b, const struct source *s, const char *r, const char *column);
     void (*open)(struct buf *b, const struct source *s, const char *r, const char *column);
     /* part appends any other part of a statement. */

@@ -18,8 +18,7 @@ struct adopt_driver;
 struct turn;
 struct chunk;
 
-/* The base of both stores; it comes first in the driver's own struct. in_tx is true between begin
- * and the commit or rollback. */
+/* The base of both stores. in_tx is true between begin and the commit or rollback. */
 struct db_store {
     struct store store;
     char *shown;        /* the database's name for messages, without a password */
@@ -118,8 +117,7 @@ struct db_driver {
 
     /* rows starts a statement; NULL on failure. */
     void *(*rows)(struct store *, const struct sql *, const void *args, struct error *);
-    /* step goes to the next row and returns 1; 0 at the end; -1 on failure. The last two end the
-     * statement. */
+    /* step goes to the next row and returns 1; 0 at the end, or -1, which end the statement. */
     int (*step)(struct db_rows *, struct error *);
     /* done ends a statement, even before its last row; q->at is not NULL. */
     void (*done)(struct db_rows *q);
@@ -138,8 +136,7 @@ struct db_driver {
     /* later defers a statement whose result is not needed: it is sent with the next query of the
      * transaction, or its commit, which fails if the statement does. NULL: it runs at once. */
     int (*later)(struct store *, const struct sql *, const void *args, struct error *);
-    /* The native error code of an INSERT that fails on a duplicate key; 0: such an INSERT succeeds
-     * and changes no row. */
+    /* The error code of an INSERT that meets a duplicate key; 0: it succeeds and changes no row. */
     int duplicate;
 
     /* begin, commit and rollback run just that; `ours`: the application does not use the
@@ -158,31 +155,27 @@ struct db_driver {
      * inside an open transaction it does nothing. *ret_own is to be passed to snapshot_end. */
     int (*snapshot_begin)(struct store *, bool *ret_own, struct error *);
     void (*snapshot_end)(struct store *, bool own);
-    /* number assigns a seq to every committed event, outside of a transaction; NULL: events are
-     * inserted with one. */
+    /* number assigns a seq to every committed event; NULL: events are inserted with one. */
     int (*number)(struct store *, struct error *);
     /* keep_numbers repairs event numbers that started over, inside a transaction; NULL: numbers
      * never start over. */
     int (*keep_numbers)(struct store *, struct error *);
     /* news notifies relays of a change other than an event; NULL: relays notice without it. */
     void (*news)(struct store *);
-    /* again returns whether a transaction failed only because of a concurrent one; NULL: that never
-     * happens. */
+    /* again returns whether a transaction failed only because of a concurrent one; NULL: never. */
     bool (*again)(const struct error *);
     /* tx_gone fails if the database rolled the open transaction back after an earlier failure. */
     int (*tx_gone)(struct store *, struct error *);
 
     /* ---- writing to a target ---- */
 
-    /* target picks the connection: ours if foreign is NULL. A foreign one must have an open
-     * transaction. */
+    /* target picks the connection: ours, or `foreign`, which must have an open transaction. */
     int (*target)(struct store *, void *foreign, struct db_target *ret, struct error *);
     /* target_rows is rows on a target, target_changed is changed. */
     struct db_rows (*target_rows)(const struct db_target *, const struct sql *, const void *args,
                                   struct error *);
     int64_t (*target_changed)(const struct db_target *);
-    /* insert inserts a checked event, unless db_emit_find finds one with its idempotency key:
-     * *ret_duplicate. */
+    /* insert inserts a checked event, unless db_emit_find finds one: *ret_duplicate. */
     int (*insert)(const struct db_target *, const struct new_event *, char id[UUID_TEXT + 1],
                   bool *ret_duplicate, struct error *);
 
@@ -200,14 +193,12 @@ struct db_driver {
      * driver cannot tell. */
     int (*check_outbox)(struct turn *t, bool there, struct str identity, int64_t last,
                         struct error *);
-    /* check_numbers refuses to claim if event numbers started over. NULL: numbers cannot start
-     * over. */
+    /* check_numbers refuses to claim if event numbers started over. NULL: they never do. */
     int (*check_numbers)(struct turn *t, struct error *);
     /* read_fresh reads the wanted events after the lane's position. */
     int (*read_fresh)(struct turn *t, int lane, int64_t position, struct chunk *ret,
                       struct error *);
-    /* claim_all_lanes claims from all lanes at once, if the worker may: *ret_done. NULL: it would
-     * save no work. */
+    /* claim_all_lanes claims from all lanes at once, if the worker may: *ret_done. May be NULL. */
     int (*claim_all_lanes)(struct turn *t, bool *ret_done, struct error *);
     /* claimed is called after a turn has claimed, or found nothing. May be NULL. */
     int (*claimed)(struct turn *t, struct error *);
@@ -217,27 +208,23 @@ struct db_driver {
                      struct error *);
     /* before_commit starts reading the events that the next turn will claim. May be NULL. */
     void (*before_commit)(struct turn *t);
-    /* after_turns is called after the commit of n turns; what they claimed must be durable when it
-     * returns. */
+    /* after_turns is called after the commit, and makes durable what n turns claimed. */
     int (*after_turns)(struct turn *t, size_t n, struct error *);
 };
 
 /* ---- statement.c ---- */
 
-/* db_rows starts a statement; db_step reads its rows. In SQLite it is prepared once per handle, so
- * starting it again resets it. */
+/* db_rows starts a statement; db_step reads its rows. In SQLite, starting it again resets it. */
 struct db_rows db_rows(struct store *st, struct error *err, const struct sql *sql,
                        const void *args);
 /* db_step goes to the next row and returns 1; 0 at the end, -1 on failure. */
 int db_step(struct db_rows *q, struct error *err);
 /* db_done ends a statement; a no-op once it is over. */
 void db_done(struct db_rows *q);
-/* db_row runs a statement up to its first row. 1: *ret is at that row, and the caller ends the
- * statement; 0: no row; -1: it failed. */
+/* db_row runs a statement up to its first row. 1: the caller ends it; 0: no row; -1: it failed. */
 int db_row(struct store *st, struct db_rows *ret, struct error *err, const struct sql *sql,
            const void *args);
-/* db_finish runs a started statement to its end, skipping rows: with SQLite's `PRAGMA
- * count_changes` an INSERT returns one. */
+/* db_finish runs a statement to its end, skipping rows: `PRAGMA count_changes` may return one. */
 int db_finish(struct db_rows *q, struct error *err);
 /* db_run runs a statement to its end. db_change also counts the changed rows. */
 int db_run(struct store *st, struct error *err, const struct sql *sql, const void *args);
@@ -276,8 +263,7 @@ int db_values(struct store *st, struct error *err, const struct db_number *wante
 struct db_list {
     struct arena *a;
     size_t size;
-    /* read fills an element from the current row; false if memory runs out, or if the row has a
-     * NULL that our constraints rule out. */
+    /* read fills an element; false if memory runs out, or if our constraints rule out its NULL. */
     bool (*read)(const struct db_rows *q, struct arena *a, void *element);
     void *elements;
     size_t n;
@@ -289,8 +275,7 @@ int db_list(struct store *st, struct db_list *l, struct error *err, const struct
 bool db_null(const struct db_rows *q, int col);
 int64_t db_int(const struct db_rows *q, int col);
 struct str db_text(const struct db_rows *q, int col);
-/* db_copy is db_text, copied into the arena and NUL-terminated. *ok becomes false if memory runs
- * out, and is left alone otherwise. */
+/* db_copy is db_text, copied and NUL-terminated. *ok becomes false if memory runs out. */
 struct str db_copy(const struct db_rows *q, int col, struct arena *a, bool *ok);
 
 /* The columns of an event, in the order that statements select them. */
@@ -309,8 +294,7 @@ enum event_column {
     EVENT_IDEMPOTENCY_KEY,
     EVENT_COLUMN_COUNT
 };
-/* db_event_row copies the event in the first EVENT_COLUMN_COUNT columns of the current row into
- * *ev; false if memory runs out. */
+/* db_event_row copies the event in the first columns of the row; false if memory runs out. */
 bool db_event_row(const struct db_rows *q, struct arena *a, struct event *ev);
 /* db_event_copy moves the texts of an event, which live elsewhere, into a. */
 bool db_event_copy(struct event *ev, struct arena *a);
@@ -366,8 +350,7 @@ int db_claims(struct store *st, const char *consumer, struct arena *a, struct cl
 
 /* db_settle_marks records the high-water marks of s, which count even if the claim is lost. */
 int db_settle_marks(struct store *st, const struct settlement *s, struct error *err);
-/* db_settle records the outcomes of s, whose claim is still its owner's, and ends that claim. The
- * caller counts the deliveries. */
+/* db_settle records the outcomes of s, whose claim is its owner's, and ends that claim. */
 int db_settle(struct store *st, const struct settlement *s, int64_t *ret_delivered,
               struct error *err);
 /* db_settle_open settles in the open transaction, which handlers have used. */
@@ -404,9 +387,8 @@ int db_target_row(const struct db_target *t, struct db_rows *ret, struct error *
                   const struct sql *sql, const void *args);
 /* db_emit_payload returns the payload as it is stored. */
 struct str db_emit_payload(const struct new_event *ev);
-/* db_emit_find looks for an event with the idempotency key of ev, whose content has this hash. 1:
- * id is that event's, which has the same content; 0: there is none; -1: it failed, or the event has
- * different content. */
+/* db_emit_find looks for an event with the idempotency key of ev. 1: id is that event's, which has
+ * the same content; 0: there is none; -1: it failed, or the content differs. */
 int db_emit_find(const struct db_target *t, const struct new_event *ev, int64_t hash,
                  char id[UUID_TEXT + 1], struct error *err);
 
@@ -429,8 +411,7 @@ int db_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err);
 int db_consumer_specs(struct store *st, const char *name, struct arena *a,
                       struct consumer_spec **ret, size_t *ret_n, struct error *err);
-/* db_consumer_floors lists all consumers, in one snapshot: only their names, whether they are
- * paused, and what they still need. */
+/* db_consumer_floors lists all consumers, with only their names, pauses and floors. */
 int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                        struct error *err);
 int db_consumer_gauge(struct store *st, const char *name, struct arena *a,

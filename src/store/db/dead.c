@@ -53,8 +53,7 @@ int db_dead(struct store *st, const struct dead_query *query, dead_visit *visit,
 
 /* ---- sending back and dropping ---- */
 
-/* The letters that a query selects. They are collected first: a table must not change while it is
- * being read. */
+/* The letters that a query selects, collected first: a table must not change while it is read. */
 struct picked {
     struct dead_pick {
         char consumer[STORE_NAME_MAX + 1];

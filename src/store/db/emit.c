@@ -98,8 +98,7 @@ static int find_handled(const struct db_target *t, const struct sql_put_handled 
     return 0;
 }
 
-/* With one writer at a time, the record is looked up first: a duplicate must not wait for the write
- * lock. */
+/* With one writer at a time, a duplicate must not wait for the write lock: it is looked up. */
 int db_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
                    struct str payload, bool *ret_first, struct error *err)
 {

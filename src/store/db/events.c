@@ -1,6 +1,5 @@
-/* events.c: listing events by their attributes and states, and the state of an event for each
- * consumer. Most events have no record besides their row in outbox_event: their state follows from
- * positions, claims and filters. */
+/* events.c: listing events, and the state of an event for each consumer. Most events have no record
+ * besides their row: their state follows from positions, claims and filters. */
 #include <stdlib.h>
 
 #include "base/num.h"
@@ -143,8 +142,7 @@ static int viewer_read(struct viewer *v, const char *consumer, struct error *err
 
 /* ---- the state of one event for consumer i ---- */
 
-/* Reads the parked row or the dead letter, if there is one: *ret_found. The error
- * text lives in `a`. */
+/* Reads the parked row or the dead letter: *ret_found. The error text lives in `a`. */
 static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena *a, bool *ret_found,
                           struct error *err)
 {
@@ -211,8 +209,7 @@ static bool wants(const struct filter *f, const struct event *ev)
     return filter_type(f, ev->type) && filter_payload(f, ev->payload);
 }
 
-/* Returns the filter in force when an event was handed out: the first one replaced after that, or
- * the current one. */
+/* Returns the filter in force when an event was handed out: the first one replaced after that. */
 static const struct filter *filter_of(const struct viewed *c, const struct event *ev)
 {
     for (const struct former *f = c->former; f; f = f->next)
@@ -278,8 +275,7 @@ static int viewer_event(struct viewer *v, size_t i, const struct event *ev, stru
 #define CHEAP_CONSUMERS 8
 /* A query for the records of one event costs as much as examining this many events. */
 #define QUERY_COST 4
-/* Rows per query: few enough to be kept in memory, with their payloads. Recorded states take longer
- * to find. */
+/* Rows per query, with payloads. Recorded states take longer to find. */
 #define ANSWER_EVENTS 100
 #define ANSWER_RECORDED 1000
 #define NEW_PAYLOAD 8192 /* bytes: a poll for new events reads no larger payload */
@@ -293,8 +289,7 @@ static bool matches(const struct event_query *q, const struct event *ev)
     return !q->aggregate_id.p || str_eq(q->aggregate_id, ev->aggregate_id);
 }
 
-/* Returns whether the current event is in the requested state for any consumer. Without consumers
- * every event is pending. */
+/* Returns whether the event is in the state for any consumer. Without consumers it is pending. */
 static bool in_state(const struct viewer *v, const struct event_query *q)
 {
     if (!q->state && !q->unprocessed)
@@ -387,8 +382,7 @@ static int list_row(struct viewer *v, struct listing *l, const struct db_rows *r
 typedef int row_visit(struct viewer *v, struct listing *l, const struct db_rows *row,
                       struct arena *a, struct error *err);
 
-/* Visits the rows of a statement until the listing is done. *ret_n and *ret_last: how many, and the
- * seq of the last one. */
+/* Visits rows until the listing is done. *ret_n and *ret_last: how many, and the last seq. */
 static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, row_visit *visit,
                     int64_t *ret_n, int64_t *ret_last, struct error *err)
 {

@@ -251,8 +251,7 @@ static int count_parked(struct backlog *b, struct error *err)
     return ok ? 0 : err_nomem(err);
 }
 
-/* Counts undelivered events: unclaimed, in flight and parked. The cost grows only with the number
- * in flight, which workers hold in memory. */
+/* Counts undelivered events. The cost grows only with those in flight, which are in memory. */
 static int count_backlog(struct backlog *b, struct error *err)
 {
     b->now = db_now(b->st);
@@ -304,8 +303,7 @@ static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
     c->floor_pin = by;
 }
 
-/* Reads a row of floors: the last event that is no longer needed, and the reason why the next one
- * is. */
+/* Reads a row of floors: the last event that is no longer needed, and why the next one is. */
 static void take_floor(const struct db_rows *q, struct consumer_info *c)
 {
     enum { POSITION = 2, CLAIM, PARKED };
@@ -393,8 +391,7 @@ static int read_state(struct store *st, struct consumer_info *c, struct arena *a
     if (r < 0)
         return -1;
 
-    /* The error of the last failed event, unless the relay has made a later report, or its sink is
-     * down. */
+    /* The error of the last failed event, unless a later report exists, or the sink is down. */
     r = db_row(st, &q, err, SQL(last_failure, .consumer = name, .max = STORE_PROBE_EVENTS));
     if (r <= 0)
         return r;

@@ -47,8 +47,7 @@ static int read_parked(struct db_rows *q, struct parked_row *rows, size_t max, s
     return r < 0 ? -1 : 0;
 }
 
-/* Adds the event of a row to the batch. q is the query for the event. If the event was trimmed, it
- * was a dead letter, which carries a copy. */
+/* Adds the event of a row to the batch. If it was trimmed, it was a dead letter, with a copy. */
 static int take_row(struct turn *t, const struct parked_row *p, struct db_rows *q, size_t *bytes,
                     struct error *err)
 {

@@ -1,5 +1,4 @@
-/* settle.c: recording the outcome of a claim. Everything here runs inside a transaction: one of a
- * turn, or one that handlers use. */
+/* settle.c: recording the outcome of a claim, in a transaction of a turn or of handlers. */
 #include "base/text.h"
 #include "store/db/turn.h"
 #include "store_sql.h"

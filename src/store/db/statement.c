@@ -302,8 +302,7 @@ void db_rollback(struct store *st)
     db_of(st)->in_tx = false;
 }
 
-/* Each depth has its own name: in MariaDB, setting a savepoint deletes an earlier one of that
- * name. */
+/* Each depth has its own name: MariaDB deletes an earlier savepoint of the same name. */
 int db_savepoint(struct store *base, enum savepoint what, struct error *err)
 {
     static const char ended[] = "the transaction was ended by a handler";

@@ -26,8 +26,7 @@ struct old {
 
 /* ---- the progress of consumers, now and in the past ---- */
 
-/* Samples the progress of a consumer, or of ALL_CONSUMERS, and drops samples that are wrong or no
- * longer needed. */
+/* Samples the progress of a consumer, or of ALL_CONSUMERS, and drops needless samples. */
 static int note_sample(struct store *st, const char *name, int64_t floor, int64_t every,
                        const struct old *o, struct error *err)
 {
@@ -102,8 +101,7 @@ static int find_past(struct store *st, struct arena *a, bool note, struct old *o
 
 /* ---- finding the events to delete ---- */
 
-/* Finds up to max events that are old enough, and that every consumer passed long enough ago, among
- * the first look_at. */
+/* Finds up to max old events, which every consumer passed long ago, among the first look_at. */
 static int find_old(struct store *st, struct old *o, int64_t max, int64_t look_at,
                     struct error *err)
 {
@@ -200,8 +198,7 @@ static int count_all(struct store *st, const struct trim_request *req, struct ol
     return 0;
 }
 
-/* Deletes the events that find_old found, with their keys and records, and the former filters that
- * only they needed. */
+/* Deletes the events that find_old found, with all that only they needed. */
 static int trim_events(struct store *st, const struct old *o, struct trim_result *t,
                        struct error *err)
 {
@@ -213,8 +210,7 @@ static int trim_events(struct store *st, const struct old *o, struct trim_result
         db_run(st, err,
                SQL(drop_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;
-    /* The database refuses to delete events without this permission, which must be withdrawn
-     * again. */
+    /* The database refuses to delete events without this permission, which is withdrawn again. */
     if (DB_RUN_ALL(st, err,
                    {SQL(drop_going_rows, .last = o->last, .cutoff = o->cutoff, .now = o->now)},
                    {SQL(allow_changes)}) != 0)

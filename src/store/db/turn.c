@@ -18,9 +18,8 @@ static bool is_claiming(const struct turn *t)
 
 /* ---- changes since the last turn ---- */
 
-/* Handles a migration that ran since the last turn. The worker still settles its claim, so that
- * nothing is delivered again, but claims nothing. A turn without a settlement fails, which stops
- * the worker. */
+/* Handles a migration that ran since the last turn. The worker still settles its claim, but claims
+ * nothing. A turn without a settlement fails, which stops the worker. */
 static int check_version(const struct turn *t, struct error *err)
 {
     int known = t->st->ops->driver->schema_version;
@@ -148,9 +147,8 @@ static int settle(struct turn *t, struct error *err)
 
 /* ---- claiming ---- */
 
-/* After nothing was claimed: finds out whether anything is left for this consumer, and when the
- * first claim expires that can then be taken over: another worker's, or one of ours that we do not
- * know of because the answer was lost. */
+/* After nothing was claimed: finds out whether anything is left, and when the first claim expires:
+ * another worker's, or one of ours whose answer was lost. */
 static int look_through(struct turn *t, struct error *err)
 {
     int64_t left = 0;
@@ -203,8 +201,7 @@ static int claim_next(struct turn *t, struct error *err)
 
 /* ---- the turn ---- */
 
-/* The order matters: the events of an expired claim must be parked before those that wait behind
- * them. */
+/* The order matters: events of an expired claim are parked before those that wait behind them. */
 static int turn_steps(struct turn *t, struct error *err)
 {
     const struct db_driver *d = t->st->ops->driver;
@@ -237,8 +234,7 @@ static int turn_steps(struct turn *t, struct error *err)
         SQL(put_progress, .consumer = t->consumer, .epoch = t->b->epoch, .n = t->delivered));
 }
 
-/* Makes n turns in a transaction, which is committed only if something was written: otherwise there
- * is nothing to sync. */
+/* Makes n turns in a transaction, and commits only if something was written. */
 static int make_once(struct store *base, struct turn *t, size_t n, struct error *err)
 {
     const struct db_driver *d = base->ops->driver;

@@ -12,8 +12,7 @@
 
 #include "store_sql.h"
 
-/* A statement that waits for a table lock makes other sessions queue behind it, so it does not wait
- * for long. */
+/* Waiting for a table lock makes other sessions queue behind us. */
 #define BRIEFLY "SET STATEMENT lock_wait_timeout = 5 FOR "
 
 /* ---- columns ---- */
@@ -118,9 +117,8 @@ static void add_part(struct buf *b, const struct source *s, const char *r, struc
 
 /* ---- the trigger ---- */
 
-/* A statement that notes which row the event with a number came from: NOTE, the number, NOTED, the
- * source of the number, NOTE_END. Numbers start over if outbox_event is truncated, so the number
- * may have a note already, of another row. */
+/* Notes which row an event came from: NOTE, its number, NOTED, the number's source, NOTE_END. The
+ * number may have a note already, if outbox_event was truncated. */
 #define NOTE "INSERT INTO outbox_adopted_row (nr, source, value) SELECT "
 #define NOTED ", {source}, {id} FROM "
 #define NOTE_END "{key} IS NOT NULL ON DUPLICATE KEY UPDATE value = VALUES(value), had = 0; "
@@ -222,8 +220,7 @@ static int note_copied(const struct source *s, struct error *err)
     return mdb_exec(s->st, "DROP TEMPORARY TABLE " COPYING, err);
 }
 
-/* Makes an event of each unprocessed row. A DATETIME has no time zone: it is taken to be in the
- * server's, the default of sessions. */
+/* Makes an event of each unprocessed row. A DATETIME is taken to be in the server's time zone. */
 static int copy(const struct source *s, bool marked, const char *id_default, int64_t *ret,
                 struct error *err)
 {
@@ -358,8 +355,7 @@ const struct adopt_driver mdb_adopt_driver = {
 
 /* ---- triggers without a definer ---- */
 
-/* Recreates the trigger of the table in a row of lost_adopted, whose other columns are the columns
- * of the fields. */
+/* Recreates a trigger. The other columns of lost_adopted are the columns of the fields. */
 static int renew(struct source *s, const struct db_rows *q, struct error *err)
 {
     bool ok = true, marked;

@@ -21,8 +21,7 @@
 
 /* ---- how to mark ---- */
 
-/* The formats of the mark of a processed row. outbox_marking stores the name, not SQL, which would
- * run with the relay's rights. */
+/* The formats of a mark. outbox_marking stores the name: SQL would run with the relay's rights. */
 enum stamp { STAMP_TIME, STAMP_TRUE, STAMP_SECONDS, STAMP_MS, STAMP_TEXT, STAMP_RFC3339, STAMPS };
 static const struct {
     const char *name, *sql;
@@ -76,8 +75,7 @@ static int read_stamp(const struct source *s, const char *column, enum stamp *re
     return r < 0 ? -1 : 0;
 }
 
-/* Refuses to keep a mark if rows would now be found by a different column than the noted ones,
- * which are not marked yet. */
+/* Refuses to keep a mark if rows, noted by another column, could not be found any more. */
 static int same_key(const struct source *s, struct error *err)
 {
     struct db_rows q;

@@ -142,8 +142,7 @@ static void definers(struct mdb_store *st, const struct doctor_request *req)
             db_text(&q, 1).p, db_text(&q, 0).p);
 }
 
-/* Reports the errors that prevent rows of adopted tables from being marked. Their events are still
- * delivered. */
+/* Reports why rows of adopted tables are not marked. Their events are still delivered. */
 static int marked(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     int r;

@@ -45,8 +45,7 @@ static int target_failed(const struct db_target *t, const struct error *why, str
     return -1;
 }
 
-/* Does not touch the handle if the connection is the caller's: the call may come from another
- * thread. */
+/* On the caller's connection it does not touch the handle: the thread may be another. */
 struct db_rows mdb_target_rows(const struct db_target *t, const struct sql *sql, const void *args,
                                struct error *err)
 {

@@ -245,8 +245,7 @@ void sqlite_file_settle(struct sqlite_store *st)
             st->file.folder = strndup(st->path, (size_t)(slash - st->path) + 1);
     }
 
-    /* We have read from the database, so the log and its index are open, and stay the same while we
-     * are connected. */
+    /* We have read, so the log and its index are open, and stay while we are connected. */
     if (db && !st->file.log) {
         if (look_beside(db, "-wal", &s))
             st->file.log = s.st_ino;
@@ -318,8 +317,7 @@ static bool at_home(struct sqlite_store *st)
     if (same && h->quiet.ino && folder.changed == h->quiet.changed)
         return true;
 
-    /* The folder's time is relied on only if its last change is long enough ago for the next one to
-     * have a different time. */
+    /* The folder's time is relied on only once the next change would have a different one. */
     bool here = is_our_file(st, st->path) && log_at_home(st);
     bool all_known = h->log && h->index;
     h->quiet.ino = 0;
@@ -427,8 +425,7 @@ static int go_over(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* Registers our consumers in a copy from before they were registered, as a restarted relay
- * would. */
+/* Registers our consumers in an older copy, as a restarted relay would. */
 static int register_again(struct sqlite_store *st, struct error *err)
 {
     for (const struct sqlite_registration *m = st->registrations; m; m = m->next) {

@@ -89,8 +89,7 @@ static int make_file(const struct sqlite_store *st, const struct place *at, stru
                    st->base.shown);
 }
 
-/* Refuses a file that another user has created in a world-writable folder. If the folder does not
- * exist, SQLite reports that. */
+/* Refuses another user's file in a world-writable folder. SQLite reports a missing folder. */
 static int check_place(const struct sqlite_store *st, bool create, struct error *err)
 {
     static const char *const beside[] = {"", "-wal", "-shm", "-journal"};
@@ -250,8 +249,7 @@ static int finish_open(struct sqlite_store *st, const struct sqlite_store *from,
     return 0;
 }
 
-/* The path is made absolute, so that it leads to the same file after a chdir, and so that a name
- * like file:x is not taken for a URI. */
+/* An absolute path leads to the same file after a chdir, and file:x is not taken for a URI. */
 static int sqlite_open(const char *url, const struct store_options *opt, struct store **ret,
                        struct error *err)
 {

@@ -83,8 +83,7 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
                    st->base.shown);
 }
 
-/* Runs the missing migrations. It reads the version again under the write lock, since another
- * process may have migrated first. */
+/* Runs the missing migrations. Another process may have migrated before we got the write lock. */
 static int migrate(struct store *base, bool *ret_created, struct error *err)
 {
     int64_t version;

@@ -11,8 +11,7 @@
 
 /* ---- the identity of the outbox ---- */
 
-/* Switches to the outbox that was restored into the file, and fails, so that the caller drops the
- * claims it holds. */
+/* Switches to the outbox that was restored into the file. Fails, so that claims are dropped. */
 static int move_in(struct sqlite_store *st, struct error *err)
 {
     sqlite_identity_read(st);

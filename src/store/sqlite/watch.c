@@ -28,8 +28,7 @@
 
 /* ---- wake-ups ---- */
 
-/* Watches the write-ahead log and its index. IN_ATTRIB reports the deletion of a file that we have
- * open. */
+/* Watches the log and its index. IN_ATTRIB reports the deletion of a file that we have open. */
 static int watch_log(const struct sqlite_store *st, const char *db)
 {
     char path[PATH_SIZE];
@@ -103,8 +102,7 @@ void sqlite_wake_clear(struct store *base)
 
 /* ---- polling ---- */
 
-/* Reads the number of commits by all processes, under the write lock. False: unknown, because there
- * is no log. */
+/* Reads the number of commits by all processes. False: unknown, because there is no log. */
 static bool count_commits(struct sqlite_store *st, uint32_t *ret)
 {
     sqlite3_file *f = NULL;

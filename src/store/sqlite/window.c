@@ -213,8 +213,7 @@ static struct sqlite_window *window_new(const struct claim_request *req)
     return NULL;
 }
 
-/* Returns the handle's window if it is for this request, or a new one. NULL: such a request has
- * none, or memory ran out. */
+/* Returns the handle's window for this request. NULL: it has none, or memory ran out. */
 static struct sqlite_window *window_of(const struct turn *t)
 {
     struct sqlite_store *st = sqlite_of(t->st);
