@@ -8,22 +8,10 @@
 
 /* ---- listing ---- */
 
-/* Reads a row of list_letters; false if memory runs out. */
-static bool read_letter(const struct db_rows *q, struct arena *a, struct dead_letter *d)
-{
-    enum { CONSUMER = EVENT_COLUMN_COUNT, ATTEMPTS, WHY, DEAD_AT, RETRYING };
-    bool ok = db_event_row(q, a, &d->ev);
-    d->consumer = db_copy(q, CONSUMER, a, &ok).p;
-    d->attempts = (int)db_int(q, ATTEMPTS);
-    d->error = db_copy(q, WHY, a, &ok).p;
-    d->dead_at = db_int(q, DEAD_AT);
-    d->retrying = db_int(q, RETRYING) != 0;
-    return ok;
-}
-
 int db_dead(struct store *st, const struct dead_query *query, dead_visit *visit, void *ctx,
             struct error *err)
 {
+    enum { CONSUMER = EVENT_COLUMN_COUNT, ATTEMPTS, WHY, DEAD_AT, RETRYING };
     size_t left = query->limit ? query->limit : SIZE_MAX;
     int64_t seq = store_seq_of(query->id);
     int r = 0, stop = 0;
@@ -32,8 +20,15 @@ int db_dead(struct store *st, const struct dead_query *query, dead_visit *visit,
     struct db_rows q = db_rows(
         st, err, SQL(list_letters, .consumer = query->consumer, .id = query->id, .seq = seq));
     while ((r = db_step(&q, err)) == 1) {
-        struct dead_letter d;
-        if (!read_letter(&q, &a, &d)) {
+        struct dead_letter d = {
+            .attempts = (int)db_int(&q, ATTEMPTS),
+            .dead_at = db_int(&q, DEAD_AT),
+            .retrying = db_int(&q, RETRYING) != 0,
+        };
+        bool ok = db_event_row(&q, &a, &d.ev);
+        d.consumer = db_copy(&q, CONSUMER, &a, &ok).p;
+        d.error = db_copy(&q, WHY, &a, &ok).p;
+        if (!ok) {
             r = err_nomem(err);
             break;
         }

@@ -114,8 +114,11 @@ int db_insert_new(struct store *st, bool *ret_new, struct error *err, const stru
 int db_ask_all(struct store *st, const struct db_question *ask, size_t n, struct db_rows *ret,
                struct error *err)
 {
+    int r = 1;
     if (st->ops->driver->ask_all)
-        return st->ops->driver->ask_all(st, ask, n, ret, err);
+        r = st->ops->driver->ask_all(st, ask, n, ret, err);
+    if (r <= 0)
+        return r;
     for (size_t i = 0; i < n; i++) {
         ret[i] = db_rows(st, err, ask[i].sql, ask[i].args);
         if (ret[i].at)

@@ -258,15 +258,10 @@ static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct e
 
 /* ---- adopting ---- */
 
-/* The change to make once no other session uses the table. */
-struct switching {
-    bool active; /* rows become events from now on */
-    bool copies; /* existing rows become events too */
-};
-
-/* Makes the change. It waits for sessions that have inserted into the table, and those about to
- * insert wait: the rows read afterwards are exactly those that the trigger has not seen. */
-static int switch_over(const struct source *s, struct switching to, int64_t *ret_copied,
+/* Begins or ends the adoption; `copies`: existing rows become events too. It waits for sessions that
+ * have inserted into the table, and those about to insert wait: the rows read afterwards are exactly
+ * those that the trigger has not seen. */
+static int switch_over(const struct source *s, bool active, bool copies, int64_t *ret_copied,
                        struct error *err)
 {
     int64_t ignored = 0;
@@ -275,13 +270,13 @@ static int switch_over(const struct source *s, struct switching to, int64_t *ret
     int r = db_value(s->st, err, &ignored, SQL(lock_adopted, .source = s->name));
     if (r == 0)
         r = db_adopt_forget_mark(s->st, s->name, err);
-    if (r == 0 && to.copies)
+    if (r == 0 && copies)
         r = copy_rows(s, s->req->mark != NULL, ret_copied, err);
-    if (r == 0 && to.active && s->req->mark)
+    if (r == 0 && active && s->req->mark)
         r = mdb_mark_put(s, err);
     if (r == 0)
         r = db_run(s->st, err,
-                   SQL(set_adopted, .source = s->name, .active = to.active, .now = db_now(s->st)));
+                   SQL(set_adopted, .source = s->name, .active = active, .now = db_now(s->st)));
     return db_end(s->st, r, err);
 }
 
@@ -311,12 +306,11 @@ static int adopt_table(const struct source *s, const struct adopted *was, bool c
 {
     if (was->there)
         return change_adoption(s, err);
-    struct switching to = {.active = true, .copies = copies};
     if (db_run(s->st, err, SQL(prepare_adopted, .source = s->name, .mapping = s->mapping.p)) != 0)
         return -1;
     if (make_trigger(s, s->req->mark != NULL, err) != 0)
         return -1;
-    return switch_over(s, to, &ret->copied, err);
+    return switch_over(s, true, copies, &ret->copied, err);
 }
 
 /* If interrupted, the table still counts as marked, so that this can be repeated. */
@@ -333,7 +327,7 @@ static int drop_mark(const struct source *s, struct error *err)
 static int undo_adoption(const struct source *s, bool there, struct error *err)
 {
     int64_t ignored = 0;
-    if (there && switch_over(s, (struct switching){0}, &ignored, err) != 0)
+    if (there && switch_over(s, false, false, &ignored, err) != 0)
         return -1;
     return db_adopt_drop(s, err);
 }

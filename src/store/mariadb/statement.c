@@ -294,18 +294,6 @@ static void note_end(struct mdb_store *st)
         mdb_disconnect(st);
 }
 
-/* Moves to the result of the next statement of a packet. */
-static int next_answer(const struct mdb_store *st, struct error *err)
-{
-    int64_t since = clock_mono(&clock_system);
-    int r = mysql_next_result(st->db);
-    if (r == 0)
-        return 0;
-    if (r > 0)
-        return mdb_fail_since(st, st->db, since, err);
-    return err_set(err, ERR_INTERNAL, "%s: the server did not answer a statement", st->base.shown);
-}
-
 /* Notes the number of rows that a statement without a result set has changed. */
 static void note_changed(struct mdb_store *st)
 {
@@ -318,8 +306,13 @@ static int read_answers(struct mdb_store *st, struct db_rows *ret, size_t n, str
 {
     size_t waited = st->later.n;
     for (size_t i = 0; i < waited + n; i++) {
-        if (i > 0 && next_answer(st, err) != 0)
-            return -1;
+        int64_t since = clock_mono(&clock_system);
+        int next = i > 0 ? mysql_next_result(st->db) : 0;
+        if (next > 0)
+            return mdb_fail_since(st, st->db, since, err);
+        if (next < 0)
+            return err_set(err, ERR_INTERNAL, "%s: the server did not answer a statement",
+                           st->base.shown);
         st->changed = 0;
         if (i < waited)
             note_changed(st);
@@ -449,26 +442,18 @@ int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err)
     return 0;
 }
 
-/* If requested, fetches the events read ahead while it waits. */
+/* If requested, fetches the events read ahead while it waits. Without multi-statements it cannot. */
 static int driver_ask_all(struct store *base, const struct db_question *ask, size_t n,
                           struct db_rows *ret, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
     int r = mdb_connect(st, err);
-    if (r == 0 && st->grouped) {
-        for (size_t i = 0; i < n && r == 0; i++)
-            r = add_statement(st, ask[i].sql, ask[i].args, err);
-        if (r == 0)
-            r = ask_now(st, ret, n, err);
-    } else if (r == 0) { /* multi-statements are off */
-        size_t i = 0;
-        for (; i < n && r == 0; i++) {
-            ret[i] = db_rows(base, err, ask[i].sql, ask[i].args);
-            r = ret[i].at ? 0 : -1;
-        }
-        while (r != 0 && i-- > 0)
-            db_done(&ret[i]);
-    }
+    if (r == 0 && !st->grouped)
+        r = 1;
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = add_statement(st, ask[i].sql, ask[i].args, err);
+    if (r == 0)
+        r = ask_now(st, ret, n, err);
     st->beside = false;
     return r;
 }

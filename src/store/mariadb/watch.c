@@ -118,21 +118,18 @@ static int clear_numbers(struct mdb_store *st, struct error *err)
     return db_end(base, r, err);
 }
 
-static int give_committed(struct mdb_store *st, bool *ret_more, int64_t *ret_next,
-                          struct error *err)
-{
-    if (db_begin(&st->base.store, err) != 0)
-        return -1;
-    int r = assign_seqs(st, ret_more, ret_next, err);
-    return db_end(&st->base.store, r, err);
-}
-
-/* Retries give_committed if a retry can help. */
+/* Assigns seqs in a transaction, and tries again if that can help. */
 static int give_some(struct mdb_store *st, bool *ret_more, int64_t *ret_next, struct error *err)
 {
+    struct store *base = &st->base.store;
     struct error why;
     for (int i = 0; i < TRIES; i++) {
-        if (give_committed(st, ret_more, ret_next, &why) == 0)
+        int r = db_begin(base, &why);
+        if (r == 0) {
+            r = assign_seqs(st, ret_more, ret_next, &why);
+            r = db_end(base, r, &why);
+        }
+        if (r == 0)
             return 0;
         if (why.native == ER_DUP_ENTRY) {
             if (clear_numbers(st, err) != 0)
@@ -204,9 +201,15 @@ static bool connect_wakeup(struct mdb_store *st)
     return false;
 }
 
-/* Sends the query, and does not wait for the result. */
-static bool ask_wakeup(struct mdb_store *st)
+int mdb_wake_fd(struct store *base)
 {
+    struct mdb_store *st = mdb_of(base);
+    if (!connect_wakeup(st))
+        return -1;
+    if (st->wakeup.asked)
+        return mysql_get_socket(st->wakeup.db);
+
+    /* Send the query, without waiting for its result. */
     struct buf b;
     int64_t idle = (clock_mono(&clock_system) - st->wakeup.active) / MS_NS;
     struct sql_wait args = {
@@ -219,19 +222,10 @@ static bool ask_wakeup(struct mdb_store *st)
     mdb_write(st, MDB_QUOTED, &sql_wait, &args, &b);
     st->wakeup.asked = !b.failed && mysql_send_query(st->wakeup.db, b.p, b.n) == 0;
     buf_release(&b);
-    return st->wakeup.asked;
-}
-
-int mdb_wake_fd(struct store *base)
-{
-    struct mdb_store *st = mdb_of(base);
-    if (!connect_wakeup(st))
-        return -1;
-    if (!st->wakeup.asked && !ask_wakeup(st)) {
-        mdb_wakeup_release(st);
-        return -1;
-    }
-    return mysql_get_socket(st->wakeup.db);
+    if (st->wakeup.asked)
+        return mysql_get_socket(st->wakeup.db);
+    mdb_wakeup_release(st);
+    return -1;
 }
 
 /* Reads the result, if it has arrived. */
