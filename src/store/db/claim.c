@@ -225,24 +225,19 @@ static int park_range(struct turn *t, const struct db_claim *e, struct error *er
     return r;
 }
 
-static bool wants(const struct filter *f, const struct db_rows *q)
-{
-    return filter_type(f, db_text(q, 2)) && filter_payload(f, db_text(q, 6));
-}
-
 /* Returns how an event ends that was claimed under the former filter: if the current filter wants
  * it, it is delivered after all. NULL: neither wanted it, or it is in another lane. */
 static const char *end_of(const struct turn *t, int lane, const struct filter *former,
                           const struct db_rows *q)
 {
     if (lane != STORE_ALL_LANES) {
-        uint64_t key = event_key(db_text(q, 3), db_text(q, 4));
-        if (event_lane(key, db_int(q, 0), t->req->lanes) != lane)
+        uint64_t key = event_key(db_text(q, EVENT_AGGREGATE_TYPE), db_text(q, EVENT_AGGREGATE_ID));
+        if (event_lane(key, db_int(q, EVENT_SEQ), t->req->lanes) != lane)
             return NULL;
     }
-    if (wants(t->req->filter, q))
+    if (db_fresh_wants(q, t->req->filter))
         return "delivered";
-    if (wants(former, q))
+    if (db_fresh_wants(q, former))
         return "skipped";
     return NULL;
 }

@@ -4,15 +4,16 @@
  *
  * Another store of this kind needs a struct that begins with struct db_store; a struct db_driver,
  * whose methods say which of them may be NULL; a struct adopt_driver; a struct store_ops with
- * DB_STORE_OPS and the operations that differ (open, close, dup, init, begin, commit, rollback,
- * wake-ups, handlers); a dialect in enum sql_dialect and scripts/statements; and the statements
- * that sql/db lacks or that its dialect has to override. The contract suite tests the result. */
+ * DB_STORE_OPS and the operations that differ (open, close, dup, init, wake-ups, handlers); a
+ * dialect in enum sql_dialect and scripts/statements; and the statements that sql/db lacks or that
+ * its dialect has to override. The contract suite tests the result. */
 #ifndef STORE_DB_DB_H
 #define STORE_DB_DB_H
 
 #include "base/rng.h"
 #include "store/store.h"
 
+struct buf;
 struct held_keys;
 struct adopt_driver;
 struct turn;
@@ -232,13 +233,13 @@ int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct 
               const void *args);
 /* db_later is db_run for a statement whose result is not needed yet. */
 int db_later(struct store *st, struct error *err, const struct sql *sql, const void *args);
-/* db_run_all and db_later_all do so for several statements, up to the first that fails:
+/* DB_RUN_ALL and DB_LATER_ALL do so for several statements, up to the first that fails:
  *     DB_RUN_ALL(st, err, {SQL(forget_sequence)}, {SQL(set_sequence, .top = top)}) */
-#define DB_RUN_ALL(st, err, ...) db_run_all(st, err, (const struct db_question[]){__VA_ARGS__, {0}})
+#define DB_RUN_ALL(st, err, ...) \
+    db_run_all(st, err, false, (const struct db_question[]){__VA_ARGS__, {0}})
 #define DB_LATER_ALL(st, err, ...) \
-    db_later_all(st, err, (const struct db_question[]){__VA_ARGS__, {0}})
-int db_run_all(struct store *st, struct error *err, const struct db_question *all);
-int db_later_all(struct store *st, struct error *err, const struct db_question *all);
+    db_run_all(st, err, true, (const struct db_question[]){__VA_ARGS__, {0}})
+int db_run_all(struct store *st, struct error *err, bool later, const struct db_question *all);
 /* db_insert_new runs an INSERT; *ret_new is false if a row with its key exists. */
 int db_insert_new(struct store *st, bool *ret_new, struct error *err, const struct sql *sql,
                   const void *args);
@@ -324,6 +325,8 @@ int64_t db_page(const struct store *st, int64_t rows);
 int db_schema_version(struct store *st, int64_t *ret, struct error *err);
 int db_schema_known(struct store *st, int64_t *ret, struct error *err);
 int db_schema_check(struct store *st, struct error *err);
+/* db_schema_drops appends a DROP for each object of a kind that a script creates, after a mark. */
+void db_schema_drops(const char *script, const char *mark, const char *kind, struct buf *to);
 /* db_doctor_say reports a finding, whose text is formatted. */
 void db_doctor_say(const struct doctor_request *req, enum finding_level level, const char *name,
                    const char *advice, const char *fmt, ...) __attribute__((format(printf, 5, 6)));

@@ -81,9 +81,6 @@ static int pick(void *ctx, const struct dead_letter *d)
     return 0;
 }
 
-/* An action on one letter, inside a transaction. */
-typedef int act_on(struct store *st, const struct dead_pick *k, struct error *err);
-
 /* Sends a letter back as a parked event, in its consumer's order. */
 static int retry_one(struct store *st, const struct dead_pick *k, struct error *err)
 {
@@ -100,21 +97,15 @@ static int retry_one(struct store *st, const struct dead_pick *k, struct error *
     if (k->first && held_keys_change(st, k->consumer, err) != 0)
         return -1;
     held_keys_forget(st, k->consumer); /* the set may be older than another handle's change */
-    if (db_run(st, err,
-               SQL(park_letter, .consumer = k->consumer, .seq = k->seq, .key = order_key,
-                   .now = now)) != 0)
-        return -1;
-    return db_run(st, err, SQL(mark_retrying, .consumer = k->consumer, .seq = k->seq));
+    return DB_RUN_ALL(
+        st, err,
+        {SQL(park_letter, .consumer = k->consumer, .seq = k->seq, .key = order_key, .now = now)},
+        {SQL(mark_retrying, .consumer = k->consumer, .seq = k->seq)});
 }
 
-static int drop_one(struct store *st, const struct dead_pick *k, struct error *err)
-{
-    return db_run(st, err, SQL(drop_letter, .consumer = k->consumer, .seq = k->seq));
-}
-
-/* Acts on every letter that the query selects, in one transaction. */
-static int for_picked(struct store *st, const struct dead_query *query, act_on *act, int64_t *ret_n,
-                      struct error *err)
+/* Sends back or drops every letter that the query selects, in one transaction. */
+static int end_letters(struct store *st, const struct dead_query *query, bool retry, int64_t *ret_n,
+                       struct error *err)
 {
     struct picked l = {0};
     if (db_begin(st, err) != 0)
@@ -122,8 +113,13 @@ static int for_picked(struct store *st, const struct dead_query *query, act_on *
     int r = db_dead(st, query, pick, &l, err);
     if (r == 0 && l.failed)
         r = err_nomem(err);
-    for (size_t i = 0; i < l.n && r == 0; i++)
-        r = act(st, &l.p[i], err);
+    for (size_t i = 0; i < l.n && r == 0; i++) {
+        const struct dead_pick *k = &l.p[i];
+        if (retry)
+            r = retry_one(st, k, err);
+        else
+            r = db_run(st, err, SQL(drop_letter, .consumer = k->consumer, .seq = k->seq));
+    }
     r = db_end(st, r, err);
     free(l.p);
     if (r != 0)
@@ -136,13 +132,13 @@ static int for_picked(struct store *st, const struct dead_query *query, act_on *
 int db_dead_retry(struct store *st, const struct dead_query *query, int64_t *ret_n,
                   struct error *err)
 {
-    return for_picked(st, query, retry_one, ret_n, err);
+    return end_letters(st, query, true, ret_n, err);
 }
 
 int db_dead_drop(struct store *st, const struct dead_query *query, int64_t *ret_n,
                  struct error *err)
 {
-    return for_picked(st, query, drop_one, ret_n, err);
+    return end_letters(st, query, false, ret_n, err);
 }
 
 int db_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_waited,

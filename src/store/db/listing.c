@@ -142,7 +142,6 @@ static int count_fresh(struct backlog *b, struct error *err)
 
 /* A fresh claim. */
 struct range {
-    int64_t epoch;
     int lane;
     int64_t from, to;
     bool live;
@@ -168,36 +167,24 @@ static int count_range(struct backlog *b, const struct range *c, struct error *e
     return r;
 }
 
-/* Moves *c to the next fresh claim. 1: done; 0: there is none left; -1: it failed. */
-static int next_range(struct backlog *b, struct range *c, struct error *err)
-{
-    struct db_rows q;
-    int r = db_row(b->st, &q, err,
-                   SQL(next_claim, .consumer = b->spec->name, .epoch = c->epoch, .now = b->now));
-    if (r <= 0)
-        return r;
-    *c = (struct range){
-        .epoch = db_int(&q, 0),
-        .lane = (int)db_int(&q, 1),
-        .from = db_int(&q, 2),
-        .to = db_int(&q, 3),
-        .live = db_int(&q, 4) != 0,
-    };
-    db_done(&q);
-    return 1;
-}
-
 static int count_claims(struct backlog *b, struct error *err)
 {
-    struct range c = {.epoch = -1};
+    const char *name = b->spec->name;
+    int64_t epoch = -1;
+    struct db_rows q;
     int r;
-    while ((r = next_range(b, &c, err)) == 1)
+    while ((r = db_row(b->st, &q, err,
+                       SQL(next_claim, .consumer = name, .epoch = epoch, .now = b->now))) == 1) {
+        struct range c = {(int)db_int(&q, 1), db_int(&q, 2), db_int(&q, 3), db_int(&q, 4) != 0};
+        epoch = db_int(&q, 0);
+        db_done(&q);
         if (count_range(b, &c, err) != 0)
             return -1;
+    }
     if (r < 0)
         return -1;
     if (db_value(b->st, err, &b->parked_inflight,
-                 SQL(count_parked_in_flight, .consumer = b->spec->name, .now = b->now)) != 0)
+                 SQL(count_parked_in_flight, .consumer = name, .now = b->now)) != 0)
         return -1;
     b->inflight += b->parked_inflight;
     return 0;

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/buf.h"
 #include "base/text.h"
 #include "store/db/db.h"
 #include "store_sql.h"
@@ -49,6 +50,18 @@ int db_schema_check(struct store *st, struct error *err)
             "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`",
             db_of(st)->shown, (long long)version);
     return 0;
+}
+
+void db_schema_drops(const char *script, const char *mark, const char *kind, struct buf *to)
+{
+    static const char unless[] = "IF NOT EXISTS ";
+    const char *p = script;
+    while ((p = strstr(p, mark))) {
+        p += strlen(mark);
+        if (strncmp(p, unless, strlen(unless)) == 0)
+            p += strlen(unless);
+        buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
+    }
 }
 
 /* ---- doctor ---- */

@@ -69,20 +69,15 @@ int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct 
     return 0;
 }
 
-int db_run_all(struct store *st, struct error *err, const struct db_question *all)
+int db_run_all(struct store *st, struct error *err, bool later, const struct db_question *all)
 {
-    for (; all->sql; all++)
-        if (db_run(st, err, all->sql, all->args) != 0)
-            return -1;
-    return 0;
-}
-
-int db_later_all(struct store *st, struct error *err, const struct db_question *all)
-{
-    for (; all->sql; all++)
-        if (db_later(st, err, all->sql, all->args) != 0)
-            return -1;
-    return 0;
+    int r = 0;
+    for (; r == 0 && all->sql; all++)
+        if (later)
+            r = db_later(st, err, all->sql, all->args);
+        else
+            r = db_run(st, err, all->sql, all->args);
+    return r;
 }
 
 int db_later(struct store *st, struct error *err, const struct sql *sql, const void *args)
@@ -311,17 +306,19 @@ int db_savepoint(struct store *base, enum savepoint what, struct error *err)
     static const char ended[] = "the transaction was ended by a handler";
     const struct db_driver *d = base->ops->driver;
     struct db_store *st = db_of(base);
-    int depth = st->savepoints + (what == SAVEPOINT_SET ? 1 : 0), r = 0;
+    int depth = st->savepoints, r = 0;
     char set[64], undo[64], release[64];
     struct error why;
     if (base->ops->tx_state(base) == TX_GONE)
         return err_set(err, ERR_MISUSE, ended);
-    snprintf(set, sizeof set, "SAVEPOINT outbox_handler_%d", depth);
+    snprintf(set, sizeof set, "SAVEPOINT outbox_handler_%d", depth + 1);
     snprintf(undo, sizeof undo, "ROLLBACK TO SAVEPOINT outbox_handler_%d", depth);
     snprintf(release, sizeof release, "RELEASE SAVEPOINT outbox_handler_%d", depth);
     if (what == SAVEPOINT_SET) {
-        st->savepoints += d->exec(base, set, err) == 0 ? 1 : 0;
-        return st->savepoints == depth ? 0 : -1;
+        if (d->exec(base, set, err) != 0)
+            return -1;
+        st->savepoints++;
+        return 0;
     }
 
     st->own_commit = false;

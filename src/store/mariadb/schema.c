@@ -158,16 +158,6 @@ int mdb_init(struct store *base, bool *ret_created, struct error *err)
 
 /* ---- the script itself ---- */
 
-/* Appends a DROP for each object of a kind that a script creates, dependent objects first. */
-static void drop_made(const char *script, const char *mark, const char *kind, struct buf *to)
-{
-    const char *p = script;
-    while ((p = strstr(p, mark))) {
-        p += strlen(mark);
-        buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
-    }
-}
-
 int mdb_ddl(const struct ddl_request *req, struct error *err)
 {
     if (req->url) {
@@ -187,12 +177,12 @@ int mdb_ddl(const struct ddl_request *req, struct error *err)
              "('schema_version', '%d');\n",
              hash, MDB_SCHEMA_VERSION);
 
-    drop_made(mdb_functions[0], "INVOKER VIEW ", "VIEW", req->down);
-    drop_made(mdb_functions[0], "OR REPLACE PROCEDURE ", "PROCEDURE", req->down);
-    drop_made(mdb_functions[0], "OR REPLACE FUNCTION ", "FUNCTION", req->down);
+    db_schema_drops(mdb_functions[0], "INVOKER VIEW ", "VIEW", req->down);
+    db_schema_drops(mdb_functions[0], "OR REPLACE PROCEDURE ", "PROCEDURE", req->down);
+    db_schema_drops(mdb_functions[0], "OR REPLACE FUNCTION ", "FUNCTION", req->down);
     buf_adds(req->down, "DROP TABLE IF EXISTS outbox_guard;\n"); /* references outbox_event */
     for (int i = 0; i < MDB_SCHEMA_VERSION; i++)
-        drop_made(mdb_schema[i], "CREATE TABLE IF NOT EXISTS ", "TABLE", req->down);
+        db_schema_drops(mdb_schema[i], "CREATE TABLE ", "TABLE", req->down);
 
     bool failed = req->up->failed || req->down->failed;
     return failed ? err_nomem(err) : 0;

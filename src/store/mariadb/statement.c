@@ -129,23 +129,21 @@ static int64_t rows_number(const struct mdb_rows *q, int col)
     return q->row[col] ? strtoll(q->row[col], NULL, 10) : 0;
 }
 
-/* Finds the place of the row; false if it has none. */
-static bool find_place(struct mdb_rows *q)
-{
-    int64_t nr = rows_number(q, 0);
-    while (q->place < q->n_places && q->places[q->place].nr < nr)
-        q->place++;
-    return q->place < q->n_places && q->places[q->place].nr == nr;
-}
-
-/* All rows are on the client already. */
+/* All rows are on the client already. A row without a place is skipped. */
 static int driver_step(struct db_rows *at, struct error *err)
 {
     struct mdb_rows *q = at->at;
+    bool placed = false;
     (void)err;
-    do
-        q->row = q->res ? mysql_fetch_row(q->res) : NULL;
-    while (q->row && q->places && !find_place(q));
+    while (q->res && !placed) {
+        q->row = mysql_fetch_row(q->res);
+        if (!q->row)
+            break;
+        int64_t nr = rows_number(q, 0);
+        while (q->place < q->n_places && q->places[q->place].nr < nr)
+            q->place++;
+        placed = !q->places || (q->place < q->n_places && q->places[q->place].nr == nr);
+    }
     if (!q->row) {
         mdb_rows_free(q);
         return 0;

@@ -35,32 +35,16 @@ void sqlite_identity_read(struct sqlite_store *st)
 
 /* ---- creating and dropping ---- */
 
-/* Appends a DROP for each object of a kind that a migration creates. IF EXISTS covers
- * those that a later migration renamed or dropped. */
-static void drop_made(const char *kind, struct buf *to)
-{
-    static const char unless[] = "IF NOT EXISTS ";
-    char mark[32];
-    int n_mark = snprintf(mark, sizeof mark, "\nCREATE %s ", kind);
-    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++) {
-        const char *p = sqlite_schema[i];
-        while ((p = strstr(p, mark))) {
-            p += n_mark;
-            if (strncmp(p, unless, strlen(unless)) == 0)
-                p += strlen(unless);
-            buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
-        }
-    }
-}
-
 int sqlite_ddl(const struct ddl_request *req, struct error *err)
 {
     if (req->url && sqlite_url_check(req->url, err) != 0)
         return -1;
     for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++)
         buf_adds(req->up, sqlite_schema[i]);
-    drop_made("VIEW", req->down);
-    drop_made("TABLE", req->down);
+    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++)
+        db_schema_drops(sqlite_schema[i], "\nCREATE VIEW ", "VIEW", req->down);
+    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++)
+        db_schema_drops(sqlite_schema[i], "\nCREATE TABLE ", "TABLE", req->down);
 
     bool failed = req->up->failed || req->down->failed;
     return failed ? err_nomem(err) : 0;

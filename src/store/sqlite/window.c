@@ -182,23 +182,30 @@ static bool is_for(const struct sqlite_window *w, const struct claim_request *re
     return strcmp(w->events, events) == 0 && strcmp(w->where, where) == 0;
 }
 
-static void window_free(struct sqlite_window *w)
+void sqlite_window_forget(struct sqlite_store *st)
 {
+    struct sqlite_window *w = st->window;
+    if (!w)
+        return;
     drop_all(w);
     arena_release(&w->a);
     free(w);
-}
-
-void sqlite_window_forget(struct sqlite_store *st)
-{
-    if (st->window)
-        window_free(st->window);
     st->window = NULL;
 }
 
-static struct sqlite_window *window_new(const struct claim_request *req)
+/* Returns the handle's window for this request. NULL: it has none, or memory ran out. */
+static struct sqlite_window *window_of(const struct turn *t)
 {
-    struct sqlite_window *w = calloc(1, sizeof *w);
+    struct sqlite_store *st = sqlite_of(t->st);
+    const struct claim_request *req = t->req;
+    bool of_use = req->lanes > 1 && req->lanes <= LANES_MAX;
+    if (!of_use)
+        return NULL;
+    if (st->window && is_for(st->window, req))
+        return st->window;
+    sqlite_window_forget(st);
+    st->window = calloc(1, sizeof *st->window);
+    struct sqlite_window *w = st->window;
     if (!w)
         return NULL;
     const char *events = req->events ? req->events : "", *where = req->where ? req->where : "";
@@ -207,23 +214,8 @@ static struct sqlite_window *window_new(const struct claim_request *req)
     w->where = arena_bytes(&w->a, where, strlen(where));
     w->n_lanes = req->lanes;
     w->lanes = ~UINT64_C(0);
-    if (w->consumer && w->events && w->where)
-        return w;
-    window_free(w);
-    return NULL;
-}
-
-/* Returns the handle's window for this request. NULL: it has none, or memory ran out. */
-static struct sqlite_window *window_of(const struct turn *t)
-{
-    struct sqlite_store *st = sqlite_of(t->st);
-    bool of_use = t->req->lanes > 1 && t->req->lanes <= LANES_MAX;
-    if (!of_use)
-        return NULL;
-    if (st->window && !is_for(st->window, t->req))
+    if (!w->consumer || !w->events || !w->where)
         sqlite_window_forget(st);
-    if (!st->window)
-        st->window = window_new(t->req);
     return st->window;
 }
 
