@@ -1,5 +1,5 @@
--- consumers.sql: registering, changing, listing and removing consumers, the settings they had, their
--- backlog and their health, at a bounded cost.
+-- consumers.sql: registering, changing, listing and removing consumers, the settings they had, and
+-- their backlog and health, at a bounded cost.
 
 -- is_registered: whether a consumer of this name exists.
 SELECT 1 FROM outbox_consumer WHERE name = :consumer;

@@ -584,9 +584,9 @@ struct topics {
 /* store_topics_add adds events found. The type is copied. */
 int store_topics_add(struct topics *t, const struct topic_find *f, struct error *err);
 
-/* store_topics_end gives *g its types, most frequent first. all[place] is the total where the sample
- * covered only part of the events; 0: it covered all of them. A type's share of the sample is then
- * taken as its share of the total. */
+/* store_topics_end gives *g its types, most frequent first. all[place] is the total where the
+ * sample covered only part of the events; 0: it covered all of them. A type's share of the sample
+ * is then taken as its share of the total. */
 int store_topics_end(struct topics *t, const int64_t all[TOPIC_PLACES], struct consumer_gauge *g,
                      struct error *err);
 

@@ -40,7 +40,7 @@ class Statements(unittest.TestCase):
         self.assertIn('"SELECT \':a\' FROM \\1outbox_t WHERE x = ? AND y = ? OR z = ?", twice_mariadb, 3', self.source.read_text())
         self.assertEqual(self.source.read_text().count('{"b", \'s\''), 2)
 
-    def test_parameters_that_are_not_declared_have_the_types_of_their_names(self):
+    def test_undeclared_parameters_have_the_types_of_their_names(self):
         self.assertEqual(self.make(DROP.replace(" (consumer text, epoch int)", "")).returncode, 0)
         self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n};", self.header.read_text())
         self.assertIn("drop_claim: no type is known for epoc", self.make("-- drop_claim: it is over.\nDELETE FROM c WHERE e = :epoc;\n").stderr)

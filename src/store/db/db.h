@@ -130,8 +130,8 @@ struct db_driver {
      * changed any. */
     int64_t (*changed)(struct store *);
     bool (*wrote)(struct store *);
-    /* ask_all starts up to DB_TOGETHER statements in one round trip; 1: it cannot now; NULL: running
-     * them one by one costs the same. On failure there are no rows in ret. */
+    /* ask_all starts up to DB_TOGETHER statements in one round trip; 1: it cannot now; NULL:
+     * running them one by one costs the same. On failure there are no rows in ret. */
     int (*ask_all)(struct store *, const struct db_question *ask, size_t n, struct db_rows *ret,
                    struct error *);
     /* later defers a statement whose result is not needed: it is sent with the next query of the

@@ -360,7 +360,7 @@ void db_snapshot_end(struct store *st, bool own)
 
 int db_give_numbers(struct store *st, struct error *err)
 {
-    /* Inside a transaction there is nothing to do: events committed before it have their numbers. */
+    /* In a transaction there is nothing to do: events committed before it have their numbers. */
     if (!st->ops->driver->number || db_of(st)->in_tx)
         return 0;
     return st->ops->driver->number(st, err);

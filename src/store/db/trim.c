@@ -41,8 +41,8 @@ static int note_sample(struct store *st, const char *name, int64_t floor, int64_
     return db_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
-/* Reads what the consumers still need, and sets o->floor and o->past; `pin` describes what holds the
- * floor. note: take samples. */
+/* Reads what the consumers still need, and sets o->floor and o->past; `pin` describes what holds
+ * the floor. note: take samples. */
 static int find_past(struct store *st, struct arena *a, bool note, struct old *o, char *pin,
                      struct error *err)
 {

@@ -258,9 +258,9 @@ static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct e
 
 /* ---- adopting ---- */
 
-/* Begins or ends the adoption; `copies`: existing rows become events too. It waits for sessions that
- * have inserted into the table, and those about to insert wait: the rows read afterwards are exactly
- * those that the trigger has not seen. */
+/* Begins or ends the adoption; `copies`: existing rows become events too. It waits for sessions
+ * that have inserted into the table, and those about to insert wait: the rows read afterwards are
+ * exactly those that the trigger has not seen. */
 static int switch_over(const struct source *s, bool active, bool copies, int64_t *ret_copied,
                        struct error *err)
 {

@@ -168,8 +168,8 @@ struct row {
     enum seen seen;
 };
 
-/* A table whose rows are marked. (1) source has the columns of the key and of the mark, which is its
- * F_PROCESSED. (2) rows are sorted by their keys. */
+/* A table whose rows are marked. (1) source has the columns of the key and of the mark, which is
+ * its F_PROCESSED. (2) rows are sorted by their keys. */
 struct table {
     struct mdb_store *st;
     struct source source;

@@ -440,7 +440,7 @@ int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err)
     return 0;
 }
 
-/* If requested, fetches the events read ahead while it waits. Without multi-statements it cannot. */
+/* If requested, fetches the events read ahead meanwhile. Without multi-statements it cannot. */
 static int driver_ask_all(struct store *base, const struct db_question *ask, size_t n,
                           struct db_rows *ret, struct error *err)
 {
