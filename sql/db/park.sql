@@ -55,8 +55,9 @@ UPDATE outbox_parked SET claim = NULL, attempts = :attempts
 -- unpark_delivered: the rows left in the claim after all other outcomes were delivered.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch @and_taken@;
 
--- is_handled (handler str, key str): whether the handler has handled the key.
-SELECT 1 FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
+-- handled_hash (handler str, key str): the hash of the payload that the handler handled under this
+-- key; see emit.sql of SQLite for main.
+SELECT hash FROM main.outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
 
 -- list_letters: each restriction is optional; id is NULL for all.
 SELECT @letter_columns@, consumer, attempts, error, dead_at, retrying FROM outbox_dead

@@ -26,10 +26,6 @@ SELECT e.id, e.type = :type AND e.aggregate_type <=> :aggregate_type
              AND e.aggregate_id <=> :aggregate_id AND e.payload = :payload
   FROM outbox_event e WHERE e.idempotency_key = :key LOCK IN SHARE MODE;
 
--- handled_hash (handler str, key str): the hash of the payload that the handler handled under this
--- key.
-SELECT hash FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
-
 -- put_handled (handler str, key str, hash int, now int): changes no row if the key was there. It
 -- commits together with the effect.
 INSERT INTO outbox_handled (handler, `key`, hash, at) VALUES (:handler, :key, :hash, :now);

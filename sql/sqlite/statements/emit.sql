@@ -23,10 +23,6 @@ SELECT i.event_id, i.hash = :hash FROM main.outbox_idempotency i WHERE i.key = :
 -- event is deleted by hand.
 INSERT INTO main.outbox_idempotency (key, event_id, hash, at) VALUES (:key, :id, :hash, :now);
 
--- handled_hash (handler str, key str): the hash of the payload that the handler handled under this
--- key.
-SELECT hash FROM main.outbox_handled WHERE handler = :handler AND key = :key;
-
 -- put_handled (handler str, key str, hash int, now int): changes no row if the key is recorded
 -- already. The record commits together with the effect.
 INSERT INTO main.outbox_handled (handler, key, hash, at) VALUES (:handler, :key, :hash, :now)

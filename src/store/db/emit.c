@@ -139,11 +139,12 @@ int db_handle_once(struct store *st, void *foreign, struct str handler, struct s
 int db_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err)
 {
     for (size_t i = 0; i < n; i++) {
-        int64_t found = 0;
-        if (db_value(st, err, &found, SQL(is_handled, .handler = k[i].handler, .key = k[i].key)) !=
-            0)
+        struct db_rows q;
+        int r = db_row(st, &q, err, SQL(handled_hash, .handler = k[i].handler, .key = k[i].key));
+        if (r < 0)
             return -1;
-        ret[i] = found != 0;
+        ret[i] = r == 1;
+        db_done(&q);
     }
     return 0;
 }
