@@ -218,8 +218,7 @@ static int insert_event(const struct db_target *t, const struct new_event *ev,
         return run_insert(t, &st->insert_plain, id, err, &sql_insert_plain, &row);
     }
 
-    /* insert_event has the same arguments, except for the last. */
-    struct sql_insert_event_at row = {
+    struct sql_insert_event row = {
         .type = ev->type,
         .aggregate_type = ev->aggregate_type,
         .aggregate_id = ev->aggregate_id,
@@ -232,8 +231,11 @@ static int insert_event(const struct db_target *t, const struct new_event *ev,
     };
     if (by_server)
         return run_insert(t, &st->insert, id, err, &sql_insert_event, &row);
-    row.now = clock_wall(db_of(t->st)->opt.clock);
-    return run_insert(t, NULL, id, err, &sql_insert_event_at, &row);
+    struct sql_insert_event_at timed = {
+        row.type,    row.aggregate_type, row.aggregate_id, row.version,         row.payload,
+        row.headers, row.tenant,         row.not_before,   row.idempotency_key, 0};
+    timed.now = clock_wall(db_of(t->st)->opt.clock);
+    return run_insert(t, NULL, id, err, &sql_insert_event_at, &timed);
 }
 
 /* Inserts the event, or finds the event with its key. If a statement fails, the server undoes only
