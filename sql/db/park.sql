@@ -1,5 +1,5 @@
--- park.sql: records the end of a claim, and parks events: they wait for a retry, for their time, or
--- behind another event of their key.
+-- park.sql: parked events, which wait for a retry, for their time, or behind another event of their
+-- key; and dead letters.
 
 -- @letter_columns@: a whole event of a dead letter.
 seq, id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, created_at,
@@ -9,39 +9,76 @@ not_before, idempotency_key;
 -- then read the keys of parked events again.
 UPDATE outbox_consumer SET parked_stamp = :stamp WHERE name = :consumer;
 
--- go_behind (consumer text, seq int): an event that was due now waits behind another of its key,
--- which a take-over has parked since.
+-- park: an event that waits behind another of its key has no due time. failed_at 0: it did not fail
+-- now. Without an error, the recorded failure stays.
+INSERT INTO outbox_parked (consumer, seq, `key`, attempts, due_at, crashes, `delayed`, error,
+                           failed_at, failing_since, wait, proven)
+SELECT :consumer, :seq, :key, :attempts,
+       CASE WHEN :key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b @by_key@
+                                        WHERE b.consumer = :consumer AND b.`key` = :key
+                                          AND b.seq < :seq) THEN NULL ELSE :due_at END,
+       :crashes, :delayed, :error, nullif(:failed_at, 0), nullif(:failed_at, 0), :wait, :proven
+  FROM DUAL WHERE 1
+    ON CONFLICT (consumer, seq) DO UPDATE SET
+       attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
+       crashes = excluded.crashes, `delayed` = excluded.`delayed`, claim = NULL,
+       error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at),
+       failing_since = coalesce(failing_since, excluded.failing_since),
+       proven = greatest(proven, excluded.proven);
+
+-- go_behind: an event that was due waits behind another of its key, parked since.
 UPDATE outbox_parked SET due_at = NULL WHERE consumer = :consumer AND seq = :seq;
 
--- unpark (consumer text, seq int): the event has ended.
+-- unpark: the event has ended.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND seq = :seq;
 
--- bury (consumer text, seq int, attempts int, error text, now int): a dead letter copies the whole
--- event, because it outlives it.
+-- bury: a dead letter copies the whole event, because it outlives it.
 INSERT INTO outbox_dead (consumer, @letter_columns@, attempts, error, dead_at)
 SELECT :consumer, @event_columns@, :attempts, :error, :now FROM @events@ WHERE seq = :seq
     ON CONFLICT (consumer, seq) DO UPDATE SET
        attempts = excluded.attempts, error = excluded.error, dead_at = excluded.dead_at,
        retrying = 0;
 
--- bury_again (consumer text, seq int, attempts int, error text, now int): when a letter that was
--- sent back fails after its event was trimmed, the letter's own row is the only copy.
+-- bury_again: once its event is trimmed, the row of a letter that was sent back is the only copy.
 UPDATE outbox_dead SET attempts = :attempts, error = :error, dead_at = :now, retrying = 0
  WHERE consumer = :consumer AND seq = :seq AND retrying = 1;
 
--- put_receipt (consumer text, seq int, event_id str, sink_id text, now int): records the sink's own
--- id of an event, so that operators can find it there.
+-- put_receipt: records the sink's own id of an event, so that operators can find it there.
 INSERT INTO outbox_receipt (consumer, seq, event_id, sink_id, at)
 VALUES (:consumer, :seq, :event_id, :sink_id, :now)
     ON CONFLICT (consumer, seq) DO UPDATE SET sink_id = excluded.sink_id, at = excluded.at;
 
--- put_back (consumer text, seq int, attempts int): an event of a parked claim was not tried.
+-- put_back: an event of a parked claim was not tried.
 UPDATE outbox_parked SET claim = NULL, attempts = :attempts
  WHERE consumer = :consumer AND seq = :seq;
 
--- unpark_delivered (consumer text, epoch int): the rows left in the claim after all other outcomes:
--- their events were delivered.
+-- unpark_delivered: the rows left in the claim after all other outcomes were delivered.
 DELETE FROM outbox_parked WHERE consumer = :consumer AND claim = :epoch @and_taken@;
 
--- is_handled (handler str, key str): whether the handler has handled the key.
-SELECT 1 FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
+-- handled_hash (handler str, key str): the hash of the payload that the handler handled under this
+-- key; see emit.sql of SQLite for main.
+SELECT hash FROM main.outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
+
+-- list_letters: each restriction is optional; id is NULL for all.
+SELECT @letter_columns@, consumer, attempts, error, dead_at, retrying FROM outbox_dead
+ WHERE (:consumer IS NULL OR consumer = :consumer)
+   AND (:id IS NULL OR id = :id OR seq = :seq)
+ ORDER BY consumer, seq;
+
+-- ordering_of: the consumer's order: what a letter that is sent back must wait for.
+SELECT ordering FROM outbox_consumer WHERE name = :consumer FOR UPDATE;
+
+-- park_letter: sends a letter back, with no attempt used and due at once.
+INSERT IGNORE INTO outbox_parked (consumer, seq, `key`, attempts, due_at)
+VALUES (:consumer, :seq, :key, 0, :now);
+
+-- mark_retrying: the letter stays until its event is delivered or dies again.
+UPDATE outbox_dead SET retrying = 1 WHERE consumer = :consumer AND seq = :seq;
+
+-- drop_letter: an operator drops the event.
+DELETE FROM outbox_dead WHERE consumer = :consumer AND seq = :seq;
+
+-- retry_now: makes an event due, unless it waits behind another or for its not_before.
+UPDATE outbox_parked SET due_at = least(due_at, :now)
+ WHERE consumer = :consumer AND seq = :seq AND claim IS NULL AND due_at IS NOT NULL
+   AND NOT `delayed`;

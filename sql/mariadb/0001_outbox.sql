@@ -217,8 +217,7 @@ CREATE TABLE IF NOT EXISTS outbox_receipt (
     KEY at (at)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- High-water marks: the last id in each stream that a consumer has written to; for Redis it is
--- hi-lo.
+-- High-water marks: the last id that a consumer has written to each stream.
 CREATE TABLE IF NOT EXISTS outbox_mark (
     stream   VARBINARY(1025) NOT NULL,
     consumer VARCHAR(63) NOT NULL,
@@ -241,9 +240,7 @@ CREATE TABLE IF NOT EXISTS outbox_setting (
     PRIMARY KEY (consumer, generation)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- How single events ended for a consumer, where positions and filters do not determine it: a row per dropped dead letter, and
--- for the few events held by a worker that vanished while the filter changed. Both are rare, and the row is deleted with its
--- event.
+-- How single events ended for a consumer, where positions and filters do not determine it.
 CREATE TABLE IF NOT EXISTS outbox_ended (
     seq      BIGINT NOT NULL,
     consumer VARCHAR(63) NOT NULL,
@@ -251,10 +248,7 @@ CREATE TABLE IF NOT EXISTS outbox_ended (
     PRIMARY KEY (seq, consumer)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Former filters of a consumer, each with the position of every lane when it was replaced: the
--- filter applied to the events handed out before. n grows; the first row that covers an event
--- decides. low and high: the least and the greatest of the positions. epoch: claims up to it were
--- made under this filter.
+-- Former filters of a consumer, as in the schema for SQLite.
 CREATE TABLE IF NOT EXISTS outbox_former_filter (
     consumer  VARCHAR(63) NOT NULL,
     n         BIGINT NOT NULL,
@@ -269,8 +263,7 @@ CREATE TABLE IF NOT EXISTS outbox_former_filter (
     PRIMARY KEY (consumer, n, lane)
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin;
 
--- Samples record when a consumer passed an event: at that time it was done with every event up to seq. Trimming takes one now
--- and then, and deletes those no longer needed. Losing samples keeps events longer, and never deletes one too early.
+-- Samples record when a consumer was done with every event up to seq, as in SQLite.
 CREATE TABLE IF NOT EXISTS outbox_passed (
     consumer VARCHAR(63) NOT NULL,
     seq      BIGINT NOT NULL,
@@ -300,7 +293,7 @@ CREATE TABLE IF NOT EXISTS outbox_marking (
     mark     VARCHAR(64) NOT NULL,      -- the column that is set; '': marking is about to end
     stamp    VARCHAR(16) NOT NULL,      -- the format of its value, see stamps in src/store/mariadb/adopt_mark.c
     row_key  VARCHAR(64) NOT NULL,      -- the column that identifies a row
-    key_kind VARCHAR(16) NOT NULL,      -- how its values are written
+    key_type VARCHAR(64) NOT NULL,      -- the data type of that column
     error    TEXT,                      -- why rows are not marked
     error_at BIGINT,                    -- since when
     KEY consumer (consumer)

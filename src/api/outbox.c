@@ -9,7 +9,7 @@
 #include "base/num.h"
 #include "base/text.h"
 #include "extra/streams/stream_reader.h"
-#include "store/handle.h"
+#include "store/store.h"
 
 _Static_assert(sizeof(struct outbox_error) == sizeof(struct error), "struct error is ABI");
 _Static_assert((int)OUTBOX_INTERNAL == (int)ERR_INTERNAL &&
@@ -239,7 +239,7 @@ OUTBOX_API int outbox_emit_pg(outbox *ob, struct pg_conn *db, const outbox_messa
 OUTBOX_API int outbox_emit_mariadb(outbox *ob, struct st_mysql *db, const outbox_message *m,
                                    outbox_receipt *ret, outbox_error *err)
 {
-    if (!db || !mdb_is(ob->st))
+    if (!db || !store_is(ob->st, "mariadb"))
         return err_set(err_of(err), ERR_MISUSE,
                        "outbox_emit_mariadb needs a connection, and an outbox in MariaDB");
     return emit_message(ob, db, m, ret, NULL, err_of(err));

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "api/api_impl.h"
-#include "store/handle.h"
+#include "store/store.h"
 
 /* Returns the event. Its strings end with a NUL, and an absent one is NULL. */
 static const struct event *event_of(const outbox_event *ev)
@@ -202,7 +202,7 @@ OUTBOX_API int outbox_handle_once_mariadb(outbox *ob, struct st_mysql *db, const
                                           const char *key, const char *payload, size_t size,
                                           int *ret_first, outbox_error *err)
 {
-    if (!db || !mdb_is(ob->st))
+    if (!db || !store_is(ob->st, "mariadb"))
         return err_set(err_of(err), ERR_MISUSE,
                        "outbox_handle_once_mariadb needs a connection, and an outbox in MariaDB");
     return handle_once(ob->st, db, handler, key, payload, size, ret_first, err_of(err));

@@ -137,6 +137,17 @@ void *arena_zalloc(struct arena *a, size_t count, size_t size)
     return p;
 }
 
+void *arena_grow(struct arena *a, void *list, size_t n, size_t size)
+{
+    bool full = (n & (n - 1)) == 0;
+    if (!full)
+        return list;
+    void *larger = arena_zalloc(a, n > 0 ? 2 * n : 1, size);
+    if (larger && n > 0)
+        memcpy(larger, list, n * size);
+    return larger;
+}
+
 char *arena_raw(struct arena *a, size_t n)
 {
     return arena_take(a, n, 1);

@@ -37,6 +37,12 @@ void *arena_zalloc(struct arena *a, size_t count, size_t size) __attribute__((wa
 /* arena_raw returns n bytes for text, neither aligned nor zeroed; NULL as for arena_alloc. */
 char *arena_raw(struct arena *a, size_t n) __attribute__((warn_unused_result));
 
+/* arena_grow makes room for one more element, zeroed, after the n elements of a list that has grown
+ * this way only (NULL if n is 0). It returns the list, which may have moved; NULL as for
+ * arena_alloc. The capacity doubles whenever n is a power of two and is not stored. */
+void *arena_grow(struct arena *a, void *list, size_t n, size_t size)
+    __attribute__((warn_unused_result));
+
 /* arena_bytes copies n bytes, unaligned, and appends a NUL; NULL as for arena_alloc. */
 char *arena_bytes(struct arena *a, const void *p, size_t n) __attribute__((warn_unused_result));
 

@@ -95,6 +95,13 @@ int err_prefix(struct error *err, const char *fmt, ...)
     return -1;
 }
 
+int err_copy(struct error *err, const struct error *from)
+{
+    if (err)
+        *err = *from;
+    return -1;
+}
+
 int err_nomem(struct error *err)
 {
     return err_set(err, ERR_NOMEM, "out of memory");

@@ -60,6 +60,9 @@ int err_errno(struct error *err, enum err_code code, int errno_value, const char
 /* err_prefix prepends "fmt: " to the text of an error that is set. Returns -1. */
 int err_prefix(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* err_copy sets *err (NULL is fine) to another error. Returns -1. */
+int err_copy(struct error *err, const struct error *from);
+
 /* err_nomem reports that memory ran out. Returns -1. */
 int err_nomem(struct error *err);
 
@@ -69,6 +72,7 @@ int err_nomem(struct error *err);
 #define err_class(...) (err_class(__VA_ARGS__), -1)
 #define err_errno(...) (err_errno(__VA_ARGS__), -1)
 #define err_prefix(...) (err_prefix(__VA_ARGS__), -1)
+#define err_copy(...) (err_copy(__VA_ARGS__), -1)
 #define err_nomem(...) (err_nomem(__VA_ARGS__), -1)
 #endif
 

@@ -189,9 +189,7 @@ int pipeline_register(struct pipeline *p, struct error *err)
         stay_on_standby(p, &why);
         return 0;
     }
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 void pipeline_stand_by(struct pipeline *p)

@@ -213,9 +213,7 @@ int pool_acquire(struct pool_set *set, const struct pool_user *user, struct pool
         others_may_do = is_any_good(set, clock_mono(set->clock), true);
         pthread_mutex_unlock(&set->lock);
     } while (others_may_do);
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 void pool_release(struct pool_set *set, struct pool_conn *c, const struct error *why)

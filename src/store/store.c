@@ -38,8 +38,12 @@ const struct store_ops *store_kind(const char *url)
     return NULL;
 }
 
-/* Writes "sqlite:PATH or sqlite::memory:, postgres://...". A store with two schemes is listed
- * once. */
+bool store_is(const struct store *st, const char *scheme)
+{
+    return strcmp(st->ops->scheme, scheme) == 0;
+}
+
+/* Writes "sqlite:PATH or sqlite::memory:, postgres://...", each kind once. */
 static void list_kinds(char out[LIST_MAX])
 {
     size_t n = 0;
@@ -221,6 +225,80 @@ bool store_in_state(const struct event_query *q, const struct delivery_info *d, 
 bool store_says_down(const char *report)
 {
     return report && strncmp(report, "sink is down", strlen("sink is down")) == 0;
+}
+
+/* ---- counts by type ---- */
+
+struct topic {
+    const char *type;
+    int64_t n[TOPIC_PLACES];
+    int64_t oldest_at;
+};
+
+/* Finds the entry of a type, or appends it; NULL: out of memory. */
+static struct topic *topic_of(struct topics *t, const struct topic_find *f, struct error *err)
+{
+    for (size_t i = 0; i < t->n; i++)
+        if (str_is(f->type, t->list[i].type))
+            return &t->list[i];
+
+    struct topic *list = arena_grow(t->a, t->list, t->n, sizeof *list);
+    const char *name = arena_bytes(t->a, f->type.p, f->type.n);
+    if (!list || !name) {
+        err_nomem(err);
+        return NULL;
+    }
+    t->list = list;
+    t->list[t->n] = (struct topic){.type = name, .oldest_at = f->oldest_at};
+    return &t->list[t->n++];
+}
+
+int store_topics_add(struct topics *t, const struct topic_find *f, struct error *err)
+{
+    struct topic *to = topic_of(t, f, err);
+    if (!to)
+        return -1;
+    to->n[f->place] += f->n;
+    bool older = f->oldest_at && (!to->oldest_at || f->oldest_at < to->oldest_at);
+    if (older)
+        to->oldest_at = f->oldest_at;
+    return 0;
+}
+
+static int most_first(const void *a, const void *b)
+{
+    const struct gauge_type *x = a, *y = b;
+    if (x->n != y->n)
+        return x->n < y->n ? 1 : -1;
+    return strcmp(x->type, y->type);
+}
+
+int store_topics_end(struct topics *t, const int64_t all[TOPIC_PLACES], struct consumer_gauge *g,
+                     struct error *err)
+{
+    int64_t sample[TOPIC_PLACES] = {0};
+    for (size_t i = 0; i < t->n; i++)
+        for (size_t place = 0; place < TOPIC_PLACES; place++)
+            sample[place] += t->list[i].n[place];
+
+    struct gauge_type *list = arena_zalloc(t->a, t->n + 1, sizeof *list);
+    if (!list)
+        return err_nomem(err);
+    for (size_t i = 0; i < t->n; i++) {
+        const struct topic *from = &t->list[i];
+        list[i] = (struct gauge_type){.type = from->type, .oldest_at = from->oldest_at};
+        for (size_t place = 0; place < TOPIC_PLACES; place++) {
+            double n = (double)from->n[place];
+            if (all[place] > sample[place] && sample[place] > 0)
+                n = n * (double)all[place] / (double)sample[place];
+            list[i].n += (int64_t)(n + 0.5);
+        }
+    }
+    if (t->n)
+        qsort(list, t->n, sizeof *list, most_first);
+    g->type = list;
+    g->n_types = t->n;
+    return 0;
 }
 
 /* ---- trimming ---- */

@@ -28,6 +28,9 @@
 #include "store/operator.h"
 
 struct db_driver;
+struct pg_conn;
+struct sqlite3;
+struct st_mysql;
 
 #define STORE_ALL_LANES (-1) /* in place of a lane: all lanes of the consumer */
 
@@ -502,7 +505,27 @@ int store_trim_step(struct trimming *t, struct store *st, const struct clock *cl
 void store_trim_took(struct trimming *t, bool one_writer, int64_t now_ns, int64_t took_ns,
                      const struct trim_result *res);
 
+/* ---- their connections ----
+ *
+ * A store keeps its connection and replaces it when it reconnects, so get it each time. NULL for a
+ * store of another kind, and for a MariaDB store without a connection. pg_conn is a PGconn. */
+
+struct pg_conn *pg_handle(struct store *st);
+struct sqlite3 *sqlite_handle(struct store *st);
+#ifdef OUTBOX_MARIADB
+struct st_mysql *mdb_handle(struct store *st);
+#else
+static inline struct st_mysql *mdb_handle(struct store *st)
+{
+    (void)st;
+    return NULL;
+}
+#endif
+
 /* ---- functions that stores share ---- */
+
+/* store_is returns whether the store has this scheme. Any thread. */
+bool store_is(const struct store *st, const char *scheme);
 
 /* The names of enum order in tables and settings; ends with NULL. */
 extern const char *const store_order_names[];
@@ -533,5 +556,41 @@ int store_name_check(const char *name, struct error *err);
 /* store_spec_check refuses a consumer that no store may register, by its name, its lanes or its
  * order: ERR_CONFIG. */
 int store_spec_check(const struct consumer_spec *c, struct error *err);
+
+/* ---- counts of undelivered events by type, estimated from samples ---- */
+
+/* Where an undelivered event may be; each place is sampled separately. */
+enum topic_place {
+    TOPIC_UNCLAIMED, /* not handed out yet, or its claim expired */
+    TOPIC_CLAIMED,   /* in a live claim of a lane */
+    TOPIC_PARKED,    /* claimed or not */
+};
+#define TOPIC_PLACES 3
+
+/* Events of one type found in one place. */
+struct topic_find {
+    enum topic_place place;
+    struct str type;
+    int64_t n;
+    int64_t oldest_at; /* created_at of the oldest of them; 0: unknown */
+};
+
+struct topic;
+
+/* The types found so far. Initialised with the arena only. */
+struct topics {
+    struct arena *a;
+    struct topic *list;
+    size_t n;
+};
+
+/* store_topics_add adds events found. The type is copied. */
+int store_topics_add(struct topics *t, const struct topic_find *f, struct error *err);
+
+/* store_topics_end gives *g its types, most frequent first. all[place] is the total where the
+ * sample covered only part of the events; 0: it covered all of them. A type's share of the sample
+ * is then taken as its share of the total. */
+int store_topics_end(struct topics *t, const int64_t all[TOPIC_PLACES], struct consumer_gauge *g,
+                     struct error *err);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include <sqlite3.h>
 
-#include "store/handle.h"
+#include "store/store.h"
 #include "store_impl.h"
 
 #define LITE_PATH 128

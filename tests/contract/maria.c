@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "store.h"
-#include "store/handle.h"
+#include "store/store.h"
 
 #define COMMAND_MAX 16384
 

@@ -3,7 +3,7 @@
 
 #include "maria.h"
 #include "predicates.h"
-#include "store/handle.h"
+#include "store/store.h"
 #include "store_impl.h"
 
 /* A statement built from untrusted input must not become two. */

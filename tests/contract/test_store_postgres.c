@@ -1,5 +1,5 @@
 /* The store contract on PostgreSQL, and promises that only PostgreSQL makes. */
-#include "store/handle.h"
+#include "store/store.h"
 
 #include "pg.h"
 #include "pg_tests.h"

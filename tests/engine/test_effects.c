@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "../lib/rounds.h"
-#include "store/handle.h"
+#include "store/store.h"
 
 #define KEYS 4
 #define HANDLERS 3

@@ -40,6 +40,16 @@ class Statements(unittest.TestCase):
         self.assertIn('"SELECT \':a\' FROM \\1outbox_t WHERE x = ? AND y = ? OR z = ?", twice_mariadb, 3', self.source.read_text())
         self.assertEqual(self.source.read_text().count('{"b", \'s\''), 2)
 
+    def test_undeclared_parameters_have_the_types_of_their_names(self):
+        self.assertEqual(self.make(DROP.replace(" (consumer text, epoch int)", "")).returncode, 0)
+        self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n};", self.header.read_text())
+        self.assertIn("drop_claim: no type is known for epoc", self.make("-- drop_claim: it is over.\nDELETE FROM c WHERE e = :epoc;\n").stderr)
+
+    def test_alternatives_in_braces_make_several_statements(self):
+        self.assertEqual(self.make("-- all_{up,down}: in order.\nSELECT {} FROM t ORDER BY a{, DESC};\n").returncode, 0)
+        self.assertIn('"SELECT up FROM t ORDER BY a"', self.source.read_text())
+        self.assertIn('"SELECT down FROM t ORDER BY a DESC"', self.source.read_text())
+
     def test_statement_of_two_stores_has_the_parameters_of_both(self):
         self.assertEqual(self.make_both(DROP, "-- drop_claim (epoch int, owner str): it is over.\nDELETE FROM c WHERE o = :owner AND e = :epoch;\n").returncode, 0)
         self.assertIn("struct sql_drop_claim {\n    const char *consumer;\n    int64_t epoch;\n    struct str owner;\n};", self.header.read_text())

@@ -1,110 +1,84 @@
 -- claim.sql: the statements of turns that are specific to MariaDB, and those that assign events
 -- their place in the order of commits.
 
--- places (position int, max int): the places of the events after a position.
+-- places: the places of the events after a position.
 SELECT seq, nr FROM outbox_order WHERE seq > :position ORDER BY seq LIMIT :max;
 
--- events_between (first int, last int, most int): events as they lie in the table, in the columns
--- of fresh_events, but with nr for seq.
+-- events_between: events as they lie in the table: the columns of fresh_events, but nr for seq.
 SELECT e.nr, @chunk_columns_of_e@ FROM outbox_event e
  WHERE e.nr BETWEEN :first AND :last ORDER BY e.nr;
 
--- move_position (consumer text, lane int, position int): records how far events are handed out.
+-- move_position: records how far events are handed out.
 UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane = :lane;
 
--- move_others (consumer text, position int): MariaDB has no claims of all lanes.
+-- move_others: MariaDB has no claims of all lanes.
 NONE;
 
--- list_taken (consumer text, epoch int, seqs text): parked rows name the epoch of their claim.
+-- list_taken: parked rows name the epoch of their claim.
 NONE;
 
--- take_listed (consumer text, epoch int, seqs text): makes rows part of a claim. seqs is a JSON
--- array of their numbers.
+-- take_listed: makes rows part of a claim. seqs is a JSON array of their numbers.
 UPDATE JSON_TABLE(:seqs, '$[*]' COLUMNS (seq BIGINT PATH '$')) taken
        STRAIGHT_JOIN outbox_parked p ON p.consumer = :consumer AND p.seq = taken.seq
    SET p.claim = :epoch;
 
--- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int, error
--- text, failed_at int, wait int, proven int): an event that waits behind another of its key has no
--- due time. failed_at 0: it did not fail now. Without an error, the recorded failure stays.
-INSERT INTO outbox_parked (consumer, seq, `key`, attempts, due_at, crashes, `delayed`, error,
-                           failed_at, failing_since, wait, proven)
-SELECT :consumer, :seq, :key, :attempts,
-       IF(:key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b FORCE INDEX (by_key)
-                                 WHERE b.consumer = :consumer AND b.`key` = :key
-                                   AND b.seq < :seq), NULL, :due_at),
-       :crashes, :delayed, :error, nullif(:failed_at, 0), nullif(:failed_at, 0), :wait, :proven
-    ON DUPLICATE KEY UPDATE
-       attempts = VALUES(attempts), due_at = VALUES(due_at), wait = VALUES(wait),
-       crashes = VALUES(crashes), `delayed` = VALUES(`delayed`), claim = NULL,
-       error = coalesce(VALUES(error), error), failed_at = coalesce(VALUES(failed_at), failed_at),
-       failing_since = coalesce(failing_since, VALUES(failing_since)),
-       proven = greatest(proven, VALUES(proven));
-
--- promote (consumer text, key int, now int): makes the first event of a key due, now that nothing
--- is before it. If it failed earlier, it still waits for its own retry time.
+-- promote: makes the first event of a key due, but not before its own retry.
 UPDATE outbox_parked p
   JOIN (SELECT min(seq) AS seq FROM outbox_parked
          WHERE consumer = :consumer AND `key` = :key) first ON p.seq = first.seq
    SET p.due_at = greatest(:now, coalesce(p.failed_at + p.wait, 0))
  WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at IS NULL;
 
--- probe (): the first query of a turn: the state of the sequencer, and whether there is any marker.
+-- probe: the first query of a turn: the state of the sequencer, and whether there is any marker.
 SELECT next, news, EXISTS (SELECT 1 FROM outbox_fresh) FROM outbox_sequencer WHERE one = 1;
 
--- lock_sequencer (): the session that locks this row assigns numbers until it commits.
+-- lock_sequencer: the session that locks this row assigns numbers until it commits.
 SELECT next, news FROM outbox_sequencer WHERE one = 1 FOR UPDATE;
 
--- give_seq (next int, max int): one statement with its own read view, after the lock. Under READ
--- COMMITTED it locks no marker, so it waits for no session.
+-- give_seq: one statement with its own read view. READ COMMITTED: it waits for no session.
 INSERT INTO outbox_order (seq, nr, marker)
 SELECT :next - 1 + ROW_NUMBER() OVER (ORDER BY marker), nr, marker
   FROM (SELECT marker, nr FROM outbox_fresh ORDER BY marker LIMIT :max) fresh;
 
--- runs (next int, after int): which markers got these seq, as runs without a gap. Within one
--- give_seq both grow, so markers with the same difference form one run. Markers beyond a signed
--- number are left out: no counter reaches this, but a session with write access can choose any
--- value.
+-- runs: which markers got these seq, as runs without a gap. Within one give_seq both grow, so
+-- markers with the same difference form one run. Markers beyond a signed number are left out: no
+-- counter reaches this, but a session with write access can choose any value.
 SELECT MIN(marker), COUNT(*) FROM outbox_order
  WHERE seq >= :next AND seq < :after AND marker <= 9223372036854775807
  GROUP BY CAST(marker AS SIGNED) - seq;
 
--- drop_run (first int, last int, n int): the markers of a run: all n of them from first to last are
--- this session's, and no other. It stops with the last of them: without LIMIT the server would lock
--- the one behind it, too, and wait if that is not committed.
+-- drop_run: the markers of a run are all this session's. Without LIMIT the server would lock the
+-- one behind the last, too, and wait if that is not committed.
 DELETE FROM outbox_fresh WHERE marker >= :first AND marker <= :last ORDER BY marker LIMIT :n;
 
--- drop_markers (next int, after int): exactly those that got a seq, one by one. A range with gaps
--- would wait for a marker in it that is not committed, and then swallow it.
+-- drop_markers: exactly those that got a seq, one by one. A range with gaps would wait for a marker
+-- in it that is not committed, and then swallow it.
 DELETE f FROM outbox_order o STRAIGHT_JOIN outbox_fresh f ON f.marker = o.marker
  WHERE o.seq >= :next AND o.seq < :after;
 
--- set_next (next int): the seq of the next event.
+-- set_next: the seq of the next event.
 UPDATE outbox_sequencer SET next = :next WHERE one = 1;
 
--- forget_reused (): if outbox_event was emptied by hand, its numbers restarted. The places of
--- earlier events with the same numbers are deleted.
+-- forget_reused: if outbox_event was emptied by hand, its numbers restarted: drops old places.
 DELETE o FROM outbox_fresh f STRAIGHT_JOIN outbox_order o ON o.nr = f.nr;
 
--- doubled (max int): further markers of events that have one, which can only have been written by
--- hand.
+-- doubled: further markers of events that have one, which can only have been written by hand.
 SELECT marker
   FROM (SELECT marker, ROW_NUMBER() OVER (PARTITION BY nr ORDER BY marker) AS n FROM outbox_fresh) m
  WHERE n > 1 LIMIT :max;
 
--- notify (): makes relays notice a change other than an event.
+-- notify: makes relays notice a change other than an event.
 UPDATE outbox_sequencer SET news = news + 1 WHERE one = 1;
 
--- wait (next int, news int, patience int, idle int): see outbox_wait in sql/mariadb/functions.sql.
+-- wait: see outbox_wait in sql/mariadb/functions.sql.
 CALL outbox_wait(:next, :news, :patience, :idle);
 
--- forget_letters (consumer text, epoch int): this claim delivered dead letters that were sent back.
+-- forget_letters: this claim delivered dead letters that were sent back.
 DELETE d FROM outbox_parked p STRAIGHT_JOIN outbox_dead d
           ON d.consumer = p.consumer AND d.seq = p.seq
  WHERE p.consumer = :consumer AND p.claim = :epoch AND d.retrying = 1;
 
--- promote_behind (consumer text, epoch int, now int): promotes the first event behind each event
--- that this claim delivered, while the rows of the delivered events still exist.
+-- promote_behind: promotes the first event behind each delivered one, while that still has its row.
 UPDATE outbox_parked p
   JOIN (SELECT min(f.seq) AS seq
           FROM (SELECT DISTINCT `key` FROM outbox_parked
@@ -116,8 +90,8 @@ UPDATE outbox_parked p
    SET p.due_at = greatest(:now, coalesce(p.failed_at + p.wait, 0))
  WHERE p.consumer = :consumer AND p.claim IS NULL AND p.due_at IS NULL;
 
--- put_mark (stream str, consumer text, hi int, lo int, now int): a stream's high-water mark never
--- goes back. MariaDB sets columns one after the other, so those that decide are set last.
+-- put_mark: a stream's high-water mark never goes back. MariaDB sets columns one after the other,
+-- so those that decide are set last.
 INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
 VALUES (:stream, :consumer, :hi, :lo, :now)
     ON DUPLICATE KEY UPDATE
@@ -125,5 +99,5 @@ VALUES (:stream, :consumer, :hi, :lo, :now)
        lo = IF(VALUES(hi) > hi OR (VALUES(hi) = hi AND VALUES(lo) > lo), VALUES(lo), lo),
        hi = greatest(hi, VALUES(hi));
 
--- clock (): the time by the server's clock.
+-- clock: the time by the server's clock.
 SELECT @server_clock@;

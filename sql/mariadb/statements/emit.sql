@@ -1,23 +1,18 @@
 -- emit.sql: inserting events and inbox rows, on our connection or on the caller's.
 
--- insert_event (type str, aggregate_type str, aggregate_id str, version opt, payload str, headers
--- str, tenant str, not_before opt, idempotency_key str): the event, in the open transaction. The
--- server makes its id, so that ids of all ways in grow together.
+-- insert_event: the server makes its id, so that ids of all ways in grow together.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, version, payload, headers,
                           tenant, not_before, idempotency_key)
 VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
         :tenant, :not_before, :idempotency_key)
 RETURNING id;
 
--- insert_plain (type str, aggregate_type str, aggregate_id str, payload str): the same for an event
--- that has nothing else. Leaving a column out costs less than naming it with NULL.
+-- insert_plain: for an event that has nothing else: naming a column costs more than leaving it out.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, payload)
 VALUES (:type, :aggregate_type, :aggregate_id, :payload)
 RETURNING id;
 
--- insert_event_at (type str, aggregate_type str, aggregate_id str, version opt, payload str,
--- headers str, tenant str, not_before opt, idempotency_key str, now int): the same by a clock that
--- is not the server's.
+-- insert_event_at: the same by a clock that is not the server's.
 INSERT INTO outbox_event (type, aggregate_type, aggregate_id, version, payload, headers,
                           tenant, not_before, idempotency_key, created_at)
 VALUES (:type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
@@ -30,10 +25,6 @@ RETURNING id;
 SELECT e.id, e.type = :type AND e.aggregate_type <=> :aggregate_type
              AND e.aggregate_id <=> :aggregate_id AND e.payload = :payload
   FROM outbox_event e WHERE e.idempotency_key = :key LOCK IN SHARE MODE;
-
--- handled_hash (handler str, key str): the hash of the payload that the handler handled under this
--- key.
-SELECT hash FROM outbox_handled WHERE handler = :handler AND `key` = :key LOCK IN SHARE MODE;
 
 -- put_handled (handler str, key str, hash int, now int): changes no row if the key was there. It
 -- commits together with the effect.

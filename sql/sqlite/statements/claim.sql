@@ -2,16 +2,15 @@
 -- machine, claims that list their parked events, lanes at one position, and event numbers that
 -- restarted.
 
--- event_id (seq int): shows whether a number still belongs to the event that was read under it.
+-- event_id: shows whether a number still belongs to the event that was read under it.
 SELECT id FROM outbox_event WHERE seq = :seq;
 
--- lanes_together (consumer text, lanes int): the position of all lanes, if they share one.
+-- lanes_together: the position of all lanes, if they share one.
 SELECT min(position) FROM outbox_lane WHERE consumer = :consumer
 HAVING min(position) = max(position) AND count(*) = :lanes;
 
--- set_aside (consumer text, epoch int, owner text, now int, lease int, boot int, ahead int): a
--- claim without events keeps a lane for its owner, if another worker has claimed from all lanes at
--- once, and there is more to claim.
+-- set_aside: a claim without events keeps a lane for its owner, if another worker has claimed from
+-- all lanes at once, and there is more to claim.
 INSERT INTO outbox_claim (consumer, epoch, lane, parked, from_seq, to_seq, owner, locked_until,
                           lease, boot, ahead)
 SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :lease,
@@ -25,14 +24,12 @@ SELECT consumer, :epoch, lane, 0, position, position, :owner, :now + :lease, :le
                       AND (k.owner = :owner OR k.lane = l.lane))
  ORDER BY lane LIMIT 1;
 
--- drop_aside (consumer text, owner text): ends a reservation: its owner has found other work, or is
--- no longer blocked.
+-- drop_aside: ends a reservation: its owner has found other work, or is no longer blocked.
 DELETE FROM outbox_claim
  WHERE consumer = :consumer AND owner = :owner AND parked = 0 AND from_seq = to_seq;
 
--- move_position (consumer text, lane int, position int): records how far events are handed out. The
--- highest position ever is kept together with the id of its event: they reveal a file whose numbers
--- restarted.
+-- move_position: records how far events are handed out. The highest position ever is kept together
+-- with the id of its event: they reveal a file whose numbers restarted.
 UPDATE outbox_lane
    SET position = :position,
        high = max(high, :position),
@@ -40,15 +37,13 @@ UPDATE outbox_lane
                       ELSE high_id END
  WHERE consumer = :consumer AND lane = :lane;
 
--- move_others (consumer text, position int): the lanes after the first follow it. The highest
--- position is known by the first.
+-- move_others: the lanes after the first follow it. The highest position is known by the first.
 UPDATE outbox_lane SET position = :position WHERE consumer = :consumer AND lane > 0;
 
--- list_taken (consumer text, epoch int, seqs text): which parked events a claim has, as a JSON
--- array.
+-- list_taken: which parked events a claim has, as a JSON array.
 UPDATE outbox_claim SET seqs = :seqs WHERE consumer = :consumer AND epoch = :epoch;
 
--- take_listed (consumer text, epoch int, seqs text): the rows it lists become part of a claim.
+-- take_listed: the rows it lists become part of a claim.
 UPDATE outbox_parked SET claim = :epoch
  WHERE consumer = :consumer AND seq IN (SELECT value FROM json_each(:seqs));
 
@@ -59,19 +54,17 @@ UPDATE outbox_parked SET claim = :epoch
  OR l.high > max(coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event'), 0),
                  coalesce((SELECT max(seq) FROM outbox_event), 0)));
 
--- numbers_broken_for (consumer text): runs at every turn, so it asks only the lane that is furthest
--- ahead.
+-- numbers_broken_for: runs at every turn, so it asks only the lane that is furthest ahead.
 SELECT 1
   FROM (SELECT high, high_id FROM outbox_lane
          WHERE consumer = :consumer ORDER BY high DESC LIMIT 1) l
   LEFT JOIN outbox_event e ON e.seq = l.high
  WHERE @began_again@;
 
--- numbers_broken (): the same for all consumers.
+-- numbers_broken: the same for all consumers.
 SELECT 1 FROM outbox_lane l LEFT JOIN outbox_event e ON e.seq = l.high WHERE @began_again@ LIMIT 1;
 
--- highest_number (): the highest event number recorded anywhere. Positions do not count: a consumer
--- may be configured to start beyond the last event.
+-- highest_number: the highest event number recorded anywhere but in positions, which may be beyond.
 SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
                     UNION ALL SELECT max(to_seq) FROM outbox_claim
                     UNION ALL SELECT max(seq) FROM outbox_parked
@@ -81,21 +74,19 @@ SELECT max(n) FROM (SELECT max(high) AS n FROM outbox_lane
                     UNION ALL SELECT max(seq) FROM outbox_event
                     UNION ALL SELECT max(seq) FROM sqlite_sequence WHERE name = 'outbox_event');
 
--- renumber (base int): the new events cannot be told from the old, so all of them get numbers
--- beyond every known one, in the same order.
+-- renumber: new events cannot be told from old: all get numbers beyond every known one.
 UPDATE outbox_event SET seq = seq + :base;
 
--- head (): the highest number ever assigned; its event may have been deleted.
+-- head: the highest number ever assigned; its event may have been deleted.
 SELECT seq FROM sqlite_sequence WHERE name = 'outbox_event';
 
--- forget_sequence (): sqlite_sequence has no unique index, so setting a number takes two
--- statements.
+-- forget_sequence: sqlite_sequence has no unique index, so setting a number takes two statements.
 DELETE FROM sqlite_sequence WHERE name = 'outbox_event';
 
--- set_sequence (top int): the next event is numbered after `top`.
+-- set_sequence: the next event is numbered after `top`.
 INSERT INTO sqlite_sequence (name, seq) VALUES ('outbox_event', :top);
 
--- unpark_nowhere (): parked numbers no longer lead to their events. Rows in a claim are left to its
+-- unpark_nowhere: parked numbers no longer lead to their events. Rows in a claim are left to its
 -- worker, and a dead letter that was sent back carries its own copy.
 DELETE FROM outbox_parked
  WHERE claim IS NULL
@@ -103,47 +94,28 @@ DELETE FROM outbox_parked
                     WHERE d.consumer = outbox_parked.consumer AND d.seq = outbox_parked.seq
                       AND d.retrying = 1);
 
--- promote_all (now int): after unpark_nowhere no event has another to wait behind.
+-- promote_all: after unpark_nowhere no event has another to wait behind.
 UPDATE outbox_parked SET due_at = :now WHERE claim IS NULL AND due_at IS NULL;
 
--- note_renumbered (now int): lets doctor report the renumbering.
+-- note_renumbered: lets doctor report the renumbering.
 INSERT OR REPLACE INTO outbox_meta (name, value) VALUES ('renumbered_at', :now);
 
--- renumbered_at (): when events last got new numbers.
+-- renumbered_at: when events last got new numbers.
 SELECT CAST(value AS INTEGER) FROM outbox_meta WHERE name = 'renumbered_at';
 
--- park (consumer text, seq int, key int, attempts int, due_at int, crashes int, delayed int, error
--- text, failed_at int, wait int, proven int): an event that waits behind another of its key has no
--- due time. failed_at 0: it did not fail now. Without an error, the recorded failure stays.
-INSERT INTO outbox_parked (consumer, seq, key, attempts, due_at, crashes, delayed, error, failed_at,
-                           failing_since, wait, proven)
-VALUES (:consumer, :seq, :key, :attempts,
-        CASE WHEN :key <> 0 AND EXISTS (SELECT 1 FROM outbox_parked b INDEXED BY outbox_parked_key
-                                         WHERE b.consumer = :consumer AND b.key = :key
-                                           AND b.seq < :seq) THEN NULL ELSE :due_at END,
-        :crashes, :delayed, :error, nullif(:failed_at, 0), nullif(:failed_at, 0), :wait, :proven)
-    ON CONFLICT (consumer, seq) DO UPDATE
-   SET attempts = excluded.attempts, due_at = excluded.due_at, wait = excluded.wait,
-       crashes = excluded.crashes, delayed = excluded.delayed, claim = NULL,
-       error = coalesce(excluded.error, error), failed_at = coalesce(excluded.failed_at, failed_at),
-       failing_since = coalesce(failing_since, excluded.failing_since),
-       proven = max(proven, excluded.proven);
-
--- promote (consumer text, key int, now int): makes the first event of a key due, now that nothing
--- is before it. If it failed earlier, it still waits for its own retry time.
+-- promote: makes the first event of a key due, but not before its own retry.
 UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
    AND seq = (SELECT min(seq) FROM outbox_parked WHERE consumer = :consumer AND key = :key);
 
--- forget_letters (consumer text, epoch int): this claim delivered dead letters that were sent back.
+-- forget_letters: this claim delivered dead letters that were sent back.
 DELETE FROM outbox_dead
  WHERE EXISTS (SELECT 1 FROM outbox_dead WHERE consumer = :consumer)
    AND consumer = :consumer AND retrying = 1 AND seq IN (@taken@)
    AND EXISTS (SELECT 1 FROM outbox_parked p
                 WHERE p.consumer = :consumer AND p.seq = outbox_dead.seq AND p.claim = :epoch);
 
--- promote_behind (consumer text, epoch int, now int): promotes the first event behind each event
--- that this claim delivered, while the rows of the delivered events still exist.
+-- promote_behind: promotes the first event behind each delivered one, while that still has its row.
 UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
  WHERE consumer = :consumer AND claim IS NULL AND due_at IS NULL
    AND seq IN (SELECT (SELECT min(f.seq) FROM outbox_parked f INDEXED BY outbox_parked_key
@@ -152,12 +124,11 @@ UPDATE outbox_parked SET due_at = max(:now, coalesce(failed_at + wait, 0))
                 WHERE p.consumer = :consumer AND p.claim = :epoch AND p.key <> 0
                   AND p.seq IN (@taken@));
 
--- put_mark (stream str, consumer text, hi int, lo int, now int): a stream's high-water mark never
--- goes back.
+-- put_mark: a stream's high-water mark never goes back.
 INSERT INTO outbox_mark (stream, consumer, hi, lo, at)
 VALUES (:stream, :consumer, :hi, :lo, :now)
     ON CONFLICT (stream, consumer) DO UPDATE SET hi = :hi, lo = :lo, at = :now
  WHERE (:hi, :lo) > (hi, lo);
 
--- identity (): the identity of the outbox that is now in the file.
+-- identity: the identity of the outbox that is now in the file.
 SELECT @identity_value@;

@@ -2,10 +2,8 @@
 -- caller's connection, emit.c replaces it by the name of the database that has the outbox.
 -- Unqualified, a temporary table of the caller could shadow ours.
 
--- insert_event (id text, type str, aggregate_type str, aggregate_id str, version opt, payload str,
--- headers str, tenant str, not_before opt, now int, idempotency_key str): the event, in the open
--- transaction. On the caller's connection this is prepared for every event, and expressions would
--- make that slower.
+-- insert_event: the event, in the open transaction. On the caller's connection this is prepared for
+-- every event, and expressions would make that slower.
 INSERT INTO main.outbox_event (id, type, aggregate_type, aggregate_id, version, payload, headers,
                                tenant, not_before, created_at, idempotency_key)
 VALUES (:id, :type, :aggregate_type, :aggregate_id, :version, :payload, :headers,
@@ -24,10 +22,6 @@ SELECT i.event_id, i.hash = :hash FROM main.outbox_idempotency i WHERE i.key = :
 -- put_key (key str, id text, hash int, now int): keeps the key until it is trimmed, even if the
 -- event is deleted by hand.
 INSERT INTO main.outbox_idempotency (key, event_id, hash, at) VALUES (:key, :id, :hash, :now);
-
--- handled_hash (handler str, key str): the hash of the payload that the handler handled under this
--- key.
-SELECT hash FROM main.outbox_handled WHERE handler = :handler AND key = :key;
 
 -- put_handled (handler str, key str, hash int, now int): changes no row if the key is recorded
 -- already. The record commits together with the effect.

@@ -1,45 +1,44 @@
 -- operator.sql: statements about consumers, inspections and retention that are specific to SQLite.
 
--- put_lane (consumer text, lane int, position int, head int): a position may lie beyond the head,
--- but the highest number that was handed out cannot; see @began_again@ in claim.sql.
+-- put_lane: a position may lie beyond the head, but the highest number that was handed out cannot;
+-- see @began_again@ in claim.sql.
 INSERT INTO outbox_lane (consumer, lane, position, high, high_id)
 SELECT :consumer, :lane, :position, min(:position, :head),
        (SELECT id FROM outbox_event WHERE seq = min(:position, :head));
 
--- event_by_id (id text): the event with this id.
+-- event_by_id: the event with this id.
 SELECT @event_columns@ FROM @events@ WHERE id = :id;
 
 -- @exceptional@: events that may be in a state, because something is recorded about them.
 @events@ WHERE seq > :low AND seq <= :high AND seq IN (@recorded@);
 
--- lock_trim (): SQLite has one writer at a time.
+-- lock_trim: SQLite has one writer at a time.
 NONE;
 
--- drop_going_rows (last int, cutoff int, now int): their source rows in adopted tables are no
--- longer needed.
+-- drop_going_rows: their source rows in adopted tables are no longer needed.
 DELETE FROM outbox_adopted_row
  WHERE EXISTS (SELECT 1 FROM outbox_adopted WHERE mark IS NOT NULL)
    AND event_id IN (SELECT id FROM @events@ WHERE @going@);
 
--- allow_changes (): events may be changed from here to refuse_changes (), in this transaction.
+-- allow_changes: events may be changed from here to refuse_changes (), in this transaction.
 INSERT OR IGNORE INTO outbox_meta (name, value) VALUES ('change_events', '');
 
--- refuse_changes (): events are insert-only again.
+-- refuse_changes: events are insert-only again.
 DELETE FROM outbox_meta WHERE name = 'change_events';
 
--- drop_going (last int, cutoff int, now int): deletes them.
+-- drop_going: deletes them.
 DELETE FROM outbox_event AS e WHERE @going@;
 
--- drop_places (last int): SQLite has no separate table of places.
+-- drop_places: SQLite has no separate table of places.
 NONE;
 
 -- @keys_of_going@: an idempotency key goes with its event.
 FROM @events@ WHERE @going@ AND +e.idempotency_key IS NOT NULL;
 
--- count_going_keys (last int, cutoff int, now int): whether there is any key to delete.
+-- count_going_keys: whether there is any key to delete.
 SELECT count(*) @keys_of_going@;
 
--- drop_going_keys (last int, cutoff int, now int): deletes them, before their events.
+-- drop_going_keys: deletes them, before their events.
 DELETE FROM outbox_idempotency WHERE key IN (SELECT idempotency_key @keys_of_going@);
 
 -- @left_over_keys@: keys of events that were deleted by hand. Only keys older than the oldest event
@@ -49,23 +48,41 @@ FROM outbox_idempotency
                 coalesce((SELECT created_at FROM outbox_event ORDER BY seq LIMIT 1), :cutoff))
    AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = event_id);
 
--- count_left_over_keys (cutoff int, most int): for a dry run.
+-- count_left_over_keys: for a dry run.
 SELECT count(*) FROM (SELECT 1 @left_over_keys@ LIMIT :most);
 
--- drop_left_over_keys (cutoff int, max int): deletes the oldest of them.
+-- drop_left_over_keys: deletes the oldest of them.
 DELETE FROM outbox_idempotency WHERE key IN (SELECT key @left_over_keys@ ORDER BY at LIMIT :max);
 
--- drop_old_inbox (cutoff int, max int): deletes the oldest records from before the cutoff.
+-- drop_old_inbox: deletes the oldest records from before the cutoff.
 DELETE FROM outbox_handled
  WHERE (handler, key) IN (SELECT handler, key FROM outbox_handled
                            WHERE at < :cutoff ORDER BY at LIMIT :max);
 
--- drop_old_receipts (cutoff int, max int): deletes the oldest receipts from before the cutoff.
+-- drop_old_receipts: deletes the oldest receipts from before the cutoff.
 DELETE FROM outbox_receipt
  WHERE (consumer, seq) IN (SELECT consumer, seq FROM outbox_receipt
                             WHERE at < :cutoff ORDER BY at LIMIT :max);
 
--- drop_ended (last int): deletes the records of single events that were deleted.
+-- drop_ended: deletes the records of single events that were deleted.
 DELETE FROM outbox_ended
  WHERE seq <= :last
    AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.seq = outbox_ended.seq);
+
+-- lost_keyed: of the newest idempotency keys, those whose event is gone.
+SELECT count(*) FROM (SELECT event_id FROM outbox_idempotency ORDER BY at DESC LIMIT :max) k
+ WHERE NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = k.event_id);
+
+-- count_guards: the triggers that keep events as they were inserted.
+SELECT count(*) FROM sqlite_master
+ WHERE type = 'trigger' AND tbl_name = 'outbox_event'
+   AND name IN ('outbox_event_inserted', 'outbox_event_updated', 'outbox_event_deleted');
+
+-- changes_allowed: whether a session has left the permission to change events in place.
+SELECT count(*) FROM outbox_meta WHERE name = 'change_events';
+
+-- has_table: whether the database has anything of this name.
+SELECT count(*) FROM sqlite_master WHERE name = :name;
+
+-- touch_log: a first read makes SQLite create the write-ahead log.
+SELECT 1 FROM outbox_meta LIMIT 1;

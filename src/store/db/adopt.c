@@ -5,13 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "store/db/adopt.h"
 #include "store_sql.h"
 
-#define COLUMNS_MAX 4096 /* the limit of MariaDB; SQLite's default limit is 2000 */
+#define TRIGGER "outbox_adopted_" /* and the table's name, or its hash */
+#define TRIGGER_SIZE 512
 
-const char *const db_source_fields[FIELDS] = {
+/* The names of the fields in --column and in the mapping. */
+static const char *const field_names[FIELDS] = {
     [F_ID] = "id",
     [F_TYPE] = "type",
     [F_PAYLOAD] = "payload",
@@ -64,8 +67,7 @@ static bool is_ours(const char *name)
     return false;
 }
 
-/* Strips the quotes of "name", or of MariaDB's `name`. If memory runs out, returns the text
- * unchanged. */
+/* Strips the quotes of "name", or of MariaDB's `name`, unless memory runs out. */
 static const char *unquoted(struct source *s, const char *name)
 {
     size_t n = strlen(name);
@@ -113,41 +115,31 @@ static int find_table(struct source *s, struct error *err)
     return 0;
 }
 
-static int read_columns(struct source *s, struct error *err)
+static bool read_column(const struct db_rows *q, struct arena *a, void *element)
 {
-    s->column = arena_alloc(&s->a, COLUMNS_MAX * sizeof(*s->column));
-    s->type = arena_alloc(&s->a, COLUMNS_MAX * sizeof(*s->type));
-    if (!s->column || !s->type)
-        return err_nomem(err);
-
-    int r = 0;
+    struct source_column *c = element;
     bool ok = true;
-    struct db_rows q = db_rows(s->st, err,
-                               SQL(table_columns, .source = s->name, .schema = s->schema));
-    while ((r = db_step(&q, err)) == 1) {
-        s->column[s->n] = db_copy(&q, 0, &s->a, &ok).p;
-        s->type[s->n] = db_copy(&q, 1, &s->a, &ok).p;
-        s->n++;
-        if (!ok || s->n == COLUMNS_MAX)
-            break;
-    }
-    db_done(&q);
-    if (!ok)
-        return err_nomem(err);
-    return r < 0 ? -1 : 0;
+    c->name = db_copy(q, 0, a, &ok).p;
+    c->type = db_copy(q, 1, a, &ok).p;
+    return ok;
 }
 
 int db_source_find(struct source *s, struct error *err)
 {
     if (find_table(s, err) != 0)
         return -1;
-    return read_columns(s, err);
+    struct db_list l = {.a = &s->a, .size = sizeof *s->column, .read = read_column};
+    if (db_list(s->st, &l, err, SQL(table_columns, .source = s->name, .schema = s->schema)) != 0)
+        return -1;
+    s->column = l.elements;
+    s->n = l.n;
+    return 0;
 }
 
 int db_source_column(const struct source *s, const char *name)
 {
     for (size_t i = 0; i < s->n; i++)
-        if (strcasecmp(s->column[i], name) == 0)
+        if (strcasecmp(s->column[i].name, name) == 0)
             return (int)i;
     return -1;
 }
@@ -163,24 +155,12 @@ bool db_source_literal(const char *text)
 /* Returns the --column setting of a field; NULL: not set, "": no column. */
 static const char *given(const struct adopt_request *req, enum field f)
 {
-    const char *field = db_source_fields[f];
-    size_t n = strlen(field);
     for (size_t i = 0; i < req->n_columns; i++) {
-        const char *column = req->columns[i];
-        if (strncmp(column, field, n) == 0 && column[n] == '=')
-            return column + n + 1;
+        size_t n = strcspn(req->columns[i], "=");
+        if (str_is((struct str){req->columns[i], n}, field_names[f]))
+            return req->columns[i] + n + 1;
     }
     return NULL;
-}
-
-static bool is_field(const char *name, size_t n)
-{
-    for (int f = 0; f < FIELDS; f++) {
-        const char *field = db_source_fields[f];
-        if (strlen(field) == n && strncmp(field, name, n) == 0)
-            return true;
-    }
-    return false;
 }
 
 /* Refuses a malformed --column; runs before all other checks. */
@@ -190,12 +170,16 @@ static int check_given(const struct adopt_request *req, struct error *err)
         const char *name = req->columns[i], *equals = strchr(name, '=');
         if (!equals)
             return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", name);
-        if (is_field(name, (size_t)(equals - name)))
+        const struct str field = {name, (size_t)(equals - name)};
+        bool known = false;
+        for (int f = 0; f < FIELDS; f++)
+            known = known || str_is(field, field_names[f]);
+        if (known)
             continue;
         return err_set(err, ERR_CONFIG,
                        "no field of an event is called %.*s; the fields are id, type, "
                        "aggregate_type, aggregate_id, payload, created_at, processed_at and tenant",
-                       (int)(equals - name), name);
+                       (int)field.n, name);
     }
     return 0;
 }
@@ -207,7 +191,7 @@ static int say_no_shape(const struct source *s, struct error *err)
     struct buf all;
     buf_init(&all, 1 << 16);
     for (size_t i = 0; i < s->n; i++)
-        buf_addf(&all, "%s%s", i ? ", " : "", s->column[i]);
+        buf_addf(&all, "%s%s", i ? ", " : "", s->column[i].name);
     const char *columns = buf_cstr(&all);
     err_set(err, ERR_NOTFOUND,
             "table %.100s has neither a column processed_at nor aggregatetype; its columns are "
@@ -238,8 +222,7 @@ static const struct shape *find_shape(const struct source *s)
     return no_flag ? processed_shape : NULL;
 }
 
-/* Uses a text in single quotes as the value for every row. A value that no event may have would
- * fail every INSERT of the application. */
+/* Uses a text in single quotes for every row. An invalid one would fail every INSERT. */
 static int take_literal(struct source *s, enum field f, const char *text, struct error *err)
 {
     const struct str value = {text + 1, strlen(text) - 2};
@@ -259,8 +242,7 @@ static int take_literal(struct source *s, enum field f, const char *text, struct
                        text);
     }
     if (event_check(&ev, &limits, &why) != 0)
-        return err_set(err, ERR_CONFIG, "%s is not a valid %s: %s", text, db_source_fields[f],
-                       why.text);
+        return err_set(err, ERR_CONFIG, "%s is not a valid %s: %s", text, field_names[f], why.text);
     s->of[f] = text;
     return 0;
 }
@@ -271,17 +253,17 @@ static int take_column(struct source *s, enum field f, const char *name, bool ne
 {
     int at = db_source_column(s, name);
     if (at >= 0)
-        s->of[f] = s->column[at];
+        s->of[f] = s->column[at].name;
     else if (needed)
         return err_set(err, ERR_NOTFOUND,
                        "table %.100s has no column %.100s, which would be the %s", s->name, name,
-                       db_source_fields[f]);
+                       field_names[f]);
     return 0;
 }
 
 static int say_missing(enum field f, struct error *err)
 {
-    const char *field = db_source_fields[f];
+    const char *field = field_names[f];
     return err_set(err, ERR_NOTFOUND, "no column is known to be the %s; name it: %s=COLUMN", field,
                    field);
 }
@@ -313,7 +295,7 @@ static int write_mapping(struct source *s, struct error *err)
         if (!s->of[f])
             continue;
         buf_adds(&s->mapping, between);
-        json_quote(&s->mapping, str_of(db_source_fields[f]));
+        json_quote(&s->mapping, str_of(field_names[f]));
         buf_addc(&s->mapping, ':');
         json_quote(&s->mapping, str_of(s->of[f]));
         between = ",";
@@ -340,6 +322,124 @@ static int map_columns(struct source *s, struct error *err)
     return write_mapping(s, err);
 }
 
+/* ---- statements that name the table and its columns ---- */
+
+static const struct adopt_driver *driver_of(const struct source *s)
+{
+    return s->st->ops->driver->adopt;
+}
+
+/* The trigger that turns the table's rows into events. */
+static void trigger_name(const struct source *s, char ret[TRIGGER_SIZE])
+{
+    uint64_t h = hash_end(hash_add(HASH_INIT, str_of(s->name)));
+    if (strlen(TRIGGER) + strlen(s->name) <= driver_of(s)->trigger_max)
+        snprintf(ret, TRIGGER_SIZE, TRIGGER "%s", s->name);
+    else
+        snprintf(ret, TRIGGER_SIZE, TRIGGER "%016llx", (unsigned long long)h);
+}
+
+void db_adopt_column(struct buf *b, const struct source *s, const char *r, const char *column)
+{
+    buf_addf(b, "%s.", r);
+    driver_of(s)->name(b, str_of(column));
+}
+
+static void add_part(struct buf *b, const struct source *s, const char *r, struct str part)
+{
+    const struct adopt_driver *d = driver_of(s);
+    char trigger[TRIGGER_SIZE];
+    for (int f = 0; f < FIELDS; f++) {
+        const char *of = s->of[f];
+        if (!str_is(part, field_names[f]))
+            continue;
+        if (!of)
+            buf_adds(b, "NULL");
+        else if (db_source_literal(of))
+            d->literal(b, (struct str){of + 1, strlen(of) - 2});
+        else
+            d->value(b, s, r, of);
+        return;
+    }
+    if (str_is(part, "table")) {
+        d->name(b, str_of(s->name));
+    } else if (str_is(part, "trigger")) {
+        trigger_name(s, trigger);
+        d->name(b, str_of(trigger));
+    } else if (str_is(part, "mark")) {
+        d->name(b, str_of(s->of[F_PROCESSED]));
+    } else if (str_is(part, "source")) {
+        d->literal(b, str_of(s->name));
+    } else if (str_is(part, "key")) {
+        db_adopt_column(b, s, r, s->of[F_ID]);
+    } else if (!str_is(part, "open")) {
+        d->part(b, s, r, part);
+    } else if (s->of[F_PROCESSED]) {
+        d->open(b, s, r, s->of[F_PROCESSED]);
+    } else {
+        buf_addc(b, '1'); /* no row is ever processed */
+    }
+}
+
+void db_adopt_write(struct buf *b, const struct source *s, const char *r, const char *sql)
+{
+    for (;;) {
+        size_t n = strcspn(sql, "{");
+        buf_add(b, sql, n);
+        sql += n;
+        if (!*sql)
+            return;
+        size_t part = strcspn(sql, "}");
+        add_part(b, s, r, (struct str){sql + 1, part - 1});
+        sql += part + 1;
+    }
+}
+
+struct db_rows db_adopt_start(const struct source *s, struct buf *b, struct error *err)
+{
+    struct db_rows q = {.st = s->st, .foreign = true};
+    const char *text = buf_cstr(b);
+    if (text)
+        q.at = driver_of(s)->start(s->st, text, err);
+    else
+        err_nomem(err);
+    buf_release(b);
+    return q;
+}
+
+int db_adopt_finish(const struct source *s, struct buf *b, struct error *err)
+{
+    struct db_rows q = db_adopt_start(s, b, err);
+    return db_finish(&q, err);
+}
+
+int db_adopt_run(const struct source *s, const char *r, const char *sql, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, ADOPT_STATEMENT_MAX);
+    db_adopt_write(&b, s, r, sql);
+    return db_adopt_finish(s, &b, err);
+}
+
+int db_adopt_drop(const struct source *s, struct error *err)
+{
+    return db_adopt_run(s, "NEW", driver_of(s)->drop, err);
+}
+
+/* Counts the unprocessed rows. */
+static int count_rows(const struct source *s, int64_t *ret, struct error *err)
+{
+    struct buf b;
+    buf_init(&b, ADOPT_STATEMENT_MAX);
+    db_adopt_write(&b, s, "s", "SELECT count(*) FROM {table} s WHERE {open}");
+    struct db_rows q = db_adopt_start(s, &b, err);
+    if (db_step(&q, err) != 1)
+        return -1;
+    *ret = db_int(&q, 0);
+    db_done(&q);
+    return 0;
+}
+
 /* ---- the mark ---- */
 
 int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err)
@@ -353,9 +453,8 @@ int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err)
 
 int db_adopt_forget_mark(struct store *st, const char *table, struct error *err)
 {
-    if (db_run(st, err, SQL(forget_rows, .source = table)) != 0)
-        return -1;
-    return db_run(st, err, SQL(forget_mark, .source = table));
+    return DB_RUN_ALL(st, err, {SQL(forget_rows, .source = table)},
+                      {SQL(forget_mark, .source = table)});
 }
 
 int db_mark_check(const struct source *s, struct error *err)
@@ -412,23 +511,21 @@ size_t db_delivered_ids(const struct settlement *s, struct buf *b)
 /* Reads the state of an earlier adoption of the table. */
 static int read_adopted(const struct source *s, struct adopted *ret, struct error *err)
 {
-    char trigger[ADOPT_TRIGGER_TEXT];
+    char trigger[TRIGGER_SIZE];
     int64_t there = 0, once = 0, alike = 0;
-    s->st->ops->driver->adopt->trigger_name(s, trigger);
-    const struct db_number wanted[] = {
-        {&there, SQL(is_adopted, .source = s->name, .trigger = trigger, .schema = s->schema)},
-        {&once, SQL(was_adopted, .source = s->name)},
-        {&alike, SQL(adopted_alike, .source = s->name, .mapping = s->mapping.p,
-                     .mark = s->req->mark, .consumer = s->req->consumer)},
-    };
-    if (db_values(s->st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    trigger_name(s, trigger);
+    if (DB_VALUES(
+            s->st, err,
+            {&there, SQL(is_adopted, .source = s->name, .trigger = trigger, .schema = s->schema)},
+            {&once, SQL(was_adopted, .source = s->name)},
+            {&alike, SQL(adopted_alike, .source = s->name, .mapping = s->mapping.p,
+                         .mark = s->req->mark, .consumer = s->req->consumer)}) != 0)
         return -1;
     *ret = (struct adopted){.there = there != 0, .once = once != 0, .alike = alike != 0};
     return 0;
 }
 
-/* Refuses a request that would copy existing rows twice, or that does not specify how to treat
- * them. */
+/* Refuses to copy rows twice, and to guess what to do with them. */
 static int check_existing(const struct source *s, const struct adopted *was, struct error *err)
 {
     const char *existing = s->req->existing;
@@ -457,14 +554,13 @@ static int undo(struct source *s, struct adopt_result *ret, struct error *err)
     if (read_adopted(s, &was, err) != 0)
         return -1;
     ret->changed = was.there;
-    return s->req->dry_run ? 0 : s->st->ops->driver->adopt->undo(s, was.there, err);
+    return s->req->dry_run ? 0 : driver_of(s)->undo(s, was.there, err);
 }
 
-/* Adopts the table, or with a dry run only reports the result in ret. All checks come before the
- * first change. */
+/* Adopts the table, or only reports the result. All checks come before the first change. */
 static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
 {
-    const struct adopt_driver *d = s->st->ops->driver->adopt;
+    const struct adopt_driver *d = driver_of(s);
     struct adopted was;
     if (map_columns(s, err) != 0)
         return -1;
@@ -487,30 +583,23 @@ static int adopt(struct source *s, struct adopt_result *ret, struct error *err)
     ret->other_columns = was.there && !was.alike;
 
     if (s->req->dry_run)
-        return copies ? d->count(s, &ret->copied, err) : 0;
+        return copies ? count_rows(s, &ret->copied, err) : 0;
     return ret->changed ? d->adopt(s, &was, copies, ret, err) : 0;
-}
-
-static int serve(struct source *s, struct adopt_result *ret, struct error *err)
-{
-    if (db_source_find(s, err) != 0)
-        return -1;
-    return s->req->undo ? undo(s, ret, err) : adopt(s, ret, err);
 }
 
 int db_adopt(struct store *st, const struct adopt_request *req, struct adopt_result *ret,
              struct error *err)
 {
     bool one_transaction = st->ops->driver->adopt->one_transaction;
-    struct source s = {.st = st, .req = req};
+    struct source s = {.st = st, .req = req, .schema = db_of(st)->schema};
     struct adopt_result res = {0};
     if (one_transaction && db_begin(st, err) != 0)
         return -1;
-    if (st->ops->driver->schema)
-        s.schema = st->ops->driver->schema(st);
     arena_init(&s.a, 0);
     buf_init(&s.mapping, 1 << 20);
-    int r = serve(&s, &res, err);
+    int r = db_source_find(&s, err);
+    if (r == 0)
+        r = req->undo ? undo(&s, &res, err) : adopt(&s, &res, err);
     if (one_transaction && r == 0 && !req->dry_run)
         r = db_commit(st, err);
     else if (one_transaction)

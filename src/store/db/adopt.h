@@ -1,5 +1,4 @@
-/* adopt.h: turning rows of an application's table into events, the part that SQLite and MariaDB
- * have in common. */
+/* adopt.h: turning rows of an application's table into events, in SQLite and MariaDB. */
 #ifndef STORE_DB_ADOPT_H
 #define STORE_DB_ADOPT_H
 
@@ -18,7 +17,7 @@ enum field {
     F_TENANT,
     FIELDS
 };
-extern const char *const db_source_fields[FIELDS]; /* their names in --column and in the mapping */
+#define ADOPT_STATEMENT_MAX ((size_t)1 << 24) /* bytes */
 
 /* The table, and which column provides which field. (1) of[f] is a column's name, a text in single
  * quotes, or NULL: none. (2) mapping is of[] as JSON, once map_columns has succeeded. */
@@ -28,7 +27,9 @@ struct source {
     const struct adopt_request *req;
     struct arena a; /* owns the strings below */
     const char *name;
-    const char **column, **type; /* in the table's order */
+    struct source_column {
+        const char *name, *type;
+    } * column; /* n of them, in the table's order */
     size_t n;
     const char *of[FIELDS];
     struct buf mapping;
@@ -49,17 +50,23 @@ struct adopted {
     bool alike; /* with the same columns and mark as this request */
 };
 
-#define ADOPT_TRIGGER_TEXT 512
-
-/* The part that each database implements itself. */
+/* The part that each database implements itself. `r` is a row: NEW in a trigger, s in a query. */
 struct adopt_driver {
     bool one_transaction; /* everything runs in one; else each call has its own */
-    /* trigger_name names the trigger that turns the table's rows into events. */
-    void (*trigger_name)(const struct source *s, char ret[ADOPT_TRIGGER_TEXT]);
+    size_t trigger_max;   /* bytes of a trigger's name */
+    const char *drop;     /* the statement that drops the trigger, see db_adopt_write */
+    /* start runs a statement, as db_driver.rows does. */
+    void *(*start)(struct store *st, const char *text, struct error *err);
+    /* name appends a name, literal a text with any content. */
+    void (*name)(struct buf *b, struct str name);
+    void (*literal)(struct buf *b, struct str text);
+    /* value appends a column's value; open, that a flag, a time or a boolean, is not set. */
+    void (*value)(struct buf *b, const struct source *s, const char *r, const char *column);
+    void (*open)(struct buf *b, const struct source *s, const char *r, const char *column);
+    /* part appends any other part of a statement. */
+    void (*part)(struct buf *b, const struct source *s, const char *r, struct str part);
     /* check refuses columns that cannot be converted, or that cannot be marked. */
     int (*check)(const struct source *s, struct error *err);
-    /* count counts the unprocessed rows. */
-    int (*count)(const struct source *s, int64_t *ret, struct error *err);
     /* adopt creates the trigger and, if `copies`, turns the unprocessed rows into events, counted
      * in ret->copied. */
     int (*adopt)(const struct source *s, const struct adopted *was, bool copies,
@@ -68,6 +75,21 @@ struct adopt_driver {
     /* undo ends the adoption; `there`: the table is adopted. */
     int (*undo)(const struct source *s, bool there, struct error *err);
 };
+
+/* db_adopt_write appends a statement about the table, and its row r, in which {table}, {trigger}
+ * and {mark} stand for names, {source} for the table's name as a text, {key} for the column F_ID,
+ * {open} for the condition that the row is unprocessed, the name of a field for its value, and
+ * others for what the driver's part makes of them. */
+void db_adopt_write(struct buf *b, const struct source *s, const char *r, const char *sql);
+/* db_adopt_column appends a column of row r. */
+void db_adopt_column(struct buf *b, const struct source *s, const char *r, const char *column);
+/* db_adopt_start runs the statement in b, which it releases; its rows are read with db_step.
+ * db_adopt_finish runs it to its end, db_adopt_run also writes it. */
+struct db_rows db_adopt_start(const struct source *s, struct buf *b, struct error *err);
+int db_adopt_finish(const struct source *s, struct buf *b, struct error *err);
+int db_adopt_run(const struct source *s, const char *r, const char *sql, struct error *err);
+/* db_adopt_drop drops the trigger, if it exists. */
+int db_adopt_drop(const struct source *s, struct error *err);
 
 /* db_adopt_is_marked returns whether rows of the table are marked. */
 int db_adopt_is_marked(const struct source *s, bool *ret, struct error *err);

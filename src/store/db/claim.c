@@ -11,9 +11,8 @@
 #define CLOCK_DRIFT 100       /* ms; less is the work of NTP */
 #define ANSWER_EVENTS 50      /* rows in memory at once, with their payloads */
 
-/* The upper bits count the claims, the lower ones are random. A database restored from an older
- * copy counts the same numbers again; the random bits keep a claim made before the restore from
- * being mistaken for one made after it. */
+/* The upper bits count the claims. A database restored from an older copy counts the same numbers
+ * again; the random lower bits tell claims made before and after the restore apart. */
 int64_t db_claim_next_epoch(struct store *st, int64_t last)
 {
     int64_t count = (last >> EPOCH_RANDOM) + 1;
@@ -174,8 +173,7 @@ int db_extend(struct store *st, const struct claim_lease *l, bool *ret_lost, str
 
 /* ---- taking over ---- */
 
-/* Parks one event of an expired claim as a suspect, since it may have crashed its worker; until its
- * not_before if it has one. */
+/* Parks an event of an expired claim as a suspect, until its not_before if it has one. */
 static int park_crashed(struct turn *t, const struct event *ev, struct error *err)
 {
     struct parking p = {.consumer = t->consumer, .order = t->req->order, .ev = ev, .crashes = 1};
@@ -206,8 +204,7 @@ static int park_some(struct turn *t, const struct db_claim *e, int64_t *from, st
     return 0;
 }
 
-/* Parks the events of an expired fresh claim, using a separate arena: they are not part of the
- * batch. */
+/* Parks the events of an expired fresh claim. They are not part of the batch and its arena. */
 static int park_range(struct turn *t, const struct db_claim *e, struct error *err)
 {
     struct arena a;
@@ -228,25 +225,19 @@ static int park_range(struct turn *t, const struct db_claim *e, struct error *er
     return r;
 }
 
-static bool wants(const struct filter *f, const struct db_rows *q)
-{
-    return filter_type(f, db_text(q, 2)) && filter_payload(f, db_text(q, 6));
-}
-
 /* Returns how an event ends that was claimed under the former filter: if the current filter wants
- * it, it is delivered after all; if only the former one did, it never is. NULL: neither wanted it,
- * or it is in another lane. */
+ * it, it is delivered after all. NULL: neither wanted it, or it is in another lane. */
 static const char *end_of(const struct turn *t, int lane, const struct filter *former,
                           const struct db_rows *q)
 {
     if (lane != STORE_ALL_LANES) {
-        uint64_t key = event_key(db_text(q, 3), db_text(q, 4));
-        if (event_lane(key, db_int(q, 0), t->req->lanes) != lane)
+        uint64_t key = event_key(db_text(q, EVENT_AGGREGATE_TYPE), db_text(q, EVENT_AGGREGATE_ID));
+        if (event_lane(key, db_int(q, EVENT_SEQ), t->req->lanes) != lane)
             return NULL;
     }
-    if (wants(t->req->filter, q))
+    if (db_fresh_wants(q, t->req->filter))
         return "delivered";
-    if (wants(former, q))
+    if (db_fresh_wants(q, former))
         return "skipped";
     return NULL;
 }
@@ -385,8 +376,7 @@ static bool must_wait(const struct turn *t, size_t i)
     return false;
 }
 
-/* Goes through the claims in epoch order, except for those of the caller, which it may still settle
- * or extend, however late. */
+/* In epoch order, except for those that the caller may still settle or extend, however late. */
 int db_take_over(struct turn *t, struct error *err)
 {
     for (size_t i = 0; i < t->n_claims; i++) {

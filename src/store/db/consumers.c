@@ -1,5 +1,6 @@
 /* consumers.c: registering, changing and removing consumers, and their former settings. */
 #include "base/buf.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "event/filter.h"
 #include "store/db/db.h"
@@ -59,9 +60,10 @@ static int read_history(struct store *st, const char *name, struct arena *a,
     return 0;
 }
 
-/* The history lives in a. */
-static int replace(struct store *st, const struct consumer_spec *c, struct arena *a,
-                   struct error *err)
+/* Records new settings, inside a transaction; the former ones are read into a. ERR_CONFLICT: they
+ * were replaced before, and c->how is not PUT_PURPOSE. */
+static int replace_settings(struct store *st, const struct consumer_spec *c, struct arena *a,
+                            struct error *err)
 {
     struct consumer_settings *list;
     const struct consumer_settings *old = NULL;
@@ -92,17 +94,6 @@ static int replace(struct store *st, const struct consumer_spec *c, struct arena
                       .by_whom = c->by));
 }
 
-/* Records new settings, inside a transaction. ERR_CONFLICT: they were replaced before, and c->how
- * is not PUT_PURPOSE. */
-static int replace_settings(struct store *st, const struct consumer_spec *c, struct error *err)
-{
-    struct arena a;
-    arena_init(&a, 0);
-    int r = replace(st, c, &a, err);
-    arena_release(&a);
-    return r;
-}
-
 int db_consumer_history(struct store *st, const char *name, struct arena *a,
                         struct consumer_settings **ret, size_t *ret_n, struct error *err)
 {
@@ -129,34 +120,16 @@ static int keep_filter(struct store *st, const char *name, struct error *err)
 
 #define TRIES 5
 
-static int head_of(struct store *st, int64_t *ret, struct error *err)
-{
-    *ret = 0;
-    return db_value(st, err, ret, SQL(head));
-}
-
-/* Runs statements that delete rows of a consumer. Each takes only its name, so the arguments of one
- * fit all. */
-static int remove_each(struct store *st, const struct sql *const *each, const char *name,
-                       struct error *err)
-{
-    const struct sql_remove_lanes args = {.consumer = name};
-    for (size_t i = 0; each[i]; i++)
-        if (db_run(st, err, each[i], &args) != 0)
-            return -1;
-    return 0;
-}
-
 /* ---- creating ---- */
 
 /* Sets all lanes to one position. */
 static int make_lanes(struct store *st, const char *name, int lanes, int64_t position,
                       struct error *err)
 {
-    int64_t head;
-    if (head_of(st, &head, err) != 0)
+    int64_t head = 0;
+    if (db_value(st, err, &head, SQL(head)) != 0)
         return -1;
-    if (db_run(st, err, SQL(remove_lanes, .consumer = name)) != 0)
+    if (db_run(st, err, SQL(remove_lane, .consumer = name)) != 0)
         return -1;
     for (int i = 0; i < lanes; i++)
         if (db_run(st, err,
@@ -169,24 +142,23 @@ static int make_lanes(struct store *st, const char *name, int lanes, int64_t pos
 /* Creates a consumer at its start position, without leftovers of an earlier one of that name. */
 static int create(struct store *st, const struct consumer_spec *c, struct error *err)
 {
-    /* If the earlier consumer was deleted by hand, these rows would count as the new consumer's. */
-    static const struct sql *const left_behind[] = {&sql_remove_claims, &sql_remove_parked,
-                                                    &sql_remove_passed, &sql_remove_settings, NULL};
+    const struct sql_remove_lane name = {.consumer = c->name};
     int64_t position = 0, ignored = 0;
     if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
         return -1; /* so that trim deletes no event that it may need */
     if (db_keep_numbers(st, err) != 0)
         return -1; /* otherwise the end could be before existing events */
-    if (c->start == START_END && head_of(st, &position, err) != 0)
+    if (c->start == START_END && db_value(st, err, &position, SQL(head)) != 0)
         return -1;
     if (c->start == START_SEQ && c->start_seq > 0)
         position = c->start_seq - 1;
-    if (remove_each(st, left_behind, c->name, err) != 0)
-        return -1;
-    if (db_run(st, err,
-               SQL(put_consumer, .consumer = c->name, .events = c->events, .predicate = c->where,
-                   .ordering = store_order_names[c->order], .lanes = c->lanes, .retry = c->retry,
-                   .now = db_now(st), .start = position)) != 0)
+    /* If the earlier consumer was deleted by hand, the rows it left would count as this one's. */
+    if (DB_RUN_ALL(
+            st, err, {&sql_remove_claim, &name}, {&sql_remove_parked, &name},
+            {&sql_remove_passed, &name}, {&sql_remove_setting, &name},
+            {SQL(put_consumer, .consumer = c->name, .events = c->events, .predicate = c->where,
+                 .ordering = store_order_names[c->order], .lanes = c->lanes, .retry = c->retry,
+                 .now = db_now(st), .start = position)}) != 0)
         return -1;
     return make_lanes(st, c->name, c->lanes, position, err);
 }
@@ -197,8 +169,8 @@ static int create(struct store *st, const struct consumer_spec *c, struct error 
  * every lane is at the head, or was told to start beyond it. */
 static int reshape(struct store *st, const struct consumer_spec *c, struct error *err)
 {
-    int64_t head, unfinished = 0, position = 0;
-    if (head_of(st, &head, err) != 0)
+    int64_t head = 0, unfinished = 0, position = 0;
+    if (db_value(st, err, &head, SQL(head)) != 0)
         return -1;
     if (db_value(st, err, &unfinished, SQL(unfinished, .consumer = c->name, .head = head)) != 0)
         return -1;
@@ -215,9 +187,7 @@ static int reshape(struct store *st, const struct consumer_spec *c, struct error
         return -1;
     if (db_value(st, err, &position, SQL(furthest_position, .consumer = c->name)) != 0)
         return -1;
-    if (position < head)
-        position = head;
-    return make_lanes(st, c->name, c->lanes, position, err);
+    return make_lanes(st, c->name, c->lanes, max_i64(position, head), err);
 }
 
 /* How a registered consumer differs from the requested one. */
@@ -246,7 +216,11 @@ static int update(struct store *st, const struct consumer_spec *c, struct differ
                   struct error *err)
 {
     bool other_settings = d.filter || d.shape;
-    if (other_settings && replace_settings(st, c, err) != 0)
+    struct arena a;
+    arena_init(&a, 0);
+    int r = other_settings ? replace_settings(st, c, &a, err) : 0;
+    arena_release(&a);
+    if (r != 0)
         return -1;
     if (d.filter && keep_filter(st, c->name, err) != 0)
         return -1;
@@ -302,11 +276,8 @@ int db_consumer_put(struct store *st, const struct consumer_spec *c, bool *ret_c
         if (r != 0 && !(d->again && d->again(&why)))
             break;
     }
-    if (r != 0) {
-        if (err)
-            *err = why;
-        return -1;
-    }
+    if (r != 0)
+        return err_copy(err, &why);
     db_news(st);
     if (ret_created)
         *ret_created = created;
@@ -347,34 +318,25 @@ static int check_removable(struct store *st, const char *name, bool force, struc
     if (force)
         return 0;
 
-    const struct db_number wanted[] = {
-        {&dead, SQL(count_letters, .consumer = name)},
-        {&parked, SQL(count_parked, .consumer = name)},
-        {&live, SQL(count_live_claims, .consumer = name, .now = now)},
-    };
-    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    if (DB_VALUES(st, err, {&dead, SQL(count_letters, .consumer = name)},
+                  {&parked, SQL(count_parked, .consumer = name)},
+                  {&live, SQL(count_live_claims, .consumer = name, .now = now)}) != 0)
         return -1;
     return store_removable(name, dead, parked, live, err);
 }
 
-/* Records the consumer's last epoch, for the next consumer of that name. */
-static int keep_epoch(struct store *st, const char *name, struct error *err)
-{
-    return db_run(st, err, SQL(keep_epoch, .consumer = name));
-}
-
 int db_consumer_remove(struct store *st, const char *name, bool force, struct error *err)
 {
-    static const struct sql *const all[] = {
-        &sql_remove_lanes,  &sql_remove_claims,         &sql_remove_parked,   &sql_remove_letters,
-        &sql_remove_ended,  &sql_remove_former_filters, &sql_remove_receipts, &sql_remove_marks,
-        &sql_remove_passed, &sql_remove_settings,       &sql_remove_consumer, NULL};
+    /* Each statement takes only the name, so the arguments of one fit all. */
+    const struct sql_remove_lane of = {.consumer = name};
     if (db_begin(st, err) != 0)
         return -1;
     int r = check_removable(st, name, force, err);
     if (r == 0)
-        r = keep_epoch(st, name, err);
-    if (r == 0)
-        r = remove_each(st, all, name, err);
+        r = DB_RUN_ALL(
+            st, err, {&sql_keep_epoch, &of}, {&sql_remove_lane, &of}, {&sql_remove_claim, &of},
+            {&sql_remove_parked, &of}, {&sql_remove_dead, &of}, {&sql_remove_ended, &of},
+            {&sql_remove_former_filter, &of}, {&sql_remove_receipt, &of}, {&sql_remove_mark, &of},
+            {&sql_remove_passed, &of}, {&sql_remove_setting, &of}, {&sql_remove_consumer, &of});
     return db_end(st, r, err);
 }

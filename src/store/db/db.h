@@ -4,25 +4,26 @@
  *
  * Another store of this kind needs a struct that begins with struct db_store; a struct db_driver,
  * whose methods say which of them may be NULL; a struct adopt_driver; a struct store_ops with
- * DB_STORE_OPS and the operations that differ (open, close, dup, init, begin, commit, rollback,
- * wake-ups, handlers); a dialect in enum sql_dialect and scripts/statements; and the statements
- * that sql/db lacks or that its dialect has to override. The contract suite tests the result. */
+ * DB_STORE_OPS and the operations that differ (open, close, dup, init, wake-ups, handlers); a
+ * dialect in enum sql_dialect and scripts/statements; and the statements that sql/db lacks or that
+ * its dialect has to override. The contract suite tests the result. */
 #ifndef STORE_DB_DB_H
 #define STORE_DB_DB_H
 
 #include "base/rng.h"
 #include "store/store.h"
 
+struct buf;
 struct held_keys;
 struct adopt_driver;
 struct turn;
 struct chunk;
 
-/* The base of both stores; it comes first in the driver's own struct. in_tx is true between begin
- * and the commit or rollback. */
+/* The base of both stores. in_tx is true between begin and the commit or rollback. */
 struct db_store {
     struct store store;
-    char *shown; /* the database's name for messages, without a password */
+    char *shown;        /* the database's name for messages, without a password */
+    const char *schema; /* the database that the tables are in; NULL: there is only one */
     struct store_options opt;
     struct clock_repair repair;
     struct rng rng;
@@ -30,6 +31,7 @@ struct db_store {
     bool lent;              /* the connection is exposed to handlers */
     bool own_commit;        /* do not wake our own consumers for the open transaction */
     bool watched;           /* workers that do not listen use this handle: a watcher wakes them */
+    int savepoints;         /* how many are set */
     int64_t turn_now;       /* the time of the current turn; 0 outside of turns */
     int64_t turn_ahead;     /* db_ahead at turn_now */
     int64_t boot;           /* clock_boot of our clock; 0: the server's clock is used */
@@ -106,8 +108,6 @@ struct db_question {
 struct db_driver {
     enum sql_dialect dialect;
     int schema_version;
-    /* schema returns the database that the tables are in; NULL: there is only one. */
-    const char *(*schema)(struct store *);
     const char *not_ours; /* ending of the message about a foreign table outbox_event */
     /* Rows come one at a time, so a result may have any number of them. */
     bool streams;
@@ -118,8 +118,7 @@ struct db_driver {
 
     /* rows starts a statement; NULL on failure. */
     void *(*rows)(struct store *, const struct sql *, const void *args, struct error *);
-    /* step goes to the next row and returns 1; 0 at the end; -1 on failure. The last two end the
-     * statement. */
+    /* step goes to the next row and returns 1; 0 at the end, or -1, which end the statement. */
     int (*step)(struct db_rows *, struct error *);
     /* done ends a statement, even before its last row; q->at is not NULL. */
     void (*done)(struct db_rows *q);
@@ -131,52 +130,53 @@ struct db_driver {
      * changed any. */
     int64_t (*changed)(struct store *);
     bool (*wrote)(struct store *);
-    /* ask_all starts up to DB_TOGETHER statements in one round trip; NULL: running them one by one
-     * costs the same. On failure there are no rows in ret. */
+    /* ask_all starts up to DB_TOGETHER statements in one round trip; 1: it cannot now; NULL:
+     * running them one by one costs the same. On failure there are no rows in ret. */
     int (*ask_all)(struct store *, const struct db_question *ask, size_t n, struct db_rows *ret,
                    struct error *);
     /* later defers a statement whose result is not needed: it is sent with the next query of the
      * transaction, or its commit, which fails if the statement does. NULL: it runs at once. */
     int (*later)(struct store *, const struct sql *, const void *args, struct error *);
-    /* is_duplicate returns whether an INSERT failed on a duplicate key; NULL: such an INSERT
-     * succeeds and changes no row. */
-    bool (*is_duplicate)(const struct error *);
+    /* The error code of an INSERT that meets a duplicate key; 0: it succeeds and changes no row. */
+    int duplicate;
 
-    /* The store's own transaction functions, even where its operations are overridden. */
-    int (*begin)(struct store *, struct error *);
+    /* begin, commit and rollback run just that; `ours`: the application does not use the
+     * transaction. committed is called after a commit, which counts as failed if it fails; NULL:
+     * nothing to do. exec runs a text; no_savepoint is the native error code of a savepoint that
+     * does not exist. */
+    int (*begin)(struct store *, bool ours, struct error *);
     int (*commit)(struct store *, struct error *);
+    int (*committed)(struct store *, struct error *);
     void (*rollback)(struct store *);
+    int (*exec)(struct store *, const char *text, struct error *);
+    int no_savepoint;
     /* now returns wall time in ms, which is constant during a turn. */
     int64_t (*now)(struct store *);
     /* snapshot_begin opens a read transaction, so that several statements see the same state;
      * inside an open transaction it does nothing. *ret_own is to be passed to snapshot_end. */
     int (*snapshot_begin)(struct store *, bool *ret_own, struct error *);
     void (*snapshot_end)(struct store *, bool own);
-    /* number assigns a seq to every committed event, outside of a transaction; NULL: events are
-     * inserted with one. */
+    /* number assigns a seq to every committed event; NULL: events are inserted with one. */
     int (*number)(struct store *, struct error *);
     /* keep_numbers repairs event numbers that started over, inside a transaction; NULL: numbers
      * never start over. */
     int (*keep_numbers)(struct store *, struct error *);
     /* news notifies relays of a change other than an event; NULL: relays notice without it. */
     void (*news)(struct store *);
-    /* again returns whether a transaction failed only because of a concurrent one; NULL: that never
-     * happens. */
+    /* again returns whether a transaction failed only because of a concurrent one; NULL: never. */
     bool (*again)(const struct error *);
     /* tx_gone fails if the database rolled the open transaction back after an earlier failure. */
     int (*tx_gone)(struct store *, struct error *);
 
     /* ---- writing to a target ---- */
 
-    /* target picks the connection: ours if foreign is NULL. A foreign one must have an open
-     * transaction. */
+    /* target picks the connection: ours, or `foreign`, which must have an open transaction. */
     int (*target)(struct store *, void *foreign, struct db_target *ret, struct error *);
     /* target_rows is rows on a target, target_changed is changed. */
     struct db_rows (*target_rows)(const struct db_target *, const struct sql *, const void *args,
                                   struct error *);
     int64_t (*target_changed)(const struct db_target *);
-    /* insert inserts a checked event, unless db_emit_find finds one with its idempotency key:
-     * *ret_duplicate. */
+    /* insert inserts a checked event, unless db_emit_find finds one: *ret_duplicate. */
     int (*insert)(const struct db_target *, const struct new_event *, char id[UUID_TEXT + 1],
                   bool *ret_duplicate, struct error *);
 
@@ -194,14 +194,12 @@ struct db_driver {
      * driver cannot tell. */
     int (*check_outbox)(struct turn *t, bool there, struct str identity, int64_t last,
                         struct error *);
-    /* check_numbers refuses to claim if event numbers started over. NULL: numbers cannot start
-     * over. */
+    /* check_numbers refuses to claim if event numbers started over. NULL: they never do. */
     int (*check_numbers)(struct turn *t, struct error *);
     /* read_fresh reads the wanted events after the lane's position. */
     int (*read_fresh)(struct turn *t, int lane, int64_t position, struct chunk *ret,
                       struct error *);
-    /* claim_all_lanes claims from all lanes at once, if the worker may: *ret_done. NULL: it would
-     * save no work. */
+    /* claim_all_lanes claims from all lanes at once, if the worker may: *ret_done. May be NULL. */
     int (*claim_all_lanes)(struct turn *t, bool *ret_done, struct error *);
     /* claimed is called after a turn has claimed, or found nothing. May be NULL. */
     int (*claimed)(struct turn *t, struct error *);
@@ -211,27 +209,23 @@ struct db_driver {
                      struct error *);
     /* before_commit starts reading the events that the next turn will claim. May be NULL. */
     void (*before_commit)(struct turn *t);
-    /* after_turns is called after the commit of n turns; what they claimed must be durable when it
-     * returns. */
+    /* after_turns is called after the commit, and makes durable what n turns claimed. */
     int (*after_turns)(struct turn *t, size_t n, struct error *);
 };
 
 /* ---- statement.c ---- */
 
-/* db_rows starts a statement; db_step reads its rows. In SQLite it is prepared once per handle, so
- * starting it again resets it. */
+/* db_rows starts a statement; db_step reads its rows. In SQLite, starting it again resets it. */
 struct db_rows db_rows(struct store *st, struct error *err, const struct sql *sql,
                        const void *args);
 /* db_step goes to the next row and returns 1; 0 at the end, -1 on failure. */
 int db_step(struct db_rows *q, struct error *err);
 /* db_done ends a statement; a no-op once it is over. */
 void db_done(struct db_rows *q);
-/* db_row runs a statement up to its first row. 1: *ret is at that row, and the caller ends the
- * statement; 0: no row; -1: it failed. */
+/* db_row runs a statement up to its first row. 1: the caller ends it; 0: no row; -1: it failed. */
 int db_row(struct store *st, struct db_rows *ret, struct error *err, const struct sql *sql,
            const void *args);
-/* db_finish runs a started statement to its end, skipping rows: with SQLite's `PRAGMA
- * count_changes` an INSERT returns one. */
+/* db_finish runs a statement to its end, skipping rows: `PRAGMA count_changes` may return one. */
 int db_finish(struct db_rows *q, struct error *err);
 /* db_run runs a statement to its end. db_change also counts the changed rows. */
 int db_run(struct store *st, struct error *err, const struct sql *sql, const void *args);
@@ -239,6 +233,13 @@ int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct 
               const void *args);
 /* db_later is db_run for a statement whose result is not needed yet. */
 int db_later(struct store *st, struct error *err, const struct sql *sql, const void *args);
+/* DB_RUN_ALL and DB_LATER_ALL do so for several statements, up to the first that fails:
+ *     DB_RUN_ALL(st, err, {SQL(forget_sequence)}, {SQL(set_sequence, .top = top)}) */
+#define DB_RUN_ALL(st, err, ...) \
+    db_run_all(st, err, false, (const struct db_question[]){__VA_ARGS__, {0}})
+#define DB_LATER_ALL(st, err, ...) \
+    db_run_all(st, err, true, (const struct db_question[]){__VA_ARGS__, {0}})
+int db_run_all(struct store *st, struct error *err, bool later, const struct db_question *all);
 /* db_insert_new runs an INSERT; *ret_new is false if a row with its key exists. */
 int db_insert_new(struct store *st, bool *ret_new, struct error *err, const struct sql *sql,
                   const void *args);
@@ -248,22 +249,22 @@ int db_ask_all(struct store *st, const struct db_question *ask, size_t n, struct
 /* db_value reads one number. *ret keeps its value if there is no row or the number is NULL. */
 int db_value(struct store *st, struct error *err, int64_t *ret, const struct sql *sql,
              const void *args);
-/* db_values reads several numbers, as db_value does. A list of them is written
- *     struct db_number wanted[] = {{&n, SQL(count_parked, .consumer = name)}, ...}; */
+/* db_values reads several numbers, as db_value does:
+ *     DB_VALUES(st, err, {&n, SQL(count_parked, .consumer = name)}, ...) */
 struct db_number {
     int64_t *to;
     const struct sql *sql;
     const void *args;
 };
-int db_values(struct store *st, struct error *err, const struct db_number *wanted, size_t n);
+#define DB_VALUES(st, err, ...) db_values(st, err, (const struct db_number[]){__VA_ARGS__, {0}})
+int db_values(struct store *st, struct error *err, const struct db_number *wanted);
 
 /* A list that db_list reads: an element of `size` zeroed bytes for each row of a statement. (1)
  * elements is not NULL once db_list has succeeded. */
 struct db_list {
     struct arena *a;
     size_t size;
-    /* read fills an element from the current row; false if memory runs out, or if the row has a
-     * NULL that our constraints rule out. */
+    /* read fills an element; false if memory runs out, or if our constraints rule out its NULL. */
     bool (*read)(const struct db_rows *q, struct arena *a, void *element);
     void *elements;
     size_t n;
@@ -275,8 +276,7 @@ int db_list(struct store *st, struct db_list *l, struct error *err, const struct
 bool db_null(const struct db_rows *q, int col);
 int64_t db_int(const struct db_rows *q, int col);
 struct str db_text(const struct db_rows *q, int col);
-/* db_copy is db_text, copied into the arena and NUL-terminated. *ok becomes false if memory runs
- * out, and is left alone otherwise. */
+/* db_copy is db_text, copied and NUL-terminated. *ok becomes false if memory runs out. */
 struct str db_copy(const struct db_rows *q, int col, struct arena *a, bool *ok);
 
 /* The columns of an event, in the order that statements select them. */
@@ -295,15 +295,17 @@ enum event_column {
     EVENT_IDEMPOTENCY_KEY,
     EVENT_COLUMN_COUNT
 };
-/* db_event_row copies the event in the first EVENT_COLUMN_COUNT columns of the current row into
- * *ev; false if memory runs out. */
+/* db_event_row copies the event in the first columns of the row; false if memory runs out. */
 bool db_event_row(const struct db_rows *q, struct arena *a, struct event *ev);
 /* db_event_copy moves the texts of an event, which live elsewhere, into a. */
 bool db_event_copy(struct event *ev, struct arena *a);
 
-/* The driver's calls of the same names; no-ops where the driver has none. */
+/* db_begin begins a transaction of our own; db_begin_open, one that the application may use. */
 int db_begin(struct store *st, struct error *err);
+int db_begin_open(struct store *st, struct error *err);
 int db_commit(struct store *st, struct error *err);
+int db_savepoint(struct store *st, enum savepoint what, struct error *err);
+/* The driver's calls of the same names; no-ops where the driver has none. */
 void db_rollback(struct store *st);
 /* db_end commits if r is 0; otherwise it rolls back and returns -1. */
 int db_end(struct store *st, int r, struct error *err);
@@ -323,6 +325,8 @@ int64_t db_page(const struct store *st, int64_t rows);
 int db_schema_version(struct store *st, int64_t *ret, struct error *err);
 int db_schema_known(struct store *st, int64_t *ret, struct error *err);
 int db_schema_check(struct store *st, struct error *err);
+/* db_schema_drops appends a DROP for each object of a kind that a script creates, after a mark. */
+void db_schema_drops(const char *script, const char *mark, const char *kind, struct buf *to);
 /* db_doctor_say reports a finding, whose text is formatted. */
 void db_doctor_say(const struct doctor_request *req, enum finding_level level, const char *name,
                    const char *advice, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
@@ -349,8 +353,7 @@ int db_claims(struct store *st, const char *consumer, struct arena *a, struct cl
 
 /* db_settle_marks records the high-water marks of s, which count even if the claim is lost. */
 int db_settle_marks(struct store *st, const struct settlement *s, struct error *err);
-/* db_settle records the outcomes of s, whose claim is still its owner's, and ends that claim. The
- * caller counts the deliveries. */
+/* db_settle records the outcomes of s, whose claim is its owner's, and ends that claim. */
 int db_settle(struct store *st, const struct settlement *s, int64_t *ret_delivered,
               struct error *err);
 /* db_settle_open settles in the open transaction, which handlers have used. */
@@ -387,9 +390,8 @@ int db_target_row(const struct db_target *t, struct db_rows *ret, struct error *
                   const struct sql *sql, const void *args);
 /* db_emit_payload returns the payload as it is stored. */
 struct str db_emit_payload(const struct new_event *ev);
-/* db_emit_find looks for an event with the idempotency key of ev, whose content has this hash. 1:
- * id is that event's, which has the same content; 0: there is none; -1: it failed, or the event has
- * different content. */
+/* db_emit_find looks for an event with the idempotency key of ev. 1: id is that event's, which has
+ * the same content; 0: there is none; -1: it failed, or the content differs. */
 int db_emit_find(const struct db_target *t, const struct new_event *ev, int64_t hash,
                  char id[UUID_TEXT + 1], struct error *err);
 
@@ -412,8 +414,7 @@ int db_consumer_list(struct store *st, const char *name, struct arena *a,
                      struct consumer_info **ret, size_t *ret_n, struct error *err);
 int db_consumer_specs(struct store *st, const char *name, struct arena *a,
                       struct consumer_spec **ret, size_t *ret_n, struct error *err);
-/* db_consumer_floors lists all consumers, in one snapshot: only their names, whether they are
- * paused, and what they still need. */
+/* db_consumer_floors lists all consumers, with only their names, pauses and floors. */
 int db_consumer_floors(struct store *st, struct arena *a, struct consumer_info **ret, size_t *ret_n,
                        struct error *err);
 int db_consumer_gauge(struct store *st, const char *name, struct arena *a,
@@ -444,11 +445,13 @@ int db_trim(struct store *st, const struct trim_request *req, struct trim_result
 
 /* The operations that all stores with a db_driver have in common. */
 #define DB_STORE_OPS \
-    .emit = db_emit, .handle_once = db_handle_once, .consumer_list = db_consumer_list, \
-    .consumer_history = db_consumer_history, .consumer_gauge = db_consumer_gauge, \
-    .consumer_specs = db_consumer_specs, .consumer_pause = db_consumer_pause, \
-    .consumer_remove = db_consumer_remove, .consumer_report = db_consumer_report, .turn = db_turn, \
-    .extend = db_extend, .claims = db_claims, .settle = db_settle_open, .handled = db_handled, \
+    .begin = db_begin_open, .commit = db_commit, .rollback = db_rollback, \
+    .savepoint = db_savepoint, .emit = db_emit, .handle_once = db_handle_once, \
+    .consumer_list = db_consumer_list, .consumer_history = db_consumer_history, \
+    .consumer_gauge = db_consumer_gauge, .consumer_specs = db_consumer_specs, \
+    .consumer_pause = db_consumer_pause, .consumer_remove = db_consumer_remove, \
+    .consumer_report = db_consumer_report, .turn = db_turn, .extend = db_extend, \
+    .claims = db_claims, .settle = db_settle_open, .handled = db_handled, \
     .handled_put = db_handled_put, .info = db_info, .events = db_events, .dead = db_dead, \
     .dead_retry = db_dead_retry, .retry_now = db_retry_now, .dead_drop = db_dead_drop, \
     .trim = db_trim, .marks = db_marks, .adopt = db_adopt

@@ -8,22 +8,10 @@
 
 /* ---- listing ---- */
 
-/* Reads a row of list_letters; false if memory runs out. */
-static bool read_letter(const struct db_rows *q, struct arena *a, struct dead_letter *d)
-{
-    enum { CONSUMER = EVENT_COLUMN_COUNT, ATTEMPTS, WHY, DEAD_AT, RETRYING };
-    bool ok = db_event_row(q, a, &d->ev);
-    d->consumer = db_copy(q, CONSUMER, a, &ok).p;
-    d->attempts = (int)db_int(q, ATTEMPTS);
-    d->error = db_copy(q, WHY, a, &ok).p;
-    d->dead_at = db_int(q, DEAD_AT);
-    d->retrying = db_int(q, RETRYING) != 0;
-    return ok;
-}
-
 int db_dead(struct store *st, const struct dead_query *query, dead_visit *visit, void *ctx,
             struct error *err)
 {
+    enum { CONSUMER = EVENT_COLUMN_COUNT, ATTEMPTS, WHY, DEAD_AT, RETRYING };
     size_t left = query->limit ? query->limit : SIZE_MAX;
     int64_t seq = store_seq_of(query->id);
     int r = 0, stop = 0;
@@ -32,8 +20,15 @@ int db_dead(struct store *st, const struct dead_query *query, dead_visit *visit,
     struct db_rows q = db_rows(
         st, err, SQL(list_letters, .consumer = query->consumer, .id = query->id, .seq = seq));
     while ((r = db_step(&q, err)) == 1) {
-        struct dead_letter d;
-        if (!read_letter(&q, &a, &d)) {
+        struct dead_letter d = {
+            .attempts = (int)db_int(&q, ATTEMPTS),
+            .dead_at = db_int(&q, DEAD_AT),
+            .retrying = db_int(&q, RETRYING) != 0,
+        };
+        bool ok = db_event_row(&q, &a, &d.ev);
+        d.consumer = db_copy(&q, CONSUMER, &a, &ok).p;
+        d.error = db_copy(&q, WHY, &a, &ok).p;
+        if (!ok) {
             r = err_nomem(err);
             break;
         }
@@ -53,8 +48,7 @@ int db_dead(struct store *st, const struct dead_query *query, dead_visit *visit,
 
 /* ---- sending back and dropping ---- */
 
-/* The letters that a query selects. They are collected first: a table must not change while it is
- * being read. */
+/* The letters that a query selects, collected first: a table must not change while it is read. */
 struct picked {
     struct dead_pick {
         char consumer[STORE_NAME_MAX + 1];
@@ -87,9 +81,6 @@ static int pick(void *ctx, const struct dead_letter *d)
     return 0;
 }
 
-/* An action on one letter, inside a transaction. */
-typedef int act_on(struct store *st, const struct dead_pick *k, struct error *err);
-
 /* Sends a letter back as a parked event, in its consumer's order. */
 static int retry_one(struct store *st, const struct dead_pick *k, struct error *err)
 {
@@ -106,21 +97,15 @@ static int retry_one(struct store *st, const struct dead_pick *k, struct error *
     if (k->first && held_keys_change(st, k->consumer, err) != 0)
         return -1;
     held_keys_forget(st, k->consumer); /* the set may be older than another handle's change */
-    if (db_run(st, err,
-               SQL(park_letter, .consumer = k->consumer, .seq = k->seq, .key = order_key,
-                   .now = now)) != 0)
-        return -1;
-    return db_run(st, err, SQL(mark_retrying, .consumer = k->consumer, .seq = k->seq));
+    return DB_RUN_ALL(
+        st, err,
+        {SQL(park_letter, .consumer = k->consumer, .seq = k->seq, .key = order_key, .now = now)},
+        {SQL(mark_retrying, .consumer = k->consumer, .seq = k->seq)});
 }
 
-static int drop_one(struct store *st, const struct dead_pick *k, struct error *err)
-{
-    return db_run(st, err, SQL(drop_letter, .consumer = k->consumer, .seq = k->seq));
-}
-
-/* Acts on every letter that the query selects, in one transaction. */
-static int for_picked(struct store *st, const struct dead_query *query, act_on *act, int64_t *ret_n,
-                      struct error *err)
+/* Sends back or drops every letter that the query selects, in one transaction. */
+static int end_letters(struct store *st, const struct dead_query *query, bool retry, int64_t *ret_n,
+                       struct error *err)
 {
     struct picked l = {0};
     if (db_begin(st, err) != 0)
@@ -128,8 +113,13 @@ static int for_picked(struct store *st, const struct dead_query *query, act_on *
     int r = db_dead(st, query, pick, &l, err);
     if (r == 0 && l.failed)
         r = err_nomem(err);
-    for (size_t i = 0; i < l.n && r == 0; i++)
-        r = act(st, &l.p[i], err);
+    for (size_t i = 0; i < l.n && r == 0; i++) {
+        const struct dead_pick *k = &l.p[i];
+        if (retry)
+            r = retry_one(st, k, err);
+        else
+            r = db_run(st, err, SQL(drop_letter, .consumer = k->consumer, .seq = k->seq));
+    }
     r = db_end(st, r, err);
     free(l.p);
     if (r != 0)
@@ -142,13 +132,13 @@ static int for_picked(struct store *st, const struct dead_query *query, act_on *
 int db_dead_retry(struct store *st, const struct dead_query *query, int64_t *ret_n,
                   struct error *err)
 {
-    return for_picked(st, query, retry_one, ret_n, err);
+    return end_letters(st, query, true, ret_n, err);
 }
 
 int db_dead_drop(struct store *st, const struct dead_query *query, int64_t *ret_n,
                  struct error *err)
 {
-    return for_picked(st, query, drop_one, ret_n, err);
+    return end_letters(st, query, false, ret_n, err);
 }
 
 int db_retry_now(struct store *st, const char *consumer, int64_t seq, bool *ret_waited,

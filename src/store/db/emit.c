@@ -77,13 +77,11 @@ static int put_handled(const struct db_target *t, const struct sql_put_handled *
         *ret_first = d->target_changed(t) > 0;
         return 0;
     }
-    if (d->is_duplicate && d->is_duplicate(&why)) {
+    if (d->duplicate && why.native == d->duplicate) {
         *ret_first = false;
         return 0;
     }
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 /* Checks whether the key is recorded, and with the same payload. */
@@ -100,8 +98,7 @@ static int find_handled(const struct db_target *t, const struct sql_put_handled 
     return 0;
 }
 
-/* With one writer at a time, the record is looked up first: a duplicate must not wait for the write
- * lock. */
+/* With one writer at a time, a duplicate must not wait for the write lock: it is looked up. */
 int db_handle_once(struct store *st, void *foreign, struct str handler, struct str key,
                    struct str payload, bool *ret_first, struct error *err)
 {
@@ -142,11 +139,12 @@ int db_handle_once(struct store *st, void *foreign, struct str handler, struct s
 int db_handled(struct store *st, const struct inbox_key *k, size_t n, bool *ret, struct error *err)
 {
     for (size_t i = 0; i < n; i++) {
-        int64_t found = 0;
-        if (db_value(st, err, &found, SQL(is_handled, .handler = k[i].handler, .key = k[i].key)) !=
-            0)
+        struct db_rows q;
+        int r = db_row(st, &q, err, SQL(handled_hash, .handler = k[i].handler, .key = k[i].key));
+        if (r < 0)
             return -1;
-        ret[i] = found != 0;
+        ret[i] = r == 1;
+        db_done(&q);
     }
     return 0;
 }

@@ -1,6 +1,5 @@
-/* events.c: listing events by their attributes and states, and the state of an event for each
- * consumer. Most events have no record besides their row in outbox_event: their state follows from
- * positions, claims and filters. */
+/* events.c: listing events, and the state of an event for each consumer. Most events have no record
+ * besides their row: their state follows from positions, claims and filters. */
 #include <stdlib.h>
 
 #include "base/num.h"
@@ -51,12 +50,10 @@ static void viewer_release(struct viewer *v)
     arena_release(&v->a);
 }
 
-/* Notes the position of a lane; a tampered database may have lanes out of range. */
-static void put_position(int64_t positions[STORE_LANES_MAX], int lane, int64_t position)
+/* A tampered database may have lanes out of range. */
+static bool is_lane(int64_t lane)
 {
-    bool valid = lane >= 0 && lane < STORE_LANES_MAX;
-    if (valid)
-        positions[lane] = position;
+    return lane >= 0 && lane < STORE_LANES_MAX;
 }
 
 /* Appends the filter of this row, the first of n rows with it. */
@@ -95,7 +92,8 @@ static int read_former(struct viewer *v, const char *name, struct former **end, 
             }
             end = &f->next;
         }
-        put_position(f->positions, (int)db_int(&q, 1), db_int(&q, 3));
+        if (is_lane(db_int(&q, 1)))
+            f->positions[db_int(&q, 1)] = db_int(&q, 3);
     }
     return r;
 }
@@ -111,17 +109,15 @@ static int view_consumer(struct viewer *v, const struct consumer_spec *spec, str
         return -1;
     struct db_rows q = db_rows(v->st, err, SQL(lane_positions, .consumer = name));
     while ((r = db_step(&q, err)) == 1)
-        put_position(c->positions, (int)db_int(&q, 0), db_int(&q, 1));
+        if (is_lane(db_int(&q, 0)))
+            c->positions[db_int(&q, 0)] = db_int(&q, 1);
     if (r < 0)
         return -1;
     if (read_former(v, name, &c->former, err) != 0)
         return -1;
-    const struct db_number wanted[] = {
-        {&c->start, SQL(consumer_start, .consumer = name)},
-        {&c->receipts, SQL(has_receipts, .consumer = name)},
-        {&c->ended, SQL(count_ended, .consumer = name)},
-    };
-    return db_values(v->st, err, wanted, sizeof wanted / sizeof *wanted);
+    return DB_VALUES(v->st, err, {&c->start, SQL(consumer_start, .consumer = name)},
+                     {&c->receipts, SQL(has_receipts, .consumer = name)},
+                     {&c->ended, SQL(count_ended, .consumer = name)});
 }
 
 static int viewer_read(struct viewer *v, const char *consumer, struct error *err)
@@ -146,8 +142,7 @@ static int viewer_read(struct viewer *v, const char *consumer, struct error *err
 
 /* ---- the state of one event for consumer i ---- */
 
-/* Reads the parked row or the dead letter, if there is one: *ret_found. The error
- * text lives in `a`. */
+/* Reads the parked row or the dead letter: *ret_found. The error text lives in `a`. */
 static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena *a, bool *ret_found,
                           struct error *err)
 {
@@ -178,12 +173,9 @@ static int read_exception(struct viewer *v, size_t i, int64_t seq, struct arena 
 }
 
 /* Reads the delivery time and the sink's receipt of an event, where recorded. */
-static int read_receipt(struct viewer *v, size_t i, const struct event *ev, struct arena *a,
-                        struct error *err)
+static int read_receipt(struct viewer *v, struct delivery_info *d, const struct event *ev,
+                        struct arena *a, struct error *err)
 {
-    struct delivery_info *d = &v->d[i];
-    if (!v->c[i].receipts)
-        return 0;
     struct db_rows q;
     v->asked++;
     int r = db_row(v->st, &q, err,
@@ -197,21 +189,17 @@ static int read_receipt(struct viewer *v, size_t i, const struct event *ev, stru
     return ok ? 0 : err_nomem(err);
 }
 
-/* Reads how an event ended, where recorded: *ret_found. */
-static int read_ended(struct viewer *v, size_t i, int64_t seq, bool *ret_found, struct error *err)
+/* Reads how an event ended, if that is recorded. */
+static int read_ended(struct viewer *v, struct delivery_info *d, int64_t seq, struct error *err)
 {
-    *ret_found = false;
-    if (v->c[i].ended == 0)
-        return 0;
     struct db_rows q;
     v->asked++;
-    int r = db_row(v->st, &q, err, SQL(ended_state, .consumer = v->d[i].consumer, .seq = seq));
+    int r = db_row(v->st, &q, err, SQL(ended_state, .consumer = d->consumer, .seq = seq));
     if (r <= 0)
         return r;
-    *ret_found = true;
     for (int s = 0; s < STATE_COUNT; s++)
         if (str_is(db_text(&q, 0), delivery_state_names[s]))
-            v->d[i].state = (enum delivery_state)s;
+            d->state = (enum delivery_state)s;
     db_done(&q);
     return 0;
 }
@@ -221,8 +209,7 @@ static bool wants(const struct filter *f, const struct event *ev)
     return filter_type(f, ev->type) && filter_payload(f, ev->payload);
 }
 
-/* Returns the filter in force when an event was handed out: the first one replaced after that, or
- * the current one. */
+/* Returns the filter in force when an event was handed out: the first one replaced after that. */
 static const struct filter *filter_of(const struct viewed *c, const struct event *ev)
 {
     for (const struct former *f = c->former; f; f = f->next)
@@ -243,11 +230,9 @@ static int handed_out(struct viewer *v, size_t i, const struct event *ev, int la
         return 0;
     }
 
-    bool recorded;
-    if (read_ended(v, i, ev->seq, &recorded, err) != 0)
+    d->state = wants(filter_of(c, ev), ev) ? STATE_DELIVERED : STATE_SKIPPED;
+    if (c->ended && read_ended(v, d, ev->seq, err) != 0)
         return -1;
-    if (!recorded)
-        d->state = wants(filter_of(c, ev), ev) ? STATE_DELIVERED : STATE_SKIPPED;
     if (d->state == STATE_SKIPPED || !v->claims)
         return 0;
 
@@ -268,7 +253,7 @@ static int viewer_event(struct viewer *v, size_t i, const struct event *ev, stru
     struct delivery_info *d = &v->d[i];
     const struct consumer_info *c = &v->list[i];
     *d = (struct delivery_info){.consumer = c->spec.name};
-    if (read_receipt(v, i, ev, a, err) != 0)
+    if (v->c[i].receipts && read_receipt(v, d, ev, a, err) != 0)
         return -1;
 
     /* Most consumers have no exceptions: then a million events cost no query. */
@@ -290,8 +275,7 @@ static int viewer_event(struct viewer *v, size_t i, const struct event *ev, stru
 #define CHEAP_CONSUMERS 8
 /* A query for the records of one event costs as much as examining this many events. */
 #define QUERY_COST 4
-/* Rows per query: few enough to be kept in memory, with their payloads. Recorded states take longer
- * to find. */
+/* Rows per query, with payloads. Recorded states take longer to find. */
 #define ANSWER_EVENTS 100
 #define ANSWER_RECORDED 1000
 #define NEW_PAYLOAD 8192 /* bytes: a poll for new events reads no larger payload */
@@ -305,8 +289,7 @@ static bool matches(const struct event_query *q, const struct event *ev)
     return !q->aggregate_id.p || str_eq(q->aggregate_id, ev->aggregate_id);
 }
 
-/* Returns whether the current event is in the requested state for any consumer. Without consumers
- * every event is pending. */
+/* Returns whether the event is in the state for any consumer. Without consumers it is pending. */
 static bool in_state(const struct viewer *v, const struct event_query *q)
 {
     if (!q->state && !q->unprocessed)
@@ -399,39 +382,22 @@ static int list_row(struct viewer *v, struct listing *l, const struct db_rows *r
 typedef int row_visit(struct viewer *v, struct listing *l, const struct db_rows *row,
                       struct arena *a, struct error *err);
 
-/* The progress of a listing that is read in pages: it continues between low and high. */
-struct going {
-    int64_t low, high;
-    int64_t max; /* rows per page */
-    bool more;   /* the last page was full */
-};
-
-static struct going going_from(const struct viewer *v, int64_t low, int64_t high, int64_t rows)
-{
-    return (struct going){.low = low, .high = high, .max = db_page(v->st, rows), .more = true};
-}
-
-/* Visits the rows of a page until the listing is done, and moves g past them. */
-static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, struct going *g,
-                    row_visit *visit, struct error *err)
+/* Visits rows until the listing is done. *ret_n and *ret_last: how many, and the last seq. */
+static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, row_visit *visit,
+                    int64_t *ret_n, int64_t *ret_last, struct error *err)
 {
     struct arena a;
     int r = 0;
-    int64_t n = 0;
     arena_init(&a, 0);
+    *ret_n = 0;
     while (!l->done && (r = db_step(rows, err)) == 1) {
-        int64_t seq = db_int(rows, 0);
-        if (l->q->newest_first)
-            g->high = seq - 1;
-        else
-            g->low = seq;
-        n++;
+        *ret_last = db_int(rows, 0);
+        ++*ret_n;
         r = visit(v, l, rows, &a, err);
         arena_reset(&a);
         if (r != 0)
             break;
     }
-    g->more = n == g->max;
     db_done(rows);
     arena_release(&a);
     return r < 0 ? -1 : 0;
@@ -439,8 +405,8 @@ static int each_row(struct viewer *v, struct listing *l, struct db_rows *rows, s
 
 static int list_one(struct viewer *v, struct listing *l, struct error *err)
 {
-    struct going g = {0};
     char *end;
+    int64_t n, last;
     long long seq = strtoll(l->q->id, &end, 10);
     bool number = *l->q->id && !*end;
     struct db_rows rows;
@@ -448,33 +414,7 @@ static int list_one(struct viewer *v, struct listing *l, struct error *err)
         rows = db_rows(v->st, err, SQL(event_by_seq, .seq = seq));
     else
         rows = db_rows(v->st, err, SQL(event_by_id, .id = l->q->id));
-    return each_row(v, l, &rows, &g, list_row, err);
-}
-
-/* Shows events with records, with low < seq <= high. */
-static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, int64_t high,
-                            struct error *err)
-{
-    const struct event_query *q = l->q;
-    struct going g = going_from(v, low, high, ANSWER_RECORDED);
-    bool any_state = !q->state && !q->unprocessed;
-    if (any_state)
-        return 0;
-    const char *state = q->unprocessed ? "unprocessed" : delivery_state_names[q->state - 1];
-    while (!l->done && g.low < g.high && g.more) {
-        struct db_rows rows;
-        if (q->newest_first)
-            rows = db_rows(v->st, err,
-                           SQL(exceptional_backwards, .low = g.low, .high = g.high, .state = state,
-                               .consumer = q->consumer, .now = v->now, .max = g.max));
-        else
-            rows = db_rows(v->st, err,
-                           SQL(exceptional_forwards, .low = g.low, .high = g.high, .state = state,
-                               .consumer = q->consumer, .now = v->now, .max = g.max));
-        if (each_row(v, l, &rows, &g, list_row, err) != 0)
-            return -1;
-    }
-    return 0;
+    return each_row(v, l, &rows, list_row, &n, &last, err);
 }
 
 /* Notes that an event was examined, and reports progress now and then. */
@@ -512,23 +452,73 @@ static int look_at(struct viewer *v, struct listing *l, const struct db_rows *ro
     return 0;
 }
 
+/* A statement that reads a page of events in each direction. The arguments of both are the same. */
+struct pages {
+    const struct sql *forwards, *backwards;
+    const void *args;
+    int64_t *low, *high; /* among the arguments: the page has events with low < seq <= high */
+    int64_t max;         /* rows per page */
+    row_visit *visit;
+};
+
+static int each_page(struct viewer *v, struct listing *l, const struct pages *p, struct error *err)
+{
+    bool more = true;
+    while (!l->done && more && *p->low < *p->high) {
+        int64_t n, last = 0;
+        bool back = l->q->newest_first;
+        struct db_rows rows = db_rows(v->st, err, back ? p->backwards : p->forwards, p->args);
+        if (each_row(v, l, &rows, p->visit, &n, &last, err) != 0)
+            return -1;
+        more = n == p->max;
+        if (back)
+            *p->high = last - 1;
+        else
+            *p->low = last;
+    }
+    return 0;
+}
+
+/* Shows events with records, with low < seq <= high. */
+static int list_exceptional(struct viewer *v, struct listing *l, int64_t low, int64_t high,
+                            struct error *err)
+{
+    const struct event_query *q = l->q;
+    bool any_state = !q->state && !q->unprocessed;
+    if (any_state)
+        return 0;
+    struct sql_exceptional_forwards args = {
+        .low = low,
+        .high = high,
+        .state = q->unprocessed ? "unprocessed" : delivery_state_names[q->state - 1],
+        .consumer = q->consumer,
+        .now = v->now,
+        .max = db_page(v->st, ANSWER_RECORDED),
+    };
+    struct pages p = {&sql_exceptional_forwards,
+                      &sql_exceptional_backwards,
+                      &args,
+                      &args.low,
+                      &args.high,
+                      args.max,
+                      list_row};
+    return each_page(v, l, &p, err);
+}
+
 /* Examines the events with low < seq <= high, as far as the budget allows. */
 static int search_events(struct viewer *v, struct listing *l, int64_t low, int64_t high,
                          struct error *err)
 {
-    struct going g = going_from(v, low, high, ANSWER_EVENTS);
-    while (!l->done && g.low < g.high && g.more) {
-        struct db_rows rows;
-        if (l->q->newest_first)
-            rows = db_rows(v->st, err,
-                           SQL(events_backwards, .low = g.low, .high = g.high, .max = g.max));
-        else
-            rows = db_rows(v->st, err,
-                           SQL(events_forwards, .low = g.low, .high = g.high, .max = g.max));
-        if (each_row(v, l, &rows, &g, look_at, err) != 0)
-            return -1;
-    }
-    return 0;
+    struct sql_events_forwards args = {
+        .low = low, .high = high, .max = db_page(v->st, ANSWER_EVENTS)};
+    struct pages p = {&sql_events_forwards,
+                      &sql_events_backwards,
+                      &args,
+                      &args.low,
+                      &args.high,
+                      args.max,
+                      look_at};
+    return each_page(v, l, &p, err);
 }
 
 static int list_events(struct viewer *v, struct listing *l, struct error *err)

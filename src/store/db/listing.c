@@ -1,15 +1,19 @@
 /* listing.c: consumers and the outbox as a whole, as operators see them. */
 #include "base/num.h"
 #include "store/db/db.h"
-#include "store/topics.h"
 #include "store_sql.h"
 
-/* A request for a consumer's backlog, and the result. Times are as in consumer_info. */
+/* A consumer's backlog: the request, and the result. Times are as in consumer_info. */
 struct backlog {
+    struct store *st;
     const struct consumer_spec *spec;
     int64_t max;           /* how many events after the position to examine */
     struct topics *topics; /* collects the types of undelivered events, unless NULL */
     struct arena *a;       /* for first_parked */
+
+    struct filter *filter;
+    int64_t positions[STORE_LANES_MAX];
+    int64_t now;
 
     int64_t scanned;     /* events examined after the position; fewer than max: all of them */
     int64_t unclaimed;   /* unclaimed events; an estimate if not all were examined */
@@ -24,29 +28,21 @@ struct backlog {
 /* The columns of @counted_columns@. */
 enum { SEQ, TYPE, CREATED_AT, AGGREGATE_TYPE, AGGREGATE_ID, NOT_BEFORE, PAYLOAD };
 
-struct counting {
-    struct store *st;
-    struct backlog *b;
-    struct filter *filter;
-    int64_t positions[STORE_LANES_MAX];
-    int64_t now;
-};
-
 /* ---- one event ---- */
 
-static bool wants(const struct counting *k, const struct db_rows *q)
+static bool wants(const struct backlog *b, const struct db_rows *q)
 {
-    if (!filter_type(k->filter, db_text(q, TYPE)))
+    if (!filter_type(b->filter, db_text(q, TYPE)))
         return false;
-    return !filter_has_where(k->filter) || filter_payload(k->filter, db_text(q, PAYLOAD));
+    return !filter_has_where(b->filter) || filter_payload(b->filter, db_text(q, PAYLOAD));
 }
 
-static int lane_of(const struct counting *k, const struct db_rows *q)
+static int lane_of(const struct backlog *b, const struct db_rows *q)
 {
-    if (k->b->spec->lanes <= 1)
+    if (b->spec->lanes <= 1)
         return 0;
     uint64_t key = event_key(db_text(q, AGGREGATE_TYPE), db_text(q, AGGREGATE_ID));
-    return event_lane(key, db_int(q, SEQ), k->b->spec->lanes);
+    return event_lane(key, db_int(q, SEQ), b->spec->lanes);
 }
 
 /* Moves *to back to `at`; 0 is no time. */
@@ -57,36 +53,36 @@ static void earlier(int64_t *to, int64_t at)
 }
 
 /* Notes when an event could first have been delivered, unless that is in the future. */
-static void note_overdue(struct counting *k, int64_t since)
+static void note_overdue(struct backlog *b, int64_t since)
 {
-    if (since <= k->now)
-        earlier(&k->b->overdue_at, since);
+    if (since <= b->now)
+        earlier(&b->overdue_at, since);
 }
 
 /* Notes the age and the type of an undelivered event. */
-static int note_event(struct counting *k, enum topic_place place, struct str type, int64_t at,
+static int note_event(struct backlog *b, enum topic_place place, struct str type, int64_t at,
                       struct error *err)
 {
     struct topic_find one = {.place = place, .type = type, .n = 1, .oldest_at = at};
-    earlier(&k->b->oldest_at, at);
-    if (!k->b->topics)
+    earlier(&b->oldest_at, at);
+    if (!b->topics)
         return 0;
-    return topics_add(k->b->topics, &one, err);
+    return store_topics_add(b->topics, &one, err);
 }
 
 /* Counts an event that is not parked: in a live claim, or unclaimed. */
-static int count_event(struct counting *k, enum topic_place place, const struct db_rows *q,
+static int count_event(struct backlog *b, enum topic_place place, const struct db_rows *q,
                        struct error *err)
 {
     int64_t at = db_int(q, CREATED_AT), not_before = db_int(q, NOT_BEFORE);
     if (place == TOPIC_CLAIMED) {
-        k->b->inflight++;
+        b->inflight++;
     } else {
-        k->b->unclaimed++;
-        earlier(&k->b->unclaimed_at, at);
+        b->unclaimed++;
+        earlier(&b->unclaimed_at, at);
     }
-    note_overdue(k, not_before > at ? not_before : at);
-    return note_event(k, place, db_text(q, TYPE), at, err);
+    note_overdue(b, not_before > at ? not_before : at);
+    return note_event(b, place, db_text(q, TYPE), at, err);
 }
 
 /* Extrapolates to `end` from `n` found between first and last. */
@@ -100,45 +96,45 @@ static int64_t project(int64_t n, int64_t first, int64_t last, int64_t end)
 /* ---- after the positions ---- */
 
 /* Examines up to b->max events after the lowest position. */
-static int count_fresh(struct counting *k, struct error *err)
+static int count_fresh(struct backlog *b, struct error *err)
 {
     int64_t low = INT64_MAX, first = 0, last = 0, head = 0;
     int r;
-    struct db_rows q = db_rows(k->st, err, SQL(lane_positions, .consumer = k->b->spec->name));
+    struct db_rows q = db_rows(b->st, err, SQL(lane_positions, .consumer = b->spec->name));
     while ((r = db_step(&q, err)) == 1) {
         int lane = (int)db_int(&q, 0);
         int64_t position = db_int(&q, 1);
         bool valid = lane >= 0 && lane < STORE_LANES_MAX;
         low = min_i64(low, position);
         if (valid)
-            k->positions[lane] = position;
+            b->positions[lane] = position;
     }
     if (r < 0)
         return -1;
 
-    bool payload = filter_has_where(k->filter);
-    q = db_rows(k->st, err,
-                SQL(waiting_events, .position = low, .max = k->b->max, .payload = payload));
+    bool payload = filter_has_where(b->filter);
+    q = db_rows(b->st, err,
+                SQL(waiting_events, .position = low, .max = b->max, .payload = payload));
     while ((r = db_step(&q, err)) == 1) {
         last = db_int(&q, SEQ);
         if (!first)
             first = last;
-        k->b->scanned++;
-        bool handed_out = last <= k->positions[lane_of(k, &q)];
-        if (handed_out || !wants(k, &q))
+        b->scanned++;
+        bool handed_out = last <= b->positions[lane_of(b, &q)];
+        if (handed_out || !wants(b, &q))
             continue;
-        if (count_event(k, TOPIC_UNCLAIMED, &q, err) != 0) {
+        if (count_event(b, TOPIC_UNCLAIMED, &q, err) != 0) {
             db_done(&q);
             return -1;
         }
     }
     if (r < 0)
         return -1;
-    if (k->b->scanned < k->b->max)
+    if (b->scanned < b->max)
         return 0;
-    if (db_value(k->st, err, &head, SQL(last_event)) != 0)
+    if (db_value(b->st, err, &head, SQL(last_event)) != 0)
         return -1;
-    k->b->unclaimed = project(k->b->unclaimed, first, last, head);
+    b->unclaimed = project(b->unclaimed, first, last, head);
     return 0;
 }
 
@@ -146,25 +142,24 @@ static int count_fresh(struct counting *k, struct error *err)
 
 /* A fresh claim. */
 struct range {
-    int64_t epoch;
     int lane;
     int64_t from, to;
     bool live;
 };
 
 /* Counts the events of a claim: in flight, or unclaimed if it expired. */
-static int count_range(struct counting *k, const struct range *c, struct error *err)
+static int count_range(struct backlog *b, const struct range *c, struct error *err)
 {
     int r;
-    bool payload = filter_has_where(k->filter);
+    bool payload = filter_has_where(b->filter);
     enum topic_place place = c->live ? TOPIC_CLAIMED : TOPIC_UNCLAIMED;
     struct db_rows q = db_rows(
-        k->st, err, SQL(claimed_events, .from_seq = c->from, .to_seq = c->to, .payload = payload));
+        b->st, err, SQL(claimed_events, .from_seq = c->from, .to_seq = c->to, .payload = payload));
     while ((r = db_step(&q, err)) == 1) {
-        bool its_own = c->lane == STORE_ALL_LANES || lane_of(k, &q) == c->lane;
-        if (!its_own || !wants(k, &q))
+        bool its_own = c->lane == STORE_ALL_LANES || lane_of(b, &q) == c->lane;
+        if (!its_own || !wants(b, &q))
             continue;
-        if (count_event(k, place, &q, err) != 0) {
+        if (count_event(b, place, &q, err) != 0) {
             db_done(&q);
             return -1;
         }
@@ -172,65 +167,52 @@ static int count_range(struct counting *k, const struct range *c, struct error *
     return r;
 }
 
-/* Moves *c to the next fresh claim. 1: done; 0: there is none left; -1: it failed. */
-static int next_range(struct counting *k, struct range *c, struct error *err)
+static int count_claims(struct backlog *b, struct error *err)
 {
+    const char *name = b->spec->name;
+    int64_t epoch = -1;
     struct db_rows q;
-    int r = db_row(k->st, &q, err,
-                   SQL(next_claim, .consumer = k->b->spec->name, .epoch = c->epoch, .now = k->now));
-    if (r <= 0)
-        return r;
-    *c = (struct range){
-        .epoch = db_int(&q, 0),
-        .lane = (int)db_int(&q, 1),
-        .from = db_int(&q, 2),
-        .to = db_int(&q, 3),
-        .live = db_int(&q, 4) != 0,
-    };
-    db_done(&q);
-    return 1;
-}
-
-static int count_claims(struct counting *k, struct error *err)
-{
-    struct range c = {.epoch = -1};
     int r;
-    while ((r = next_range(k, &c, err)) == 1)
-        if (count_range(k, &c, err) != 0)
+    while ((r = db_row(b->st, &q, err,
+                       SQL(next_claim, .consumer = name, .epoch = epoch, .now = b->now))) == 1) {
+        struct range c = {(int)db_int(&q, 1), db_int(&q, 2), db_int(&q, 3), db_int(&q, 4) != 0};
+        epoch = db_int(&q, 0);
+        db_done(&q);
+        if (count_range(b, &c, err) != 0)
             return -1;
+    }
     if (r < 0)
         return -1;
-
-    if (db_value(k->st, err, &k->b->parked_inflight,
-                 SQL(count_parked_in_flight, .consumer = k->b->spec->name, .now = k->now)) != 0)
+    if (db_value(b->st, err, &b->parked_inflight,
+                 SQL(count_parked_in_flight, .consumer = name, .now = b->now)) != 0)
         return -1;
-    k->b->inflight += k->b->parked_inflight;
+    b->inflight += b->parked_inflight;
     return 0;
 }
 
 /* ---- parked ---- */
 
-static int count_parked(struct counting *k, struct error *err)
+static int count_parked(struct backlog *b, struct error *err)
 {
-    const char *name = k->b->spec->name;
+    const char *name = b->spec->name;
     struct db_rows q;
-    int r = db_row(k->st, &q, err,
+    int r = db_row(b->st, &q, err,
                    SQL(count_parked_rows, .consumer = name, .max = STORE_PROBE_ROWS));
     if (r <= 0)
         return r;
     int64_t n = db_int(&q, 0);
-    k->b->parked_exact = n < STORE_PROBE_ROWS;
-    k->b->parked_rows = project(n, db_int(&q, 1), db_int(&q, 2), db_int(&q, 3));
+    b->parked_exact = n < STORE_PROBE_ROWS;
+    b->parked_rows = project(n, db_int(&q, 1), db_int(&q, 2), db_int(&q, 3));
     db_done(&q);
-    if (k->b->parked_rows == 0)
+    if (b->parked_rows == 0)
         return 0;
 
     /* The ages and types of the first ones. */
-    q = db_rows(k->st, err, SQL(parked_events, .consumer = name, .max = STORE_PROBE_EVENTS));
+    q = db_rows(b->st, err, SQL(parked_events, .consumer = name, .max = STORE_PROBE_EVENTS));
     while ((r = db_step(&q, err)) == 1) {
         if (db_null(&q, 0))
             continue; /* the event and its dead letter were deleted by hand */
-        if (note_event(k, TOPIC_PARKED, db_text(&q, 0), db_int(&q, 1), err) != 0) {
+        if (note_event(b, TOPIC_PARKED, db_text(&q, 0), db_int(&q, 1), err) != 0) {
             db_done(&q);
             return -1;
         }
@@ -240,35 +222,34 @@ static int count_parked(struct counting *k, struct error *err)
 
     /* The event that has been overdue longest. */
     bool ok = true;
-    r = db_row(k->st, &q, err,
-               SQL(first_parked, .consumer = name, .now = k->now, .max = STORE_PROBE_EVENTS));
+    r = db_row(b->st, &q, err,
+               SQL(first_parked, .consumer = name, .now = b->now, .max = STORE_PROBE_EVENTS));
     if (r <= 0)
         return r;
-    k->b->first_parked = (struct parked_info){
+    b->first_parked = (struct parked_info){
         .seq = db_int(&q, 0),
         .attempts = (int)db_int(&q, 1),
         .due_at = db_int(&q, 2),
-        .error = db_copy(&q, 3, k->b->a, &ok).p,
+        .error = db_copy(&q, 3, b->a, &ok).p,
         .since = db_int(&q, 4),
     };
     db_done(&q);
-    note_overdue(k, k->b->first_parked.since);
+    note_overdue(b, b->first_parked.since);
     return ok ? 0 : err_nomem(err);
 }
 
-/* Counts undelivered events: unclaimed, in flight and parked. The cost grows only with the number
- * in flight, which workers hold in memory. */
-static int count_backlog(struct store *st, struct backlog *b, struct error *err)
+/* Counts undelivered events. The cost grows only with those in flight, which are in memory. */
+static int count_backlog(struct backlog *b, struct error *err)
 {
-    struct counting k = {.st = st, .b = b, .now = db_now(st)};
-    if (filter_new(b->spec->events, b->spec->where, &k.filter, err) != 0)
+    b->now = db_now(b->st);
+    if (filter_new(b->spec->events, b->spec->where, &b->filter, err) != 0)
         return -1;
-    int r = count_fresh(&k, err);
+    int r = count_fresh(b, err);
     if (r == 0)
-        r = count_claims(&k, err);
+        r = count_claims(b, err);
     if (r == 0)
-        r = count_parked(&k, err);
-    filter_free(k.filter);
+        r = count_parked(b, err);
+    filter_free(b->filter);
     return r;
 }
 
@@ -309,8 +290,7 @@ static void hold_floor(struct consumer_info *c, int64_t at, const char *by)
     c->floor_pin = by;
 }
 
-/* Reads a row of floors: the last event that is no longer needed, and the reason why the next one
- * is. */
+/* Reads a row of floors: the last event that is no longer needed, and why the next one is. */
 static void take_floor(const struct db_rows *q, struct consumer_info *c)
 {
     enum { POSITION = 2, CLAIM, PARKED };
@@ -323,7 +303,6 @@ static void take_floor(const struct db_rows *q, struct consumer_info *c)
         hold_floor(c, db_int(q, PARKED), "parked");
 }
 
-/* Reads a row of floors. */
 static bool read_floor_row(const struct db_rows *q, struct arena *a, void *element)
 {
     struct consumer_info *c = element;
@@ -354,10 +333,10 @@ static int read_rows(struct store *st, const char *name, struct arena *a,
 static int read_backlog(struct store *st, struct consumer_info *c, struct arena *a,
                         struct error *err)
 {
-    struct backlog b = {.spec = &c->spec, .max = STORE_COUNT_EVENTS, .a = a};
+    struct backlog b = {.st = st, .spec = &c->spec, .max = STORE_COUNT_EVENTS, .a = a};
     if (*c->spec.where)
         b.max = STORE_PROBE_EVENTS; /* payloads have to be read */
-    if (count_backlog(st, &b, err) != 0)
+    if (count_backlog(&b, err) != 0)
         return -1;
     c->inflight = b.inflight;
     c->inflight_exact = true;
@@ -385,12 +364,9 @@ static int read_state(struct store *st, struct consumer_info *c, struct arena *a
     if (r < 0)
         return -1;
 
-    const struct db_number wanted[] = {
-        {&c->claims, SQL(count_live_claims, .consumer = name, .now = now)},
-        {&c->dead, SQL(count_dead, .consumer = name)},
-        {&c->next_due, SQL(next_retry, .consumer = name)},
-    };
-    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    if (DB_VALUES(st, err, {&c->claims, SQL(count_live_claims, .consumer = name, .now = now)},
+                  {&c->dead, SQL(count_dead, .consumer = name)},
+                  {&c->next_due, SQL(next_retry, .consumer = name)}) != 0)
         return -1;
     if (read_backlog(st, c, a, err) != 0)
         return -1;
@@ -402,8 +378,7 @@ static int read_state(struct store *st, struct consumer_info *c, struct arena *a
     if (r < 0)
         return -1;
 
-    /* The error of the last failed event, unless the relay has made a later report, or its sink is
-     * down. */
+    /* The error of the last failed event, unless a later report exists, or the sink is down. */
     r = db_row(st, &q, err, SQL(last_failure, .consumer = name, .max = STORE_PROBE_EVENTS));
     if (r <= 0)
         return r;
@@ -499,17 +474,17 @@ static int read_gauge(struct store *st, const char *name, struct arena *a, struc
 {
     struct consumer_spec spec;
     struct topics t = {.a = a};
-    struct backlog b = {.spec = &spec, .max = STORE_PROBE_EVENTS, .topics = &t, .a = a};
+    struct backlog b = {.st = st, .spec = &spec, .max = STORE_PROBE_EVENTS, .topics = &t, .a = a};
     if (read_health(st, name, a, g, &spec, err) != 0)
         return -1;
-    if (count_backlog(st, &b, err) != 0)
+    if (count_backlog(&b, err) != 0)
         return -1;
     int64_t all[TOPIC_PLACES] = {[TOPIC_PARKED] = b.parked_rows};
     if (b.scanned == b.max)
         all[TOPIC_UNCLAIMED] = b.unclaimed;
     g->overdue_at = b.overdue_at;
     g->parked = b.parked_rows - b.parked_inflight;
-    if (topics_end(&t, all, g, err) != 0)
+    if (store_topics_end(&t, all, g, err) != 0)
         return -1;
     return db_value(st, err, &g->dead, SQL(probe_dead, .consumer = name, .max = STORE_PROBE_ROWS));
 }
@@ -538,13 +513,10 @@ int db_info(struct store *st, struct store_info *ret, struct error *err)
         return -1;
     struct store_info i = {.now_ms = db_now(st), .passed_at = -1};
     int64_t version = 0, last = 0;
-    const struct db_number wanted[] = {
-        {&version, SQL(schema_version)},      {&i.head, SQL(head)},
-        {&i.tail, SQL(first_event)},          {&last, SQL(last_event)},
-        {&i.oldest_at, SQL(tail_created_at)}, {&i.consumers, SQL(count_consumers)},
-        {&i.dead, SQL(count_all_dead)},
-    };
-    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    if (DB_VALUES(st, err, {&version, SQL(schema_version)}, {&i.head, SQL(head)},
+                  {&i.tail, SQL(first_event)}, {&last, SQL(last_event)},
+                  {&i.oldest_at, SQL(tail_created_at)}, {&i.consumers, SQL(count_consumers)},
+                  {&i.dead, SQL(count_all_dead)}) != 0)
         return -1;
     if (db_value(st, err, &i.passed_at, SQL(passed_at, .tail = i.tail)) != 0)
         return -1;

@@ -47,8 +47,7 @@ static int read_parked(struct db_rows *q, struct parked_row *rows, size_t max, s
     return r < 0 ? -1 : 0;
 }
 
-/* Adds the event of a row to the batch. q is the query for the event. If the event was trimmed, it
- * was a dead letter, which carries a copy. */
+/* Adds the event of a row to the batch. If it was trimmed, it was a dead letter, with a copy. */
 static int take_row(struct turn *t, const struct parked_row *p, struct db_rows *q, size_t *bytes,
                     struct error *err)
 {
@@ -261,11 +260,9 @@ static int record(struct turn *t, struct error *err)
 
     if (db_claim_record(t, err) != 0)
         return -1;
-    if (db_later(t->st, err,
-                 SQL(list_taken, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs)) != 0)
-        return -1;
-    return db_later(t->st, err,
-                    SQL(take_listed, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs));
+    return DB_LATER_ALL(
+        t->st, err, {SQL(list_taken, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs)},
+        {SQL(take_listed, .consumer = t->consumer, .epoch = t->epoch, .seqs = seqs)});
 }
 
 /* Claims the events that are due; there is at least one. */

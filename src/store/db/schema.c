@@ -2,24 +2,23 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/buf.h"
 #include "base/text.h"
 #include "store/db/db.h"
 #include "store_sql.h"
 
 int db_schema_version(struct store *st, int64_t *ret, struct error *err)
 {
-    const struct db_driver *d = st->ops->driver;
-    const char *schema = d->schema ? d->schema(st) : NULL;
+    const char *schema = db_of(st)->schema;
     int64_t event = 0, meta = 0;
     *ret = 0;
-    if (db_value(st, err, &event, SQL(has_table, .schema = schema, .name = "outbox_event")) != 0)
-        return -1;
-    if (db_value(st, err, &meta, SQL(has_table, .schema = schema, .name = "outbox_meta")) != 0)
+    if (DB_VALUES(st, err, {&event, SQL(has_table, .schema = schema, .name = "outbox_event")},
+                  {&meta, SQL(has_table, .schema = schema, .name = "outbox_meta")}) != 0)
         return -1;
     if (event && !meta)
         return err_set(err, ERR_NOTOURS,
                        "%s: the table outbox_event exists, but does not belong to an outbox%s",
-                       db_of(st)->shown, d->not_ours);
+                       db_of(st)->shown, st->ops->driver->not_ours);
     return meta ? db_value(st, err, ret, SQL(schema_version)) : 0;
 }
 
@@ -51,6 +50,18 @@ int db_schema_check(struct store *st, struct error *err)
             "%s: the outbox in it has the older version %lld; upgrade it with `outbox init`",
             db_of(st)->shown, (long long)version);
     return 0;
+}
+
+void db_schema_drops(const char *script, const char *mark, const char *kind, struct buf *to)
+{
+    static const char unless[] = "IF NOT EXISTS ";
+    const char *p = script;
+    while ((p = strstr(p, mark))) {
+        p += strlen(mark);
+        if (strncmp(p, unless, strlen(unless)) == 0)
+            p += strlen(unless);
+        buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
+    }
 }
 
 /* ---- doctor ---- */

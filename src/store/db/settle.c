@@ -1,5 +1,4 @@
-/* settle.c: recording the outcome of a claim. Everything here runs inside a transaction: one of a
- * turn, or one that handlers use. */
+/* settle.c: recording the outcome of a claim, in a transaction of a turn or of handlers. */
 #include "base/text.h"
 #include "store/db/turn.h"
 #include "store_sql.h"
@@ -33,15 +32,12 @@ int db_bury(struct store *st, const char *consumer, int64_t seq, int attempts, c
     char kept[TEXT_KEPT_MAX];
     const char *why = text_kept(error, kept);
     int64_t now = db_now(st);
-    if (db_later(st, err,
-                 SQL(bury, .consumer = consumer, .seq = seq, .attempts = attempts, .error = why,
-                     .now = now)) != 0)
-        return -1;
-    if (db_later(st, err,
-                 SQL(bury_again, .consumer = consumer, .seq = seq, .attempts = attempts,
-                     .error = why, .now = now)) != 0)
-        return -1;
-    return db_later(st, err, SQL(unpark, .consumer = consumer, .seq = seq));
+    return DB_LATER_ALL(st, err,
+                        {SQL(bury, .consumer = consumer, .seq = seq, .attempts = attempts,
+                             .error = why, .now = now)},
+                        {SQL(bury_again, .consumer = consumer, .seq = seq, .attempts = attempts,
+                             .error = why, .now = now)},
+                        {SQL(unpark, .consumer = consumer, .seq = seq)});
 }
 
 int db_promote(struct store *st, const char *consumer, int64_t key, struct error *err)
@@ -121,12 +117,9 @@ static int settle_parked(struct store *st, const struct settlement *s, struct er
 {
     const char *name = s->consumer;
     int64_t epoch = s->b->epoch;
-    if (db_later(st, err, SQL(forget_letters, .consumer = name, .epoch = epoch)) != 0)
-        return -1;
-    if (db_later(st, err,
-                 SQL(promote_behind, .consumer = name, .epoch = epoch, .now = db_now(st))) != 0)
-        return -1;
-    if (db_later(st, err, SQL(unpark_delivered, .consumer = name, .epoch = epoch)) != 0)
+    if (DB_LATER_ALL(st, err, {SQL(forget_letters, .consumer = name, .epoch = epoch)},
+                     {SQL(promote_behind, .consumer = name, .epoch = epoch, .now = db_now(st))},
+                     {SQL(unpark_delivered, .consumer = name, .epoch = epoch)}) != 0)
         return -1;
     held_keys_forget(st, name);
 

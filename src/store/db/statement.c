@@ -1,4 +1,6 @@
-/* statement.c: statements by name, their rows, and rows as events. */
+/* statement.c: statements by name, their rows, rows as events, and transactions. */
+#include <stdio.h>
+
 #include "store/db/db.h"
 
 /* Returns whether this statement is a no-op for the store. */
@@ -67,6 +69,17 @@ int db_change(struct store *st, int64_t *ret_n, struct error *err, const struct 
     return 0;
 }
 
+int db_run_all(struct store *st, struct error *err, bool later, const struct db_question *all)
+{
+    int r = 0;
+    for (; r == 0 && all->sql; all++)
+        if (later)
+            r = db_later(st, err, all->sql, all->args);
+        else
+            r = db_run(st, err, all->sql, all->args);
+    return r;
+}
+
 int db_later(struct store *st, struct error *err, const struct sql *sql, const void *args)
 {
     if (nothing_to_do(st, sql))
@@ -86,20 +99,21 @@ int db_insert_new(struct store *st, bool *ret_new, struct error *err, const stru
         *ret_new = n > 0;
         return 0;
     }
-    if (d->is_duplicate && d->is_duplicate(&why)) {
+    if (d->duplicate && why.native == d->duplicate) {
         *ret_new = false;
         return 0;
     }
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 int db_ask_all(struct store *st, const struct db_question *ask, size_t n, struct db_rows *ret,
                struct error *err)
 {
+    int r = 1;
     if (st->ops->driver->ask_all)
-        return st->ops->driver->ask_all(st, ask, n, ret, err);
+        r = st->ops->driver->ask_all(st, ask, n, ret, err);
+    if (r <= 0)
+        return r;
     for (size_t i = 0; i < n; i++) {
         ret[i] = db_rows(st, err, ask[i].sql, ask[i].args);
         if (ret[i].at)
@@ -126,10 +140,10 @@ int db_value(struct store *st, struct error *err, int64_t *ret, const struct sql
     return 0;
 }
 
-int db_values(struct store *st, struct error *err, const struct db_number *wanted, size_t n)
+int db_values(struct store *st, struct error *err, const struct db_number *wanted)
 {
-    for (size_t i = 0; i < n; i++)
-        if (db_value(st, err, wanted[i].to, wanted[i].sql, wanted[i].args) != 0)
+    for (; wanted->to; wanted++)
+        if (db_value(st, err, wanted->to, wanted->sql, wanted->args) != 0)
             return -1;
     return 0;
 }
@@ -137,24 +151,14 @@ int db_values(struct store *st, struct error *err, const struct db_number *wante
 int db_list(struct store *st, struct db_list *l, struct error *err, const struct sql *sql,
             const void *args)
 {
-    size_t room = 16;
-    l->n = 0;
-    l->elements = arena_zalloc(l->a, room, l->size);
-    bool ok = l->elements != NULL;
     int r = 0;
     struct db_rows q = db_rows(st, err, sql, args);
+    l->n = 0;
+    l->elements = arena_grow(l->a, NULL, 0, l->size);
+    bool ok = l->elements != NULL;
     while (ok && (r = db_step(&q, err)) == 1) {
-        if (l->n == room) {
-            void *larger = arena_zalloc(l->a, 2 * room, l->size);
-            if (!larger) {
-                ok = false;
-                break;
-            }
-            memcpy(larger, l->elements, room * l->size);
-            l->elements = larger;
-            room *= 2;
-        }
-        ok = l->read(&q, l->a, (char *)l->elements + l->n * l->size);
+        l->elements = arena_grow(l->a, l->elements, l->n, l->size);
+        ok = l->elements && l->read(&q, l->a, (char *)l->elements + l->n * l->size);
         l->n++;
     }
     db_done(&q);
@@ -253,19 +257,82 @@ void db_store_init(struct db_store *st, const struct store_ops *ops,
     rng_seed_os(&st->rng);
 }
 
+/* ---- transactions ---- */
+
+static int begin(struct store *st, bool ours, struct error *err)
+{
+    if (db_of(st)->in_tx)
+        return err_set(err, ERR_MISUSE, "a transaction is open already");
+    if (st->ops->driver->begin(st, ours, err) != 0)
+        return -1;
+    db_of(st)->in_tx = true;
+    db_of(st)->own_commit = false;
+    db_of(st)->savepoints = 0;
+    return 0;
+}
+
 int db_begin(struct store *st, struct error *err)
 {
-    return st->ops->driver->begin(st, err);
+    return begin(st, true, err);
+}
+
+int db_begin_open(struct store *st, struct error *err)
+{
+    return begin(st, false, err);
 }
 
 int db_commit(struct store *st, struct error *err)
 {
-    return st->ops->driver->commit(st, err);
+    const struct db_driver *d = st->ops->driver;
+    if (!db_of(st)->in_tx)
+        return err_set(err, ERR_MISUSE, "no transaction is open");
+    if (d->tx_gone(st, err) != 0 || d->commit(st, err) != 0) {
+        db_rollback(st);
+        return -1;
+    }
+    db_of(st)->in_tx = false;
+    return d->committed ? d->committed(st, err) : 0;
 }
 
 void db_rollback(struct store *st)
 {
     st->ops->driver->rollback(st);
+    db_of(st)->in_tx = false;
+}
+
+/* Each depth has its own name: MariaDB deletes an earlier savepoint of the same name. */
+int db_savepoint(struct store *base, enum savepoint what, struct error *err)
+{
+    static const char ended[] = "the transaction was ended by a handler";
+    const struct db_driver *d = base->ops->driver;
+    struct db_store *st = db_of(base);
+    int depth = st->savepoints, r = 0;
+    char set[64], undo[64], release[64];
+    struct error why;
+    if (base->ops->tx_state(base) == TX_GONE)
+        return err_set(err, ERR_MISUSE, ended);
+    snprintf(set, sizeof set, "SAVEPOINT outbox_handler_%d", depth + 1);
+    snprintf(undo, sizeof undo, "ROLLBACK TO SAVEPOINT outbox_handler_%d", depth);
+    snprintf(release, sizeof release, "RELEASE SAVEPOINT outbox_handler_%d", depth);
+    if (what == SAVEPOINT_SET) {
+        if (d->exec(base, set, err) != 0)
+            return -1;
+        st->savepoints++;
+        return 0;
+    }
+
+    st->own_commit = false;
+    if (what == SAVEPOINT_UNDO)
+        r = d->exec(base, undo, &why);
+    if (r == 0)
+        r = d->exec(base, release, &why);
+    if (r == 0)
+        st->savepoints--;
+    else if (why.native == d->no_savepoint)
+        err_set(err, ERR_MISUSE, ended);
+    else
+        err_copy(err, &why);
+    return r;
 }
 
 int db_end(struct store *st, int r, struct error *err)
@@ -293,7 +360,8 @@ void db_snapshot_end(struct store *st, bool own)
 
 int db_give_numbers(struct store *st, struct error *err)
 {
-    if (!st->ops->driver->number)
+    /* In a transaction there is nothing to do: events committed before it have their numbers. */
+    if (!st->ops->driver->number || db_of(st)->in_tx)
         return 0;
     return st->ops->driver->number(st, err);
 }

@@ -24,22 +24,14 @@ struct old {
     int64_t n;     /* the number of old events */
 };
 
-/* A snapshot of the consumers and what they still need. */
-struct floors {
-    struct consumer_info *c;
-    size_t n;
-};
-
 /* ---- the progress of consumers, now and in the past ---- */
 
-/* Samples the progress of a consumer, or of ALL_CONSUMERS, and drops samples that are wrong or no
- * longer needed. */
+/* Samples the progress of a consumer, or of ALL_CONSUMERS, and drops needless samples. */
 static int note_sample(struct store *st, const char *name, int64_t floor, int64_t every,
                        const struct old *o, struct error *err)
 {
-    if (db_run(st, err, SQL(passed_by_now, .consumer = name, .now = o->now)) != 0)
-        return -1;
-    if (db_run(st, err, SQL(passed_too_far, .consumer = name, .floor = floor)) != 0)
+    if (DB_RUN_ALL(st, err, {SQL(passed_by_now, .consumer = name, .now = o->now)},
+                   {SQL(passed_too_far, .consumer = name, .floor = floor)}) != 0)
         return -1;
     bool begun = floor > 0;
     if (begun && db_run(st, err,
@@ -49,14 +41,19 @@ static int note_sample(struct store *st, const char *name, int64_t floor, int64_
     return db_run(st, err, SQL(passed_long_ago, .consumer = name, .cutoff = o->cutoff));
 }
 
-/* Sets o->floor and o->past; `pin` describes what holds the floor. note: take samples. */
-static int find_past(struct store *st, const struct floors *f, bool note, struct old *o, char *pin,
+/* Reads what the consumers still need, and sets o->floor and o->past; `pin` describes what holds
+ * the floor. note: take samples. */
+static int find_past(struct store *st, struct arena *a, bool note, struct old *o, char *pin,
                      struct error *err)
 {
+    struct consumer_info *list;
+    size_t n;
+    if (db_consumer_floors(st, a, &list, &n, err) != 0)
+        return -1;
     snprintf(pin, PIN_TEXT, "no consumer is registered yet");
-    o->floor = f->n > 0 ? INT64_MAX : 0;
-    for (size_t i = 0; i < f->n; i++) {
-        const struct consumer_info *c = &f->c[i];
+    o->floor = n > 0 ? INT64_MAX : 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct consumer_info *c = &list[i];
         if (c->floor >= o->floor)
             continue;
         o->floor = c->floor;
@@ -68,10 +65,10 @@ static int find_past(struct store *st, const struct floors *f, bool note, struct
      * does not grow with the consumers. Those of single consumers are rare; they are used once a
      * consumer is added or removed. */
     int64_t every = (o->now - o->cutoff) / SAMPLES;
-    for (size_t i = 0; note && i < f->n; i++)
-        if (note_sample(st, f->c[i].spec.name, f->c[i].floor, every, o, err) != 0)
+    for (size_t i = 0; note && i < n; i++)
+        if (note_sample(st, list[i].spec.name, list[i].floor, every, o, err) != 0)
             return -1;
-    if (note && note_sample(st, ALL_CONSUMERS, f->n > 0 ? o->floor : 0,
+    if (note && note_sample(st, ALL_CONSUMERS, n > 0 ? o->floor : 0,
                             min_i64(every, ALL_SAMPLE_EVERY), o, err) != 0)
         return -1;
 
@@ -88,8 +85,8 @@ static int find_past(struct store *st, const struct floors *f, bool note, struct
     }
 
     o->past = o->floor;
-    for (size_t i = 0; i < f->n; i++) {
-        const struct consumer_info *c = &f->c[i];
+    for (size_t i = 0; i < n; i++) {
+        const struct consumer_info *c = &list[i];
         bool right_away = o->cutoff >= o->now;
         int64_t past = right_away ? c->floor : 0;
         if (!right_away &&
@@ -104,8 +101,7 @@ static int find_past(struct store *st, const struct floors *f, bool note, struct
 
 /* ---- finding the events to delete ---- */
 
-/* Finds up to max events that are old enough, and that every consumer passed long enough ago, among
- * the first look_at. */
+/* Finds up to max old events, which every consumer passed long ago, among the first look_at. */
 static int find_old(struct store *st, struct old *o, int64_t max, int64_t look_at,
                     struct error *err)
 {
@@ -190,12 +186,10 @@ static int count_all(struct store *st, const struct trim_request *req, struct ol
         return -1;
     if (count_going_keys(st, o, &t->keys, err) != 0)
         return -1;
-    const struct db_number wanted[] = {
-        {&left_over, SQL(count_left_over_keys, .cutoff = o->cutoff, .most = most)},
-        {&t->inbox, SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req), .most = most)},
-        {&t->receipts, SQL(count_old_receipts, .cutoff = o->cutoff, .most = most)},
-    };
-    if (db_values(st, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    if (DB_VALUES(st, err,
+                  {&left_over, SQL(count_left_over_keys, .cutoff = o->cutoff, .most = most)},
+                  {&t->inbox, SQL(count_old_inbox, .cutoff = inbox_cutoff(st, req), .most = most)},
+                  {&t->receipts, SQL(count_old_receipts, .cutoff = o->cutoff, .most = most)}) != 0)
         return -1;
     t->keys += left_over;
     t->keys_more = left_over >= most || (t->events_about && t->keys > 0);
@@ -204,8 +198,7 @@ static int count_all(struct store *st, const struct trim_request *req, struct ol
     return 0;
 }
 
-/* Deletes the events that find_old found, with their keys and records, and the former filters that
- * only they needed. */
+/* Deletes the events that find_old found, with all that only they needed. */
 static int trim_events(struct store *st, const struct old *o, struct trim_result *t,
                        struct error *err)
 {
@@ -217,24 +210,18 @@ static int trim_events(struct store *st, const struct old *o, struct trim_result
         db_run(st, err,
                SQL(drop_going_keys, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
         return -1;
-    if (db_run(st, err,
-               SQL(drop_going_rows, .last = o->last, .cutoff = o->cutoff, .now = o->now)) != 0)
-        return -1;
-
-    /* The database refuses to delete events without this permission, which must be withdrawn
-     * again. */
-    if (db_run(st, err, SQL(allow_changes)) != 0)
+    /* The database refuses to delete events without this permission, which is withdrawn again. */
+    if (DB_RUN_ALL(st, err,
+                   {SQL(drop_going_rows, .last = o->last, .cutoff = o->cutoff, .now = o->now)},
+                   {SQL(allow_changes)}) != 0)
         return -1;
     int r = db_change(st, &t->events, err,
                       SQL(drop_going, .last = o->last, .cutoff = o->cutoff, .now = o->now));
     if (db_run(st, r == 0 ? err : NULL, SQL(refuse_changes)) != 0 || r != 0)
         return -1;
-
-    if (db_run(st, err, SQL(drop_places, .last = o->last)) != 0)
-        return -1;
-    if (db_run(st, err, SQL(drop_ended, .last = o->last)) != 0)
-        return -1;
-    return db_run(st, err, SQL(drop_former_filters, .last = o->last));
+    return DB_RUN_ALL(st, err, {SQL(drop_places, .last = o->last)},
+                      {SQL(drop_ended, .last = o->last)},
+                      {SQL(drop_former_filters, .last = o->last)});
 }
 
 /* Deletes up to max_rows of each kind. */
@@ -270,39 +257,24 @@ static int trim_some(struct store *st, const struct trim_request *req, struct ol
     return 0;
 }
 
-/* Runs in a transaction. Adding a consumer takes the same lock, and floors only rise: so events
- * that no consumer needs when the floors are read are not needed when they are deleted. */
-static int trim_locked(struct store *st, struct arena *a, const struct trim_request *req,
-                       struct trim_result *t, struct error *err)
+/* Trims in the open transaction. Adding a consumer takes the same lock, and floors only rise: so
+ * events that no consumer needs when the floors are read are not needed when they are deleted. A
+ * dry run only reads, and needs no transaction. */
+static int trim(struct store *st, struct arena *a, const struct trim_request *req,
+                struct trim_result *t, struct error *err)
 {
     int64_t ignored = 0;
-    struct floors f;
-    if (db_value(st, err, &ignored, SQL(lock_trim)) != 0)
+    bool samples = !req->dry_run && req->after == 0;
+    if (!req->dry_run && db_value(st, err, &ignored, SQL(lock_trim)) != 0)
         return -1;
     /* Read the time only now: waiting for the lock may have taken a while. */
-    struct old o = {.now = db_now(st), .after = req->after};
+    struct old o = {.now = db_now(st), .after = req->dry_run ? 0 : req->after};
     o.cutoff = o.now - req->older_than_ms;
-    if (db_keep_numbers(st, err) != 0)
+    if (!req->dry_run && db_keep_numbers(st, err) != 0)
         return -1;
-    if (db_consumer_floors(st, a, &f.c, &f.n, err) != 0)
+    if (find_past(st, a, samples, &o, t->pin, err) != 0)
         return -1;
-    bool first = req->after == 0;
-    if (find_past(st, &f, first, &o, t->pin, err) != 0)
-        return -1;
-    return trim_some(st, req, &o, t, err);
-}
-
-static int trim_dry(struct store *st, struct arena *a, const struct trim_request *req,
-                    struct trim_result *t, struct error *err)
-{
-    struct old o = {.now = db_now(st)};
-    struct floors f;
-    o.cutoff = o.now - req->older_than_ms;
-    if (db_consumer_floors(st, a, &f.c, &f.n, err) != 0)
-        return -1;
-    if (find_past(st, &f, false, &o, t->pin, err) != 0)
-        return -1;
-    return count_all(st, req, &o, t, err);
+    return req->dry_run ? count_all(st, req, &o, t, err) : trim_some(st, req, &o, t, err);
 }
 
 int db_trim(struct store *st, const struct trim_request *req, struct trim_result *ret,
@@ -315,12 +287,11 @@ int db_trim(struct store *st, const struct trim_request *req, struct trim_result
     if (!req->dry_run && db_begin(st, err) != 0)
         return -1;
     arena_init(&a, 0);
-    int r = req->dry_run ? trim_dry(st, &a, req, &t, err) : trim_locked(st, &a, req, &t, err);
+    int r = trim(st, &a, req, &t, err);
     arena_release(&a);
     if (!req->dry_run)
         r = db_end(st, r, err);
-    if (r != 0)
-        return -1;
-    *ret = t;
-    return 0;
+    if (r == 0)
+        *ret = t;
+    return r;
 }

@@ -18,9 +18,8 @@ static bool is_claiming(const struct turn *t)
 
 /* ---- changes since the last turn ---- */
 
-/* Handles a migration that ran since the last turn. The worker still settles its claim, so that
- * nothing is delivered again, but claims nothing. A turn without a settlement fails, which stops
- * the worker. */
+/* Handles a migration that ran since the last turn. The worker still settles its claim, but claims
+ * nothing. A turn without a settlement fails, which stops the worker. */
 static int check_version(const struct turn *t, struct error *err)
 {
     int known = t->st->ops->driver->schema_version;
@@ -38,19 +37,6 @@ static int check_version(const struct turn *t, struct error *err)
         (long long)t->version, known);
 }
 
-/* Handles a missing consumer, which was removed, or whose outbox was replaced by another. A
- * settlement alone is then lost without an error. */
-static int not_registered(struct turn *t, struct error *err)
-{
-    const struct db_driver *d = t->st->ops->driver;
-    if (!t->req)
-        return 0;
-    if (d->check_outbox && d->check_outbox(t, false, (struct str){0}, 0, err) != 0)
-        return -1;
-    return err_class(err, ERR_NOTFOUND, CLASS_FATAL, 0,
-                     "consumer \"%s\" is not registered; it may have been removed", t->consumer);
-}
-
 /* The row of consumer_state. */
 enum { PAUSED, EPOCH, ORDERING, LANES, EVENTS, PREDICATE, VERSION, MARKS, STAMP, CLOCK, IDENTITY };
 
@@ -65,11 +51,26 @@ static bool same_settings(const struct db_rows *q, const struct claim_request *r
     return str_is(db_text(q, EVENTS), events) && str_is(db_text(q, PREDICATE), where);
 }
 
-/* All steps of a turn use the same time: a claim is alive for all of them, or for none. */
-static void set_now(struct turn *t, const struct db_rows *q)
+/* Reads the consumer's row; since the last turn, the consumer may have been paused, removed or
+ * changed. If the request's settings differ from the registered ones, nothing may be claimed or
+ * taken over: events that only the new filter wants would never be delivered. */
+static int read_consumer(struct turn *t, struct db_rows *q, struct error *err)
 {
-    struct db_store *st = db_of(t->st);
     const struct db_driver *d = t->st->ops->driver;
+    struct db_store *st = db_of(t->st);
+    int r = db_step(q, err);
+    if (r < 0)
+        return -1;
+    if (r == 0 && !t->req)
+        return 0; /* a settlement is lost without an error */
+    if (r == 0 && d->check_outbox && d->check_outbox(t, false, (struct str){0}, 0, err) != 0)
+        return -1;
+    if (r == 0)
+        return err_class(err, ERR_NOTFOUND, CLASS_FATAL, 0,
+                         "consumer \"%s\" is not registered; it may have been removed",
+                         t->consumer);
+
+    /* All steps of a turn use the same time: a claim is alive for all of them, or for none. */
     if (d->heard)
         d->heard(t->st, db_int(q, CLOCK));
     if (!st->turn_now) {
@@ -78,23 +79,9 @@ static void set_now(struct turn *t, const struct db_rows *q)
         st->turn_now = now;
     }
     t->now = st->turn_now;
-}
-
-/* Reads the consumer's row; since the last turn, the consumer may have been paused, removed or
- * changed. If the request's settings differ from the registered ones, nothing may be claimed or
- * taken over: events that only the new filter wants would never be delivered. */
-static int read_consumer(struct turn *t, struct db_rows *q, struct error *err)
-{
-    const struct db_driver *d = t->st->ops->driver;
-    int r = db_step(q, err);
-    if (r < 0)
-        return -1;
-    if (r == 0)
-        return not_registered(t, err);
+    t->registered = true;
 
     int64_t last = db_int(q, EPOCH);
-    set_now(t, q);
-    t->registered = true;
     t->epoch = db_claim_next_epoch(t->st, last);
     t->version = db_int(q, VERSION);
     t->marks = db_int(q, MARKS) != 0;
@@ -138,18 +125,6 @@ static int lock_consumer(struct turn *t, struct error *err)
 
 /* ---- settling ---- */
 
-/* Returns whether a settlement parks nothing, unparks nothing, and leaves the lane's position
- * alone. */
-static bool only_delivers(const struct settlement *s)
-{
-    if (s->release_from || s->b->parked)
-        return false;
-    for (size_t i = 0; i < s->n; i++)
-        if (s->out[i].kind != OUTCOME_DELIVERED)
-            return false;
-    return true;
-}
-
 /* Records the settlement, unless another worker has taken the claim over. */
 static int settle(struct turn *t, struct error *err)
 {
@@ -158,7 +133,12 @@ static int settle(struct turn *t, struct error *err)
     t->lost = !db_claim_is_ours(t);
     if (t->lost)
         return 0;
-    t->found.known = t->found.known && only_delivers(t->s);
+
+    /* What parks, unparks or releases events changes what was found. */
+    bool only_delivers = !t->s->release_from && !t->s->b->parked;
+    for (size_t i = 0; i < t->s->n; i++)
+        only_delivers = only_delivers && t->s->out[i].kind == OUTCOME_DELIVERED;
+    t->found.known = t->found.known && only_delivers;
     if (db_settle(t->st, t->s, &t->delivered, err) != 0)
         return -1;
     db_claim_over(t, t->s->b->epoch);
@@ -167,9 +147,8 @@ static int settle(struct turn *t, struct error *err)
 
 /* ---- claiming ---- */
 
-/* After nothing was claimed: finds out whether anything is left for this consumer, and when the
- * first claim expires that can then be taken over: another worker's, or one of ours that we do not
- * know of because the answer was lost. */
+/* After nothing was claimed: finds out whether anything is left, and when the first claim expires:
+ * another worker's, or one of ours whose answer was lost. */
 static int look_through(struct turn *t, struct error *err)
 {
     int64_t left = 0;
@@ -222,8 +201,7 @@ static int claim_next(struct turn *t, struct error *err)
 
 /* ---- the turn ---- */
 
-/* The order matters: the events of an expired claim must be parked before those that wait behind
- * them. */
+/* The order matters: events of an expired claim are parked before those that wait behind them. */
 static int turn_steps(struct turn *t, struct error *err)
 {
     const struct db_driver *d = t->st->ops->driver;
@@ -256,8 +234,7 @@ static int turn_steps(struct turn *t, struct error *err)
         SQL(put_progress, .consumer = t->consumer, .epoch = t->b->epoch, .n = t->delivered));
 }
 
-/* Makes n turns in a transaction, which is committed only if something was written: otherwise there
- * is nothing to sync. */
+/* Makes n turns in a transaction, and commits only if something was written. */
 static int make_once(struct store *base, struct turn *t, size_t n, struct error *err)
 {
     const struct db_driver *d = base->ops->driver;
@@ -316,9 +293,7 @@ static int make(struct store *st, struct turn *t, size_t n, struct error *err)
     }
     if (r == 0)
         return d->after_turns(t, n, err);
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 int db_turn(struct store *st, const struct settlement *s, bool *ret_lost,

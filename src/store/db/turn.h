@@ -70,8 +70,7 @@ int db_claim_list(struct turn *t, struct db_rows *q, struct error *err);
 /* db_claim_is_ours returns whether the claim that the turn settles is still its owner's. */
 bool db_claim_is_ours(const struct turn *t);
 void db_claim_over(struct turn *t, int64_t epoch);
-/* db_claim_blocks returns whether a claim blocks the caller from fresh events of a lane, or of all
- * lanes. */
+/* db_claim_blocks returns whether a claim blocks the caller from a lane, or from all lanes. */
 bool db_claim_blocks(const struct db_claim *c, int lane);
 /* db_claim_next_epoch returns the epoch after `last`. */
 int64_t db_claim_next_epoch(struct store *st, int64_t last);
@@ -89,25 +88,21 @@ int db_take_over(struct turn *t, struct error *err);
 
 /* db_fresh_claim claims fresh events into t->b, if there are any. */
 int db_fresh_claim(struct turn *t, struct error *err);
-/* db_fresh_claim_after claims those of a lane, or of all lanes, after its position, which moves
- * past skipped events even if none is wanted. */
+/* db_fresh_claim_after claims those after the position of a lane, or of all, which moves on. */
 int db_fresh_claim_after(struct turn *t, int lane, int64_t position, struct error *err);
-/* db_fresh_lane_free returns whether no claim blocks the caller from a lane, or from all lanes; if
- * one does, the hint says so. */
+/* db_fresh_lane_free returns whether no claim blocks the caller; if one does, the hint says so. */
 bool db_fresh_lane_free(struct turn *t, int lane);
 /* db_fresh_find reads t->found for a lane, unless it is known. */
 int db_fresh_find(struct turn *t, int lane, struct error *err);
 /* db_fresh_first returns the lane to try first. */
 int db_fresh_first(const struct claim_request *req);
-/* db_fresh_wants returns whether the filter matches this row's type and, if the payload came with
- * it, that payload. Nothing is copied. */
+/* db_fresh_wants returns whether the filter matches this row, without copying anything. */
 bool db_fresh_wants(const struct db_rows *q, const struct filter *f);
 /* db_fresh_add adds the rows of q that the lane and the filter want to c, which has room for `max`:
  * until it is full, has max_bytes, or q ends. It ends q, which may have failed to start. */
 int db_fresh_add(struct turn *t, struct db_rows *q, int lane, size_t max, struct chunk *c,
                  struct error *err);
-/* db_fresh_inline returns the maximum size of a payload that is read with its row. A larger one is
- * read separately. */
+/* db_fresh_inline returns how large a payload may be to be read with its row. */
 int64_t db_fresh_inline(const struct claim_request *req);
 int db_fresh_payload(struct turn *t, struct event *ev, struct error *err);
 /* db_fresh_unparked returns whether the consumer is known to have no parked events. */
@@ -117,8 +112,7 @@ bool db_fresh_unparked(const struct turn *t);
 
 /* db_parked_claim claims parked events that are due into t->b, if there are any. */
 int db_parked_claim(struct turn *t, struct error *err);
-/* db_parked_due says whether a parked event is due now. Before the transaction this is only a guess
- * at what db_parked_claim will find. */
+/* db_parked_due says whether a parked event is due; before the transaction this is a guess. */
 int db_parked_due(struct turn *t, bool *ret, struct error *err);
 
 /* ---- held_keys.c ---- */
@@ -139,20 +133,17 @@ struct held_keys {
 
 /* held_keys_check takes the current stamp, and drops a set that is out of date. */
 void held_keys_check(struct store *st, const char *consumer, int64_t stamp);
-/* held_keys_read returns the set of a consumer, reading it first if that pays off for a batch of
- * `events` events. The set is unknown if memory ran out or there are too many keys. *ret lives as
- * long as the handle; NULL: out of memory. */
+/* held_keys_read returns the set of a consumer, reading it first if that pays off for so many
+ * events. The set is unknown if memory ran out or there are too many keys. *ret may be NULL. */
 int held_keys_read(struct store *st, const char *consumer, size_t events, struct held_keys **ret,
                    struct error *err);
-/* held_keys_change must accompany any change to parked events, in the same transaction. This
- * handle's set stays valid. */
+/* held_keys_change must accompany any change to parked events. This handle's set stays valid. */
 int held_keys_change(struct store *st, const char *consumer, struct error *err);
 /* held_keys_forget drops the set of a consumer; held_keys_release all sets, with the handle. */
 void held_keys_forget(struct store *st, const char *consumer);
 void held_keys_release(struct store *st);
 
-/* held_keys_may returns whether an event of this key may be parked; exact if h is whole. h may be
- * NULL. */
+/* held_keys_may returns whether an event of this key may be parked; exact if h is whole. */
 bool held_keys_may(const struct held_keys *h, int64_t key);
 /* held_keys_add notes that an event of the consumer with this key is now parked. */
 void held_keys_add(struct store *st, const char *consumer, int64_t key);

@@ -6,6 +6,7 @@
  * them before, which marks them itself. Rows that could not be marked stay noted, and the next turn
  * tries again. */
 #include <mysqld_error.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "store/mariadb/mariadb.h"
@@ -20,8 +21,7 @@
 
 /* ---- how to mark ---- */
 
-/* The formats of the mark of a processed row. outbox_marking stores the name, not SQL, which would
- * run with the relay's rights. */
+/* The formats of a mark. outbox_marking stores the name: SQL would run with the relay's rights. */
 enum stamp { STAMP_TIME, STAMP_TRUE, STAMP_SECONDS, STAMP_MS, STAMP_TEXT, STAMP_RFC3339, STAMPS };
 static const struct {
     const char *name, *sql;
@@ -32,12 +32,6 @@ static const struct {
     [STAMP_MS] = {"ms", "FLOOR(UNIX_TIMESTAMP(NOW(3)) * 1000)"},
     [STAMP_TEXT] = {"text", "DATE_FORMAT(UTC_TIMESTAMP(), '%Y-%m-%d %H:%i:%s')"},
     [STAMP_RFC3339] = {"rfc3339", "DATE_FORMAT(UTC_TIMESTAMP(), '%Y-%m-%dT%H:%i:%sZ')"},
-};
-static const char *const kinds[] = {
-    [MDB_KIND_TEXT] = "text",
-    [MDB_KIND_BYTES] = "bytes",
-    [MDB_KIND_NUMBER] = "number",
-    [MDB_KIND_TIME] = "time",
 };
 
 /* Returns the format of the value in a marked row. */
@@ -57,10 +51,8 @@ static enum stamp stamp_like(struct str value, enum stamp usual)
 static int read_stamp(const struct source *s, const char *column, enum stamp *ret,
                       struct error *err)
 {
-    struct db_rows q;
-    struct buf b;
     enum mdb_kind kind = mdb_adopt_kind(s, column);
-    const char *type = s->type[db_source_column(s, column)];
+    const char *type = s->column[db_source_column(s, column)].type;
     bool truth = strcmp(type, "tinyint") == 0 || strcmp(type, "bit") == 0;
     enum stamp usual = STAMP_TEXT;
     if (kind == MDB_KIND_TIME)
@@ -68,27 +60,22 @@ static int read_stamp(const struct source *s, const char *column, enum stamp *re
     else if (kind == MDB_KIND_NUMBER)
         usual = truth ? STAMP_TRUE : STAMP_SECONDS;
 
-    buf_init(&b, TEXT_MAX);
-    buf_adds(&b, "SELECT ");
-    mdb_adopt_add_text(&b, column, kind, "s");
-    buf_adds(&b, " FROM ");
-    mdb_add_name(&b, str_of(s->name));
-    buf_adds(&b, " s WHERE NOT ");
-    mdb_adopt_add_open(&b, column, usual == STAMP_TEXT, "s");
-    buf_adds(&b, " LIMIT 1");
-    int r = mdb_adopt_ask(mdb_of(s->st), &b, &q, err);
-    buf_release(&b);
-    if (r != 0)
-        return -1;
+    struct source marked = *s;
+    struct buf b;
+    marked.of[F_PROCESSED] = column;
+    buf_init(&b, ADOPT_STATEMENT_MAX);
+    db_adopt_write(&b, &marked, "s",
+                   "SELECT {processed_at} FROM {table} s WHERE NOT {open} LIMIT 1");
+    struct db_rows q = db_adopt_start(s, &b, err);
+    int r = db_step(&q, err);
     *ret = usual;
-    if (db_step(&q, err) == 1)
+    if (r == 1)
         *ret = stamp_like(db_text(&q, 0), usual);
     db_done(&q);
-    return 0;
+    return r < 0 ? -1 : 0;
 }
 
-/* Refuses to keep a mark if rows would now be found by a different column than the noted ones,
- * which are not marked yet. */
+/* Refuses to keep a mark if rows, noted by another column, could not be found any more. */
 static int same_key(const struct source *s, struct error *err)
 {
     struct db_rows q;
@@ -145,7 +132,7 @@ int mdb_mark_put(const struct source *s, struct error *err)
     return db_run(s->st, err,
                   SQL(put_marking, .source = s->name, .consumer = s->req->consumer,
                       .mark = s->req->mark, .stamp = stamps[stamp].name, .key = key,
-                      .kind = kinds[mdb_adopt_kind(s, key)]));
+                      .kind = s->column[db_source_column(s, key)].type));
 }
 
 /* ---- delivered rows ---- */
@@ -181,13 +168,14 @@ struct row {
     enum seen seen;
 };
 
-/* A table whose rows are marked. Its rows are sorted by their keys. */
+/* A table whose rows are marked. (1) source has the columns of the key and of the mark, which is
+ * its F_PROCESSED. (2) rows are sorted by their keys. */
 struct table {
     struct mdb_store *st;
+    struct source source;
     struct arena a;
-    const char *source, *mark, *key, *trouble;
+    const char *trouble;
     enum stamp stamp;
-    enum mdb_kind kind;
     struct row *rows;
     size_t n;
 };
@@ -214,47 +202,47 @@ static bool is_number(struct str s)
 /* Appends a key as a literal. The text of a binary key is in hexadecimal digits already. */
 static void add_key(struct buf *b, const struct table *t, struct str key)
 {
-    if (t->kind == MDB_KIND_NUMBER && is_number(key)) {
+    enum mdb_kind kind = mdb_adopt_kind(&t->source, t->source.of[F_ID]);
+    if (kind == MDB_KIND_NUMBER && is_number(key)) {
         buf_addstr(b, key);
         return;
     }
-    if (t->kind == MDB_KIND_BYTES)
+    if (kind == MDB_KIND_BYTES)
         buf_adds(b, "UNHEX(");
     mdb_add_hex(b, key);
-    if (t->kind == MDB_KIND_BYTES)
+    if (kind == MDB_KIND_BYTES)
         buf_addc(b, ')');
 }
 
-/* Appends the condition that a row is one of those in a state, and returns their number. */
-static size_t add_keys(struct buf *b, const struct table *t, enum seen seen)
+/* Runs a statement on the rows in a state; *ret->at is NULL if there are none, or it fails. */
+static int start(const struct table *t, const char *sql, enum seen seen, const char *end,
+                 struct db_rows *ret, struct error *err)
 {
     size_t n = 0;
-    buf_adds(b, " WHERE s.");
-    mdb_add_name(b, str_of(t->key));
-    buf_adds(b, " IN (");
+    struct buf b;
+    buf_init(&b, TEXT_MAX);
+    db_adopt_write(&b, &t->source, "s", sql);
+    buf_adds(&b, " IN (");
     for (size_t i = 0; i < t->n; i++) {
         if (t->rows[i].seen != seen)
             continue;
         if (n > 0)
-            buf_addc(b, ',');
-        add_key(b, t, t->rows[i].key);
+            buf_addc(&b, ',');
+        add_key(&b, t, t->rows[i].key);
         n++;
     }
-    buf_adds(b, ")");
-    return n;
-}
-
-static void add_source(struct buf *b, const struct table *t)
-{
-    buf_adds(b, " FROM ");
-    mdb_add_name(b, str_of(t->source));
-    buf_adds(b, " s");
+    buf_addf(&b, ")%s", end);
+    *ret = (struct db_rows){0};
+    if (n > 0)
+        *ret = db_adopt_start(&t->source, &b, err);
+    buf_release(&b);
+    return n == 0 || ret->at ? 0 : -1;
 }
 
 /* Notes the rows of a result: their keys and, if selected, whether they are open. */
 static void note_rows(struct table *t, struct db_rows *q, bool locked)
 {
-    while (db_step(q, NULL) == 1) {
+    while (q->at && db_step(q, NULL) == 1) {
         struct row wanted = {.key = db_text(q, 0)};
         struct row *r = bsearch(&wanted, t->rows, t->n, sizeof *t->rows, by_key);
         if (!r)
@@ -265,56 +253,28 @@ static void note_rows(struct table *t, struct db_rows *q, bool locked)
     }
 }
 
-/* Locks the rows that no other session has locked. They are found by key only: with the flag in the
- * condition, the server might use an index on the flag, and lock other rows. */
-static int lock_rows(struct table *t, struct buf *b, struct error *err)
+/* Marks the rows that no other session has locked. They are locked by key only: with the flag in
+ * the condition, the server might use an index on the flag, and lock other rows. If another session
+ * has locked an index on the flag, the UPDATE does not wait for it either. */
+static int set_marks(struct table *t, struct error *err)
 {
     struct db_rows q;
-    bool text = t->stamp == STAMP_TEXT || t->stamp == STAMP_RFC3339;
-    buf_clear(b);
-    buf_adds(b, AT_ONCE " FOR SELECT ");
-    mdb_adopt_add_text(b, t->key, t->kind, "s");
-    buf_adds(b, ", ");
-    mdb_adopt_add_open(b, t->mark, text, "s");
-    add_source(b, t);
-    add_keys(b, t, UNSEEN);
-    buf_adds(b, " FOR UPDATE SKIP LOCKED");
-    if (mdb_adopt_ask(t->st, b, &q, err) != 0)
+    char update[300];
+    if (start(t, AT_ONCE " FOR SELECT {id}, {open} FROM {table} s WHERE {key}", UNSEEN,
+              " FOR UPDATE SKIP LOCKED", &q, err) != 0)
         return -1;
     note_rows(t, &q, true);
-    return 0;
-}
 
-/* Marks the rows locked by us. Another session may have locked an index on the flag: this statement
- * does not wait for that lock either. */
-static int set_marks(struct table *t, struct buf *b, struct error *err)
-{
-    struct db_rows q;
-    buf_clear(b);
-    buf_adds(b, AT_ONCE_OR_NOT ", time_zone = @@global.time_zone FOR UPDATE ");
-    mdb_add_name(b, str_of(t->source));
-    buf_adds(b, " s SET s.");
-    mdb_add_name(b, str_of(t->mark));
-    buf_addf(b, " = %s", stamps[t->stamp].sql);
-    if (add_keys(b, t, OURS) == 0)
-        return 0;
-    if (mdb_adopt_ask(t->st, b, &q, err) != 0)
+    snprintf(update, sizeof update,
+             AT_ONCE_OR_NOT ", time_zone = @@global.time_zone FOR "
+                            "UPDATE {table} s SET s.{mark} = %s WHERE {key}",
+             stamps[t->stamp].sql);
+    if (start(t, update, OURS, "", &q, err) != 0)
         return -1;
     db_done(&q);
-    return 0;
-}
 
-/* Distinguishes rows locked by another session from deleted ones. */
-static int look_for_rest(struct table *t, struct buf *b, struct error *err)
-{
-    struct db_rows q;
-    buf_clear(b);
-    buf_adds(b, AT_ONCE " FOR SELECT ");
-    mdb_adopt_add_text(b, t->key, t->kind, "s");
-    add_source(b, t);
-    if (add_keys(b, t, UNSEEN) == 0)
-        return 0;
-    if (mdb_adopt_ask(t->st, b, &q, err) != 0)
+    /* Distinguish rows locked by another session from deleted ones. */
+    if (start(t, AT_ONCE " FOR SELECT {id} FROM {table} s WHERE {key}", UNSEEN, "", &q, err) != 0)
         return -1;
     note_rows(t, &q, false);
     return 0;
@@ -340,7 +300,8 @@ static int forget_rows(const struct table *t, struct error *err)
     if (!buf_cstr(&ids))
         r = err_nomem(err);
     else if (n > 0)
-        r = db_run(&t->st->base.store, err, SQL(forget_marked, .source = t->source, .ids = ids.p));
+        r = db_run(&t->st->base.store, err,
+                   SQL(forget_marked, .source = t->source.name, .ids = ids.p));
     buf_release(&ids);
     return r;
 }
@@ -355,47 +316,32 @@ static int put_trouble(const struct table *t, const char *trouble, struct error 
     if (same)
         return 0;
     return db_run(&t->st->base.store, err,
-                  SQL(put_trouble, .source = t->source, .error = trouble,
+                  SQL(put_trouble, .source = t->source.name, .error = trouble,
                       .now = mdb_now(&t->st->base.store)));
 }
 
-/* Handles a missing table. If it is the adopted one, ends the marking; otherwise one of its
- * triggers uses the missing table. */
-static int classify_missing(const struct table *t, const struct error *why, struct error *err)
-{
-    int64_t there = 0;
-    if (db_value(&t->st->base.store, err, &there,
-                 SQL(has_table, .schema = t->st->url.database, .name = t->source)) != 0)
-        return -1;
-    if (!there)
-        return db_adopt_forget_mark(&t->st->base.store, t->source, err);
-    return put_trouble(t, why->text, err);
-}
-
-/* Returns whether a failure ended the transaction. This asks the server: with
- * innodb_rollback_on_timeout even a lock wait timeout ends it. */
-static bool is_over(const struct table *t, const struct error *why)
-{
-    int64_t open = 0;
-    if (mdb_is_lost((unsigned)why->native) || why->native == ER_LOCK_DEADLOCK)
-        return true;
-    return db_value(&t->st->base.store, NULL, &open, SQL(in_transaction)) != 0 || !open;
-}
-
-/* Decides what a failure to mark rows means: the turn fails only if the transaction is over. */
+/* Decides what a failure to mark rows means: the turn fails only if the transaction is over. That
+ * asks the server: with innodb_rollback_on_timeout even a lock wait timeout ends it. */
 static int classify_failure(const struct table *t, const struct error *why, struct error *err)
 {
-    bool ours = why->code == ERR_NOMEM || is_over(t, why);
-    if (ours) {
-        if (err)
-            *err = *why;
-        return -1;
-    }
+    struct store *st = &t->st->base.store;
+    int64_t open = 0, there = 0;
+    bool over = why->code == ERR_NOMEM || mdb_is_lost((unsigned)why->native) ||
+                why->native == ER_LOCK_DEADLOCK;
+    if (over || db_value(st, NULL, &open, SQL(in_transaction)) != 0 || !open)
+        return err_copy(err, why);
     switch (why->native) {
     case ER_LOCK_WAIT_TIMEOUT:
     case ER_QUERY_INTERRUPTED:
     case ER_STATEMENT_TIMEOUT: return 0;
-    case ER_NO_SUCH_TABLE: return classify_missing(t, why, err);
+    case ER_NO_SUCH_TABLE:
+        /* If it is the adopted one, marking ends; otherwise one of its triggers uses it. */
+        if (db_value(st, err, &there,
+                     SQL(has_table, .schema = t->st->url.database, .name = t->source.name)) != 0)
+            return -1;
+        if (!there)
+            return db_adopt_forget_mark(st, t->source.name, err);
+        return put_trouble(t, why->text, err);
     default: return put_trouble(t, why->text, err);
     }
 }
@@ -404,7 +350,7 @@ static int classify_failure(const struct table *t, const struct error *why, stru
 static int read_rows(struct table *t, struct error *err)
 {
     struct db_rows q = db_rows(&t->st->base.store, err,
-                               SQL(rows_to_mark, .source = t->source, .max = ROWS_MAX));
+                               SQL(rows_to_mark, .source = t->source.name, .max = ROWS_MAX));
     size_t bytes = 0;
     if (!q.at)
         return -1;
@@ -427,53 +373,35 @@ static int read_rows(struct table *t, struct error *err)
 static int mark_rows(struct table *t, struct error *err)
 {
     struct error why;
-    struct buf b;
     if (read_rows(t, err) != 0)
         return -1;
     if (t->n == 0)
         return 0;
-    buf_init(&b, TEXT_MAX);
-    int r = lock_rows(t, &b, &why);
-    if (r == 0)
-        r = set_marks(t, &b, &why);
-    if (r == 0)
-        r = look_for_rest(t, &b, &why);
-    buf_release(&b);
-    if (r != 0)
+    if (set_marks(t, &why) != 0)
         return classify_failure(t, &why, err);
     if (forget_rows(t, err) != 0)
         return -1;
     return put_trouble(t, NULL, err);
 }
 
-/* ---- the tables ---- */
-
-static enum stamp stamp_named(struct str name)
-{
-    for (int i = 0; i < STAMPS; i++)
-        if (str_is(name, stamps[i].name))
-            return (enum stamp)i;
-    return STAMP_TIME;
-}
-
-static enum mdb_kind kind_named(struct str name)
-{
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (str_is(name, kinds[i]))
-            return (enum mdb_kind)i;
-    return MDB_KIND_TEXT;
-}
-
 /* Marks rows of the table in q's current row, of marked_tables. */
 static int mark_table(struct mdb_store *st, const struct db_rows *q, struct error *err)
 {
+    enum stamp stamp = STAMP_TIME;
+    for (int i = 0; i < STAMPS; i++)
+        if (str_is(db_text(q, 2), stamps[i].name))
+            stamp = (enum stamp)i;
+    bool text = stamp == STAMP_TEXT || stamp == STAMP_RFC3339;
+    const char *mark = db_text(q, 1).p, *key = db_text(q, 3).p;
+    struct source_column columns[] = {{key, db_text(q, 4).p}, {mark, text ? "text" : "int"}};
     struct table t = {
         .st = st,
-        .source = db_text(q, 0).p,
-        .mark = db_text(q, 1).p,
-        .stamp = stamp_named(db_text(q, 2)),
-        .key = db_text(q, 3).p,
-        .kind = kind_named(db_text(q, 4)),
+        .source = {.st = &st->base.store,
+                   .name = db_text(q, 0).p,
+                   .column = columns,
+                   .n = 2,
+                   .of = {[F_ID] = key, [F_PROCESSED] = mark}},
+        .stamp = stamp,
         .trouble = db_text(q, 5).p,
     };
     arena_init(&t.a, 0);

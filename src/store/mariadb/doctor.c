@@ -50,10 +50,9 @@ static int server(struct mdb_store *st, const struct doctor_request *req, struct
 /* Reports old transactions; without the right to see them, it reports nothing. */
 static void transactions(struct mdb_store *st, const struct doctor_request *req)
 {
-    struct error ignored;
-    struct db_rows q = db_rows(&st->base.store, &ignored,
+    struct db_rows q = db_rows(&st->base.store, NULL,
                                SQL(old_transactions, .seconds = req->patience_ms / 1000));
-    while (db_step(&q, &ignored) == 1) {
+    while (db_step(&q, NULL) == 1) {
         char whose[40] = "a prepared transaction (XA)"; /* its session has ended */
         int64_t connection = db_int(&q, 0);
         if (connection != 0)
@@ -84,18 +83,18 @@ static int engines(struct mdb_store *st, const struct doctor_request *req, struc
     return r;
 }
 
-/* Reports missing triggers, events without a marker, and that TRUNCATE could empty the table of
- * events. */
-static int guards(struct mdb_store *st, const struct doctor_request *req, struct error *err)
+/* Reports missing triggers, events without a marker, that TRUNCATE could empty the table of events,
+ * and events that were deleted before every consumer had received them. */
+static int records(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     const char *schema = st->url.database;
-    int64_t triggers = 0, unmarked = 0, guards = 0;
-    const struct db_number wanted[] = {
-        {&triggers, SQL(count_triggers, .schema = schema)},
-        {&unmarked, SQL(unmarked, .max = DOCTOR_ROWS)},
-        {&guards, SQL(count_guards, .schema = schema)},
-    };
-    if (db_values(&st->base.store, err, wanted, sizeof wanted / sizeof *wanted) != 0)
+    int64_t triggers = 0, unmarked = 0, guards = 0, fresh = 0, ordered = 0, beyond = 0;
+    if (DB_VALUES(&st->base.store, err, {&triggers, SQL(count_triggers, .schema = schema)},
+                  {&unmarked, SQL(unmarked, .max = DOCTOR_ROWS)},
+                  {&guards, SQL(count_guards, .schema = schema)},
+                  {&fresh, SQL(lost_fresh, .max = DOCTOR_ROWS)},
+                  {&ordered, SQL(lost_ordered, .max = DOCTOR_ROWS)},
+                  {&beyond, SQL(ahead_of_head)}) != 0)
         return -1;
     if (triggers < MDB_TRIGGERS)
         db_doctor_say(
@@ -115,17 +114,11 @@ static int guards(struct mdb_store *st, const struct doctor_request *req, struct
         db_doctor_say(req, FINDING_WARNING, "insert-only",
                       "create it again with its statement from `outbox migrate gen`",
                       "outbox_guard is missing: TRUNCATE can lose events silently");
-    return 0;
-}
-
-/* Reports events that were deleted before every consumer had received them. */
-static int lost_events(struct mdb_store *st, const struct doctor_request *req, struct error *err)
-{
-    int64_t fresh = 0, ordered = 0;
-    if (db_value(&st->base.store, err, &fresh, SQL(lost_fresh, .max = DOCTOR_ROWS)) != 0)
-        return -1;
-    if (db_value(&st->base.store, err, &ordered, SQL(lost_ordered, .max = DOCTOR_ROWS)) != 0)
-        return -1;
+    if (beyond > 0)
+        db_doctor_say(
+            req, FINDING_PROBLEM, "sequencer",
+            "UPDATE outbox_sequencer SET next = (SELECT max(seq) + 1 FROM outbox_order)",
+            "outbox_sequencer is behind outbox_order: it was reset, and no event can get a seq");
     if (fresh + ordered > 0)
         db_doctor_say(req, FINDING_PROBLEM, "lost",
                       "restore them from a backup, or emit them again",
@@ -138,10 +131,9 @@ static int lost_events(struct mdb_store *st, const struct doctor_request *req, s
  * another server; without the right to see accounts, it reports nothing. */
 static void definers(struct mdb_store *st, const struct doctor_request *req)
 {
-    struct error ignored;
-    struct db_rows q = db_rows(&st->base.store, &ignored,
+    struct db_rows q = db_rows(&st->base.store, NULL,
                                SQL(lost_definers, .schema = st->url.database));
-    while (db_step(&q, &ignored) == 1)
+    while (db_step(&q, NULL) == 1)
         db_doctor_say(
             req, FINDING_PROBLEM, "definer",
             "run `outbox init` as an account that will be kept, or create that account again",
@@ -150,8 +142,7 @@ static void definers(struct mdb_store *st, const struct doctor_request *req)
             db_text(&q, 1).p, db_text(&q, 0).p);
 }
 
-/* Reports the errors that prevent rows of adopted tables from being marked. Their events are still
- * delivered. */
+/* Reports why rows of adopted tables are not marked. Their events are still delivered. */
 static int marked(struct mdb_store *st, const struct doctor_request *req, struct error *err)
 {
     int r;
@@ -165,19 +156,6 @@ static int marked(struct mdb_store *st, const struct doctor_request *req, struct
             "%.1000s",
             db_text(&q, 0).p, db_text(&q, 1).p, db_text(&q, 2).p);
     return r;
-}
-
-static int sequencer(struct mdb_store *st, const struct doctor_request *req, struct error *err)
-{
-    int64_t beyond = 0;
-    if (db_value(&st->base.store, err, &beyond, SQL(ahead_of_head)) != 0)
-        return -1;
-    if (beyond)
-        db_doctor_say(
-            req, FINDING_PROBLEM, "sequencer",
-            "UPDATE outbox_sequencer SET next = (SELECT max(seq) + 1 FROM outbox_order)",
-            "outbox_sequencer is behind outbox_order: it was reset, and no event can get a seq");
-    return 0;
 }
 
 /* Reports a number so high that few are left, for events or for their markers: some account chose
@@ -216,14 +194,10 @@ int mdb_doctor(struct store *base, const struct doctor_request *req, struct erro
     if (s.there != MDB_SCHEMA_VERSION)
         return 0; /* tables of another version are not checked */
 
-    if (engines(st, req, err) != 0 || guards(st, req, err) != 0)
-        return -1;
-    if (lost_events(st, req, err) != 0)
+    if (engines(st, req, err) != 0 || records(st, req, err) != 0)
         return -1;
     definers(st, req);
-    if (marked(st, req, err) != 0)
-        return -1;
-    if (sequencer(st, req, err) != 0 || numbers(st, req, err) != 0)
+    if (marked(st, req, err) != 0 || numbers(st, req, err) != 0)
         return -1;
     return db_doctor_consumers(base, req, err);
 }

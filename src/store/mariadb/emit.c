@@ -45,8 +45,7 @@ static int target_failed(const struct db_target *t, const struct error *why, str
     return -1;
 }
 
-/* Does not touch the handle if the connection is the caller's: the call may come from another
- * thread. */
+/* On the caller's connection it does not touch the handle: the thread may be another. */
 struct db_rows mdb_target_rows(const struct db_target *t, const struct sql *sql, const void *args,
                                struct error *err)
 {
@@ -97,35 +96,27 @@ static bool prepare(struct mdb_store *st, struct mdb_prepared *p, const struct s
     return false;
 }
 
-static void bind_text(MYSQL_BIND *to, struct str s)
-{
-    to->buffer_type = MYSQL_TYPE_STRING;
-    if (!s.p)
-        to->buffer_type = MYSQL_TYPE_NULL;
-    to->buffer = (void *)s.p;
-    to->buffer_length = s.n;
-}
-
-static void bind_number(MYSQL_BIND *to, const int64_t *number)
-{
-    to->buffer_type = MYSQL_TYPE_LONGLONG;
-    if (!number)
-        to->buffer_type = MYSQL_TYPE_NULL;
-    to->buffer = (void *)number;
-}
-
 /* Binds the arguments; false if one has an unsupported size or type. */
 static bool bind_values(MYSQL_BIND *to, const struct sql_text *sql, const void *args)
 {
     for (size_t i = 0; i < sql->n; i++) {
         const char *arg = (const char *)args + sql->parameter[i].at;
+        struct str text = {0};
+        to[i].buffer_type = MYSQL_TYPE_LONGLONG;
         switch (sql->parameter[i].type) {
-        case 'i': bind_number(&to[i], (const int64_t *)arg); break;
-        case 'o': bind_number(&to[i], *(const int64_t *const *)arg); break;
-        case 't': bind_text(&to[i], *(const struct str *)arg); break;
+        case 'i': to[i].buffer = (void *)arg; break;
+        case 'o': to[i].buffer = *(void *const *)arg; break;
+        case 't':
+            text = *(const struct str *)arg;
+            to[i].buffer_type = MYSQL_TYPE_STRING;
+            to[i].buffer = (void *)text.p;
+            to[i].buffer_length = text.n;
+            break;
         default: return false;
         }
-        if (to[i].buffer_length > BOUND_MAX)
+        if (!to[i].buffer)
+            to[i].buffer_type = MYSQL_TYPE_NULL;
+        if (text.n > BOUND_MAX)
             return false;
     }
     return true;
@@ -182,41 +173,31 @@ static int run_prepared(struct mdb_store *st, struct mdb_prepared *p, const stru
 
 /* ---- the event ---- */
 
-static int say_not_stored(const struct db_target *t, struct error *err)
-{
-    return err_set(err, ERR_CONFLICT, "%s: the event was not stored", db_of(t->st)->shown);
-}
-
-/* Sends an INSERT as text, and returns the id of the event. */
-static int run_text(const struct db_target *t, char id[UUID_TEXT + 1], struct error *err,
-                    const struct sql *sql, const void *args)
-{
-    struct db_rows q;
-    int r = db_target_row(t, &q, err, sql, args);
-    if (r < 0)
-        return -1;
-    if (r == 0)
-        return say_not_stored(t, err);
-    struct str made = db_text(&q, 0);
-    if (made.n == UUID_TEXT)
-        memcpy(id, made.p, UUID_TEXT + 1);
-    db_done(&q);
-    return 0;
-}
-
-/* Runs an INSERT, prepared unless the application uses the connection. */
+/* Runs an INSERT, which returns the id of the event: prepared unless the application uses the
+ * connection or p is NULL, otherwise as text. */
 static int run_insert(const struct db_target *t, struct mdb_prepared *p, char id[UUID_TEXT + 1],
                       struct error *err, const struct sql *sql, const void *args)
 {
     struct error why;
+    struct db_rows q;
     int r = 0;
-    if (!is_shared(t))
+    if (p && !is_shared(t))
         r = run_prepared(mdb_of(t->st), p, sql, args, id, &why);
     if (r < 0)
         return target_failed(t, &why, err);
-    if (r > 0)
-        return id[0] ? 0 : say_not_stored(t, err);
-    return run_text(t, id, err, sql, args);
+    if (r == 0) {
+        id[0] = '\0';
+        r = db_target_row(t, &q, err, sql, args);
+        if (r < 0)
+            return -1;
+        struct str made = r == 1 ? db_text(&q, 0) : (struct str){0};
+        if (made.n == UUID_TEXT)
+            memcpy(id, made.p, UUID_TEXT + 1);
+        db_done(&q);
+    }
+    if (id[0])
+        return 0;
+    return err_set(err, ERR_CONFLICT, "%s: the event was not stored", db_of(t->st)->shown);
 }
 
 /* Inserts the event and returns its id. Only tests use a clock other than the server's. */
@@ -254,7 +235,7 @@ static int insert_event(const struct db_target *t, const struct new_event *ev,
         row.type,    row.aggregate_type, row.aggregate_id, row.version,         row.payload,
         row.headers, row.tenant,         row.not_before,   row.idempotency_key, 0};
     timed.now = clock_wall(db_of(t->st)->opt.clock);
-    return run_text(t, id, err, &sql_insert_event_at, &timed);
+    return run_insert(t, NULL, id, err, &sql_insert_event_at, &timed);
 }
 
 /* Inserts the event, or finds the event with its key. If a statement fails, the server undoes only
@@ -277,7 +258,5 @@ int mdb_insert(const struct db_target *t, const struct new_event *ev, char id[UU
             return 0;
         /* It was trimmed in between, or its transaction was rolled back. */
     }
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }

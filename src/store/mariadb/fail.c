@@ -74,17 +74,6 @@ bool mdb_is_lost(unsigned code)
     }
 }
 
-static struct meaning meaning_of(unsigned native)
-{
-    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
-        if (meanings[i].native == native)
-            return meanings[i];
-    bool clients = native >= CR_MIN_ERROR && native <= CR_MAX_ERROR;
-    if (clients)
-        return (struct meaning){native, ERR_UNAVAILABLE, CLASS_RETRY};
-    return (struct meaning){native, ERR_INTERNAL, CLASS_RETRY};
-}
-
 /* Returns advice for errors whose message has none. */
 static const char *advice_for(unsigned native)
 {
@@ -128,7 +117,11 @@ int mdb_fail(const struct mdb_store *st, MYSQL *db, struct error *err)
 {
     unsigned native = db ? mysql_errno(db) : CR_OUT_OF_MEMORY;
     const char *said = db ? mysql_error(db) : "out of memory";
-    struct meaning m = meaning_of(native);
+    bool clients = native >= CR_MIN_ERROR && native <= CR_MAX_ERROR;
+    struct meaning m = {native, clients ? ERR_UNAVAILABLE : ERR_INTERNAL, CLASS_RETRY};
+    for (size_t i = 0; i < sizeof meanings / sizeof *meanings; i++)
+        if (meanings[i].native == native)
+            m = meanings[i];
     if (m.code == ERR_NOMEM)
         return err_nomem(err);
     return err_class(err, m.code, m.retry_class, (int)native, "%s: %.300s%s", st->base.shown, said,

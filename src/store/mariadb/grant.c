@@ -32,12 +32,12 @@ static const struct {
              {EXECUTE, "EXECUTE"}};
 #define VERBS (sizeof verbs / sizeof *verbs)
 
-/* The verbs that some parts have on an object. columns: only on these columns of a table. */
+/* The verbs that some parts have on objects. columns: only on these columns of a table. */
 struct right {
     unsigned parts, verbs;
+    const char *kind; /* "PROCEDURE ", or "" for tables and views */
+    const char *what; /* their names without outbox_, separated by blanks */
     const char *columns;
-    const char *kind; /* "PROCEDURE ", or "" for a table or a view */
-    const char *what;
 };
 
 /* A producer may not choose the number or the time of an event: after the highest number no number
@@ -47,76 +47,52 @@ struct right {
  * outbox_wait, and an operator by the right to write to outbox_meta, which removing a consumer
  * needs. */
 static const struct right rights[] = {
-    {ALL_PARTS, SELECT, NULL, "", "outbox_meta"},
-    {OPERATOR, INSERT | UPDATE, NULL, "", "outbox_meta"},
-    {PRODUCER, INSERT,
+    {ALL_PARTS, SELECT, "", "meta", NULL},
+    {OPERATOR, INSERT | UPDATE, "", "meta", NULL},
+    {PRODUCER, INSERT, "", "event",
      "id, type, aggregate_type, aggregate_id, version, payload, headers, tenant, not_before, "
-     "idempotency_key",
-     "", "outbox_event"},
-    {PRODUCER, SELECT, NULL, "", "outbox_event"},
-    {PRODUCER, EXECUTE, NULL, "PROCEDURE ", "outbox_emit"},
-    {PRODUCER, EXECUTE, NULL, "PROCEDURE ", "outbox_emit_once"},
-    {PRODUCER | CONSUMER, EXECUTE, NULL, "PROCEDURE ", "outbox_refuse_changed"},
-    {WORKERS, SELECT | DELETE, NULL, "", "outbox_event"},
-    {WORKERS, SELECT, NULL, "", "outbox_guard"}, /* for doctor, which checks for its existence */
-    {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_fresh"},
-    {WORKERS, SELECT | INSERT | DELETE, NULL, "", "outbox_order"},
-    {WORKERS, SELECT | UPDATE, NULL, "", "outbox_sequencer"},
-    {WORKERS, WRITE, NULL, "", "outbox_consumer"},
-    {WORKERS, WRITE, NULL, "", "outbox_lane"},
-    {WORKERS, WRITE, NULL, "", "outbox_claim"},
-    {WORKERS, WRITE, NULL, "", "outbox_parked"},
-    {WORKERS, WRITE, NULL, "", "outbox_dead"},
-    {WORKERS, WRITE, NULL, "", "outbox_handled"},
-    {WORKERS, WRITE, NULL, "", "outbox_receipt"},
-    {WORKERS, WRITE, NULL, "", "outbox_mark"},
-    {WORKERS, WRITE, NULL, "", "outbox_setting"},
-    {WORKERS, WRITE, NULL, "", "outbox_ended"},
-    {WORKERS, WRITE, NULL, "", "outbox_former_filter"},
-    {WORKERS, WRITE, NULL, "", "outbox_passed"},
-    {WORKERS, SELECT, NULL, "", "outbox_adopted"},
-    {WORKERS, SELECT | UPDATE | DELETE, NULL, "", "outbox_marking"},
-    {WORKERS, SELECT | UPDATE | DELETE, NULL, "", "outbox_adopted_row"},
-    {WORKERS, SELECT, NULL, "", "outbox_sequenced"},
-    {WORKERS, SELECT, NULL, "", "outbox_idempotency"},
-    {WORKERS, SELECT, NULL, "", "outbox_delivery"},
-    {WORKERS, EXECUTE, NULL, "FUNCTION ", "outbox_wants"},
-    {WORKERS, EXECUTE, NULL, "FUNCTION ", "outbox_json_at"},
-    {WORKERS, EXECUTE, NULL, "FUNCTION ", "outbox_json_number"},
-    {WORKERS, EXECUTE, NULL, "FUNCTION ", "outbox_json_text"},
-    {WORKERS, SELECT, NULL, "", "outbox_find_unprocessed"},
-    {WORKERS, SELECT, NULL, "", "outbox_find_processing"},
-    {WORKERS, SELECT, NULL, "", "outbox_find_failed"},
-    {WORKERS, SELECT, NULL, "", "outbox_find_abandoned"},
-    {WORKERS, SELECT, NULL, "", "outbox_find_published"},
-    {WORKERS, SELECT, NULL, "", "outbox_listeners"},
-    {WORKERS, SELECT, NULL, "", "outbox_dead_letters"},
-    {WORKERS, SELECT, NULL, "", "outbox_dlq"},
-    {WORKERS, SELECT, NULL, "", "outbox_event_handled"},
-    {WORKERS, SELECT, NULL, "", "outbox_consumed_events"},
-    {CONSUMER, EXECUTE, NULL, "PROCEDURE ", "outbox_wait"},
-    {CONSUMER, EXECUTE, NULL, "PROCEDURE ", "outbox_handle_once"},
+     "idempotency_key"},
+    {PRODUCER, SELECT, "", "event", NULL},
+    {PRODUCER, EXECUTE, "PROCEDURE ", "emit emit_once", NULL},
+    {PRODUCER | CONSUMER, EXECUTE, "PROCEDURE ", "refuse_changed", NULL},
+    {WORKERS, SELECT | DELETE, "", "event", NULL},
+    {WORKERS, SELECT | INSERT | DELETE, "", "fresh order", NULL},
+    {WORKERS, SELECT | UPDATE, "", "sequencer", NULL},
+    {WORKERS, SELECT | UPDATE | DELETE, "", "marking adopted_row", NULL},
+    {WORKERS, WRITE, "",
+     "consumer lane claim parked dead handled receipt mark setting ended former_filter passed",
+     NULL},
+    /* doctor checks whether the guard exists */
+    {WORKERS, SELECT, "",
+     "guard adopted sequenced idempotency delivery find_unprocessed find_processing find_failed "
+     "find_abandoned find_published listeners dead_letters dlq event_handled consumed_events",
+     NULL},
+    {WORKERS, EXECUTE, "FUNCTION ", "wants json_at json_number json_text", NULL},
+    {CONSUMER, EXECUTE, "PROCEDURE ", "wait handle_once", NULL},
 };
 #define RIGHTS (sizeof rights / sizeof *rights)
 
-/* Finds a part by its name; 0: unknown name. */
-static enum part part_of(const char *name)
+/* Returns the next of the names at *at; n == 0: there is none. */
+static struct str next_name(const char **at)
 {
-    for (size_t i = 0; i < PARTS; i++) {
-        if (strcmp(name, parts[i].name) == 0)
-            return parts[i].part;
-    }
-    return 0;
+    *at += strspn(*at, " ");
+    struct str name = {*at, strcspn(*at, " ")};
+    *at += name.n;
+    return name;
 }
 
 /* Returns the verbs that some parts have on a whole object. */
-static unsigned needed(unsigned of, const char *what)
+static unsigned needed(unsigned of, struct str what)
 {
     unsigned all = 0;
     for (size_t i = 0; i < RIGHTS; i++) {
-        bool whole = !rights[i].columns && strcmp(rights[i].what, what) == 0;
-        if (whole && (rights[i].parts & of))
-            all |= rights[i].verbs;
+        const char *at = rights[i].what;
+        struct str name;
+        if (rights[i].columns || !(rights[i].parts & of))
+            continue;
+        while ((name = next_name(&at)).n > 0)
+            if (str_eq(name, what))
+                all |= rights[i].verbs;
     }
     return all;
 }
@@ -126,7 +102,7 @@ static unsigned needed(unsigned of, const char *what)
 /* Writes the statement that grants or revokes the verbs of one right; the role is NAME or
  * NAME@HOST. */
 static void write_change(const struct mdb_store *st, const struct grant_request *req,
-                         const struct right *r, unsigned set, struct buf *b)
+                         const struct right *r, struct str what, unsigned set, struct buf *b)
 {
     const char *between = " ", *at = strrchr(req->role, '@');
     buf_clear(b);
@@ -139,7 +115,8 @@ static void write_change(const struct mdb_store *st, const struct grant_request 
             buf_addf(b, " (%s)", r->columns);
         between = ", ";
     }
-    buf_addf(b, " ON %s%s%s %s ", r->kind, st->quoted, r->what, req->revoke ? "FROM" : "TO");
+    buf_addf(b, " ON %s%soutbox_%.*s %s ", r->kind, st->quoted, (int)what.n, what.p,
+             req->revoke ? "FROM" : "TO");
 
     size_t name = at ? (size_t)(at - req->role) : strlen(req->role);
     mdb_add_name(b, (struct str){req->role, name});
@@ -156,7 +133,7 @@ static int change_one(struct mdb_store *st, struct buf *b, bool *changed, struct
     const char *text = buf_cstr(b);
     if (!text)
         return err_nomem(err);
-    if (mdb_exec(st, text, &why) == 0) {
+    if (mdb_exec(&st->base.store, text, &why) == 0) {
         *changed = true;
         return 0;
     }
@@ -184,15 +161,17 @@ static int change(struct mdb_store *st, const struct grant_request *req, unsigne
     buf_init(&b, STATEMENT_MAX);
     for (size_t i = 0; i < RIGHTS && r == 0; i++) {
         const struct right *one = &rights[i];
-        unsigned set = one->verbs;
-        if (!(one->parts & part))
-            continue;
-        if (!one->columns)
-            set &= ~needed(kept, one->what);
-        if (!set)
-            continue;
-        write_change(st, req, one, set, &b);
-        r = change_one(st, &b, changed, err);
+        const char *at = one->what;
+        struct str name;
+        while ((one->parts & part) && r == 0 && (name = next_name(&at)).n > 0) {
+            unsigned set = one->verbs;
+            if (!one->columns)
+                set &= ~needed(kept, name);
+            if (!set)
+                continue;
+            write_change(st, req, one, name, set, &b);
+            r = change_one(st, &b, changed, err);
+        }
     }
     buf_release(&b);
     return r;
@@ -244,7 +223,10 @@ int mdb_grant(struct store *base, const struct grant_request *req, bool *ret_cha
                        "%s: MariaDB grants rights on tables, not on rows: the part \"consumer\" "
                        "always covers all consumers",
                        st->base.shown);
-    enum part part = part_of(req->part);
+    unsigned part = 0;
+    for (size_t i = 0; i < PARTS; i++)
+        if (strcmp(req->part, parts[i].name) == 0)
+            part = parts[i].part;
     if (!part)
         return err_set(err, ERR_CONFIG,
                        "unknown part \"%.40s\"; write producer, consumer or operator", req->part);
@@ -254,7 +236,7 @@ int mdb_grant(struct store *base, const struct grant_request *req, bool *ret_cha
         r = held(st, req->role, &has, err);
         changed = has & part;
         if (r == 0 && !req->dry_run)
-            r = change(st, req, part, has & ~(unsigned)part, &ignored, err);
+            r = change(st, req, part, has & ~part, &ignored, err);
     } else if (!req->dry_run) {
         r = change(st, req, part, 0, &changed, err);
     }

@@ -96,15 +96,14 @@ struct mdb_store {
     MYSQL *db; /* NULL: not connected */
     char *url_text;
     struct mdb_url url;
-    char *quoted;   /* `name`. */
-    bool wrote;     /* the open transaction has changed something */
-    bool unhurried; /* the server lets its transactions idle, see mdb_hurry */
-    bool moved;     /* the server became read-only: its address may lead to another server now */
-    bool dirty;     /* handlers have used the session since it was set up */
-    bool grouped;   /* multi-statements are on, see mdb_group */
-    bool beside;    /* fetch the events read ahead while waiting for the next results */
-    int savepoints;
-    int64_t idle_ms;    /* see mdb_expose */
+    char *quoted;    /* `name`. */
+    bool wrote;      /* the open transaction has changed something */
+    bool unhurried;  /* the server lets its transactions idle, see mdb_hurry */
+    bool moved;      /* the server became read-only: its address may lead to another server now */
+    bool dirty;      /* handlers have used the session since it was set up */
+    bool grouped;    /* multi-statements are on, see mdb_group */
+    bool beside;     /* fetch the events read ahead while waiting for the next results */
+    int64_t idle_ms; /* see mdb_expose */
     int64_t packet_max; /* bytes of the largest statement that the server accepts; 0: not known */
     int64_t changed;    /* rows that the last statement changed or matched */
     struct buf text;    /* the statements to send next */
@@ -156,8 +155,9 @@ struct mdb_rows {
 /* mdb_rows_free frees a result; NULL is fine. mdb_count counts its rows. */
 void mdb_rows_free(struct mdb_rows *q);
 size_t mdb_count(const struct db_rows *q);
-/* mdb_exec runs a text unchanged. */
-int mdb_exec(struct mdb_store *st, const char *text, struct error *err);
+/* mdb_exec runs a text unchanged. mdb_start does so as db_driver.rows. */
+void *mdb_start(struct store *st, const char *text, struct error *err);
+int mdb_exec(struct store *st, const char *text, struct error *err);
 
 /* mdb_group switches multi-statements on or, for a connection that the application also uses,
  * off. */
@@ -211,10 +211,7 @@ int mdb_ddl(const struct ddl_request *req, struct error *err);
 
 /* ---- transaction.c ---- */
 
-/* mdb_begin begins a transaction of our own; mdb_begin_open, one that the application uses. */
-int mdb_begin(struct store *st, struct error *err);
-int mdb_begin_open(struct store *st, struct error *err);
-int mdb_commit(struct store *st, struct error *err);
+int mdb_begin(struct store *st, bool ours, struct error *err);
 void mdb_rollback(struct store *st);
 /* mdb_tx_gone fails if the transaction that mdb_begin opened is no longer open. */
 int mdb_tx_gone(struct store *st, struct error *err);
@@ -227,16 +224,7 @@ bool mdb_is_open(MYSQL *db);
 int mdb_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
 void mdb_snapshot_end(struct store *st, bool own);
 int mdb_expose(struct store *st, int64_t idle_ms, struct error *err);
-int mdb_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state mdb_tx_state(struct store *st);
-
-/* ---- sequence.c ---- */
-
-/* mdb_sequence assigns a seq to every committed event, outside of a transaction. On a read-only
- * server it does nothing. */
-int mdb_sequence(struct mdb_store *st, struct error *err);
-/* mdb_news notifies relays of a change other than an event. */
-void mdb_news(struct store *st);
 
 /* ---- read.c: the driver's part of a turn, see db.h ---- */
 
@@ -251,6 +239,12 @@ void mdb_ahead_fetch(struct mdb_store *st);
 void mdb_ahead_release(struct mdb_store *st);
 
 /* ---- watch.c ---- */
+
+/* mdb_sequence assigns a seq to every committed event, outside of a transaction. On a read-only
+ * server it does nothing. */
+int mdb_sequence(struct store *st, struct error *err);
+/* mdb_news notifies relays of a change other than an event. */
+void mdb_news(struct store *st);
 
 int mdb_wake_fd(struct store *st);
 void mdb_wake_clear(struct store *st);
@@ -279,13 +273,6 @@ int mdb_adopt_renew(struct mdb_store *st, struct error *err);
 enum mdb_kind { MDB_KIND_TEXT, MDB_KIND_BYTES, MDB_KIND_NUMBER, MDB_KIND_TIME };
 
 enum mdb_kind mdb_adopt_kind(const struct source *s, const char *column);
-/* mdb_adopt_ask sends the query in b. */
-int mdb_adopt_ask(struct mdb_store *st, struct buf *b, struct db_rows *ret, struct error *err);
-/* mdb_adopt_add_text appends the value of a column in row r, as text. */
-void mdb_adopt_add_text(struct buf *b, const char *column, enum mdb_kind kind, const char *r);
-/* mdb_adopt_add_open appends the condition that row r is unprocessed, by the flag in a column,
- * which may be text. */
-void mdb_adopt_add_open(struct buf *b, const char *column, bool text, const char *r);
 
 /* ---- adopt_mark.c ---- */
 

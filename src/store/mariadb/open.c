@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/url.h"
-#include "store/handle.h"
 #include "store/mariadb/mariadb.h"
 #include "store_sql.h"
 
@@ -57,20 +56,6 @@ static void set_tls(MYSQL *db, const struct mdb_url *u)
     mysql_optionsv(db, MYSQL_OPT_SSL_VERIFY_SERVER_CERT, &verify);
 }
 
-/* Reads a user and a password from ~/.my.cnf, for a URL without them. */
-static void set_my_cnf(MYSQL *db)
-{
-    char path[4096];
-    const char *home = getenv("HOME");
-    if (!home)
-        return;
-    snprintf(path, sizeof path, "%s/.my.cnf", home);
-    if (access(path, R_OK) != 0)
-        return;
-    mysql_optionsv(db, MYSQL_READ_DEFAULT_FILE, path);
-    mysql_optionsv(db, MYSQL_READ_DEFAULT_GROUP, "client");
-}
-
 int64_t mdb_answer_seconds(const struct mdb_store *st)
 {
     return (st->url.answer_ms + 999) / 1000;
@@ -85,7 +70,15 @@ static void set_options(struct mdb_store *st, MYSQL *db)
     my_bool no = 0;
     unsigned long packet = 1024UL * 1024 * 1024;
     unsigned tcp = MYSQL_PROTOCOL_TCP;
-    set_my_cnf(db);
+
+    /* ~/.my.cnf may have a user and a password, for a URL without them. */
+    char path[4096];
+    const char *home = getenv("HOME");
+    snprintf(path, sizeof path, "%s/.my.cnf", home ? home : "");
+    if (home && access(path, R_OK) == 0) {
+        mysql_optionsv(db, MYSQL_READ_DEFAULT_FILE, path);
+        mysql_optionsv(db, MYSQL_READ_DEFAULT_GROUP, "client");
+    }
     mysql_optionsv(db, MYSQL_OPT_CONNECT_TIMEOUT, &connect);
     mysql_optionsv(db, MYSQL_OPT_READ_TIMEOUT, &answer);
     mysql_optionsv(db, MYSQL_OPT_WRITE_TIMEOUT, &answer);
@@ -194,21 +187,6 @@ static int check_server(struct mdb_store *st, struct error *err)
     return 0;
 }
 
-/* Resets the session after handlers have used it. If that fails the connection is dropped, and a
- * new one is opened when needed. */
-static int refresh(struct mdb_store *st, struct error *err)
-{
-    if (!st->dirty || st->base.in_tx)
-        return 0;
-    if (set_up(st, st->db, err) != 0) {
-        mdb_disconnect(st);
-        return -1;
-    }
-    st->dirty = false;
-    st->unhurried = false;
-    return 0;
-}
-
 int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err)
 {
     char text[80];
@@ -218,7 +196,7 @@ int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err)
         return 0;
     snprintf(text, sizeof text, "SET SESSION idle_transaction_timeout = %d",
              hurry ? idle_seconds(st) : 0);
-    if (mdb_exec(st, text, err) != 0)
+    if (mdb_exec(&st->base.store, text, err) != 0)
         return -1;
     st->unhurried = !hurry;
     return 0;
@@ -226,8 +204,19 @@ int mdb_hurry(struct mdb_store *st, bool hurry, struct error *err)
 
 int mdb_connect(struct mdb_store *st, struct error *err)
 {
-    if (st->db)
-        return refresh(st, err);
+    bool stale = st->db && st->dirty && !st->base.in_tx;
+    if (st->db && !stale)
+        return 0;
+    if (stale) { /* handlers have used the session: reset it */
+        if (set_up(st, st->db, err) != 0) {
+            mdb_disconnect(st);
+            return -1;
+        }
+        st->dirty = false;
+        st->unhurried = false;
+        return 0;
+    }
+
     st->db = mdb_dial(st, err);
     if (!st->db)
         return -1;
@@ -288,17 +277,6 @@ int64_t mdb_now(struct store *base)
 
 #define STATEMENT_MAX (1 << 28) /* bytes */
 
-static struct mdb_store *store_new(const struct store_options *opt)
-{
-    struct mdb_store *st = calloc(1, sizeof *st);
-    if (!st)
-        return NULL;
-    db_store_init(&st->base, &store_mariadb, opt);
-    st->looked = -1;
-    buf_init(&st->text, STATEMENT_MAX);
-    return st;
-}
-
 static void mdb_close_store(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
@@ -316,11 +294,12 @@ static void mdb_close_store(struct store *base)
     free(st);
 }
 
-/* Builds the database's names for messages and for statements. */
+/* Sets the database's names for messages and for statements. */
 static int name_store(struct mdb_store *st, struct error *err)
 {
     const char *host = st->url.host ? st->url.host : "";
     struct buf b;
+    st->base.schema = st->url.database;
     if (asprintf(&st->base.shown, "mariadb:%s%s%s", host, *host ? "/" : "", st->url.database) < 0)
         st->base.shown = NULL;
     buf_init(&b, 4096);
@@ -335,9 +314,12 @@ static int name_store(struct mdb_store *st, struct error *err)
 static int mdb_open(const char *url, const struct store_options *opt, struct store **ret,
                     struct error *err)
 {
-    struct mdb_store *st = store_new(opt);
+    struct mdb_store *st = calloc(1, sizeof *st);
     if (!st)
         return err_nomem(err);
+    db_store_init(&st->base, &store_mariadb, opt);
+    st->looked = -1;
+    buf_init(&st->text, STATEMENT_MAX);
     bool any_version = st->base.opt.create || st->base.opt.any_version;
     st->url_text = strdup(url);
     int r = st->url_text ? mdb_url_read(url, &st->url, err) : err_nomem(err);
@@ -374,27 +356,18 @@ const struct store_ops store_mariadb = {
     .schema_status = mdb_schema_status,
     .ddl = mdb_ddl,
     .doctor = mdb_doctor,
-    .begin = mdb_begin_open,
-    .commit = mdb_commit,
-    .rollback = mdb_rollback,
     .consumer_put = db_consumer_put,
     .poll_new = mdb_poll_new,
     .expose_connection = mdb_expose,
-    .savepoint = mdb_savepoint,
     .tx_state = mdb_tx_state,
     .wake_fd = mdb_wake_fd,
     .wake_clear = mdb_wake_clear,
     .grant = mdb_grant,
 };
 
-bool mdb_is(const struct store *st)
-{
-    return st->ops == &store_mariadb;
-}
-
 struct st_mysql *mdb_handle(struct store *base)
 {
-    if (!mdb_is(base))
+    if (base->ops != &store_mariadb)
         return NULL;
     struct mdb_store *st = mdb_of(base);
     if (st->grouped && mdb_group(st, false, NULL) != 0)

@@ -297,7 +297,7 @@ int mdb_before_turns(struct turn *t, size_t n, struct error *err)
     if (claims) {
         bool enough = st->ahead.asked && st->unlooked < UNLOOKED_MAX;
         st->unlooked = enough ? st->unlooked + 1 : 0;
-        if (!enough && mdb_sequence(st, err) != 0)
+        if (!enough && mdb_sequence(&st->base.store, err) != 0)
             return -1;
     }
     st->beside = true;

@@ -39,13 +39,11 @@ static int same_functions(struct mdb_store *st, bool *ret, struct error *err)
 static int sound_triggers(struct mdb_store *st, bool *ret, struct error *err)
 {
     int64_t n = 0;
-    struct error ignored;
     struct db_rows lost;
     if (db_value(&st->base.store, err, &n, SQL(count_triggers, .schema = st->url.database)) != 0)
         return -1;
     *ret = n >= MDB_TRIGGERS;
-    if (db_row(&st->base.store, &lost, &ignored, SQL(lost_definers, .schema = st->url.database)) !=
-        1)
+    if (db_row(&st->base.store, &lost, NULL, SQL(lost_definers, .schema = st->url.database)) != 1)
         return 0;
     db_done(&lost);
     *ret = false;
@@ -71,51 +69,32 @@ int mdb_schema_status(struct store *base, struct schema_status *ret, struct erro
 
 /* ---- scripts ---- */
 
-/* Returns the next line of a script, without its newline; false: there is none. */
-static bool next_line(const char **at, struct str *ret)
-{
-    if (!**at)
-        return false;
-    size_t n = strcspn(*at, "\n");
-    *ret = (struct str){*at, n};
-    *at += n;
-    if (**at == '\n')
-        ++*at;
-    return true;
-}
-
-static bool starts_with(struct str line, const char *start)
-{
-    size_t n = strlen(start);
-    return line.n >= n && memcmp(line.p, start, n) == 0;
-}
-
 /* Runs a script like the command-line client: a statement ends at the end of a line, with a
  * semicolon or the current DELIMITER. */
 static int run_script(struct mdb_store *st, const char *script, struct error *err)
 {
     static const char delimiter[] = "DELIMITER ";
-    const char *at = script, *end = ";";
-    struct str line;
+    const char *end = ";";
     struct buf b;
     int r = 0;
     buf_init(&b, 1 << 20);
-    while (r == 0 && next_line(&at, &line)) {
+    for (const char *line = script, *next; r == 0 && *line; line = next) {
+        size_t n = strcspn(line, "\n"), n_end = strlen(end);
+        next = line + n + (line[n] ? 1 : 0);
         bool outside = b.n == 0;
-        if (outside && (line.n == 0 || starts_with(line, "--")))
+        if (outside && (n == 0 || strncmp(line, "--", 2) == 0))
             continue;
-        if (outside && starts_with(line, delimiter)) {
-            end = line.p[strlen(delimiter)] == ';' ? ";" : "//";
+        if (outside && strncmp(line, delimiter, strlen(delimiter)) == 0) {
+            end = line[strlen(delimiter)] == ';' ? ";" : "//";
             continue;
         }
-        size_t n = strlen(end);
-        bool last = line.n >= n && memcmp(line.p + line.n - n, end, n) == 0;
-        buf_add(&b, line.p, line.n - (last ? n : 0));
+        bool last = n >= n_end && memcmp(line + n - n_end, end, n_end) == 0;
+        buf_add(&b, line, n - (last ? n_end : 0));
         buf_addc(&b, '\n');
         if (!last)
             continue;
         const char *text = buf_cstr(&b);
-        r = text ? mdb_exec(st, text, err) : err_nomem(err);
+        r = text ? mdb_exec(&st->base.store, text, err) : err_nomem(err);
         buf_clear(&b);
     }
     buf_release(&b);
@@ -136,9 +115,8 @@ static int migrate(struct mdb_store *st, int64_t version, struct error *err)
         return -1;
     snprintf(text, sizeof text, "%d", MDB_SCHEMA_VERSION);
     functions_hash(hash);
-    if (db_run(&st->base.store, err, SQL(put_meta, .name = "functions", .value = hash)) != 0)
-        return -1;
-    if (db_run(&st->base.store, err, SQL(put_meta, .name = "schema_version", .value = text)) != 0)
+    if (DB_RUN_ALL(&st->base.store, err, {SQL(put_meta, .name = "functions", .value = hash)},
+                   {SQL(put_meta, .name = "schema_version", .value = text)}) != 0)
         return -1;
     return mdb_adopt_renew(st, err);
 }
@@ -180,16 +158,6 @@ int mdb_init(struct store *base, bool *ret_created, struct error *err)
 
 /* ---- the script itself ---- */
 
-/* Appends a DROP for each object of a kind that a script creates, dependent objects first. */
-static void drop_made(const char *script, const char *mark, const char *kind, struct buf *to)
-{
-    const char *p = script;
-    while ((p = strstr(p, mark))) {
-        p += strlen(mark);
-        buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
-    }
-}
-
 int mdb_ddl(const struct ddl_request *req, struct error *err)
 {
     if (req->url) {
@@ -209,12 +177,12 @@ int mdb_ddl(const struct ddl_request *req, struct error *err)
              "('schema_version', '%d');\n",
              hash, MDB_SCHEMA_VERSION);
 
-    drop_made(mdb_functions[0], "INVOKER VIEW ", "VIEW", req->down);
-    drop_made(mdb_functions[0], "OR REPLACE PROCEDURE ", "PROCEDURE", req->down);
-    drop_made(mdb_functions[0], "OR REPLACE FUNCTION ", "FUNCTION", req->down);
+    db_schema_drops(mdb_functions[0], "INVOKER VIEW ", "VIEW", req->down);
+    db_schema_drops(mdb_functions[0], "OR REPLACE PROCEDURE ", "PROCEDURE", req->down);
+    db_schema_drops(mdb_functions[0], "OR REPLACE FUNCTION ", "FUNCTION", req->down);
     buf_adds(req->down, "DROP TABLE IF EXISTS outbox_guard;\n"); /* references outbox_event */
     for (int i = 0; i < MDB_SCHEMA_VERSION; i++)
-        drop_made(mdb_schema[i], "CREATE TABLE IF NOT EXISTS ", "TABLE", req->down);
+        db_schema_drops(mdb_schema[i], "CREATE TABLE ", "TABLE", req->down);
 
     bool failed = req->up->failed || req->down->failed;
     return failed ? err_nomem(err) : 0;

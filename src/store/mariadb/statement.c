@@ -129,23 +129,21 @@ static int64_t rows_number(const struct mdb_rows *q, int col)
     return q->row[col] ? strtoll(q->row[col], NULL, 10) : 0;
 }
 
-/* Finds the place of the row; false if it has none. */
-static bool find_place(struct mdb_rows *q)
-{
-    int64_t nr = rows_number(q, 0);
-    while (q->place < q->n_places && q->places[q->place].nr < nr)
-        q->place++;
-    return q->place < q->n_places && q->places[q->place].nr == nr;
-}
-
-/* All rows are on the client already. */
+/* All rows are on the client already. A row without a place is skipped. */
 static int driver_step(struct db_rows *at, struct error *err)
 {
     struct mdb_rows *q = at->at;
+    bool placed = false;
     (void)err;
-    do
-        q->row = q->res ? mysql_fetch_row(q->res) : NULL;
-    while (q->row && q->places && !find_place(q));
+    while (q->res && !placed) {
+        q->row = mysql_fetch_row(q->res);
+        if (!q->row)
+            break;
+        int64_t nr = rows_number(q, 0);
+        while (q->place < q->n_places && q->places[q->place].nr < nr)
+            q->place++;
+        placed = !q->places || (q->place < q->n_places && q->places[q->place].nr == nr);
+    }
     if (!q->row) {
         mdb_rows_free(q);
         return 0;
@@ -294,18 +292,6 @@ static void note_end(struct mdb_store *st)
         mdb_disconnect(st);
 }
 
-/* Moves to the result of the next statement of a packet. */
-static int next_answer(const struct mdb_store *st, struct error *err)
-{
-    int64_t since = clock_mono(&clock_system);
-    int r = mysql_next_result(st->db);
-    if (r == 0)
-        return 0;
-    if (r > 0)
-        return mdb_fail_since(st, st->db, since, err);
-    return err_set(err, ERR_INTERNAL, "%s: the server did not answer a statement", st->base.shown);
-}
-
 /* Notes the number of rows that a statement without a result set has changed. */
 static void note_changed(struct mdb_store *st)
 {
@@ -318,8 +304,13 @@ static int read_answers(struct mdb_store *st, struct db_rows *ret, size_t n, str
 {
     size_t waited = st->later.n;
     for (size_t i = 0; i < waited + n; i++) {
-        if (i > 0 && next_answer(st, err) != 0)
-            return -1;
+        int64_t since = clock_mono(&clock_system);
+        int next = i > 0 ? mysql_next_result(st->db) : 0;
+        if (next > 0)
+            return mdb_fail_since(st, st->db, since, err);
+        if (next < 0)
+            return err_set(err, ERR_INTERNAL, "%s: the server did not answer a statement",
+                           st->base.shown);
         st->changed = 0;
         if (i < waited)
             note_changed(st);
@@ -363,9 +354,7 @@ static int exchange(struct mdb_store *st, size_t size, struct db_rows *ret, size
     mdb_forget_later(st);
     for (size_t i = 0; i < n; i++)
         db_done(&ret[i]);
-    if (err)
-        *err = why;
-    return -1;
+    return err_copy(err, &why);
 }
 
 /* Sends the deferred statements, and keeps the text after them. */
@@ -444,33 +433,25 @@ static int driver_later(struct store *base, const struct sql *sql, const void *a
 int mdb_exec_later(struct mdb_store *st, const char *text, struct error *err)
 {
     if (!st->grouped)
-        return mdb_exec(st, text, err);
+        return mdb_exec(&st->base.store, text, err);
     if (add_text(st, text, err) != 0)
         return -1;
     wait_behind(st);
     return 0;
 }
 
-/* If requested, fetches the events read ahead while it waits. */
+/* If requested, fetches the events read ahead meanwhile. Without multi-statements it cannot. */
 static int driver_ask_all(struct store *base, const struct db_question *ask, size_t n,
                           struct db_rows *ret, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
     int r = mdb_connect(st, err);
-    if (r == 0 && st->grouped) {
-        for (size_t i = 0; i < n && r == 0; i++)
-            r = add_statement(st, ask[i].sql, ask[i].args, err);
-        if (r == 0)
-            r = ask_now(st, ret, n, err);
-    } else if (r == 0) { /* multi-statements are off */
-        size_t i = 0;
-        for (; i < n && r == 0; i++) {
-            ret[i] = db_rows(base, err, ask[i].sql, ask[i].args);
-            r = ret[i].at ? 0 : -1;
-        }
-        while (r != 0 && i-- > 0)
-            db_done(&ret[i]);
-    }
+    if (r == 0 && !st->grouped)
+        r = 1;
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = add_statement(st, ask[i].sql, ask[i].args, err);
+    if (r == 0)
+        r = ask_now(st, ret, n, err);
     st->beside = false;
     return r;
 }
@@ -487,23 +468,23 @@ static void *driver_rows(struct store *base, const struct sql *sql, const void *
     return ask_now(st, &q, 1, err) == 0 ? q.at : NULL;
 }
 
-int mdb_exec(struct mdb_store *st, const char *text, struct error *err)
+void *mdb_start(struct store *base, const char *text, struct error *err)
 {
+    struct mdb_store *st = mdb_of(base);
     struct db_rows q;
     if (mdb_connect(st, err) != 0 || add_text(st, text, err) != 0)
-        return -1;
-    if (ask_now(st, &q, 1, err) != 0)
-        return -1;
-    db_done(&q);
-    return 0;
+        return NULL;
+    return ask_now(st, &q, 1, err) == 0 ? q.at : NULL;
+}
+
+int mdb_exec(struct store *st, const char *text, struct error *err)
+{
+    struct mdb_rows *q = mdb_start(st, text, err);
+    mdb_rows_free(q);
+    return q ? 0 : -1;
 }
 
 /* ---- the driver ---- */
-
-static const char *driver_schema(struct store *st)
-{
-    return mdb_of(st)->url.database;
-}
 
 static int64_t driver_changed(struct store *st)
 {
@@ -515,15 +496,9 @@ static bool driver_wrote(struct store *st)
     return mdb_of(st)->wrote;
 }
 
-static bool driver_is_duplicate(const struct error *why)
+static int driver_commit(struct store *st, struct error *err)
 {
-    return why->native == ER_DUP_ENTRY;
-}
-
-/* Inside a transaction there is nothing to do: events committed before it have their numbers. */
-static int driver_number(struct store *st, struct error *err)
-{
-    return db_of(st)->in_tx ? 0 : mdb_sequence(mdb_of(st), err);
+    return mdb_exec(st, "COMMIT", err);
 }
 
 static bool driver_again(const struct error *why)
@@ -534,7 +509,6 @@ static bool driver_again(const struct error *why)
 const struct db_driver mdb_driver = {
     .dialect = SQL_MARIADB,
     .schema_version = MDB_SCHEMA_VERSION,
-    .schema = driver_schema,
     .not_ours = ", or not for this account (it sees no outbox_meta beside it); use another "
                 "database, or grant the account its rights with `outbox grant`",
     .together = DB_TOGETHER,
@@ -548,14 +522,16 @@ const struct db_driver mdb_driver = {
     .wrote = driver_wrote,
     .ask_all = driver_ask_all,
     .later = driver_later,
-    .is_duplicate = driver_is_duplicate,
+    .duplicate = ER_DUP_ENTRY,
     .begin = mdb_begin,
-    .commit = mdb_commit,
+    .commit = driver_commit,
     .rollback = mdb_rollback,
+    .exec = mdb_exec,
+    .no_savepoint = ER_SP_DOES_NOT_EXIST,
     .now = mdb_now,
     .snapshot_begin = mdb_snapshot_begin,
     .snapshot_end = mdb_snapshot_end,
-    .number = driver_number,
+    .number = mdb_sequence,
     .news = mdb_news,
     .again = driver_again,
     .tx_gone = mdb_tx_gone,

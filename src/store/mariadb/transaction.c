@@ -43,14 +43,11 @@ int mdb_tx_gone(struct store *base, struct error *err)
                    "again");
 }
 
-/* ours: only the store uses the transaction, not the application. */
-static int begin(struct store *base, bool ours, struct error *err)
+int mdb_begin(struct store *base, bool ours, struct error *err)
 {
     struct mdb_store *st = mdb_of(base);
     if (mdb_group(st, ours, err) != 0)
         return -1;
-    if (st->base.in_tx)
-        return err_set(err, ERR_MISUSE, "a transaction is open already");
     if (mdb_by_hand(st, err) != 0)
         return -1;
     if (mdb_hurry(st, ours, err) != 0)
@@ -58,33 +55,8 @@ static int begin(struct store *base, bool ours, struct error *err)
     if (mdb_exec_later(st, "START TRANSACTION READ WRITE", err) != 0)
         return -1;
     st->later.begins = st->later.n > 0;
-    st->base.in_tx = true;
     st->wrote = false;
-    st->savepoints = 0;
     st->dirty = st->base.lent;
-    return 0;
-}
-
-int mdb_begin(struct store *base, struct error *err)
-{
-    return begin(base, true, err);
-}
-
-int mdb_begin_open(struct store *base, struct error *err)
-{
-    return begin(base, false, err);
-}
-
-int mdb_commit(struct store *base, struct error *err)
-{
-    struct mdb_store *st = mdb_of(base);
-    if (!st->base.in_tx)
-        return err_set(err, ERR_MISUSE, "no transaction is open");
-    if (mdb_tx_gone(base, err) != 0 || mdb_exec(st, "COMMIT", err) != 0) {
-        mdb_rollback(base);
-        return -1;
-    }
-    st->base.in_tx = false;
     return 0;
 }
 
@@ -93,7 +65,6 @@ int mdb_commit(struct store *base, struct error *err)
 void mdb_rollback(struct store *base)
 {
     struct mdb_store *st = mdb_of(base);
-    st->base.in_tx = false;
     mdb_forget_later(st);
     if (!st->db)
         return;
@@ -107,16 +78,16 @@ int mdb_snapshot_begin(struct store *base, bool *ret_own, struct error *err)
     *ret_own = !st->base.in_tx;
     if (!*ret_own)
         return 0;
-    if (mdb_exec(st, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", err) != 0)
+    if (mdb_exec(&st->base.store, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", err) != 0)
         return -1;
-    return mdb_exec(st, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY", err);
+    return mdb_exec(&st->base.store, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY", err);
 }
 
 void mdb_snapshot_end(struct store *base, bool own)
 {
     struct mdb_store *st = mdb_of(base);
     if (own && st->db)
-        mdb_exec(st, "COMMIT", NULL);
+        mdb_exec(&st->base.store, "COMMIT", NULL);
 }
 
 /* ---- handlers ---- */
@@ -133,53 +104,6 @@ int mdb_expose(struct store *base, int64_t idle_ms, struct error *err)
     st->dirty = true;
     st->idle_ms = idle_ms;
     return mdb_connect(st, err);
-}
-
-static int say_ended(struct error *err)
-{
-    return err_set(err, ERR_MISUSE, "the transaction was ended by a handler");
-}
-
-/* Writes the statement for a savepoint. Each depth has its own name: setting a savepoint deletes an
- * earlier one of the same name. */
-static void savepoint_sql(char out[64], const char *verb, int depth)
-{
-    snprintf(out, 64, "%s outbox_handler_%d", verb, depth);
-}
-
-int mdb_savepoint(struct store *base, enum savepoint what, struct error *err)
-{
-    struct mdb_store *st = mdb_of(base);
-    char text[64];
-    struct error why;
-    if (mdb_tx_state(base) == TX_GONE)
-        return say_ended(err);
-    if (what == SAVEPOINT_SET) {
-        savepoint_sql(text, "SAVEPOINT", st->savepoints + 1);
-        if (mdb_exec(st, text, err) != 0)
-            return -1;
-        st->savepoints++;
-        return 0;
-    }
-
-    int r = 0;
-    if (what == SAVEPOINT_UNDO) {
-        savepoint_sql(text, "ROLLBACK TO SAVEPOINT", st->savepoints);
-        r = mdb_exec(st, text, &why);
-    }
-    if (r == 0) {
-        savepoint_sql(text, "RELEASE SAVEPOINT", st->savepoints);
-        r = mdb_exec(st, text, &why);
-    }
-    if (r == 0) {
-        st->savepoints--;
-        return 0;
-    }
-    if (why.native == ER_SP_DOES_NOT_EXIST)
-        return say_ended(err);
-    if (err)
-        *err = why;
-    return -1;
 }
 
 enum tx_state mdb_tx_state(struct store *base)

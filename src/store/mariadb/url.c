@@ -23,49 +23,45 @@ static int not_understood(struct error *err)
 
 /* ---- the parts ---- */
 
-static int read_tls(const char *value, enum mdb_tls *ret, struct error *err)
-{
-    if (strcmp(value, "off") == 0)
-        *ret = MDB_TLS_OFF;
-    else if (strcmp(value, "on") == 0)
-        *ret = MDB_TLS_ON;
-    else if (strcmp(value, "verify") == 0)
-        *ret = MDB_TLS_VERIFY;
-    else
-        return err_set(err, ERR_CONFIG,
-                       "tls=%.40s in the store's URL: it must be off, on (encrypted, certificate "
-                       "not checked) or verify (encrypted and certificate checked)",
-                       value);
-    return 0;
-}
-
 /* Sets a parameter to a value, and takes ownership of the value. */
 static int take_value(struct mdb_url *u, const char *name, size_t n, char *value, struct error *err)
 {
     static const char *const names[] = {"socket", "password-file", "tls-ca", "tls-cert", "tls-key"};
     char **const to[] = {&u->socket, &u->password_file, &u->ca, &u->cert, &u->key};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (n != strlen(names[i]) || strncmp(name, names[i], n) != 0)
+        if (!str_is((struct str){name, n}, names[i]))
             continue;
         free(*to[i]);
         *to[i] = value;
         return 0;
     }
 
-    int r;
-    if (n == 3 && strncmp(name, "tls", n) == 0)
-        r = read_tls(value, &u->tls, err);
-    else if (n == 14 && strncmp(name, "answer-timeout", n) == 0)
+    static const char *const modes[] = {
+        [MDB_TLS_OFF] = "off", [MDB_TLS_ON] = "on", [MDB_TLS_VERIFY] = "verify"};
+    const struct str key = {name, n};
+    int r = 0;
+    if (str_is(key, "tls")) {
+        u->tls = MDB_TLS_DEFAULT;
+        for (int i = MDB_TLS_OFF; i <= MDB_TLS_VERIFY; i++)
+            if (strcmp(value, modes[i]) == 0)
+                u->tls = (enum mdb_tls)i;
+        if (u->tls == MDB_TLS_DEFAULT)
+            r = err_set(err, ERR_CONFIG,
+                        "tls=%.40s in the store's URL: it must be off, on (encrypted, certificate "
+                        "not checked) or verify (encrypted and certificate checked)",
+                        value);
+    } else if (str_is(key, "answer-timeout")) {
         r = text_duration(value, &u->answer_ms, err);
-    else if (n == 6 && strncmp(name, "tenant", n) == 0)
+    } else if (str_is(key, "tenant")) {
         r = err_set(err, ERR_CONFIG,
                     "tenant= in the store's URL: MariaDB has no row-level security, so a tenant "
                     "cannot be isolated there; give each tenant a database, or use PostgreSQL");
-    else
+    } else {
         r = err_set(err, ERR_CONFIG,
                     "unknown parameter \"%.*s\" in the store's URL; a mariadb: URL takes socket, "
                     "password-file, tls, tls-ca, tls-cert, tls-key and answer-timeout",
                     n < 40 ? (int)n : 40, name);
+    }
     free(value);
     return r;
 }
@@ -90,15 +86,12 @@ static int read_query(struct mdb_url *u, const char *p, struct error *err)
     return 0;
 }
 
-static int read_port(const char *p, size_t n, unsigned *ret, struct error *err)
+static int read_port(struct str text, unsigned *ret, struct error *err)
 {
     char digits[8] = {0};
-    char *end;
-    if (n == 0 || n >= sizeof digits)
-        return not_understood(err);
-    memcpy(digits, p, n);
-    unsigned long port = strtoul(digits, &end, 10);
-    if (*end || port < 1 || port > 65535)
+    int64_t port;
+    memcpy(digits, text.p, text.n < sizeof digits ? text.n : 0);
+    if (text_int(digits, 1, 65535, &port, NULL) != 0)
         return not_understood(err);
     *ret = (unsigned)port;
     return 0;
@@ -125,7 +118,7 @@ static int read_host(struct mdb_url *u, const char *p, size_t n, struct error *e
     const char *colon = memrchr(from, ':', n - (size_t)(from - p));
     if (colon) {
         host = (size_t)(colon - p);
-        if (read_port(colon + 1, n - host - 1, &u->port, err) != 0)
+        if (read_port((struct str){colon + 1, n - host - 1}, &u->port, err) != 0)
             return -1;
     }
     if (close) {
@@ -190,15 +183,11 @@ int mdb_url_read(const char *url, struct mdb_url *ret, struct error *err)
 
 void mdb_url_release(struct mdb_url *u)
 {
+    char *const owned[] = {u->user,          u->host, u->socket, u->database,
+                           u->password_file, u->ca,   u->cert,   u->key};
     url_password_free(u->password);
-    free(u->user);
-    free(u->host);
-    free(u->socket);
-    free(u->database);
-    free(u->password_file);
-    free(u->ca);
-    free(u->cert);
-    free(u->key);
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        free(owned[i]);
     *u = (struct mdb_url){0};
 }
 

@@ -4,7 +4,6 @@
 #include "base/num.h"
 #include "base/text.h"
 #include "store/postgres/postgres.h"
-#include "store/topics.h"
 
 #define REGISTER_PATIENCE (30000 * MS_NS)
 
@@ -484,12 +483,12 @@ int pg_consumer_gauge(struct store *base, const char *name, struct arena *a,
                                .type = str_of(pg_str(r, i, 1)),
                                .n = pg_int(r, i, 2),
                                .oldest_at = pg_int(r, i, 3)};
-        result = topics_add(&t, &f, err);
+        result = store_topics_add(&t, &f, err);
     }
     PQclear(r);
     if (result != 0)
         return -1;
-    if (topics_end(&t, all, &g, err) != 0)
+    if (store_topics_end(&t, all, &g, err) != 0)
         return -1;
     *ret = g;
     return 0;

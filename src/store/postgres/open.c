@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "store/handle.h"
 #include "store/postgres/postgres.h"
 
 extern const struct store_ops store_postgres;

@@ -9,63 +9,52 @@
 #include "store/sqlite/sqlite.h"
 #include "store_sql.h"
 
-#define TRIGGER "outbox_adopted_" /* and the table's name */
 #define NOW_MS "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 #define IDS_MAX ((size_t)1 << 24) /* bytes of the ids that one settlement marks */
 
-/* ---- running built statements ---- */
+/* ---- parts of statements ---- */
 
-/* Starts the statement in q, which it frees. */
-static struct db_rows rows_of(struct store *base, sqlite3_str *q, struct error *err)
+static void *start(struct store *base, const char *text, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    sqlite3_stmt *stmt = NULL;
-    char *sql = sqlite3_str_finish(q);
-    int rc = SQLITE_NOMEM;
-    if (sql)
-        rc = sqlite3_prepare_v2(st->db, sql, -1, &stmt, NULL);
-    sqlite3_free(sql);
+    sqlite3_stmt *q = NULL;
+    int rc = sqlite3_prepare_v2(st->db, text, -1, &q, NULL);
     if (rc != SQLITE_OK)
         sqlite_fail(st, st->db, rc, err);
-    return (struct db_rows){.st = base, .at = stmt, .foreign = true};
+    return q;
 }
 
-/* Runs the statement in q, which it frees. */
-static int run(struct store *st, sqlite3_str *q, struct error *err)
+static void add_quoted(struct buf *b, char quote, struct str s)
 {
-    struct db_rows rows = rows_of(st, q, err);
-    return db_step(&rows, err);
+    buf_addc(b, quote);
+    for (size_t i = 0; i < s.n; i++) {
+        if (s.p[i] == quote)
+            buf_addc(b, quote);
+        buf_addc(b, s.p[i]);
+    }
+    buf_addc(b, quote);
 }
 
-/* Begins a statement. */
-static sqlite3_str *text_new(const struct source *s)
+static void add_name(struct buf *b, struct str name)
 {
-    return sqlite3_str_new(sqlite_of(s->st)->db);
+    add_quoted(b, '"', name);
+}
+
+static void add_literal(struct buf *b, struct str text)
+{
+    add_quoted(b, '\'', text);
+}
+
+static void add_open(struct buf *b, const struct source *s, const char *r, const char *column)
+{
+    buf_addc(b, '(');
+    db_adopt_column(b, s, r, column);
+    buf_adds(b, " IS NULL OR ");
+    db_adopt_column(b, s, r, column);
+    buf_adds(b, " = 0)");
 }
 
 /* ---- how a row becomes an event ---- */
-
-/* Appends the value of a field in row r, which is NEW or s. */
-static void add_value(sqlite3_str *q, const struct source *s, enum field f, const char *r)
-{
-    const char *of = s->of[f];
-    if (!of)
-        sqlite3_str_appendall(q, "NULL");
-    else if (db_source_literal(of))
-        sqlite3_str_appendf(q, "'%.*q'", (int)strlen(of) - 2, of + 1);
-    else
-        sqlite3_str_appendf(q, "%s.\"%w\"", r, of);
-}
-
-/* Appends the condition that row r is unprocessed; `column` is its flag, a time or a boolean, or
- * NULL: no row is ever processed. */
-static void add_open(sqlite3_str *q, const char *column, const char *r)
-{
-    if (!column)
-        sqlite3_str_appendall(q, "1");
-    else
-        sqlite3_str_appendf(q, "(%s.\"%w\" IS NULL OR %s.\"%w\" = 0)", r, column, r, column);
-}
 
 #define HEX4 "[0-9a-f][0-9a-f][0-9a-f][0-9a-f]"
 #define IS_UUID \
@@ -76,20 +65,19 @@ static void add_open(sqlite3_str *q, const char *column, const char *r)
 #define HAS_SPACE \
     "CAST(x'2a5b012d207f2dc2a0e19a80e280802de2808ae280a8e280a9e280afe2819fe380805d2a' AS TEXT)"
 
-/* The values of an event, from the columns below: the usual types are converted, and text that is
- * not JSON becomes a JSON string. uuid is NULL if the row's id is not one; key is the row's id. A
- * Julian day is not a whole number of milliseconds, so it is rounded. */
+/* The values of an event, from the columns of the query below: the usual types are converted, text
+ * that is not JSON becomes a JSON string, and a type that is too long is cut, by bytes if it is
+ * ASCII. uuid is NULL if the row's id is not one; key is the row's id. A Julian day is not a whole
+ * number of milliseconds, so it is rounded. A query of existing
+ * rows continues with their source, and ends with two parentheses. */
 static const char event_of_row[] =
     "SELECT CASE WHEN " IS_UUID " THEN lower(id) END AS uuid, "
-
     "CASE WHEN cut BETWEEN '!' AND printf('%.255s', cut)"
     " AND (cut NOT GLOB '*[^!-~]*' OR cut NOT GLOB " HAS_SPACE ")"
     " THEN cut ELSE 'unknown' END AS type, "
-
     "CASE WHEN payload IS NULL THEN 'null'"
     " WHEN payload = printf('%.67108864s', payload) AND json_valid(payload) THEN payload"
     " ELSE json_quote(printf('%.67108864s', payload)) END AS payload, "
-
     "max(0, min(coalesce(CAST(round(CASE typeof(created_at)"
     " WHEN 'integer' THEN"
     " CASE WHEN created_at > 100000000000 THEN created_at ELSE created_at * 1000 END"
@@ -98,206 +86,137 @@ static const char event_of_row[] =
     " ELSE created_at * 1000 END"
     " WHEN 'text' THEN (julianday(created_at) - 2440587.5) * 86400000"
     " END) AS INTEGER), " NOW_MS "), " NOW_MS ")) AS created_at, "
-
     "CASE WHEN id IS NULL OR " IS_UUID " AND id GLOB '??????????????7????[89abAB]*' THEN NULL"
     " WHEN " IS_UUID " THEN json_object('source_id', lower(id))"
     " ELSE json_object('source_id', printf('%.1000s',"
     " CASE typeof(id) WHEN 'blob' THEN lower(hex(id)) ELSE CAST(id AS TEXT) END))"
     " END AS headers, "
-
-    "CASE WHEN aggregate_id IS NOT NULL THEN CAST(aggregate_type AS TEXT) END AS aggregate_type, "
+    "CASE WHEN aggregate_id IS NOT NULL THEN CAST(aggregate_type AS TEXT) END"
+    " AS aggregate_type, "
     "CASE WHEN aggregate_type IS NOT NULL THEN CAST(aggregate_id AS TEXT) END AS aggregate_id, "
     "CAST(tenant AS TEXT) AS tenant, "
-    "id AS key ";
-
-/* The source of event_of_row's columns, which `from` provides under the names of their fields. A
- * type that is too long is cut, by bytes if it is ASCII. */
-static const char cut_type[] =
+    "id AS key "
     "FROM (SELECT *, CASE WHEN length(CAST(type AS BLOB)) <= 255 THEN type"
     " WHEN type NOT GLOB '*[^!-~]*' THEN substr(type, 1, 255)"
-    " ELSE substr(type, 1, 63) END AS cut ";
+    " ELSE substr(type, 1, 63) END AS cut "
+    "FROM (SELECT replace(replace(replace(replace(CAST({type} AS TEXT),"
+    " ' ', '_'), char(9), '_'), char(10), '_'), char(13), '_') AS type,"
+    " CAST({payload} AS TEXT) AS payload, {id} AS id, {created_at} AS created_at,"
+    " {aggregate_type} AS aggregate_type, {aggregate_id} AS aggregate_id, {tenant} AS tenant";
 
-/* Appends a query for the values of an event of row r. `from` is the source of r; it is empty in a
- * trigger. */
-static void add_row(sqlite3_str *q, const struct source *s, const char *r, const char *from)
+static void add_part(struct buf *b, const struct source *s, const char *r, struct str part)
 {
-    static const enum field rest[] = {F_ID, F_CREATED, F_AGG_TYPE, F_AGG_ID, F_TENANT};
-    sqlite3_str_appendall(q, event_of_row);
-    sqlite3_str_appendall(q, cut_type);
-
-    sqlite3_str_appendall(q, "FROM (SELECT replace(replace(replace(replace(CAST(");
-    add_value(q, s, F_TYPE, r);
-    sqlite3_str_appendall(
-        q, " AS TEXT), ' ', '_'), char(9), '_'), char(10), '_'), char(13), '_') AS type");
-    sqlite3_str_appendall(q, ", CAST(");
-    add_value(q, s, F_PAYLOAD, r);
-    sqlite3_str_appendall(q, " AS TEXT) AS payload");
-    for (size_t i = 0; i < sizeof(rest) / sizeof(*rest); i++) {
-        sqlite3_str_appendall(q, ", ");
-        add_value(q, s, rest[i], r);
-        sqlite3_str_appendf(q, " AS %s", db_source_fields[rest[i]]);
-    }
-    sqlite3_str_appendf(q, "%s))", from);
+    if (str_is(part, "event"))
+        db_adopt_write(b, s, r, event_of_row);
 }
 
 /* ---- the trigger ---- */
 
-/* Appends the trigger. An id that is a UUID becomes the event's id, unless an event has it already;
- * otherwise the table's default supplies one. */
-static void add_trigger(sqlite3_str *q, const struct source *s, bool marked)
-{
-    sqlite3_str_appendf(q, "CREATE TRIGGER \"" TRIGGER "%w\" AFTER INSERT ON \"%w\" WHEN ", s->name,
-                        s->name);
-    add_open(q, s->of[F_PROCESSED], "NEW");
+#define COPIED SQL_COPIED_COLUMNS
 
-    sqlite3_str_appendall(q, " BEGIN\n    INSERT INTO outbox_event (id, " SQL_COPIED_COLUMNS
-                             ") SELECT uuid, " SQL_COPIED_COLUMNS " FROM (");
-    add_row(q, s, "NEW", "");
-    sqlite3_str_appendall(q, ") n WHERE uuid IS NOT NULL"
-                             " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = n.uuid);"
-                             "\n    INSERT INTO outbox_event (" SQL_COPIED_COLUMNS
-                             ") SELECT " SQL_COPIED_COLUMNS " FROM (");
-    add_row(q, s, "NEW", "");
-    sqlite3_str_appendall(q, ") WHERE uuid IS NULL;\n");
-
-    if (marked) {
-        sqlite3_str_appendf(
-            q,
-            "    INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row) SELECT "
-            "coalesce(uuid, (SELECT e.id FROM outbox_event e WHERE e.seq = last_insert_rowid())), "
-            "%Q, key FROM (",
-            s->name);
-        add_row(q, s, "NEW", "");
-        sqlite3_str_appendall(q, ") WHERE key IS NOT NULL;\n");
-    }
-    sqlite3_str_appendall(q, "END;");
-}
-
-static int drop_trigger(const struct source *s, struct error *err)
-{
-    sqlite3_str *q = text_new(s);
-    sqlite3_str_appendf(q, "DROP TRIGGER IF EXISTS main.\"" TRIGGER "%w\"", s->name);
-    return run(s->st, q, err);
-}
-
-/* Creates the trigger by the current record. If rows are marked, it also notes which row became
- * which event. */
+/* Creates the trigger by the current record. An id that is a UUID becomes the event's id, unless an
+ * event has it already; otherwise the table's default supplies one. If rows are marked, it also
+ * notes which row became which event. */
 static int make_trigger(const struct source *s, struct error *err)
 {
     bool marked;
+    struct buf b;
     if (db_adopt_is_marked(s, &marked, err) != 0)
         return -1;
-    if (drop_trigger(s, err) != 0)
+    if (db_adopt_drop(s, err) != 0)
         return -1;
-    sqlite3_str *q = text_new(s);
-    add_trigger(q, s, marked);
-    return run(s->st, q, err);
+    buf_init(&b, ADOPT_STATEMENT_MAX);
+    db_adopt_write(&b, s, "NEW",
+                   "CREATE TRIGGER {trigger} AFTER INSERT ON {table} WHEN {open} BEGIN\n"
+                   "    INSERT INTO outbox_event (id, " COPIED ") SELECT uuid, " COPIED
+                   " FROM ({event}))) n WHERE uuid IS NOT NULL"
+                   " AND NOT EXISTS (SELECT 1 FROM outbox_event e WHERE e.id = n.uuid);\n"
+                   "    INSERT INTO outbox_event (" COPIED ") SELECT " COPIED " FROM ({event})))"
+                   " WHERE uuid IS NULL;\n");
+    if (marked)
+        db_adopt_write(&b, s, "NEW",
+                       "    INSERT OR IGNORE INTO outbox_adopted_row (event_id, source, row) "
+                       "SELECT coalesce(uuid, (SELECT e.id FROM outbox_event e"
+                       " WHERE e.seq = last_insert_rowid())), {source}, key FROM ({event})))"
+                       " WHERE key IS NOT NULL;\n");
+    buf_adds(&b, "END;");
+    return db_adopt_finish(s, &b, err);
 }
 
 /* ---- existing rows ---- */
 
-/* Appends the source of the rows, in the order in which they seem to have been written. */
-static void add_from(sqlite3_str *q, const struct source *s, bool rowid)
+/* Appends the order in which the rows seem to have been written. */
+static void add_order(struct buf *b, const struct source *s, bool rowid)
 {
     int id = s->of[F_ID] ? db_source_column(s, s->of[F_ID]) : -1;
-    bool counted = id >= 0 && strcasestr(s->type[id], "INT");
-    sqlite3_str_appendf(q, " FROM main.\"%w\" AS s WHERE ", s->name);
-    add_open(q, s->of[F_PROCESSED], "s");
-
-    const char *between = " ORDER BY ";
+    bool counted = id >= 0 && strcasestr(s->column[id].type, "INT");
     const char *first = counted ? s->of[F_ID] : s->of[F_CREATED];
+    const char *between = " ORDER BY ";
     if (first) {
-        sqlite3_str_appendf(q, "%ss.\"%w\"", between, first);
+        buf_adds(b, between);
+        db_adopt_column(b, s, "s", first);
         between = ", ";
     }
     if (rowid && !counted)
-        sqlite3_str_appendf(q, "%ss.rowid", between);
-}
-
-static int count_rows(const struct source *s, int64_t *ret, struct error *err)
-{
-    sqlite3_str *q = text_new(s);
-    sqlite3_str_appendf(q, "SELECT count(*) FROM main.\"%w\" AS s WHERE ", s->name);
-    add_open(q, s->of[F_PROCESSED], "s");
-    struct db_rows rows = rows_of(s->st, q, err);
-    if (db_step(&rows, err) != 1)
-        return -1;
-    *ret = db_int(&rows, 0);
-    db_done(&rows);
-    return 0;
+        buf_addf(b, "%ss.rowid", between);
 }
 
 /* The columns of event_of_row. */
 enum { UUID, TYPE, PAYLOAD, CREATED_AT, HEADERS, AGGREGATE_TYPE, AGGREGATE_ID, TENANT, KEY };
 
-/* Turns q's current row into an event, unless an event with its id exists. */
-static int copy_row(const struct source *s, const struct db_rows *q, bool *ret_made,
+/* Turns q's current row into an event, unless an event with its id exists. Notes the row if it is
+ * to be marked. */
+static int copy_row(const struct source *s, const struct db_rows *q, bool marked, int64_t *copied,
                     struct error *err)
 {
+    struct sqlite_store *st = sqlite_of(s->st);
     struct str uuid = db_text(q, UUID);
-    struct sql_copy_row_as row = {
-        .id = uuid,
-        .type = db_text(q, TYPE),
-        .payload = db_text(q, PAYLOAD),
-        .created_at = db_int(q, CREATED_AT),
-        .headers = db_text(q, HEADERS),
-        .aggregate_type = db_text(q, AGGREGATE_TYPE),
-        .aggregate_id = db_text(q, AGGREGATE_ID),
-        .tenant = db_text(q, TENANT),
-    };
-    *ret_made = true;
-    if (!uuid.p)
-        return db_run(s->st, err,
-                      SQL(copy_row, .type = row.type, .payload = row.payload,
-                          .created_at = row.created_at, .headers = row.headers,
-                          .aggregate_type = row.aggregate_type, .aggregate_id = row.aggregate_id,
-                          .tenant = row.tenant));
-
+    char id[UUID_TEXT + 1];
     int64_t known = 0;
-    if (db_value(s->st, err, &known, SQL(event_known, .id = uuid)) != 0)
+    if (uuid.p && db_value(s->st, err, &known, SQL(event_known, .id = uuid)) != 0)
         return -1;
-    *ret_made = !known;
     if (known)
         return 0;
-    return db_run(s->st, err, &sql_copy_row_as, &row);
-}
-
-/* Notes which row became the last event. */
-static int note_row(const struct source *s, const struct db_rows *row, struct error *err)
-{
-    struct db_rows q = db_rows(s->st, err, SQL(note_row, .source = s->name));
-    if (!q.at)
+    if (uuid.p)
+        snprintf(id, sizeof id, "%s", uuid.p);
+    else
+        uuid7_next(&st->uuid, db_now(s->st), (uint64_t)sqlite3_total_changes(st->db), &st->base.rng,
+                   id);
+    if (db_run(s->st, err,
+               SQL(insert_event, .id = id, .type = db_text(q, TYPE), .payload = db_text(q, PAYLOAD),
+                   .now = db_int(q, CREATED_AT), .headers = db_text(q, HEADERS),
+                   .aggregate_type = db_text(q, AGGREGATE_TYPE),
+                   .aggregate_id = db_text(q, AGGREGATE_ID), .tenant = db_text(q, TENANT))) != 0)
         return -1;
-    int at = sqlite3_bind_parameter_index(q.at, ":row");
-    sqlite3_bind_value(q.at, at, sqlite3_column_value(row->at, KEY));
-    return db_step(&q, err) < 0 ? -1 : 0;
+    ++*copied;
+    if (!marked || db_null(q, KEY))
+        return 0;
+
+    struct db_rows note = db_rows(s->st, err, SQL(note_row, .id = id, .source = s->name));
+    if (note.at) /* a key may have any type */
+        sqlite3_bind_value(note.at, sqlite3_bind_parameter_index(note.at, ":row"),
+                           sqlite3_column_value(q->at, KEY));
+    return db_finish(&note, err);
 }
 
 /* Turns the unprocessed rows into events, and notes the rows if they will be marked. */
 static int copy_rows(const struct source *s, bool marked, int64_t *ret, struct error *err)
 {
     int64_t without_rowid = 0;
+    struct buf b;
+    int r;
     if (db_value(s->st, err, &without_rowid, SQL(without_rowid, .source = s->name)) != 0)
         return -1;
-    sqlite3_str *text = text_new(s), *tail = text_new(s);
-    add_from(tail, s, !without_rowid);
-    char *from = sqlite3_str_finish(tail);
-    add_row(text, s, "s", from ? from : "");
-    sqlite3_free(from);
-
-    struct db_rows q = rows_of(s->st, text, err);
-    int r;
-    while ((r = db_step(&q, err)) == 1) {
-        bool made = false;
-        r = copy_row(s, &q, &made, err);
-        if (r == 0 && made && marked && !db_null(&q, KEY))
-            r = note_row(s, &q, err);
-        if (r != 0)
-            break;
-        if (made)
-            ++*ret;
-    }
-    db_done(&q);
+    buf_init(&b, ADOPT_STATEMENT_MAX);
+    db_adopt_write(&b, s, "s", "{event} FROM main.{table} AS s WHERE {open}");
+    add_order(&b, s, !without_rowid);
+    buf_adds(&b, "))");
+    struct db_rows q = db_adopt_start(s, &b, err);
+    while ((r = db_step(&q, err)) == 1)
+        if (copy_row(s, &q, marked, ret, err) != 0) {
+            db_done(&q);
+            return -1;
+        }
     return r;
 }
 
@@ -319,28 +238,30 @@ static const char *const stamps[] = {
 static int mark_stamp(const struct source *s, const char *column, const char **ret,
                       struct error *err)
 {
-    const char *type = s->type[db_source_column(s, column)];
+    const char *type = s->column[db_source_column(s, column)].type;
     enum stamp stamp = STAMP_TIME;
     if (strcasestr(type, "BOOL"))
         stamp = STAMP_TRUE;
     else if (strcasestr(type, "INT"))
         stamp = STAMP_SECONDS;
 
-    sqlite3_str *q = text_new(s);
-    sqlite3_str_appendf(q,
-                        "SELECT CASE typeof(x)"
-                        " WHEN 'text' THEN CASE WHEN x LIKE '%%T%%' THEN %d ELSE %d END"
-                        " WHEN 'integer' THEN CASE WHEN x = 1 THEN %d"
-                        " WHEN x > 100000000000 THEN %d ELSE %d END"
-                        " WHEN 'real' THEN CASE WHEN x < 10000000 THEN %d ELSE %d END"
-                        " ELSE %d END"
-                        " FROM (SELECT s.\"%w\" AS x FROM main.\"%w\" AS s WHERE NOT ",
-                        STAMP_RFC3339, STAMP_TIME, STAMP_TRUE, STAMP_MS, STAMP_SECONDS,
-                        STAMP_JULIAN, STAMP_SECONDS, stamp, column, s->name);
-    add_open(q, column, "s");
-    sqlite3_str_appendall(q, " LIMIT 1)");
-
-    struct db_rows rows = rows_of(s->st, q, err);
+    struct source marked = *s;
+    struct buf b;
+    marked.of[F_PROCESSED] = column;
+    buf_init(&b, ADOPT_STATEMENT_MAX);
+    buf_addf(&b,
+             "SELECT CASE typeof(x)"
+             " WHEN 'text' THEN CASE WHEN x LIKE '%%T%%' THEN %d ELSE %d END"
+             " WHEN 'integer' THEN CASE WHEN x = 1 THEN %d"
+             " WHEN x > 100000000000 THEN %d ELSE %d END"
+             " WHEN 'real' THEN CASE WHEN x < 10000000 THEN %d ELSE %d END"
+             " ELSE %d END",
+             STAMP_RFC3339, STAMP_TIME, STAMP_TRUE, STAMP_MS, STAMP_SECONDS, STAMP_JULIAN,
+             STAMP_SECONDS, stamp);
+    db_adopt_write(&b, &marked, "s",
+                   " FROM (SELECT {processed_at} AS x FROM main.{table} AS s WHERE NOT {open}"
+                   " LIMIT 1)");
+    struct db_rows rows = db_adopt_start(s, &b, err);
     int r = db_step(&rows, err);
     if (r < 0)
         return -1;
@@ -357,25 +278,27 @@ static int mark_stamp(const struct source *s, const char *column, const char **r
 static int mark_rows(struct store *st, const struct db_rows *table, const char *ids,
                      struct error *err)
 {
-    const char *source = db_text(table, 0).p, *mark = db_text(table, 1).p;
-    const char *key = db_text(table, 2).p, *stamp = db_text(table, 3).p;
-    sqlite3_str *q = sqlite3_str_new(sqlite_of(st)->db);
-    sqlite3_str_appendf(q,
-                        "UPDATE main.\"%w\" AS s SET \"%w\" = %s"
-                        " WHERE s.\"%w\" IN (SELECT a.row FROM outbox_adopted_row a"
-                        " WHERE a.source = %Q"
-                        " AND a.event_id IN (SELECT value FROM json_each(?1)))"
-                        " AND ",
-                        source, mark, stamp, key, source);
-    add_open(q, mark, "s");
-    struct db_rows rows = rows_of(st, q, err);
+    const struct source s = {
+        .st = st,
+        .name = db_text(table, 0).p,
+        .of = {[F_PROCESSED] = db_text(table, 1).p, [F_ID] = db_text(table, 2).p},
+    };
+    struct buf b;
+    buf_init(&b, ADOPT_STATEMENT_MAX);
+    db_adopt_write(&b, &s, "s", "UPDATE main.{table} AS s SET {mark} = ");
+    buf_addstr(&b, db_text(table, 3));
+    db_adopt_write(&b, &s, "s",
+                   " WHERE {key} IN (SELECT a.row FROM outbox_adopted_row a"
+                   " WHERE a.source = {source}"
+                   " AND a.event_id IN (SELECT value FROM json_each(?1))) AND {open}");
+    struct db_rows rows = db_adopt_start(&s, &b, err);
     if (rows.at)
         sqlite3_bind_text(rows.at, 1, ids, -1, SQLITE_STATIC);
     if (db_step(&rows, err) != 0)
         return err_prefix(err,
                           "could not mark rows of %.100s (outbox adopt --drop-mark turns marking "
                           "off)",
-                          source);
+                          s.name);
     return 0;
 }
 
@@ -408,11 +331,6 @@ int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settl
 
 /* ---- the driver ---- */
 
-static void trigger_name(const struct source *s, char ret[ADOPT_TRIGGER_TEXT])
-{
-    snprintf(ret, ADOPT_TRIGGER_TEXT, TRIGGER "%s", s->name);
-}
-
 static int adopt_table(const struct source *s, const struct adopted *was, bool copies,
                        struct adopt_result *ret, struct error *err)
 {
@@ -444,14 +362,20 @@ static int undo_adoption(const struct source *s, bool there, struct error *err)
         return 0;
     if (db_adopt_forget_mark(s->st, s->name, err) != 0)
         return -1;
-    return drop_trigger(s, err);
+    return db_adopt_drop(s, err);
 }
 
 const struct adopt_driver sqlite_adopt_driver = {
     .one_transaction = true,
-    .trigger_name = trigger_name,
+    .trigger_max = 500,
+    .drop = "DROP TRIGGER IF EXISTS main.{trigger}",
+    .start = start,
+    .name = add_name,
+    .literal = add_literal,
+    .value = db_adopt_column,
+    .open = add_open,
+    .part = add_part,
     .check = db_mark_check,
-    .count = count_rows,
     .adopt = adopt_table,
     .drop_mark = drop_mark,
     .undo = undo_adoption,

@@ -32,59 +32,43 @@ static int journal(struct sqlite_store *st, const struct doctor_request *req, st
     return 0;
 }
 
+/* Reports a file that cannot be written, or has several names, a full disk, and a write-ahead log
+ * that has grown too long. SQLite finds the log by the file's name: a process that opens the file
+ * by another name does not see the content of the log, and corrupts the file. */
 static void file(struct sqlite_store *st, const struct doctor_request *req)
 {
     const char *path = sqlite3_db_filename(st->db, "main");
-    char folder[4096];
+    char folder[4096], log[4096];
+    struct statvfs disk;
+    struct stat s;
     snprintf(folder, sizeof folder, "%s", path ? path : "");
     char *slash = strrchr(folder, '/');
     if (slash)
         slash[slash == folder] = '\0';
 
     bool file_ok = sqlite3_db_readonly(st->db, "main") == 0;
-    bool folder_ok = access(folder, W_OK) == 0;
-    if (file_ok && folder_ok) {
+    if (file_ok && access(folder, W_OK) == 0)
         db_doctor_say(req, FINDING_OK, "file", NULL, "%s is writable", st->base.shown);
-        return;
-    }
-    db_doctor_say(req, FINDING_PROBLEM, "file",
-                  "give this user write permission for the file and its folder",
-                  "%s is not writable for this user: nothing can be emitted or delivered",
-                  file_ok ? folder : st->base.shown);
-}
-
-/* Warns of hard links. SQLite finds the write-ahead log by the file's name: a process that opens
- * the file by another name does not see the content of the log, and corrupts the file. */
-static void links(struct sqlite_store *st, const struct doctor_request *req)
-{
-    const char *path = sqlite3_db_filename(st->db, "main");
-    struct stat s;
-    if (!path || stat(path, &s) != 0 || s.st_nlink < 2)
-        return;
-    db_doctor_say(
-        req, FINDING_WARNING, "file",
-        "replace the link with a copy, made by `sqlite3 FILE '.backup COPY'` or VACUUM INTO",
-        "the file has more than one name (hard links); opening it under another name corrupts it");
-}
-
-/* Reports the free space of the disk, and a write-ahead log that has grown too long. */
-static void space(struct sqlite_store *st, const struct doctor_request *req)
-{
-    const char *path = sqlite3_db_filename(st->db, "main");
-    char log[4096];
-    struct statvfs disk;
-    struct stat s;
-    if (!path)
-        return;
-    if (statvfs(path, &disk) == 0) {
+    else
+        db_doctor_say(req, FINDING_PROBLEM, "file",
+                      "give this user write permission for the file and its folder",
+                      "%s is not writable for this user: nothing can be emitted or delivered",
+                      file_ok ? folder : st->base.shown);
+    if (path && stat(path, &s) == 0 && s.st_nlink > 1)
+        db_doctor_say(
+            req, FINDING_WARNING, "file",
+            "replace the link with a copy, made by `sqlite3 FILE '.backup COPY'` or VACUUM INTO",
+            "the file has more than one name (hard links); opening it under another name corrupts "
+            "it");
+    if (path && statvfs(path, &disk) == 0) {
         int64_t avail = (int64_t)disk.f_bavail * (int64_t)disk.f_frsize;
         bool enough = avail >= SPACE_MIN;
         db_doctor_say(req, enough ? FINDING_OK : FINDING_WARNING, "space",
                       enough ? NULL : "make room: on a full disk nothing can be emitted",
                       "%lld MiB are free on the disk", (long long)(avail >> 20));
     }
-    snprintf(log, sizeof log, "%.4000s-wal", path);
-    if (stat(log, &s) == 0 && s.st_size > LOG_MAX)
+    snprintf(log, sizeof log, "%.4000s-wal", path ? path : "");
+    if (path && stat(log, &s) == 0 && s.st_size > LOG_MAX)
         db_doctor_say(req, FINDING_WARNING, "space",
                       "find and stop the process that keeps a read transaction open on the file",
                       "the size of the write-ahead log is %lld MiB", (long long)(s.st_size >> 20));
@@ -94,13 +78,13 @@ static void space(struct sqlite_store *st, const struct doctor_request *req)
 
 #define GUARDS 3 /* triggers that keep events as they were inserted */
 
-/* Reports that events can be changed, replaced or deleted. */
-static int guards(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
+/* Reports that events can be changed, replaced or deleted, and events that were deleted too early,
+ * as far as that can be detected. */
+static int events(struct store *st, const struct doctor_request *req, struct error *err)
 {
-    int64_t there = 0, allowed = 0;
-    if (db_value(&st->base.store, err, &there, SQL(count_guards)) != 0)
-        return -1;
-    if (db_value(&st->base.store, err, &allowed, SQL(changes_allowed)) != 0)
+    int64_t there = 0, allowed = 0, keyed = 0;
+    if (DB_VALUES(st, err, {&there, SQL(count_guards)}, {&allowed, SQL(changes_allowed)},
+                  {&keyed, SQL(lost_keyed, .max = DOCTOR_ROWS)}) != 0)
         return -1;
     if (there < GUARDS)
         db_doctor_say(
@@ -112,31 +96,20 @@ static int guards(struct sqlite_store *st, const struct doctor_request *req, str
         db_doctor_say(req, FINDING_PROBLEM, "insert-only",
                       "DELETE FROM outbox_meta WHERE name = 'change_events'",
                       "events may be changed and deleted: outbox_meta has the row change_events");
-    return 0;
-}
-
-/* Reports events that were deleted too early, as far as that can be detected. */
-static int lost_events(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
-{
-    int64_t keyed = 0;
-    if (db_doctor_lost(&st->base.store, req, err) != 0)
-        return -1;
-    if (db_value(&st->base.store, err, &keyed, SQL(lost_keyed, .max = DOCTOR_ROWS)) != 0)
-        return -1;
     if (keyed > 0)
         db_doctor_say(
             req, FINDING_WARNING, "lost", "restore them from a backup, or emit them again",
             "%lld events with an idempotency key were deleted, but not by trim, which would have "
             "deleted the keys as well",
             (long long)keyed);
-    return 0;
+    return db_doctor_lost(st, req, err);
 }
 
 /* Reports event numbers that started over, now or earlier; see turn.c. */
-static int numbers(struct sqlite_store *st, const struct doctor_request *req, struct error *err)
+static int numbers(struct store *st, const struct doctor_request *req, struct error *err)
 {
     int64_t broken = 0, at = 0;
-    if (db_value(&st->base.store, err, &broken, SQL(numbers_broken)) != 0)
+    if (DB_VALUES(st, err, {&broken, SQL(numbers_broken)}, {&at, SQL(renumbered_at)}) != 0)
         return -1;
     if (broken) {
         db_doctor_say(
@@ -145,11 +118,7 @@ static int numbers(struct sqlite_store *st, const struct doctor_request *req, st
             "still stored may be delivered again",
             "event numbers started over below those that consumers have received: the table was "
             "emptied, or sqlite_sequence was reset");
-        return 0;
-    }
-    if (db_value(&st->base.store, err, &at, SQL(renumbered_at)) != 0)
-        return -1;
-    if (at > 0) {
+    } else if (at > 0) {
         char when[CLOCK_RFC3339_SIZE];
         clock_rfc3339(at, when);
         db_doctor_say(
@@ -169,17 +138,13 @@ int sqlite_doctor(struct store *base, const struct doctor_request *req, struct e
     if (st->memory)
         return 0;
     file(st, req);
-    links(st, req);
-    space(st, req);
     if (base->ops->schema_status(base, &s, NULL) != 0)
         return 0; /* the caller has already reported it */
     if (journal(st, req, err) != 0)
         return -1;
     if (s.there != s.known)
         return 0;
-    if (numbers(st, req, err) != 0)
-        return -1;
-    if (guards(st, req, err) != 0 || lost_events(st, req, err) != 0)
+    if (numbers(base, req, err) != 0 || events(base, req, err) != 0)
         return -1;
     return db_doctor_consumers(base, req, err);
 }

@@ -27,20 +27,6 @@ static const char *find_outbox(struct sqlite_store *st, sqlite3 *db)
     return first ? first : "main";
 }
 
-/* Refuses a file that other processes cannot see, because it was deleted or replaced. */
-static int check_place(const struct db_target *t, struct error *err)
-{
-    int moved = 0;
-    int rc = sqlite3_file_control(t->db, t->schema, SQLITE_FCNTL_HAS_MOVED, &moved);
-    if (rc != SQLITE_OK || !moved)
-        return 0;
-    return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_READONLY_DBMOVED,
-                     "%s: the file that this connection has open was deleted or replaced: what is "
-                     "written to it is lost; roll back, close the connection and open the file "
-                     "again",
-                     db_of(t->st)->shown);
-}
-
 int sqlite_target(struct store *base, void *foreign, struct db_target *t, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
@@ -55,8 +41,13 @@ int sqlite_target(struct store *base, void *foreign, struct db_target *t, struct
                        "no transaction is open on this connection: BEGIN first, so that event and "
                        "data commit together");
     t->schema = find_outbox(st, foreign);
-    if (check_place(t, err) != 0)
-        return -1;
+    int moved = 0, rc = sqlite3_file_control(foreign, t->schema, SQLITE_FCNTL_HAS_MOVED, &moved);
+    if (rc == SQLITE_OK && moved) /* other processes cannot see this file */
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, SQLITE_READONLY_DBMOVED,
+                         "%s: the file that this connection has open was deleted or replaced: what "
+                         "is written to it is lost; roll back, close the connection and open the "
+                         "file again",
+                         st->base.shown);
     /* If memory runs out, SQLite rolls the caller's transaction back during the lookup: the event
      * would then commit on its own. */
     if (sqlite3_get_autocommit(foreign))
@@ -202,7 +193,7 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
 
     /* A plain INSERT on this connection uses the same counter, so the ids of both only grow. */
     uuid7_next(&st->uuid, now, (uint64_t)sqlite3_total_changes(t->db), &st->base.rng, id);
-    if (keyed && alone && sqlite_begin(base, err) != 0)
+    if (keyed && alone && db_begin(base, err) != 0)
         return -1;
     int r;
     if (keyed)
@@ -213,9 +204,9 @@ int sqlite_insert(const struct db_target *t, const struct new_event *ev, char id
         return r;
 
     if (keyed && r == 0)
-        return sqlite_commit(base, err);
+        return db_commit(base, err);
     if (keyed)
-        sqlite_rollback(base);
+        db_rollback(base);
     /* A commit to a deleted or replaced file counts as failed. */
     return r == 0 ? sqlite_file_check(st, err) : -1;
 }

@@ -18,12 +18,7 @@
 
 static void registration_free(struct sqlite_registration *m)
 {
-    if (!m)
-        return;
-    free((char *)m->spec.name);
-    free((char *)m->spec.events);
-    free((char *)m->spec.where);
-    free((char *)m->spec.retry);
+    arena_release(&m->a);
     free(m);
 }
 
@@ -34,11 +29,12 @@ static struct sqlite_registration *registration_new(const struct consumer_spec *
         return NULL;
     m->spec = *c;
     m->spec.by = NULL;
-    m->spec.name = strdup(c->name);
-    m->spec.events = strdup(c->events);
-    m->spec.where = strdup(c->where);
-    m->spec.retry = strdup(c->retry);
-    bool whole = m->spec.name && m->spec.events && m->spec.where && m->spec.retry;
+    const char **text[] = {&m->spec.name, &m->spec.events, &m->spec.where, &m->spec.retry};
+    bool whole = true;
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) {
+        *text[i] = arena_bytes(&m->a, *text[i], strlen(*text[i]));
+        whole = whole && *text[i];
+    }
     if (whole)
         return m;
     registration_free(m);
@@ -147,31 +143,24 @@ static pid_t locker(const char *line, const struct stat *file)
     return (pid_t)pid;
 }
 
-/* Goes through /proc/locks once; false if it cannot be read. */
-static bool add_lockers(const struct stat *file, pid_t out[LOCKS_MAX], size_t *n)
-{
-    char line[256];
-    FILE *f = fopen("/proc/locks", "re");
-    if (!f)
-        return false;
-    while (*n < LOCKS_MAX && fgets(line, sizeof line, f)) {
-        pid_t pid = locker(line, file);
-        if (pid)
-            out[(*n)++] = pid;
-    }
-    fclose(f);
-    return true;
-}
-
 /* Lists the processes that hold a lock on a file. It reads /proc/locks, because opening and closing
  * the file would release our own locks. A pass may miss a line while locks change, so there are
  * several; if /proc/locks cannot be read, the list is empty. */
 static size_t lockers(const struct stat *file, pid_t out[LOCKS_MAX])
 {
     size_t n = 0;
-    for (int pass = 0; pass < 4 && n == 0; pass++)
-        if (!add_lockers(file, out, &n))
+    for (int pass = 0; pass < 4 && n == 0; pass++) {
+        char line[256];
+        FILE *f = fopen("/proc/locks", "re");
+        if (!f)
             return 0;
+        while (n < LOCKS_MAX && fgets(line, sizeof line, f)) {
+            pid_t pid = locker(line, file);
+            if (pid)
+                out[n++] = pid;
+        }
+        fclose(f);
+    }
     return n;
 }
 
@@ -233,18 +222,6 @@ int sqlite_file_paired(struct sqlite_store *st, struct error *err)
 
 /* ---- which file we have open ---- */
 
-/* Notes the folder that holds the database and its log. If the path is a symbolic link, they are in
- * another folder, and the link can be changed: then each file is checked separately, as it is when
- * memory runs out. */
-static void note_folder(struct sqlite_store *st)
-{
-    struct stat s;
-    const char *slash = strrchr(st->path, '/');
-    bool link = lstat(st->path, &s) != 0 || S_ISLNK(s.st_mode);
-    if (!st->file.folder && !link && slash)
-        st->file.folder = strndup(st->path, (size_t)(slash - st->path) + 1);
-}
-
 void sqlite_file_settle(struct sqlite_store *st)
 {
     const char *db = db_file(st);
@@ -259,11 +236,16 @@ void sqlite_file_settle(struct sqlite_store *st)
             st->file.dev = s.st_dev;
             st->file.ino = s.st_ino;
         }
-        note_folder(st);
+        /* The folder holds the database and its log. If the path is a symbolic link, they are in
+         * another folder, and the link can be changed: then each file is checked separately, as it
+         * is when memory runs out. */
+        const char *slash = strrchr(st->path, '/');
+        bool link = lstat(st->path, &s) != 0 || S_ISLNK(s.st_mode);
+        if (!st->file.folder && !link && slash)
+            st->file.folder = strndup(st->path, (size_t)(slash - st->path) + 1);
     }
 
-    /* We have read from the database, so the log and its index are open, and stay the same while we
-     * are connected. */
+    /* We have read, so the log and its index are open, and stay while we are connected. */
     if (db && !st->file.log) {
         if (look_beside(db, "-wal", &s))
             st->file.log = s.st_ino;
@@ -335,8 +317,7 @@ static bool at_home(struct sqlite_store *st)
     if (same && h->quiet.ino && folder.changed == h->quiet.changed)
         return true;
 
-    /* The folder's time is relied on only if its last change is long enough ago for the next one to
-     * have a different time. */
+    /* The folder's time is relied on only once the next change would have a different one. */
     bool here = is_our_file(st, st->path) && log_at_home(st);
     bool all_known = h->log && h->index;
     h->quiet.ino = 0;
@@ -350,21 +331,6 @@ static bool at_home(struct sqlite_store *st)
 }
 
 /* ---- moving ---- */
-
-static int say_gone(const struct sqlite_store *st, int why, struct error *err)
-{
-    bool missing = why == ENOENT || why == ENOTDIR;
-    if (missing)
-        return err_class(
-            err, ERR_UNAVAILABLE, CLASS_RETRY, why,
-            "%s: the file was deleted or moved away; put the outbox back: until then, nothing can "
-            "be emitted or delivered",
-            st->base.shown);
-    err_errno(err, ERR_UNAVAILABLE, why, "%s: could not be examined", st->base.shown);
-    if (err)
-        err->retry_class = CLASS_RETRY;
-    return -1;
-}
 
 static bool checkpoint(struct sqlite_store *st)
 {
@@ -459,8 +425,7 @@ static int go_over(struct sqlite_store *st, struct error *err)
     return 0;
 }
 
-/* Registers our consumers in a copy from before they were registered, as a restarted relay
- * would. */
+/* Registers our consumers in an older copy, as a restarted relay would. */
 static int register_again(struct sqlite_store *st, struct error *err)
 {
     for (const struct sqlite_registration *m = st->registrations; m; m = m->next) {
@@ -481,8 +446,15 @@ static int move(struct sqlite_store *st, struct error *err)
     struct stat s;
     char before[SQLITE_IDENTITY];
     memcpy(before, st->identity, sizeof before);
+    if (stat(st->path, &s) != 0 && (errno == ENOENT || errno == ENOTDIR))
+        return err_class(
+            err, ERR_UNAVAILABLE, CLASS_RETRY, errno,
+            "%s: the file was deleted or moved away; put the outbox back: until then, nothing can "
+            "be emitted or delivered",
+            st->base.shown);
     if (stat(st->path, &s) != 0)
-        return say_gone(st, errno, err);
+        return err_class(err, ERR_UNAVAILABLE, CLASS_RETRY, errno, "%s: could not be examined: %s",
+                         st->base.shown, strerror(errno));
     if (is_our_file(st, st->path))
         return log_gone(st, err);
 

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "base/place.h"
-#include "store/handle.h"
 #include "store/sqlite/sqlite.h"
 
 extern const struct store_ops store_sqlite;
@@ -90,8 +89,7 @@ static int make_file(const struct sqlite_store *st, const struct place *at, stru
                    st->base.shown);
 }
 
-/* Refuses a file that another user has created in a world-writable folder. If the folder does not
- * exist, SQLite reports that. */
+/* Refuses another user's file in a world-writable folder. SQLite reports a missing folder. */
 static int check_place(const struct sqlite_store *st, bool create, struct error *err)
 {
     static const char *const beside[] = {"", "-wal", "-shm", "-journal"};
@@ -102,9 +100,7 @@ static int check_place(const struct sqlite_store *st, bool create, struct error 
     if (place_find(st->path, &at, &why) != 0) {
         if (why.native != ELOOP)
             return 0;
-        if (err)
-            *err = why;
-        return -1;
+        return err_copy(err, &why);
     }
 
     int r = 0;
@@ -216,8 +212,7 @@ static void sqlite_close_store(struct store *base)
 }
 
 /* Connects st, which joins the family of `from`, or starts one if that is NULL. */
-static int connect_handle(struct sqlite_store *st, const struct sqlite_store *from,
-                          struct error *err)
+static int join(struct sqlite_store *st, const struct sqlite_store *from, struct error *err)
 {
     st->family = from ? from->family : calloc(1, sizeof *st->family);
     if (!st->family)
@@ -246,7 +241,7 @@ static int connect_handle(struct sqlite_store *st, const struct sqlite_store *fr
 static int finish_open(struct sqlite_store *st, const struct sqlite_store *from, struct store **ret,
                        struct error *err)
 {
-    if (connect_handle(st, from, err) != 0) {
+    if (join(st, from, err) != 0) {
         sqlite_close_store(&st->base.store);
         return -1;
     }
@@ -254,8 +249,7 @@ static int finish_open(struct sqlite_store *st, const struct sqlite_store *from,
     return 0;
 }
 
-/* The path is made absolute, so that it leads to the same file after a chdir, and so that a name
- * like file:x is not taken for a URI. */
+/* An absolute path leads to the same file after a chdir, and file:x is not taken for a URI. */
 static int sqlite_open(const char *url, const struct store_options *opt, struct store **ret,
                        struct error *err)
 {
@@ -309,15 +303,11 @@ const struct store_ops store_sqlite = {
     .schema_status = sqlite_schema_status,
     .ddl = sqlite_ddl,
     .doctor = sqlite_doctor,
-    .begin = sqlite_begin,
-    .commit = sqlite_commit,
-    .rollback = sqlite_rollback,
     .consumer_put = sqlite_consumer_put,
     .consumer_forget = sqlite_consumer_forget,
     .turn_many = db_turn_many,
     .poll_new = sqlite_poll_new,
     .expose_connection = sqlite_expose,
-    .savepoint = sqlite_savepoint,
     .tx_state = sqlite_tx_state,
     .wake_fd = sqlite_wake_fd,
     .wake_clear = sqlite_wake_clear,

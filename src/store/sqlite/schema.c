@@ -35,32 +35,16 @@ void sqlite_identity_read(struct sqlite_store *st)
 
 /* ---- creating and dropping ---- */
 
-/* Appends a DROP for each object of a kind that a migration creates. IF EXISTS covers
- * those that a later migration renamed or dropped. */
-static void drop_made(const char *kind, struct buf *to)
-{
-    static const char unless[] = "IF NOT EXISTS ";
-    char mark[32];
-    int n_mark = snprintf(mark, sizeof mark, "\nCREATE %s ", kind);
-    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++) {
-        const char *p = sqlite_schema[i];
-        while ((p = strstr(p, mark))) {
-            p += n_mark;
-            if (strncmp(p, unless, strlen(unless)) == 0)
-                p += strlen(unless);
-            buf_addf(to, "DROP %s IF EXISTS %.*s;\n", kind, (int)strcspn(p, " (\n"), p);
-        }
-    }
-}
-
 int sqlite_ddl(const struct ddl_request *req, struct error *err)
 {
     if (req->url && sqlite_url_check(req->url, err) != 0)
         return -1;
     for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++)
         buf_adds(req->up, sqlite_schema[i]);
-    drop_made("VIEW", req->down);
-    drop_made("TABLE", req->down);
+    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++)
+        db_schema_drops(sqlite_schema[i], "\nCREATE VIEW ", "VIEW", req->down);
+    for (int i = 0; i < SQLITE_SCHEMA_VERSION; i++)
+        db_schema_drops(sqlite_schema[i], "\nCREATE TABLE ", "TABLE", req->down);
 
     bool failed = req->up->failed || req->down->failed;
     return failed ? err_nomem(err) : 0;
@@ -83,12 +67,11 @@ static int check_encoding(struct sqlite_store *st, struct error *err)
                    st->base.shown);
 }
 
-/* Runs the missing migrations. It reads the version again under the write lock, since another
- * process may have migrated first. */
+/* Runs the missing migrations. Another process may have migrated before we got the write lock. */
 static int migrate(struct store *base, bool *ret_created, struct error *err)
 {
     int64_t version;
-    if (sqlite_begin(base, err) != 0)
+    if (db_begin(base, err) != 0)
         return -1;
     int r = db_schema_known(base, &version, err);
     *ret_created = r == 0 && version < SQLITE_SCHEMA_VERSION;
@@ -129,11 +112,8 @@ int sqlite_init(struct store *base, bool *ret_created, struct error *err)
 
         int64_t now = clock_mono(&clock_system);
         bool again = why.code == ERR_BUSY && now - began < opt->lock_ms * MS_NS;
-        if (!again) {
-            if (err)
-                *err = why;
-            return -1;
-        }
+        if (!again)
+            return err_copy(err, &why);
         bool tell = opt->progress && now - told >= INIT_TELL;
         if (tell) {
             opt->progress(opt->progress_ctx,

@@ -36,17 +36,17 @@ struct sqlite_file {
 
 /* A consumer that was registered through a handle; see file_identity.c. */
 struct sqlite_registration {
-    struct consumer_spec spec; /* owns its strings */
-    int64_t epoch_seen;        /* of the last claim; 0: none */
-    bool asked;                /* a lane may be reserved for it, see turn.c */
+    struct arena a; /* has the strings of spec */
+    struct consumer_spec spec;
+    int64_t epoch_seen; /* of the last claim; 0: none */
+    bool asked;         /* a lane may be reserved for it, see turn.c */
     struct sqlite_registration *next;
 };
 
 /* State shared by a handle and its duplicates. */
 struct sqlite_family {
     atomic_uint handles;
-    /* Commits for which our own consumers need not be woken, see watch.c. Changed only under the
-     * write lock. */
+    /* Quiet commits: our own consumers need not be woken, see watch.c. Under the write lock. */
     atomic_uint quiet_commits;
     atomic_uint registrations; /* consumers that the handles remember */
 };
@@ -98,8 +98,7 @@ static inline struct sqlite_store *sqlite_of(struct store *st)
 
 extern const struct db_driver sqlite_driver;
 
-/* sqlite_fail turns a result code of db into our error and returns -1. st may be NULL, and so may
- * db. */
+/* sqlite_fail turns a result code of db, which may be NULL like st, into our error. Returns -1. */
 int sqlite_fail(struct sqlite_store *st, sqlite3 *db, int rc, struct error *err);
 
 /* sqlite_step returns 1 for a row, 0 at the end, -1 on failure; the last two reset the statement.
@@ -122,11 +121,7 @@ static inline struct str sqlite_text(sqlite3_stmt *q, int col)
 }
 
 /* Transactions. */
-int sqlite_begin(struct store *st, struct error *err);
-int sqlite_commit(struct store *st, struct error *err);
-void sqlite_rollback(struct store *st);
-/* sqlite_tx_prepare prepares BEGIN, COMMIT and ROLLBACK, so that leaving a transaction needs no
- * memory. */
+/* sqlite_tx_prepare prepares COMMIT and ROLLBACK, so that leaving needs no memory. */
 int sqlite_tx_prepare(struct sqlite_store *st, struct error *err);
 /* sqlite_unstick ends a transaction whose ROLLBACK failed. Until it succeeds nothing else may run
  * on the connection: it would become part of that transaction and be reported as committed. */
@@ -137,7 +132,6 @@ int sqlite_tx_gone(struct store *st, struct error *err);
 int sqlite_snapshot_begin(struct store *st, bool *ret_own, struct error *err);
 void sqlite_snapshot_end(struct store *st, bool own);
 int sqlite_expose(struct store *st, int64_t idle_ms, struct error *err);
-int sqlite_savepoint(struct store *st, enum savepoint what, struct error *err);
 enum tx_state sqlite_tx_state(struct store *st);
 
 /* ---- open.c: connecting ---- */
@@ -176,11 +170,9 @@ void sqlite_file_leave(struct sqlite_store *st);
  * it connects to the file that is there now and still fails, with ERR_UNAVAILABLE and CLASS_RETRY,
  * so that the caller learns that its unfinished work is lost. */
 int sqlite_file_check(struct sqlite_store *st, struct error *err);
-/* sqlite_file_adopt registers our consumer in an outbox that was restored into the file, if it is
- * missing there. */
+/* sqlite_file_adopt registers our consumers in an outbox that was restored without them. */
 int sqlite_file_adopt(struct sqlite_store *st, struct error *err);
-/* sqlite_file_paired refuses a file if another process still uses the write-ahead log of the
- * previous file at this path. */
+/* sqlite_file_paired refuses a file whose log another process uses for the previous file. */
 int sqlite_file_paired(struct sqlite_store *st, struct error *err);
 
 /* sqlite_registration finds a consumer registered through this handle; NULL: none.
@@ -209,8 +201,7 @@ int sqlite_numbers_keep(struct store *st, struct error *err);
 /* sqlite_lanes_together returns the common position of all lanes of the consumer, if this worker
  * may claim from all at once; -1 if not. Another worker may still hold one of them. */
 int sqlite_lanes_together(struct turn *t, int64_t *ret, struct error *err);
-/* sqlite_prefetch reads what will probably be claimed into t->prefetched, before the write lock is
- * taken. */
+/* sqlite_prefetch reads what will probably be claimed, before the write lock is taken. */
 int sqlite_prefetch(struct turn *t, struct error *err);
 /* sqlite_window_forget frees the window. */
 void sqlite_window_forget(struct sqlite_store *st);
@@ -231,8 +222,7 @@ int sqlite_doctor(struct store *st, const struct doctor_request *req, struct err
 /* ---- adopt.c ---- */
 
 extern const struct adopt_driver sqlite_adopt_driver;
-/* sqlite_adopt_mark marks the rows whose events s delivered, inside the settlement's
- * transaction. */
+/* sqlite_adopt_mark marks the rows whose events s delivered, in its transaction. */
 int sqlite_adopt_mark(struct store *st, const char *consumer, const struct settlement *s,
                       struct error *err);
 

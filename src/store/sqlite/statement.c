@@ -198,44 +198,6 @@ static int64_t driver_now(struct store *base)
     return st->turn_now ? st->turn_now : clock_wall(st->opt.clock);
 }
 
-const struct db_driver sqlite_driver = {
-    .dialect = SQL_SQLITE,
-    .schema_version = SQLITE_SCHEMA_VERSION,
-    .not_ours = " (no outbox_meta beside it); use another file",
-    .streams = true,
-    .commit_wakes = true,
-    .together = 1,
-    .rows = driver_rows,
-    .step = driver_step,
-    .done = driver_done,
-    .null = driver_null,
-    .integer = driver_integer,
-    .text = driver_text,
-    .changed = driver_changed,
-    .wrote = driver_wrote,
-    .begin = sqlite_begin,
-    .commit = sqlite_commit,
-    .rollback = sqlite_rollback,
-    .now = driver_now,
-    .snapshot_begin = sqlite_snapshot_begin,
-    .snapshot_end = sqlite_snapshot_end,
-    .keep_numbers = sqlite_numbers_keep,
-    .tx_gone = sqlite_tx_gone,
-    .target = sqlite_target,
-    .target_rows = sqlite_target_rows,
-    .target_changed = sqlite_target_changed,
-    .insert = sqlite_insert,
-    .adopt = &sqlite_adopt_driver,
-    .before_turns = sqlite_before_turns,
-    .check_outbox = sqlite_check_outbox,
-    .check_numbers = sqlite_check_numbers,
-    .read_fresh = sqlite_read_fresh,
-    .claim_all_lanes = sqlite_claim_all_lanes,
-    .claimed = sqlite_claimed,
-    .mark_rows = sqlite_adopt_mark,
-    .after_turns = sqlite_after_turns,
-};
-
 /* The cache compares addresses, so each text occurs only here. */
 static const char begin_sql[] = "BEGIN IMMEDIATE";
 static const char commit_sql[] = "COMMIT";
@@ -277,46 +239,44 @@ int sqlite_tx_gone(struct store *base, struct error *err)
         "the database rolled this transaction back after an earlier failure: begin it again");
 }
 
-int sqlite_begin(struct store *base, struct error *err)
+static int driver_begin(struct store *base, bool ours, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    if (st->base.in_tx)
-        return err_set(err, ERR_MISUSE, "a transaction is open already");
+    (void)ours;
     if (sqlite_exec(st, begin_sql, err) != 0)
         return -1;
-    st->base.in_tx = true;
-    st->base.own_commit = false;
     st->base.began = clock_wall(st->base.opt.clock);
     st->changes_before = sqlite3_total_changes64(st->db);
     return 0;
 }
 
-int sqlite_commit(struct store *base, struct error *err)
+/* If possible, the counter is corrected before the write lock is released. If not, a relay is woken
+ * for nothing. */
+static int driver_commit(struct store *base, struct error *err)
 {
     struct sqlite_store *st = sqlite_of(base);
-    if (!st->base.in_tx)
-        return err_set(err, ERR_MISUSE, "no transaction is open");
-    /* If possible, the counter is corrected before the write lock is released. If not, a relay is
-     * woken for nothing. */
     if (st->base.own_commit)
         atomic_fetch_add(&st->family->quiet_commits, 1);
-    int r = sqlite_tx_gone(base, err);
-    if (r == 0) {
-        st->committing = true; /* the commit hook allows this commit */
-        r = sqlite_exec(st, commit_sql, err);
-        st->committing = false;
-    }
-    if (r != 0) {
-        if (st->base.own_commit)
-            atomic_fetch_sub(&st->family->quiet_commits, 1);
-        sqlite_rollback(base);
-        return -1;
-    }
-    st->base.in_tx = false;
-    return sqlite_file_check(st, err); /* a commit to a deleted or replaced file counts as failed */
+    st->committing = true; /* the commit hook allows this commit */
+    int r = sqlite_exec(st, commit_sql, err);
+    st->committing = false;
+    if (r != 0 && st->base.own_commit)
+        atomic_fetch_sub(&st->family->quiet_commits, 1);
+    return r;
 }
 
-void sqlite_rollback(struct store *base)
+static int driver_exec(struct store *st, const char *text, struct error *err)
+{
+    return sqlite_script(sqlite_of(st), text, err);
+}
+
+/* A commit to a deleted or replaced file counts as failed. */
+static int driver_committed(struct store *st, struct error *err)
+{
+    return sqlite_file_check(sqlite_of(st), err);
+}
+
+static void driver_rollback(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
     for (size_t i = 0; i < st->n_cached; i++)
@@ -324,7 +284,6 @@ void sqlite_rollback(struct store *base)
     if (!sqlite3_get_autocommit(st->db))
         sqlite_exec(st, rollback_sql, NULL);
     st->stuck = !sqlite3_get_autocommit(st->db);
-    st->base.in_tx = false;
 }
 
 int sqlite_snapshot_begin(struct store *base, bool *ret_own, struct error *err)
@@ -362,39 +321,50 @@ int sqlite_expose(struct store *base, int64_t idle_ms, struct error *err)
     return 0;
 }
 
-static int not_ours(struct error *err)
-{
-    return err_set(err, ERR_MISUSE, "the transaction was ended by a handler");
-}
-
-int sqlite_savepoint(struct store *base, enum savepoint what, struct error *err)
-{
-    struct sqlite_store *st = sqlite_of(base);
-    struct error why;
-    if (sqlite_tx_state(base) == TX_GONE)
-        return not_ours(err);
-    if (what == SAVEPOINT_SET)
-        return sqlite_exec(st, "SAVEPOINT outbox_handler", err);
-
-    st->base.own_commit = false;
-    int r = 0;
-    if (what == SAVEPOINT_UNDO)
-        r = sqlite_exec(st, "ROLLBACK TO outbox_handler", &why);
-    if (r == 0)
-        r = sqlite_exec(st, "RELEASE outbox_handler", &why);
-    if (r == 0)
-        return 0;
-    bool no_such_savepoint = why.native == SQLITE_ERROR;
-    if (no_such_savepoint)
-        return not_ours(err);
-    if (err)
-        *err = why;
-    return -1;
-}
-
 enum tx_state sqlite_tx_state(struct store *base)
 {
     struct sqlite_store *st = sqlite_of(base);
     bool open = st->base.in_tx && !sqlite3_get_autocommit(st->db);
     return open ? TX_OPEN : TX_GONE;
 }
+
+const struct db_driver sqlite_driver = {
+    .dialect = SQL_SQLITE,
+    .schema_version = SQLITE_SCHEMA_VERSION,
+    .not_ours = " (no outbox_meta beside it); use another file",
+    .streams = true,
+    .commit_wakes = true,
+    .together = 1,
+    .rows = driver_rows,
+    .step = driver_step,
+    .done = driver_done,
+    .null = driver_null,
+    .integer = driver_integer,
+    .text = driver_text,
+    .changed = driver_changed,
+    .wrote = driver_wrote,
+    .begin = driver_begin,
+    .commit = driver_commit,
+    .committed = driver_committed,
+    .rollback = driver_rollback,
+    .exec = driver_exec,
+    .no_savepoint = SQLITE_ERROR,
+    .now = driver_now,
+    .snapshot_begin = sqlite_snapshot_begin,
+    .snapshot_end = sqlite_snapshot_end,
+    .keep_numbers = sqlite_numbers_keep,
+    .tx_gone = sqlite_tx_gone,
+    .target = sqlite_target,
+    .target_rows = sqlite_target_rows,
+    .target_changed = sqlite_target_changed,
+    .insert = sqlite_insert,
+    .adopt = &sqlite_adopt_driver,
+    .before_turns = sqlite_before_turns,
+    .check_outbox = sqlite_check_outbox,
+    .check_numbers = sqlite_check_numbers,
+    .read_fresh = sqlite_read_fresh,
+    .claim_all_lanes = sqlite_claim_all_lanes,
+    .claimed = sqlite_claimed,
+    .mark_rows = sqlite_adopt_mark,
+    .after_turns = sqlite_after_turns,
+};

@@ -3,6 +3,7 @@
  * and claiming from all lanes at once. */
 #include <stdio.h>
 
+#include "base/num.h"
 #include "store/sqlite/sqlite.h"
 #include "store_sql.h"
 
@@ -10,8 +11,7 @@
 
 /* ---- the identity of the outbox ---- */
 
-/* Switches to the outbox that was restored into the file, and fails, so that the caller drops the
- * claims it holds. */
+/* Switches to the outbox that was restored into the file. Fails, so that claims are dropped. */
 static int move_in(struct sqlite_store *st, struct error *err)
 {
     sqlite_identity_read(st);
@@ -74,20 +74,11 @@ static int repair_numbers(struct store *st, int64_t *ret_events, int64_t *ret_fr
         return -1;
 
     /* New events get numbers beyond all that exist, and beyond base. */
-    if (db_value(st, err, ret_from, SQL(first_event)) != 0)
+    if (DB_VALUES(st, err, {ret_from, SQL(first_event)}, {&top, SQL(last_event)}) != 0)
         return -1;
-    if (db_value(st, err, &top, SQL(last_event)) != 0)
-        return -1;
-    if (db_run(st, err, SQL(forget_sequence)) != 0)
-        return -1;
-    if (db_run(st, err, SQL(set_sequence, .top = top < base ? base : top)) != 0)
-        return -1;
-
-    if (db_run(st, err, SQL(unpark_nowhere)) != 0)
-        return -1;
-    if (db_run(st, err, SQL(promote_all, .now = now)) != 0)
-        return -1;
-    return db_run(st, err, SQL(note_renumbered, .now = now));
+    return DB_RUN_ALL(st, err, {SQL(forget_sequence)},
+                      {SQL(set_sequence, .top = max_i64(top, base))}, {SQL(unpark_nowhere)},
+                      {SQL(promote_all, .now = now)}, {SQL(note_renumbered, .now = now)});
 }
 
 int sqlite_numbers_keep(struct store *st, struct error *err)

@@ -28,8 +28,7 @@
 
 /* ---- wake-ups ---- */
 
-/* Watches the write-ahead log and its index. IN_ATTRIB reports the deletion of a file that we have
- * open. */
+/* Watches the log and its index. IN_ATTRIB reports the deletion of a file that we have open. */
 static int watch_log(const struct sqlite_store *st, const char *db)
 {
     char path[PATH_SIZE];
@@ -103,8 +102,7 @@ void sqlite_wake_clear(struct store *base)
 
 /* ---- polling ---- */
 
-/* Reads the number of commits by all processes, under the write lock. False: unknown, because there
- * is no log. */
+/* Reads the number of commits by all processes. False: unknown, because there is no log. */
 static bool count_commits(struct sqlite_store *st, uint32_t *ret)
 {
     sqlite3_file *f = NULL;
@@ -117,20 +115,6 @@ static bool count_commits(struct sqlite_store *st, uint32_t *ret)
         return false;
     *ret = ((const uint32_t volatile *)part)[INDEX_COMMITS];
     return true;
-}
-
-/* Returns whether another outbox was restored into the file since this handle last polled. */
-static int is_other(struct sqlite_store *st, bool *ret, struct error *err)
-{
-    struct db_rows q;
-    int r = db_row(&st->base.store, &q, err, SQL(identity));
-    if (r < 0)
-        return -1;
-    *ret = r == 0 || !str_is(db_text(&q, 0), st->identity);
-    db_done(&q);
-    if (*ret)
-        sqlite_identity_read(st);
-    return 0;
 }
 
 /* Wakes all consumers because of a commit of unknown content, but not every time: with busy
@@ -157,9 +141,14 @@ static int look_here(struct sqlite_store *st, bool payloads, new_event_visit *vi
                      struct watch_result *ret, struct error *err)
 {
     struct sqlite_watch was = st->watch, now = {.seq = was.seq, .told_at = was.told_at};
-    bool other;
-    if (is_other(st, &other, err) != 0)
+    struct db_rows q;
+    int r = db_row(&st->base.store, &q, err, SQL(identity));
+    if (r < 0)
         return -1;
+    bool other = r == 0 || !str_is(db_text(&q, 0), st->identity);
+    db_done(&q);
+    if (other) /* another outbox was restored into the file since the last poll */
+        sqlite_identity_read(st);
     now.known = count_commits(st, &now.commits);
     now.quiet_commits = atomic_load(&st->family->quiet_commits);
 
@@ -196,10 +185,10 @@ int sqlite_poll_new(struct store *base, bool skip_query, bool payloads, new_even
         return sqlite_file_check(st, err);
     }
 
-    if (sqlite_begin(base, err) != 0)
+    if (db_begin(base, err) != 0)
         return -1;
     int r = look_here(st, payloads, visit, ctx, &found, err);
-    sqlite_rollback(base);
+    db_rollback(base);
     if (r == 0)
         *ret = found;
     return r;

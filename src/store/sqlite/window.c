@@ -46,7 +46,8 @@ struct piece {
 /* (1) Each piece begins where the one before it ends. (2) All are read for this consumer, with
  * these settings. */
 struct sqlite_window {
-    char *consumer, *events, *where;
+    struct arena a; /* has the strings */
+    const char *consumer, *events, *where;
     int n_lanes;
     uint64_t lanes;        /* lanes that no other worker has */
     int64_t at[LANES_MAX]; /* how far each lane was read; 0: not yet */
@@ -181,64 +182,41 @@ static bool is_for(const struct sqlite_window *w, const struct claim_request *re
     return strcmp(w->events, events) == 0 && strcmp(w->where, where) == 0;
 }
 
-static void window_free(struct sqlite_window *w)
-{
-    drop_all(w);
-    free(w->consumer);
-    free(w->events);
-    free(w->where);
-    free(w);
-}
-
 void sqlite_window_forget(struct sqlite_store *st)
 {
-    if (st->window)
-        window_free(st->window);
+    struct sqlite_window *w = st->window;
+    if (!w)
+        return;
+    drop_all(w);
+    arena_release(&w->a);
+    free(w);
     st->window = NULL;
 }
 
-static struct sqlite_window *window_new(const struct claim_request *req)
-{
-    struct sqlite_window *w = calloc(1, sizeof *w);
-    if (!w)
-        return NULL;
-    w->consumer = strdup(req->consumer);
-    w->events = strdup(req->events ? req->events : "");
-    w->where = strdup(req->where ? req->where : "");
-    w->n_lanes = req->lanes;
-    w->lanes = ~UINT64_C(0);
-    if (w->consumer && w->events && w->where)
-        return w;
-    window_free(w);
-    return NULL;
-}
-
-/* Returns the handle's window if it is for this request, or a new one. NULL: such a request has
- * none, or memory ran out. */
+/* Returns the handle's window for this request. NULL: it has none, or memory ran out. */
 static struct sqlite_window *window_of(const struct turn *t)
 {
     struct sqlite_store *st = sqlite_of(t->st);
-    bool of_use = t->req->lanes > 1 && t->req->lanes <= LANES_MAX;
+    const struct claim_request *req = t->req;
+    bool of_use = req->lanes > 1 && req->lanes <= LANES_MAX;
     if (!of_use)
         return NULL;
-    if (st->window && !is_for(st->window, t->req))
-        sqlite_window_forget(st);
-    if (!st->window)
-        st->window = window_new(t->req);
-    return st->window;
-}
-
-/* Notes which lanes the worker may claim from. */
-static void note_lanes(struct turn *t)
-{
-    struct sqlite_window *w = window_of(t);
-    if (!w || t->req->order == ORDER_NONE)
-        return;
+    if (st->window && is_for(st->window, req))
+        return st->window;
+    sqlite_window_forget(st);
+    st->window = calloc(1, sizeof *st->window);
+    struct sqlite_window *w = st->window;
+    if (!w)
+        return NULL;
+    const char *events = req->events ? req->events : "", *where = req->where ? req->where : "";
+    w->consumer = arena_bytes(&w->a, req->consumer, strlen(req->consumer));
+    w->events = arena_bytes(&w->a, events, strlen(events));
+    w->where = arena_bytes(&w->a, where, strlen(where));
+    w->n_lanes = req->lanes;
     w->lanes = ~UINT64_C(0);
-    for (size_t i = 0; i < t->n_claims; i++)
-        for (int lane = 0; lane < w->n_lanes; lane++)
-            if (db_claim_blocks(&t->claims[i], lane))
-                w->lanes &= ~bit(lane);
+    if (!w->consumer || !w->events || !w->where)
+        sqlite_window_forget(st);
+    return st->window;
 }
 
 /* ---- reading from the window ---- */
@@ -456,7 +434,16 @@ int sqlite_read_fresh(struct turn *t, int lane, int64_t position, struct chunk *
                       struct error *err)
 {
     bool right = false, read = false;
-    note_lanes(t);
+    struct sqlite_window *w = window_of(t);
+
+    /* Note which lanes the worker may claim from. */
+    if (w && t->req->order != ORDER_NONE)
+        w->lanes = ~UINT64_C(0);
+    for (size_t i = 0; w && t->req->order != ORDER_NONE && i < t->n_claims; i++)
+        for (int l = 0; l < w->n_lanes; l++)
+            if (db_claim_blocks(&t->claims[i], l))
+                w->lanes &= ~bit(l);
+
     if (t->prefetched.lane == lane && is_right(t, &t->prefetched, position, &right, err) != 0)
         return -1;
     if (right) {
