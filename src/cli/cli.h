@@ -44,147 +44,16 @@ struct cli;
 
 /* Strings are borrowed from the arguments or the environment, and NULL if not given. */
 
-#define ARGS_MAX 100 /* positional arguments of any command */
-#define COLUMNS_MAX 8
-#define GRANTED_MAX 64
-
-/* For `adopt`. */
-struct adopt_args {
-    const char *shape, *existing, *mark, *consumer;
-    const char *columns[COLUMNS_MAX]; /* each FIELD=COLUMN */
-    size_t n_columns;
-    bool drop_mark, undo;
-};
-
-/* For `config check`. */
-struct check_args {
-    bool connect;
-    bool overflow; /* not an option: memory for a problem ran out */
-};
-
-/* For `consume`. */
-struct consume_args {
-    const char *group, *exec, *exec_env, *name, *start, *snapshot;
-    int64_t claim_ms;
-    bool drain;
-};
-
-/* For `consumers set`, `consumers revert` and `consumers remove`. */
-struct consumers_args {
-    const char *events, *where, *order, *lanes; /* NULL: unchanged */
-    int64_t generation;                         /* 0 if not given */
-    bool force;
-};
-
-/* For `dead`. */
-struct dead_args {
-    const char *consumer, *type;
-    int64_t limit; /* 0: all */
-    bool all;
-};
-
-/* For `doctor`. */
-struct doctor_args {
-    int64_t patience_ms;
-    bool connect;
-};
+#define ARGS_OWN 2048 /* bytes for the options of any command */
+#define ARGS_MAX 100  /* positional arguments of any command */
 
 /* A key, split at its slash. */
 struct key_arg {
     struct str aggregate_type, aggregate_id;
 };
 
-/* For `emit`. */
-struct emit_args {
-    struct key_arg key;
-    const char *payload, *idempotency_key, *tenant;
-    const char *headers[EVENT_HEADERS_COUNT]; /* each K=V */
-    size_t n_headers;
-    int64_t version, delay_ms;
-    bool has_version, ndjson, atomic;
-};
-
-/* For `events`. */
-struct events_args {
-    struct key_arg key;
-    const char *type, *consumer;
-    int64_t after, limit;
-    int state;        /* enum delivery_state + 1; 0: any */
-    bool unprocessed; /* instead of a state */
-    bool newest;
-    int64_t look;
-    bool all;
-};
-
-/* For `migrate gen`. */
-struct gen_args {
-    int tool; /* index into the tools of gen.c */
-    const char *service, *out_dir;
-};
-
-/* For `grant` and `revoke`. */
-struct grant_args {
-    const char *consumers[GRANTED_MAX];
-    size_t n_consumers;
-    const char *tenant;
-};
-
-/* For `help`. */
-struct help_args {
-    bool man, options, members;
-};
-
-/* For `hwm`. */
-struct hwm_args {
-    const char *consumer;
-};
-
-/* For `init` and `migrate up`. */
-struct init_args {
-    bool replace;
-    int64_t lock_ms;
-};
-
-/* For `receive`. */
-struct receive_args {
-    const char *from, *consumer;
-    int64_t count, idle_ms; /* 0 if not given */
-    bool check;
-};
-
-/* For `relay`. */
-struct relay_args {
-    bool drain;
-};
-
-/* For `status`. */
-struct status_args {
-    bool watch;
-    int64_t interval_ms;
-};
-
-/* For `trim`. */
-struct trim_args {
-    bool older_than; /* whether it was given */
-    int64_t older_than_ms;
-};
-
-/* An optional number. */
-struct number_arg {
-    bool given;
-    int64_t value;
-};
-
-/* For all subcommands of `webhook`. */
-struct webhook_args {
-    const char *secret_file, *secret_env, *id, *signature, *address;
-    int64_t timestamp, count; /* 0 if not given */
-    int64_t port, status, delay_ms, request_ms, body_max;
-    struct number_arg retry_after;
-    bool any_time, quiet, asymmetric;
-};
-
-/* (1) Of the union, only the struct of the command being run is valid. */
+/* What the options of a command set: the fields that several commands share, and in `own` a struct
+ * that its file defines, which begins with zeroes. */
 struct args {
     bool help, json;
     bool yes;           /* do not ask for confirmation */
@@ -194,29 +63,15 @@ struct args {
     const char *pos[ARGS_MAX]; /* positional arguments after command and subcommand */
     int n_pos;
 
-    union {
-        struct adopt_args adopt;
-        struct check_args check;
-        struct consume_args consume;
-        struct consumers_args consumers;
-        struct dead_args dead;
-        struct doctor_args doctor;
-        struct emit_args emit;
-        struct events_args events;
-        struct gen_args gen;
-        struct grant_args grant;
-        struct help_args helping;
-        struct hwm_args hwm;
-        struct init_args init;
-        struct receive_args receive;
-        struct relay_args relay;
-        struct status_args status;
-        struct trim_args trim;
-        struct webhook_args webhook;
-    };
+    _Alignas(max_align_t) char own[ARGS_OWN]; /* the struct of the command's own options */
 };
 
 #define ARG(field) .at = offsetof(struct args, field)
+/* A field of the command's own struct, and that struct as a whole. */
+#define OWN(type, field) \
+    .at = offsetof(struct args, own) + offsetof(struct type, field) + \
+          0 * sizeof(char[sizeof(struct type) <= ARGS_OWN ? 1 : -1])
+#define OWN_ALL .at = offsetof(struct args, own)
 
 /* ---- commands ---- */
 
@@ -232,6 +87,9 @@ struct command_json {
 #define JSON_LINES(fields) \
     ((const struct command_json[]){{fields, "an object a line", NULL}, {NULL}})
 
+/* The store that a command finds open in cli->st. */
+enum opens { OPENS_NONE, OPENS_STORE, OPENS_ANY_VERSION };
+
 /* A command, or one of its subcommands: a row of the table in its file. (1) All rows of a table
  * have one name, and either all of them have a sub, or there is only one. (2) min <= max <=
  * ARGS_MAX. */
@@ -246,7 +104,11 @@ struct command {
     bool consumers; /* accepts --consumer and the options of consumers */
     bool gathers;   /* reports all problems with the settings, not only the first */
     bool bare;      /* runs without loading any settings */
+    enum opens opens;
     const struct command_json *json;
+    /* refuses options that do not go together, or asks first, before the store is opened; may be
+     * NULL */
+    int (*check)(struct cli *cli, struct error *err);
     int (*run)(struct cli *cli, struct error *err);
 };
 
@@ -262,14 +124,10 @@ const struct command *commands_next(const struct command *c);
 /* commands_need_store fails with ERR_CONFIG if the settings name no store; the message lists the
  * three ways to name one. */
 int commands_need_store(const struct cli *cli, struct error *err);
-/* commands_store opens the store given in the settings and keeps it in cli->st; main closes it.
- * NULL on failure. */
-struct store *commands_store(struct cli *cli, struct error *err);
-/* commands_create is commands_store for `init` and `migrate up`: it creates or upgrades the
- * outbox. */
-struct store *commands_create(struct cli *cli, struct error *err);
-/* commands_look is commands_store for inspection: it opens a store of any version. */
-struct store *commands_look(struct cli *cli, struct error *err);
+/* commands_open opens the store given in the settings and keeps it in cli->st; main closes it.
+ * Only what the settings do not say is taken from `opt`: any_version, create and what belongs to
+ * it. */
+int commands_open(struct cli *cli, struct store_options opt, struct error *err);
 /* commands_find returns the rows of a command. If there is none, the usage error suggests the
  * nearest name. */
 int commands_find(const char *name, const struct command **ret, struct error *err);
@@ -288,9 +146,15 @@ struct cli {
     struct settings settings;
     const struct command *rows; /* of the command; NULL if none was given */
     const struct command *cmd;  /* NULL if the subcommand is missing; only help allows that */
-    struct store *st;           /* NULL until commands_store or a similar function opens it */
+    struct store *st;           /* NULL unless the command or commands_open has opened it */
     struct arena arena;
 };
+
+/* cli_own returns the struct of the command's own options. */
+static inline const void *cli_own(const struct cli *cli)
+{
+    return cli->args.own;
+}
 
 extern const struct option_def options_global[];   /* -c and -h, accepted by every command */
 extern const struct option_def options_consumer[]; /* --consumer, which opens a group */
@@ -343,9 +207,14 @@ int output_listing(const struct cli *cli, struct listing *l, const struct listin
 typedef void output_say(struct buf *b, const void *row);
 int output_result(const struct cli *cli, const struct listing_field *fields, const void *row,
                   output_say *say, struct error *err);
-/* output_store returns the URL of the store without its password, in the arena of cli; NULL: out of
- * memory. */
-const char *output_store(struct cli *cli, struct error *err);
+/* output_rows prints a listing of n rows of `size` bytes each. */
+int output_rows(const struct cli *cli, const struct listing_field *fields, const char *columns,
+                const void *rows, size_t n, size_t size, struct error *err);
+/* output_pairs prints a row as JSON, or the named fields of it, one per line. */
+int output_pairs(const struct cli *cli, const struct listing_field *fields, const char *names,
+                 const void *row, struct error *err);
+/* output_store sets *ret to the URL of the store without its password, in the arena of cli. */
+int output_store(struct cli *cli, const char **ret, struct error *err);
 
 /* output_flush writes the buffer to stdout and empties it. Untrusted text must first go through
  * output_clean or output_addf, or be quoted as JSON; unsafe characters that remain, except line

@@ -4,6 +4,15 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+#define COLUMNS_MAX 8
+
+struct adopt_args {
+    const char *shape, *existing, *mark, *consumer;
+    const char *columns[COLUMNS_MAX]; /* each FIELD=COLUMN */
+    size_t n_columns;
+    bool drop_mark, undo;
+};
+
 static const char *const shapes[] = {"auto", "processed_at", "debezium", NULL};
 static const char *const existing[] = {"copy", "skip", NULL};
 
@@ -30,25 +39,25 @@ static int set_column(void *field, const char *value, const struct option_def *o
 static const struct option_def options[] = {
     {"shape", "NAME", NULL,
      "layout of the table: processed_at, debezium, or auto to detect it (the default)", option_word,
-     ARG(adopt.shape), .names = shapes},
+     OWN(adopt_args, shape), .names = shapes},
     {"column", "FIELD=COLUMN", NULL,
      "column that holds a field, if it is not found by its name; the fields are id, type, "
      "aggregate_type, aggregate_id, payload, created_at, processed_at and tenant; FIELD= if the "
      "table has none; FIELD='TEXT' for a constant type, aggregate_type or tenant; may be repeated",
-     set_column, ARG(adopt)},
+     set_column, OWN_ALL},
     {"existing", "WHAT", NULL,
      "what to do with rows that are not processed yet: copy them (the default) or skip them",
-     option_word, ARG(adopt.existing), .names = existing},
+     option_word, OWN(adopt_args, existing), .names = existing},
     {"mark", "COLUMN", NULL,
      "set this column (processed_at) once --consumer has received a row, so that the old system "
      "leaves it alone; a timestamp or a boolean",
-     option_name, ARG(adopt.mark)},
+     option_name, OWN(adopt_args, mark)},
     {"consumer", "NAME", NULL, "with --mark: the consumer whose deliveries count",
-     options_consumer_name, ARG(adopt.consumer)},
+     options_consumer_name, OWN(adopt_args, consumer)},
     {"drop-mark", NULL, "no", "stop marking rows; new rows still become events", option_bool,
-     ARG(adopt.drop_mark)},
+     OWN(adopt_args, drop_mark)},
     {"undo", NULL, "no", "stop turning rows into events; existing events stay", option_bool,
-     ARG(adopt.undo)},
+     OWN(adopt_args, undo)},
     OPTION_YES,
     OPTION_DRY_RUN,
     OPTION_JSON,
@@ -149,8 +158,10 @@ static const struct listing_field fields_adoption[] = {
 
 /* ---- the command ---- */
 
-static int check_options(const struct adopt_args *a, struct error *err)
+/* Checks the options. --undo asks first. */
+static int adopt_check(struct cli *cli, struct error *err)
 {
+    const struct adopt_args *a = cli_own(cli);
     bool describes = a->shape || a->existing || a->n_columns;
     bool marks = a->mark || a->drop_mark;
     const struct {
@@ -168,16 +179,19 @@ static int check_options(const struct adopt_args *a, struct error *err)
         if (rules[i].broken)
             return options_usage(err, "%s", rules[i].text);
     }
-    return 0;
+    if (!a->undo || cli->args.dry_run)
+        return 0;
+    return output_confirm(cli, err, "stop turning rows of %.200s into events", cli->args.pos[0]);
 }
 
-static int adopt_table(struct cli *cli, struct adopt_result *ret, struct error *err)
+static int adopt_run(struct cli *cli, struct error *err)
 {
     const struct args *args = &cli->args;
-    const struct adopt_args *a = &args->adopt;
+    const struct adopt_args *a = cli_own(cli);
+    struct store *st = cli->st;
     struct adopt_request req = {
         .table = args->pos[0],
-        .shape = a->shape,
+        .shape = a->shape ? a->shape : shapes[0],
         .existing = a->existing,
         .columns = a->columns,
         .n_columns = a->n_columns,
@@ -187,39 +201,18 @@ static int adopt_table(struct cli *cli, struct adopt_result *ret, struct error *
         .undo = a->undo,
         .dry_run = args->dry_run,
     };
-    if (!req.shape)
-        req.shape = shapes[0];
-
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
-    if (!st->ops->adopt)
-        return err_set(err, ERR_CONFIG, "a %s: store cannot adopt a table", st->ops->scheme);
-    return st->ops->adopt(st, &req, ret, err);
-}
-
-static int adopt_run(struct cli *cli, struct error *err)
-{
-    const struct adopt_args *a = &cli->args.adopt;
     struct adoption d = {
         .a = a,
-        .table = cli->args.pos[0],
+        .table = req.table,
+        .mark = a->mark,
+        .consumer = a->consumer,
         .adopted = !a->undo,
-        .dry_run = cli->args.dry_run,
+        .dry_run = req.dry_run,
     };
-    if (check_options(a, err) != 0)
+    if (!st->ops->adopt)
+        return err_set(err, ERR_CONFIG, "a %s: store cannot adopt a table", st->ops->scheme);
+    if (st->ops->adopt(st, &req, &d.res, err) != 0)
         return -1;
-
-    bool ask = a->undo && !d.dry_run;
-    if (ask && output_confirm(cli, err, "stop turning rows of %.200s into events", d.table) != 0)
-        return -1;
-    if (adopt_table(cli, &d.res, err) != 0)
-        return -1;
-
-    if (a->mark) {
-        d.mark = a->mark;
-        d.consumer = a->consumer;
-    }
     if (d.dry_run && !a->undo)
         d.columns = str_of(d.res.mapping);
     return output_result(cli, fields_adoption, &d, adoption_text, err);
@@ -227,7 +220,7 @@ static int adopt_run(struct cli *cli, struct error *err)
 
 const struct command cmd_adopt[] = {
     {"adopt", NULL, "TABLE", "turn the rows of an existing outbox table into events",
-     .options = options, .min = 1, .max = 1, .json = JSON_OBJECT(fields_adoption),
-     .run = adopt_run},
+     .options = options, .min = 1, .max = 1, .opens = OPENS_STORE,
+     .json = JSON_OBJECT(fields_adoption), .check = adopt_check, .run = adopt_run},
     {NULL},
 };

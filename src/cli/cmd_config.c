@@ -5,34 +5,29 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+struct check_args {
+    bool connect;
+};
+
 static const struct option_def show_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def check_options[] = {
     {"connect", NULL, "no", "also connect to the store and to every sink", option_bool,
-     ARG(check.connect)},
+     OWN(check_args, connect)},
     OPTION_JSON,
     OPTION_END,
 };
 
 /* ---- check ---- */
 
-/* Collects a problem, so that the command lists all of them at the end. */
-static void gather_problem(void *ctx, const struct problem *p)
-{
-    struct cli *cli = ctx;
-    struct error err;
-    if (config_complain(&cli->config, p, &err) != 0)
-        cli->args.check.overflow = true;
-}
-
 /* Checks the store: its URL, and with --connect the database. Without it, generating the DDL parses
  * the whole URL. */
-static void check_store(struct cli *cli)
+static void check_store(struct cli *cli, bool connect)
 {
     const char *url = cli->settings.store;
     struct error err = {0};
     bool usable = commands_need_store(cli, &err) == 0;
-    if (usable && cli->args.check.connect) {
-        usable = commands_store(cli, &err) != NULL;
+    if (usable && connect) {
+        usable = commands_open(cli, (struct store_options){0}, &err) == 0;
     } else if (usable) {
         struct buf b;
         buf_init(&b, (size_t)16 << 20);
@@ -44,40 +39,17 @@ static void check_store(struct cli *cli)
         return;
 
     const struct given *g = config_find(&cli->config, NULL, "store");
-    struct problem p = {.text = err.text};
-    if (g)
-        p.where = g->where;
-    gather_problem(cli, &p);
+    config_complain(&cli->config, &(struct problem){g ? g->where : NULL, err.text, false});
 }
 
 /* The result of `config check`. */
 struct checked {
-    const struct config *config;
     const char *file; /* NULL: none */
     int64_t consumers;
     bool ok, connected;
+    const struct problem *problem, *warning;
+    size_t n_problems, n_warnings;
 };
-
-/* Returns the i-th warning, or the i-th problem that is not a warning. */
-static const void *nth_problem(const void *row, size_t i, bool warning)
-{
-    const struct config *c = ((const struct checked *)row)->config;
-    for (size_t at = 0; at < c->n_problems; at++) {
-        if (c->problem[at].warning == warning && i-- == 0)
-            return &c->problem[at];
-    }
-    return NULL;
-}
-
-static const void *checked_problem(const void *row, size_t i)
-{
-    return nth_problem(row, i, false);
-}
-
-static const void *checked_warning(const void *row, size_t i)
-{
-    return nth_problem(row, i, true);
-}
 
 static const struct listing_field fields_problem[] = {
     {"where", LISTING_TEXT, .at = offsetof(struct problem, where),
@@ -87,29 +59,37 @@ static const struct listing_field fields_problem[] = {
 };
 
 #define AT(member) .at = offsetof(struct checked, member)
+#define PROBLEMS(n) \
+    .sub = fields_problem, .also = offsetof(struct checked, n), .size = sizeof(struct problem)
 static const struct listing_field fields_checked[] = {
     {"ok", LISTING_BOOL, AT(ok), "whether a relay could run with these settings"},
     {"file", LISTING_TEXT, AT(file), "the config file, or null"},
     {"connected", LISTING_BOOL, AT(connected), "whether the store and the sinks were connected to"},
     {"consumers", LISTING_INT, AT(consumers), "number of consumers to run"},
-    {"problems", LISTING_LIST, .sub = fields_problem, .nth = checked_problem,
-     .help = "problems that prevent a relay from running"},
-    {"warnings", LISTING_LIST, .sub = fields_problem, .nth = checked_warning,
-     .help = "warnings for the operator"},
+    {"problems", LISTING_LIST, AT(problem), "problems that prevent a relay from running",
+     PROBLEMS(n_problems)},
+    {"warnings", LISTING_LIST, AT(warning), "warnings for the operator", PROBLEMS(n_warnings)},
     {NULL},
 };
 #undef AT
 
-/* Problems go to stderr. Only a config without errors gets a line on stdout. */
+/* Returns the warnings, or the problems that are not, in the arena of cli; NULL: out of memory. */
+static const struct problem *select_problems(struct cli *cli, bool warning, size_t *ret_n)
+{
+    const struct config *c = &cli->config;
+    struct problem *list = arena_zalloc(&cli->arena, c->n_problems + 1, sizeof *list);
+    for (size_t i = 0; list && i < c->n_problems; i++) {
+        if (c->problem[i].warning == warning)
+            list[(*ret_n)++] = c->problem[i];
+    }
+    return list;
+}
+
+/* Only settings without errors get a line on stdout. */
 static void checked_text(struct buf *b, const void *row)
 {
     const struct checked *k = row;
     char n[HUMAN_COUNT];
-    for (size_t i = 0; i < k->config->n_problems; i++) {
-        const struct problem *p = &k->config->problem[i];
-        output_note("outbox: %s%s%s%s\n", p->warning ? "warning: " : "", p->where ? p->where : "",
-                    p->where ? ": " : "", p->text);
-    }
     if (k->ok)
         output_addf(b, "%s: ok, %s%s\n", k->file ? k->file : "no config file",
                     human_count(k->consumers, "consumer", n),
@@ -120,22 +100,24 @@ static void checked_text(struct buf *b, const void *row)
 static int check_settings(struct cli *cli, struct error *err)
 {
     size_t consumers;
-    check_store(cli);
-    config_check(&cli->config, cli->args.check.connect, gather_problem, cli);
+    const struct check_args *a = cli_own(cli);
+    check_store(cli, a->connect);
+    config_check(&cli->config, a->connect, config_complain, &cli->config);
     config_consumers(&cli->config, &consumers);
-    if (cli->args.check.overflow)
+    if (cli->config.nomem)
         return err_nomem(err);
 
     struct checked row = {
-        .config = &cli->config,
-        .file = cli->config.path,
-        .consumers = (int64_t)consumers,
-        .ok = true,
-        .connected = cli->args.check.connect,
-    };
-    for (size_t i = 0; i < cli->config.n_problems; i++) {
-        if (!cli->config.problem[i].warning)
-            row.ok = false;
+        .file = cli->config.path, .consumers = (int64_t)consumers, .connected = a->connect};
+    row.problem = select_problems(cli, false, &row.n_problems);
+    row.warning = select_problems(cli, true, &row.n_warnings);
+    if (!row.problem || !row.warning)
+        return err_nomem(err);
+    row.ok = row.n_problems == 0;
+    for (size_t i = 0; i < cli->config.n_problems && !cli->args.json; i++) {
+        const struct problem *p = &cli->config.problem[i];
+        output_note("outbox: %s%s%s%s\n", p->warning ? "warning: " : "", p->where ? p->where : "",
+                    p->where ? ": " : "", p->text);
     }
     if (output_result(cli, fields_checked, &row, checked_text, err) != 0)
         return -1;
@@ -227,14 +209,14 @@ static int show_settings(struct cli *cli, struct error *err)
 {
     struct listing l;
     size_t n;
-    const char *const *names = config_consumers(&cli->config, &n);
+    const struct named *names = config_consumers(&cli->config, &n);
     if (output_listing(cli, &l, fields_setting, "section name value- where", err) != 0)
         return -1;
     int r = show_table(cli, &l, NULL, config_options, err);
     if (r == 0)
         r = show_table(cli, &l, NULL, consumer_options, err);
     for (size_t i = 0; i < n && r == 0; i++)
-        r = show_table(cli, &l, names[i], consumer_options, err);
+        r = show_table(cli, &l, names[i].name, consumer_options, err);
     return listing_end(&l, r, err);
 }
 

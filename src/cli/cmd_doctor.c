@@ -8,6 +8,11 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+struct doctor_args {
+    int64_t patience_ms;
+    bool connect;
+};
+
 #define HOUR_MS INT64_C(3600000)
 #define CLOCK_MS 1000               /* how far clocks may differ */
 #define ABANDONED_MS (24 * HOUR_MS) /* how long no relay may have run a consumer */
@@ -15,9 +20,9 @@
 static const struct option_def options[] = {
     {"patience", "DURATION", "5m",
      "warn about transactions, waiting events and lost claims older than this", option_span,
-     ARG(doctor.patience_ms), .env = true},
+     OWN(doctor_args, patience_ms), .env = true},
     {"connect", NULL, "no", "also connect to the sink of every consumer in the settings",
-     option_bool, ARG(doctor.connect)},
+     option_bool, OWN(doctor_args, connect)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -366,24 +371,21 @@ static int examine(struct visit *v, struct error *err)
     return 0;
 }
 
-/* Opens a store of any version: a wrong version is a finding, not a failure. */
+/* The store may have any version: a wrong one is a finding, not a failure. */
 static int doctor_run(struct cli *cli, struct error *err)
 {
-    struct visit v = {.cli = cli, .patience_ms = cli->args.doctor.patience_ms};
-    v.st = commands_look(cli, err);
-    if (!v.st)
-        return -1;
-
+    const struct doctor_args *a = cli_own(cli);
+    struct visit v = {.cli = cli, .st = cli->st, .patience_ms = a->patience_ms};
     report_init(&v.report, cli);
     int r = examine(&v, err);
-    if (r == 0 && cli->args.doctor.connect) {
+    if (r == 0 && a->connect) {
         size_t n;
-        const char *const *names = config_consumers(&cli->config, &n);
+        const struct named *names = config_consumers(&cli->config, &n);
         if (n == 0)
             report_say(&v.report, FINDING_NOTE, "sink", "use -c with the config file of the relay",
                        "the settings define no consumers, so there is nothing to connect to");
         for (size_t i = 0; i < n; i++)
-            try_consumer(cli, &v.report, names[i]);
+            try_consumer(cli, &v.report, names[i].name);
     }
     if (r == 0)
         r = report_end(&v.report, err);
@@ -393,6 +395,7 @@ static int doctor_run(struct cli *cli, struct error *err)
 
 const struct command cmd_doctor[] = {
     {"doctor", NULL, NULL, "report problems and how to fix them; exit status 1 if there are any",
-     .options = options, .consumers = true, .json = JSON_OBJECT(fields_report), .run = doctor_run},
+     .options = options, .consumers = true, .opens = OPENS_ANY_VERSION,
+     .json = JSON_OBJECT(fields_report), .run = doctor_run},
     {NULL},
 };

@@ -14,6 +14,15 @@
 #include "cli/cli.h"
 #include "event/ndjson.h"
 
+struct emit_args {
+    struct key_arg key;
+    const char *payload, *idempotency_key, *tenant;
+    const char *headers[EVENT_HEADERS_COUNT]; /* each K=V */
+    size_t n_headers;
+    int64_t version, delay_ms;
+    bool has_version, ndjson, atomic;
+};
+
 #define LINES_PER_TRANSACTION 1000
 /* Room in a line besides the payload: headers, keys, names. */
 #define LINE_EXTRA ((size_t)128 * 1024)
@@ -54,23 +63,24 @@ static int set_header(void *field, const char *value, const struct option_def *o
 
 static const struct option_def options[] = {
     {"key", "AGGTYPE/AGGID", NULL,
-     "what the event is about; events with the same key stay in order", options_key, ARG(emit.key)},
-    {"version", "N", NULL, "version of the aggregate", set_version, ARG(emit)},
+     "what the event is about; events with the same key stay in order", options_key,
+     OWN(emit_args, key)},
+    {"version", "N", NULL, "version of the aggregate", set_version, OWN_ALL},
     {"payload", "JSON|@FILE|-", NULL,
      "the payload: JSON, @FILE to read it from a file, - for stdin; null if not given", option_text,
-     ARG(emit.payload)},
-    {"header", "NAME=VALUE", NULL, "a header; may be repeated", set_header, ARG(emit)},
+     OWN(emit_args, payload)},
+    {"header", "NAME=VALUE", NULL, "a header; may be repeated", set_header, OWN_ALL},
     {"idempotency-key", "KEY", NULL,
      "store only one event with this key, for as long as that event is kept", option_text,
-     ARG(emit.idempotency_key)},
-    {"tenant", "NAME", NULL, "tenant the event belongs to", option_text, ARG(emit.tenant)},
+     OWN(emit_args, idempotency_key)},
+    {"tenant", "NAME", NULL, "tenant the event belongs to", option_text, OWN(emit_args, tenant)},
     {"delay", "DURATION", "0s", "do not deliver before this much time has passed", option_span,
-     ARG(emit.delay_ms)},
+     OWN(emit_args, delay_ms)},
     {"ndjson", NULL, "no", "read events from a file or stdin, one JSON object per line",
-     option_bool, ARG(emit.ndjson)},
+     option_bool, OWN(emit_args, ndjson)},
     {"atomic", NULL, "no",
      "with --ndjson: store all lines in one transaction instead of one per 1,000 lines",
-     option_bool, ARG(emit.atomic), .env = true},
+     option_bool, OWN(emit_args, atomic), .env = true},
     OPTION_JSON,
     OPTION_END,
 };
@@ -106,7 +116,7 @@ static int headers_json(const struct emit_args *a, struct buf *b, struct error *
  * limit is read, which is enough to see that the payload is too long. */
 static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, struct error *err)
 {
-    const char *p = cli->args.emit.payload;
+    const char *p = ((const struct emit_args *)cli_own(cli))->payload;
     *ret = str_of(p);
     if (!p)
         return 0;
@@ -158,10 +168,9 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
     if (event_check(ev, &limits, err) != 0)
         return -1;
 
-    struct store *st = commands_store(cli, err);
-    if (!st)
+    if (commands_open(cli, (struct store_options){0}, err) != 0)
         return -1;
-    if (st->ops->emit(st, NULL, ev, id, &duplicate, err) != 0)
+    if (cli->st->ops->emit(cli->st, NULL, ev, id, &duplicate, err) != 0)
         return -1;
 
     struct emitted row = {id, duplicate};
@@ -179,7 +188,7 @@ static int emit_checked(struct cli *cli, const struct new_event *ev, struct erro
  * would be better, but the event is checked before the store is opened. */
 static int emit_one(struct cli *cli, struct error *err)
 {
-    const struct emit_args *a = &cli->args.emit;
+    const struct emit_args *a = cli_own(cli);
     struct buf payload, headers;
     buf_init(&payload, (size_t)cli->settings.payload_max + 1);
     buf_init(&headers, (size_t)2 * EVENT_HEADERS_MAX);
@@ -218,7 +227,8 @@ struct bulk {
     struct lines lines;
     struct arena arena; /* of one line */
     struct output_progress progress;
-    bool open; /* a transaction is open */
+    bool atomic; /* all lines in one transaction */
+    bool open;   /* a transaction is open */
     int64_t events, duplicates, stored_line;
     int64_t batch_lines, batch_events, batch_duplicates;
 };
@@ -292,7 +302,7 @@ static int bulk_lines(struct bulk *k, struct error *err)
         if (!is_blank(line) && bulk_line(k, line, err) != 0)
             return -1;
         output_progress_step(&k->progress, k->lines.bytes, k->events + k->batch_events);
-        bool full = k->batch_lines >= LINES_PER_TRANSACTION && !k->cli->args.emit.atomic;
+        bool full = k->batch_lines >= LINES_PER_TRANSACTION && !k->atomic;
         if (full && bulk_commit(k, err) != 0)
             return -1;
     }
@@ -374,7 +384,8 @@ static int emit_many(struct cli *cli, struct error *err)
 {
     const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
     bool is_stdin = strcmp(path, "-") == 0;
-    struct bulk k = {.cli = cli, .name = path};
+    const struct emit_args *a = cli_own(cli);
+    struct bulk k = {.cli = cli, .name = path, .atomic = a->atomic};
     int fd = STDIN_FILENO;
     if (is_stdin)
         k.name = "stdin";
@@ -383,9 +394,9 @@ static int emit_many(struct cli *cli, struct error *err)
     if (fd < 0)
         return err_errno(err, ERR_INVALID, errno, "%s: could not open", path);
 
-    int r = -1;
-    k.st = commands_store(cli, err);
-    if (k.st)
+    int r = commands_open(cli, (struct store_options){0}, err);
+    k.st = cli->st;
+    if (r == 0)
         r = bulk_run(&k, fd, err);
     if (!is_stdin)
         close(fd);
@@ -394,7 +405,7 @@ static int emit_many(struct cli *cli, struct error *err)
 
 static int emit_run(struct cli *cli, struct error *err)
 {
-    const struct emit_args *a = &cli->args.emit;
+    const struct emit_args *a = cli_own(cli);
     if (!a->ndjson) {
         if (cli->args.n_pos == 0)
             return options_usage(err, "emit needs a TYPE, such as order.paid, or --ndjson FILE");

@@ -5,6 +5,17 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+struct events_args {
+    struct key_arg key;
+    const char *type, *consumer;
+    int64_t after, limit;
+    int state;        /* enum delivery_state + 1; 0: any */
+    bool unprocessed; /* instead of a state */
+    bool newest;
+    int64_t look;
+    bool all;
+};
+
 /* The inspections: states under the names that other outbox implementations use. Each is also a
  * subcommand. `unprocessed` selects the events a worker would get: pending, or failed and due
  * again. */
@@ -63,20 +74,20 @@ static int set_state(void *field, const char *value, const struct option_def *o,
 /* clang-format off */
 #define LISTING_OPTIONS \
     {"type", "PATTERN", NULL, "only event types that match; * matches anything", \
-     option_text, ARG(events.type)}, \
-    {"key", "AGGTYPE/AGGID", NULL, "only events with this key", options_key, ARG(events.key)}, \
+     option_text, OWN(events_args, type)}, \
+    {"key", "AGGTYPE/AGGID", NULL, "only events with this key", options_key, OWN(events_args, key)}, \
     {"consumer", "NAME", NULL, "only the states for this consumer", \
-     options_consumer_name, ARG(events.consumer)}, \
+     options_consumer_name, OWN(events_args, consumer)}, \
     {"after", "SEQ", "0", "only events after this sequence number; with --newest, before it", \
-     option_long, ARG(events.after)}, \
-    {"newest", NULL, "no", "list the newest events first", option_bool, ARG(events.newest), \
+     option_long, OWN(events_args, after)}, \
+    {"newest", NULL, "no", "list the newest events first", option_bool, OWN(events_args, newest), \
      .env = true}, \
     {"limit", "N", "100", "maximum number to list", \
-     option_long, ARG(events.limit), .min = 1, .max = INT32_MAX, .env = true}, \
+     option_long, OWN(events_args, limit), .min = 1, .max = INT32_MAX, .env = true}, \
     {"look", "N", "200000", \
      "maximum number of sequence numbers to search without a match", \
-     option_long, ARG(events.look), .min = 1, .max = INT64_MAX - 1, .env = true}, \
-    {"all", NULL, "no", "search all events, however long it takes", option_bool, ARG(events.all), \
+     option_long, OWN(events_args, look), .min = 1, .max = INT64_MAX - 1, .env = true}, \
+    {"all", NULL, "no", "search all events, however long it takes", option_bool, OWN(events_args, all), \
      .env = true}, \
     OPTION_JSON, \
     OPTION_END
@@ -86,7 +97,7 @@ static const struct option_def list_options[] = {
     {"state", "STATE", NULL,
      "only events in this state for some consumer: pending, in-flight, delivered, failed, expired, "
      "skipped, dropped, before-start; or unprocessed, processing, abandoned, published",
-     set_state, ARG(events)},
+     set_state, OWN_ALL},
     LISTING_OPTIONS,
 };
 
@@ -94,14 +105,14 @@ static const struct option_def inspect_options[] = {LISTING_OPTIONS};
 
 static const struct option_def show_options[] = {
     {"all", NULL, "no", "search all events for an unusual id, however long it takes", option_bool,
-     ARG(events.all)},
+     OWN(events_args, all)},
     OPTION_JSON,
     OPTION_END,
 };
 
 static const struct option_def retry_options[] = {
     {"consumer", "NAME", NULL, "retry only for this consumer", options_consumer_name,
-     ARG(events.consumer)},
+     OWN(events_args, consumer)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -128,7 +139,7 @@ static int visit_event(void *ctx, const struct event *ev, const struct delivery_
         g->more = true;
         return 1;
     }
-    struct listed_event row = {ev, d, n};
+    struct listed_event row = fields_event_row(ev, d, n);
     g->failed = listing_add(&g->listing, &row, g->err) != 0;
     g->last = ev->seq;
     return g->failed;
@@ -141,9 +152,10 @@ static void show_progress(void *ctx, int64_t numbers)
 }
 
 /* Lists the events that match. Progress is shown only for long searches that print nothing else. */
-static int list_events(const struct cli *cli, struct store *st, const struct event_query *q,
-                       struct gathering *g, struct error *err)
+static int list_events(const struct cli *cli, const struct event_query *q, struct gathering *g,
+                       struct error *err)
 {
+    struct store *st = cli->st;
     struct store_info info;
     if (q->look == LOOK_ALL && !cli->args.json) {
         if (st->ops->info(st, &info, err) != 0)
@@ -181,35 +193,34 @@ static void tell_rest(const struct cli *cli, const struct event_query *q, const 
                     q->newest_first ? "" : ", --newest to begin at the other end");
 }
 
-/* Queries one event more than the limit, to report whether more events match. */
+/* Also `events unprocessed` and the other inspections, which the subcommand names. Queries one event
+ * more than the limit, to report whether more events match. */
 static int events_list(struct cli *cli, struct error *err)
 {
-    const struct events_args *a = &cli->args.events;
-    struct gathering g = {.limit = a->limit, .err = err};
+    struct events_args a = *(const struct events_args *)cli_own(cli);
+    choose_inspection(&a, cli->cmd->sub);
+    struct gathering g = {.limit = a.limit, .err = err};
     struct event_query q = {
-        .type = a->type,
-        .aggregate_type = a->key.aggregate_type,
-        .aggregate_id = a->key.aggregate_id,
-        .consumer = a->consumer,
-        .state = a->state,
-        .unprocessed = a->unprocessed,
-        .after = a->after,
+        .type = a.type,
+        .aggregate_type = a.key.aggregate_type,
+        .aggregate_id = a.key.aggregate_id,
+        .consumer = a.consumer,
+        .state = a.state,
+        .unprocessed = a.unprocessed,
+        .after = a.after,
         .limit = (size_t)g.limit + 1,
-        .newest_first = a->newest,
-        .look = a->all ? LOOK_ALL : a->look,
+        .newest_first = a.newest,
+        .look = a.all ? LOOK_ALL : a.look,
         .looked = &g.looked,
         .looking = show_progress,
     };
     const char *columns = "seq id~~ type key- states-~ created_at";
-    if (a->state == STATE_FAILED + 1)
+    if (a.state == STATE_FAILED + 1)
         columns = "seq id~~ type key- states-~ next error~";
 
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
     int r = output_listing(cli, &g.listing, fields_listed_event, columns, err);
     if (r == 0)
-        r = listing_end(&g.listing, list_events(cli, st, &q, &g, err), err);
+        r = listing_end(&g.listing, list_events(cli, &q, &g, err), err);
     if (r == 0)
         r = output_end(err);
     if (r == 0)
@@ -217,19 +228,11 @@ static int events_list(struct cli *cli, struct error *err)
     return r;
 }
 
-/* `events unprocessed` and the other inspections: the subcommand names the inspection. */
-static int events_inspect(struct cli *cli, struct error *err)
-{
-    choose_inspection(&cli->args.events, cli->cmd->sub);
-    return events_list(cli, err);
-}
-
 /* ---- show ---- */
 
 /* Prints a row for each consumer. Receipts have columns only if there are any. */
 static int print_deliveries(const struct listed_event *row, struct error *err)
 {
-    struct listing l;
     struct listing_form form = {.fields = fields_delivery,
                                 .columns = "consumer state attempts due_at error~",
                                 .out = stdout};
@@ -240,12 +243,7 @@ static int print_deliveries(const struct listed_event *row, struct error *err)
     if (row->n == 0)
         return 0;
     putchar('\n');
-    if (listing_start(&l, &form, err) != 0)
-        return -1;
-    int r = 0;
-    for (size_t i = 0; i < row->n && r == 0; i++)
-        r = listing_add(&l, &row->d[i], err);
-    return listing_end(&l, r, err);
+    return listing_rows(&form, row->d, row->n, sizeof *row->d, err);
 }
 
 /* One event to show. (1) If failed, the visit has filled in err. */
@@ -258,15 +256,10 @@ struct shown {
 static int visit_shown(void *ctx, const struct event *ev, const struct delivery_info *d, size_t n)
 {
     struct shown *s = ctx;
-    struct listed_event row = {ev, d, n};
-    int r;
-    if (s->cli->args.json) {
-        r = output_result(s->cli, fields_listed_event, &row, NULL, s->err);
-    } else {
-        r = listing_pairs(stdout, fields_event, PAIRS_EVENT, ev, s->err);
-        if (r == 0)
-            r = print_deliveries(&row, s->err);
-    }
+    struct listed_event row = fields_event_row(ev, d, n);
+    int r = output_pairs(s->cli, fields_listed_event, PAIRS_EVENT, &row, s->err);
+    if (r == 0 && !s->cli->args.json)
+        r = print_deliveries(&row, s->err);
     s->seen = true;
     s->failed = r != 0;
     return 1;
@@ -285,13 +278,10 @@ static int events_show(struct cli *cli, struct error *err)
     const char *id = cli->args.pos[0];
     struct event_look looked = {0};
     struct event_query q = {.id = id, .limit = 1, .looked = &looked};
-    if (cli->args.events.all)
+    if (((const struct events_args *)cli_own(cli))->all)
         q.look = LOOK_ALL;
     struct shown s = {.cli = cli, .err = err};
-    struct store *st = commands_store(cli, err);
-    if (!st)
-        return -1;
-    int r = st->ops->events(st, &q, visit_shown, &s, err);
+    int r = cli->st->ops->events(cli->st, &q, visit_shown, &s, err);
     if (r != 0 || s.failed)
         return -1;
     if (s.seen)
@@ -402,7 +392,7 @@ static int retry_for(struct store *st, const char *consumer, struct waiting *w, 
 static int retry_one(struct cli *cli, const char *id, struct buf *b, bool *ret_ends,
                      struct error *err)
 {
-    const char *consumer = cli->args.events.consumer;
+    const char *consumer = ((const struct events_args *)cli_own(cli))->consumer;
     struct retried done = {.id = id};
     struct waiting w = {.arena = &cli->arena};
     *ret_ends = retry_for(cli->st, consumer, &w, &done, err) != 0;
@@ -448,9 +438,6 @@ static int events_retry(struct cli *cli, struct error *err)
     int failures = 0;
     bool ends = false;
     struct buf b;
-    if (!commands_store(cli, err))
-        return -1;
-
     buf_init(&b, OUTPUT_MAX);
     if (a->json)
         buf_addc(&b, '[');
@@ -476,28 +463,25 @@ static const struct command_json list_json[] = {
     {NULL},
 };
 
+#define LISTS .opens = OPENS_STORE, .json = list_json, .run = events_list
+#define INSPECTS .options = inspect_options, LISTS
 const struct command cmd_events[] = {
-    {"events", "list", NULL, "list events and their states", .options = list_options,
-     .json = list_json, .run = events_list},
+    {"events", "list", NULL, "list events and their states", .options = list_options, LISTS},
     {"events", "show", "ID",
      "show an event, by id or sequence number, with its state for each consumer",
-     .options = show_options, .min = 1, .max = 1, .json = JSON_OBJECT(fields_listed_event),
-     .run = events_show},
+     .options = show_options, .min = 1, .max = 1, .opens = OPENS_STORE,
+     .json = JSON_OBJECT(fields_listed_event), .run = events_show},
     {"events", "retry", "ID...",
      "retry events now, whether they wait for their next attempt or are dead letters",
-     .options = retry_options, .min = 1, .max = ARGS_MAX, .json = JSON_ARRAY(fields_retried),
-     .run = events_retry},
+     .options = retry_options, .min = 1, .max = ARGS_MAX, .opens = OPENS_STORE,
+     .json = JSON_ARRAY(fields_retried), .run = events_retry},
     {"events", "unprocessed", NULL,
      "list events that a worker can claim: pending, due for a retry, or with an expired claim",
-     .options = inspect_options, .json = list_json, .run = events_inspect},
-    {"events", "processing", NULL, "list events that a worker has claimed",
-     .options = inspect_options, .json = list_json, .run = events_inspect},
-    {"events", "failed", NULL, "list events that failed and will be retried",
-     .options = inspect_options, .json = list_json, .run = events_inspect},
+     INSPECTS},
+    {"events", "processing", NULL, "list events that a worker has claimed", INSPECTS},
+    {"events", "failed", NULL, "list events that failed and will be retried", INSPECTS},
     {"events", "abandoned", NULL,
-     "list events that were given up: dead letters whose events are still kept",
-     .options = inspect_options, .json = list_json, .run = events_inspect},
-    {"events", "published", NULL, "list events that were delivered", .options = inspect_options,
-     .json = list_json, .run = events_inspect},
+     "list events that were given up: dead letters whose events are still kept", INSPECTS},
+    {"events", "published", NULL, "list events that were delivered", INSPECTS},
     {NULL},
 };

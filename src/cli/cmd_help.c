@@ -8,6 +8,10 @@
 #include "cli/cli.h"
 #include "sink/sink.h"
 
+struct help_args {
+    bool man, options, members;
+};
+
 #define TABLES_MAX 64 /* of members, in the manual page */
 #define COLUMN 32     /* column where the explanation of an option starts */
 
@@ -25,10 +29,10 @@ static const char *const exit_codes[][2] = {
 };
 
 static const struct option_def help_options[] = {
-    {"man", NULL, "no", "print the manual page outbox(1)", option_bool, ARG(helping.man)},
-    {"options", NULL, "no", "print all options as JSON", option_bool, ARG(helping.options)},
+    {"man", NULL, "no", "print the manual page outbox(1)", option_bool, OWN(help_args, man)},
+    {"options", NULL, "no", "print all options as JSON", option_bool, OWN(help_args, options)},
     {"members", NULL, "no", "print a description of the commands' JSON output, as JSON",
-     option_bool, ARG(helping.members)},
+     option_bool, OWN(help_args, members)},
     OPTION_END,
 };
 static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
@@ -458,19 +462,20 @@ static void print_man(void)
 static int help_run(struct cli *cli, struct error *err)
 {
     const struct args *a = &cli->args;
+    const struct help_args *own = cli_own(cli);
     bool by_flag = cli->rows && cli->rows != cmd_help;
     if (by_flag) {
         print_command(cli->rows, cli->cmd ? cli->cmd->sub : NULL);
         return 0;
     }
 
-    if (a->helping.man)
+    if (own->man)
         print_man();
-    if (a->helping.options)
+    if (own->options)
         return dump_options(err);
-    if (a->helping.members)
+    if (own->members)
         return dump_members(err);
-    if (a->helping.man)
+    if (own->man)
         return 0;
 
     if (a->n_pos == 0) {

@@ -5,13 +5,19 @@
 
 #include "cli/cli.h"
 
+/* For `init` and `migrate up`. */
+struct init_args {
+    bool replace;
+    int64_t lock_ms;
+};
+
 static const struct option_def json_options[] = {OPTION_JSON, OPTION_END};
 static const struct option_def up_options[] = {
     {"wait", "DURATION", "10m", "how long to keep trying while a long transaction uses the outbox",
-     option_span, ARG(init.lock_ms)},
+     option_span, OWN(init_args, lock_ms)},
     {"replace", NULL, "no",
      "install this version's functions even if a later build has replaced them", option_bool,
-     ARG(init.replace)},
+     OWN(init_args, replace)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -40,17 +46,24 @@ static void inited_text(struct buf *b, const void *row)
         output_addf(b, "%s: already has an outbox of this version; nothing to do\n", i->store);
 }
 
+/* Opens the store, and creates or upgrades the outbox in it. */
+static int create_store(struct cli *cli, struct error *err)
+{
+    const struct init_args *a = cli_own(cli);
+    struct store_options opt = {.create = true, .replace = a->replace, .lock_ms = a->lock_ms};
+    if (opt.lock_ms == 0)
+        opt.lock_ms = 1; /* --wait 0s tries once; to the store, 0 means its default */
+    return commands_open(cli, opt, err);
+}
+
 static int init_run(struct cli *cli, struct error *err)
 {
     struct inited done = {.created = false};
-    struct store *st = commands_create(cli, err);
-    if (!st)
+    if (create_store(cli, err) != 0)
         return -1;
-    if (st->ops->init(st, &done.created, err) != 0)
+    if (cli->st->ops->init(cli->st, &done.created, err) != 0)
         return -1;
-
-    done.store = output_store(cli, err);
-    if (!done.store)
+    if (output_store(cli, &done.store, err) != 0)
         return -1;
     return output_result(cli, fields_inited, &done, inited_text, err);
 }
@@ -138,16 +151,13 @@ static void up_text(struct buf *b, const void *row)
 static int migrate_up(struct cli *cli, struct error *err)
 {
     struct migrated m = {.changed = false};
-    struct store *st = commands_create(cli, err);
-    if (!st)
+    if (create_store(cli, err) != 0)
         return -1;
-    if (st->ops->schema_status(st, &m.s, err) != 0)
+    if (cli->st->ops->schema_status(cli->st, &m.s, err) != 0)
         return -1;
-    if (st->ops->init(st, &m.changed, err) != 0)
+    if (cli->st->ops->init(cli->st, &m.changed, err) != 0)
         return -1;
-
-    m.store = output_store(cli, err);
-    if (!m.store)
+    if (output_store(cli, &m.store, err) != 0)
         return -1;
     m.from = m.changed ? m.s.there : m.s.known;
     return output_result(cli, fields_up, &m, up_text, err);
@@ -185,14 +195,9 @@ static void status_text(struct buf *b, const void *row)
 static int migrate_status(struct cli *cli, struct error *err)
 {
     struct migrated m = {.changed = false};
-    struct store *st = commands_look(cli, err);
-    if (!st)
+    if (cli->st->ops->schema_status(cli->st, &m.s, err) != 0)
         return -1;
-    if (st->ops->schema_status(st, &m.s, err) != 0)
-        return -1;
-
-    m.store = output_store(cli, err);
-    if (!m.store)
+    if (output_store(cli, &m.store, err) != 0)
         return -1;
     if (m.s.there == m.s.known)
         m.functions = functions_names[m.s.functions];
@@ -227,11 +232,8 @@ static int compare_schema(struct store *st, struct report *r, struct error *err)
 static int migrate_validate(struct cli *cli, struct error *err)
 {
     struct report r;
-    struct store *st = commands_look(cli, err);
-    if (!st)
-        return -1;
     report_init(&r, cli);
-    int bad = compare_schema(st, &r, err);
+    int bad = compare_schema(cli->st, &r, err);
     if (bad == 0)
         bad = report_end(&r, err);
     report_release(&r);
@@ -242,10 +244,12 @@ const struct command cmd_migrate[] = {
     {"migrate", "up", NULL, "create or upgrade the tables, like init", .options = up_options,
      .json = JSON_OBJECT(fields_up), .run = migrate_up},
     {"migrate", "status", NULL, "show the installed version and pending migrations",
-     .options = json_options, .json = JSON_OBJECT(fields_migration), .run = migrate_status},
+     .options = json_options, .opens = OPENS_ANY_VERSION, .json = JSON_OBJECT(fields_migration),
+     .run = migrate_status},
     {"migrate", "validate", NULL,
      "compare the installed schema with this version's; exit status 1 if they differ",
-     .options = json_options, .json = JSON_OBJECT(fields_report), .run = migrate_validate},
+     .options = json_options, .opens = OPENS_ANY_VERSION, .json = JSON_OBJECT(fields_report),
+     .run = migrate_validate},
     {"migrate", "gen", NULL,
      "print the SQL, or write it to files for a migration tool or a service; needs no database",
      .options = gen_options, .json = JSON_OBJECT(fields_gen), .run = gen},

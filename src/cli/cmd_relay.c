@@ -15,6 +15,10 @@
 #include "base/text.h"
 #include "cli/relay.h"
 
+struct relay_args {
+    bool drain;
+};
+
 /* What signal handlers can reach. A process has one relay. */
 static struct relay *volatile the_relay;
 
@@ -26,7 +30,7 @@ static struct relay *volatile the_relay;
 
 static const struct option_def options[] = {
     {"drain", NULL, "no", "exit once every consumer has received every event", option_bool,
-     ARG(relay.drain), .env = true},
+     OWN(relay_args, drain), .env = true},
     OPTION_END,
 };
 
@@ -82,7 +86,7 @@ static void catch_signals(struct relay *r)
  * their own. */
 static bool waits_for_store(const struct relay *r, const struct error *err)
 {
-    bool starting = !r->cli->args.relay.drain && !atomic_load(&r->started);
+    bool starting = !r->drain && !atomic_load(&r->started);
     if (!starting || err->retry_class != CLASS_RETRY)
         return false;
     switch (err->code) {
@@ -195,7 +199,7 @@ static const char *stopped_by(int number)
 /* Runs the relay until it stops, and restarts it while the store is unreachable. */
 static int run_waiting(struct relay *r, struct error *err)
 {
-    int flags = r->cli->args.relay.drain ? OUTBOX_UNTIL_THROUGH : 0;
+    int flags = r->drain ? OUTBOX_UNTIL_THROUGH : 0;
     int64_t pause = 0;
     outbox_error e;
     while (outbox_run(r->ob, flags, &e) != 0) {
@@ -213,10 +217,10 @@ static int run_relay(struct relay *r, struct error *err)
 {
     /* Create the consumers of the settings, before any of them runs. */
     size_t n;
-    const char *const *names = config_consumers(&r->cli->config, &n);
+    const struct named *names = config_consumers(&r->cli->config, &n);
     fd_allow(FDS_BASE + n * FDS_EACH);
     for (size_t i = 0; i < n; i++) {
-        if (relay_consumer_add(r, &r->cli->config, names[i], err) != 0)
+        if (relay_consumer_add(r, &r->cli->config, names[i].name, err) != 0)
             return -1;
     }
     if (set_relay_options(r->cli, r->ob, err) != 0)
@@ -326,6 +330,7 @@ static int open_and_run(struct relay *r, struct error *err)
 static int relay_run(struct cli *cli, struct error *err)
 {
     struct relay r = {.cli = cli,
+                      .drain = ((const struct relay_args *)cli_own(cli))->drain,
                       .wake_fd = fd_above_stdio(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC))};
     if (r.wake_fd < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not create an eventfd");

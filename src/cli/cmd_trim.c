@@ -6,6 +6,11 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
+struct trim_args {
+    bool older_than; /* whether it was given */
+    int64_t older_than_ms;
+};
+
 /* Accepts any duration, including 0s, so a separate flag notes that one was given. */
 static int set_older_than(void *field, const char *value, const struct option_def *o,
                           struct error *err)
@@ -21,7 +26,7 @@ static int set_older_than(void *field, const char *value, const struct option_de
 static const struct option_def options[] = {
     {"older-than", "DURATION", NULL,
      "minimum time since the last consumer received an event; retention if not given",
-     set_older_than, ARG(trim), .env = true},
+     set_older_than, OWN_ALL, .env = true},
     {"dry-run", NULL, "no", "only report what would be deleted", option_bool, ARG(dry_run),
      .env = true},
     OPTION_YES,
@@ -129,8 +134,7 @@ static const struct listing_field fields_trimmed[] = {
 #undef AT
 
 /* Asks before deleting events that retention would keep. */
-static int ask_first(const struct cli *cli, struct store *st, const struct trim_request *req,
-                     struct error *err)
+static int ask_first(const struct cli *cli, const struct trim_request *req, struct error *err)
 {
     int64_t retention_ms = cli->settings.retention_ms;
     bool as_retention = retention_ms > 0 && req->older_than_ms >= retention_ms;
@@ -140,7 +144,7 @@ static int ask_first(const struct cli *cli, struct store *st, const struct trim_
     struct trim_request look = *req;
     struct trim_result would;
     look.dry_run = true;
-    if (trim_all(st, &look, &would, err) != 0)
+    if (trim_all(cli->st, &look, &would, err) != 0)
         return -1;
     if (would.events == 0)
         return 0;
@@ -151,28 +155,29 @@ static int ask_first(const struct cli *cli, struct store *st, const struct trim_
                           about(&would), human_count(would.events, "event", n), age);
 }
 
-/* Trims by --older-than or, without it, by retention. With retention off, the option is
- * required. */
+/* With retention off, --older-than is required. */
+static int trim_check(struct cli *cli, struct error *err)
+{
+    const struct trim_args *a = cli_own(cli);
+    if (a->older_than || cli->settings.retention_ms > 0)
+        return 0;
+    return options_usage(
+        err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
+}
+
+/* Trims by --older-than or, without it, by retention. */
 static int trim_run(struct cli *cli, struct error *err)
 {
-    const struct trim_args *a = &cli->args.trim;
+    const struct trim_args *a = cli_own(cli);
     struct trim_request req = {.older_than_ms = a->older_than_ms,
                                .inbox_ms = cli->settings.inbox_ms,
                                .dry_run = cli->args.dry_run};
     if (!a->older_than)
         req.older_than_ms = cli->settings.retention_ms;
-    if (!a->older_than && req.older_than_ms == 0)
-        return options_usage(
-            err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
-
-    struct trimmed done = {.req = req};
-    struct store *st = commands_store(cli, err);
-    if (!st)
+    if (ask_first(cli, &req, err) != 0)
         return -1;
-    int r = ask_first(cli, st, &req, err);
-    if (r == 0)
-        r = trim_all(st, &req, &done.did, err);
-    if (r != 0)
+    struct trimmed done = {.req = req};
+    if (trim_all(cli->st, &req, &done.did, err) != 0)
         return -1;
     char age[32];
     text_duration_show(req.older_than_ms, age);
@@ -189,6 +194,7 @@ static int trim_run(struct cli *cli, struct error *err)
 
 const struct command cmd_trim[] = {
     {"trim", NULL, NULL, "delete old events that every consumer has received", .options = options,
-     .json = JSON_OBJECT(fields_trimmed), .run = trim_run},
+     .opens = OPENS_STORE, .json = JSON_OBJECT(fields_trimmed), .check = trim_check,
+     .run = trim_run},
     {NULL},
 };

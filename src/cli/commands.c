@@ -84,46 +84,13 @@ static void tell_progress(void *ctx, const char *text)
     output_error(text);
 }
 
-static struct store *open_store(struct cli *cli, const struct store_options *opt, struct error *err)
+int commands_open(struct cli *cli, struct store_options opt, struct error *err)
 {
     if (commands_need_store(cli, err) != 0)
-        return NULL;
-    if (store_open(cli->settings.store, opt, &cli->st, err) != 0)
-        return NULL;
-    return cli->st;
-}
-
-/* Returns the options for every command that needs a store of this program's version. */
-static struct store_options options_of(const struct settings *s)
-{
-    return (struct store_options){
-        .clock = &clock_system,
-        .busy_ms = s->busy_ms,
-        .payload_max = s->payload_max,
-        .progress = tell_progress,
-    };
-}
-
-struct store *commands_store(struct cli *cli, struct error *err)
-{
-    struct store_options opt = options_of(&cli->settings);
-    return open_store(cli, &opt, err);
-}
-
-struct store *commands_look(struct cli *cli, struct error *err)
-{
-    struct store_options opt = {
-        .clock = &clock_system, .busy_ms = cli->settings.busy_ms, .any_version = true};
-    return open_store(cli, &opt, err);
-}
-
-struct store *commands_create(struct cli *cli, struct error *err)
-{
-    struct store_options opt = options_of(&cli->settings);
-    opt.create = true;
-    opt.replace = cli->args.init.replace;
-    opt.lock_ms = cli->args.init.lock_ms;
-    if (opt.lock_ms == 0)
-        opt.lock_ms = 1; /* --wait 0s tries once; to the store, 0 means its default */
-    return open_store(cli, &opt, err);
+        return -1;
+    opt.clock = &clock_system;
+    opt.busy_ms = cli->settings.busy_ms;
+    opt.payload_max = cli->settings.payload_max;
+    opt.progress = tell_progress;
+    return store_open(cli->settings.store, &opt, &cli->st, err);
 }

@@ -123,10 +123,7 @@ void config_init(struct config *c)
 
 void config_release(struct config *c)
 {
-    for (int i = 0; i < ORIGINS; i++) {
-        free(c->names[i].name);
-        free(c->names[i].where);
-    }
+    free(c->named);
     free(c->given);
     free(c->problem);
     arena_release(&c->arena);
@@ -179,18 +176,18 @@ int config_add(struct config *c, const struct given *g, struct error *err)
     return 0;
 }
 
-int config_complain(struct config *c, const struct problem *p, struct error *err)
+void config_complain(void *config, const struct problem *p)
 {
-    struct problem *grown = array_grow(c->problem, c->n_problems, sizeof *grown);
-    if (!grown)
-        return err_nomem(err);
-    c->problem = grown;
-
+    struct config *c = config;
     struct problem new = {.warning = p->warning};
-    if (!copy_text(c, p->where, &new.where) || !copy_text(c, p->text, &new.text))
-        return err_nomem(err);
-    grown[c->n_problems++] = new;
-    return 0;
+    struct problem *grown = array_grow(c->problem, c->n_problems, sizeof *grown);
+    if (grown)
+        c->problem = grown;
+    bool copied = grown && copy_text(c, p->where, &new.where) && copy_text(c, p->text, &new.text);
+    if (copied)
+        grown[c->n_problems++] = new;
+    else
+        c->nomem = true;
 }
 
 int config_wrong(struct config *c, const char *where, struct error *err)
@@ -198,35 +195,28 @@ int config_wrong(struct config *c, const char *where, struct error *err)
     if (!c->gather || err->code == ERR_NOMEM)
         return err_prefix(err, "%s", where);
 
-    struct problem p = {where, err->text, false};
-    return config_complain(c, &p, err);
+    config_complain(c, &(struct problem){where, err->text, false});
+    return 0;
 }
 
 int config_add_name(struct config *c, enum origin origin, const char *name, const char *where,
                     struct error *err)
 {
-    struct consumer_names *names = &c->names[origin];
     if (store_name_check(name, err) != 0)
         return -1;
-    for (size_t i = 0; i < names->n; i++) {
-        if (strcmp(names->name[i], name) == 0)
+    for (size_t i = 0; i < c->n_named; i++) {
+        if (c->named[i].origin == origin && strcmp(c->named[i].name, name) == 0)
             return err_set(err, ERR_CONFIG, "consumer \"%s\" is already defined", name);
     }
 
-    const char **grown = array_grow(names->name, names->n, sizeof *grown);
+    struct named new = {.origin = origin};
+    struct named *grown = array_grow(c->named, c->n_named, sizeof *grown);
     if (!grown)
         return err_nomem(err);
-    names->name = grown;
-    grown = array_grow(names->where, names->n, sizeof *grown);
-    if (!grown)
+    c->named = grown;
+    if (!copy_text(c, name, &new.name) || !copy_text(c, where, &new.where))
         return err_nomem(err);
-    names->where = grown;
-
-    bool copied = copy_text(c, name, &names->name[names->n]) &&
-                  copy_text(c, where, &names->where[names->n]);
-    if (!copied)
-        return err_nomem(err);
-    names->n++;
+    grown[c->n_named++] = new;
     return 0;
 }
 
@@ -253,16 +243,12 @@ int config_flag_consumer(struct config *c, const char *name, struct error *err)
 /* While gathering problems, treat an unreadable file as a problem. */
 int config_load(struct config *c, const char *path, bool consumers, struct error *err)
 {
-    if (config_environment(c, config_options, err) != 0)
-        return -1;
-    if (config_environment(c, consumer_options, err) != 0)
-        return -1;
-    if (config_environment_slips(c, err) != 0)
+    if (config_environment(c, err) != 0)
         return -1;
     if (path && config_file(c, path, err) != 0) {
-        struct problem p = {.text = err->text};
-        if (!c->gather || err->code == ERR_NOMEM || config_complain(c, &p, err) != 0)
+        if (!c->gather || err->code == ERR_NOMEM)
             return -1;
+        config_complain(c, &(struct problem){NULL, err->text, false});
     }
     if (!consumers)
         return 0;
@@ -279,9 +265,9 @@ int config_again(const struct config *from, struct config *ret, struct error *er
             return -1;
     }
 
-    const struct consumer_names *names = &from->names[ORIGIN_FLAG];
-    for (size_t i = 0; i < names->n; i++) {
-        if (config_flag_consumer(ret, names->name[i], err) != 0)
+    for (size_t i = 0; i < from->n_named; i++) {
+        const struct named *named = &from->named[i];
+        if (named->origin == ORIGIN_FLAG && config_flag_consumer(ret, named->name, err) != 0)
             return -1;
     }
     return config_load(ret, from->path, true, err);
@@ -343,12 +329,30 @@ int config_settings(const struct config *c, struct settings *ret, struct error *
     return 0;
 }
 
-const char *const *config_consumers(const struct config *c, size_t *ret_n)
+const struct named *config_consumers(const struct config *c, size_t *ret_n)
 {
-    /* Names are not merged: the first origin with any names decides. */
-    enum origin from = ORIGIN_FLAG;
-    while (from > ORIGIN_FILE && c->names[from].n == 0)
-        from--;
-    *ret_n = c->names[from].n;
-    return c->names[from].name;
+    /* Names are not merged: the highest origin with any names decides. */
+    const struct named *first = NULL;
+    *ret_n = 0;
+    for (size_t i = 0; i < c->n_named; i++) {
+        const struct named *named = &c->named[i];
+        if (!first || named->origin > first->origin) {
+            first = named;
+            *ret_n = 0;
+        }
+        if (named->origin == first->origin)
+            ++*ret_n;
+    }
+    return first;
+}
+
+const char *config_where_named(const struct config *c, const char *consumer)
+{
+    const struct named *best = NULL;
+    for (size_t i = 0; i < c->n_named; i++) {
+        const struct named *named = &c->named[i];
+        if (strcmp(named->name, consumer) == 0 && (!best || named->origin > best->origin))
+            best = named;
+    }
+    return best ? best->where : NULL;
 }

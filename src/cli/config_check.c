@@ -366,7 +366,7 @@ void config_check(const struct config *c, bool connect, config_visit *visit, voi
 {
     struct checking k = {c, connect, visit, ctx};
     size_t n;
-    const char *const *names = config_consumers(c, &n);
+    const struct named *names = config_consumers(c, &n);
     if (n == 0)
         tell_problem(
             &k, c->path,
@@ -374,7 +374,7 @@ void config_check(const struct config *c, bool connect, config_visit *visit, voi
             "or use -c with a config file that has a [consumer NAME] section",
             false);
     for (size_t i = 0; i < n; i++)
-        check_consumer(&k, names[i]);
+        check_consumer(&k, names[i].name);
     check_listen(&k);
     config_cautions(c, visit, ctx);
 }

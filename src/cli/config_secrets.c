@@ -274,11 +274,11 @@ void config_cautions(const struct config *c, config_visit *visit, void *ctx)
 {
     struct telling t = {c, visit, ctx};
     size_t n;
-    const char *const *names = config_consumers(c, &n);
+    const struct named *names = config_consumers(c, &n);
     tell_arguments(&t);
     tell_config_file(&t);
     for (size_t i = 0; i < n; i++)
-        tell_secret_files(&t, names[i]);
+        tell_secret_files(&t, names[i].name);
 }
 
 /* ---- in memory ---- */

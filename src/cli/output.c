@@ -37,17 +37,38 @@ bool output_color(const struct settings *s)
 
 /* ---- rows and results ---- */
 
-int output_listing(const struct cli *cli, struct listing *l, const struct listing_field *fields,
-                   const char *columns, struct error *err)
+static struct listing_form form_of(const struct cli *cli, const struct listing_field *fields,
+                                   const char *columns)
 {
-    struct listing_form form = {
+    return (struct listing_form){
         .fields = fields,
         .columns = columns,
         .out = stdout,
         .json = cli->args.json,
         .color = output_color(&cli->settings),
     };
+}
+
+int output_listing(const struct cli *cli, struct listing *l, const struct listing_field *fields,
+                   const char *columns, struct error *err)
+{
+    struct listing_form form = form_of(cli, fields, columns);
     return listing_start(l, &form, err);
+}
+
+int output_rows(const struct cli *cli, const struct listing_field *fields, const char *columns,
+                const void *rows, size_t n, size_t size, struct error *err)
+{
+    struct listing_form form = form_of(cli, fields, columns);
+    return listing_rows(&form, rows, n, size, err);
+}
+
+int output_pairs(const struct cli *cli, const struct listing_field *fields, const char *names,
+                 const void *row, struct error *err)
+{
+    if (cli->args.json)
+        return output_result(cli, fields, row, NULL, err);
+    return listing_pairs(stdout, fields, names, row, err);
 }
 
 int output_result(const struct cli *cli, const struct listing_field *fields, const void *row,
@@ -66,18 +87,19 @@ int output_result(const struct cli *cli, const struct listing_field *fields, con
     return r;
 }
 
-const char *output_store(struct cli *cli, struct error *err)
+int output_store(struct cli *cli, const char **ret, struct error *err)
 {
     struct buf b;
     buf_init(&b, 4096);
     config_mask(&b, cli->settings.store);
-    const char *masked = buf_cstr(&b), *url = NULL;
-    if (masked)
-        url = arena_bytes(&cli->arena, masked, strlen(masked));
+    const char *url = buf_cstr(&b);
+    if (url)
+        url = arena_bytes(&cli->arena, b.p, b.n);
     buf_release(&b);
     if (!url)
-        err_nomem(err);
-    return url;
+        return err_nomem(err);
+    *ret = url;
+    return 0;
 }
 
 /* ---- text ---- */

@@ -236,11 +236,11 @@ static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict
 static void remove_unwanted(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t i = 0, n;
-    const char *const *names = config_consumers(config, &n);
+    const struct named *names = config_consumers(config, &n);
     while (i < r->n_consumers) {
         struct relay_consumer *c = &r->consumer[i];
         size_t at = 0;
-        while (at < n && strcmp(names[at], c->name) != 0)
+        while (at < n && strcmp(names[at].name, c->name) != 0)
             at++;
         bool wanted = at < n;
         if (wanted) {
@@ -328,15 +328,15 @@ static void add_consumer(struct relay *r, const struct config *config, const cha
 static void apply_config(struct relay *r, const struct config *config, struct changes *did)
 {
     size_t n;
-    const char *const *names = config_consumers(config, &n);
+    const struct named *names = config_consumers(config, &n);
     remove_unwanted(r, config, did);
     for (size_t i = 0; i < n; i++) {
         size_t at = 0;
-        while (at < r->n_consumers && strcmp(r->consumer[at].name, names[i]) != 0)
+        while (at < r->n_consumers && strcmp(r->consumer[at].name, names[i].name) != 0)
             at++;
         if (at == r->n_consumers)
-            add_consumer(r, config, names[i], did);
-        else if (!same_settings(&r->consumer[at], config) || is_idle(r, names[i]))
+            add_consumer(r, config, names[i].name, did);
+        else if (!same_settings(&r->consumer[at], config) || is_idle(r, names[i].name))
             change_consumer(r, at, config, did);
     }
     r->abandoned = r->n_consumers == 0;

@@ -22,6 +22,7 @@ struct relay_consumer {
  * open, signal, reload and wake_fd, and stop `ob`. */
 struct relay {
     const struct cli *cli;
+    bool drain; /* stop once every event is delivered */
     outbox *ob;
     struct relay_consumer *consumer;
     size_t n_consumers;

@@ -20,16 +20,28 @@ static int64_t int_at(const void *row, size_t at)
     return *(const int64_t *)at_offset(row, at);
 }
 
-/* Reads the value of a field; false: it has none. */
-static bool value_of(const struct listing_field *f, const void *row, struct listing_value *ret)
+static size_t size_at(const void *row, size_t at)
 {
-    *ret = (struct listing_value){.n = 0};
-    if (f->get)
-        return f->get(row, ret);
+    return *(const size_t *)at_offset(row, at);
+}
 
+/* A value: text for strings and JSON, n for all other types. */
+struct value {
+    struct str text;
+    int64_t n;
+};
+
+/* Reads the value of a field; false: it has none. */
+static bool value_of(const struct listing_field *f, const void *row, struct value *ret)
+{
     const void *p = at_offset(row, f->at);
+    *ret = (struct value){.n = 0};
+    if (f->maybe && !*(const bool *)at_offset(row, f->also))
+        return false;
+
     switch (f->type) {
     case LISTING_TEXT: ret->text = str_of(*(const char *const *)p); return ret->text.p;
+    case LISTING_CHARS: ret->text = str_of(p); return ret->text.n > 0;
     case LISTING_STR:
     case LISTING_JSON: ret->text = *(const struct str *)p; return ret->text.p;
     case LISTING_NAME: ret->text = str_of(f->names[*(const unsigned *)p]); return true;
@@ -44,13 +56,9 @@ static bool value_of(const struct listing_field *f, const void *row, struct list
             ret->n = clock_since(now, at);
         return at != 0;
     }
-    default: return false;
+    case LISTING_STRINGS: return size_at(row, f->also) > 0;
+    default: return true;
     }
-}
-
-static const void *part_of(const struct listing_field *f, const void *row)
-{
-    return f->nth ? f->nth(row, 0) : at_offset(row, f->at);
 }
 
 /* Looks a field up by name, also among the parts of a row, and moves *row to the part it is in.
@@ -64,7 +72,7 @@ static const struct listing_field *find_field(const struct listing_field *fields
                 return f;
             continue;
         }
-        const void *part = row ? part_of(f, *row) : NULL;
+        const void *part = row ? at_offset(*row, f->at) : NULL;
         const struct listing_field *found = find_field(f->sub, name, row ? &part : NULL);
         if (found && row)
             *row = part;
@@ -76,34 +84,29 @@ static const struct listing_field *find_field(const struct listing_field *fields
 
 /* ---- JSON ---- */
 
-/* Appends the object of a field, or the array of its objects. */
-static void add_nested(struct buf *b, const struct listing_field *f, const void *row)
+static void add_list(struct buf *b, const struct listing_field *f, const void *row)
 {
-    const void *one = f->nth(row, 0);
-    if (f->type == LISTING_OBJECT) {
-        if (one)
-            listing_object(b, f->sub, one);
-        else
-            buf_adds(b, "null");
-        return;
-    }
-
+    const char *element = *(const char *const *)at_offset(row, f->at);
+    size_t n = size_at(row, f->also);
     buf_addc(b, '[');
-    for (size_t i = 0; one; one = f->nth(row, ++i)) {
+    for (size_t i = 0; i < n; i++) {
         if (i)
             buf_addc(b, ',');
-        listing_object(b, f->sub, one);
+        if (f->type == LISTING_STRINGS)
+            member_value(b, str_of(((const char *const *)element)[i]));
+        else
+            listing_object(b, f->sub, element + i * f->size);
     }
     buf_addc(b, ']');
 }
 
-static void add_json_value(struct buf *b, const struct listing_field *f, const void *row)
+static void add_json(struct buf *b, const struct listing_field *f, const void *row)
 {
     char time[CLOCK_RFC3339_SIZE];
-    struct listing_value v;
+    struct value v;
     bool some = value_of(f, row, &v);
     if (!some && f->type != LISTING_AGE) {
-        buf_adds(b, "null");
+        buf_adds(b, f->none ? f->none : "null");
         return;
     }
     switch (f->type) {
@@ -111,22 +114,25 @@ static void add_json_value(struct buf *b, const struct listing_field *f, const v
     case LISTING_TIME: member_value(b, str_of(human_time(v.n, time))); break;
     case LISTING_JSON: member_json(b, v.text); break;
     case LISTING_TEXT:
+    case LISTING_CHARS:
     case LISTING_NAME:
     case LISTING_STR: member_value(b, v.text); break;
+    case LISTING_OBJECT: listing_object(b, f->sub, at_offset(row, f->at)); break;
+    case LISTING_STRINGS:
+    case LISTING_LIST: add_list(b, f, row); break;
+    case LISTING_OWN: f->json(b, row); break;
     default: buf_addi64(b, v.n);
     }
 }
 
 static bool is_left_out(const struct listing_field *f, const void *row)
 {
-    struct listing_value v;
-    if (f->people_only)
+    struct value v;
+    if (f->people_only || !f->optional)
+        return f->people_only;
+    if (!value_of(f, row, &v))
         return true;
-    if (f->only && !f->only(row))
-        return true;
-    if (!f->optional)
-        return false;
-    return !value_of(f, row, &v) || (f->type == LISTING_BOOL && !v.n);
+    return f->type == LISTING_BOOL && !f->maybe && !v.n;
 }
 
 void listing_members(struct buf *b, const struct listing_field *fields, const void *row)
@@ -135,17 +141,11 @@ void listing_members(struct buf *b, const struct listing_field *fields, const vo
         if (is_left_out(f, row))
             continue;
         if (f->type == LISTING_PART) {
-            listing_members(b, f->sub, part_of(f, row));
+            listing_members(b, f->sub, at_offset(row, f->at));
             continue;
         }
-
         member_start(b, f->name);
-        if (f->json)
-            f->json(b, row);
-        else if (f->sub)
-            add_nested(b, f, row);
-        else
-            add_json_value(b, f, row);
+        add_json(b, f, row);
     }
 }
 
@@ -214,24 +214,21 @@ static int set_cell(struct libscols_line *ln, size_t column, const struct buf *t
     return r;
 }
 
-/* Appends the value of a field in human-readable form; nothing if there is none. */
-static void add_text(struct buf *b, const struct listing_field *f, const void *row)
+static void add_value_text(struct buf *b, const struct listing_field *f, const void *row)
 {
     char age[HUMAN_AGE], time[CLOCK_RFC3339_SIZE];
-    struct listing_value v;
-    if (f->text) {
-        f->text(b, row);
-        return;
-    }
+    static const char *const answers[] = {"no", "yes"};
+    struct value v;
     if (!value_of(f, row, &v))
         return;
 
     switch (f->type) {
-    case LISTING_BOOL: buf_adds(b, v.n ? "yes" : "no"); break;
+    case LISTING_BOOL: buf_adds(b, (f->names ? f->names : answers)[v.n]); break;
     case LISTING_TIME: buf_adds(b, human_time(v.n, time)); break;
     case LISTING_AGE: buf_adds(b, human_age(v.n, age)); break;
     case LISTING_JSON: member_flat(b, v.text); break;
     case LISTING_TEXT:
+    case LISTING_CHARS:
     case LISTING_NAME:
     case LISTING_STR: buf_addstr(b, v.text); break;
     default:
@@ -239,6 +236,17 @@ static void add_text(struct buf *b, const struct listing_field *f, const void *r
             buf_addc(b, '~');
         buf_addi64(b, v.n);
     }
+}
+
+/* Appends the value of a field in human-readable form to an empty buffer. */
+static void add_text(struct buf *b, const struct listing_field *f, const void *row)
+{
+    if (f->text)
+        f->text(b, row);
+    else
+        add_value_text(b, f, row);
+    if (b->n == 0 && f->empty)
+        buf_adds(b, f->empty);
 }
 
 /* Cuts the next word off a list of names. p == NULL: there is none. */
@@ -306,9 +314,12 @@ static int add_cell(struct listing *l, struct libscols_line *ln, size_t i, const
     if (text.n == 0 && l->column[i].dash)
         buf_addc(&text, '-');
     int r = set_cell(ln, i, &text);
-    buf_release(&text);
 
-    const char *color = f->color ? f->color(row) : NULL;
+    const struct listing_color *k = f->colors;
+    while (k && k->text && !str_is((struct str){text.p, text.n}, k->text))
+        k++;
+    const char *color = k ? k->color : NULL;
+    buf_release(&text);
     struct libscols_cell *cell = scols_line_get_cell(ln, i);
     if (r == 0 && color && cell)
         r = scols_cell_set_color(cell, color);
@@ -385,6 +396,18 @@ int listing_end(struct listing *l, int r, struct error *err)
     return r;
 }
 
+int listing_rows(const struct listing_form *form, const void *rows, size_t n, size_t size,
+                 struct error *err)
+{
+    struct listing l;
+    int r = 0;
+    if (listing_start(&l, form, err) != 0)
+        return -1;
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = listing_add(&l, (const char *)rows + i * size, err);
+    return listing_end(&l, r, err);
+}
+
 /* Adds a line with a name and a value, unless the value is empty. */
 static int add_pair(struct libscols_table *tb, const struct listing_field *f, const void *row)
 {
@@ -438,6 +461,7 @@ static const char *type_name(const struct listing_field *f)
 {
     switch (f->type) {
     case LISTING_TEXT:
+    case LISTING_CHARS:
     case LISTING_NAME:
     case LISTING_STR: return "string";
     case LISTING_BOOL: return "boolean";
@@ -446,6 +470,7 @@ static const char *type_name(const struct listing_field *f)
     case LISTING_JSON: return "JSON";
     case LISTING_OBJECT: return "object";
     case LISTING_LIST: return "array";
+    case LISTING_STRINGS: return "array of strings";
     case LISTING_OWN: return f->kind;
     default: return "integer";
     }

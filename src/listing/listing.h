@@ -22,6 +22,7 @@
 /* How the value of a field is stored in its row, and its type in JSON. */
 enum listing_type {
     LISTING_TEXT,  /* const char *, NULL: none; a string */
+    LISTING_CHARS, /* char[], "": none; a string */
     LISTING_STR,   /* struct str, p == NULL: none; a string */
     LISTING_INT,   /* int64_t */
     LISTING_SMALL, /* int; an integer */
@@ -31,16 +32,16 @@ enum listing_type {
     LISTING_TIME,   /* int64_t, wall clock in ms, 0: none; a string in RFC 3339 */
     LISTING_AGE,    /* int64_t, the same, and at `also` the time now; milliseconds, 0 for none */
     LISTING_JSON,   /* struct str with JSON; that value itself */
-    LISTING_OBJECT, /* an object of the fields in `sub`, from nth(row, 0); null if that is NULL */
-    LISTING_LIST,   /* an array of such objects, from nth(row, 0) on up to the first NULL */
-    LISTING_PART,   /* the fields in `sub` are members of the row itself: of nth(row, 0), or `at` */
-    LISTING_OWN,    /* `json` appends it; `kind` is its type */
+    LISTING_OBJECT, /* a struct with the fields in `sub`; an object */
+    LISTING_LIST,   /* a pointer to such structs of `size` bytes, at `also` their number (size_t) */
+    LISTING_STRINGS, /* a pointer to const char *, at `also` their number (size_t); an array */
+    LISTING_PART,    /* a struct with the fields in `sub`, which are members of the row itself */
+    LISTING_OWN,     /* `json` appends it; `kind` is its type */
 };
 
-/* The result of `get`: text for strings and JSON, n for all other types. */
-struct listing_value {
-    struct str text;
-    int64_t n;
+/* The color of a cell with this text; NULL: with any other. */
+struct listing_color {
+    const char *text, *color;
 };
 
 /* A field of a row. An array of them ends with name == NULL. */
@@ -52,16 +53,18 @@ struct listing_field {
     const char *heading; /* over the column; NULL: the name in capitals */
     const char *label;   /* in a list of names and values; NULL: the name */
     size_t also;
-    const char *const *names;
-    bool (*get)(const void *row, struct listing_value *ret); /* instead of `at`; false: no value */
-    void (*text)(struct buf *b, const void *row);            /* for people, if that differs */
+    const char *const *names; /* of a bool: for people, instead of no and yes */
+    bool maybe;               /* at `also` is a bool: whether there is a value */
+    bool optional; /* the JSON member is left out without a value; also a bool that is false, unless
+                    * it is `maybe` */
+    const char *none;                             /* JSON for no value, instead of null */
+    const char *empty;                            /* for people, instead of nothing */
+    void (*text)(struct buf *b, const void *row); /* for people, if that differs */
     void (*json)(struct buf *b, const void *row);
     const char *kind;
-    bool optional; /* the JSON member is left out without a value, or if it is false */
-    bool (*only)(const void *row);         /* the JSON member is left out if this is false */
-    const char *(*color)(const void *row); /* of the cell; NULL: none */
+    const struct listing_color *colors; /* ends with text == NULL */
     const struct listing_field *sub;
-    const void *(*nth)(const void *row, size_t i);
+    size_t size;
     bool people_only; /* no JSON member */
 };
 
@@ -114,6 +117,9 @@ int listing_add(struct listing *l, const void *row, struct error *err);
 /* listing_remark adds an object with other fields after the rows. Only for JSON. */
 int listing_remark(struct listing *l, const struct listing_field *fields, const void *row,
                    struct error *err);
+/* listing_rows prints a whole listing, of n rows of `size` bytes each. */
+int listing_rows(const struct listing_form *form, const void *rows, size_t n, size_t size,
+                 struct error *err);
 /* listing_end prints the remaining rows and releases the listing. After a failure (r != 0) it only
  * releases it. It returns -1 after a failure, or if it fails itself. */
 int listing_end(struct listing *l, int r, struct error *err);
