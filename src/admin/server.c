@@ -84,18 +84,18 @@ static void unlock_store(struct admin *s, const struct store *st)
 /* Collects everything while it holds the store, and formats it afterwards. */
 static unsigned page_metrics(struct admin *s, enum page_detail detail, struct buf *b)
 {
-    struct scrape l;
+    struct metrics m;
     (void)detail;
     struct store *st = lock_store(s);
-    int r = metrics_scrape(&l, &s->cfg, st, NULL);
+    int r = metrics_scrape(&m, &s->cfg, st, NULL);
     unlock_store(s, st);
     if (r != 0)
         return UNAVAILABLE;
 
     for (size_t i = 0; i < METRICS_REFUSALS; i++)
-        l.m.refused[i] = atomic_load(&s->refused[i]);
-    metrics_add(b, &l.m);
-    metrics_release(&l);
+        m.refused[i] = atomic_load(&s->refused[i]);
+    metrics_add(b, &m);
+    metrics_release(&m);
     return OK;
 }
 
