@@ -310,11 +310,11 @@ static int consume_run(struct cli *cli, struct error *err)
 {
     struct reader r = {.args = cli_own(cli), .url = cli->args.pos[0]};
     if (!r.args->group)
-        return options_usage(err, "consume requires --group NAME, the consumer group");
+        return commands_usage(err, "consume requires --group NAME, the consumer group");
     if (!r.args->exec)
-        return options_usage(err, "consume requires --exec COMMAND, to run for each event");
+        return commands_usage(err, "consume requires --exec COMMAND, to run for each event");
     if (strlen(r.args->group) > STORE_NAME_MAX)
-        return options_usage(err, "--group: the name is longer than %d bytes", STORE_NAME_MAX);
+        return commands_usage(err, "--group: the name is longer than %d bytes", STORE_NAME_MAX);
     if (catch_signals(err) != 0)
         return -1;
 

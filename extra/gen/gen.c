@@ -455,16 +455,16 @@ static int check_service(const char *service, struct error *err)
 {
     size_t n = strlen(service), room = PG_NAME_MAX - strlen("_outbox_dlq");
     if (n > room)
-        return options_usage(
+        return commands_usage(
             err,
             "--service: \"%s\" is %zu bytes too long; with _outbox_dlq after it, a "
             "name has at most %d",
             service, n - room, PG_NAME_MAX);
     if (strncmp(service, "pg_", 3) == 0)
-        return options_usage(err,
-                             "--service: \"%s\": PostgreSQL reserves names that begin with pg_; "
-                             "use another",
-                             service);
+        return commands_usage(err,
+                              "--service: \"%s\": PostgreSQL reserves names that begin with pg_; "
+                              "use another",
+                              service);
     return 0;
 }
 
@@ -484,7 +484,7 @@ static int read_ddl(const struct cli *cli, struct texts *t, struct error *err)
     if (!kind || !kind->ddl)
         return err_set(err, ERR_CONFIG, "migrate gen has no SQL for this store");
     if (cli->args.json && !args_of(cli)->out_dir)
-        return options_usage(err, "--json requires --out-dir");
+        return commands_usage(err, "--json requires --out-dir");
     bool has_schemas = kind->caps & STORE_REMOTE;
     if (has_schemas && service && check_service(service, err) != 0)
         return -1;

@@ -1,5 +1,6 @@
 /* skeleton.c: `migrate gen --out-dir`: a starter program for a service, and writing its files. */
 #include "extra/gen/skeleton.h"
+#include "base/fd.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -211,7 +212,7 @@ static int compare_file(const char *dir, struct skeleton_file *f, struct error *
         return -1;
 
     buf_init(&there, f->text.n + 1);
-    int e = lines_slurp(path, f->text.n + 1, &there);
+    int e = fd_slurp(path, f->text.n + 1, &there);
     f->is_new = e != 0 || !same_text(&there, &f->text);
     buf_release(&there);
 

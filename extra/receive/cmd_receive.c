@@ -40,7 +40,7 @@ static const struct option_def options[] = {
      option_bool, OWN(receive_args, check)},
     {"consumer", "NAME", NULL,
      "with --check: expect the events that this consumer has delivered; default: all events",
-     options_consumer_name, OWN(receive_args, consumer)},
+     commands_consumer_name, OWN(receive_args, consumer)},
     OPTION_JSON,
     OPTION_END,
 };
@@ -265,7 +265,7 @@ static int receive_run(struct cli *cli, struct error *err)
     const struct receive_args *a = cli_own(cli);
     struct receiving r = {.cli = cli, .idle_ms = a->idle_ms};
     if (a->consumer && !a->check)
-        return options_usage(err, "--consumer requires --check");
+        return commands_usage(err, "--consumer requires --check");
     if (a->check && r.idle_ms == 0)
         r.idle_ms = CHECK_IDLE_MS;
     if (catch_signals(err) != 0)

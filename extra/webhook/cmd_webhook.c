@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/fd.h"
 #include "base/text.h"
 #include "extra/webhook/listen.h"
 #include "sink/signature.h"
@@ -125,8 +126,8 @@ static int load_keys(const struct webhook_args *w, enum signature_use use,
 {
     struct signature_source from = {w->secret_file, w->secret_env, use};
     if (!from.file && !from.variable)
-        return options_usage(err,
-                             "secrets are missing: use --secret-file FILE or --secret-env NAME");
+        return commands_usage(err,
+                              "secrets are missing: use --secret-file FILE or --secret-env NAME");
     return signature_keys_load(&from, ret, err);
 }
 
@@ -138,16 +139,16 @@ static int load_message(const struct cli *cli, enum signature_use use, struct si
     const struct webhook_args *w = cli_own(cli);
     bool has_id = w->id && *w->id;
     if (!has_id)
-        return options_usage(err, "--id ID is missing");
+        return commands_usage(err, "--id ID is missing");
     if (use == SIGNATURE_SIGN && strchr(w->id, '.'))
-        return options_usage(
+        return commands_usage(
             err, "--id: an id cannot contain a dot, which separates it from the timestamp in "
                  "the signed text");
     if (load_keys(w, use, keys, err) != 0)
         return -1;
 
     const char *path = cli->args.n_pos ? cli->args.pos[0] : "-";
-    int e = lines_slurp(path, BODY_MAX, body);
+    int e = fd_slurp(path, BODY_MAX, body);
     if (e == 0 && body->n < BODY_MAX)
         return 0;
     signature_keys_free(*keys);
@@ -187,7 +188,7 @@ static int webhook_verify(struct cli *cli, struct error *err)
 {
     const struct webhook_args *w = cli_own(cli);
     if (!w->signature || !w->timestamp)
-        return options_usage(err, "verify requires --timestamp SECONDS and --signature TEXT");
+        return commands_usage(err, "verify requires --timestamp SECONDS and --signature TEXT");
 
     struct signature_keys *keys = NULL;
     struct buf body, out;

@@ -160,7 +160,7 @@ static enum MHD_Result add_header(void *b, enum MHD_ValueKind kind, const char *
         text_clean(clean, sizeof clean, name, strlen(name));
         name = clean;
     }
-    member_text(b, name, value ? value : "");
+    listing_member_text(b, name, value ? value : "");
     return MHD_YES;
 }
 

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "admin/access.h"
+#include "admin/connections.h"
 #include "admin/metrics.h"
-#include "admin/server.h"
 
 #define IDLE_S 5                       /* a connection without traffic for this time is closed */
 #define REQUEST_MAX ((size_t)8 * 1024) /* line and headers */
@@ -384,9 +384,9 @@ int admin_start(const struct admin_config *cfg, const struct admin_door *door, s
     int fd = -1;
     struct socket_wish wish = {
         .address = &door->address, .backlog = CONNECTIONS_MAX, .mode = cfg->socket_mode};
-    if (socket_listen(&wish, &s->file, &fd, err) != 0)
+    if (connections_listen(&wish, &s->file, &fd, err) != 0)
         goto fail;
-    socket_say(fd, ret_url);
+    connections_url(fd, ret_url);
     s->http = start_daemon(s, fd); /* on success it owns the socket */
     if (!s->http) {
         close(fd);
@@ -420,7 +420,7 @@ bool admin_stop(struct admin *s)
     if (!s)
         return true;
     /* Remove the file first, so that the next relay can listen there at once. */
-    socket_remove(&s->file);
+    connections_unlisten(&s->file);
     if (s->http) {
         /* Wait briefly for scrapes to end. A scrape that waits for an unresponsive store must not
          * block the stop. */

@@ -156,27 +156,27 @@ static inline const void *cli_own(const struct cli *cli)
     return cli->args.own;
 }
 
-extern const struct option_def options_global[];   /* -c and -h, accepted by every command */
-extern const struct option_def options_consumer[]; /* --consumer, which opens a group */
+extern const struct option_def commands_global[];   /* -c and -h, accepted by every command */
+extern const struct option_def commands_consumer[]; /* --consumer, which opens a group */
 
-/* options_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options of
+/* commands_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options of
  * the command that may come from the environment are looked up there, too. It stops at -h and sets
  * cli->args.help. */
-int options_parse(struct cli *cli, int argc, char **argv, struct error *err);
-/* options_usage sets a usage error (CLI_USAGE) and returns -1. */
-int options_usage(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-#if defined(OUTBOX_ANALYSIS) && !defined(OPTIONS_C) /* see err.h */
-#define options_usage(...) (options_usage(__VA_ARGS__), -1)
+int commands_parse(struct cli *cli, int argc, char **argv, struct error *err);
+/* commands_usage sets a usage error (CLI_USAGE) and returns -1. */
+int commands_usage(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+#if defined(OUTBOX_ANALYSIS) && !defined(COMMANDS_C) /* see err.h */
+#define commands_usage(...) (commands_usage(__VA_ARGS__), -1)
 #endif
-/* options_invalid turns the error about a value into a usage error that names the option --name. It
+/* commands_invalid_option turns the error about a value into a usage error that names the option --name. It
  * returns -1. */
-int options_invalid(const char *name, struct error *err);
-/* options_names appends the names of a table, which may be NULL, to names, which ends with NULL. */
+int commands_invalid_option(const char *name, struct error *err);
+/* commands_option_names appends the names of a table, which may be NULL, to names, which ends with NULL. */
 #define OPTIONS_NAMES 96
-void options_names(const struct option_def *table, const char *names[OPTIONS_NAMES]);
+void commands_option_names(const struct option_def *table, const char *names[OPTIONS_NAMES]);
 /* Setters that several commands share. */
-option_setter options_consumer_name; /* const char *: a valid name of a consumer */
-option_setter options_key;           /* struct key_arg */
+option_setter commands_consumer_name; /* const char *: a valid name of a consumer */
+option_setter commands_key;           /* struct key_arg */
 
 /* Options that several commands share. */
 /* clang-format off */
@@ -252,7 +252,7 @@ void output_progress_end(struct output_progress *p);
 
 /* ---- findings of validate and doctor ---- */
 
-/* (1) count[level] is the number of findings so far. (2) b holds their text until report_end prints
+/* (1) count[level] is the number of findings so far. (2) b holds their text until output_report_end prints
  * it. */
 struct report {
     struct buf b;
@@ -261,16 +261,16 @@ struct report {
 };
 
 extern const struct listing_field fields_report[]; /* its members with --json */
-void report_init(struct report *r, const struct cli *cli);
-void report_release(struct report *r);
-/* report_visit adds a finding; it is a finding_visit. */
-void report_visit(void *report, const struct finding *f);
-/* report_say adds a finding with a formatted text. advice may be NULL. */
-void report_say(struct report *r, enum finding_level level, const char *name, const char *advice,
-                const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* report_end prints the findings and a summary. It fails with CLI_FOUND if there is a warning or a
+void output_report_start(struct report *r, const struct cli *cli);
+void output_report_release(struct report *r);
+/* output_finding_visit adds a finding; it is a finding_visit. */
+void output_finding_visit(void *report, const struct finding *f);
+/* output_finding adds a finding with a formatted text. advice may be NULL. */
+void output_finding(struct report *r, enum finding_level level, const char *name,
+                    const char *advice, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* output_report_end prints the findings and a summary. It fails with CLI_FOUND if there is a warning or a
  * problem among them. */
-int report_end(struct report *r, struct error *err);
+int output_report_end(struct report *r, struct error *err);
 
 /* ---- a part of a command that is in extra ---- */
 
@@ -278,26 +278,5 @@ extern const struct option_def gen_options[]; /* set fields of struct gen_args *
 extern const struct listing_field fields_gen[];
 /* gen runs `migrate gen`: it prints the SQL for a tool, or writes files with it. */
 int gen(struct cli *cli, struct error *err);
-
-/* ---- reading lines ---- */
-
-/* A reader of lines of up to `max` bytes each. (1) buf[at..n) has been read, but not returned. */
-struct lines {
-    int fd;
-    char *buf;
-    size_t at, n, cap, max;
-    int64_t number; /* of the line returned last */
-    int64_t bytes;  /* read so far */
-    bool end;
-};
-
-int lines_init(struct lines *l, int fd, size_t max, struct error *err);
-void lines_release(struct lines *l);
-/* lines_next returns the next line without its line feed, borrowed until the next call. After the
- * last one *ret_more is false. */
-int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err);
-/* lines_slurp appends the first `max` bytes of a file ("-": stdin) to b. It returns 0 or an
- * errno. */
-int lines_slurp(const char *path, size_t max, struct buf *b);
 
 #endif

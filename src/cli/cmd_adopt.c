@@ -53,7 +53,7 @@ static const struct option_def options[] = {
      "leaves it alone; a timestamp or a boolean",
      option_name, OWN(adopt_args, mark)},
     {"consumer", "NAME", NULL, "with --mark: the consumer whose deliveries count",
-     options_consumer_name, OWN(adopt_args, consumer)},
+     commands_consumer_name, OWN(adopt_args, consumer)},
     {"drop-mark", NULL, "no", "stop marking rows; new rows still become events", option_bool,
      OWN(adopt_args, drop_mark)},
     {"undo", NULL, "no", "stop turning rows into events; existing events stay", option_bool,
@@ -177,7 +177,7 @@ static int adopt_check(struct cli *cli, struct error *err)
     };
     for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
         if (rules[i].broken)
-            return options_usage(err, "%s", rules[i].text);
+            return commands_usage(err, "%s", rules[i].text);
     }
     if (!a->undo || cli->args.dry_run)
         return 0;

@@ -296,7 +296,7 @@ static int check_settings(const struct cli *cli, struct consumer *c,
     }
 
     if (c->order == ORDER_GLOBAL && c->lanes != 1)
-        return options_usage(err, "order global needs lanes 1; set both");
+        return commands_usage(err, "order global needs lanes 1; set both");
     return 0;
 }
 
@@ -306,7 +306,7 @@ static int set_check(struct cli *cli, struct error *err)
     bool any = s->events || s->where || s->order || s->lanes;
     if (any)
         return 0;
-    return options_usage(err, "consumers set needs --events, --where, --order or --lanes");
+    return commands_usage(err, "consumers set needs --events, --where, --order or --lanes");
 }
 
 /* Changes the settings that were given and keeps the others. */

@@ -14,7 +14,7 @@ struct dead_args {
 
 /* clang-format off */
 #define OPTION_CONSUMER {"consumer", "NAME", NULL, "only dead letters of this consumer", \
-    options_consumer_name, OWN(dead_args, consumer)}
+    commands_consumer_name, OWN(dead_args, consumer)}
 #define OPTION_TYPE {"type", "PATTERN", NULL, "only event types that match; * matches anything", \
     option_text, OWN(dead_args, type)}
 #define OPTION_ALL {"all", NULL, "no", \
@@ -228,7 +228,7 @@ static void shares_json(struct buf *b, const void *row)
     const struct tally *t = ((const struct change *)row)->tally;
     buf_addc(b, '{');
     for (size_t i = 0; i < t->n; i++)
-        member_int(b, t->share[i].consumer, t->share[i].n);
+        listing_member_int(b, t->share[i].consumer, t->share[i].n);
     buf_addc(b, '}');
 }
 
@@ -299,8 +299,8 @@ static int change_check(struct cli *cli, struct error *err)
     if (a->all != by_id)
         return 0;
     if (by_id)
-        return options_usage(err, "dead %s takes an ID or --all, not both", cli->cmd->sub);
-    return options_usage(err, "dead %s needs an ID, or --all", cli->cmd->sub);
+        return commands_usage(err, "dead %s takes an ID or --all, not both", cli->cmd->sub);
+    return commands_usage(err, "dead %s needs an ID, or --all", cli->cmd->sub);
 }
 
 /* `dead retry` and `dead drop`. */

@@ -53,13 +53,15 @@ static void compare_clocks(struct visit *v, int64_t before, int64_t after)
         where = "behind";
     }
     if (apart <= CLOCK_MS) {
-        report_say(&v->report, FINDING_OK, "clock", NULL, "the store's clock and this one agree");
+        output_finding(&v->report, FINDING_OK, "clock", NULL,
+                       "the store's clock and this one agree");
         return;
     }
     char text[HUMAN_AGE];
-    report_say(&v->report, FINDING_WARNING, "clock", "synchronize both clocks (NTP)",
-               "the store's clock is %s %s this one: leases, delays and ages follow the store's",
-               human_age(apart, text), where);
+    output_finding(
+        &v->report, FINDING_WARNING, "clock", "synchronize both clocks (NTP)",
+        "the store's clock is %s %s this one: leases, delays and ages follow the store's",
+        human_age(apart, text), where);
 }
 
 /* ---- consumers ---- */
@@ -84,9 +86,9 @@ static void say_down(struct visit *v, const struct consumer_info *c, const char 
         advice = "start a relay that runs it, to try the sink again";
         caveat = "; this is the last report of its relay, and no relay has a claim now";
     }
-    report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
-               "consumer \"%s\" has been down since %s (%s): %.300s; %s%s", c->spec.name, since,
-               age, c->report, wait, caveat);
+    output_finding(&v->report, FINDING_PROBLEM, "consumer", advice,
+                   "consumer \"%s\" has been down since %s (%s): %.300s; %s%s", c->spec.name, since,
+                   age, c->report, wait, caveat);
 }
 
 /* Reports a consumer whose events have waited longer than they should. */
@@ -96,10 +98,10 @@ static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms,
     const char *name = c->spec.name, *state = "stuck";
     human_age(ms, age);
     if (c->claims > 0) {
-        report_say(&v->report, FINDING_WARNING, "consumer",
-                   "check the relay's log; more concurrency or lanes may help",
-                   "consumer \"%s\" is behind: %s, the oldest for %s; %s has a claim", name, wait,
-                   age, c->owner ? c->owner : "a worker");
+        output_finding(&v->report, FINDING_WARNING, "consumer",
+                       "check the relay's log; more concurrency or lanes may help",
+                       "consumer \"%s\" is behind: %s, the oldest for %s; %s has a claim", name,
+                       wait, age, c->owner ? c->owner : "a worker");
         return;
     }
 
@@ -109,9 +111,9 @@ static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms,
         snprintf(advice, sizeof(advice),
                  "start a relay that runs it, or `outbox consumers remove %s`", name);
     }
-    report_say(&v->report, FINDING_PROBLEM, "consumer", advice,
-               "consumer \"%s\" is %s: %s, the oldest for %s, and no worker has a claim", name,
-               state, wait, age);
+    output_finding(&v->report, FINDING_PROBLEM, "consumer", advice,
+                   "consumer \"%s\" is %s: %s, the oldest for %s, and no worker has a claim", name,
+                   state, wait, age);
 }
 
 /* Reports a parked event that should have been delivered long ago. A worker retries it
@@ -124,12 +126,12 @@ static void say_blocked(struct visit *v, const struct consumer_info *c, const ch
              "see `outbox events show %lld`; once the cause is fixed, run `outbox events retry "
              "%lld --consumer %s`",
              (long long)p->seq, (long long)p->seq, c->spec.name);
-    report_say(&v->report, FINDING_WARNING, "blocked", advice,
-               "consumer \"%s\" has not delivered event %lld, which is overdue for %s, and the "
-               "events behind it under its key: %s used, the next at %s%s%.300s; %s",
-               c->spec.name, (long long)p->seq, human_age(age_of(v, p->since), age),
-               human_count(p->attempts, "attempt", attempts), human_time(p->due_at, due),
-               p->error ? ": " : "", p->error ? p->error : "", wait);
+    output_finding(&v->report, FINDING_WARNING, "blocked", advice,
+                   "consumer \"%s\" has not delivered event %lld, which is overdue for %s, and the "
+                   "events behind it under its key: %s used, the next at %s%s%.300s; %s",
+                   c->spec.name, (long long)p->seq, human_age(age_of(v, p->since), age),
+                   human_count(p->attempts, "attempt", attempts), human_time(p->due_at, due),
+                   p->error ? ": " : "", p->error ? p->error : "", wait);
 }
 
 /* Checks whether a consumer gets its events. Reports only its first problem, which explains the
@@ -146,8 +148,9 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
     bool is_blocked = age_of(v, c->first_parked.since) > v->patience_ms;
     human_events_wait(c->behind, c->behind_exact, wait);
     if (c->paused)
-        report_say(&v->report, FINDING_NOTE, "consumer", "continue with `outbox consumers resume`",
-                   "consumer \"%s\" is paused; %s", c->spec.name, wait);
+        output_finding(&v->report, FINDING_NOTE, "consumer",
+                       "continue with `outbox consumers resume`", "consumer \"%s\" is paused; %s",
+                       c->spec.name, wait);
     else if (c->down)
         say_down(v, c, wait);
     else if (is_late)
@@ -155,8 +158,8 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
     else if (!is_blocked && overdue_ms > v->patience_ms)
         say_late(v, c, overdue_ms, wait);
     else if (!is_blocked)
-        report_say(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s", c->spec.name,
-                   fields_consumer_state(c));
+        output_finding(&v->report, FINDING_OK, "consumer", NULL, "consumer \"%s\" is %s",
+                       c->spec.name, fields_consumer_state(c));
 
     bool goes_on = !c->paused && !c->down && (!is_late || c->claims > 0);
     if (is_blocked && goes_on)
@@ -170,13 +173,13 @@ static void examine_failures(struct visit *v, const struct consumer_info *c)
         snprintf(advice, sizeof(advice),
                  "`outbox dead list --consumer %s` lists the reasons; then retry or drop %s",
                  c->spec.name, c->dead == 1 ? "it" : "them");
-        report_say(&v->report, FINDING_WARNING, "dead-letter", advice, "consumer \"%s\" has %s",
-                   c->spec.name, human_count(c->dead, "dead letter", n));
+        output_finding(&v->report, FINDING_WARNING, "dead-letter", advice, "consumer \"%s\" has %s",
+                       c->spec.name, human_count(c->dead, "dead letter", n));
     }
     if (c->last_error && !c->down)
-        report_say(&v->report, FINDING_NOTE, "retry", NULL,
-                   "consumer \"%s\": %s, last error: %.300s", c->spec.name,
-                   human_events_wait(c->parked, c->parked_exact, n), c->last_error);
+        output_finding(&v->report, FINDING_NOTE, "retry", NULL,
+                       "consumer \"%s\": %s, last error: %.300s", c->spec.name,
+                       human_events_wait(c->parked, c->parked_exact, n), c->last_error);
 }
 
 /* ---- retention ---- */
@@ -203,9 +206,10 @@ static void examine_retention(struct visit *v)
         age_ms = clock_since(v->info.now_ms, v->info.oldest_at);
     if (!is_retention_overdue(v, age_ms)) {
         char kept[HUMAN_COUNT];
-        report_say(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept",
-                   v->info.events_exact ? "" : "about ", human_count(v->info.events, "event", kept),
-                   v->info.events == 1 ? "is" : "are");
+        output_finding(&v->report, FINDING_OK, "retention", NULL, "%s%s %s kept",
+                       v->info.events_exact ? "" : "about ",
+                       human_count(v->info.events, "event", kept),
+                       v->info.events == 1 ? "is" : "are");
         return;
     }
 
@@ -218,15 +222,16 @@ static void examine_retention(struct visit *v)
     bool needed = pin && pin->floor < v->info.tail;
     human_age(age_ms, age);
     if (needed)
-        report_say(&v->report, FINDING_WARNING, "retention",
-                   "get it delivered, or remove the consumer",
-                   "the oldest event is %s old and is kept for consumer \"%s\" (%s at %lld%s)", age,
-                   pin->spec.name, pin->floor_pin ? pin->floor_pin : "position",
-                   (long long)pin->floor, pin->paused ? ", paused" : "");
+        output_finding(&v->report, FINDING_WARNING, "retention",
+                       "get it delivered, or remove the consumer",
+                       "the oldest event is %s old and is kept for consumer \"%s\" (%s at %lld%s)",
+                       age, pin->spec.name, pin->floor_pin ? pin->floor_pin : "position",
+                       (long long)pin->floor, pin->paused ? ", paused" : "");
     else
-        report_say(&v->report, FINDING_WARNING, "retention",
-                   "run a relay, which trims automatically, or `outbox trim`",
-                   "the oldest event is %s old; no consumer needs it, but nothing deletes it", age);
+        output_finding(&v->report, FINDING_WARNING, "retention",
+                       "run a relay, which trims automatically, or `outbox trim`",
+                       "the oldest event is %s old; no consumer needs it, but nothing deletes it",
+                       age);
 }
 
 /* Examines consumers and retention. It needs a schema of this program's version. */
@@ -240,8 +245,8 @@ static int examine_consumers(struct visit *v, struct error *err)
     if (v->st->ops->consumer_list(v->st, NULL, &v->cli->arena, &v->list, &v->n, err) != 0)
         return -1;
     if (v->n == 0)
-        report_say(&v->report, FINDING_NOTE, "consumer", "a relay registers the consumers it runs",
-                   "there are no consumers yet");
+        output_finding(&v->report, FINDING_NOTE, "consumer",
+                       "a relay registers the consumers it runs", "there are no consumers yet");
     for (size_t i = 0; i < v->n; i++) {
         examine_delivery(v, &v->list[i]);
         examine_failures(v, &v->list[i]);
@@ -259,14 +264,15 @@ static void say_answered(struct report *r, const char *consumer, const struct si
     char age[HUMAN_AGE];
     human_age(ms, age);
     if (!b->kind)
-        report_say(r, FINDING_OK, "sink", NULL, "consumer \"%s\": its sink is usable", consumer);
+        output_finding(r, FINDING_OK, "sink", NULL, "consumer \"%s\": its sink is usable",
+                       consumer);
     else if (!b->leader[0])
-        report_say(r, FINDING_OK, "sink", NULL, "consumer \"%s\": %s at %s answered within %s",
-                   consumer, b->kind, b->broker, age);
+        output_finding(r, FINDING_OK, "sink", NULL, "consumer \"%s\": %s at %s answered within %s",
+                       consumer, b->kind, b->broker, age);
     else
-        report_say(r, FINDING_OK, "sink", NULL,
-                   "consumer \"%s\": %s at %s answered within %s; leader: %s", consumer, b->kind,
-                   b->broker, age, b->leader);
+        output_finding(r, FINDING_OK, "sink", NULL,
+                       "consumer \"%s\": %s at %s answered within %s; leader: %s", consumer,
+                       b->kind, b->broker, age, b->leader);
 }
 
 static void try_consumer(struct cli *cli, struct report *r, const char *name)
@@ -275,8 +281,8 @@ static void try_consumer(struct cli *cli, struct report *r, const char *name)
     struct consumer c;
     struct sink_broker b = {0};
     if (config_consumer(&cli->config, name, &c, &err) != 0) {
-        report_say(r, FINDING_PROBLEM, "sink", "`outbox config check` lists the problems",
-                   "consumer \"%s\": %s", name, err.text);
+        output_finding(r, FINDING_PROBLEM, "sink", "`outbox config check` lists the problems",
+                       "consumer \"%s\": %s", name, err.text);
         return;
     }
 
@@ -292,8 +298,8 @@ static void try_consumer(struct cli *cli, struct report *r, const char *name)
     if (rc == 0)
         say_answered(r, name, &b, ms);
     else
-        report_say(r, FINDING_PROBLEM, "sink", "fix the sink, or its settings",
-                   "consumer \"%s\": %s", name, err.text);
+        output_finding(r, FINDING_PROBLEM, "sink", "fix the sink, or its settings",
+                       "consumer \"%s\": %s", name, err.text);
 }
 
 /* ---- the whole examination ---- */
@@ -305,23 +311,23 @@ static void say_version(struct visit *v, const struct schema_status *s)
 {
     long long there = (long long)s->there, known = (long long)s->known;
     if (there == known)
-        report_say(&v->report, FINDING_OK, "version", NULL, "%lld, which this program needs",
-                   known);
+        output_finding(&v->report, FINDING_OK, "version", NULL, "%lld, which this program needs",
+                       known);
     else if (there == 0)
-        report_say(&v->report, FINDING_PROBLEM, "version", "create one with `outbox init`",
-                   "there is no outbox");
+        output_finding(&v->report, FINDING_PROBLEM, "version", "create one with `outbox init`",
+                       "there is no outbox");
     else if (there < known)
-        report_say(&v->report, FINDING_PROBLEM, "version", "run `outbox migrate up`",
-                   "the outbox has version %lld, this program needs %lld", there, known);
+        output_finding(&v->report, FINDING_PROBLEM, "version", "run `outbox migrate up`",
+                       "the outbox has version %lld, this program needs %lld", there, known);
     else
-        report_say(&v->report, FINDING_PROBLEM, "version", "use a newer outbox",
-                   "the outbox has version %lld, this program knows up to %lld", there, known);
+        output_finding(&v->report, FINDING_PROBLEM, "version", "use a newer outbox",
+                       "the outbox has version %lld, this program knows up to %lld", there, known);
 
     if (there == known && s->functions == FUNCTIONS_OLDER)
-        report_say(&v->report, FINDING_WARNING, "functions", "run `outbox migrate up`",
-                   "the functions in the database are from an earlier build than this program");
+        output_finding(&v->report, FINDING_WARNING, "functions", "run `outbox migrate up`",
+                       "the functions in the database are from an earlier build than this program");
     if (there == known && s->functions == FUNCTIONS_NEWER)
-        report_say(
+        output_finding(
             &v->report, FINDING_NOTE, "functions", NULL,
             "the functions in the database are from a later build than this program: update it "
             "when you can");
@@ -338,7 +344,7 @@ static int examine_version(struct visit *v, bool *ret_known, struct error *err)
             *err = why;
             return -1;
         }
-        report_say(&v->report, FINDING_PROBLEM, "version", NULL, "%s", why.text);
+        output_finding(&v->report, FINDING_PROBLEM, "version", NULL, "%s", why.text);
         return 0;
     }
 
@@ -351,7 +357,7 @@ static int examine_version(struct visit *v, bool *ret_known, struct error *err)
 static int examine(struct visit *v, struct error *err)
 {
     struct doctor_request req = {
-        .patience_ms = v->patience_ms, .visit = report_visit, .ctx = &v->report};
+        .patience_ms = v->patience_ms, .visit = output_finding_visit, .ctx = &v->report};
     struct error why = {0};
     bool known;
     if (examine_version(v, &known, err) != 0)
@@ -367,7 +373,8 @@ static int examine(struct visit *v, struct error *err)
         *err = why;
         return -1;
     }
-    report_say(&v->report, FINDING_WARNING, "consumer", NULL, "cannot be inspected: %s", why.text);
+    output_finding(&v->report, FINDING_WARNING, "consumer", NULL, "cannot be inspected: %s",
+                   why.text);
     return 0;
 }
 
@@ -376,20 +383,21 @@ static int doctor_run(struct cli *cli, struct error *err)
 {
     const struct doctor_args *a = cli_own(cli);
     struct visit v = {.cli = cli, .st = cli->st, .patience_ms = a->patience_ms};
-    report_init(&v.report, cli);
+    output_report_start(&v.report, cli);
     int r = examine(&v, err);
     if (r == 0 && a->connect) {
         size_t n;
         const struct named *names = config_consumers(&cli->config, &n);
         if (n == 0)
-            report_say(&v.report, FINDING_NOTE, "sink", "use -c with the config file of the relay",
-                       "the settings define no consumers, so there is nothing to connect to");
+            output_finding(&v.report, FINDING_NOTE, "sink",
+                           "use -c with the config file of the relay",
+                           "the settings define no consumers, so there is nothing to connect to");
         for (size_t i = 0; i < n; i++)
             try_consumer(cli, &v.report, names[i].name);
     }
     if (r == 0)
-        r = report_end(&v.report, err);
-    report_release(&v.report);
+        r = output_report_end(&v.report, err);
+    output_report_release(&v.report);
     return r;
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -63,7 +64,7 @@ static int set_header(void *field, const char *value, const struct option_def *o
 
 static const struct option_def options[] = {
     {"key", "AGGTYPE/AGGID", NULL,
-     "what the event is about; events with the same key stay in order", options_key,
+     "what the event is about; events with the same key stay in order", commands_key,
      OWN(emit_args, key)},
     {"version", "N", NULL, "version of the aggregate", set_version, OWN_ALL},
     {"payload", "JSON|@FILE|-", NULL,
@@ -126,7 +127,7 @@ static int payload_read(const struct cli *cli, struct buf *b, struct str *ret, s
 
     size_t max = (size_t)cli->settings.payload_max + 1;
     const char *path = from_file ? p + 1 : p;
-    int e = lines_slurp(path, max, b);
+    int e = fd_slurp(path, max, b);
     if (e)
         return err_errno(err, ERR_INVALID, e, "could not read the payload from %s",
                          from_stdin ? "stdin" : path);
@@ -214,6 +215,108 @@ static int emit_one(struct cli *cli, struct error *err)
     buf_release(&payload);
     buf_release(&headers);
     return r;
+}
+
+/* ---- lines ---- */
+
+#define CHUNK ((size_t)64 * 1024)
+
+/* A reader of lines of up to `max` bytes each. (1) buf[at..n) has been read, but not returned. */
+struct lines {
+    int fd;
+    char *buf;
+    size_t at, n, cap, max;
+    int64_t number; /* of the line returned last */
+    int64_t bytes;  /* read so far */
+    bool end;
+};
+
+static int lines_init(struct lines *l, int fd, size_t max, struct error *err)
+{
+    char *buf = malloc(CHUNK);
+    if (!buf)
+        return err_nomem(err);
+    *l = (struct lines){.fd = fd, .buf = buf, .cap = CHUNK, .max = max};
+    return 0;
+}
+
+static void lines_release(struct lines *l)
+{
+    free(l->buf);
+    *l = (struct lines){.fd = -1};
+}
+
+/* Reads as many bytes as are available and fit into the buffer. l->end is set at the end of the
+ * file. */
+static int fill_buffer(struct lines *l, struct error *err)
+{
+    /* Move the unread bytes to the front, and grow the buffer if that leaves no room. */
+    memmove(l->buf, l->buf + l->at, l->n - l->at);
+    l->n -= l->at;
+    l->at = 0;
+    if (l->n == l->cap) {
+        char *grown = realloc(l->buf, 2 * l->cap);
+        if (!grown)
+            return err_nomem(err);
+        l->buf = grown;
+        l->cap *= 2;
+    }
+
+    ssize_t got;
+    do {
+        got = read(l->fd, l->buf + l->n, l->cap - l->n);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return err_errno(err, ERR_UNAVAILABLE, errno, "could not read the next lines");
+    l->end = got == 0;
+    l->n += (size_t)got;
+    l->bytes += got;
+    return 0;
+}
+
+/* Returns n bytes as a line and moves past them and the terminator. */
+static struct str take_line(struct lines *l, size_t n, size_t terminator)
+{
+    struct str line = {l->buf + l->at, n};
+    l->at += n + terminator;
+    l->number++;
+    return line;
+}
+
+/* Returns the next line without its line feed, borrowed until the next call. After the last one
+ * *ret_more is false. Searches each byte only once: a long line that arrives in small pieces is still read in linear
+ * time. */
+static int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err)
+{
+    size_t seen = 0; /* unread bytes known to hold no line feed */
+    for (;;) {
+        char *from = l->buf + l->at + seen;
+        size_t left = l->n - l->at - seen;
+        char *lf = memchr(from, '\n', left);
+        if (lf)
+            left = (size_t)(lf - from);
+        seen += left;
+        if (seen > l->max) {
+            l->number++; /* the error is about this line */
+            return err_set(err, ERR_INVALID,
+                           "the line is longer than %zu bytes; max-payload sets how long it may be",
+                           l->max);
+        }
+
+        if (lf) {
+            *ret = take_line(l, seen, 1);
+            *ret_more = true;
+            return 0;
+        }
+        if (l->end) {
+            *ret_more = seen > 0;
+            if (*ret_more)
+                *ret = take_line(l, seen, 0);
+            return 0;
+        }
+        if (fill_buffer(l, err) != 0)
+            return -1;
+    }
 }
 
 /* ---- many ---- */
@@ -408,14 +511,14 @@ static int emit_run(struct cli *cli, struct error *err)
     const struct emit_args *a = cli_own(cli);
     if (!a->ndjson) {
         if (cli->args.n_pos == 0)
-            return options_usage(err, "emit needs a TYPE, such as order.paid, or --ndjson FILE");
+            return commands_usage(err, "emit needs a TYPE, such as order.paid, or --ndjson FILE");
         return emit_one(cli, err);
     }
 
     bool describes_one = a->payload || a->n_headers || a->key.aggregate_id.p || a->has_version ||
                          a->idempotency_key || a->tenant || a->delay_ms;
     if (describes_one)
-        return options_usage(
+        return commands_usage(
             err, "--ndjson cannot be combined with options for a single event; each line sets its "
                  "own");
     return emit_many(cli, err);

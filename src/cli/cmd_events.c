@@ -75,9 +75,9 @@ static int set_state(void *field, const char *value, const struct option_def *o,
 #define LISTING_OPTIONS \
     {"type", "PATTERN", NULL, "only event types that match; * matches anything", \
      option_text, OWN(events_args, type)}, \
-    {"key", "AGGTYPE/AGGID", NULL, "only events with this key", options_key, OWN(events_args, key)}, \
+    {"key", "AGGTYPE/AGGID", NULL, "only events with this key", commands_key, OWN(events_args, key)}, \
     {"consumer", "NAME", NULL, "only the states for this consumer", \
-     options_consumer_name, OWN(events_args, consumer)}, \
+     commands_consumer_name, OWN(events_args, consumer)}, \
     {"after", "SEQ", "0", "only events after this sequence number; with --newest, before it", \
      option_long, OWN(events_args, after)}, \
     {"newest", NULL, "no", "list the newest events first", option_bool, OWN(events_args, newest), \
@@ -111,7 +111,7 @@ static const struct option_def show_options[] = {
 };
 
 static const struct option_def retry_options[] = {
-    {"consumer", "NAME", NULL, "retry only for this consumer", options_consumer_name,
+    {"consumer", "NAME", NULL, "retry only for this consumer", commands_consumer_name,
      OWN(events_args, consumer)},
     OPTION_JSON,
     OPTION_END,

@@ -135,8 +135,8 @@ static int grant_check(struct cli *cli, struct error *err)
         return -1;
     }
     if (req.n_consumers > 0 && !about_consumers(&req))
-        return options_usage(err, "--consumer applies to consumer rights, not to %s rights",
-                             req.part);
+        return commands_usage(err, "--consumer applies to consumer rights, not to %s rights",
+                              req.part);
     if (!req.revoke || req.dry_run)
         return 0;
     return output_confirm(cli, err,

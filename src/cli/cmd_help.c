@@ -143,7 +143,7 @@ static void print_row(const struct command *c, bool alone)
 static void print_consumers(void)
 {
     puts("\nConsumers:");
-    print_table(options_consumer);
+    print_table(commands_consumer);
     puts("\nConsumer options; before the first --consumer they apply to all consumers:");
     print_table(consumer_options);
     puts("\nSinks:");
@@ -175,7 +175,7 @@ static void print_command(const struct command *rows, const char *sub)
     if (consumers)
         print_consumers();
     puts("\nFor every command:");
-    print_table(options_global);
+    print_table(commands_global);
     if (settings)
         print_settings(true);
 }
@@ -190,7 +190,7 @@ static void print_overview(void)
         printf("  %-20s%s\n", full_name(c, name), c->help);
     }
     puts("\nFor every command:");
-    print_table(options_global);
+    print_table(commands_global);
     print_settings(true);
     puts("\nEvery setting can also come from the environment (OUTBOX_LEASE=2s) or a config file "
          "(outbox config sample).\n"
@@ -200,56 +200,59 @@ static void print_overview(void)
 
 /* ---- as JSON, for tests that compare all places where an option appears ---- */
 
-/* Where an option may be set besides the command line. */
-enum reach { FLAG_ONLY, FLAG_ENV, FLAG_ENV_FILE };
+/* An option, and where it may be set besides the command line. */
+struct listed_option {
+    const char *scope;
+    struct option_def o;
+    const char *variable; /* NULL: not in the environment */
+    bool file;
+};
 
-/* Adds an option; the variable is NULL if it cannot come from the environment. */
-static void dump_option(struct buf *b, const char *scope, const struct option_def *o,
-                        enum reach reach)
+#define AT(member) .at = offsetof(struct listed_option, member)
+static const struct listing_field fields_option[] = {
+    {"scope", LISTING_TEXT, AT(scope)}, {"name", LISTING_TEXT, AT(o.name)},
+    {"arg", LISTING_TEXT, AT(o.arg)},   {"default", LISTING_TEXT, AT(o.def)},
+    {"help", LISTING_TEXT, AT(o.help)}, {"env", LISTING_TEXT, AT(variable)},
+    {"file", LISTING_BOOL, AT(file)},   {NULL},
+};
+#undef AT
+
+/* The options of commands have variables only if their rows say so; settings always have one, and
+ * may stand in the config file. */
+static int dump_table(struct listing *l, const char *scope, const struct option_def *table,
+                      bool settings, struct error *err)
 {
-    char text[CONFIG_VARIABLE];
-    const char *variable = NULL;
-    if (reach != FLAG_ONLY)
-        variable = config_variable(o->name, text);
-
-    buf_adds(b, b->n > 1 ? ",\n{" : "\n{");
-    member_text(b, "scope", scope);
-    member_text(b, "name", o->name);
-    member_text(b, "arg", o->arg);
-    member_text(b, "default", o->def);
-    member_text(b, "help", o->help);
-    member_text(b, "env", variable);
-    member_bool(b, "file", reach == FLAG_ENV_FILE);
-    buf_addc(b, '}');
-}
-
-static void dump_own(struct buf *b, const char *scope, const struct option_def *table)
-{
-    for (const struct option_def *o = table; o && o->name; o++)
-        dump_option(b, scope, o, o->env ? FLAG_ENV : FLAG_ONLY);
+    for (const struct option_def *o = table; o && o->name; o++) {
+        char variable[CONFIG_VARIABLE];
+        struct listed_option row = {.scope = scope, .o = *o, .file = settings};
+        if (settings || o->env)
+            row.variable = config_variable(o->name, variable);
+        if (listing_add(l, &row, err) != 0)
+            return -1;
+    }
+    return 0;
 }
 
 static int dump_options(struct error *err)
 {
-    struct buf b;
-    buf_init(&b, (size_t)1 << 20);
-    buf_addc(&b, '[');
-    dump_own(&b, "global", options_global);
-    for (const struct option_def *o = config_options; o->name; o++)
-        dump_option(&b, "outbox", o, FLAG_ENV_FILE);
-    for (const struct option_def *o = consumer_options; o->name; o++)
-        dump_option(&b, "consumer", o, FLAG_ENV_FILE);
-    for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
+    struct listing_form form = {.fields = fields_option, .out = stdout, .json = true};
+    struct listing l;
+    if (listing_start(&l, &form, err) != 0)
+        return -1;
+    int r = dump_table(&l, "global", commands_global, false, err);
+    if (r == 0)
+        r = dump_table(&l, "outbox", config_options, true, err);
+    if (r == 0)
+        r = dump_table(&l, "consumer", consumer_options, true, err);
+    for (const struct command *c = commands_next(NULL); c && r == 0; c = commands_next(c)) {
         char scope[NAME];
         full_name(c, scope);
         if (c->consumers)
-            dump_own(&b, scope, options_consumer);
-        dump_own(&b, scope, c->options);
+            r = dump_table(&l, scope, commands_consumer, false, err);
+        if (r == 0)
+            r = dump_table(&l, scope, c->options, false, err);
     }
-    buf_adds(&b, "\n]\n");
-    int r = output_flush(&b, err);
-    buf_release(&b);
-    return r;
+    return listing_end(&l, r, err);
 }
 
 /* A member of a command's --json output. */
@@ -358,7 +361,7 @@ static void man_commands(void)
         man_text(c->help);
         puts(".");
         if (c->consumers)
-            man_table(options_consumer);
+            man_table(commands_consumer);
         man_table(c->options);
     }
 }
@@ -426,7 +429,7 @@ static void print_man(void)
          "changes its data. Every committed event is delivered, at least once and in order, to "
          "every consumer subscribed to it.\n"
          ".SH SETTINGS\nFor every command, and in the section [outbox] of a config file.");
-    man_table(options_global);
+    man_table(commands_global);
     man_table(config_options);
     puts(".SH CONSUMER OPTIONS\nAfter \\fB\\-\\-consumer\\fR, or in a section [consumer NAME]; "
          "before the first \\fB\\-\\-consumer\\fR, or in [outbox], they apply to all consumers.");

@@ -224,19 +224,19 @@ static int compare_schema(struct store *st, struct report *r, struct error *err)
             "the outbox has version %lld, this program knows up to %lld; use a newer outbox", there,
             known);
     if (there < known)
-        report_say(r, FINDING_PROBLEM, "version", "run `outbox migrate up`",
-                   "the outbox has version %lld, this program needs %lld", there, known);
-    return st->ops->validate(st, report_visit, r, err);
+        output_finding(r, FINDING_PROBLEM, "version", "run `outbox migrate up`",
+                       "the outbox has version %lld, this program needs %lld", there, known);
+    return st->ops->validate(st, output_finding_visit, r, err);
 }
 
 static int migrate_validate(struct cli *cli, struct error *err)
 {
     struct report r;
-    report_init(&r, cli);
+    output_report_start(&r, cli);
     int bad = compare_schema(cli->st, &r, err);
     if (bad == 0)
-        bad = report_end(&r, err);
-    report_release(&r);
+        bad = output_report_end(&r, err);
+    output_report_release(&r);
     return bad;
 }
 

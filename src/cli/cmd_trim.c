@@ -161,7 +161,7 @@ static int trim_check(struct cli *cli, struct error *err)
     const struct trim_args *a = cli_own(cli);
     if (a->older_than || cli->settings.retention_ms > 0)
         return 0;
-    return options_usage(
+    return commands_usage(
         err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
 }
 

@@ -1,4 +1,9 @@
-/* commands.c: the list of commands, and the ways they open the store. */
+/* commands.c: the list of commands, and the arguments. Most options live in tables: a command's
+ * options set fields of struct args; the settings, which may also come from the environment and the
+ * config file, are collected in the config. */
+#define COMMANDS_C
+#include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -42,7 +47,7 @@ int commands_find(const char *name, const struct command **ret, struct error *er
 
     char hint[TEXT_HINT];
     text_hint(name, names, (struct text_hint){.otherwise = "outbox help lists them"}, hint);
-    return options_usage(err, "unknown command \"%s\"%s", name, hint);
+    return commands_usage(err, "unknown command \"%s\"%s", name, hint);
 }
 
 /* Collects the names while searching, for the message if none matches. */
@@ -61,12 +66,12 @@ int commands_sub(const struct command *rows, const char *sub, const struct comma
         snprintf(list + n, sizeof(list) - n, "%s%s", i ? ", " : "", names[i]);
     }
     if (!sub)
-        return options_usage(err, "%s needs a subcommand: one of %s", rows->name, list);
+        return commands_usage(err, "%s needs a subcommand: one of %s", rows->name, list);
 
     char hint[TEXT_HINT], all[TEXT_HINT];
     snprintf(all, sizeof(all), "use one of %s", list);
     text_hint(sub, names, (struct text_hint){.otherwise = all}, hint);
-    return options_usage(err, "unknown subcommand \"%s %s\"%s", rows->name, sub, hint);
+    return commands_usage(err, "unknown subcommand \"%s %s\"%s", rows->name, sub, hint);
 }
 
 int commands_need_store(const struct cli *cli, struct error *err)
@@ -93,4 +98,361 @@ int commands_open(struct cli *cli, struct store_options opt, struct error *err)
     opt.payload_max = cli->settings.payload_max;
     opt.progress = tell_progress;
     return store_open(cli->settings.store, &opt, &cli->st, err);
+}
+
+/* ---- the arguments ---- */
+
+/* (1) consumer is the group that --consumer opened last, or NULL. (2) ended is set after `--`.
+ * (3) environment holds the error of an invalid variable, if its code is set. It is reported only
+ * at the end, so that --help works regardless. */
+struct parser {
+    struct cli *cli;
+    char **argv;
+    int argc, i;
+    const char *consumer;
+    bool ended;
+    struct error environment;
+};
+
+int commands_usage(struct error *err, const char *fmt, ...)
+{
+    char text[sizeof(err->text)];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+
+    err_set(err, ERR_CONFIG, "%s", text);
+    if (err)
+        err->code = CLI_USAGE;
+    return -1;
+}
+
+int commands_invalid_option(const char *name, struct error *err)
+{
+    err_prefix(err, "--%s", name);
+    if (err->code == ERR_CONFIG)
+        err->code = CLI_USAGE;
+    return -1;
+}
+
+/* ---- setters ---- */
+
+int commands_consumer_name(void *field, const char *value, const struct option_def *o,
+                           struct error *err)
+{
+    if (store_name_check(value, err) != 0)
+        return -1;
+    return option_text(field, value, o, err);
+}
+
+int commands_key(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    struct key_arg *key = field;
+    const char *slash = strchr(value, '/');
+    bool split = slash && slash != value && slash[1];
+    (void)o;
+
+    if (!split) {
+        return err_set(err, ERR_CONFIG,
+                       "\"%s\" is not a key; write the aggregate's type and id with a slash "
+                       "between them: order/42",
+                       value);
+    }
+    key->aggregate_type = (struct str){value, (size_t)(slash - value)};
+    key->aggregate_id = str_of(slash + 1);
+    return 0;
+}
+
+const struct option_def commands_global[] = {
+    {"config", "FILE", NULL, "read settings from this file", option_name, ARG(config),
+     .letter = 'c', .env = true},
+    {"help", NULL, NULL, "show help for the command", option_bool, ARG(help), .letter = 'h'},
+    OPTION_END,
+};
+
+const struct option_def commands_consumer[] = {
+    {"consumer", "NAME", NULL, "run this consumer; the consumer options after it apply to it", NULL,
+     .at = 0},
+    OPTION_END,
+};
+
+/* ---- finding an option ---- */
+
+/* The option that a name or a letter stands for. (1) Exactly one of own and shared is set. */
+struct found {
+    const struct option_def *own;    /* of the command: sets a field of struct args */
+    const struct option_def *shared; /* a setting: of [outbox], or of a consumer */
+    bool of_consumer;
+};
+
+/* Looks an option up by name or, if name is NULL, by letter. */
+static const struct option_def *find_own(const struct option_def *table, const char *name,
+                                         char letter)
+{
+    if (!table)
+        return NULL;
+    if (name)
+        return option_find(table, name);
+
+    for (const struct option_def *o = table; o->name; o++)
+        if (o->letter == letter)
+            return o;
+    return NULL;
+}
+
+static bool takes_consumers(const struct command *cmd)
+{
+    return cmd && cmd->consumers;
+}
+
+/* Looks an option up: first those of the command, then --consumer, the global ones, the settings.
+ * Those of consumers are only for commands that take them. */
+static bool find_option(const struct command *cmd, const char *name, char letter, struct found *ret)
+{
+    *ret = (struct found){0};
+    if (cmd)
+        ret->own = find_own(cmd->options, name, letter);
+    if (!ret->own && takes_consumers(cmd))
+        ret->own = find_own(commands_consumer, name, letter);
+    if (!ret->own)
+        ret->own = find_own(commands_global, name, letter);
+    if (ret->own)
+        return true;
+    if (!name)
+        return false; /* settings have no letters */
+
+    if (takes_consumers(cmd))
+        ret->shared = option_find(consumer_options, name);
+    ret->of_consumer = ret->shared != NULL;
+    if (!ret->shared)
+        ret->shared = option_find(config_options, name);
+    return ret->shared != NULL;
+}
+
+void commands_option_names(const struct option_def *table, const char *names[OPTIONS_NAMES])
+{
+    size_t n = 0;
+    while (names[n])
+        n++;
+    for (const struct option_def *o = table; o && o->name && n < OPTIONS_NAMES - 1; o++)
+        names[n++] = o->name;
+    names[n] = NULL;
+}
+
+static int unknown_option(const struct cli *cli, const char *name, struct error *err)
+{
+    const char *names[OPTIONS_NAMES] = {NULL};
+    commands_option_names(commands_global, names);
+    if (cli->cmd)
+        commands_option_names(cli->cmd->options, names);
+    if (takes_consumers(cli->cmd)) {
+        commands_option_names(commands_consumer, names);
+        commands_option_names(consumer_options, names);
+    }
+    commands_option_names(config_options, names);
+
+    char hint[TEXT_HINT], others[100] = "write the options of a command after it: see outbox help";
+    if (cli->cmd)
+        snprintf(others, sizeof(others), "outbox help %s lists the options", cli->cmd->name);
+    text_hint(name, names, (struct text_hint){"--", NULL, others}, hint);
+    return commands_usage(err, "unknown option --%s%s", name, hint);
+}
+
+/* ---- reading ---- */
+
+/* Sets the options of a table that have a variable. Arguments are applied later, so they override
+ * it. */
+static int from_environment(const struct option_def *table, struct args *a, struct error *err)
+{
+    char variable[CONFIG_VARIABLE];
+    for (const struct option_def *o = table; o && o->name; o++) {
+        if (!o->env)
+            continue;
+        const char *value = config_getenv(config_variable(o->name, variable));
+        if (value && option_apply(o, a, value, err) != 0)
+            return err_prefix(err, "%s", variable);
+    }
+    return 0;
+}
+
+/* Adds a setting to the config, or sets the field of a command's own option. A secret is then
+ * masked in argv, which a program may overwrite; the config has its own copy. */
+static int apply_value(struct parser *p, const struct found *f, const char *value,
+                       struct error *err)
+{
+    struct config *config = &p->cli->config;
+    if (f->shared) {
+        const char *consumer = f->of_consumer ? p->consumer : NULL;
+        if (config_flag(config, consumer, f->shared, value, err) != 0)
+            return -1;
+        config_hide((char *)(uintptr_t)value);
+        return 0;
+    }
+    if (f->own == commands_consumer) {
+        if (config_flag_consumer(config, value, err) != 0)
+            return -1;
+        p->consumer = value;
+        return 0;
+    }
+    if (option_apply(f->own, &p->cli->args, value, err) != 0)
+        return commands_invalid_option(f->own->name, err);
+    return 0;
+}
+
+/* Completes *value: the text after '=', else the next argument. A switch gets "yes". */
+static int take_value(struct parser *p, const struct found *f, const char **value,
+                      struct error *err)
+{
+    const struct option_def *def = f->shared ? f->shared : f->own;
+    if (*value)
+        return 0;
+    if (!def->arg) {
+        *value = "yes";
+        return 0;
+    }
+
+    if (p->i + 1 >= p->argc)
+        return commands_usage(err, "--%s needs a value: --%s %s", def->name, def->name, def->arg);
+    *value = p->argv[++p->i];
+    return 0;
+}
+
+/* Reads --name, --name VALUE and --name=VALUE. */
+static int long_option(struct parser *p, const char *arg, struct error *err)
+{
+    char name[64];
+    struct found f;
+    const char *value = NULL;
+    size_t n = strcspn(arg, "=");
+    if (arg[n])
+        value = arg + n + 1;
+
+    snprintf(name, sizeof(name), "%.*s", (int)n, arg);
+    /* No option has a name that long. */
+    bool known = n < sizeof(name) && find_option(p->cli->cmd, name, 0, &f);
+    if (!known)
+        return unknown_option(p->cli, name, err);
+    if (take_value(p, &f, &value, err) != 0)
+        return -1;
+    return apply_value(p, &f, value, err);
+}
+
+/* Reads -c FILE, -cFILE and -h. */
+static int short_option(struct parser *p, const char *arg, struct error *err)
+{
+    struct found f;
+    const char *value = NULL;
+    if (!find_option(p->cli->cmd, NULL, arg[0], &f)) {
+        return commands_usage(
+            err,
+            "unknown option -%s; the short options are -c FILE and -h, all others "
+            "have long names: see outbox help",
+            arg);
+    }
+
+    if (arg[1] && !f.own->arg)
+        return commands_usage(err, "unknown option -%s", arg);
+    if (arg[1])
+        value = arg + 1;
+    if (take_value(p, &f, &value, err) != 0)
+        return -1;
+    return apply_value(p, &f, value, err);
+}
+
+/* Sets the defaults of a command's options, then the values of the environment. An error there is
+ * kept for later: see struct parser. */
+static int select_command(struct parser *p, const struct command *cmd, struct error *err)
+{
+    p->cli->cmd = cmd;
+    if (cmd->options && option_defaults(cmd->options, &p->cli->args, err) != 0)
+        return -1;
+    if (!cmd->bare)
+        from_environment(cmd->options, &p->cli->args, &p->environment);
+    return 0;
+}
+
+/* Takes the command, the subcommand, or an argument of it, in this order. */
+static int parse_positional(struct parser *p, const char *arg, struct error *err)
+{
+    struct cli *cli = p->cli;
+    if (!cli->rows) {
+        if (commands_find(arg, &cli->rows, err) != 0)
+            return -1;
+        if (cli->rows->sub)
+            return 0; /* the subcommand comes next */
+        return select_command(p, cli->rows, err);
+    }
+    if (!cli->cmd) {
+        const struct command *row;
+        if (commands_sub(cli->rows, arg, &row, err) != 0)
+            return -1;
+        return select_command(p, row, err);
+    }
+
+    if (cli->args.n_pos == cli->cmd->max)
+        return commands_usage(err, "unexpected argument \"%s\"; see outbox help %s", arg,
+                              cli->cmd->name);
+    cli->args.pos[cli->args.n_pos++] = arg;
+    return 0;
+}
+
+/* Takes one argument, and the value that follows it if it is an option that has one. A lone - is an
+ * argument: it stands for stdin. */
+static int parse_argument(struct parser *p, const char *arg, struct error *err)
+{
+    bool option = !p->ended && arg[0] == '-' && arg[1];
+    if (!option)
+        return parse_positional(p, arg, err);
+    if (strcmp(arg, "--") == 0) {
+        p->ended = true;
+        return 0;
+    }
+
+    /* People expect --version of any program. After a command it is an option like any other. */
+    if (!p->cli->rows && strcmp(arg, "--version") == 0)
+        return parse_positional(p, "version", err);
+    if (arg[1] == '-')
+        return long_option(p, arg + 2, err);
+    return short_option(p, arg + 1, err);
+}
+
+static int check_complete(const struct cli *cli, struct error *err)
+{
+    const struct command *cmd = cli->cmd;
+    if (!cli->rows)
+        return commands_usage(err, "no command given; outbox help lists them");
+    if (!cmd)
+        return commands_sub(cli->rows, NULL, &cmd, err);
+    if (cli->args.n_pos >= cmd->min)
+        return 0;
+
+    char name[100];
+    snprintf(name, sizeof(name), "%s", cmd->name);
+    if (cmd->sub)
+        snprintf(name, sizeof(name), "%s %s", cmd->name, cmd->sub);
+    return commands_usage(err, "%s needs %s; see outbox help %s", name, cmd->args, cmd->name);
+}
+
+/* Reports a bad variable only after the arguments, which may ask for help or override it. */
+int commands_parse(struct cli *cli, int argc, char **argv, struct error *err)
+{
+    struct parser p = {.cli = cli, .argv = argv, .argc = argc};
+    /* Help takes precedence over errors in the rest. */
+    for (p.i = 1; p.i < argc && !cli->args.help; p.i++) {
+        if (parse_argument(&p, argv[p.i], err) != 0)
+            return -1;
+    }
+    if (cli->args.help)
+        return 0;
+
+    if (p.environment.code) {
+        *err = p.environment;
+        return -1;
+    }
+    if (check_complete(cli, err) != 0)
+        return -1;
+    if (cli->args.config || cli->cmd->bare)
+        return 0;
+    return from_environment(commands_global, &cli->args, err);
 }

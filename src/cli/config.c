@@ -229,14 +229,14 @@ int config_flag(struct config *c, const char *consumer, const struct option_def 
 
     struct given g = {def, ORIGIN_FLAG, consumer, value, where};
     if (config_add(c, &g, err) != 0)
-        return options_invalid(def->name, err);
+        return commands_invalid_option(def->name, err);
     return 0;
 }
 
 int config_flag_consumer(struct config *c, const char *name, struct error *err)
 {
     if (config_add_name(c, ORIGIN_FLAG, name, "--consumer", err) != 0)
-        return options_invalid("consumer", err);
+        return commands_invalid_option("consumer", err);
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/char.h"
+#include "base/fd.h"
 #include "base/ini.h"
 #include "base/text.h"
 #include "cli/cli.h"
@@ -45,9 +46,9 @@ static const char *consumer_of(const char *section)
 static int unknown_name(const char *name, bool in_consumer, struct error *err)
 {
     const char *names[OPTIONS_NAMES] = {NULL};
-    options_names(consumer_options, names);
+    commands_option_names(consumer_options, names);
     if (!in_consumer)
-        options_names(config_options, names);
+        commands_option_names(config_options, names);
 
     /* A name that resembles a consumer's option was probably meant to be that option. */
     bool misplaced = in_consumer && option_find(config_options, name);
@@ -129,7 +130,7 @@ int config_file(struct config *c, const char *path, struct error *err)
     struct buf text;
     int r;
     buf_init(&text, FILE_MAX + 1);
-    int e = lines_slurp(path, FILE_MAX + 1, &text);
+    int e = fd_slurp(path, FILE_MAX + 1, &text);
     if (e == 0)
         r = parse_file(c, path, &text, err);
     else
@@ -245,7 +246,7 @@ static int take_variable(struct config *c, const char *variable, const char *val
     struct likeness like = {0};
     compare_variable(variable, config_options, true, &like.setting, &like);
     compare_variable(variable, consumer_options, true, &like.setting, &like);
-    compare_variable(variable, options_global, false, &like.own, &like);
+    compare_variable(variable, commands_global, false, &like.own, &like);
     for (const struct command *cmd = commands_next(NULL); cmd; cmd = commands_next(cmd))
         compare_variable(variable, cmd->options, false, &like.own, &like);
     if (like.setting)

@@ -43,7 +43,7 @@ static void say_caution(void *ctx, const struct problem *p)
  * the command. */
 static int run_command(struct cli *cli, int argc, char **argv, struct error *err)
 {
-    if (options_parse(cli, argc, argv, err) != 0)
+    if (commands_parse(cli, argc, argv, err) != 0)
         return -1;
     if (cli->args.help) {
         /* Options before -h have filled the part of struct args that the commands share. */

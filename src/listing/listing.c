@@ -6,7 +6,9 @@
 #include <libsmartcols/libsmartcols.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "base/text.h"
+#include "base/utf8.h"
 
 /* ---- values ---- */
 
@@ -84,6 +86,45 @@ static const struct listing_field *find_field(const struct listing_field *fields
 
 /* ---- JSON ---- */
 
+static void add_string(struct buf *b, struct str value)
+{
+    if (value.p && utf8_valid(value, NULL))
+        json_quote(b, value);
+    else
+        buf_adds(b, "null");
+}
+
+/* Appends valid JSON on one line, without any control character. */
+static void add_flat(struct buf *b, struct str json)
+{
+    size_t start = b->n;
+    json_flat(b, json);
+    for (size_t i = start; i < b->n; i++)
+        if (b->p[i] == '\t')
+            b->p[i] = ' ';
+}
+
+static void start_member(struct buf *b, const char *name)
+{
+    bool first = b->n == 0 || strchr("{[", b->p[b->n - 1]);
+    if (!first)
+        buf_addc(b, ',');
+    json_quote(b, str_of(name));
+    buf_addc(b, ':');
+}
+
+void listing_member_text(struct buf *b, const char *name, const char *value)
+{
+    start_member(b, name);
+    add_string(b, str_of(value));
+}
+
+void listing_member_int(struct buf *b, const char *name, int64_t value)
+{
+    start_member(b, name);
+    buf_addi64(b, value);
+}
+
 static void add_list(struct buf *b, const struct listing_field *f, const void *row)
 {
     const char *element = *(const char *const *)at_offset(row, f->at);
@@ -93,7 +134,7 @@ static void add_list(struct buf *b, const struct listing_field *f, const void *r
         if (i)
             buf_addc(b, ',');
         if (f->type == LISTING_STRINGS)
-            member_value(b, str_of(((const char *const *)element)[i]));
+            add_string(b, str_of(((const char *const *)element)[i]));
         else
             listing_object(b, f->sub, element + i * f->size);
     }
@@ -111,12 +152,18 @@ static void add_json(struct buf *b, const struct listing_field *f, const void *r
     }
     switch (f->type) {
     case LISTING_BOOL: buf_adds(b, v.n ? "true" : "false"); break;
-    case LISTING_TIME: member_value(b, str_of(human_time(v.n, time))); break;
-    case LISTING_JSON: member_json(b, v.text); break;
+    case LISTING_TIME: add_string(b, str_of(human_time(v.n, time))); break;
+    case LISTING_JSON:
+        /* Text that is not valid JSON becomes a string. */
+        if (json_parse(v.text, NULL, NULL, NULL) == 0)
+            add_flat(b, v.text);
+        else
+            add_string(b, v.text);
+        break;
     case LISTING_TEXT:
     case LISTING_CHARS:
     case LISTING_NAME:
-    case LISTING_STR: member_value(b, v.text); break;
+    case LISTING_STR: add_string(b, v.text); break;
     case LISTING_OBJECT: listing_object(b, f->sub, at_offset(row, f->at)); break;
     case LISTING_STRINGS:
     case LISTING_LIST: add_list(b, f, row); break;
@@ -144,7 +191,7 @@ void listing_members(struct buf *b, const struct listing_field *fields, const vo
             listing_members(b, f->sub, at_offset(row, f->at));
             continue;
         }
-        member_start(b, f->name);
+        start_member(b, f->name);
         add_json(b, f, row);
     }
 }
@@ -226,7 +273,7 @@ static void add_value_text(struct buf *b, const struct listing_field *f, const v
     case LISTING_BOOL: buf_adds(b, (f->names ? f->names : answers)[v.n]); break;
     case LISTING_TIME: buf_adds(b, human_time(v.n, time)); break;
     case LISTING_AGE: buf_adds(b, human_age(v.n, age)); break;
-    case LISTING_JSON: member_flat(b, v.text); break;
+    case LISTING_JSON: add_flat(b, v.text); break;
     case LISTING_TEXT:
     case LISTING_CHARS:
     case LISTING_NAME:

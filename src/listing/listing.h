@@ -148,21 +148,9 @@ const char *human_events_wait(int64_t n, bool exact, char out[HUMAN_COUNT]);
 
 /* ---- members of a JSON object ---- */
 
-/* Each function appends `"name":value`, with a comma before all but the first. An absent string or
- * time is null, and so is a string that is not UTF-8, which this library cannot have stored. */
-void member_start(struct buf *b, const char *name); /* only `"name":`; the value follows */
-void member_text(struct buf *b, const char *name, const char *value);
-void member_str(struct buf *b, const char *name, struct str value);
-void member_int(struct buf *b, const char *name, int64_t value);
-void member_bool(struct buf *b, const char *name, bool value);
-void member_time(struct buf *b, const char *name, int64_t wall_ms);
-
-/* member_value appends a string alone, without a name. */
-void member_value(struct buf *b, struct str value);
-/* member_json appends JSON on one line, without a name. It quotes text that is not valid JSON as a
- * string. */
-void member_json(struct buf *b, struct str json);
-/* member_flat appends valid JSON on one line, without any control character. */
-void member_flat(struct buf *b, struct str json);
+/* Each function appends `"name":value`, with a comma before all but the first. An absent string is
+ * null, and so is a string that is not UTF-8, which this library cannot have stored. */
+void listing_member_text(struct buf *b, const char *name, const char *value);
+void listing_member_int(struct buf *b, const char *name, int64_t value);
 
 #endif
