@@ -36,17 +36,6 @@ static int set_address(void *field, const char *value, const struct option_def *
     return option_text(field, value, o, err);
 }
 
-static int set_retry_after(void *field, const char *value, const struct option_def *o,
-                           struct error *err)
-{
-    struct number_arg *n = field;
-    (void)o;
-    if (text_int(value, 0, INT32_MAX, &n->value, err) != 0)
-        return -1;
-    n->given = true;
-    return 0;
-}
-
 /* clang-format off */
 #define OPTION_SECRET_FILE(help) \
     {"secret-file", "FILE", NULL, help, option_name, OWN(webhook_args, secret_file)}
@@ -72,8 +61,8 @@ static const struct option_def listen_options[] = {
      OWN(webhook_args, status), .min = 200, .max = 599},
     {"delay", "DURATION", "0s", "how long to wait before answering", option_span,
      OWN(webhook_args, delay_ms)},
-    {"retry-after", "SECONDS", NULL, "send this Retry-After header", set_retry_after,
-     OWN(webhook_args, retry_after)},
+    {"retry-after", "SECONDS", NULL, "send this Retry-After header", commands_number,
+     OWN(webhook_args, retry_after), .max = INT32_MAX},
     {"max-body", "SIZE", "65MiB",
      "maximum size of a body; all bodies in progress may take twice this size", option_size,
      OWN(webhook_args, body_max), .min = 1, .max = LISTEN_BODY_MAX},

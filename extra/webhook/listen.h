@@ -8,12 +8,6 @@
 
 #include "cli/cli.h"
 
-/* An optional number. */
-struct number_arg {
-    bool given;
-    int64_t value;
-};
-
 /* The options of all subcommands of `webhook`. */
 struct webhook_args {
     const char *secret_file, *secret_env, *id, *signature, *address;

@@ -47,6 +47,20 @@ struct cli;
 #define ARGS_OWN 2048 /* bytes for the options of any command */
 #define ARGS_MAX 100  /* positional arguments of any command */
 
+#define PAIRS_MAX 64 /* pairs of any option */
+
+/* Values of an option that may be repeated, each NAME=VALUE. */
+struct pairs_arg {
+    const char *pair[PAIRS_MAX];
+    size_t n;
+};
+
+/* An optional number. */
+struct number_arg {
+    bool given;
+    int64_t value;
+};
+
 /* A key, split at its slash. */
 struct key_arg {
     struct str aggregate_type, aggregate_id;
@@ -177,6 +191,9 @@ void commands_option_names(const struct option_def *table, const char *names[OPT
 /* Setters that several commands share. */
 option_setter commands_consumer_name; /* const char *: a valid name of a consumer */
 option_setter commands_key;           /* struct key_arg */
+option_setter commands_pair;          /* struct pairs_arg, at most o->max */
+option_setter commands_number;        /* struct number_arg: as option_long */
+option_setter commands_span;          /* struct number_arg: as option_span */
 
 /* Options that several commands share. */
 /* clang-format off */

@@ -4,37 +4,14 @@
 #include "base/text.h"
 #include "cli/cli.h"
 
-#define COLUMNS_MAX 8
-
 struct adopt_args {
     const char *shape, *existing, *mark, *consumer;
-    const char *columns[COLUMNS_MAX]; /* each FIELD=COLUMN */
-    size_t n_columns;
+    struct pairs_arg columns; /* each FIELD=COLUMN; the store validates the fields */
     bool drop_mark, undo;
 };
 
 static const char *const shapes[] = {"auto", "processed_at", "debezium", NULL};
 static const char *const existing[] = {"copy", "skip", NULL};
-
-/* Stores FIELD=COLUMN unparsed; the store validates the fields. */
-static int set_column(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    struct adopt_args *a = field;
-    (void)o;
-    const char *equals = strchr(value, '=');
-    if (!equals || equals == value)
-        return err_set(err, ERR_CONFIG, "\"%s\" is not FIELD=COLUMN", value);
-
-    size_t n = (size_t)(equals - value) + 1;
-    for (size_t i = 0; i < a->n_columns; i++) {
-        if (strncmp(a->columns[i], value, n) == 0)
-            return err_set(err, ERR_CONFIG, "%.*s is given twice", (int)n - 1, value);
-    }
-    if (a->n_columns == COLUMNS_MAX)
-        return err_set(err, ERR_CONFIG, "at most %d columns can be given", COLUMNS_MAX);
-    a->columns[a->n_columns++] = value;
-    return 0;
-}
 
 static const struct option_def options[] = {
     {"shape", "NAME", NULL,
@@ -44,7 +21,7 @@ static const struct option_def options[] = {
      "column that holds a field, if it is not found by its name; the fields are id, type, "
      "aggregate_type, aggregate_id, payload, created_at, processed_at and tenant; FIELD= if the "
      "table has none; FIELD='TEXT' for a constant type, aggregate_type or tenant; may be repeated",
-     set_column, OWN_ALL},
+     commands_pair, OWN(adopt_args, columns), .max = 8},
     {"existing", "WHAT", NULL,
      "what to do with rows that are not processed yet: copy them (the default) or skip them",
      option_word, OWN(adopt_args, existing), .names = existing},
@@ -162,7 +139,7 @@ static const struct listing_field fields_adoption[] = {
 static int adopt_check(struct cli *cli, struct error *err)
 {
     const struct adopt_args *a = cli_own(cli);
-    bool describes = a->shape || a->existing || a->n_columns;
+    bool describes = a->shape || a->existing || a->columns.n;
     bool marks = a->mark || a->drop_mark;
     const struct {
         bool broken;
@@ -193,8 +170,8 @@ static int adopt_run(struct cli *cli, struct error *err)
         .table = args->pos[0],
         .shape = a->shape ? a->shape : shapes[0],
         .existing = a->existing,
-        .columns = a->columns,
-        .n_columns = a->n_columns,
+        .columns = a->columns.pair,
+        .n_columns = a->columns.n,
         .mark = a->mark,
         .consumer = a->consumer,
         .drop_mark = a->drop_mark,

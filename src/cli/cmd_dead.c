@@ -1,9 +1,7 @@
 /* cmd_dead.c: outbox dead, which lists dead letters, retries and drops them. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/array.h"
 #include "cli/cli.h"
 
 struct dead_args {
@@ -118,89 +116,59 @@ static int dead_show(struct cli *cli, struct error *err)
 
 /* ---- retry and drop ---- */
 
-/* How many letters each consumer has. (1) failed: memory ran out, and the tally is incomplete. */
+/* What happens to the letters of each consumer. */
+enum deed { COUNT, RETRY, DROP };
+
+/* How many letters each consumer has, of those that have any. */
 struct tally {
     struct share {
-        char consumer[STORE_NAME_MAX + 1];
+        const char *consumer;
         int64_t n;
     } * share;
     size_t n;
     int64_t sum;
-    bool failed;
 };
-
-static void tally_add(struct tally *t, const char *consumer, int64_t n)
-{
-    t->sum += n;
-    for (size_t i = 0; i < t->n; i++) {
-        if (strcmp(t->share[i].consumer, consumer) != 0)
-            continue;
-        t->share[i].n += n;
-        return;
-    }
-    struct share *grown = array_grow(t->share, t->n, sizeof *grown);
-    if (!grown) {
-        t->failed = true;
-        return;
-    }
-    t->share = grown;
-    snprintf(grown[t->n].consumer, sizeof(grown[t->n].consumer), "%s", consumer);
-    grown[t->n++].n = n;
-}
 
 static int count_letter(void *ctx, const struct dead_letter *d)
 {
-    struct tally *t = ctx;
     /* A letter that was sent back becomes a dead letter again only when its event has used up its
      * attempts. */
     if (!d->retrying)
-        tally_add(t, d->consumer, 1);
-    return t->failed;
-}
-
-static int count_letters(struct store *st, const struct dead_query *q, struct tally *ret,
-                         struct error *err)
-{
-    if (st->ops->dead(st, q, count_letter, ret, err) != 0)
-        return -1;
-    if (ret->failed)
-        return err_nomem(err);
+        ++*(int64_t *)ctx;
     return 0;
 }
 
-static bool is_drop(const struct cli *cli)
-{
-    return strcmp(cli->cmd->sub, "drop") == 0;
-}
-
-/* Retries or drops the letters, one consumer after the other, to report the number of letters of
- * each. */
-static int act_on_all(struct cli *cli, struct dead_query q, struct tally *ret, struct error *err)
+/* Counts, retries or drops the letters, one consumer after the other. */
+static int change_letters(struct cli *cli, enum deed deed, struct tally *ret, struct error *err)
 {
     const struct store_ops *ops = cli->st->ops;
+    struct dead_query q = query_of(cli);
     const char *only = q.consumer;
     struct consumer_info *c;
     size_t n;
     if (ops->consumer_list(cli->st, NULL, &cli->arena, &c, &n, err) != 0)
         return -1;
+    *ret = (struct tally){.share = arena_zalloc(&cli->arena, n + 1, sizeof(struct share))};
+    if (!ret->share)
+        return err_nomem(err);
+
     for (size_t i = 0; i < n; i++) {
+        int64_t done = 0;
+        int r = -1;
         q.consumer = c[i].spec.name;
         if (only && strcmp(only, q.consumer) != 0)
             continue;
-
-        int64_t done = 0;
-        int r;
-        if (is_drop(cli))
-            r = ops->dead_drop(cli->st, &q, &done, err);
-        else
-            r = ops->dead_retry(cli->st, &q, &done, err);
+        switch (deed) {
+        case COUNT: r = ops->dead(cli->st, &q, count_letter, &done, err); break;
+        case RETRY: r = ops->dead_retry(cli->st, &q, &done, err); break;
+        case DROP: r = ops->dead_drop(cli->st, &q, &done, err); break;
+        }
         if (r != 0)
             return -1;
         if (done > 0)
-            tally_add(ret, q.consumer, done);
+            ret->share[ret->n++] = (struct share){q.consumer, done};
+        ret->sum += done;
     }
-    if (ret->failed)
-        return err_nomem(err);
     return 0;
 }
 
@@ -209,23 +177,19 @@ static int act_on_all(struct cli *cli, struct dead_query q, struct tally *ret, s
 /* "mail 2, search 1" */
 static void add_shares(struct buf *b, const struct tally *t)
 {
-    for (size_t i = 0; i < t->n; i++) {
-        if (i)
-            buf_adds(b, ", ");
-        output_addf(b, "%s %lld", t->share[i].consumer, (long long)t->share[i].n);
-    }
+    for (size_t i = 0; i < t->n; i++)
+        output_addf(b, "%s%s %lld", i ? ", " : "", t->share[i].consumer, (long long)t->share[i].n);
 }
 
 /* The result of `dead retry` or `dead drop`, or with --dry-run the result it would have. */
 struct change {
-    const struct tally *tally;
-    int64_t sum;
+    struct tally tally;
     bool dropped, retried, dry_run;
 };
 
 static void shares_json(struct buf *b, const void *row)
 {
-    const struct tally *t = ((const struct change *)row)->tally;
+    const struct tally *t = &((const struct change *)row)->tally;
     buf_addc(b, '{');
     for (size_t i = 0; i < t->n; i++)
         listing_member_int(b, t->share[i].consumer, t->share[i].n);
@@ -235,8 +199,9 @@ static void shares_json(struct buf *b, const void *row)
 #define AT(member) .at = offsetof(struct change, member)
 #define IF(member) .also = offsetof(struct change, member), .maybe = true, .optional = true
 static const struct listing_field fields_change[] = {
-    {"retried", LISTING_INT, AT(sum), "dead retry: letters sent back for delivery", IF(retried)},
-    {"dropped", LISTING_INT, AT(sum), "dead drop: letters deleted", IF(dropped)},
+    {"retried", LISTING_INT, AT(tally.sum), "dead retry: letters sent back for delivery",
+     IF(retried)},
+    {"dropped", LISTING_INT, AT(tally.sum), "dead drop: letters deleted", IF(dropped)},
     {"dry_run", LISTING_BOOL, AT(dry_run), "true: nothing was done"},
     {"consumers", LISTING_OWN, .json = shares_json, .kind = "object",
      .help = "number of these letters per consumer"},
@@ -250,45 +215,11 @@ static void change_text(struct buf *b, const void *row)
 {
     const struct change *o = row;
     char n[HUMAN_COUNT];
-    buf_addf(b, "%s %s%s%s", human_count(o->sum, "dead letter", n), o->dry_run ? "would be " : "",
-             o->dropped ? "dropped" : "sent back for delivery", o->tally->n > 0 ? ": " : "");
-    add_shares(b, o->tally);
+    buf_addf(b, "%s %s%s%s", human_count(o->tally.sum, "dead letter", n),
+             o->dry_run ? "would be " : "", o->dropped ? "dropped" : "sent back for delivery",
+             o->tally.n > 0 ? ": " : "");
+    add_shares(b, &o->tally);
     buf_addc(b, '\n');
-}
-
-static void tally_release(struct tally *t)
-{
-    free(t->share);
-    *t = (struct tally){0};
-}
-
-/* Sets *ret to the letters retried or dropped or, with --dry-run, to those that would be. It counts
- * them in advance only to ask for confirmation. */
-static int change_letters(struct cli *cli, struct tally *ret, struct error *err)
-{
-    struct dead_query q = query_of(cli);
-    bool asks = is_drop(cli) && !cli->args.yes;
-    if (cli->args.dry_run)
-        return count_letters(cli->st, &q, ret, err);
-    if (!asks)
-        return act_on_all(cli, q, ret, err);
-
-    if (count_letters(cli->st, &q, ret, err) != 0)
-        return -1;
-    if (ret->sum > 0) {
-        char n[HUMAN_COUNT];
-        struct buf b;
-        buf_init(&b, 65536);
-        add_shares(&b, ret);
-        int r = output_confirm(cli, err, "delete %s%s: %.400s",
-                               human_count(ret->sum, "dead letter", n),
-                               ret->n > 1 ? " of several consumers" : "", buf_cstr(&b));
-        buf_release(&b);
-        if (r != 0)
-            return -1;
-    }
-    tally_release(ret);
-    return act_on_all(cli, q, ret, err);
 }
 
 /* Either an ID or --all says which letters to change. */
@@ -303,19 +234,42 @@ static int change_check(struct cli *cli, struct error *err)
     return commands_usage(err, "dead %s needs an ID, or --all", cli->cmd->sub);
 }
 
+/* Asks before letters are deleted. */
+static int confirm_drop(struct cli *cli, struct error *err)
+{
+    char n[HUMAN_COUNT];
+    struct tally t;
+    struct buf b;
+    if (change_letters(cli, COUNT, &t, err) != 0)
+        return -1;
+    if (t.sum == 0)
+        return 0;
+
+    buf_init(&b, 65536);
+    add_shares(&b, &t);
+    int r = output_confirm(cli, err, "delete %s%s: %.400s", human_count(t.sum, "dead letter", n),
+                           t.n > 1 ? " of several consumers" : "", buf_cstr(&b));
+    buf_release(&b);
+    return r;
+}
+
 /* `dead retry` and `dead drop`. */
 static int change_run(struct cli *cli, struct error *err)
 {
-    struct tally t = {0};
-    int r = change_letters(cli, &t, err);
-    struct change done = {&t, t.sum, is_drop(cli), !is_drop(cli), cli->args.dry_run};
-    bool missing = r == 0 && cli->args.n_pos > 0 && t.sum == 0;
-    if (missing)
-        r = letter_not_found(cli, err);
-    else if (r == 0)
-        r = output_result(cli, fields_change, &done, change_text, err);
-    tally_release(&t);
-    return r;
+    struct change done = {.dry_run = cli->args.dry_run};
+    done.dropped = strcmp(cli->cmd->sub, "drop") == 0;
+    done.retried = !done.dropped;
+    enum deed deed = done.dropped ? DROP : RETRY;
+    if (done.dry_run)
+        deed = COUNT;
+    if (deed == DROP && !cli->args.yes && confirm_drop(cli, err) != 0)
+        return -1;
+
+    if (change_letters(cli, deed, &done.tally, err) != 0)
+        return -1;
+    if (cli->args.n_pos > 0 && done.tally.sum == 0)
+        return letter_not_found(cli, err);
+    return output_result(cli, fields_change, &done, change_text, err);
 }
 
 const struct command cmd_dead[] = {

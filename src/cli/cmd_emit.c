@@ -18,10 +18,10 @@
 struct emit_args {
     struct key_arg key;
     const char *payload, *idempotency_key, *tenant;
-    const char *headers[EVENT_HEADERS_COUNT]; /* each K=V */
-    size_t n_headers;
-    int64_t version, delay_ms;
-    bool has_version, ndjson, atomic;
+    struct pairs_arg headers;
+    struct number_arg version;
+    int64_t delay_ms;
+    bool ndjson, atomic;
 };
 
 #define LINES_PER_TRANSACTION 1000
@@ -29,48 +29,17 @@ struct emit_args {
 #define LINE_EXTRA ((size_t)128 * 1024)
 #define ATTRIBUTES_MAX ((size_t)4 * 1024 * 1024) /* unescaped strings of one line */
 
-/* ---- options ---- */
-
-/* Accepts any version, including 0, so a separate flag notes that one was given. */
-static int set_version(void *field, const char *value, const struct option_def *o,
-                       struct error *err)
-{
-    struct emit_args *a = field;
-    (void)o;
-    if (text_int(value, INT64_MIN, INT64_MAX, &a->version, err) != 0)
-        return -1;
-    a->has_version = true;
-    return 0;
-}
-
-/* Stores NAME=VALUE unparsed; headers_json splits it. */
-static int set_header(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    struct emit_args *a = field;
-    (void)o;
-    const char *equals = strchr(value, '=');
-    if (!equals || equals == value)
-        return err_set(err, ERR_CONFIG, "\"%s\" is not NAME=VALUE", value);
-    if (a->n_headers == EVENT_HEADERS_COUNT)
-        return err_set(err, ERR_CONFIG, "at most %d headers can be given", EVENT_HEADERS_COUNT);
-    size_t n = (size_t)(equals - value) + 1;
-    for (size_t i = 0; i < a->n_headers; i++) {
-        if (strncmp(a->headers[i], value, n) == 0)
-            return err_set(err, ERR_CONFIG, "%.*s is given twice", (int)n - 1, value);
-    }
-    a->headers[a->n_headers++] = value;
-    return 0;
-}
-
 static const struct option_def options[] = {
     {"key", "AGGTYPE/AGGID", NULL,
      "what the event is about; events with the same key stay in order", commands_key,
      OWN(emit_args, key)},
-    {"version", "N", NULL, "version of the aggregate", set_version, OWN_ALL},
+    {"version", "N", NULL, "version of the aggregate", commands_number, OWN(emit_args, version),
+     .min = INT64_MIN},
     {"payload", "JSON|@FILE|-", NULL,
      "the payload: JSON, @FILE to read it from a file, - for stdin; null if not given", option_text,
      OWN(emit_args, payload)},
-    {"header", "NAME=VALUE", NULL, "a header; may be repeated", set_header, OWN_ALL},
+    {"header", "NAME=VALUE", NULL, "a header; may be repeated", commands_pair,
+     OWN(emit_args, headers), .max = EVENT_HEADERS_COUNT},
     {"idempotency-key", "KEY", NULL,
      "store only one event with this key, for as long as that event is kept", option_text,
      OWN(emit_args, idempotency_key)},
@@ -92,10 +61,10 @@ static const struct option_def options[] = {
 static int headers_json(const struct emit_args *a, struct buf *b, struct error *err)
 {
     buf_addc(b, '{');
-    for (size_t i = 0; i < a->n_headers; i++) {
-        const char *equals = strchr(a->headers[i], '=');
-        struct str name = {a->headers[i], (size_t)(equals - a->headers[i])};
-        if (!utf8_valid(str_of(a->headers[i]), NULL)) {
+    for (size_t i = 0; i < a->headers.n; i++) {
+        const char *equals = strchr(a->headers.pair[i], '=');
+        struct str name = {a->headers.pair[i], (size_t)(equals - a->headers.pair[i])};
+        if (!utf8_valid(str_of(a->headers.pair[i]), NULL)) {
             return err_set(err, ERR_INVALID, "header %zu is not valid UTF-8; nothing is stored",
                            i + 1);
         }
@@ -199,14 +168,14 @@ static int emit_one(struct cli *cli, struct error *err)
         .aggregate_id = a->key.aggregate_id,
         .idempotency_key = str_of(a->idempotency_key),
         .tenant = str_of(a->tenant),
-        .has_version = a->has_version,
-        .version = a->version,
+        .has_version = a->version.given,
+        .version = a->version.value,
     };
     if (a->delay_ms)
         ev.not_before = clock_wall(&clock_system) + a->delay_ms;
 
     int r = payload_read(cli, &payload, &ev.payload, err);
-    if (r == 0 && a->n_headers) {
+    if (r == 0 && a->headers.n) {
         r = headers_json(a, &headers, err);
         ev.headers = (struct str){headers.p, headers.n};
     }
@@ -515,7 +484,7 @@ static int emit_run(struct cli *cli, struct error *err)
         return emit_one(cli, err);
     }
 
-    bool describes_one = a->payload || a->n_headers || a->key.aggregate_id.p || a->has_version ||
+    bool describes_one = a->payload || a->headers.n || a->key.aggregate_id.p || a->version.given ||
                          a->idempotency_key || a->tenant || a->delay_ms;
     if (describes_one)
         return commands_usage(

@@ -7,26 +7,13 @@
 #include "cli/cli.h"
 
 struct trim_args {
-    bool older_than; /* whether it was given */
-    int64_t older_than_ms;
+    struct number_arg older_than;
 };
-
-/* Accepts any duration, including 0s, so a separate flag notes that one was given. */
-static int set_older_than(void *field, const char *value, const struct option_def *o,
-                          struct error *err)
-{
-    struct trim_args *a = field;
-    (void)o;
-    if (text_duration(value, &a->older_than_ms, err) != 0)
-        return -1;
-    a->older_than = true;
-    return 0;
-}
 
 static const struct option_def options[] = {
     {"older-than", "DURATION", NULL,
      "minimum time since the last consumer received an event; retention if not given",
-     set_older_than, OWN_ALL, .env = true},
+     commands_span, OWN(trim_args, older_than), .env = true},
     {"dry-run", NULL, "no", "only report what would be deleted", option_bool, ARG(dry_run),
      .env = true},
     OPTION_YES,
@@ -78,8 +65,6 @@ struct trimmed {
     struct trim_request req;
     struct trim_result did;
     const char *age;
-    const char *pin; /* NULL: no consumer keeps anything */
-    bool events_exact, keys_exact, inbox_exact, receipts_exact, kept_exact;
 };
 
 /* Idempotency keys, inbox rows and receipts are named only if there were any. */
@@ -119,16 +104,16 @@ static const struct listing_field fields_trimmed[] = {
     {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was deleted"},
     {"older_than", LISTING_TEXT, AT(age), "how old events had to be"},
     {"events", LISTING_INT, AT(did.events), "events that were deleted"},
-    {"events_exact", LISTING_BOOL, AT(events_exact), "false: events is an estimate"},
+    {"events_exact", LISTING_NOT, AT(did.events_about), "false: events is an estimate"},
     {"keys", LISTING_INT, AT(did.keys), "idempotency keys that were deleted"},
-    {"keys_exact", LISTING_BOOL, AT(keys_exact), "false: there are more"},
+    {"keys_exact", LISTING_NOT, AT(did.keys_more), "false: there are more"},
     {"inbox_rows", LISTING_INT, AT(did.inbox), "inbox rows that were deleted"},
-    {"inbox_rows_exact", LISTING_BOOL, AT(inbox_exact), "false: there are more"},
+    {"inbox_rows_exact", LISTING_NOT, AT(did.inbox_more), "false: there are more"},
     {"receipts", LISTING_INT, AT(did.receipts), "receipts that were deleted"},
-    {"receipts_exact", LISTING_BOOL, AT(receipts_exact), "false: there are more"},
+    {"receipts_exact", LISTING_NOT, AT(did.receipts_more), "false: there are more"},
     {"kept_for_pin", LISTING_INT, AT(did.kept_for_pin), "events old enough but still needed"},
-    {"kept_exact", LISTING_BOOL, AT(kept_exact), "false: there are more"},
-    {"pin", LISTING_TEXT, AT(pin), "the consumer that needs them, or null"},
+    {"kept_exact", LISTING_NOT, AT(did.kept_more), "false: there are more"},
+    {"pin", LISTING_CHARS, AT(did.pin), "the consumer that needs them, or null"},
     {NULL},
 };
 #undef AT
@@ -159,7 +144,7 @@ static int ask_first(const struct cli *cli, const struct trim_request *req, stru
 static int trim_check(struct cli *cli, struct error *err)
 {
     const struct trim_args *a = cli_own(cli);
-    if (a->older_than || cli->settings.retention_ms > 0)
+    if (a->older_than.given || cli->settings.retention_ms > 0)
         return 0;
     return commands_usage(
         err, "retention is 0s, so events are kept forever; --older-than deletes them anyway");
@@ -169,10 +154,10 @@ static int trim_check(struct cli *cli, struct error *err)
 static int trim_run(struct cli *cli, struct error *err)
 {
     const struct trim_args *a = cli_own(cli);
-    struct trim_request req = {.older_than_ms = a->older_than_ms,
+    struct trim_request req = {.older_than_ms = a->older_than.value,
                                .inbox_ms = cli->settings.inbox_ms,
                                .dry_run = cli->args.dry_run};
-    if (!a->older_than)
+    if (!a->older_than.given)
         req.older_than_ms = cli->settings.retention_ms;
     if (ask_first(cli, &req, err) != 0)
         return -1;
@@ -182,13 +167,6 @@ static int trim_run(struct cli *cli, struct error *err)
     char age[32];
     text_duration_show(req.older_than_ms, age);
     done.age = age;
-    if (done.did.pin[0])
-        done.pin = done.did.pin;
-    done.events_exact = !done.did.events_about;
-    done.keys_exact = !done.did.keys_more;
-    done.inbox_exact = !done.did.inbox_more;
-    done.receipts_exact = !done.did.receipts_more;
-    done.kept_exact = !done.did.kept_more;
     return output_result(cli, fields_trimmed, &done, trimmed_text, err);
 }
 

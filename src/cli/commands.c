@@ -164,6 +164,43 @@ int commands_key(void *field, const char *value, const struct option_def *o, str
     return 0;
 }
 
+int commands_pair(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    struct pairs_arg *a = field;
+    const char *equals = strchr(value, '=');
+    if (!equals || equals == value)
+        return err_set(err, ERR_CONFIG, "\"%s\" is not %s", value, o->arg);
+    if (a->n == (size_t)o->max)
+        return err_set(err, ERR_CONFIG, "at most %d %ss can be given", (int)o->max, o->name);
+
+    size_t n = (size_t)(equals - value) + 1;
+    for (size_t i = 0; i < a->n; i++) {
+        if (strncmp(a->pair[i], value, n) == 0)
+            return err_set(err, ERR_CONFIG, "%.*s is given twice", (int)n - 1, value);
+    }
+    a->pair[a->n++] = value;
+    return 0;
+}
+
+static int set_number(option_setter *set, struct number_arg *n, const char *value,
+                      const struct option_def *o, struct error *err)
+{
+    if (set(&n->value, value, o, err) != 0)
+        return -1;
+    n->given = true;
+    return 0;
+}
+
+int commands_number(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    return set_number(option_long, field, value, o, err);
+}
+
+int commands_span(void *field, const char *value, const struct option_def *o, struct error *err)
+{
+    return set_number(option_span, field, value, o, err);
+}
+
 const struct option_def commands_global[] = {
     {"config", "FILE", NULL, "read settings from this file", option_name, ARG(config),
      .letter = 'c', .env = true},

@@ -49,6 +49,7 @@ static bool value_of(const struct listing_field *f, const void *row, struct valu
     case LISTING_NAME: ret->text = str_of(f->names[*(const unsigned *)p]); return true;
     case LISTING_SMALL: ret->n = *(const int *)p; return true;
     case LISTING_BOOL: ret->n = *(const bool *)p; return true;
+    case LISTING_NOT: ret->n = !*(const bool *)p; return true;
     case LISTING_INT:
     case LISTING_ABOUT: ret->n = int_at(row, f->at); return true;
     case LISTING_TIME: ret->n = int_at(row, f->at); return ret->n != 0;
@@ -151,6 +152,7 @@ static void add_json(struct buf *b, const struct listing_field *f, const void *r
         return;
     }
     switch (f->type) {
+    case LISTING_NOT:
     case LISTING_BOOL: buf_adds(b, v.n ? "true" : "false"); break;
     case LISTING_TIME: add_string(b, str_of(human_time(v.n, time))); break;
     case LISTING_JSON:
@@ -270,6 +272,7 @@ static void add_value_text(struct buf *b, const struct listing_field *f, const v
         return;
 
     switch (f->type) {
+    case LISTING_NOT:
     case LISTING_BOOL: buf_adds(b, (f->names ? f->names : answers)[v.n]); break;
     case LISTING_TIME: buf_adds(b, human_time(v.n, time)); break;
     case LISTING_AGE: buf_adds(b, human_age(v.n, age)); break;
@@ -511,6 +514,7 @@ static const char *type_name(const struct listing_field *f)
     case LISTING_CHARS:
     case LISTING_NAME:
     case LISTING_STR: return "string";
+    case LISTING_NOT:
     case LISTING_BOOL: return "boolean";
     case LISTING_TIME: return "time";
     case LISTING_AGE: return "milliseconds";

@@ -29,6 +29,7 @@ enum listing_type {
     LISTING_ABOUT, /* int64_t, and at `also` a bool: whether it is exact; for people 30 or ~30 */
     LISTING_NAME,  /* an enum, shown as `names` has it; a string */
     LISTING_BOOL,
+    LISTING_NOT,    /* bool, the opposite of the value */
     LISTING_TIME,   /* int64_t, wall clock in ms, 0: none; a string in RFC 3339 */
     LISTING_AGE,    /* int64_t, the same, and at `also` the time now; milliseconds, 0 for none */
     LISTING_JSON,   /* struct str with JSON; that value itself */
