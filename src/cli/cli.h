@@ -230,8 +230,8 @@ int output_rows(const struct cli *cli, const struct listing_field *fields, const
 /* output_pairs prints a row as JSON, or the named fields of it, one per line. */
 int output_pairs(const struct cli *cli, const struct listing_field *fields, const char *names,
                  const void *row, struct error *err);
-/* output_store sets *ret to the URL of the store without its password, in the arena of cli. */
-int output_store(struct cli *cli, const char **ret, struct error *err);
+/* output_masked sets *ret to a copy of a value without its secrets, in the arena of cli. */
+int output_masked(struct cli *cli, const char *value, const char **ret, struct error *err);
 
 /* output_flush writes the buffer to stdout and empties it. Untrusted text must first go through
  * output_clean or output_addf, or be quoted as JSON; unsafe characters that remain, except line

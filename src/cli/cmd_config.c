@@ -182,25 +182,18 @@ static const struct listing_field fields_setting[] = {
 #undef AT
 
 /* Shows the settings of a consumer (NULL: of [outbox]), without secrets. */
-static int show_table(const struct cli *cli, struct listing *l, const char *consumer,
-                      const struct option_def *table, struct error *err)
+static void show_table(struct cli *cli, struct listing *l, const char *consumer,
+                       const struct option_def *table)
 {
     char section[STORE_NAME_MAX + 16] = "outbox";
-    int r = 0;
     if (consumer)
         snprintf(section, sizeof(section), "consumer %s", consumer);
-    for (const struct option_def *o = table; o->name && r == 0; o++) {
+    for (const struct option_def *o = table; o->name; o++) {
         struct shown_setting row = {section, o->name, effective_of(&cli->config, consumer, o)};
-        struct buf masked;
-        buf_init(&masked, (size_t)1 << 20);
-        if (row.e.value) {
-            config_mask(&masked, row.e.value);
-            row.e.value = buf_cstr(&masked);
-        }
-        r = masked.failed ? err_nomem(err) : listing_add(l, &row, err);
-        buf_release(&masked);
+        if (row.e.value && output_masked(cli, row.e.value, &row.e.value, &l->failed) != 0)
+            return;
+        listing_add(l, &row);
     }
-    return r;
 }
 
 /* Shows the settings of [outbox], the options that consumers inherit from there, and each consumer.
@@ -212,12 +205,11 @@ static int show_settings(struct cli *cli, struct error *err)
     const struct named *names = config_consumers(&cli->config, &n);
     if (output_listing(cli, &l, fields_setting, "section name value- where", err) != 0)
         return -1;
-    int r = show_table(cli, &l, NULL, config_options, err);
-    if (r == 0)
-        r = show_table(cli, &l, NULL, consumer_options, err);
-    for (size_t i = 0; i < n && r == 0; i++)
-        r = show_table(cli, &l, names[i].name, consumer_options, err);
-    return listing_end(&l, r, err);
+    show_table(cli, &l, NULL, config_options);
+    show_table(cli, &l, NULL, consumer_options);
+    for (size_t i = 0; i < n; i++)
+        show_table(cli, &l, names[i].name, consumer_options);
+    return listing_end(&l, 0, err);
 }
 
 /* ---- sample ---- */

@@ -37,15 +37,6 @@ static const struct option_def drop_options[] = {
 
 /* ---- list and show ---- */
 
-/* Dead letters being listed. (1) If failed, a visit has filled in err. */
-struct letters {
-    const struct cli *cli;
-    struct listing listing; /* of dead_list */
-    int64_t seen;           /* by dead_show */
-    bool failed;
-    struct error *err;
-};
-
 static struct dead_query query_of(const struct cli *cli)
 {
     const struct dead_args *a = cli_own(cli);
@@ -57,41 +48,39 @@ static struct dead_query query_of(const struct cli *cli)
     };
 }
 
-static int visit_letters(struct letters *l, dead_visit *visit, struct error *err)
+static int list_letter(void *listing, const struct dead_letter *d)
 {
-    struct dead_query q = query_of(l->cli);
-    int r = l->cli->st->ops->dead(l->cli->st, &q, visit, l, err);
-    return r != 0 || l->failed ? -1 : 0;
-}
-
-static int list_letter(void *ctx, const struct dead_letter *d)
-{
-    struct letters *l = ctx;
-    l->failed = listing_add(&l->listing, d, l->err) != 0;
-    return l->failed;
+    return listing_add(listing, d);
 }
 
 static int dead_list(struct cli *cli, struct error *err)
 {
-    struct letters l = {.cli = cli, .err = err};
-    int r = output_listing(cli, &l.listing, fields_dead_letter,
-                           "consumer seq id~~ type key attempts dead_at retrying error~", err);
-    if (r == 0)
-        r = listing_end(&l.listing, visit_letters(&l, list_letter, err), err);
-
-    bool none = r == 0 && l.listing.n == 0;
-    if (none && !cli->args.json)
+    struct dead_query q = query_of(cli);
+    struct listing l;
+    if (output_listing(cli, &l, fields_dead_letter,
+                       "consumer seq id~~ type key attempts dead_at retrying error~", err) != 0)
+        return -1;
+    int r = listing_end(&l, cli->st->ops->dead(cli->st, &q, list_letter, &l, err), err);
+    if (r == 0 && l.n == 0 && !cli->args.json)
         fputs("no dead letters\n", stderr);
     return r;
 }
 
+/* Letters being shown. (1) If failed, err is filled in. */
+struct shown {
+    const struct cli *cli;
+    int64_t n;
+    bool failed;
+    struct error *err;
+};
+
 static int show_letter(void *ctx, const struct dead_letter *d)
 {
-    struct letters *l = ctx;
-    if (l->seen++ && !l->cli->args.json)
+    struct shown *s = ctx;
+    if (s->n++ && !s->cli->args.json)
         putchar('\n');
-    l->failed = output_pairs(l->cli, fields_dead_letter, PAIRS_DEAD_LETTER, d, l->err) != 0;
-    return l->failed;
+    s->failed = output_pairs(s->cli, fields_dead_letter, PAIRS_DEAD_LETTER, d, s->err) != 0;
+    return s->failed;
 }
 
 static int letter_not_found(const struct cli *cli, struct error *err)
@@ -107,11 +96,11 @@ static int letter_not_found(const struct cli *cli, struct error *err)
 /* Shows the letters of an event: one for each consumer that has buried it. */
 static int dead_show(struct cli *cli, struct error *err)
 {
-    struct letters l = {.cli = cli, .err = err};
-    int r = visit_letters(&l, show_letter, err);
-    if (r == 0 && l.seen == 0)
-        return letter_not_found(cli, err);
-    return r;
+    struct dead_query q = query_of(cli);
+    struct shown s = {.cli = cli, .err = err};
+    if (cli->st->ops->dead(cli->st, &q, show_letter, &s, err) != 0 || s.failed)
+        return -1;
+    return s.n > 0 ? 0 : letter_not_found(cli, err);
 }
 
 /* ---- retry and drop ---- */

@@ -119,7 +119,7 @@ static const struct option_def retry_options[] = {
 
 /* ---- list ---- */
 
-/* A listing being printed. (1) If failed, the visit has filled in err. */
+/* A listing being printed. */
 struct gathering {
     struct listing listing;
     int64_t limit;
@@ -127,8 +127,6 @@ struct gathering {
     bool more;    /* an event beyond the limit matches */
     struct event_look looked;
     struct output_progress progress;
-    bool failed;
-    struct error *err;
 };
 
 /* Called for one event more than the limit, to detect that more events match. */
@@ -140,9 +138,8 @@ static int visit_event(void *ctx, const struct event *ev, const struct delivery_
         return 1;
     }
     struct listed_event row = fields_event_row(ev, d, n);
-    g->failed = listing_add(&g->listing, &row, g->err) != 0;
     g->last = ev->seq;
-    return g->failed;
+    return listing_add(&g->listing, &row);
 }
 
 static void show_progress(void *ctx, int64_t numbers)
@@ -164,7 +161,7 @@ static int list_events(const struct cli *cli, const struct event_query *q, struc
     }
     int r = st->ops->events(st, q, visit_event, g, err);
     output_progress_end(&g->progress);
-    if (r != 0 || g->failed)
+    if (r != 0)
         return -1;
 
     /* The caller did not ask for events beyond the limit. */
@@ -173,7 +170,8 @@ static int list_events(const struct cli *cli, const struct event_query *q, struc
     if (!g->looked.partial || !cli->args.json)
         return 0;
     struct listed_look row = {g->looked, q->newest_first ? g->looked.from : g->looked.to};
-    return listing_remark(&g->listing, fields_looked, &row, err);
+    listing_remark(&g->listing, fields_looked, &row);
+    return 0;
 }
 
 /* Notes on stderr that there are more events, or that not all were searched. */
@@ -199,7 +197,7 @@ static int events_list(struct cli *cli, struct error *err)
 {
     struct events_args a = *(const struct events_args *)cli_own(cli);
     choose_inspection(&a, cli->cmd->sub);
-    struct gathering g = {.limit = a.limit, .err = err};
+    struct gathering g = {.limit = a.limit};
     struct event_query q = {
         .type = a.type,
         .aggregate_type = a.key.aggregate_type,

@@ -1,10 +1,9 @@
 /* cmd_help.c: outbox help and version. Help for the terminal, the manual page and the JSON that
  * tests compare are all printed from the tables of options and commands. */
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/text.h"
 #include "cli/cli.h"
 #include "sink/sink.h"
 
@@ -39,28 +38,29 @@ static const struct option_def version_options[] = {OPTION_JSON, OPTION_END};
 
 /* ---- for the terminal ---- */
 
-/* Prints the left column. If the text is too wide, the explanation starts on the next line. */
-static void print_head(const char *head)
+/* Prints the left column, with a formatted text, and the explanation beside it; if the text is too
+ * wide, on the next line. */
+static void print_entry(const char *help, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+static void print_entry(const char *help, const char *fmt, ...)
 {
+    char head[160];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(head, sizeof head, fmt, ap);
+    va_end(ap);
     if (strlen(head) < COLUMN)
-        printf("%-*s", COLUMN, head);
+        printf("%-*s%s", COLUMN, head, help);
     else
-        printf("%s\n%*s", head, COLUMN, "");
+        printf("%s\n%*s%s", head, COLUMN, "", help);
 }
 
 static void print_option(const struct option_def *o)
 {
-    char head[96] = "      ";
+    char letter[8] = "      ";
     if (o->letter)
-        snprintf(head, sizeof(head), "  -%c, ", o->letter);
-    size_t n = strlen(head);
-    if (o->arg)
-        snprintf(head + n, sizeof(head) - n, "--%s %s", o->name, o->arg);
-    else
-        snprintf(head + n, sizeof(head) - n, "--%s", o->name);
-
-    print_head(head);
-    fputs(o->help, stdout);
+        snprintf(letter, sizeof letter, "  -%c, ", o->letter);
+    print_entry(o->help, "%s--%s%s%s", letter, o->name, o->arg ? " " : "", o->arg ? o->arg : "");
     if (o->def && o->arg)
         printf(" [%s]", o->def);
     putchar('\n');
@@ -104,11 +104,9 @@ static const char *full_name(const struct command *c, char out[NAME])
 
 static void print_member(void *ctx, const char *path, const char *type, const char *help)
 {
-    char head[140];
     (void)ctx;
-    snprintf(head, sizeof head, "      %s, %s", path, type);
-    print_head(head);
-    puts(help);
+    print_entry(help, "      %s, %s", path, type);
+    putchar('\n');
 }
 
 /* Prints one form of a command and its options. Of consecutive rows with the same options only the
@@ -148,10 +146,8 @@ static void print_consumers(void)
     print_table(consumer_options);
     puts("\nSinks:");
     for (size_t i = 0; sink_kinds[i]; i++) {
-        char head[96];
-        snprintf(head, sizeof(head), "      %s", sink_kinds[i]->synopsis);
-        print_head(head);
-        puts(sink_kinds[i]->help);
+        print_entry(sink_kinds[i]->help, "      %s", sink_kinds[i]->synopsis);
+        putchar('\n');
     }
     puts("\nRelay settings:");
     print_settings(false);
@@ -219,18 +215,16 @@ static const struct listing_field fields_option[] = {
 
 /* The options of commands have variables only if their rows say so; settings always have one, and
  * may stand in the config file. */
-static int dump_table(struct listing *l, const char *scope, const struct option_def *table,
-                      bool settings, struct error *err)
+static void dump_table(struct listing *l, const char *scope, const struct option_def *table,
+                       bool settings)
 {
     for (const struct option_def *o = table; o && o->name; o++) {
         char variable[CONFIG_VARIABLE];
         struct listed_option row = {.scope = scope, .o = *o, .file = settings};
         if (settings || o->env)
             row.variable = config_variable(o->name, variable);
-        if (listing_add(l, &row, err) != 0)
-            return -1;
+        listing_add(l, &row);
     }
-    return 0;
 }
 
 static int dump_options(struct error *err)
@@ -239,20 +233,17 @@ static int dump_options(struct error *err)
     struct listing l;
     if (listing_start(&l, &form, err) != 0)
         return -1;
-    int r = dump_table(&l, "global", commands_global, false, err);
-    if (r == 0)
-        r = dump_table(&l, "outbox", config_options, true, err);
-    if (r == 0)
-        r = dump_table(&l, "consumer", consumer_options, true, err);
-    for (const struct command *c = commands_next(NULL); c && r == 0; c = commands_next(c)) {
+    dump_table(&l, "global", commands_global, false);
+    dump_table(&l, "outbox", config_options, true);
+    dump_table(&l, "consumer", consumer_options, true);
+    for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
         char scope[NAME];
         full_name(c, scope);
         if (c->consumers)
-            r = dump_table(&l, scope, commands_consumer, false, err);
-        if (r == 0)
-            r = dump_table(&l, scope, c->options, false, err);
+            dump_table(&l, scope, commands_consumer, false);
+        dump_table(&l, scope, c->options, false);
     }
-    return listing_end(&l, r, err);
+    return listing_end(&l, 0, err);
 }
 
 /* A member of a command's --json output. */
@@ -272,12 +263,10 @@ static const struct listing_field fields_documented[] = {
 };
 #undef AT
 
-/* A listing of members. (1) If failed, err is filled in. */
+/* A listing of members. */
 struct member_dump {
     struct listing listing;
     struct documented row;
-    bool failed;
-    struct error *err;
 };
 
 static void dump_member(void *ctx, const char *path, const char *type, const char *help)
@@ -286,14 +275,13 @@ static void dump_member(void *ctx, const char *path, const char *type, const cha
     d->row.path = path;
     d->row.type = type;
     d->row.help = help;
-    if (!d->failed)
-        d->failed = listing_add(&d->listing, &d->row, d->err) != 0;
+    listing_add(&d->listing, &d->row);
 }
 
 static int dump_members(struct error *err)
 {
     struct listing_form form = {.fields = fields_documented, .out = stdout, .json = true};
-    struct member_dump d = {.err = err};
+    struct member_dump d;
     char name[NAME];
     if (listing_start(&d.listing, &form, err) != 0)
         return -1;
@@ -303,7 +291,7 @@ static int dump_members(struct error *err)
             listing_document(j->fields, dump_member, &d);
         }
     }
-    return listing_end(&d.listing, d.failed ? -1 : 0, err);
+    return listing_end(&d.listing, 0, err);
 }
 
 /* ---- the manual page ---- */
@@ -324,25 +312,31 @@ static void man_text(const char *s)
     }
 }
 
+/* Prints roff in which each $ stands for the next text, which is escaped. */
+static void man(const char *roff, ...)
+{
+    va_list ap;
+    va_start(ap, roff);
+    for (; *roff; roff++) {
+        if (*roff == '$')
+            man_text(va_arg(ap, const char *));
+        else
+            putchar(*roff);
+    }
+    va_end(ap);
+}
+
 static void man_option(const struct option_def *o)
 {
-    fputs(".TP\n", stdout);
+    man(".TP\n");
     if (o->letter)
         printf("\\fB\\-%c\\fR, ", o->letter);
-    fputs("\\fB\\-\\-", stdout);
-    man_text(o->name);
-    fputs("\\fR", stdout);
-    if (o->arg) {
-        fputs(" \\fI", stdout);
-        man_text(o->arg);
-        fputs("\\fR", stdout);
-    }
-    putchar('\n');
-    man_text(o->help);
-    if (o->def && o->arg) {
-        fputs("; default ", stdout);
-        man_text(o->def);
-    }
+    man("\\fB\\-\\-$\\fR", o->name);
+    if (o->arg)
+        man(" \\fI$\\fR", o->arg);
+    man("\n$", o->help);
+    if (o->def && o->arg)
+        man("; default $", o->def);
     puts(".");
 }
 
@@ -358,8 +352,7 @@ static void man_commands(void)
     for (const struct command *c = commands_next(NULL); c; c = commands_next(c)) {
         char name[NAME];
         printf(".SS %s %s\n", full_name(c, name), c->args ? c->args : "");
-        man_text(c->help);
-        puts(".");
+        man("$.\n", c->help);
         if (c->consumers)
             man_table(commands_consumer);
         man_table(c->options);
@@ -369,13 +362,7 @@ static void man_commands(void)
 static void man_member(void *ctx, const char *path, const char *type, const char *help)
 {
     (void)ctx;
-    fputs(".TP\n\\fB", stdout);
-    man_text(path);
-    fputs("\\fR, ", stdout);
-    man_text(type);
-    putchar('\n');
-    man_text(help);
-    puts(".");
+    man(".TP\n\\fB$\\fR, $\n$.\n", path, type, help);
 }
 
 static void man_names(const struct listing_field *fields)
@@ -437,13 +424,8 @@ static void print_man(void)
     man_commands();
     man_json();
     puts(".SH SINKS");
-    for (size_t i = 0; sink_kinds[i]; i++) {
-        fputs(".TP\n\\fB", stdout);
-        man_text(sink_kinds[i]->synopsis);
-        puts("\\fR");
-        man_text(sink_kinds[i]->help);
-        putchar('\n');
-    }
+    for (size_t i = 0; sink_kinds[i]; i++)
+        man(".TP\n\\fB$\\fR\n$\n", sink_kinds[i]->synopsis, sink_kinds[i]->help);
     puts(
         ".SH ENVIRONMENT\nEvery setting and every option of a consumer can come from the "
         "environment, in capitals and with underscores: OUTBOX_STORE, OUTBOX_LEASE, "

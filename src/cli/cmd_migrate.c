@@ -63,7 +63,7 @@ static int init_run(struct cli *cli, struct error *err)
         return -1;
     if (cli->st->ops->init(cli->st, &done.created, err) != 0)
         return -1;
-    if (output_store(cli, &done.store, err) != 0)
+    if (output_masked(cli, cli->settings.store, &done.store, err) != 0)
         return -1;
     return output_result(cli, fields_inited, &done, inited_text, err);
 }
@@ -157,7 +157,7 @@ static int migrate_up(struct cli *cli, struct error *err)
         return -1;
     if (cli->st->ops->init(cli->st, &m.changed, err) != 0)
         return -1;
-    if (output_store(cli, &m.store, err) != 0)
+    if (output_masked(cli, cli->settings.store, &m.store, err) != 0)
         return -1;
     m.from = m.changed ? m.s.there : m.s.known;
     return output_result(cli, fields_up, &m, up_text, err);
@@ -197,7 +197,7 @@ static int migrate_status(struct cli *cli, struct error *err)
     struct migrated m = {.changed = false};
     if (cli->st->ops->schema_status(cli->st, &m.s, err) != 0)
         return -1;
-    if (output_store(cli, &m.store, err) != 0)
+    if (output_masked(cli, cli->settings.store, &m.store, err) != 0)
         return -1;
     if (m.s.there == m.s.known)
         m.functions = functions_names[m.s.functions];

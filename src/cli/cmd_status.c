@@ -124,7 +124,7 @@ static int read_status(struct look *l, struct error *err)
         rows[i] = row_of(l, &c[i]);
     l->status.consumer = rows;
     l->status.n = n;
-    return output_store(cli, &l->status.url, err);
+    return output_masked(cli, cli->settings.store, &l->status.url, err);
 }
 
 /* Reads and prints the state once. The counters are stored only after they were printed, so that a

@@ -87,18 +87,16 @@ int output_result(const struct cli *cli, const struct listing_field *fields, con
     return r;
 }
 
-int output_store(struct cli *cli, const char **ret, struct error *err)
+int output_masked(struct cli *cli, const char *value, const char **ret, struct error *err)
 {
     struct buf b;
-    buf_init(&b, 4096);
-    config_mask(&b, cli->settings.store);
-    const char *url = buf_cstr(&b);
-    if (url)
-        url = arena_bytes(&cli->arena, b.p, b.n);
+    buf_init(&b, (size_t)1 << 20);
+    config_mask(&b, value);
+    const char *copy = b.failed ? NULL : arena_bytes(&cli->arena, b.p, b.n);
     buf_release(&b);
-    if (!url)
+    if (!copy)
         return err_nomem(err);
-    *ret = url;
+    *ret = copy;
     return 0;
 }
 

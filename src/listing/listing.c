@@ -401,38 +401,43 @@ int listing_start(struct listing *l, const struct listing_form *form, struct err
     return r;
 }
 
-int listing_remark(struct listing *l, const struct listing_field *fields, const void *row,
-                   struct error *err)
+int listing_remark(struct listing *l, const struct listing_field *fields, const void *row)
 {
+    if (l->failed.code)
+        return -1;
     if (!l->form.lines)
         buf_adds(&l->b, l->n ? ",\n" : "\n");
     listing_object(&l->b, fields, row);
     if (l->form.lines)
         buf_addc(&l->b, '\n');
     l->n++;
-    return listing_flush(&l->b, l->form.out, err);
+    return listing_flush(&l->b, l->form.out, &l->failed);
 }
 
-int listing_add(struct listing *l, const void *row, struct error *err)
+int listing_add(struct listing *l, const void *row)
 {
     if (l->form.json)
-        return listing_remark(l, l->form.fields, row, err);
+        return listing_remark(l, l->form.fields, row);
+    if (l->failed.code)
+        return -1;
 
     l->n++;
-    if (scols_table_get_nlines(l->tb) >= PAGE_LINES && print_page(l->tb, err) != 0)
+    if (scols_table_get_nlines(l->tb) >= PAGE_LINES && print_page(l->tb, &l->failed) != 0)
         return -1;
     struct libscols_line *ln = scols_table_new_line(l->tb, NULL);
-    if (!ln)
-        return err_nomem(err);
-    for (size_t i = 0; i < l->n_columns; i++) {
+    for (size_t i = 0; ln && i < l->n_columns; i++) {
         if (add_cell(l, ln, i, row) != 0)
-            return err_nomem(err);
+            ln = NULL;
     }
-    return 0;
+    return ln ? 0 : err_nomem(&l->failed);
 }
 
 int listing_end(struct listing *l, int r, struct error *err)
 {
+    if (r == 0 && l->failed.code) {
+        *err = l->failed;
+        r = -1;
+    }
     if (r == 0 && l->tb && !scols_table_is_empty(l->tb))
         r = table_error(scols_print_table(l->tb), err);
     if (r == 0 && !l->tb) {
@@ -450,12 +455,11 @@ int listing_rows(const struct listing_form *form, const void *rows, size_t n, si
                  struct error *err)
 {
     struct listing l;
-    int r = 0;
     if (listing_start(&l, form, err) != 0)
         return -1;
-    for (size_t i = 0; i < n && r == 0; i++)
-        r = listing_add(&l, (const char *)rows + i * size, err);
-    return listing_end(&l, r, err);
+    for (size_t i = 0; i < n; i++)
+        listing_add(&l, (const char *)rows + i * size);
+    return listing_end(&l, 0, err);
 }
 
 /* Adds a line with a name and a value, unless the value is empty. */
