@@ -40,7 +40,7 @@ static const struct option_def options[] = {
      option_bool, OWN(receive_args, check)},
     {"consumer", "NAME", NULL,
      "with --check: expect the events that this consumer has delivered; default: all events",
-     commands_consumer_name, OWN(receive_args, consumer)},
+     option_checked, OWN(receive_args, consumer), .check = store_name_check},
     OPTION_JSON,
     OPTION_END,
 };

@@ -189,11 +189,10 @@ int commands_invalid_option(const char *name, struct error *err);
 #define OPTIONS_NAMES 96
 void commands_option_names(const struct option_def *table, const char *names[OPTIONS_NAMES]);
 /* Setters that several commands share. */
-option_setter commands_consumer_name; /* const char *: a valid name of a consumer */
-option_setter commands_key;           /* struct key_arg */
-option_setter commands_pair;          /* struct pairs_arg, at most o->max */
-option_setter commands_number;        /* struct number_arg: as option_long */
-option_setter commands_span;          /* struct number_arg: as option_span */
+option_setter commands_key;    /* struct key_arg */
+option_setter commands_pair;   /* struct pairs_arg, at most o->max */
+option_setter commands_number; /* struct number_arg: as option_long */
+option_setter commands_span;   /* struct number_arg: as option_span */
 
 /* Options that several commands share. */
 /* clang-format off */

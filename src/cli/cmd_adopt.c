@@ -29,8 +29,8 @@ static const struct option_def options[] = {
      "set this column (processed_at) once --consumer has received a row, so that the old system "
      "leaves it alone; a timestamp or a boolean",
      option_name, OWN(adopt_args, mark)},
-    {"consumer", "NAME", NULL, "with --mark: the consumer whose deliveries count",
-     commands_consumer_name, OWN(adopt_args, consumer)},
+    {"consumer", "NAME", NULL, "with --mark: the consumer whose deliveries count", option_checked,
+     OWN(adopt_args, consumer), .check = store_name_check},
     {"drop-mark", NULL, "no", "stop marking rows; new rows still become events", option_bool,
      OWN(adopt_args, drop_mark)},
     {"undo", NULL, "no", "stop turning rows into events; existing events stay", option_bool,

@@ -280,12 +280,13 @@ static int check_settings(const struct cli *cli, struct consumer *c,
                           const struct consumer_spec *spec, struct error *err)
 {
     const struct consumers_args *s = cli_own(cli);
-    char lanes[HUMAN_INT];
+    char lanes[24];
+    snprintf(lanes, sizeof lanes, "%d", spec->lanes);
     const char *const values[][2] = {
         {"events", s->events ? s->events : spec->events},
         {"where", s->where ? s->where : spec->where},
         {"order", s->order ? s->order : store_order_names[spec->order]},
-        {"lanes", s->lanes ? s->lanes : human_int(spec->lanes, lanes)},
+        {"lanes", s->lanes ? s->lanes : lanes},
     };
     for (size_t i = 0; i < sizeof(values) / sizeof(*values); i++) {
         if (option_set(consumer_options, c, values[i][0], values[i][1], err) == 0)

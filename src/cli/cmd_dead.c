@@ -12,7 +12,7 @@ struct dead_args {
 
 /* clang-format off */
 #define OPTION_CONSUMER {"consumer", "NAME", NULL, "only dead letters of this consumer", \
-    commands_consumer_name, OWN(dead_args, consumer)}
+    option_checked, OWN(dead_args, consumer), .check = store_name_check}
 #define OPTION_TYPE {"type", "PATTERN", NULL, "only event types that match; * matches anything", \
     option_text, OWN(dead_args, type)}
 #define OPTION_ALL {"all", NULL, "no", \

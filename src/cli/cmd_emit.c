@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -190,55 +189,35 @@ static int emit_one(struct cli *cli, struct error *err)
 
 #define CHUNK ((size_t)64 * 1024)
 
-/* A reader of lines of up to `max` bytes each. (1) buf[at..n) has been read, but not returned. */
+/* A reader of lines of up to `max` bytes each. (1) b.p[at..b.n) has been read, but not returned. */
 struct lines {
     int fd;
-    char *buf;
-    size_t at, n, cap, max;
+    struct buf b;
+    size_t at, max;
     int64_t number; /* of the line returned last */
     int64_t bytes;  /* read so far */
     bool end;
 };
 
-static int lines_init(struct lines *l, int fd, size_t max, struct error *err)
-{
-    char *buf = malloc(CHUNK);
-    if (!buf)
-        return err_nomem(err);
-    *l = (struct lines){.fd = fd, .buf = buf, .cap = CHUNK, .max = max};
-    return 0;
-}
-
-static void lines_release(struct lines *l)
-{
-    free(l->buf);
-    *l = (struct lines){.fd = -1};
-}
-
-/* Reads as many bytes as are available and fit into the buffer. l->end is set at the end of the
- * file. */
+/* Moves the unread bytes to the front and reads as many more as are available and fit into a chunk.
+ * l->end is set at the end of the file. */
 static int fill_buffer(struct lines *l, struct error *err)
 {
-    /* Move the unread bytes to the front, and grow the buffer if that leaves no room. */
-    memmove(l->buf, l->buf + l->at, l->n - l->at);
-    l->n -= l->at;
+    char *to = buf_reserve(&l->b, CHUNK);
+    if (!to)
+        return err_nomem(err);
+    memmove(l->b.p, l->b.p + l->at, l->b.n - l->at);
+    l->b.n -= l->at;
     l->at = 0;
-    if (l->n == l->cap) {
-        char *grown = realloc(l->buf, 2 * l->cap);
-        if (!grown)
-            return err_nomem(err);
-        l->buf = grown;
-        l->cap *= 2;
-    }
 
     ssize_t got;
     do {
-        got = read(l->fd, l->buf + l->n, l->cap - l->n);
+        got = read(l->fd, l->b.p + l->b.n, CHUNK);
     } while (got < 0 && errno == EINTR);
     if (got < 0)
         return err_errno(err, ERR_UNAVAILABLE, errno, "could not read the next lines");
     l->end = got == 0;
-    l->n += (size_t)got;
+    l->b.n += (size_t)got;
     l->bytes += got;
     return 0;
 }
@@ -246,7 +225,7 @@ static int fill_buffer(struct lines *l, struct error *err)
 /* Returns n bytes as a line and moves past them and the terminator. */
 static struct str take_line(struct lines *l, size_t n, size_t terminator)
 {
-    struct str line = {l->buf + l->at, n};
+    struct str line = {l->b.p + l->at, n};
     l->at += n + terminator;
     l->number++;
     return line;
@@ -259,8 +238,8 @@ static int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct e
 {
     size_t seen = 0; /* unread bytes known to hold no line feed */
     for (;;) {
-        char *from = l->buf + l->at + seen;
-        size_t left = l->n - l->at - seen;
+        char *from = l->b.p + l->at + seen;
+        size_t left = l->b.n - l->at - seen;
         char *lf = memchr(from, '\n', left);
         if (lf)
             left = (size_t)(lf - from);
@@ -429,8 +408,11 @@ static void bulk_text(struct buf *b, const void *row)
 static int bulk_run(struct bulk *k, int fd, struct error *err)
 {
     char counts[COUNTS];
-    if (lines_init(&k->lines, fd, (size_t)k->cli->settings.payload_max + LINE_EXTRA, err) != 0)
-        return -1;
+    size_t max = (size_t)k->cli->settings.payload_max + LINE_EXTRA;
+    k->lines = (struct lines){.fd = fd, .max = max};
+    buf_init(&k->lines.b, 2 * max + 3 * CHUNK);
+    if (!buf_reserve(&k->lines.b, CHUNK))
+        return err_nomem(err);
     arena_init(&k->arena, ATTRIBUTES_MAX);
     struct stat sb;
     bool known = fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode);
@@ -448,7 +430,7 @@ static int bulk_run(struct bulk *k, int fd, struct error *err)
             err_prefix(err, "stored %s", bulk_counts(k, counts));
     }
     arena_release(&k->arena);
-    lines_release(&k->lines);
+    buf_release(&k->lines.b);
     return r;
 }
 

@@ -77,7 +77,7 @@ static int set_state(void *field, const char *value, const struct option_def *o,
      option_text, OWN(events_args, type)}, \
     {"key", "AGGTYPE/AGGID", NULL, "only events with this key", commands_key, OWN(events_args, key)}, \
     {"consumer", "NAME", NULL, "only the states for this consumer", \
-     commands_consumer_name, OWN(events_args, consumer)}, \
+     option_checked, OWN(events_args, consumer), .check = store_name_check}, \
     {"after", "SEQ", "0", "only events after this sequence number; with --newest, before it", \
      option_long, OWN(events_args, after)}, \
     {"newest", NULL, "no", "list the newest events first", option_bool, OWN(events_args, newest), \
@@ -111,8 +111,8 @@ static const struct option_def show_options[] = {
 };
 
 static const struct option_def retry_options[] = {
-    {"consumer", "NAME", NULL, "retry only for this consumer", commands_consumer_name,
-     OWN(events_args, consumer)},
+    {"consumer", "NAME", NULL, "retry only for this consumer", option_checked,
+     OWN(events_args, consumer), .check = store_name_check},
     OPTION_JSON,
     OPTION_END,
 };
@@ -385,74 +385,66 @@ static int retry_for(struct store *st, const char *consumer, struct waiting *w, 
     return st->ops->dead_retry(st, &dead, &ret->dead, err);
 }
 
-/* Retries one event and appends the result. *ret_ends: the store failed, and the rest need not be
- * tried. */
-static int retry_one(struct cli *cli, const char *id, struct buf *b, bool *ret_ends,
+/* Retries one event. *ret_ends: the store failed, and the rest need not be tried. */
+static int retry_one(struct cli *cli, const char *id, struct retried *ret, bool *ret_ends,
                      struct error *err)
 {
     const char *consumer = ((const struct events_args *)cli_own(cli))->consumer;
-    struct retried done = {.id = id};
     struct waiting w = {.arena = &cli->arena};
-    *ret_ends = retry_for(cli->st, consumer, &w, &done, err) != 0;
+    *ret = (struct retried){.id = id};
+    *ret_ends = retry_for(cli->st, consumer, &w, ret, err) != 0;
     if (*ret_ends)
         return -1;
-
-    bool any = done.waited + done.dead > 0;
-    if (!any && !w.known)
-        return unknown_event(id, err);
-    if (!any && consumer)
-        return err_set(err, ERR_NOTFOUND,
-                       "event \"%s\" neither waits for a retry nor is a dead letter of consumer "
-                       "\"%s\"; `outbox events show %s` shows its state",
-                       id, consumer, id);
-    if (!any)
-        return err_set(
-            err, ERR_NOTFOUND,
-            "event \"%s\" neither waits for a retry nor is a dead letter; `outbox events "
-            "show %s` shows its state",
-            id, id);
-
-    if (cli->args.json) {
-        bool first = b->n == 1; /* right after the bracket */
-        buf_adds(b, first ? "\n" : ",\n");
-        listing_object(b, fields_retried, &done);
+    if (ret->waited + ret->dead > 0)
         return 0;
-    }
+    if (!w.known)
+        return unknown_event(id, err);
+
+    char whose[STORE_NAME_MAX + 32] = "";
+    if (consumer)
+        snprintf(whose, sizeof whose, " of consumer \"%s\"", consumer);
+    return err_set(err, ERR_NOTFOUND,
+                   "event \"%s\" neither waits for a retry nor is a dead letter%s; `outbox events "
+                   "show %s` shows its state",
+                   id, whose, id);
+}
+
+static void retried_text(struct buf *b, const struct retried *r)
+{
     char n[HUMAN_COUNT];
-    output_addf(b, "%s: retrying now for %s", id,
-                human_count(done.waited + done.dead, "consumer", n));
-    if (done.dead)
-        buf_addf(b, " (a dead letter of %lld)", (long long)done.dead);
+    output_addf(b, "%s: retrying now for %s", r->id,
+                human_count(r->waited + r->dead, "consumer", n));
+    if (r->dead)
+        buf_addf(b, " (a dead letter of %lld)", (long long)r->dead);
     buf_addc(b, '\n');
-    return 0;
 }
 
 /* Tries every event, even after one that cannot be retried, and prints the results even if some
  * failed. Returns the error of the first failure. */
 static int events_retry(struct cli *cli, struct error *err)
 {
-    const struct args *a = &cli->args;
-    struct error why[2]; /* the first failure, and others */
-    int failures = 0;
-    bool ends = false;
-    struct buf b;
-    buf_init(&b, OUTPUT_MAX);
-    if (a->json)
-        buf_addc(&b, '[');
-    for (int i = 0; i < a->n_pos && !ends; i++) {
-        if (retry_one(cli, a->pos[i], &b, &ends, &why[failures > 0]) != 0)
-            failures++;
+    struct retried done[ARGS_MAX];
+    struct error why = {0}; /* of a later failure */
+    size_t n = 0;
+    bool failed = false, ends = false;
+    for (int i = 0; i < cli->args.n_pos && !ends; i++) {
+        if (retry_one(cli, cli->args.pos[i], &done[n], &ends, failed ? &why : err) == 0)
+            n++;
+        else
+            failed = true;
     }
-    if (a->json)
-        buf_adds(&b, "\n]\n");
-    if (output_flush(&b, &why[failures > 0]) != 0)
-        failures++;
-    buf_release(&b);
 
-    if (failures == 0)
-        return 0;
-    *err = why[0];
-    return -1;
+    struct buf b;
+    int r;
+    buf_init(&b, OUTPUT_MAX);
+    for (size_t i = 0; i < n; i++)
+        retried_text(&b, &done[i]);
+    if (cli->args.json)
+        r = output_rows(cli, fields_retried, NULL, done, n, sizeof *done, failed ? &why : err);
+    else
+        r = output_flush(&b, failed ? &why : err);
+    buf_release(&b);
+    return failed ? -1 : r;
 }
 
 static const struct command_json list_json[] = {

@@ -203,7 +203,7 @@ static const struct option_def hwm_options[] = {
     {"consumer", "NAME", NULL,
      "only marks recorded by this consumer; without this option, marks may come from the roles of "
      "other consumers",
-     commands_consumer_name, OWN(hwm_args, consumer)},
+     option_checked, OWN(hwm_args, consumer), .check = store_name_check},
     OPTION_JSON,
     OPTION_END,
 };

@@ -138,14 +138,6 @@ int commands_invalid_option(const char *name, struct error *err)
 
 /* ---- setters ---- */
 
-int commands_consumer_name(void *field, const char *value, const struct option_def *o,
-                           struct error *err)
-{
-    if (store_name_check(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
 int commands_key(void *field, const char *value, const struct option_def *o, struct error *err)
 {
     struct key_arg *key = field;
@@ -216,55 +208,48 @@ const struct option_def commands_consumer[] = {
 
 /* ---- finding an option ---- */
 
-/* The option that a name or a letter stands for. (1) Exactly one of own and shared is set. */
-struct found {
-    const struct option_def *own;    /* of the command: sets a field of struct args */
-    const struct option_def *shared; /* a setting: of [outbox], or of a consumer */
-    bool of_consumer;
+/* What sets an option: a field of struct args, the group of consumer options that --consumer opens,
+ * or a setting. */
+enum target { TO_ARGS, TO_GROUP, TO_CONSUMER, TO_OUTBOX };
+
+struct scope {
+    const struct option_def *table;
+    enum target target;
 };
+#define SCOPES 5
+
+/* Lists the tables of options in the order in which they are searched. Those of consumers are only
+ * for commands that take them. */
+static size_t scopes_of(const struct command *cmd, struct scope out[SCOPES])
+{
+    bool consumers = cmd && cmd->consumers;
+    size_t n = 0;
+    if (cmd && cmd->options)
+        out[n++] = (struct scope){cmd->options, TO_ARGS};
+    if (consumers)
+        out[n++] = (struct scope){commands_consumer, TO_GROUP};
+    out[n++] = (struct scope){commands_global, TO_ARGS};
+    if (consumers)
+        out[n++] = (struct scope){consumer_options, TO_CONSUMER};
+    out[n++] = (struct scope){config_options, TO_OUTBOX};
+    return n;
+}
 
 /* Looks an option up by name or, if name is NULL, by letter. */
-static const struct option_def *find_own(const struct option_def *table, const char *name,
-                                         char letter)
+static const struct option_def *find_option(const struct command *cmd, const char *name,
+                                            char letter, enum target *ret)
 {
-    if (!table)
-        return NULL;
-    if (name)
-        return option_find(table, name);
-
-    for (const struct option_def *o = table; o->name; o++)
-        if (o->letter == letter)
-            return o;
+    struct scope scopes[SCOPES];
+    size_t n = scopes_of(cmd, scopes);
+    for (size_t i = 0; i < n; i++) {
+        *ret = scopes[i].target;
+        for (const struct option_def *o = scopes[i].table; o->name; o++) {
+            bool found = name ? strcmp(o->name, name) == 0 : o->letter == letter;
+            if (found)
+                return o;
+        }
+    }
     return NULL;
-}
-
-static bool takes_consumers(const struct command *cmd)
-{
-    return cmd && cmd->consumers;
-}
-
-/* Looks an option up: first those of the command, then --consumer, the global ones, the settings.
- * Those of consumers are only for commands that take them. */
-static bool find_option(const struct command *cmd, const char *name, char letter, struct found *ret)
-{
-    *ret = (struct found){0};
-    if (cmd)
-        ret->own = find_own(cmd->options, name, letter);
-    if (!ret->own && takes_consumers(cmd))
-        ret->own = find_own(commands_consumer, name, letter);
-    if (!ret->own)
-        ret->own = find_own(commands_global, name, letter);
-    if (ret->own)
-        return true;
-    if (!name)
-        return false; /* settings have no letters */
-
-    if (takes_consumers(cmd))
-        ret->shared = option_find(consumer_options, name);
-    ret->of_consumer = ret->shared != NULL;
-    if (!ret->shared)
-        ret->shared = option_find(config_options, name);
-    return ret->shared != NULL;
 }
 
 void commands_option_names(const struct option_def *table, const char *names[OPTIONS_NAMES])
@@ -280,14 +265,10 @@ void commands_option_names(const struct option_def *table, const char *names[OPT
 static int unknown_option(const struct cli *cli, const char *name, struct error *err)
 {
     const char *names[OPTIONS_NAMES] = {NULL};
-    commands_option_names(commands_global, names);
-    if (cli->cmd)
-        commands_option_names(cli->cmd->options, names);
-    if (takes_consumers(cli->cmd)) {
-        commands_option_names(commands_consumer, names);
-        commands_option_names(consumer_options, names);
-    }
-    commands_option_names(config_options, names);
+    struct scope scopes[SCOPES];
+    size_t n = scopes_of(cli->cmd, scopes);
+    for (size_t i = 0; i < n; i++)
+        commands_option_names(scopes[i].table, names);
 
     char hint[TEXT_HINT], others[100] = "write the options of a command after it: see outbox help";
     if (cli->cmd)
@@ -313,88 +294,62 @@ static int from_environment(const struct option_def *table, struct args *a, stru
     return 0;
 }
 
-/* Adds a setting to the config, or sets the field of a command's own option. A secret is then
- * masked in argv, which a program may overwrite; the config has its own copy. */
-static int apply_value(struct parser *p, const struct found *f, const char *value,
-                       struct error *err)
+/* Takes an option and its value: the text after '=', else the next argument; a switch gets "yes". A
+ * secret in a setting is then masked in argv, which a program may overwrite; the config has its own
+ * copy. */
+static int take_option(struct parser *p, const struct option_def *o, enum target target,
+                       const char *value, struct error *err)
 {
     struct config *config = &p->cli->config;
-    if (f->shared) {
-        const char *consumer = f->of_consumer ? p->consumer : NULL;
-        if (config_flag(config, consumer, f->shared, value, err) != 0)
+    bool missing = !value && o->arg && p->i + 1 >= p->argc;
+    if (missing)
+        return commands_usage(err, "--%s needs a value: --%s %s", o->name, o->name, o->arg);
+    if (!value)
+        value = o->arg ? p->argv[++p->i] : "yes";
+
+    switch (target) {
+    case TO_GROUP: p->consumer = value; return config_flag_consumer(config, value, err);
+    case TO_CONSUMER:
+    case TO_OUTBOX:
+        if (config_flag(config, target == TO_CONSUMER ? p->consumer : NULL, o, value, err) != 0)
             return -1;
         config_hide((char *)(uintptr_t)value);
         return 0;
-    }
-    if (f->own == commands_consumer) {
-        if (config_flag_consumer(config, value, err) != 0)
-            return -1;
-        p->consumer = value;
+    default:
+        if (option_apply(o, &p->cli->args, value, err) != 0)
+            return commands_invalid_option(o->name, err);
         return 0;
     }
-    if (option_apply(f->own, &p->cli->args, value, err) != 0)
-        return commands_invalid_option(f->own->name, err);
-    return 0;
-}
-
-/* Completes *value: the text after '=', else the next argument. A switch gets "yes". */
-static int take_value(struct parser *p, const struct found *f, const char **value,
-                      struct error *err)
-{
-    const struct option_def *def = f->shared ? f->shared : f->own;
-    if (*value)
-        return 0;
-    if (!def->arg) {
-        *value = "yes";
-        return 0;
-    }
-
-    if (p->i + 1 >= p->argc)
-        return commands_usage(err, "--%s needs a value: --%s %s", def->name, def->name, def->arg);
-    *value = p->argv[++p->i];
-    return 0;
 }
 
 /* Reads --name, --name VALUE and --name=VALUE. */
 static int long_option(struct parser *p, const char *arg, struct error *err)
 {
-    char name[64];
-    struct found f;
-    const char *value = NULL;
+    char name[64]; /* no option has a longer name */
+    enum target target;
     size_t n = strcspn(arg, "=");
-    if (arg[n])
-        value = arg + n + 1;
-
+    const struct option_def *o = NULL;
     snprintf(name, sizeof(name), "%.*s", (int)n, arg);
-    /* No option has a name that long. */
-    bool known = n < sizeof(name) && find_option(p->cli->cmd, name, 0, &f);
-    if (!known)
+    if (n < sizeof(name))
+        o = find_option(p->cli->cmd, name, 0, &target);
+    if (!o)
         return unknown_option(p->cli, name, err);
-    if (take_value(p, &f, &value, err) != 0)
-        return -1;
-    return apply_value(p, &f, value, err);
+    return take_option(p, o, target, arg[n] ? arg + n + 1 : NULL, err);
 }
 
 /* Reads -c FILE, -cFILE and -h. */
 static int short_option(struct parser *p, const char *arg, struct error *err)
 {
-    struct found f;
-    const char *value = NULL;
-    if (!find_option(p->cli->cmd, NULL, arg[0], &f)) {
-        return commands_usage(
-            err,
-            "unknown option -%s; the short options are -c FILE and -h, all others "
-            "have long names: see outbox help",
-            arg);
-    }
-
-    if (arg[1] && !f.own->arg)
+    enum target target;
+    const struct option_def *o = find_option(p->cli->cmd, NULL, arg[0], &target);
+    if (!o)
+        return commands_usage(err,
+                              "unknown option -%s; the short options are -c FILE and -h, all "
+                              "others have long names: see outbox help",
+                              arg);
+    if (arg[1] && !o->arg)
         return commands_usage(err, "unknown option -%s", arg);
-    if (arg[1])
-        value = arg + 1;
-    if (take_value(p, &f, &value, err) != 0)
-        return -1;
-    return apply_value(p, &f, value, err);
+    return take_option(p, o, target, arg[1] ? arg + 1 : NULL, err);
 }
 
 /* Sets the defaults of a command's options, then the values of the environment. An error there is

@@ -16,35 +16,10 @@
 
 #define PAYLOAD_LIMIT (INT64_C(64) * 1024 * 1024) /* limit of the stores' tables */
 
-static int set_store(void *field, const char *value, const struct option_def *o, struct error *err)
-{
-    if (store_url_check(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-static int set_listen(void *field, const char *value, const struct option_def *o, struct error *err)
+static int check_listen(const char *value, struct error *err)
 {
     struct admin_address a;
-    if (admin_address_parse(value, &a, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-static int set_listen_token_env(void *field, const char *value, const struct option_def *o,
-                                struct error *err)
-{
-    if (access_token_variable(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
-}
-
-static int set_listen_hosts(void *field, const char *value, const struct option_def *o,
-                            struct error *err)
-{
-    if (access_hosts_check(value, err) != 0)
-        return -1;
-    return option_text(field, value, o, err);
+    return admin_address_parse(value, &a, err);
 }
 
 /* Accepts modes that let the owner connect and have no execute bits. */
@@ -77,7 +52,7 @@ const struct option_def config_options[] = {
     {"store", "URL", NULL,
      "database that holds the outbox: postgres://USER@HOST/DB, mariadb://USER@HOST/DB or "
      "sqlite:PATH",
-     set_store, AT(store)},
+     option_checked, AT(store), .check = store_url_check},
     {"busy-timeout", "DURATION", "5s", "how long to wait for a locked SQLite database", option_span,
      AT(busy_ms), .min = 1},
     {"max-payload", "SIZE", "1MiB", "maximum size of a payload, at most 64MiB", option_size,
@@ -94,15 +69,16 @@ const struct option_def config_options[] = {
      .names = color_names},
     SUPERVISOR_OPTIONS(AT),
     {"listen", "ADDRESS:PORT|unix:PATH", NULL,
-     "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025", set_listen, AT(listen)},
+     "serve /metrics, /livez and /readyz here, such as 127.0.0.1:8025", option_checked, AT(listen),
+     .check = check_listen},
     {"listen-token-file", "FILE", NULL,
      "file with the bearer token to require; without one, other machines can only read /livez and "
      "/readyz",
      option_name, AT(listen_token_file)},
-    {"listen-token-env", "NAME", NULL, "environment variable with that token", set_listen_token_env,
-     AT(listen_token_env)},
+    {"listen-token-env", "NAME", NULL, "environment variable with that token", option_checked,
+     AT(listen_token_env), .check = access_token_variable},
     {"listen-hosts", "LIST", NULL, "further host names to accept in the Host header; * accepts any",
-     set_listen_hosts, AT(listen_hosts)},
+     option_checked, AT(listen_hosts), .check = access_hosts_check},
     {"listen-mode", "MODE", "0660", "permissions of the socket unix:PATH", set_listen_mode,
      AT(listen_mode)},
     {"stuck-after", "DURATION", "60s",

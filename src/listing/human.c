@@ -36,12 +36,6 @@ const char *human_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE])
     return out;
 }
 
-const char *human_int(int64_t n, char out[HUMAN_INT])
-{
-    snprintf(out, HUMAN_INT, "%lld", (long long)n);
-    return out;
-}
-
 const char *human_count(int64_t n, const char *noun, char out[HUMAN_COUNT])
 {
     snprintf(out, HUMAN_COUNT, "%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");

@@ -383,8 +383,7 @@ int listing_start(struct listing *l, const struct listing_form *form, struct err
     *l = (struct listing){.form = *form};
     if (form->json) {
         buf_init(&l->b, LISTING_MAX);
-        if (!form->lines)
-            buf_addc(&l->b, '[');
+        buf_addc(&l->b, '[');
         return 0;
     }
 
@@ -405,11 +404,8 @@ int listing_remark(struct listing *l, const struct listing_field *fields, const 
 {
     if (l->failed.code)
         return -1;
-    if (!l->form.lines)
-        buf_adds(&l->b, l->n ? ",\n" : "\n");
+    buf_adds(&l->b, l->n ? ",\n" : "\n");
     listing_object(&l->b, fields, row);
-    if (l->form.lines)
-        buf_addc(&l->b, '\n');
     l->n++;
     return listing_flush(&l->b, l->form.out, &l->failed);
 }
@@ -441,8 +437,7 @@ int listing_end(struct listing *l, int r, struct error *err)
     if (r == 0 && l->tb && !scols_table_is_empty(l->tb))
         r = table_error(scols_print_table(l->tb), err);
     if (r == 0 && !l->tb) {
-        if (!l->form.lines)
-            buf_adds(&l->b, l->n ? "\n]\n" : "]\n");
+        buf_adds(&l->b, l->n ? "\n]\n" : "]\n");
         r = listing_flush(&l->b, l->form.out, err);
     }
     if (l->tb)

@@ -91,7 +91,6 @@ struct listing_form {
     const char *columns;
     FILE *out;
     bool json;
-    bool lines; /* with json: one object per line instead of an array */
     bool color;
 };
 
@@ -141,8 +140,6 @@ void listing_document(const struct listing_field *fields, listing_visit *visit, 
 const char *human_age(int64_t ms, char out[HUMAN_AGE]);
 /* human_time writes a time in RFC 3339, or "" for 0. */
 const char *human_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
-#define HUMAN_INT 24
-const char *human_int(int64_t n, char out[HUMAN_INT]);
 #define HUMAN_COUNT 64
 /* human_count writes a number and its noun, in the plural unless n is 1. */
 const char *human_count(int64_t n, const char *noun, char out[HUMAN_COUNT]);
