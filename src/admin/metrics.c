@@ -3,6 +3,7 @@
 #include "admin/metrics.h"
 
 #include <dirent.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +14,6 @@
 #include "base/json.h"
 
 /* ---- the format ---- */
-
-/* A label of a series. */
-struct label {
-    const char *name, *value;
-};
 
 /* Appends the value of a label. Types are untrusted input: if a type is not UTF-8, its bytes beyond
  * ASCII become question marks. */
@@ -37,25 +33,33 @@ static void add_escaped(struct buf *b, const char *value)
     }
 }
 
-/* Appends `name{label="value",...} `; the number follows. labels end with name == NULL, and may be
- * NULL. */
-static void add_series(struct buf *b, const char *name, const char *suffix,
-                       const struct label *labels)
+/* Appends `name{label="value",...} `, of pairs that end with NULL; the number follows. */
+static void add_series(struct buf *b, const char *name, ...) __attribute__((sentinel));
+static void add_series(struct buf *b, const char *name, ...)
 {
+    const char *label, *before = "{";
+    va_list ap;
     buf_adds(b, name);
-    buf_adds(b, suffix);
-    if (labels) {
-        buf_addc(b, '{');
-        for (size_t i = 0; labels[i].name; i++) {
-            if (i > 0)
-                buf_addc(b, ',');
-            buf_addf(b, "%s=\"", labels[i].name);
-            add_escaped(b, labels[i].value);
-            buf_addc(b, '"');
-        }
-        buf_addc(b, '}');
+    va_start(ap, name);
+    while ((label = va_arg(ap, const char *))) {
+        buf_addf(b, "%s%s=\"", before, label);
+        add_escaped(b, va_arg(ap, const char *));
+        buf_addc(b, '"');
+        before = ",";
     }
-    buf_addc(b, ' ');
+    va_end(ap);
+    buf_adds(b, *before == ',' ? "} " : " ");
+}
+
+static void add_int(struct buf *b, int64_t value)
+{
+    buf_addi64(b, value);
+    buf_addc(b, '\n');
+}
+
+static void add_double(struct buf *b, double value)
+{
+    buf_addf(b, "%.15g\n", value);
 }
 
 /* How a value is stored, and written. */
@@ -93,30 +97,16 @@ static double seconds_since(const struct metrics_consumer *c, int64_t wall_ms)
     return (double)ms / 1e3;
 }
 
-static void add_int(struct buf *b, const char *name, const struct label *labels, int64_t value)
-{
-    add_series(b, name, "", labels);
-    buf_addi64(b, value);
-    buf_addc(b, '\n');
-}
-
-static void add_double(struct buf *b, const char *name, const char *suffix,
-                       const struct label *labels, double value)
-{
-    add_series(b, name, suffix, labels);
-    buf_addf(b, "%.15g\n", value);
-}
-
 /* Appends the value that is f->at bytes into `from`. c may be NULL if it is not an age. */
-static void add_value(struct buf *b, const struct family *f, const struct label *labels,
-                      const void *from, const struct metrics_consumer *c)
+static void add_value(struct buf *b, const struct family *f, const void *from,
+                      const struct metrics_consumer *c)
 {
     const void *p = (const char *)from + f->at;
     switch (f->form) {
-    case AS_INT: add_int(b, f->name, labels, *(const int64_t *)p); break;
-    case AS_SIZE: add_int(b, f->name, labels, (int64_t) * (const size_t *)p); break;
-    case AS_BOOL: add_int(b, f->name, labels, *(const bool *)p); break;
-    case AS_AGE: add_double(b, f->name, "", labels, seconds_since(c, *(const int64_t *)p)); break;
+    case AS_INT: add_int(b, *(const int64_t *)p); break;
+    case AS_SIZE: add_int(b, (int64_t) * (const size_t *)p); break;
+    case AS_BOOL: add_int(b, *(const bool *)p); break;
+    case AS_AGE: add_double(b, seconds_since(c, *(const int64_t *)p)); break;
     }
 }
 
@@ -124,19 +114,23 @@ static void add_value(struct buf *b, const struct family *f, const struct label 
 
 static void build_info(struct buf *b, const struct family *f, const struct metrics *m)
 {
-    add_int(b, f->name,
-            (struct label[]){{"version", OUTBOX_VERSION}, {"store", m->store}, {NULL, NULL}}, 1);
+    add_series(b, f->name, "version", OUTBOX_VERSION, "store", m->store, NULL);
+    add_int(b, 1);
 }
 
 static void of_relay(struct buf *b, const struct family *f, const struct metrics *m)
 {
-    add_value(b, f, NULL, m, NULL);
+    add_series(b, f->name, NULL);
+    add_value(b, f, m, NULL);
 }
 
 static void reloads(struct buf *b, const struct family *f, const struct metrics *m)
 {
-    add_int(b, f->name, (struct label[]){{"result", "ok"}, {NULL, NULL}}, m->reloads[0]);
-    add_int(b, f->name, (struct label[]){{"result", "error"}, {NULL, NULL}}, m->reloads[1]);
+    static const char *const results[] = {"ok", "error"};
+    for (size_t i = 0; i < 2; i++) {
+        add_series(b, f->name, "result", results[i], NULL);
+        add_int(b, m->reloads[i]);
+    }
 }
 
 /* Every status has a series from the start, so that a rate is right from the first refusal on. */
@@ -147,7 +141,8 @@ static void refused(struct buf *b, const struct family *f, const struct metrics 
     for (size_t i = 0; i < METRICS_REFUSALS; i++) {
         char status[12];
         snprintf(status, sizeof status, "%u", metrics_refusals[i]);
-        add_int(b, f->name, (struct label[]){{"status", status}, {NULL, NULL}}, m->refused[i]);
+        add_series(b, f->name, "status", status, NULL);
+        add_int(b, m->refused[i]);
     }
 }
 
@@ -155,20 +150,16 @@ static void of_mark(struct buf *b, const struct family *f, const struct metrics 
 {
     for (size_t i = 0; i < m->n_marks; i++) {
         const struct metrics_mark *k = &m->mark[i];
-        struct label labels[] = {{"consumer", k->consumer}, {"stream", k->stream}, {NULL, NULL}};
-        add_value(b, f, labels, k, NULL);
+        add_series(b, f->name, "consumer", k->consumer, "stream", k->stream, NULL);
+        add_value(b, f, k, NULL);
     }
 }
 
 /* ---- consumers ---- */
 
-/* EACH loops over the consumers. LABELS are the labels of a consumer; LABELS2 adds one more. */
 #define EACH(m, c) \
     for (const struct metrics_consumer *c = (m)->consumer; c < (m)->consumer + (m)->n_consumers; \
          c++)
-#define LABELS(c) ((struct label[]){{"consumer", (c)->view.consumer}, {NULL, NULL}})
-#define LABELS2(c, name, value) \
-    ((struct label[]){{"consumer", (c)->view.consumer}, {name, value}, {NULL, NULL}})
 
 static bool applies(enum when when, const struct metrics_consumer *c)
 {
@@ -186,10 +177,11 @@ static void of_consumer(struct buf *b, const struct family *f, const struct metr
     {
         if (!applies(f->when, c))
             continue;
+        add_series(b, f->name, "consumer", c->view.consumer, NULL);
         if (f->value)
-            add_double(b, f->name, "", LABELS(c), f->value(m, c));
+            add_double(b, f->value(m, c));
         else
-            add_value(b, f, LABELS(c), c, c);
+            add_value(b, f, c, c);
     }
 }
 
@@ -224,23 +216,28 @@ static double confirm_lag(const struct metrics *m, const struct metrics_consumer
 /* Appends the buckets, which are cumulative in the text format, then sum and count. */
 static void of_histogram(struct buf *b, const struct family *f, const struct metrics *m)
 {
+    char bucket[64], sum[64], count[64], bound[32];
+    snprintf(bucket, sizeof bucket, "%s_bucket", f->name);
+    snprintf(sum, sizeof sum, "%s_sum", f->name);
+    snprintf(count, sizeof count, "%s_count", f->name);
     EACH(m, c)
     {
         const struct histogram *h = (const void *)((const char *)&c->view.stats.meter + f->at);
-        char bound[32] = "+Inf";
+        const char *consumer = c->view.consumer;
         int64_t n = 0;
-        for (size_t i = 0; i <= METER_BUCKETS; i++) {
+        for (size_t i = 0; i < METER_BUCKETS; i++) {
             n += h->bucket[i];
-            if (i < METER_BUCKETS)
-                snprintf(bound, sizeof bound, "%.15g", (double)f->bounds[i] / 1e9);
-            else
-                snprintf(bound, sizeof bound, "+Inf");
-            add_series(b, f->name, "_bucket", LABELS2(c, "le", bound));
-            buf_addf(b, "%lld\n", (long long)n);
+            snprintf(bound, sizeof bound, "%.15g", (double)f->bounds[i] / 1e9);
+            add_series(b, bucket, "consumer", consumer, "le", bound, NULL);
+            add_int(b, n);
         }
-        add_double(b, f->name, "_sum", LABELS(c), (double)h->sum_ns / 1e9);
-        add_series(b, f->name, "_count", LABELS(c));
-        buf_addf(b, "%lld\n", (long long)n);
+        n += h->bucket[METER_BUCKETS];
+        add_series(b, bucket, "consumer", consumer, "le", "+Inf", NULL);
+        add_int(b, n);
+        add_series(b, sum, "consumer", consumer, NULL);
+        add_double(b, (double)h->sum_ns / 1e9);
+        add_series(b, count, "consumer", consumer, NULL);
+        add_int(b, n);
     }
 }
 
@@ -265,11 +262,9 @@ static void renewals(struct buf *b, const struct family *f, const struct metrics
         };
         size_t n = c->view.leased ? sizeof counts / sizeof *counts : RENEWALS;
         for (size_t i = 0; i < n; i++) {
-            struct label labels[] = {{"consumer", c->view.consumer},
-                                     {"kind", counts[i].kind},
-                                     {"result", counts[i].result},
-                                     {NULL, NULL}};
-            add_int(b, f->name, labels, counts[i].n);
+            add_series(b, f->name, "consumer", c->view.consumer, "kind", counts[i].kind, "result",
+                       counts[i].result, NULL);
+            add_int(b, counts[i].n);
         }
     }
 }
@@ -281,12 +276,9 @@ static void broker_info(struct buf *b, const struct family *f, const struct metr
         const struct sink_broker *k = &c->view.broker;
         if (!k->kind)
             continue;
-        struct label labels[] = {{"consumer", c->view.consumer},
-                                 {"kind", k->kind},
-                                 {"broker", k->broker},
-                                 {"leader", k->leader},
-                                 {NULL, NULL}};
-        add_int(b, f->name, labels, 1);
+        add_series(b, f->name, "consumer", c->view.consumer, "kind", k->kind, "broker", k->broker,
+                   "leader", k->leader, NULL);
+        add_int(b, 1);
     }
 }
 
@@ -305,14 +297,14 @@ static void of_type(struct buf *b, const struct family *f, const struct metrics 
             const char *topic = i < METER_TYPES ? t->type[i].name : "other";
             if (i >= t->n_types && i < METER_TYPES)
                 continue;
-            if (!f->reasons)
-                add_int(b, f->name, LABELS2(c, "topic", topic), *n);
+            if (!f->reasons) {
+                add_series(b, f->name, "consumer", c->view.consumer, "topic", topic, NULL);
+                add_int(b, *n);
+            }
             for (size_t k = 0; f->reasons && f->reasons[k]; k++) {
-                struct label labels[] = {{"consumer", c->view.consumer},
-                                         {"topic", topic},
-                                         {"reason", f->reasons[k]},
-                                         {NULL, NULL}};
-                add_int(b, f->name, labels, n[k]);
+                add_series(b, f->name, "consumer", c->view.consumer, "topic", topic, "reason",
+                           f->reasons[k], NULL);
+                add_int(b, n[k]);
             }
         }
     }
@@ -380,9 +372,12 @@ static void of_waiting(struct buf *b, const struct family *f, const struct metri
         if (!c->has_gauge)
             continue;
         types_of(c, &t);
-        for (size_t i = 0; i <= METER_TYPES; i++)
-            if (t.type[i].name)
-                add_value(b, f, LABELS2(c, "topic", t.type[i].name), &t.type[i], c);
+        for (size_t i = 0; i <= METER_TYPES; i++) {
+            if (!t.type[i].name)
+                continue;
+            add_series(b, f->name, "consumer", c->view.consumer, "topic", t.type[i].name, NULL);
+            add_value(b, f, &t.type[i], c);
+        }
     }
 }
 
@@ -547,7 +542,8 @@ static void add_sample(struct buf *b, const char *name, const char *type, const 
                        double value)
 {
     add_head(b, name, type, help);
-    add_double(b, name, "", NULL, value);
+    add_series(b, name, NULL);
+    add_double(b, value);
 }
 
 static void add_process(struct buf *b)

@@ -51,36 +51,26 @@ static size_t n_options(void)
 static const char *given_in(const struct config *config, const char *name, size_t option)
 {
     const struct given *g = config_get(config, name, &consumer_options[option]);
-    if (!g)
-        return NULL;
-    return g->value;
-}
-
-static void forget_settings(struct relay_consumer *c)
-{
-    for (size_t i = 0; c->values && i < n_options(); i++)
-        free(c->values[i]);
-    free(c->values);
-    free(c->name);
-    *c = (struct relay_consumer){0};
+    return g ? g->value : NULL;
 }
 
 static int note_settings(struct relay_consumer *c, const struct config *config, const char *name,
                          struct error *err)
 {
-    *c = (struct relay_consumer){.name = strdup(name),
-                                 .values = calloc(n_options(), sizeof(char *))};
+    *c = (struct relay_consumer){0};
+    arena_init(&c->arena, 0);
+    c->name = arena_bytes(&c->arena, name, strlen(name));
+    c->values = arena_zalloc(&c->arena, n_options(), sizeof *c->values);
     bool copied = c->name && c->values;
     for (size_t i = 0; copied && i < n_options(); i++) {
         const char *value = given_in(config, name, i);
-        if (value) {
-            c->values[i] = strdup(value);
-            copied = c->values[i] != NULL;
-        }
+        if (value)
+            c->values[i] = arena_bytes(&c->arena, value, strlen(value));
+        copied = !value || c->values[i];
     }
     if (copied)
         return 0;
-    forget_settings(c);
+    arena_release(&c->arena);
     return err_nomem(err);
 }
 
@@ -115,7 +105,7 @@ int relay_consumer_add(struct relay *r, const struct config *config, const char 
 
 static void drop_consumer(struct relay *r, size_t i)
 {
-    forget_settings(&r->consumer[i]);
+    arena_release(&r->consumer[i].arena);
     r->n_consumers--;
     for (; i < r->n_consumers; i++)
         r->consumer[i] = r->consumer[i + 1];
@@ -235,18 +225,15 @@ static int start_consumer(struct relay *r, struct relay_consumer *c, bool strict
 
 static void remove_unwanted(struct relay *r, const struct config *config, struct changes *did)
 {
-    size_t i = 0, n;
+    size_t n;
     const struct named *names = config_consumers(config, &n);
-    while (i < r->n_consumers) {
+    for (size_t i = r->n_consumers; i-- > 0;) {
         struct relay_consumer *c = &r->consumer[i];
         size_t at = 0;
         while (at < n && strcmp(names[at].name, c->name) != 0)
             at++;
-        bool wanted = at < n;
-        if (wanted) {
-            i++;
+        if (at < n)
             continue;
-        }
         stop_consumer(c);
         relay_log(r, LOG_INFO_, c->name,
                   "stopped: no longer in the config; the store keeps its position and its events "
@@ -269,10 +256,10 @@ static int restart_consumer(struct relay *r, struct relay_consumer *c, const str
 
     stop_consumer(c);
     if (start_consumer(r, &next, worked, err) != 0) {
-        forget_settings(&next);
+        arena_release(&next.arena);
         return -1;
     }
-    forget_settings(c);
+    arena_release(&c->arena);
     *c = next;
     return 0;
 }

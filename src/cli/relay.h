@@ -13,8 +13,8 @@
 /* A running consumer and the settings it was started with. (1) values[i] belongs to
  * consumer_options[i]; NULL stands for the default. */
 struct relay_consumer {
-    char *name;
-    char **values;
+    struct arena arena; /* of the name and the values */
+    const char *name, **values;
     outbox_consumer *c;
 };
 
