@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/ipnet.h"
 #include "base/place.h"
 #include "base/text.h"
 
@@ -33,36 +34,27 @@ static int refuse_address(const char *text, struct error *err)
                    text);
 }
 
-static bool parse_v4(const char *host, uint16_t port, struct admin_address *ret)
-{
-    *ret = (struct admin_address){.at.v4 = {.sin_family = AF_INET, .sin_port = htons(port)},
-                                  .size = sizeof ret->at.v4};
-    return inet_pton(AF_INET, host, &ret->at.v4.sin_addr) == 1;
-}
-
-static bool parse_v6(const char *host, uint16_t port, struct admin_address *ret)
-{
-    *ret = (struct admin_address){.at.v6 = {.sin6_family = AF_INET6, .sin6_port = htons(port)},
-                                  .size = sizeof ret->at.v6};
-    return inet_pton(AF_INET6, host, &ret->at.v6.sin6_addr) == 1;
-}
-
 /* Reads 127.0.0.1, localhost or [::1], of n bytes. */
 static bool parse_host(const char *text, size_t n, uint16_t port, struct admin_address *ret)
 {
     char host[ADMIN_ADDRESS];
+    struct sockaddr_storage sa;
     if (n == 0 || n >= sizeof host)
         return false;
-    memcpy(host, text, n);
-    host[n] = '\0';
+    bool brackets = text[0] == '[' && text[n - 1] == ']';
+    snprintf(host, sizeof host, "%.*s", (int)(brackets ? n - 2 : n), text + brackets);
+    if (strcmp(host, "localhost") == 0 && !brackets)
+        snprintf(host, sizeof host, "127.0.0.1");
+    if (!ipnet_of_text(host, &sa) || (sa.ss_family == AF_INET6) != brackets)
+        return false;
 
-    if (strcmp(host, "localhost") == 0)
-        return parse_v4("127.0.0.1", port, ret);
-    if (host[0] == '[' && host[n - 1] == ']') {
-        host[n - 1] = '\0';
-        return parse_v6(host + 1, port, ret);
-    }
-    return parse_v4(host, port, ret);
+    *ret = (struct admin_address){.size = brackets ? sizeof ret->at.v6 : sizeof ret->at.v4};
+    memcpy(&ret->at, &sa, ret->size);
+    if (brackets)
+        ret->at.v6.sin6_port = htons(port);
+    else
+        ret->at.v4.sin_port = htons(port);
+    return true;
 }
 
 int admin_address_parse(const char *text, struct admin_address *ret, struct error *err)
@@ -265,17 +257,16 @@ void connections_url(int fd, char out[ADMIN_ADDRESS])
     struct admin_address a = {.size = sizeof a.at};
     char host[INET6_ADDRSTRLEN] = "";
     getsockname(fd, &a.at.any, &a.size);
-    if (a.at.any.sa_family == AF_UNIX) {
-        snprintf(out, ADMIN_ADDRESS, "unix:%s", a.at.un.sun_path);
-        return;
-    }
-    if (a.at.any.sa_family == AF_INET6) {
+    switch (a.at.any.sa_family) {
+    case AF_UNIX: snprintf(out, ADMIN_ADDRESS, "unix:%s", a.at.un.sun_path); break;
+    case AF_INET6:
         inet_ntop(AF_INET6, &a.at.v6.sin6_addr, host, sizeof host);
         snprintf(out, ADMIN_ADDRESS, "http://[%s]:%d", host, ntohs(a.at.v6.sin6_port));
-        return;
+        break;
+    default:
+        inet_ntop(AF_INET, &a.at.v4.sin_addr, host, sizeof host);
+        snprintf(out, ADMIN_ADDRESS, "http://%s:%d", host, ntohs(a.at.v4.sin_port));
     }
-    inet_ntop(AF_INET, &a.at.v4.sin_addr, host, sizeof host);
-    snprintf(out, ADMIN_ADDRESS, "http://%s:%d", host, ntohs(a.at.v4.sin_port));
 }
 
 /* ---- connections ---- */

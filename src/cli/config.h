@@ -173,6 +173,17 @@ const char *config_where_named(const struct config *c, const char *consumer);
     "other machines may reach it, and no token is set: only /livez and /readyz are served; set " \
     "listen-token-file, or listen on 127.0.0.1 or unix:PATH"
 
+/* One check of the settings. */
+struct config_checking {
+    const struct config *c;
+    bool connect;
+    config_visit *visit;
+    void *ctx;
+};
+/* config_tell passes a problem, or a warning, with a formatted text to visit. */
+void config_tell(const struct config_checking *k, bool warning, const char *where, const char *fmt,
+                 ...) __attribute__((format(printf, 4, 5)));
+
 /* config_try_sink opens the sink of a consumer and, with `connect`, waits for an answer from its
  * peer. If it was opened, *ret is the state of its broker; ret may be NULL. */
 int config_try_sink(const struct consumer *c, bool connect, struct sink_broker *ret,
