@@ -594,8 +594,7 @@ static int keep_mark(void *ctx, const char *consumer, const struct hwm *h, int64
     return m->n_marks == METRICS_MARKS;
 }
 
-int metrics_scrape(struct metrics *m, const struct admin_config *cfg, struct store *st,
-                   struct error *err)
+int metrics_scrape(struct metrics *m, struct admin_config *cfg, struct store *st, struct error *err)
 {
     struct worker_view *v = NULL;
     size_t n = 0;

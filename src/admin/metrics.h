@@ -42,7 +42,7 @@ struct metrics {
 
 /* metrics_scrape asks the relay and, unless st is NULL, the store. The caller releases *m after
  * success. */
-int metrics_scrape(struct metrics *m, const struct admin_config *cfg, struct store *st,
+int metrics_scrape(struct metrics *m, struct admin_config *cfg, struct store *st,
                    struct error *err);
 void metrics_release(struct metrics *m);
 /* metrics_add appends the whole page, with the metrics of this process. */

@@ -116,27 +116,17 @@ static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct erro
 
 /* ---- starting ---- */
 
-/* Copies an error of the public API, which has the same layout. Returns -1. */
-static int api_error(struct error *err, const outbox_error *e)
-{
-    _Static_assert(sizeof(struct error) == sizeof(outbox_error), "one layout");
-    memcpy(err, e, sizeof(*err));
-    return -1;
-}
-
 /* Passes on the settings of [outbox] that the library takes by name. A bad value in a flag is a
  * usage error. */
 static int set_relay_options(const struct cli *cli, outbox *ob, struct error *err)
 {
     static const char *const names[] = {"drain-deadline",  "sweep",       "retention",
                                         "inbox-retention", "connections", "memory"};
-    outbox_error e;
     for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
         const struct option_def *o = option_find(config_options, names[i]);
         const struct given *g = config_get(&cli->config, NULL, o);
-        if (outbox_set(ob, o->name, g ? g->value : o->def, &e) == 0)
+        if (outbox_set(ob, o->name, g ? g->value : o->def, relay_error(err)) == 0)
             continue;
-        api_error(err, &e);
         bool from_flag = g && g->origin == ORIGIN_FLAG;
         if (from_flag && err->code == ERR_CONFIG)
             err->code = CLI_USAGE;
@@ -201,9 +191,7 @@ static int run_waiting(struct relay *r, struct error *err)
 {
     int flags = r->drain ? OUTBOX_UNTIL_THROUGH : 0;
     int64_t pause = 0;
-    outbox_error e;
-    while (outbox_run(r->ob, flags, &e) != 0) {
-        api_error(err, &e);
+    while (outbox_run(r->ob, flags, relay_error(err)) != 0) {
         if (!waits_for_store(r, err))
             return -1;
         if (!wait_for_store(r, &pause, err))
@@ -255,18 +243,16 @@ static int open_outbox(struct relay *r, struct error *err)
 {
     const struct settings *s = &r->cli->settings;
     outbox_options opt = OUTBOX_OPTIONS_INIT;
-    outbox_error e;
     opt.busy_ms = s->busy_ms;
     opt.payload_max = s->payload_max;
     opt.log = logger_write;
     opt.log_about = logger_write_about;
     opt.log_ctx = &r->logger;
     opt.log_level = s->log_level;
-    if (outbox_open(s->store, &opt, &r->ob, &e) != 0)
-        return api_error(err, &e);
+    if (outbox_open(s->store, &opt, &r->ob, relay_error(err)) != 0)
+        return -1;
     manage_hooks(r->ob, relay_started, relay_reload, r);
     atomic_store(&r->admin_cfg.ob, r->ob);
-    admin_attach(r->admin, r->ob);
     atomic_store(&r->open, true);
     return 0;
 }
@@ -277,9 +263,7 @@ static int start_watching(struct relay *r, struct error *err)
     const struct settings *s = &r->cli->settings;
     r->admin_cfg.store = store_kind(s->store)->scheme;
     r->admin_cfg.patience_ms = s->stuck_ms;
-    r->admin_cfg.reloads = r->reloads;
     r->admin_cfg.wake_fd = r->wake_fd;
-    r->admin_cfg.wait = &r->wait;
     r->admin_cfg.hosts = s->listen_hosts;
     r->admin_cfg.socket_mode = (mode_t)s->listen_mode;
     if (start_server(r, err) != 0)
@@ -340,7 +324,7 @@ static int relay_run(struct cli *cli, struct error *err)
     if (cli->settings.log_level == LOG_DEBUG_)
         hold_ms = 0;
     atomic_init(&r.log_level, cli->settings.log_level);
-    pthread_mutex_init(&r.wait.lock, NULL);
+    pthread_mutex_init(&r.admin_cfg.lock, NULL);
     notify_init(&r.notify);
     logger_init(&r.logger, (enum log_format)cli->settings.log_format, hold_ms, r.wake_fd);
 
@@ -354,7 +338,7 @@ static int relay_run(struct cli *cli, struct error *err)
     logger_flush(&r.logger);
     logger_release(&r.logger);
     notify_release(&r.notify);
-    pthread_mutex_destroy(&r.wait.lock);
+    pthread_mutex_destroy(&r.admin_cfg.lock);
     close(r.wake_fd);
     return result;
 }

@@ -77,12 +77,12 @@ static int note_settings(struct relay_consumer *c, const struct config *config, 
 /* Creates the consumer in the outbox, with the settings noted. */
 static int make_consumer(struct relay *r, struct relay_consumer *c, struct error *err)
 {
-    outbox_error *e = (outbox_error *)err; /* one layout: see outbox.c */
-    if (outbox_consumer_new(r->ob, c->name, &c->c, e) != 0)
+    if (outbox_consumer_new(r->ob, c->name, &c->c, relay_error(err)) != 0)
         return -1;
     for (size_t i = 0; i < n_options(); i++) {
         const char *value = c->values[i];
-        if (value && outbox_consumer_set(c->c, consumer_options[i].name, value, e) != 0)
+        if (value &&
+            outbox_consumer_set(c->c, consumer_options[i].name, value, relay_error(err)) != 0)
             return err_prefix(err, "consumer \"%s\"", c->name);
     }
     return 0;
@@ -405,7 +405,7 @@ void relay_reload(void *relay)
     notify_send(&r->notify, "RELOADING=1\nMONOTONIC_USEC=%lld\nSTATUS=reloading the config",
                 (long long)(clock_mono(&clock_system) / 1000));
     reload_config(r, &did);
-    atomic_fetch_add(&r->reloads[did.failed ? 1 : 0], 1);
+    atomic_fetch_add(&r->admin_cfg.reloads[did.failed ? 1 : 0], 1);
     say_ready(r);
 }
 
@@ -413,12 +413,12 @@ void relay_reload(void *relay)
 
 void relay_waits(struct relay *r, const char *why)
 {
-    pthread_mutex_lock(&r->wait.lock);
+    pthread_mutex_lock(&r->admin_cfg.lock);
     if (why)
-        snprintf(r->wait.text, sizeof r->wait.text, "waiting for the store: %s", why);
+        snprintf(r->admin_cfg.waits, sizeof r->admin_cfg.waits, "waiting for the store: %s", why);
     else
-        r->wait.text[0] = '\0';
-    pthread_mutex_unlock(&r->wait.lock);
+        r->admin_cfg.waits[0] = '\0';
+    pthread_mutex_unlock(&r->admin_cfg.lock);
 }
 
 void relay_started(void *relay)

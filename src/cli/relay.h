@@ -31,9 +31,7 @@ struct relay {
     struct logger logger;
     struct notify notify;
     struct admin_config admin_cfg;
-    struct admin_wait wait;
     struct admin *admin;
-    atomic_llong reloads[2]; /* ok, failed */
 
     atomic_bool open;    /* `ob` can be stopped */
     atomic_bool started; /* all consumers have been running */
@@ -43,6 +41,13 @@ struct relay {
     pthread_t watch;
     atomic_bool done;
 };
+
+/* relay_error returns an error as the public API takes it: both have one layout. */
+static inline outbox_error *relay_error(struct error *err)
+{
+    _Static_assert(sizeof(struct error) == sizeof(outbox_error), "one layout");
+    return (outbox_error *)err;
+}
 
 /* relay_log logs a line, unless its level is too low. consumer may be NULL. Any thread. */
 void relay_log(struct relay *r, int level, const char *consumer, const char *fmt, ...)
