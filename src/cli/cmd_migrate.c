@@ -22,61 +22,9 @@ static const struct option_def up_options[] = {
     OPTION_END,
 };
 
-/* ---- init ---- */
+/* ---- init, up and status ---- */
 
-/* The result of `init`. */
-struct inited {
-    const char *store;
-    bool created;
-};
-
-static const struct listing_field fields_inited[] = {
-    {"store", LISTING_TEXT, .at = offsetof(struct inited, store), "its URL, without the password"},
-    {"created", LISTING_BOOL, .at = offsetof(struct inited, created),
-     "whether anything was changed"},
-    {NULL},
-};
-
-static void inited_text(struct buf *b, const void *row)
-{
-    const struct inited *i = row;
-    if (i->created)
-        output_addf(b, "%s: the outbox is ready\n", i->store);
-    else
-        output_addf(b, "%s: already has an outbox of this version; nothing to do\n", i->store);
-}
-
-/* Opens the store, and creates or upgrades the outbox in it. */
-static int create_store(struct cli *cli, struct error *err)
-{
-    const struct init_args *a = cli_own(cli);
-    struct store_options opt = {.create = true, .replace = a->replace, .lock_ms = a->lock_ms};
-    if (opt.lock_ms == 0)
-        opt.lock_ms = 1; /* --wait 0s tries once; to the store, 0 means its default */
-    return commands_open(cli, opt, err);
-}
-
-static int init_run(struct cli *cli, struct error *err)
-{
-    struct inited done = {.created = false};
-    if (create_store(cli, err) != 0)
-        return -1;
-    if (cli->st->ops->init(cli->st, &done.created, err) != 0)
-        return -1;
-    if (output_masked(cli, cli->settings.store, &done.store, err) != 0)
-        return -1;
-    return output_result(cli, fields_inited, &done, inited_text, err);
-}
-
-const struct command cmd_init[] = {
-    {"init", NULL, NULL, "create the outbox tables, or upgrade them", .options = up_options,
-     .json = JSON_OBJECT(fields_inited), .run = init_run},
-    {NULL},
-};
-
-/* ---- up and status ---- */
-
-/* An outbox and its version. (1) changed is about `migrate up`, which started from `from`. */
+/* An outbox and its version. (1) changed and from are about `init` and `migrate up`. */
 struct migrated {
     const char *store;
     struct schema_status s;
@@ -105,6 +53,11 @@ static void add_pending(struct buf *b, const void *row)
     { \
         "store", LISTING_TEXT, AT(store), "its URL, without the password" \
     }
+static const struct listing_field fields_inited[] = {
+    STORE,
+    {"created", LISTING_BOOL, AT(changed), "whether anything was changed"},
+    {NULL},
+};
 static const struct listing_field fields_up[] = {
     STORE,
     {"from", LISTING_INT, AT(from), "the version before"},
@@ -147,20 +100,34 @@ static void up_text(struct buf *b, const void *row)
     buf_addc(b, '\n');
 }
 
-/* Does what init does, and reports the versions before and after. */
-static int migrate_up(struct cli *cli, struct error *err)
+static void inited_text(struct buf *b, const void *row)
 {
+    const struct migrated *m = row;
+    if (m->changed)
+        output_addf(b, "%s: the outbox is ready\n", m->store);
+    else
+        output_addf(b, "%s: already has an outbox of this version; nothing to do\n", m->store);
+}
+
+/* `init` and `migrate up`, which also reports the versions before and after. */
+static int create_run(struct cli *cli, struct error *err)
+{
+    const struct init_args *a = cli_own(cli);
+    struct store_options opt = {.create = true, .replace = a->replace, .lock_ms = a->lock_ms};
     struct migrated m = {.changed = false};
-    if (create_store(cli, err) != 0)
+    bool up = cli->cmd != cmd_init;
+    if (opt.lock_ms == 0)
+        opt.lock_ms = 1; /* --wait 0s tries once; to the store, 0 means its default */
+    if (commands_open(cli, opt, err) != 0)
         return -1;
-    if (cli->st->ops->schema_status(cli->st, &m.s, err) != 0)
+    if (up && cli->st->ops->schema_status(cli->st, &m.s, err) != 0)
         return -1;
     if (cli->st->ops->init(cli->st, &m.changed, err) != 0)
         return -1;
     if (output_masked(cli, cli->settings.store, &m.store, err) != 0)
         return -1;
     m.from = m.changed ? m.s.there : m.s.known;
-    return output_result(cli, fields_up, &m, up_text, err);
+    return output_result(cli, up ? fields_up : fields_inited, &m, up ? up_text : inited_text, err);
 }
 
 /* Compares versions first, and functions only if the versions agree. */
@@ -240,9 +207,15 @@ static int migrate_validate(struct cli *cli, struct error *err)
     return bad;
 }
 
+const struct command cmd_init[] = {
+    {"init", NULL, NULL, "create the outbox tables, or upgrade them", .options = up_options,
+     .json = JSON_OBJECT(fields_inited), .run = create_run},
+    {NULL},
+};
+
 const struct command cmd_migrate[] = {
     {"migrate", "up", NULL, "create or upgrade the tables, like init", .options = up_options,
-     .json = JSON_OBJECT(fields_up), .run = migrate_up},
+     .json = JSON_OBJECT(fields_up), .run = create_run},
     {"migrate", "status", NULL, "show the installed version and pending migrations",
      .options = json_options, .opens = OPENS_ANY_VERSION, .json = JSON_OBJECT(fields_migration),
      .run = migrate_status},

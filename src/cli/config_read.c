@@ -192,31 +192,6 @@ static const char *split_entry(const char *entry, const char *prefix, char name[
 
 #define SLIP_MIN 5 /* shorter names are too easily one letter away from another */
 
-/* Whether two different names differ only by one letter too many, too few or wrong, or by two
- * neighbouring letters that are swapped. */
-static bool is_slip(const char *a, const char *b)
-{
-    /* Skip the common beginning. */
-    while (*a && *a == *b) {
-        a++;
-        b++;
-    }
-
-    /* Then leave out the common end. */
-    size_t na = strlen(a), nb = strlen(b);
-    while (na > 0 && nb > 0 && a[na - 1] == b[nb - 1]) {
-        na--;
-        nb--;
-    }
-
-    bool equal = na == 0 && nb == 0;
-    bool one_letter = na <= 1 && nb <= 1;
-    if (!equal && one_letter)
-        return true;
-    bool two_letters = na == 2 && nb == 2;
-    return two_letters && a[0] == b[1] && a[1] == b[0];
-}
-
 /* What a variable sets. */
 struct likeness {
     const struct option_def *setting; /* of [outbox] or of consumers; NULL: none */
@@ -235,7 +210,7 @@ static void compare_variable(const char *variable, const struct option_def *tabl
         config_variable(o->name, made);
         if (strcmp(made, variable) == 0)
             *ret = o;
-        if (strlen(o->name) >= SLIP_MIN && is_slip(made, variable))
+        if (strlen(o->name) >= SLIP_MIN && text_is_slip(variable, made))
             like->slip = o;
     }
 }

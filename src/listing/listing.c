@@ -460,23 +460,20 @@ int listing_rows(const struct listing_form *form, const void *rows, size_t n, si
 /* Adds a line with a name and a value, unless the value is empty. */
 static int add_pair(struct libscols_table *tb, const struct listing_field *f, const void *row)
 {
-    struct buf label, value;
-    buf_init(&label, 256);
+    char label[64];
+    struct buf value;
+    struct libscols_line *ln = NULL;
+    snprintf(label, sizeof label, "%s", f->label ? f->label : f->name);
+    for (char *c = label; (c = strchr(c, '_'));)
+        *c = ' ';
     buf_init(&value, LISTING_MAX);
-    buf_adds(&label, f->label ? f->label : f->name);
-    for (size_t i = 0; i < label.n; i++) {
-        if (label.p[i] == '_')
-            label.p[i] = ' ';
-    }
     add_text(&value, f, row);
 
     int r = value.failed ? -1 : 0;
-    struct libscols_line *ln = NULL;
     if (r == 0 && value.n) {
         ln = scols_table_new_line(tb, NULL);
-        r = ln && set_cell(ln, 0, &label) == 0 ? set_cell(ln, 1, &value) : -1;
+        r = ln && scols_line_set_data(ln, 0, label) == 0 ? set_cell(ln, 1, &value) : -1;
     }
-    buf_release(&label);
     buf_release(&value);
     return r;
 }
