@@ -26,8 +26,8 @@ struct socket_wish {
     mode_t mode; /* of a unix socket */
 };
 
-/* connections_listen returns a listening socket in *ret. In the file system it replaces a socket that no
- * process is listening on, but neither one in use nor any other file. *ret_file is for
+/* connections_listen returns a listening socket in *ret. In the file system it replaces a socket
+ * that no process is listening on, but neither one in use nor any other file. *ret_file is for
  * connections_unlisten at the end. */
 int connections_listen(const struct socket_wish *w, struct socket_file *ret_file, int *ret,
                        struct error *err);

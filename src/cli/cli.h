@@ -1,6 +1,6 @@
 /* cli.h: declarations shared by the files of the command line. main.c boots, commands.c lists the
- * commands, options.c parses the arguments, config.c merges flags, environment and config file,
- * output.c prints, and each cmd_*.c implements one command. */
+ * commands and parses the arguments, config.c merges flags, environment and config file, output.c
+ * prints, and each cmd_*.c implements one command. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -173,19 +173,20 @@ static inline const void *cli_own(const struct cli *cli)
 extern const struct option_def commands_global[];   /* -c and -h, accepted by every command */
 extern const struct option_def commands_consumer[]; /* --consumer, which opens a group */
 
-/* commands_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options of
- * the command that may come from the environment are looked up there, too. It stops at -h and sets
- * cli->args.help. */
+/* commands_parse reads the arguments into cli->args, cli->config, cli->rows and cli->cmd. Options
+ * of the command that may come from the environment are looked up there, too. It stops at -h and
+ * sets cli->args.help. */
 int commands_parse(struct cli *cli, int argc, char **argv, struct error *err);
 /* commands_usage sets a usage error (CLI_USAGE) and returns -1. */
 int commands_usage(struct error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #if defined(OUTBOX_ANALYSIS) && !defined(COMMANDS_C) /* see err.h */
 #define commands_usage(...) (commands_usage(__VA_ARGS__), -1)
 #endif
-/* commands_invalid_option turns the error about a value into a usage error that names the option --name. It
- * returns -1. */
+/* commands_invalid_option turns the error about a value into a usage error that names the option
+ * --name. It returns -1. */
 int commands_invalid_option(const char *name, struct error *err);
-/* commands_option_names appends the names of a table, which may be NULL, to names, which ends with NULL. */
+/* commands_option_names appends the names of a table, which may be NULL, to names, which ends with
+ * NULL. */
 #define OPTIONS_NAMES 96
 void commands_option_names(const struct option_def *table, const char *names[OPTIONS_NAMES]);
 /* Setters that several commands share. */
@@ -268,8 +269,8 @@ void output_progress_end(struct output_progress *p);
 
 /* ---- findings of validate and doctor ---- */
 
-/* (1) count[level] is the number of findings so far. (2) b holds their text until output_report_end prints
- * it. */
+/* (1) count[level] is the number of findings so far. (2) b holds their text until output_report_end
+ * prints it. */
 struct report {
     struct buf b;
     bool json, color;
@@ -284,8 +285,8 @@ void output_finding_visit(void *report, const struct finding *f);
 /* output_finding adds a finding with a formatted text. advice may be NULL. */
 void output_finding(struct report *r, enum finding_level level, const char *name,
                     const char *advice, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* output_report_end prints the findings and a summary. It fails with CLI_FOUND if there is a warning or a
- * problem among them. */
+/* output_report_end prints the findings and a summary. It fails with CLI_FOUND if there is a
+ * warning or a problem among them. */
 int output_report_end(struct report *r, struct error *err);
 
 /* ---- a part of a command that is in extra ---- */

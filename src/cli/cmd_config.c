@@ -129,53 +129,48 @@ static int check_settings(struct cli *cli, struct error *err)
 
 /* ---- show ---- */
 
-/* The value in effect for an option, and its origin. */
-struct effective {
+/* A setting to show: the value in effect, and where it, or the preset that it is from, was given. */
+struct shown_setting {
+    const char *section, *name;
     const char *value;  /* NULL: none */
     const char *origin; /* default, file, environment, flag, preset */
-    const char *where;  /* for a preset's value, where the preset was chosen; NULL: a default */
+    const char *where;  /* NULL: a default */
 };
 
 /* Resolves an option: the given value, else the consumer's preset, else the default. */
-static struct effective effective_of(const struct config *c, const char *consumer,
-                                     const struct option_def *o)
+static void resolve_setting(const struct config *c, const char *consumer,
+                            const struct option_def *o, struct shown_setting *ret)
 {
     static const char *const origins[] = {"default", "file", "environment", "flag"};
     const struct given *g = config_get(c, consumer, o);
-    if (g)
-        return (struct effective){g->value, origins[g->origin], g->where};
-
     const struct given *preset = config_find(c, consumer, "preset");
-    const char *value = NULL;
-    if (preset)
-        value = consumer_preset(preset->value, o->name);
-    if (value)
-        return (struct effective){value, "preset", preset->where};
-    return (struct effective){o->def, "default", NULL};
+    ret->value = o->def;
+    ret->origin = origins[g ? g->origin : ORIGIN_DEFAULT];
+    if (g) {
+        ret->value = g->value;
+        ret->where = g->where;
+    } else if (preset && consumer_preset(preset->value, o->name)) {
+        ret->value = consumer_preset(preset->value, o->name);
+        ret->origin = "preset";
+        ret->where = preset->where;
+    }
 }
-
-/* A setting to show. FROM is where the setting, or its preset, was given. */
-struct shown_setting {
-    const char *section, *name;
-    struct effective e;
-};
 
 static void setting_from_text(struct buf *b, const void *row)
 {
-    const struct effective *e = &((const struct shown_setting *)row)->e;
-    if (strcmp(e->origin, "preset") == 0)
-        buf_addf(b, "preset at %s", e->where);
-    else
-        buf_adds(b, e->where ? e->where : "default");
+    const struct shown_setting *s = row;
+    if (strcmp(s->origin, "preset") == 0)
+        buf_adds(b, "preset at ");
+    buf_adds(b, s->where ? s->where : "default");
 }
 
 #define AT(member) .at = offsetof(struct shown_setting, member)
 static const struct listing_field fields_setting[] = {
     {"section", LISTING_TEXT, AT(section), "outbox, or consumer NAME"},
     {"name", LISTING_TEXT, AT(name), "name of the setting"},
-    {"value", LISTING_TEXT, AT(e.value), "its value without secrets, or null"},
-    {"origin", LISTING_TEXT, AT(e.origin), "default, file, environment, flag or preset"},
-    {"where", LISTING_TEXT, AT(e.where), "where it was set, or null", "FROM",
+    {"value", LISTING_TEXT, AT(value), "its value without secrets, or null"},
+    {"origin", LISTING_TEXT, AT(origin), "default, file, environment, flag or preset"},
+    {"where", LISTING_TEXT, AT(where), "where it was set, or null", "FROM",
      .text = setting_from_text},
     {NULL},
 };
@@ -189,8 +184,9 @@ static void show_table(struct cli *cli, struct listing *l, const char *consumer,
     if (consumer)
         snprintf(section, sizeof(section), "consumer %s", consumer);
     for (const struct option_def *o = table; o->name; o++) {
-        struct shown_setting row = {section, o->name, effective_of(&cli->config, consumer, o)};
-        if (row.e.value && output_masked(cli, row.e.value, &row.e.value, &l->failed) != 0)
+        struct shown_setting row = {.section = section, .name = o->name};
+        resolve_setting(&cli->config, consumer, o, &row);
+        if (row.value && output_masked(cli, row.value, &row.value, &l->failed) != 0)
             return;
         listing_add(l, &row);
     }

@@ -231,9 +231,9 @@ static struct str take_line(struct lines *l, size_t n, size_t terminator)
     return line;
 }
 
-/* Returns the next line without its line feed, borrowed until the next call. After the last one
- * *ret_more is false. Searches each byte only once: a long line that arrives in small pieces is still read in linear
- * time. */
+/* Returns the next line without its line feed, borrowed until the next call; after the last one
+ * *ret_more is false. Searches each byte only once: a long line that arrives in small pieces is
+ * still read in linear time. */
 static int lines_next(struct lines *l, struct str *ret, bool *ret_more, struct error *err)
 {
     size_t seen = 0; /* unread bytes known to hold no line feed */

@@ -75,7 +75,8 @@ static int set_state(void *field, const char *value, const struct option_def *o,
 #define LISTING_OPTIONS \
     {"type", "PATTERN", NULL, "only event types that match; * matches anything", \
      option_text, OWN(events_args, type)}, \
-    {"key", "AGGTYPE/AGGID", NULL, "only events with this key", commands_key, OWN(events_args, key)}, \
+    {"key", "AGGTYPE/AGGID", NULL, "only events with this key", \
+     commands_key, OWN(events_args, key)}, \
     {"consumer", "NAME", NULL, "only the states for this consumer", \
      option_checked, OWN(events_args, consumer), .check = store_name_check}, \
     {"after", "SEQ", "0", "only events after this sequence number; with --newest, before it", \
@@ -87,8 +88,8 @@ static int set_state(void *field, const char *value, const struct option_def *o,
     {"look", "N", "200000", \
      "maximum number of sequence numbers to search without a match", \
      option_long, OWN(events_args, look), .min = 1, .max = INT64_MAX - 1, .env = true}, \
-    {"all", NULL, "no", "search all events, however long it takes", option_bool, OWN(events_args, all), \
-     .env = true}, \
+    {"all", NULL, "no", "search all events, however long it takes", \
+     option_bool, OWN(events_args, all), .env = true}, \
     OPTION_JSON, \
     OPTION_END
 /* clang-format on */
@@ -191,8 +192,8 @@ static void tell_rest(const struct cli *cli, const struct event_query *q, const 
                     q->newest_first ? "" : ", --newest to begin at the other end");
 }
 
-/* Also `events unprocessed` and the other inspections, which the subcommand names. Queries one event
- * more than the limit, to report whether more events match. */
+/* Also `events unprocessed` and the other inspections, which the subcommand names. Queries one
+ * event more than the limit, to report whether more events match. */
 static int events_list(struct cli *cli, struct error *err)
 {
     struct events_args a = *(const struct events_args *)cli_own(cli);

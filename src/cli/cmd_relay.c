@@ -114,6 +114,21 @@ static bool wait_for_store(struct relay *r, int64_t *pause_ms, const struct erro
     return !atomic_load(&r->signal);
 }
 
+/* Does a step again and again while the store is unreachable. A signal that arrives meanwhile ends
+ * the waiting successfully. */
+static int persist(struct relay *r, int (*step)(struct relay *r, struct error *err),
+                   struct error *err)
+{
+    int64_t pause = 0;
+    while (step(r, err) != 0) {
+        if (!waits_for_store(r, err))
+            return -1;
+        if (!wait_for_store(r, &pause, err))
+            return 0;
+    }
+    return 0;
+}
+
 /* ---- starting ---- */
 
 /* Passes on the settings of [outbox] that the library takes by name. A bad value in a flag is a
@@ -186,18 +201,9 @@ static const char *stopped_by(int number)
     }
 }
 
-/* Runs the relay until it stops, and restarts it while the store is unreachable. */
-static int run_waiting(struct relay *r, struct error *err)
+static int run_outbox(struct relay *r, struct error *err)
 {
-    int flags = r->drain ? OUTBOX_UNTIL_THROUGH : 0;
-    int64_t pause = 0;
-    while (outbox_run(r->ob, flags, relay_error(err)) != 0) {
-        if (!waits_for_store(r, err))
-            return -1;
-        if (!wait_for_store(r, &pause, err))
-            return 0;
-    }
-    return 0;
+    return outbox_run(r->ob, r->drain ? OUTBOX_UNTIL_THROUGH : 0, relay_error(err));
 }
 
 /* Runs the configured consumers until the relay must stop, and logs the reason for stopping. */
@@ -221,7 +227,7 @@ static int run_relay(struct relay *r, struct error *err)
                   "running as root, which a relay does not need; a fault, for example in an exec: "
                   "command, would have the rights of root; run the relay as a separate user");
 
-    int result = run_waiting(r, err);
+    int result = persist(r, run_outbox, err);
     int number = atomic_load(&r->signal);
     logger_flush(&r->logger);
     if (result == 0 && r->abandoned)
@@ -282,13 +288,7 @@ static int open_and_run(struct relay *r, struct error *err)
     if (start_watching(r, err) != 0)
         return -1;
 
-    int64_t pause = 0;
-    int result = open_outbox(r, err);
-    while (result != 0 && waits_for_store(r, err)) {
-        if (!wait_for_store(r, &pause, err))
-            break;
-        result = open_outbox(r, err);
-    }
+    int result = persist(r, open_outbox, err);
     bool stopped = atomic_load(&r->signal) != 0;
     if (stopped) {
         relay_log(r, LOG_INFO_, NULL, "%s", stopped_by(atomic_load(&r->signal)));

@@ -114,16 +114,17 @@ struct listing {
 
 /* After listing_start has succeeded, the caller ends the listing with listing_end. */
 int listing_start(struct listing *l, const struct listing_form *form, struct error *err);
-/* listing_add adds a row. After a failure it returns -1 and does nothing; listing_end reports it. */
+/* listing_add adds a row. After a failure it returns -1 and does nothing; listing_end reports
+ * it. */
 int listing_add(struct listing *l, const void *row);
 /* listing_remark adds an object with other fields after the rows. Only for JSON. */
 int listing_remark(struct listing *l, const struct listing_field *fields, const void *row);
 /* listing_rows prints a whole listing, of n rows of `size` bytes each. */
 int listing_rows(const struct listing_form *form, const void *rows, size_t n, size_t size,
                  struct error *err);
-/* listing_end prints the remaining rows and releases the listing. After a failure, of the listing or
- * of what yields the rows (r != 0), it only releases it. It returns -1 after a failure, or if it
- * fails itself. */
+/* listing_end prints the remaining rows and releases the listing. After a failure, of the listing
+ * or of the source of its rows (r != 0), it only releases it. It returns -1 after a failure, or if
+ * it fails itself. */
 int listing_end(struct listing *l, int r, struct error *err);
 
 /* ---- documentation ---- */
