@@ -269,12 +269,12 @@ void output_progress_end(struct output_progress *p);
 
 /* ---- findings of validate and doctor ---- */
 
-/* (1) count[level] is the number of findings so far. (2) b holds their text until output_report_end
- * prints it. */
+/* (1) count[level] is the number of findings so far, n that of those in JSON. (2) b holds their
+ * text until output_report_end prints it. */
 struct report {
     struct buf b;
-    bool json, color;
-    size_t count[FINDING_LEVELS];
+    bool json, color, ok;
+    int64_t n, count[FINDING_LEVELS];
 };
 
 extern const struct listing_field fields_report[]; /* its members with --json */

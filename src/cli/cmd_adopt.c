@@ -56,25 +56,22 @@ enum answer {
 
 /* A call of adopt and its result. */
 struct adoption {
-    const struct adopt_args *a;
-    const char *table, *mark, *consumer; /* mark and consumer: NULL without --mark */
-    bool adopted, dry_run;
-    struct str columns; /* of a dry run */
+    struct adopt_request req;
     struct adopt_result res;
+    bool adopted;
+    struct str columns; /* of a dry run */
 };
 
 /* Returns the outcome for the table; with --dry-run, the outcome it would have. */
-static enum answer answer_of(const struct adopt_args *a, const struct adopt_result *res)
+static enum answer answer_of(const struct adoption *d)
 {
-    static const enum answer undone[2] = {NOT_ADOPTED, UNDONE};
-    static const enum answer unmarked[2] = {NOT_MARKED, UNMARKED};
-    if (a->undo)
-        return undone[res->changed];
-    if (a->drop_mark)
-        return unmarked[res->changed];
-    if (!res->changed)
+    if (d->req.undo)
+        return d->res.changed ? UNDONE : NOT_ADOPTED;
+    if (d->req.drop_mark)
+        return d->res.changed ? UNMARKED : NOT_MARKED;
+    if (!d->res.changed)
         return UNCHANGED;
-    if (res->other_columns)
+    if (d->res.other_columns)
         return REMAPPED;
     return ADOPTED;
 }
@@ -96,37 +93,38 @@ static void adoption_text(struct buf *b, const void *row)
         [NOT_ADOPTED] = {"was not adopted; nothing to do", "is not adopted; nothing would be done"},
     };
     const struct adoption *d = row;
+    const struct adopt_request *req = &d->req;
     const struct adopt_result *res = &d->res;
-    enum answer answer = answer_of(d->a, res);
+    enum answer answer = answer_of(d);
 
     char n[HUMAN_COUNT];
     const char *events = res->copied == 1 ? "an event" : "events";
     human_count(res->copied, "unprocessed row", n);
-    output_addf(b, "%s: ", d->table);
+    output_addf(b, "%s: ", req->table);
     if (answer != ADOPTED)
-        buf_addf(b, "%s\n", said[answer][d->dry_run]);
-    else if (d->dry_run)
+        buf_addf(b, "%s\n", said[answer][req->dry_run]);
+    else if (req->dry_run)
         buf_addf(b, "would be adopted, and %s would become %s\n", n, events);
     else
         buf_addf(b, "adopted; %s became %s\n", n, events);
 
-    if (d->mark && res->changed)
+    if (req->mark && res->changed)
         output_addf(b, "%s: rows %s marked in %s once consumer \"%s\" has received them\n",
-                    d->table, d->dry_run ? "would be" : "are", d->mark, d->consumer);
-    if (d->dry_run && !d->a->undo && !d->a->drop_mark)
+                    req->table, req->dry_run ? "would be" : "are", req->mark, req->consumer);
+    if (req->dry_run && !req->undo && !req->drop_mark)
         output_addf(b, "columns: %s\n", res->mapping);
 }
 
 #define AT(member) .at = offsetof(struct adoption, member)
 static const struct listing_field fields_adoption[] = {
-    {"table", LISTING_TEXT, AT(table), "the table"},
+    {"table", LISTING_TEXT, AT(req.table), "the table"},
     {"adopted", LISTING_BOOL, AT(adopted), "whether its rows become events"},
     {"changed", LISTING_BOOL, AT(res.changed), "whether anything was changed"},
     {"copied", LISTING_INT, AT(res.copied), "unprocessed rows that became events"},
-    {"mark", LISTING_TEXT, AT(mark), "with --mark: the column that is set", .optional = true},
-    {"consumer", LISTING_TEXT, AT(consumer), "with --mark: the consumer whose deliveries count",
+    {"mark", LISTING_TEXT, AT(req.mark), "with --mark: the column that is set", .optional = true},
+    {"consumer", LISTING_TEXT, AT(req.consumer), "with --mark: the consumer whose deliveries count",
      .optional = true},
-    {"dry_run", LISTING_BOOL, AT(dry_run), "true: nothing was done", .optional = true},
+    {"dry_run", LISTING_BOOL, AT(req.dry_run), "true: nothing was done", .optional = true},
     {"columns", LISTING_JSON, AT(columns), "with --dry-run: the column of each field",
      .optional = true},
     {NULL},
@@ -163,11 +161,11 @@ static int adopt_check(struct cli *cli, struct error *err)
 
 static int adopt_run(struct cli *cli, struct error *err)
 {
-    const struct args *args = &cli->args;
     const struct adopt_args *a = cli_own(cli);
     struct store *st = cli->st;
-    struct adopt_request req = {
-        .table = args->pos[0],
+    struct adoption d = {.adopted = !a->undo};
+    d.req = (struct adopt_request){
+        .table = cli->args.pos[0],
         .shape = a->shape ? a->shape : shapes[0],
         .existing = a->existing,
         .columns = a->columns.pair,
@@ -176,21 +174,13 @@ static int adopt_run(struct cli *cli, struct error *err)
         .consumer = a->consumer,
         .drop_mark = a->drop_mark,
         .undo = a->undo,
-        .dry_run = args->dry_run,
-    };
-    struct adoption d = {
-        .a = a,
-        .table = req.table,
-        .mark = a->mark,
-        .consumer = a->consumer,
-        .adopted = !a->undo,
-        .dry_run = req.dry_run,
+        .dry_run = cli->args.dry_run,
     };
     if (!st->ops->adopt)
         return err_set(err, ERR_CONFIG, "a %s: store cannot adopt a table", st->ops->scheme);
-    if (st->ops->adopt(st, &req, &d.res, err) != 0)
+    if (st->ops->adopt(st, &d.req, &d.res, err) != 0)
         return -1;
-    if (d.dry_run && !a->undo)
+    if (d.req.dry_run && !a->undo)
         d.columns = str_of(d.res.mapping);
     return output_result(cli, fields_adoption, &d, adoption_text, err);
 }

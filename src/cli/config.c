@@ -106,14 +106,13 @@ void config_release(struct config *c)
     config_init(c);
 }
 
-/* Copies s, which may be NULL, into the config. It returns false if there is no memory. */
-static bool copy_text(struct config *c, const char *s, const char **ret)
+/* Replaces a text, which may be NULL, by a copy in the config. It returns false without memory. */
+static bool keep_text(struct config *c, const char **text)
 {
-    *ret = NULL;
-    if (!s)
+    if (!*text)
         return true;
-    *ret = arena_bytes(&c->arena, s, strlen(s));
-    return *ret != NULL;
+    *text = arena_bytes(&c->arena, *text, strlen(*text));
+    return *text != NULL;
 }
 
 /* Applies the value to a target that is thrown away. */
@@ -138,15 +137,13 @@ int config_add(struct config *c, const struct given *g, struct error *err)
     if (check_value(g->def, g->value, err) != 0)
         return -1;
 
+    struct given new = *g;
     struct given *grown = array_grow(c->given, c->n_given, sizeof *grown);
-    if (!grown)
-        return err_nomem(err);
-    c->given = grown;
-
-    struct given new = {.def = g->def, .origin = g->origin};
-    bool copied = copy_text(c, g->consumer, &new.consumer) && copy_text(c, g->value, &new.value) &&
-                  copy_text(c, g->where, &new.where);
-    if (!copied)
+    if (grown)
+        c->given = grown;
+    bool kept = grown && keep_text(c, &new.consumer) && keep_text(c, &new.value) &&
+                keep_text(c, &new.where);
+    if (!kept)
         return err_nomem(err);
     grown[c->n_given++] = new;
     return 0;
@@ -155,12 +152,12 @@ int config_add(struct config *c, const struct given *g, struct error *err)
 void config_complain(void *config, const struct problem *p)
 {
     struct config *c = config;
-    struct problem new = {.warning = p->warning};
+    struct problem new = *p;
     struct problem *grown = array_grow(c->problem, c->n_problems, sizeof *grown);
     if (grown)
         c->problem = grown;
-    bool copied = grown && copy_text(c, p->where, &new.where) && copy_text(c, p->text, &new.text);
-    if (copied)
+    bool kept = grown && keep_text(c, &new.where) && keep_text(c, &new.text);
+    if (kept)
         grown[c->n_problems++] = new;
     else
         c->nomem = true;
@@ -185,12 +182,12 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
             return err_set(err, ERR_CONFIG, "consumer \"%s\" is already defined", name);
     }
 
-    struct named new = {.origin = origin};
+    struct named new = {name, where, origin};
     struct named *grown = array_grow(c->named, c->n_named, sizeof *grown);
-    if (!grown)
-        return err_nomem(err);
-    c->named = grown;
-    if (!copy_text(c, name, &new.name) || !copy_text(c, where, &new.where))
+    if (grown)
+        c->named = grown;
+    bool kept = grown && keep_text(c, &new.name) && keep_text(c, &new.where);
+    if (!kept)
         return err_nomem(err);
     grown[c->n_named++] = new;
     return 0;

@@ -208,11 +208,8 @@ static void as_line(const struct report *r, struct buf *b, const struct finding 
 void output_finding_visit(void *report, const struct finding *f)
 {
     struct report *r = report;
-    size_t before = 0;
-    for (int i = 0; i < FINDING_LEVELS; i++)
-        before += r->count[i];
     if (r->json) {
-        buf_adds(&r->b, before ? ",\n" : "\n");
+        buf_adds(&r->b, r->n++ ? ",\n" : "\n");
         listing_object(&r->b, fields_finding, f);
     } else {
         as_line(r, &r->b, f);
@@ -232,18 +229,12 @@ void output_finding(struct report *r, enum finding_level level, const char *name
     output_finding_visit(r, &f);
 }
 
-/* The summary after the findings of a report. */
-struct summary {
-    int64_t problems, warnings, notes;
-    bool ok;
-};
-
-#define AT(member) .at = offsetof(struct summary, member)
+#define AT(member) .at = offsetof(struct report, member)
 const struct listing_field fields_report[] = {
     {"findings", LISTING_LIST, .sub = fields_finding, .help = "what was found"},
-    {"problems", LISTING_INT, AT(problems), "number of problems"},
-    {"warnings", LISTING_INT, AT(warnings), "number of warnings"},
-    {"notes", LISTING_INT, AT(notes), "number of notes"},
+    {"problems", LISTING_INT, AT(count[FINDING_PROBLEM]), "number of problems"},
+    {"warnings", LISTING_INT, AT(count[FINDING_WARNING]), "number of warnings"},
+    {"notes", LISTING_INT, AT(count[FINDING_NOTE]), "number of notes"},
     {"ok", LISTING_BOOL, AT(ok), "whether there is neither a problem nor a warning"},
     {NULL},
 };
@@ -252,19 +243,18 @@ const struct listing_field fields_report[] = {
 /* Counts a warning as a failure, so that a script notices; a note is only a remark. */
 int output_report_end(struct report *r, struct error *err)
 {
-    struct summary s = {.problems = (int64_t)r->count[FINDING_PROBLEM],
-                        .warnings = (int64_t)r->count[FINDING_WARNING],
-                        .notes = (int64_t)r->count[FINDING_NOTE]};
-    s.ok = s.problems + s.warnings == 0;
+    const int64_t *n = r->count;
+    r->ok = n[FINDING_PROBLEM] + n[FINDING_WARNING] == 0;
     if (r->json) {
         buf_addc(&r->b, ']');
-        listing_members(&r->b, &fields_report[1], &s);
+        listing_members(&r->b, &fields_report[1], r);
         buf_adds(&r->b, "}\n");
     } else {
         char problems[HUMAN_COUNT], warnings[HUMAN_COUNT], notes[HUMAN_COUNT];
-        buf_addf(&r->b, "%s: %s, %s, %s\n", s.ok ? "all is well" : "needs attention",
-                 human_count(s.problems, "problem", problems),
-                 human_count(s.warnings, "warning", warnings), human_count(s.notes, "note", notes));
+        buf_addf(&r->b, "%s: %s, %s, %s\n", r->ok ? "all is well" : "needs attention",
+                 human_count(n[FINDING_PROBLEM], "problem", problems),
+                 human_count(n[FINDING_WARNING], "warning", warnings),
+                 human_count(n[FINDING_NOTE], "note", notes));
     }
 
     int (*flush)(struct buf *, struct error *) = output_flush;
@@ -272,7 +262,7 @@ int output_report_end(struct report *r, struct error *err)
         flush = output_flush_painted;
     if (flush(&r->b, err) != 0)
         return -1;
-    if (s.ok)
+    if (r->ok)
         return 0;
 
     /* The findings are printed: main prints nothing for CLI_FOUND. */
