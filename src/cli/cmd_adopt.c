@@ -96,10 +96,8 @@ static void adoption_text(struct buf *b, const void *row)
     const struct adopt_request *req = &d->req;
     const struct adopt_result *res = &d->res;
     enum answer answer = answer_of(d);
-
-    char n[HUMAN_COUNT];
     const char *events = res->copied == 1 ? "an event" : "events";
-    human_count(res->copied, "unprocessed row", n);
+    const char *n = human_count(res->copied, "unprocessed row");
     output_addf(b, "%s: ", req->table);
     if (answer != ADOPTED)
         buf_addf(b, "%s\n", said[answer][req->dry_run]);

@@ -89,11 +89,9 @@ static const struct problem *select_problems(struct cli *cli, bool warning, size
 static void checked_text(struct buf *b, const void *row)
 {
     const struct checked *k = row;
-    char n[HUMAN_COUNT];
     if (k->ok)
         output_addf(b, "%s: ok, %s%s\n", k->file ? k->file : "no config file",
-                    human_count(k->consumers, "consumer", n),
-                    k->connected ? ", all reachable" : "");
+                    human_count(k->consumers, "consumer"), k->connected ? ", all reachable" : "");
 }
 
 /* Reads the settings as a relay would, but does not stop at the first problem. */
@@ -129,7 +127,7 @@ static int check_settings(struct cli *cli, struct error *err)
 
 /* ---- show ---- */
 
-/* A setting to show: the value in effect, and where it, or the preset that it is from, was given. */
+/* A setting to show: the value in effect, and where it, or the preset it comes from, was given. */
 struct shown_setting {
     const char *section, *name;
     const char *value;  /* NULL: none */

@@ -151,10 +151,8 @@ static int set_paused(struct cli *cli, struct error *err)
 /* Writes what is deleted along with a consumer. */
 static const char *loss_of(const struct changed *c, char out[LOSS])
 {
-    char dead[HUMAN_COUNT], parked[HUMAN_COUNT];
     snprintf(out, LOSS, "its position (%lld), %s and %s", (long long)c->position,
-             human_count(c->dead, "dead letter", dead),
-             human_count(c->parked, "parked event", parked));
+             human_count(c->dead, "dead letter"), human_count(c->parked, "parked event"));
     return out;
 }
 

@@ -203,8 +203,7 @@ static const struct listing_field fields_change[] = {
 static void change_text(struct buf *b, const void *row)
 {
     const struct change *o = row;
-    char n[HUMAN_COUNT];
-    buf_addf(b, "%s %s%s%s", human_count(o->tally.sum, "dead letter", n),
+    buf_addf(b, "%s %s%s%s", human_count(o->tally.sum, "dead letter"),
              o->dry_run ? "would be " : "", o->dropped ? "dropped" : "sent back for delivery",
              o->tally.n > 0 ? ": " : "");
     add_shares(b, &o->tally);
@@ -226,7 +225,6 @@ static int change_check(struct cli *cli, struct error *err)
 /* Asks before letters are deleted. */
 static int confirm_drop(struct cli *cli, struct error *err)
 {
-    char n[HUMAN_COUNT];
     struct tally t;
     struct buf b;
     if (change_letters(cli, COUNT, &t, err) != 0)
@@ -236,7 +234,7 @@ static int confirm_drop(struct cli *cli, struct error *err)
 
     buf_init(&b, 65536);
     add_shares(&b, &t);
-    int r = output_confirm(cli, err, "delete %s%s: %.400s", human_count(t.sum, "dead letter", n),
+    int r = output_confirm(cli, err, "delete %s%s: %.400s", human_count(t.sum, "dead letter"),
                            t.n > 1 ? " of several consumers" : "", buf_cstr(&b));
     buf_release(&b);
     return r;

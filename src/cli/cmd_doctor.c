@@ -59,10 +59,9 @@ static void compare_clocks(struct visit *v, int64_t before, int64_t after)
         SAY(OK, "clock", NULL, "the store's clock and this one agree");
         return;
     }
-    char text[HUMAN_AGE];
     SAY(WARNING, "clock", "synchronize both clocks (NTP)",
         "the store's clock is %s %s this one: leases, delays and ages follow the store's",
-        human_age(apart, text), where);
+        human_age(apart), where);
 }
 
 /* ---- consumers ---- */
@@ -79,10 +78,9 @@ static int64_t age_of(const struct visit *v, int64_t at)
 /* Reports a consumer whose sink is down: the operator must fix that first. */
 static void say_down(struct visit *v, const struct consumer_info *c, const char *wait)
 {
-    char since[CLOCK_RFC3339_SIZE], age[HUMAN_AGE];
     const char *advice = "fix the sink: the relay resumes on its own", *caveat = "";
-    human_time(c->report_at, since);
-    human_age(clock_since(v->info.now_ms, c->report_at), age);
+    const char *since = human_time(c->report_at);
+    const char *age = human_age(clock_since(v->info.now_ms, c->report_at));
     if (c->claims == 0) {
         advice = "start a relay that runs it, to try the sink again";
         caveat = "; this is the last report of its relay, and no relay has a claim now";
@@ -94,9 +92,9 @@ static void say_down(struct visit *v, const struct consumer_info *c, const char 
 /* Reports a consumer whose events have waited longer than they should. */
 static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms, const char *wait)
 {
-    char age[HUMAN_AGE], advice[200];
+    char advice[200];
     const char *name = c->spec.name, *state = "stuck";
-    human_age(ms, age);
+    const char *age = human_age(ms);
     if (c->claims > 0) {
         SAY(WARNING, "consumer", "check the relay's log; more concurrency or lanes may help",
             "consumer \"%s\" is behind: %s, the oldest for %s; %s has a claim", name, wait, age,
@@ -120,7 +118,7 @@ static void say_late(struct visit *v, const struct consumer_info *c, int64_t ms,
 static void say_blocked(struct visit *v, const struct consumer_info *c, const char *wait)
 {
     const struct parked_info *p = &c->first_parked;
-    char age[HUMAN_AGE], due[CLOCK_RFC3339_SIZE], attempts[HUMAN_COUNT], advice[300];
+    char advice[300];
     snprintf(advice, sizeof(advice),
              "see `outbox events show %lld`; once the cause is fixed, run `outbox events retry "
              "%lld --consumer %s`",
@@ -128,16 +126,15 @@ static void say_blocked(struct visit *v, const struct consumer_info *c, const ch
     SAY(WARNING, "blocked", advice,
         "consumer \"%s\" has not delivered event %lld, which is overdue for %s, and the "
         "events behind it under its key: %s used, the next at %s%s%.300s; %s",
-        c->spec.name, (long long)p->seq, human_age(age_of(v, p->since), age),
-        human_count(p->attempts, "attempt", attempts), human_time(p->due_at, due),
-        p->error ? ": " : "", p->error ? p->error : "", wait);
+        c->spec.name, (long long)p->seq, human_age(age_of(v, p->since)),
+        human_count(p->attempts, "attempt"), human_time(p->due_at), p->error ? ": " : "",
+        p->error ? p->error : "", wait);
 }
 
 /* Checks whether a consumer gets its events. Reports only its first problem, which explains the
  * others; and a blocked event, if a worker is running. */
 static void examine_delivery(struct visit *v, const struct consumer_info *c)
 {
-    char wait[HUMAN_COUNT];
     int64_t since = c->unclaimed_at; /* the oldest event that waits for a worker; 0: none */
     bool retry_is_older = c->next_due && (!since || c->next_due < since);
     if (retry_is_older)
@@ -145,7 +142,7 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
     int64_t ms = age_of(v, since), overdue_ms = age_of(v, c->overdue_at);
     bool is_late = ms > v->patience_ms;
     bool is_blocked = age_of(v, c->first_parked.since) > v->patience_ms;
-    human_events_wait(c->behind, c->behind_exact, wait);
+    const char *wait = human_events_wait(c->behind, c->behind_exact);
     if (c->paused)
         SAY(NOTE, "consumer", "continue with `outbox consumers resume`",
             "consumer \"%s\" is paused; %s", c->spec.name, wait);
@@ -165,17 +162,17 @@ static void examine_delivery(struct visit *v, const struct consumer_info *c)
 
 static void examine_failures(struct visit *v, const struct consumer_info *c)
 {
-    char advice[200], n[HUMAN_COUNT];
+    char advice[200];
     if (c->dead > 0) {
         snprintf(advice, sizeof(advice),
                  "`outbox dead list --consumer %s` lists the reasons; then retry or drop %s",
                  c->spec.name, c->dead == 1 ? "it" : "them");
         SAY(WARNING, "dead-letter", advice, "consumer \"%s\" has %s", c->spec.name,
-            human_count(c->dead, "dead letter", n));
+            human_count(c->dead, "dead letter"));
     }
     if (c->last_error && !c->down)
         SAY(NOTE, "retry", NULL, "consumer \"%s\": %s, last error: %.300s", c->spec.name,
-            human_events_wait(c->parked, c->parked_exact, n), c->last_error);
+            human_events_wait(c->parked, c->parked_exact), c->last_error);
 }
 
 /* ---- retention ---- */
@@ -201,20 +198,17 @@ static void examine_retention(struct visit *v)
     if (v->info.tail)
         age_ms = clock_since(v->info.now_ms, v->info.oldest_at);
     if (!is_retention_overdue(v, age_ms)) {
-        char kept[HUMAN_COUNT];
         SAY(OK, "retention", NULL, "%s%s %s kept", v->info.events_exact ? "" : "about ",
-            human_count(v->info.events, "event", kept), v->info.events == 1 ? "is" : "are");
+            human_count(v->info.events, "event"), v->info.events == 1 ? "is" : "are");
         return;
     }
-
-    char age[HUMAN_AGE];
     const struct consumer_info *pin = NULL; /* the consumer that needs the oldest events */
     for (size_t i = 0; i < v->n; i++) {
         if (!pin || v->list[i].floor < pin->floor)
             pin = &v->list[i];
     }
     bool needed = pin && pin->floor < v->info.tail;
-    human_age(age_ms, age);
+    const char *age = human_age(age_ms);
     if (needed)
         SAY(WARNING, "retention", "get it delivered, or remove the consumer",
             "the oldest event is %s old and is kept for consumer \"%s\" (%s at %lld%s)", age,
@@ -252,8 +246,7 @@ static int examine_consumers(struct visit *v, struct error *err)
 static void say_answered(struct visit *v, const char *consumer, const struct sink_broker *b,
                          int64_t ms)
 {
-    char age[HUMAN_AGE];
-    human_age(ms, age);
+    const char *age = human_age(ms);
     if (!b->kind)
         SAY(OK, "sink", NULL, "consumer \"%s\": its sink is usable", consumer);
     else if (!b->leader[0])

@@ -360,12 +360,11 @@ static int bulk_lines(struct bulk *k, struct error *err)
 }
 
 /* bulk_counts writes the counts: "3 events, 1 duplicate". */
-#define COUNTS (2 * HUMAN_COUNT)
+#define COUNTS (2 * HUMAN_SIZE)
 static const char *bulk_counts(const struct bulk *k, char out[COUNTS])
 {
-    char events[HUMAN_COUNT], duplicates[HUMAN_COUNT];
-    snprintf(out, COUNTS, "%s, %s", human_count(k->events, "event", events),
-             human_count(k->duplicates, "duplicate", duplicates));
+    snprintf(out, COUNTS, "%s, %s", human_count(k->events, "event"),
+             human_count(k->duplicates, "duplicate"));
     return out;
 }
 

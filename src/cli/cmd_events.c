@@ -412,9 +412,7 @@ static int retry_one(struct cli *cli, const char *id, struct retried *ret, bool 
 
 static void retried_text(struct buf *b, const struct retried *r)
 {
-    char n[HUMAN_COUNT];
-    output_addf(b, "%s: retrying now for %s", r->id,
-                human_count(r->waited + r->dead, "consumer", n));
+    output_addf(b, "%s: retrying now for %s", r->id, human_count(r->waited + r->dead, "consumer"));
     if (r->dead)
         buf_addf(b, " (a dead letter of %lld)", (long long)r->dead);
     buf_addc(b, '\n');

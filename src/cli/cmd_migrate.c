@@ -136,7 +136,6 @@ static void status_text(struct buf *b, const void *row)
     const struct migrated *m = row;
     const struct schema_status *s = &m->s;
     int64_t pending = s->known - s->there;
-    char steps[HUMAN_COUNT];
     output_addf(b, "%s: ", m->store);
     if (s->there == 0)
         buf_adds(b, "no outbox");
@@ -145,7 +144,7 @@ static void status_text(struct buf *b, const void *row)
     buf_addf(b, ", this program needs %lld: ", (long long)s->known);
 
     if (pending > 0)
-        buf_addf(b, "%s pending; run `outbox migrate up`", human_count(pending, "step", steps));
+        buf_addf(b, "%s pending; run `outbox migrate up`", human_count(pending, "step"));
     else if (pending < 0)
         buf_adds(b, "it is newer than this program; use a newer outbox");
     else if (s->functions == FUNCTIONS_OLDER)

@@ -75,15 +75,14 @@ static struct listed_consumer row_of(const struct look *l, const struct consumer
 static int print_text(const struct look *l, struct error *err)
 {
     const struct store_info *i = &l->status.info;
-    char age[HUMAN_AGE], kept[HUMAN_COUNT];
     int64_t rate = per_second(l, i->head, l->before_head);
     struct buf b;
     buf_init(&b, 8192);
     output_addf(&b, "store %s", l->status.url);
     buf_addf(&b, ": %s%s kept, head %lld", i->events_exact ? "" : "about ",
-             human_count(i->events, "event", kept), (long long)i->head);
+             human_count(i->events, "event"), (long long)i->head);
     if (i->oldest_at)
-        buf_addf(&b, ", oldest %s old", human_age(clock_since(i->now_ms, i->oldest_at), age));
+        buf_addf(&b, ", oldest %s old", human_age(clock_since(i->now_ms, i->oldest_at)));
     if (l->args->watch && rate >= 0)
         buf_addf(&b, ", %lld emitted/s", (long long)rate);
     buf_adds(&b, "\n");

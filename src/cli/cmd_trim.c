@@ -72,7 +72,6 @@ static void trimmed_text(struct buf *b, const void *row)
 {
     const struct trimmed *r = row;
     const struct trim_result *t = &r->did;
-    char n[HUMAN_COUNT];
     const struct {
         int64_t n;
         bool more;
@@ -87,16 +86,16 @@ static void trimmed_text(struct buf *b, const void *row)
         kept = "would keep";
     }
 
-    buf_addf(b, "%s %s%s", deleted, about(t), human_count(t->events, "event", n));
+    buf_addf(b, "%s %s%s", deleted, about(t), human_count(t->events, "event"));
     for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
         if (others[i].n)
             buf_addf(b, ", %s%s", at_least(others[i].more),
-                     human_count(others[i].n, others[i].noun, n));
+                     human_count(others[i].n, others[i].noun));
     }
     buf_addf(b, " older than %s\n", r->age);
     if (t->pin[0])
         output_addf(b, "%s %s%s: %s\n", kept, at_least(t->kept_more),
-                    human_count(t->kept_for_pin, "more event", n), t->pin);
+                    human_count(t->kept_for_pin, "more event"), t->pin);
 }
 
 #define AT(member) .at = offsetof(struct trimmed, member)
@@ -134,10 +133,10 @@ static int ask_first(const struct cli *cli, const struct trim_request *req, stru
     if (would.events == 0)
         return 0;
 
-    char age[32], n[HUMAN_COUNT];
+    char age[32];
     text_duration_show(req->older_than_ms, age);
     return output_confirm(cli, err, "delete %s%s older than %s, which retention keeps for longer",
-                          about(&would), human_count(would.events, "event", n), age);
+                          about(&would), human_count(would.events, "event"), age);
 }
 
 /* With retention off, --older-than is required. */

@@ -250,11 +250,9 @@ int output_report_end(struct report *r, struct error *err)
         listing_members(&r->b, &fields_report[1], r);
         buf_adds(&r->b, "}\n");
     } else {
-        char problems[HUMAN_COUNT], warnings[HUMAN_COUNT], notes[HUMAN_COUNT];
         buf_addf(&r->b, "%s: %s, %s, %s\n", r->ok ? "all is well" : "needs attention",
-                 human_count(n[FINDING_PROBLEM], "problem", problems),
-                 human_count(n[FINDING_WARNING], "warning", warnings),
-                 human_count(n[FINDING_NOTE], "note", notes));
+                 human_count(n[FINDING_PROBLEM], "problem"),
+                 human_count(n[FINDING_WARNING], "warning"), human_count(n[FINDING_NOTE], "note"));
     }
 
     int (*flush)(struct buf *, struct error *) = output_flush;
@@ -320,9 +318,7 @@ void output_progress_step(struct output_progress *p, int64_t done, int64_t event
     if (!p->on || now - p->shown_at < REDRAW_NS)
         return;
     p->shown_at = now;
-
-    char count[HUMAN_COUNT];
-    human_count(events, "event", count);
+    const char *count = human_count(events, "event");
     if (p->total <= 0) {
         fprintf(stderr, "\r%s\033[K", count);
         return;

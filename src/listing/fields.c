@@ -183,11 +183,10 @@ static void consumer_first_parked_text(struct buf *b, const void *row)
 {
     const struct listed_consumer *l = row;
     const struct parked_info *p = &l->c.first_parked;
-    char age[HUMAN_AGE], due[CLOCK_RFC3339_SIZE], attempts[HUMAN_COUNT];
     if (p->seq)
         buf_addf(b, "event %lld, overdue for %s; %s used, the next at %s", (long long)p->seq,
-                 human_age(clock_since(l->now_ms, p->since), age),
-                 human_count(p->attempts, "attempt", attempts), human_time(p->due_at, due));
+                 human_age(clock_since(l->now_ms, p->since)), human_count(p->attempts, "attempt"),
+                 human_time(p->due_at));
 }
 
 /* The last error, with the start of the outage if the sink is down. */
@@ -195,14 +194,13 @@ static void consumer_trouble_text(struct buf *b, const void *row)
 {
     const struct listed_consumer *l = row;
     const struct consumer_info *c = &l->c;
-    char age[HUMAN_AGE];
     if (!c->last_error)
         return;
     if (!c->down) {
         buf_adds(b, c->last_error);
         return;
     }
-    buf_addf(b, "since %s: ", human_age(clock_since(l->now_ms, c->report_at), age));
+    buf_addf(b, "since %s: ", human_age(clock_since(l->now_ms, c->report_at)));
     buf_adds(b, c->report);
     if (c->claims == 0)
         buf_adds(b, " (last report of its relay; no relay has a claim now)");

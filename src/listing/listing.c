@@ -144,7 +144,6 @@ static void add_list(struct buf *b, const struct listing_field *f, const void *r
 
 static void add_json(struct buf *b, const struct listing_field *f, const void *row)
 {
-    char time[CLOCK_RFC3339_SIZE];
     struct value v;
     bool some = value_of(f, row, &v);
     if (!some && f->type != LISTING_AGE) {
@@ -154,7 +153,7 @@ static void add_json(struct buf *b, const struct listing_field *f, const void *r
     switch (f->type) {
     case LISTING_NOT:
     case LISTING_BOOL: buf_adds(b, v.n ? "true" : "false"); break;
-    case LISTING_TIME: add_string(b, str_of(human_time(v.n, time))); break;
+    case LISTING_TIME: add_string(b, str_of(human_time(v.n))); break;
     case LISTING_JSON:
         /* Text that is not valid JSON becomes a string. */
         if (json_parse(v.text, NULL, NULL, NULL) == 0)
@@ -265,7 +264,6 @@ static int set_cell(struct libscols_line *ln, size_t column, const struct buf *t
 
 static void add_value_text(struct buf *b, const struct listing_field *f, const void *row)
 {
-    char age[HUMAN_AGE], time[CLOCK_RFC3339_SIZE];
     static const char *const answers[] = {"no", "yes"};
     struct value v;
     if (!value_of(f, row, &v))
@@ -274,8 +272,8 @@ static void add_value_text(struct buf *b, const struct listing_field *f, const v
     switch (f->type) {
     case LISTING_NOT:
     case LISTING_BOOL: buf_adds(b, (f->names ? f->names : answers)[v.n]); break;
-    case LISTING_TIME: buf_adds(b, human_time(v.n, time)); break;
-    case LISTING_AGE: buf_adds(b, human_age(v.n, age)); break;
+    case LISTING_TIME: buf_adds(b, human_time(v.n)); break;
+    case LISTING_AGE: buf_adds(b, human_age(v.n)); break;
     case LISTING_JSON: add_flat(b, v.text); break;
     case LISTING_TEXT:
     case LISTING_CHARS:

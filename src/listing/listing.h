@@ -136,16 +136,21 @@ void listing_document(const struct listing_field *fields, listing_visit *visit, 
 
 /* ---- text for people ---- */
 
-#define HUMAN_AGE 32
+/* Each returns a text that lives as long as the block with the call. */
+#define HUMAN_SIZE 64
+#define HUMAN(function, ...) human_##function(__VA_ARGS__, (char[HUMAN_SIZE]){""})
 /* human_age writes a duration in two units at most: 350ms, 12s, 3m10s, 2h, 4d6h. */
-const char *human_age(int64_t ms, char out[HUMAN_AGE]);
+#define human_age(ms) HUMAN(write_age, ms)
 /* human_time writes a time in RFC 3339, or "" for 0. */
-const char *human_time(int64_t wall_ms, char out[CLOCK_RFC3339_SIZE]);
-#define HUMAN_COUNT 64
+#define human_time(wall_ms) HUMAN(write_time, wall_ms)
 /* human_count writes a number and its noun, in the plural unless n is 1. */
-const char *human_count(int64_t n, const char *noun, char out[HUMAN_COUNT]);
+#define human_count(n, noun) HUMAN(write_count, n, noun)
 /* human_events_wait writes "1 event waits" or "about 30 events wait". */
-const char *human_events_wait(int64_t n, bool exact, char out[HUMAN_COUNT]);
+#define human_events_wait(n, exact) HUMAN(write_events_wait, n, exact)
+const char *human_write_age(int64_t ms, char out[HUMAN_SIZE]);
+const char *human_write_time(int64_t wall_ms, char out[HUMAN_SIZE]);
+const char *human_write_count(int64_t n, const char *noun, char out[HUMAN_SIZE]);
+const char *human_write_events_wait(int64_t n, bool exact, char out[HUMAN_SIZE]);
 
 /* ---- members of a JSON object ---- */
 
