@@ -182,9 +182,6 @@ int commands_usage(struct error *err, const char *fmt, ...) __attribute__((forma
 #if defined(OUTBOX_ANALYSIS) && !defined(COMMANDS_C) /* see err.h */
 #define commands_usage(...) (commands_usage(__VA_ARGS__), -1)
 #endif
-/* commands_invalid_option turns the error about a value into a usage error that names the option
- * --name. It returns -1. */
-int commands_invalid_option(const char *name, struct error *err);
 /* commands_option_names appends the names of a table, which may be NULL, to names, which ends with
  * NULL. */
 #define OPTIONS_NAMES 96

@@ -128,14 +128,6 @@ int commands_usage(struct error *err, const char *fmt, ...)
     return -1;
 }
 
-int commands_invalid_option(const char *name, struct error *err)
-{
-    err_prefix(err, "--%s", name);
-    if (err->code == ERR_CONFIG)
-        err->code = CLI_USAGE;
-    return -1;
-}
-
 /* ---- setters ---- */
 
 int commands_key(void *field, const char *value, const struct option_def *o, struct error *err)
@@ -307,19 +299,24 @@ static int take_option(struct parser *p, const struct option_def *o, enum target
     if (!value)
         value = o->arg ? p->argv[++p->i] : "yes";
 
+    int r;
     switch (target) {
-    case TO_GROUP: p->consumer = value; return config_flag_consumer(config, value, err);
-    case TO_CONSUMER:
-    case TO_OUTBOX:
-        if (config_flag(config, target == TO_CONSUMER ? p->consumer : NULL, o, value, err) != 0)
-            return -1;
-        config_hide((char *)(uintptr_t)value);
-        return 0;
+    case TO_ARGS: r = option_apply(o, &p->cli->args, value, err); break;
+    case TO_GROUP:
+        p->consumer = value;
+        r = config_add_name(config, ORIGIN_FLAG, value, "--consumer", err);
+        break;
     default:
-        if (option_apply(o, &p->cli->args, value, err) != 0)
-            return commands_invalid_option(o->name, err);
-        return 0;
+        r = config_flag(config, target == TO_CONSUMER ? p->consumer : NULL, o, value, err);
+        if (r == 0)
+            config_hide((char *)(uintptr_t)value);
     }
+    if (r == 0)
+        return 0;
+    err_prefix(err, "--%s", o->name);
+    if (err->code == ERR_CONFIG) /* in the environment or the file it is a bad setting */
+        err->code = CLI_USAGE;
+    return -1;
 }
 
 /* Reads --name, --name VALUE and --name=VALUE. */

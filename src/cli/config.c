@@ -193,24 +193,12 @@ int config_add_name(struct config *c, enum origin origin, const char *name, cons
     return 0;
 }
 
-/* Makes a bad value a usage error; in the environment or the file it is a bad setting. */
 int config_flag(struct config *c, const char *consumer, const struct option_def *def,
                 const char *value, struct error *err)
 {
     char where[80];
     snprintf(where, sizeof(where), "--%s", def->name);
-
-    struct given g = {def, ORIGIN_FLAG, consumer, value, where};
-    if (config_add(c, &g, err) != 0)
-        return commands_invalid_option(def->name, err);
-    return 0;
-}
-
-int config_flag_consumer(struct config *c, const char *name, struct error *err)
-{
-    if (config_add_name(c, ORIGIN_FLAG, name, "--consumer", err) != 0)
-        return commands_invalid_option("consumer", err);
-    return 0;
+    return config_add(c, &(struct given){def, ORIGIN_FLAG, consumer, value, where}, err);
 }
 
 /* While gathering problems, treat an unreadable file as a problem. */
@@ -239,8 +227,9 @@ int config_again(const struct config *from, struct config *ret, struct error *er
     }
 
     for (size_t i = 0; i < from->n_named; i++) {
-        const struct named *named = &from->named[i];
-        if (named->origin == ORIGIN_FLAG && config_flag_consumer(ret, named->name, err) != 0)
+        const struct named *f = &from->named[i];
+        bool flag = f->origin == ORIGIN_FLAG;
+        if (flag && config_add_name(ret, ORIGIN_FLAG, f->name, f->where, err) != 0)
             return -1;
     }
     return config_load(ret, from->path, true, err);
@@ -248,28 +237,19 @@ int config_again(const struct config *from, struct config *ret, struct error *er
 
 /* ---- values in effect ---- */
 
-/* Orders values of the same option: the later origin first, then the value that names the
- * consumer. */
-static int rank_of(const struct given *g)
-{
-    int rank = 2 * (int)g->origin;
-    if (g->consumer)
-        rank++;
-    return rank;
-}
-
 const struct given *config_get(const struct config *c, const char *consumer,
                                const struct option_def *def)
 {
     const struct given *best = NULL;
+    int highest = 0;
     for (size_t i = 0; i < c->n_given; i++) {
         const struct given *g = &c->given[i];
-        bool for_all = !g->consumer;
-        bool for_it = g->consumer && consumer && strcmp(g->consumer, consumer) == 0;
-        if (g->def != def || (!for_all && !for_it))
+        bool names_it = g->consumer && consumer && strcmp(g->consumer, consumer) == 0;
+        int rank = 2 * (int)g->origin + names_it; /* the origin counts more */
+        if (g->def != def || (g->consumer && !names_it) || rank < highest)
             continue;
-        if (!best || rank_of(g) >= rank_of(best))
-            best = g;
+        best = g;
+        highest = rank;
     }
     return best;
 }

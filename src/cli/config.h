@@ -83,12 +83,9 @@ struct config {
 
 void config_init(struct config *c);
 void config_release(struct config *c);
-/* config_flag adds a value from the arguments; an invalid one is a usage error. consumer may be
- * NULL. */
+/* config_flag adds a value from the arguments. consumer may be NULL. */
 int config_flag(struct config *c, const char *consumer, const struct option_def *def,
                 const char *value, struct error *err);
-/* config_flag_consumer adds the name of `--consumer NAME`. */
-int config_flag_consumer(struct config *c, const char *name, struct error *err);
 /* config_load adds the values of the environment (OUTBOX_<OPTION>) and, unless path is NULL, of the
  * config file. With `consumers` it also reads OUTBOX_CONSUMERS and
  * OUTBOX_CONSUMER_<NAME>_<OPTION>. */
