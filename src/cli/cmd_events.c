@@ -317,25 +317,24 @@ static const struct listing_field fields_retried[] = {
 struct waiting {
     struct arena *arena;
     int64_t seq;
-    const char **consumer;
-    size_t n;
+    struct waiter {
+        struct waiter *next;
+        char consumer[STORE_NAME_MAX + 1];
+    } * first;
     bool known; /* the event or a dead letter of it exists */
     bool nomem;
 };
 
 static void add_waiting(struct waiting *w, const char *consumer)
 {
-    const char **list = arena_alloc(w->arena, (w->n + 1) * sizeof *list);
-    const char *name = arena_bytes(w->arena, consumer, strlen(consumer));
-    if (!list || !name)
+    struct waiter *one = arena_zalloc(w->arena, 1, sizeof *one);
+    if (!one) {
         w->nomem = true;
-    if (w->nomem)
         return;
-
-    if (w->n)
-        memcpy(list, w->consumer, w->n * sizeof *list);
-    list[w->n++] = name;
-    w->consumer = list;
+    }
+    snprintf(one->consumer, sizeof one->consumer, "%s", consumer);
+    one->next = w->first;
+    w->first = one;
 }
 
 static int collect_waiting(void *ctx, const struct event *ev, const struct delivery_info *d,
@@ -377,9 +376,9 @@ static int retry_for(struct store *st, const char *consumer, struct waiting *w, 
     if (w->nomem)
         return err_nomem(err);
 
-    for (size_t i = 0; i < w->n; i++) {
+    for (const struct waiter *one = w->first; one; one = one->next) {
         bool waited = false;
-        if (st->ops->retry_now(st, w->consumer[i], w->seq, &waited, err) != 0)
+        if (st->ops->retry_now(st, one->consumer, w->seq, &waited, err) != 0)
             return -1;
         ret->waited += waited;
     }

@@ -64,10 +64,10 @@ static bool value_of(const struct listing_field *f, const void *row, struct valu
     }
 }
 
-/* Looks a field up by name, also among the parts of a row, and moves *row to the part it is in.
- * With row == NULL it only looks it up. */
+/* Looks a field up by name, also among the parts of a row, and adds to *at where in the row the
+ * struct of the field is. */
 static const struct listing_field *find_field(const struct listing_field *fields, struct str name,
-                                              const void **row)
+                                              size_t *at)
 {
     for (const struct listing_field *f = fields; f->name; f++) {
         if (f->type != LISTING_PART) {
@@ -75,12 +75,11 @@ static const struct listing_field *find_field(const struct listing_field *fields
                 return f;
             continue;
         }
-        const void *part = row ? at_offset(*row, f->at) : NULL;
-        const struct listing_field *found = find_field(f->sub, name, row ? &part : NULL);
-        if (found && row)
-            *row = part;
-        if (found)
+        const struct listing_field *found = find_field(f->sub, name, at);
+        if (found) {
+            *at += f->at;
             return found;
+        }
     }
     return NULL;
 }
@@ -319,7 +318,10 @@ static int add_column(struct listing *l, struct str word, struct error *err)
         width = CUT_TO; /* libsmartcols cuts columns with such a hint before others */
     bool dash = word.p[word.n - 1] == '-';
     word.n -= dash;
-    const struct listing_field *f = find_field(l->form.fields, word, NULL);
+    struct listing_column *column = &l->column[l->n_columns];
+    *column = (struct listing_column){.dash = dash};
+    const struct listing_field *f = find_field(l->form.fields, word, &column->at);
+    column->field = f;
 
     char heading[32];
     snprintf(heading, sizeof heading, "%s", f->heading ? f->heading : f->name);
@@ -331,10 +333,7 @@ static int add_column(struct listing *l, struct str word, struct error *err)
     int flags = (right ? SCOLS_FL_RIGHT : 0) | (cut ? SCOLS_FL_TRUNC : 0);
     if (!scols_table_new_column(l->tb, heading, width, flags))
         return err_nomem(err);
-    l->column[l->n_columns].field = f;
-    l->column[l->n_columns].name = word;
-    l->column[l->n_columns].cut = cut;
-    l->column[l->n_columns++].dash = dash;
+    l->n_columns++;
     return 0;
 }
 
@@ -355,10 +354,10 @@ static int print_page(struct libscols_table *tb, struct error *err)
 
 static int add_cell(struct listing *l, struct libscols_line *ln, size_t i, const void *row)
 {
-    const struct listing_field *f = find_field(l->form.fields, l->column[i].name, &row);
+    const struct listing_field *f = l->column[i].field;
     struct buf text;
     buf_init(&text, LISTING_MAX);
-    add_text(&text, f, row);
+    add_text(&text, f, at_offset(row, l->column[i].at));
     if (text.n == 0 && l->column[i].dash)
         buf_addc(&text, '-');
     int r = set_cell(ln, i, &text);
@@ -488,9 +487,9 @@ int listing_pairs(FILE *out, const struct listing_field *fields, const char *nam
 
     struct str word;
     while (r == 0 && (word = next_word(&names)).p) {
-        const void *part = row;
-        const struct listing_field *f = find_field(fields, word, &part);
-        if (add_pair(tb, f, part) != 0)
+        size_t at = 0;
+        const struct listing_field *f = find_field(fields, word, &at);
+        if (add_pair(tb, f, at_offset(row, at)) != 0)
             r = err_nomem(err);
     }
     if (r == 0)

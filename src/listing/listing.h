@@ -100,10 +100,10 @@ struct listing_form {
  * NULL with form.json. */
 struct listing {
     struct listing_form form;
-    struct {
+    struct listing_column {
         const struct listing_field *field;
-        struct str name;
-        bool cut, dash;
+        size_t at; /* where in the row the struct of the field is */
+        bool dash;
     } column[LISTING_COLUMNS];
     size_t n_columns;
     struct libscols_table *tb;
