@@ -3,11 +3,6 @@
 
 #include <string.h>
 
-#define END \
-    { \
-        NULL \
-    }
-
 /* ---- events ---- */
 
 static void event_key_text(struct buf *b, const void *row)
@@ -36,7 +31,7 @@ const struct listing_field fields_event[] = {
     {"tenant", LISTING_STR, AT(tenant), "the tenant it belongs to, or null"},
     {"created_at", LISTING_TIME, AT(created_at), "when it was emitted", "CREATED", "created"},
     {"not_before", LISTING_TIME, AT(not_before), "when its delay ends, or null"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -53,7 +48,7 @@ const struct listing_field fields_delivery[] = {
      "when it was delivered, from its receipt; or null", "DELIVERED"},
     {"receipt", LISTING_TEXT, AT(receipt),
      "the sink's own id for it, such as a stream id, or null"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -99,7 +94,7 @@ const struct listing_field fields_listed_event[] = {
     {"error", LISTING_TEXT, AT(error), .heading = "LAST ERROR", .people_only = true},
     {"deliveries", LISTING_LIST, AT(d), "its state for each consumer", .sub = fields_delivery,
      .also = offsetof(struct listed_event, n), .size = sizeof(struct delivery_info)},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -110,7 +105,7 @@ const struct listing_field fields_looked[] = {
     {"looked_from", LISTING_INT, AT(looked.from), "first sequence number searched"},
     {"looked_to", LISTING_INT, AT(looked.to), "last sequence number searched"},
     {"after", LISTING_INT, AT(after), "value of --after to continue"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -122,7 +117,7 @@ const struct listing_field fields_dead_letter[] = {
     {"error", LISTING_TEXT, AT(error), "why the last attempt failed"},
     {"dead_at", LISTING_TIME, AT(dead_at), "when it became a dead letter", "DIED", "died"},
     {"retrying", LISTING_BOOL, AT(retrying), "whether it was sent back and is being delivered"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -132,7 +127,7 @@ const struct listing_field fields_mark[] = {
     {"id", LISTING_TEXT, AT(id), "the last id written to it"},
     {"consumer", LISTING_TEXT, AT(consumer), "the consumer that recorded it"},
     {"at", LISTING_TIME, AT(at), "when it was recorded"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -228,7 +223,7 @@ static const struct listing_field first_parked[] = {
     {"attempts", LISTING_SMALL, AT(c.first_parked.attempts), "attempts so far"},
     {"due_at", LISTING_TIME, AT(c.first_parked.due_at), "when the next attempt is due"},
     {"error", LISTING_TEXT, AT(c.first_parked.error), "why the last attempt failed, or null"},
-    END,
+    {NULL},
 };
 
 const struct listing_field fields_consumer[] = {
@@ -281,7 +276,7 @@ const struct listing_field fields_consumer[] = {
     {"read_per_s", LISTING_INT, AT(read_per_s), .heading = "READ/S", .people_only = true, RATE},
     {"trouble", LISTING_TEXT, .heading = "LAST ERROR", .text = consumer_trouble_text,
      .people_only = true},
-    END,
+    {NULL},
 };
 #undef AT
 #undef ALSO
@@ -300,7 +295,7 @@ const struct listing_field fields_generation[] = {
     {"lanes", LISTING_SMALL, AT(s.lanes), "number of lanes"},
     {"since", LISTING_TIME, AT(s.since), "when they were put into effect"},
     {"by", LISTING_TEXT, AT(s.by), "who changed them, or null"},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -318,14 +313,14 @@ static const struct listing_field fields_store[] = {
     {"consumers", LISTING_INT, AT(info.consumers), "number of consumers"},
     {"dead", LISTING_INT, AT(info.dead), "number of dead letters"},
     {"now", LISTING_TIME, AT(info.now_ms), "the time of the store's clock"},
-    END,
+    {NULL},
 };
 
 const struct listing_field fields_status[] = {
     {"store", LISTING_OBJECT, .at = 0, "the store", .sub = fields_store},
     {"consumers", LISTING_LIST, AT(consumer), "each of its consumers", .sub = fields_consumer,
      .also = offsetof(struct listed_status, n), .size = sizeof(struct listed_consumer)},
-    END,
+    {NULL},
 };
 #undef AT
 
@@ -336,5 +331,5 @@ const struct listing_field fields_finding[] = {
     {"name", LISTING_TEXT, AT(name), "name of the check"},
     {"text", LISTING_TEXT, AT(text), "the finding, and why it matters"},
     {"advice", LISTING_TEXT, AT(advice), "how to fix it, or null"},
-    END,
+    {NULL},
 };
