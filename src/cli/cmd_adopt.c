@@ -1,7 +1,4 @@
 /* cmd_adopt.c: outbox adopt, which turns the rows of an application's own table into events. */
-#include <string.h>
-
-#include "base/text.h"
 #include "cli/cli.h"
 
 struct adopt_args {

@@ -1,11 +1,8 @@
 /* cmd_doctor.c: outbox doctor, which looks for problems common to all stores: clocks, consumers
  * that are behind, retention. The store itself looks for the problems of its kind. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "base/text.h"
 #include "cli/cli.h"
 
 struct doctor_args {

@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/json.h"
-#include "base/text.h"
 #include "cli/cli.h"
 #include "event/ndjson.h"
 

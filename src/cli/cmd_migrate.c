@@ -1,8 +1,5 @@
 /* cmd_migrate.c: outbox init, which creates the outbox or upgrades it, and outbox migrate, which
  * does the same, compares the schema with this program's, and generates it for other tools. */
-#include <stdio.h>
-#include <string.h>
-
 #include "cli/cli.h"
 
 /* For `init` and `migrate up`. */

@@ -2,7 +2,6 @@
  * store, the HTTP server. For the running relay see relay.c. */
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/num.h"
-#include "base/text.h"
 #include "cli/relay.h"
 
 struct relay_args {

@@ -1,5 +1,4 @@
 /* cmd_trim.c: outbox trim, which deletes old events that no consumer needs. */
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 

@@ -1,6 +1,5 @@
 /* config_secrets.c: secrets in the settings: masking them, and warning if other users can see them.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

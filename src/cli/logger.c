@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/cli.h"

@@ -1,5 +1,5 @@
-/* output.c: prints listings and results, notes and errors, progress. For the layout of listings see
- * src/listing. */
+/* output.c: prints listings and results, notes and errors, findings, progress. For the layout of
+ * listings see src/listing. */
 #include <errno.h>
 #include <langinfo.h>
 #include <locale.h>
