@@ -33,7 +33,8 @@ static void add_escaped(struct buf *b, const char *value)
     }
 }
 
-/* Appends `name{label="value",...} `, of pairs that end with NULL; the number follows. */
+/* SERIES appends `name{label="value",...} `, of pairs of texts; the number follows. */
+#define SERIES(b, ...) add_series(b, __VA_ARGS__, (const char *)NULL)
 static void add_series(struct buf *b, const char *name, ...) __attribute__((sentinel));
 static void add_series(struct buf *b, const char *name, ...)
 {
@@ -114,13 +115,13 @@ static void add_value(struct buf *b, const struct family *f, const void *from,
 
 static void build_info(struct buf *b, const struct family *f, const struct metrics *m)
 {
-    add_series(b, f->name, "version", OUTBOX_VERSION, "store", m->store, NULL);
+    SERIES(b, f->name, "version", OUTBOX_VERSION, "store", m->store);
     add_int(b, 1);
 }
 
 static void of_relay(struct buf *b, const struct family *f, const struct metrics *m)
 {
-    add_series(b, f->name, NULL);
+    SERIES(b, f->name);
     add_value(b, f, m, NULL);
 }
 
@@ -128,7 +129,7 @@ static void reloads(struct buf *b, const struct family *f, const struct metrics 
 {
     static const char *const results[] = {"ok", "error"};
     for (size_t i = 0; i < 2; i++) {
-        add_series(b, f->name, "result", results[i], NULL);
+        SERIES(b, f->name, "result", results[i]);
         add_int(b, m->reloads[i]);
     }
 }
@@ -141,7 +142,7 @@ static void refused(struct buf *b, const struct family *f, const struct metrics 
     for (size_t i = 0; i < METRICS_REFUSALS; i++) {
         char status[12];
         snprintf(status, sizeof status, "%u", metrics_refusals[i]);
-        add_series(b, f->name, "status", status, NULL);
+        SERIES(b, f->name, "status", status);
         add_int(b, m->refused[i]);
     }
 }
@@ -150,7 +151,7 @@ static void of_mark(struct buf *b, const struct family *f, const struct metrics 
 {
     for (size_t i = 0; i < m->n_marks; i++) {
         const struct metrics_mark *k = &m->mark[i];
-        add_series(b, f->name, "consumer", k->consumer, "stream", k->stream, NULL);
+        SERIES(b, f->name, "consumer", k->consumer, "stream", k->stream);
         add_value(b, f, k, NULL);
     }
 }
@@ -177,7 +178,7 @@ static void of_consumer(struct buf *b, const struct family *f, const struct metr
     {
         if (!applies(f->when, c))
             continue;
-        add_series(b, f->name, "consumer", c->view.consumer, NULL);
+        SERIES(b, f->name, "consumer", c->view.consumer);
         if (f->value)
             add_double(b, f->value(m, c));
         else
@@ -228,15 +229,15 @@ static void of_histogram(struct buf *b, const struct family *f, const struct met
         for (size_t i = 0; i < METER_BUCKETS; i++) {
             n += h->bucket[i];
             snprintf(bound, sizeof bound, "%.15g", (double)f->bounds[i] / 1e9);
-            add_series(b, bucket, "consumer", consumer, "le", bound, NULL);
+            SERIES(b, bucket, "consumer", consumer, "le", bound);
             add_int(b, n);
         }
         n += h->bucket[METER_BUCKETS];
-        add_series(b, bucket, "consumer", consumer, "le", "+Inf", NULL);
+        SERIES(b, bucket, "consumer", consumer, "le", "+Inf");
         add_int(b, n);
-        add_series(b, sum, "consumer", consumer, NULL);
+        SERIES(b, sum, "consumer", consumer);
         add_double(b, (double)h->sum_ns / 1e9);
-        add_series(b, count, "consumer", consumer, NULL);
+        SERIES(b, count, "consumer", consumer);
         add_int(b, n);
     }
 }
@@ -262,8 +263,8 @@ static void renewals(struct buf *b, const struct family *f, const struct metrics
         };
         size_t n = c->view.leased ? sizeof counts / sizeof *counts : RENEWALS;
         for (size_t i = 0; i < n; i++) {
-            add_series(b, f->name, "consumer", c->view.consumer, "kind", counts[i].kind, "result",
-                       counts[i].result, NULL);
+            SERIES(b, f->name, "consumer", c->view.consumer, "kind", counts[i].kind, "result",
+                   counts[i].result);
             add_int(b, counts[i].n);
         }
     }
@@ -276,8 +277,8 @@ static void broker_info(struct buf *b, const struct family *f, const struct metr
         const struct sink_broker *k = &c->view.broker;
         if (!k->kind)
             continue;
-        add_series(b, f->name, "consumer", c->view.consumer, "kind", k->kind, "broker", k->broker,
-                   "leader", k->leader, NULL);
+        SERIES(b, f->name, "consumer", c->view.consumer, "kind", k->kind, "broker", k->broker,
+               "leader", k->leader);
         add_int(b, 1);
     }
 }
@@ -298,12 +299,12 @@ static void of_type(struct buf *b, const struct family *f, const struct metrics 
             if (i >= t->n_types && i < METER_TYPES)
                 continue;
             if (!f->reasons) {
-                add_series(b, f->name, "consumer", c->view.consumer, "topic", topic, NULL);
+                SERIES(b, f->name, "consumer", c->view.consumer, "topic", topic);
                 add_int(b, *n);
             }
             for (size_t k = 0; f->reasons && f->reasons[k]; k++) {
-                add_series(b, f->name, "consumer", c->view.consumer, "topic", topic, "reason",
-                           f->reasons[k], NULL);
+                SERIES(b, f->name, "consumer", c->view.consumer, "topic", topic, "reason",
+                       f->reasons[k]);
                 add_int(b, n[k]);
             }
         }
@@ -375,7 +376,7 @@ static void of_waiting(struct buf *b, const struct family *f, const struct metri
         for (size_t i = 0; i <= METER_TYPES; i++) {
             if (!t.type[i].name)
                 continue;
-            add_series(b, f->name, "consumer", c->view.consumer, "topic", t.type[i].name, NULL);
+            SERIES(b, f->name, "consumer", c->view.consumer, "topic", t.type[i].name);
             add_value(b, f, &t.type[i], c);
         }
     }
@@ -542,7 +543,7 @@ static void add_sample(struct buf *b, const char *name, const char *type, const 
                        double value)
 {
     add_head(b, name, type, help);
-    add_series(b, name, NULL);
+    SERIES(b, name);
     add_double(b, value);
 }
 
